@@ -1,5 +1,5 @@
-//! Objects in YAML, shaped as Kubernetes has them: what all kinds of specs have in common, and what their
-//! fields are read with.
+//! YAML objects in the shape of Kubernetes objects: the parts that all kinds of specs share, and access to their
+//! fields.
 
 use crate::error::SpecError;
 use crate::files::read_text;
@@ -12,42 +12,42 @@ pub use crate::located::{Fields, Located};
 pub use crate::values::{duration, label, line, percentile, throughput};
 pub use tailwater_sdk::host::is_label;
 
-/// The `apiVersion` of all kinds.
+/// `apiVersion` of all kinds.
 const API_VERSION: &str = "tailwater.dev/v1alpha1";
 
-/// A file of YAML, whose nodes know where they stand.
+/// YAML file whose nodes record their position.
 pub struct Document {
     file: String,
     root: Node,
 }
 
-/// The metadata of a Kubernetes object, as far as a spec has it.
+/// Metadata of a Kubernetes object, as far as specs use it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The object's name.
+    /// Name of the object.
     pub name: String,
-    /// The Kubernetes namespace.
+    /// Kubernetes namespace.
     pub namespace: Option<String>,
-    /// Labels, kept as they are.
+    /// Labels, not interpreted.
     pub labels: BTreeMap<String, String>,
-    /// Annotations, kept as they are.
+    /// Annotations, not interpreted.
     pub annotations: BTreeMap<String, String>,
 }
 
 impl Document {
-    /// Reads a file that is `what`.
+    /// Reads a file; errors call it `what`.
     ///
     /// # Errors
-    /// It cannot be read, is too large, not YAML, or empty.
+    /// If the file cannot be read, is too large, is not YAML, or is empty.
     pub fn read(path: &Path, what: &str) -> Result<Self, SpecError> {
         let name = path.display().to_string();
         Document::parse(&read_text(path, &name)?, &name, what)
     }
 
-    /// Parses a text that is `what`. `name` is the file's name in errors.
+    /// Parses a text; errors call it `what`, and its file `name`.
     ///
     /// # Errors
-    /// The text is too large, not YAML, or empty.
+    /// If the text is too large, is not YAML, or is empty.
     pub fn parse(text: &str, name: &str, what: &str) -> Result<Self, SpecError> {
         let Some(root) = yaml::parse(text, name)? else {
             let message = format!("expected {what}, found an empty file");
@@ -57,11 +57,10 @@ impl Document {
         Ok(Document { file, root })
     }
 
-    /// What every object has around its own: its version, its kind, its metadata, and `spec`, which holds
-    /// `what`.
+    /// Checks the object's version and kind, and returns its metadata and `spec`, which errors call `what`.
     ///
     /// # Errors
-    /// It is another object, or none.
+    /// If the document is not an object of this kind.
     pub fn object(&self, kind: &str, what: &str) -> Result<(Metadata, Located<'_>), SpecError> {
         let root = Located::root(&self.file, &self.root);
         let fields = root.fields(&["apiVersion", "kind", "metadata", "spec"])?;

@@ -1,35 +1,36 @@
-//! What is wrong in a spec, and where.
+//! Errors in a spec, with their positions.
 
 use std::fmt;
 
-/// The first thing found wrong in a spec or in a file that it names.
+/// First error in a spec or in a file that it names.
 ///
-/// Displayed on one line, or one for each where [all](Self::each) that is wrong is told: `chain.yaml:12:9: spec.slo.latency: expected a duration such as 200us,
-/// found "fast"`, followed by `; did you mean "..."?` if a valid value is close to the one found.
+/// It is displayed on one line, or on one line for each of several errors (see [`each`](Self::each)): `chain.yaml:12:9:
+/// spec.slo.latency: expected a duration such as 200us, found "fast"`. If a valid value is close to the one found, `;
+/// did you mean "..."?` follows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct SpecError {
-    /// The file, as the caller named it (a rules file: the spec's folder and the name it gives).
+    /// File, as the caller named it (a rules file: the spec's folder and the name in the spec).
     pub file: String,
-    /// Line, from 1; 0 if the file as a whole is wrong (it cannot be read, say).
+    /// Line, from 1; 0 for an error about the whole file, such as an unreadable one.
     pub line: usize,
-    /// Column in characters, from 1; 0 if the line, or the file, as a whole is wrong.
+    /// Column in characters, from 1; 0 for an error about the whole line or file.
     pub column: usize,
-    /// The field, such as `spec.functions[1].nat.external[0]`; empty where there is none (the
-    /// text is not YAML, the file cannot be read).
+    /// Field, such as `spec.functions[1].nat.external[0]`; empty where there is none (the text is not YAML, the file
+    /// cannot be read).
     pub path: String,
-    /// What was expected and what was found, without the position.
+    /// Expected and found value, without the position.
     pub message: String,
-    /// The nearest valid name or value.
+    /// Nearest valid name or value.
     pub suggestion: Option<String>,
-    /// The next thing that is wrong, where all of it is told at once (rules of a firewall).
+    /// Next error, where all errors are reported at once (rules of a firewall).
     pub next: Option<Box<SpecError>>,
 }
 
-/// The most mistakes of a file of rules that are told one by one.
+/// Maximum number of errors in a rules file that are reported individually.
 pub const MOST_TOLD: usize = 1000;
 
 impl SpecError {
-    /// An error about a file as a whole.
+    /// Creates an error about a whole file.
     pub fn whole_file(file: &str, message: impl Into<String>) -> Self {
         SpecError {
             file: file.to_string(),
@@ -42,7 +43,8 @@ impl SpecError {
         }
     }
 
-    /// As [`all`](Self::all), of mistakes in a file's lines, of which `more` are not told one by one.
+    /// Same as [`all`](Self::all), for errors in a file's lines; `more` is the number of errors not reported
+    /// individually.
     pub fn all_of_lines(mut errors: Vec<SpecError>, more: usize) -> Option<Self> {
         if let Some(error) = errors.first().filter(|_| more > 0) {
             let message = format!("{more} more lines are wrong");
@@ -51,7 +53,7 @@ impl SpecError {
         SpecError::all(errors)
     }
 
-    /// Several errors as one; `None` of none.
+    /// Chains several errors into one; `None` if there are none.
     pub fn all(errors: Vec<SpecError>) -> Option<Self> {
         let errors = errors.into_iter().rev();
         errors.fold(None, |next, error| {
@@ -62,12 +64,12 @@ impl SpecError {
         })
     }
 
-    /// This error and all that come after it.
+    /// Iterates over this error and all that follow it.
     pub fn each(&self) -> impl Iterator<Item = &SpecError> {
         std::iter::successors(Some(self), |error| error.next.as_deref())
     }
 
-    /// This error as text, without those after it.
+    /// Formats this error without those that follow it.
     pub fn alone(&self) -> String {
         struct Alone<'a>(&'a SpecError);
         impl fmt::Display for Alone<'_> {
@@ -78,7 +80,7 @@ impl SpecError {
         Alone(self).to_string()
     }
 
-    /// Writes this error without those after it.
+    /// Writes this error without those that follow it.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", OneLine(&self.file))?;
         if self.line > 0 {
@@ -97,21 +99,21 @@ impl SpecError {
         Ok(())
     }
 
-    /// The same error at a place: line and column from 1.
+    /// Sets the position of the error: line and column from 1.
     #[must_use]
     pub fn at(mut self, line: usize, column: usize) -> Self {
         (self.line, self.column) = (line, column);
         self
     }
 
-    /// The same error in a field.
+    /// Sets the field of the error.
     #[must_use]
     pub fn in_field(mut self, path: String) -> Self {
         self.path = path;
         self
     }
 
-    /// The same error with what was probably meant.
+    /// Sets the value that was probably meant.
     #[must_use]
     pub fn suggest(mut self, suggestion: Option<impl Into<String>>) -> Self {
         self.suggestion = suggestion.map(Into::into);
@@ -131,8 +133,8 @@ impl fmt::Display for SpecError {
     }
 }
 
-/// Text from outside with its control characters escaped: an error stays on one line, and
-/// cannot send a terminal escape sequences.
+/// Untrusted text with its control characters escaped: an error stays on one line, and cannot send escape sequences to
+/// a terminal.
 struct OneLine<'a>(&'a str);
 
 impl fmt::Display for OneLine<'_> {
@@ -149,9 +151,9 @@ impl fmt::Display for OneLine<'_> {
     }
 }
 
-/// The candidate that `given` is probably a misspelling of.
+/// Returns the candidate of which `given` is probably a misspelling.
 pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Nothing valid is this long, and the distance takes quadratic time.
+    // No valid name is this long, and the distance takes quadratic time.
     if given.is_empty() || given.len() > 64 {
         return None;
     }
@@ -172,7 +174,7 @@ pub fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -
         .map(|(_, candidate)| candidate)
 }
 
-/// Text from outside as it appears in a message: shortened, in quotes.
+/// Quotes and shortens untrusted text for a message.
 pub fn quoted(text: &str) -> String {
     const SHOWN: usize = 60;
     match text.char_indices().nth(SHOWN) {

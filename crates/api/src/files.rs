@@ -1,4 +1,4 @@
-//! Reading the files of a spec, bounded in size.
+//! Reading of a spec's files, bounded in size.
 
 use crate::error::SpecError;
 use crate::yaml::{MAX_BYTES, larger_than};
@@ -6,15 +6,15 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-/// The text of a file.
+/// Reads the text of a file.
 ///
 /// # Errors
-/// It cannot be read, is larger than [`MAX_BYTES`], or is not UTF-8.
+/// If the file cannot be read, is larger than [`MAX_BYTES`], or is not UTF-8.
 pub fn read_text(path: &Path, name: &str) -> Result<String, SpecError> {
     read_text_up_to(path, name, MAX_BYTES)
 }
 
-/// As [`read_text`], of a file of at most so many bytes.
+/// Same as [`read_text`], for a file of at most `most` bytes.
 pub fn read_text_up_to(path: &Path, name: &str, most: usize) -> Result<String, SpecError> {
     let mut bytes = Vec::new();
     File::open(path)

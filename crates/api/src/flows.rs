@@ -1,4 +1,4 @@
-//! The flow table of a chain, and how packets are taken in.
+//! Flow table and packet input of a chain.
 
 use crate::error::SpecError;
 use crate::located::Located;
@@ -10,29 +10,29 @@ const IDLE_TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_
 const CAPACITY: RangeInclusive<u64> = 512..=16_777_216;
 const BATCH: RangeInclusive<u64> = 1..=256;
 
-/// What to do when a new flow finds no free place.
+/// Policy for a new flow that finds no free slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The flow that has been idle longest near the new one's home makes room.
+    /// Evicts the flow near the new one's home that has been idle longest.
     #[default]
     Evict,
-    /// The new flow is refused and its packet dropped.
+    /// Refuses the new flow and drops its packet.
     Refuse,
 }
 
-/// How long a flow may be idle before it is forgotten.
+/// Idle timeouts of flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleTimeouts {
-    /// TCP flows.
+    /// Timeout of TCP flows.
     pub tcp: Nanos,
-    /// UDP flows.
+    /// Timeout of UDP flows.
     pub udp: Nanos,
-    /// All others.
+    /// Timeout of all other flows.
     pub other: Nanos,
 }
 
 impl IdleTimeouts {
-    /// The timeout of flows of an IP protocol number.
+    /// Returns the timeout of flows of an IP protocol number.
     pub fn of(&self, protocol: u8) -> Nanos {
         match protocol {
             6 => self.tcp,
@@ -41,22 +41,22 @@ impl IdleTimeouts {
         }
     }
 
-    /// The longest of the three.
+    /// Returns the longest of the three.
     pub fn longest(&self) -> Nanos {
         self.tcp.max(self.udp).max(self.other)
     }
 }
 
-/// The flow table of a chain.
+/// Flow table of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowsSpec {
-    /// Most flows at a time: 512 to 16,777,216.
+    /// Maximum number of flows: 512 to 16,777,216.
     pub capacity: u32,
-    /// How long a flow without packets is kept.
+    /// Idle timeouts of flows.
     pub idle_timeout: IdleTimeouts,
-    /// What happens when a new flow finds no room.
+    /// Policy for a new flow that finds no room.
     pub when_full: WhenFull,
-    /// Whether flows are looked up even if no function of the chain needs them.
+    /// `true` if flows are looked up even if no function of the chain needs them.
     pub always: bool,
 }
 
@@ -102,7 +102,7 @@ pub fn flows(node: &Located<'_>) -> Result<FlowsSpec, SpecError> {
     })
 }
 
-/// One duration for all flows, or one for each protocol.
+/// Parses one duration for all flows, or one for each protocol.
 fn idle_timeout(node: &Located<'_>, default: IdleTimeouts) -> Result<IdleTimeouts, SpecError> {
     if node.is_list() {
         return Err(node.expected("a duration such as 60s, or a map of tcp, udp, other"));
@@ -127,14 +127,14 @@ fn idle_timeout(node: &Located<'_>, default: IdleTimeouts) -> Result<IdleTimeout
     })
 }
 
-/// How packets are taken in.
+/// Input policy for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketsSpec {
-    /// What happens to packets whose headers cannot be trusted.
+    /// Treatment of packets with invalid headers.
     pub malformed: Fate,
-    /// What happens to packets that are not IP.
+    /// Treatment of packets that are not IP.
     pub non_ip: Fate,
-    /// Most packets processed at a time: 1 to 256.
+    /// Maximum batch size: 1 to 256.
     pub batch: u16,
 }
 

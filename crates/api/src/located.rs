@@ -1,5 +1,5 @@
-//! Reading a YAML tree into types: every step knows its file, place and field path, so that
-//! whatever is wrong can be reported with all three.
+//! Conversion of a YAML tree to types. Every node records its file, position and field path, so that an error can
+//! report all three.
 
 mod json;
 
@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::rc::Rc;
 
-/// A node of a spec together with its file and field path.
+/// Node of a spec with its file and field path.
 #[derive(Clone)]
 pub struct Located<'a> {
     file: &'a str,
@@ -17,7 +17,7 @@ pub struct Located<'a> {
     path: Rc<Path<'a>>,
 }
 
-/// The way from the document's root to a node.
+/// Path from the document's root to a node.
 enum Path<'a> {
     Root,
     Field(Rc<Path<'a>>, &'a str),
@@ -33,7 +33,7 @@ impl Path<'_> {
                 if !text.is_empty() {
                     text.push('.');
                 }
-                // Any text can be a key; a path stays readable.
+                // Any text can be a key; truncation keeps paths readable.
                 text.extend(name.chars().take(64));
             }
             Path::Item(parent, index) => {
@@ -45,7 +45,7 @@ impl Path<'_> {
 }
 
 impl<'a> Located<'a> {
-    /// The root of a document.
+    /// Root of a document.
     pub fn root(file: &'a str, node: &'a Node) -> Self {
         let path = Rc::new(Path::Root);
         Located { file, node, path }
@@ -56,26 +56,26 @@ impl<'a> Located<'a> {
         Located { path, node, ..*self }
     }
 
-    /// The field path, such as `spec.functions[0].acl`.
+    /// Field path, such as `spec.functions[0].acl`.
     pub fn path(&self) -> String {
         let mut text = String::new();
         self.path.write(&mut text);
         text
     }
 
-    /// The line that it is on, from 1.
+    /// Line of the node, from 1.
     pub fn line(&self) -> usize {
         self.node.line as usize
     }
 
-    /// An error about this node.
+    /// Creates an error about this node.
     pub fn error(&self, message: impl Into<String>) -> SpecError {
         SpecError::whole_file(self.file, message)
             .at(self.node.line as usize, self.node.column as usize)
             .in_field(self.path())
     }
 
-    /// The error `expected <this>, found <what stands here>`.
+    /// Creates the error `expected <what>, found <this node>`.
     pub fn expected(&self, what: &str) -> SpecError {
         self.error(format!("expected {what}, found {}", self.found()))
     }
@@ -85,31 +85,31 @@ impl<'a> Located<'a> {
             Value::Null => "nothing".to_string(),
             Value::List(_) => "a list".to_string(),
             Value::Map(_) => "a map".to_string(),
-            // Numbers without quotes, so that a quoted number can be told from a number.
+            // Numbers without quotes, so that a number differs from a quoted one.
             Value::Scalar { text, plain: true } if is_number_or_bool(text) => text.to_string(),
             Value::Scalar { text, .. } => quoted(text),
         }
     }
 
-    /// Whether nothing (or `null`) stands here.
+    /// Returns `true` if the node is empty or `null`.
     pub fn is_null(&self) -> bool {
         matches!(self.node.value, Value::Null)
     }
 
-    /// Whether a list stands here.
+    /// Returns `true` if the node is a list.
     pub fn is_list(&self) -> bool {
         matches!(self.node.value, Value::List(_))
     }
 
-    /// Whether a map stands here.
+    /// Returns `true` if the node is a map.
     pub fn is_map(&self) -> bool {
         matches!(self.node.value, Value::Map(_))
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     ///
     /// # Errors
-    /// Not a list of 1 to `most` items.
+    /// If the node is not a list of 1 to `most` items.
     pub fn list(&self, what: &str, most: usize) -> Result<Vec<Located<'a>>, SpecError> {
         let Value::List(items) = &self.node.value else {
             return Err(self.expected(&format!("a list of {what}")));
@@ -121,7 +121,7 @@ impl<'a> Located<'a> {
         Ok(self.items(items).collect())
     }
 
-    /// The items of this list.
+    /// Iterates over the items of this list.
     fn items(&self, items: &'a [Node]) -> impl Iterator<Item = Located<'a>> {
         let items = items.iter().enumerate();
         items.map(|(index, node)| Located {
@@ -131,10 +131,10 @@ impl<'a> Located<'a> {
         })
     }
 
-    /// The entries of a map, each key once.
+    /// Returns the entries of a map.
     ///
     /// # Errors
-    /// Not a map, or keys that are twice there, are no scalars, or are merge keys.
+    /// If the node is not a map, or a key is duplicate, not a scalar, or a merge key.
     pub fn entries(&self, what: &str) -> Result<Vec<(&'a str, Located<'a>)>, SpecError> {
         let Value::Map(entries) = &self.node.value else {
             return Err(self.expected(&format!("a map of {what}")));
@@ -166,10 +166,10 @@ impl<'a> Located<'a> {
         Ok(found)
     }
 
-    /// The fields of a map, all of which must be among `known`.
+    /// Returns the fields of a map, all of which must be among `known`.
     ///
     /// # Errors
-    /// As for [`entries`](Self::entries), or a field that is not known.
+    /// Same as [`entries`](Self::entries), and if a field is unknown.
     pub fn fields(&self, known: &[&'static str]) -> Result<Fields<'a>, SpecError> {
         let names = known.join(", ");
         let entries = self.entries(&names)?;
@@ -186,7 +186,10 @@ impl<'a> Located<'a> {
         })
     }
 
-    /// As [`fields`](Self::fields); nothing at all is a map without fields.
+    /// Same as [`fields`](Self::fields), where an empty node is a map without fields.
+    ///
+    /// # Errors
+    /// Same as [`fields`](Self::fields).
     pub fn fields_or_none(&self, known: &[&'static str]) -> Result<Fields<'a>, SpecError> {
         if self.is_null() {
             return Ok(Fields {
@@ -197,7 +200,7 @@ impl<'a> Located<'a> {
         self.fields(known)
     }
 
-    /// An error about the key of a field of this map.
+    /// Creates an error about the key of a field of this map.
     pub fn error_at_key(&self, name: &str, message: impl Into<String>) -> SpecError {
         let key = match &self.node.value {
             Value::Map(entries) => entries
@@ -216,10 +219,10 @@ impl<'a> Located<'a> {
         .error(message)
     }
 
-    /// The text of any scalar, number or not.
+    /// Returns the text of any scalar, number or not.
     ///
     /// # Errors
-    /// Nothing, a list or a map stands here.
+    /// If the node is empty, a list or a map.
     pub fn text(&self, what: &str) -> Result<&'a str, SpecError> {
         match &self.node.value {
             Value::Scalar { text, .. } => Ok(text),
@@ -227,10 +230,10 @@ impl<'a> Located<'a> {
         }
     }
 
-    /// A string: text that YAML does not take for a number or a truth value.
+    /// Returns a string: text that YAML does not interpret as a number or a boolean.
     ///
     /// # Errors
-    /// Anything else.
+    /// If the node is anything else.
     pub fn string(&self, what: &str) -> Result<&'a str, SpecError> {
         match &self.node.value {
             Value::Scalar { text, plain: true } if is_number_or_bool(text) => Err(self.error(format!(
@@ -240,10 +243,10 @@ impl<'a> Located<'a> {
         }
     }
 
-    /// One of several words.
+    /// Parses one of several words.
     ///
     /// # Errors
-    /// Anything else, with the nearest word.
+    /// If the node is anything else. The error suggests the nearest word.
     pub fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T, SpecError> {
         let names = || words.iter().map(|&(name, _)| name);
         let what = names().collect::<Vec<_>>().join(" or ");
@@ -254,10 +257,10 @@ impl<'a> Located<'a> {
         }
     }
 
-    /// A whole number in a range.
+    /// Parses a whole number in a range.
     ///
     /// # Errors
-    /// Anything else.
+    /// If the node is anything else.
     pub fn whole(&self, range: RangeInclusive<u64>) -> Result<u64, SpecError> {
         let number = match &self.node.value {
             Value::Scalar { text, plain: true } => digits(text),
@@ -269,10 +272,10 @@ impl<'a> Located<'a> {
         })
     }
 
-    /// A number written without quotes, as text.
+    /// Parses a decimal number written without quotes.
     ///
     /// # Errors
-    /// Anything else.
+    /// If the node is anything else.
     pub fn number(&self, what: &str) -> Result<f64, SpecError> {
         match &self.node.value {
             Value::Scalar { text, plain: true } => decimal(text),
@@ -282,28 +285,28 @@ impl<'a> Located<'a> {
     }
 }
 
-/// The fields of a map whose names are known.
+/// Fields of a map whose names are known.
 pub struct Fields<'a> {
     map: Located<'a>,
     entries: Vec<(&'a str, Located<'a>)>,
 }
 
 impl<'a> Fields<'a> {
-    /// A field that may be left out; one with nothing in it counts as left out.
+    /// Returns an optional field; an empty one counts as absent.
     pub fn optional(&self, name: &str) -> Option<Located<'a>> {
         self.given(name).filter(|value| !value.is_null())
     }
 
-    /// A field that is there, even with nothing in it.
+    /// Returns a field that is present, even if it is empty.
     pub fn given(&self, name: &str) -> Option<Located<'a>> {
         let found = self.entries.iter().find(|&&(field, _)| field == name);
         found.map(|(_, value)| value.clone())
     }
 
-    /// A field that must be there and hold `what`.
+    /// Returns a required field; errors call it `what`.
     ///
     /// # Errors
-    /// It is missing, or holds nothing.
+    /// If the field is absent or empty.
     pub fn required(&self, name: &'a str, what: &str) -> Result<Located<'a>, SpecError> {
         match self.given(name) {
             Some(value) if value.is_null() => Err(value.expected(what)),
@@ -315,19 +318,19 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// An error about the map as a whole.
+    /// Creates an error about the whole map.
     pub fn error(&self, message: impl Into<String>) -> SpecError {
         self.map.error(message)
     }
 }
 
-/// A decimal whole number: digits only.
+/// Parses a decimal whole number: digits only.
 pub fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()
 }
 
-/// A decimal number without sign or exponent: `2`, `99.9`.
+/// Parses a decimal number without sign or exponent: `2`, `99.9`.
 pub fn decimal(text: &str) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let all_digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
@@ -337,7 +340,7 @@ pub fn decimal(text: &str) -> Option<f64> {
         .flatten()
 }
 
-/// Whether YAML takes a plain scalar for something else than a string.
+/// Returns `true` if YAML interprets a plain scalar as something other than a string.
 fn is_number_or_bool(text: &str) -> bool {
     const BOOLS: [&str; 6] = ["true", "True", "TRUE", "false", "False", "FALSE"];
     let starts_like_number = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));

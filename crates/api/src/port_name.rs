@@ -1,16 +1,15 @@
-//! Names of ports, as a user writes them.
+//! Port names, as a user writes them.
 
 use crate::error::SpecError;
 use crate::located::Located;
 use std::fmt;
 
-/// A PCI device's place.
+/// Description of a PCI address in errors.
 const PCI: &str = "a PCI address such as 0000:3b:00.1";
-/// A device of DPDK's own.
+/// Description of a DPDK virtual device in errors.
 const VIRTUAL: &str = "a DPDK virtual device such as net_af_packet0,iface=veth0";
 
-/// A port: the PCI address of a NIC or one of its virtual functions, or a virtual device of DPDK's with
-/// its arguments.
+/// Port: the PCI address of a NIC or of one of its virtual functions, or a DPDK virtual device with its arguments.
 ///
 /// ```
 /// use tailwater_api::PortName;
@@ -22,18 +21,18 @@ const VIRTUAL: &str = "a DPDK virtual device such as net_af_packet0,iface=veth0"
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortName {
-    /// As DPDK is to read it.
+    /// Name in DPDK's syntax.
     text: String,
     pci: bool,
 }
 
-/// Why a port's name is refused.
+/// Error of an invalid port name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PortNameError {
-    /// It is neither.
+    /// The name is neither a PCI address nor a virtual device.
     #[error("expected {PCI}, or {VIRTUAL}, found \"{0}\"")]
     Neither(String),
-    /// It looks like the name of a kernel interface.
+    /// The name resembles that of a kernel interface.
     #[error(
         "expected {PCI}, or {VIRTUAL}, found \"{0}\"; for the kernel's interface of that name write \
          net_af_packet0,iface={0}"
@@ -45,36 +44,36 @@ pub enum PortNameError {
 }
 
 impl PortName {
-    /// A port named in a spec.
+    /// Parses a port named in a spec.
     pub fn parse(node: &Located<'_>) -> Result<PortName, SpecError> {
         let name = node.text("a port")?.parse::<PortName>();
         name.map_err(|error| node.error(error.to_string()))
     }
 
-    /// Whether it is a PCI device.
+    /// Returns `true` if the port is a PCI device.
     pub fn is_pci(&self) -> bool {
         self.pci
     }
 
-    /// The device alone: the PCI address, or the virtual device's name with its number.
+    /// Device without arguments: the PCI address, or the virtual device's name with its number.
     pub fn device(&self) -> &str {
         self.text.split(',').next().unwrap_or(&self.text)
     }
 
-    /// The driver of a virtual device: its name without the number.
+    /// Driver of a virtual device: its name without the number.
     pub fn driver(&self) -> Option<&str> {
         let driver = self.device().trim_end_matches(|c: char| c.is_ascii_digit());
         (!self.pci).then_some(driver)
     }
 
-    /// The value of an argument.
+    /// Value of an argument.
     pub fn argument(&self, key: &str) -> Option<&str> {
         let arguments = self.text.split(',').skip(1);
         let mut arguments = arguments.filter_map(|argument| argument.split_once('='));
         arguments.find_map(|(name, value)| (name == key).then_some(value))
     }
 
-    /// The kernel's interface that a virtual device is bound to, and others must leave alone.
+    /// Kernel interface to which a virtual device is bound, and which no other port may use.
     pub fn interface(&self) -> Option<&str> {
         match self.driver() {
             Some("net_af_packet" | "net_af_xdp") => self.argument("iface"),
@@ -82,7 +81,7 @@ impl PortName {
         }
     }
 
-    /// Whether both names are of one device, or one interface: a port can be used once.
+    /// Returns `true` if both names refer to one device or one interface: a port can be used once.
     pub fn conflicts(&self, other: &PortName) -> bool {
         let interface = self.interface();
         self.device() == other.device() || interface.is_some() && interface == other.interface()
@@ -109,7 +108,7 @@ impl std::str::FromStr for PortName {
         {
             return checked(text.to_owned(), false);
         }
-        // Linux limits names of interfaces to fifteen characters.
+        // Linux limits interface names to fifteen characters.
         match (1..=15).contains(&text.len()) && text.chars().all(plain) {
             true => Err(PortNameError::Interface(text.to_owned())),
             false => Err(PortNameError::Neither(text.to_owned())),
@@ -117,7 +116,7 @@ impl std::str::FromStr for PortName {
     }
 }
 
-/// A name whose arguments are in order.
+/// Creates a name after checking its arguments.
 fn checked(text: String, pci: bool) -> Result<PortName, PortNameError> {
     let wrong = |argument: &&str| match argument.split_once('=') {
         Some((key, _)) => key.is_empty(),
@@ -131,7 +130,7 @@ fn checked(text: String, pci: bool) -> Result<PortName, PortNameError> {
     }
 }
 
-/// A PCI address with its domain, which may be left out.
+/// Completes a PCI address with its domain, which may be omitted.
 fn pci(text: &str) -> Option<String> {
     let hex = |text: &str, digits: usize| text.len() == digits && text.chars().all(|c| c.is_ascii_hexdigit());
     let (rest, function) = text.rsplit_once('.')?;

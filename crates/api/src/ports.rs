@@ -1,4 +1,4 @@
-//! The ports of a chain, as its spec names them.
+//! Ports of a chain, as its spec names them.
 
 use crate::error::SpecError;
 use crate::located::Located;
@@ -11,27 +11,27 @@ const WAYS: RangeInclusive<u64> = 1..=64;
 const CACHE: RangeInclusive<u64> = 1 << 20..=4 << 30;
 const CACHE_SIZE: &str = "a size from 1MiB to 4GiB, such as 22MiB";
 
-/// The ports of a chain.
+/// Ports of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortsSpec {
-    /// Where packets come from.
+    /// Port on which packets arrive.
     pub entry: PortName,
-    /// Where they go to, if not back to the entry port.
+    /// Port on which packets leave, if it is not the entry port.
     pub exit: Option<PortName>,
-    /// How they are set up.
+    /// Setup of the ports.
     pub set_up: PortSetup,
 }
 
-/// How the ports of a chain are set up.
+/// Setup of a chain's ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortSetup {
-    /// Whether packets from the exit port pass the chain, too, and leave by the entry port.
+    /// `true` if packets from the exit port pass the chain, too, and leave by the entry port.
     pub both_ways: bool,
-    /// The longest payload of a frame, if ports are to be set to it.
+    /// Maximum payload of a frame in bytes, if ports must be set to it.
     pub mtu: Option<u16>,
-    /// Whether frames for other MAC addresses are received, too.
+    /// `true` to receive frames for other MAC addresses, too.
     pub promiscuous: bool,
-    /// What is known of the cache that devices write to.
+    /// Cache that devices write to.
     pub ddio: DdioSpec,
 }
 
@@ -46,14 +46,14 @@ impl Default for PortSetup {
     }
 }
 
-/// The part of the last-level cache that devices write to, where the machine does not tell, or not rightly.
+/// Part of the last-level cache that devices write to, where the machine does not report it or reports it wrongly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DdioSpec {
-    /// Ways that devices write to.
+    /// Cache ways that devices write to.
     pub ways: Option<u32>,
     /// Ways of the whole cache.
     pub cache_ways: Option<u32>,
-    /// Bytes of the whole cache.
+    /// Size of the whole cache in bytes.
     pub cache_bytes: Option<u64>,
 }
 

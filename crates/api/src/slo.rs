@@ -1,4 +1,4 @@
-//! The objectives of a chain.
+//! Objectives of a chain.
 
 use crate::error::SpecError;
 use crate::located::Located;
@@ -8,21 +8,21 @@ use tailwater_net::Nanos;
 
 const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
 
-/// The service level objectives of a chain.
+/// Service level objectives of a chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slo {
-    /// Latency from a packet's arrival to its departure, at the percentile: 1 us to 10 s.
+    /// Maximum latency from a packet's arrival to its departure, at the percentile: 1 us to 10 s.
     pub latency: Nanos,
-    /// What of it the network before and behind this server takes: less than the latency.
+    /// Part of the latency that the network in front of and behind this server takes; less than the latency.
     pub network: Nanos,
-    /// The percentile of packets that must keep the latency: above 0, below 100.
+    /// Percentile of packets that must meet the latency: above 0, below 100.
     pub percentile: f64,
-    /// The traffic the chain must carry, if promised.
+    /// Throughput that the chain must carry, if there is such an objective.
     pub throughput: Option<Throughput>,
 }
 
 impl Slo {
-    /// What the network leaves of the latency to this server.
+    /// Returns the part of the latency that remains for this server.
     pub fn budget(&self) -> Nanos {
         self.latency.saturating_sub(self.network)
     }

@@ -1,4 +1,4 @@
-//! `spec.state`: where flow state is kept that is to outlive this server.
+//! `spec.state`: external store for flow state that outlives this server.
 
 use crate::error::SpecError;
 use crate::located::Located;
@@ -9,74 +9,74 @@ use tailwater_net::Nanos;
 
 const WAIT: RangeInclusive<Nanos> = Nanos::from_micros(100)..=Nanos::from_secs(10);
 const PACKETS: RangeInclusive<u64> = 256..=32_768;
-/// The most letters of an instance's name: as of a host's.
+/// Maximum length of an instance's name, the same as a host name's.
 const INSTANCE: usize = 253;
 const PORT: RangeInclusive<u64> = 1..=65_535;
 
-/// Where a chain's flow state is kept outside of this process, and what happens while that cannot be reached.
+/// External store of a chain's flow state, and the policy while it is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSpec {
-    /// The store.
+    /// Redis server.
     pub redis: RedisSpec,
-    /// Who this is among the chain's instances: a later run under the same name takes over from an earlier one. Without,
-    /// the host's name.
+    /// Name of this instance of the chain, by default the host's name. A later run under the same name takes over from
+    /// an earlier one.
     pub instance: Option<String>,
-    /// What becomes of packets that wait for it for too long.
+    /// Policy for packets whose wait exceeds the limit.
     pub when_unavailable: WhenUnavailable,
-    /// Most packets of a worker that wait at a time: 256 to 32,768.
+    /// Maximum number of a worker's packets that wait at a time: 256 to 32,768.
     pub packets: u32,
-    /// How long a packet waits at the most, for the state of its flow and again for its update: 100 us to 10 s.
+    /// Maximum time a packet waits for the state of its flow, and again for its update: 100 us to 10 s.
     pub wait: Nanos,
 }
 
-/// What becomes of packets that wait for the store for too long.
+/// Policy for packets that wait too long for the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenUnavailable {
-    /// They wait as long as they may, and are then dropped.
+    /// They wait up to the limit, and are then dropped.
     #[default]
     Hold,
-    /// They wait as long as they may, or until the store is known not to be there, and pass then. What it
-    /// missed is written when it is back.
+    /// They wait up to the limit, or until the store is known to be unavailable, and pass then. Missed updates are
+    /// written when the store is back.
     Pass,
-    /// They wait as long as they may, or until the store is known not to be there, and are dropped then.
+    /// They wait up to the limit, or until the store is known to be unavailable, and are dropped then.
     Drop,
 }
 
-/// A Redis server and who Tailwater is there.
+/// Redis server, and Tailwater's account there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSpec {
-    /// Where it listens.
+    /// Address of the server.
     pub address: RedisAddress,
-    /// The user that may make users.
+    /// User with the right to create users.
     pub user: Option<String>,
-    /// Where its password is.
+    /// Source of the user's password.
     pub password: Option<Secret>,
 }
 
-/// Where a Redis server listens.
+/// Address of a Redis server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RedisAddress {
-    /// A unix socket.
+    /// Path of a Unix socket.
     Socket(PathBuf),
-    /// A host and a TCP port, in the clear.
+    /// Host and TCP port, unencrypted.
     Tcp(String, u16),
-    /// A host and a TCP port, with TLS.
+    /// Host and TCP port, with TLS.
     Tls {
-        /// The host's name, as its certificate says.
+        /// Host name, as in the server's certificate.
         host: String,
-        /// The port.
+        /// TCP port.
         port: u16,
-        /// Certificates of authorities, PEM; without, those of the system.
+        /// PEM file with certificates of authorities; by default, those of the system.
         authorities: Option<PathBuf>,
     },
 }
 
-/// Where a secret is; never in a spec.
+/// Source of a secret, which is never in the spec itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Secret {
-    /// The first line of a file.
+    /// First line of a file.
     File(PathBuf),
-    /// A variable of the environment.
+    /// Environment variable.
     Environment(String),
 }
 
@@ -111,7 +111,7 @@ pub fn state(node: &Located<'_>, base_dir: &Path) -> Result<StateSpec, SpecError
     })
 }
 
-/// A name that can stand in one of a Redis user.
+/// Parses an instance name that can be part of a Redis user's name.
 fn instance(node: &Located<'_>) -> Result<String, SpecError> {
     let name = node.string("a name of letters, digits, dashes and dots")?;
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.';
@@ -176,13 +176,13 @@ fn redis(node: &Located<'_>, base_dir: &Path) -> Result<RedisSpec, SpecError> {
     })
 }
 
-/// `host:6379`, or with an IPv6 address in brackets; without a port, Redis's own.
+/// Parses `host:6379`, where an IPv6 address is in brackets. The port defaults to Redis's own.
 fn host_and_port(node: &Located<'_>) -> Result<(String, u16), SpecError> {
     const WHAT: &str = "a host and a port, such as redis.example:6379";
     const REDIS: u16 = 6379;
     let text = node.text(WHAT)?;
     let (host, port) = match text.rsplit_once(':') {
-        // An IPv6 address is not cut at its last colon.
+        // An IPv6 address is not split at its last colon.
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };

@@ -1,4 +1,4 @@
-//! The scalars of a spec: durations, rates, prefixes, ports, protocols, MAC addresses, labels.
+//! Scalars of a spec: durations, rates, prefixes, ports, protocols, MAC addresses, labels.
 
 use crate::error::{SpecError, nearest, quoted};
 use crate::located::{Located, decimal, digits};
@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use tailwater_net::Nanos;
 use tailwater_sdk::host::is_label;
 
-/// Protocols with a name; all others are given by number.
+/// Protocols with a name; all others are specified by number.
 const PROTOCOLS: [(&str, u8); 10] = [
     ("icmp", 1),
     ("igmp", 2),
@@ -22,33 +22,35 @@ const PROTOCOLS: [(&str, u8); 10] = [
     ("sctp", 132),
 ];
 
-/// A throughput objective.
+/// Throughput objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Throughput {
     /// Packets per second.
     PacketsPerSecond(u64),
-    /// Bits per second, counted over whole Ethernet frames without preamble, frame check
-    /// sequence and gap.
+    /// Bits per second, counted over whole Ethernet frames without preamble, frame check sequence and inter-frame gap.
     BitsPerSecond(u64),
 }
 
-/// What happens to packets of a certain sort.
+/// Treatment of a class of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// They are dropped.
+    /// Drop the packets.
     Drop,
-    /// They pass unchanged.
+    /// Pass the packets unchanged.
     Pass,
 }
 
 impl Fate {
-    /// `drop` or `pass`.
+    /// Parses `drop` or `pass`.
     pub fn parse(node: &Located<'_>) -> Result<Self, SpecError> {
         node.word(&[("drop", Fate::Drop), ("pass", Fate::Pass)])
     }
 }
 
-/// A duration such as `200us` in a range.
+/// Parses a duration such as `200us` in a range.
+///
+/// # Errors
+/// If the node is no duration with a unit, or is out of range.
 pub fn duration(node: &Located<'_>, range: RangeInclusive<Nanos>) -> Result<Nanos, SpecError> {
     const WHAT: &str = "a duration such as 200us";
     const UNITS: [(&str, f64); 6] = [
@@ -84,7 +86,10 @@ pub fn duration(node: &Located<'_>, range: RangeInclusive<Nanos>) -> Result<Nano
     Ok(nanos)
 }
 
-/// A rate such as `2Mpps` or `10Gbps`.
+/// Parses a rate such as `2Mpps` or `10Gbps`.
+///
+/// # Errors
+/// If the node is no rate with a unit, or is out of range.
 pub fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
     const WHAT: &str = "a rate such as 2Mpps or 10Gbps";
     const UNITS: [(&str, Throughput); 7] = [
@@ -103,7 +108,7 @@ pub fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
         return Err(node.expected(WHAT));
     };
     let Some(&(_, unit)) = UNITS.iter().find(|&&(name, _)| name == unit) else {
-        // Only the case: a unit guessed wrong would be wrong by a factor of a thousand.
+        // Suggests a unit only if the case differs: a wrong guess would be off by a factor of a thousand.
         let same = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
         let suggestion = same.map(|(name, _)| format!("{number}{name}"));
         let what = "a rate with one of the units pps, kpps, Mpps, bps, kbps, Mbps, Gbps";
@@ -121,14 +126,14 @@ pub fn throughput(node: &Located<'_>) -> Result<Throughput, SpecError> {
     })
 }
 
-/// `12.5us` into `12.5` and `us`.
+/// Splits `12.5us` into `12.5` and `us`.
 pub fn number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.');
     let (number, unit) = text.split_at(end.unwrap_or(text.len()));
     (number, unit.trim_start())
 }
 
-/// A size such as `22MiB`, in bytes; `what` says what it should be.
+/// Parses a size such as `22MiB`, in bytes; errors call it `what`.
 pub fn size(node: &Located<'_>, range: RangeInclusive<u64>, what: &str) -> Result<u64, SpecError> {
     let (number, unit) = number_and_unit(node.text(what)?);
     let unit = [("KiB", 1024.0), ("MiB", 1048576.0), ("GiB", 1073741824.0)]
@@ -141,7 +146,7 @@ pub fn size(node: &Located<'_>, range: RangeInclusive<u64>, what: &str) -> Resul
         .ok_or_else(|| node.expected(what))
 }
 
-/// What a text should have been.
+/// Description of the text that was expected.
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// The expectation, as it follows "expected".
@@ -165,14 +170,14 @@ impl Expected {
     }
 }
 
-/// An IPv4 or IPv6 prefix, or an address, which is a prefix of its full length.
+/// Parses an IPv4 or IPv6 prefix, or an address, which is a prefix of full length.
 pub fn prefix(node: &Located<'_>) -> Result<IpNet, SpecError> {
     prefix_of(node.text(PREFIX)?).map_err(|expected| expected.at(node))
 }
 
 const PREFIX: &str = "an IP prefix such as 10.0.0.0/8 or 2001:db8::/32";
 
-/// As [`prefix`], of a text.
+/// Same as [`prefix`], of a text.
 pub fn prefix_of(text: &str) -> Result<IpNet, Expected> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
@@ -190,7 +195,7 @@ pub fn prefix_of(text: &str) -> Result<IpNet, Expected> {
         },
     };
     let prefix = IpNet::new(address, length).map_err(|_| PREFIX)?;
-    // 10.1.2.3/8 is as likely a mistyped length as a careless address: ask.
+    // In 10.1.2.3/8, the length or the address may be wrong: the user must decide.
     if prefix.trunc() != prefix {
         return Err(Expected {
             what: format!("no address bits beyond the prefix length {length}"),
@@ -200,7 +205,7 @@ pub fn prefix_of(text: &str) -> Result<IpNet, Expected> {
     Ok(prefix)
 }
 
-/// An IPv4 prefix or address.
+/// Parses an IPv4 prefix or address.
 pub fn prefix_v4(node: &Located<'_>) -> Result<Ipv4Net, SpecError> {
     match prefix(node)? {
         IpNet::V4(prefix) => Ok(prefix),
@@ -208,14 +213,14 @@ pub fn prefix_v4(node: &Located<'_>) -> Result<Ipv4Net, SpecError> {
     }
 }
 
-/// A port, a range of ports, or `any`, which is the full range.
+/// Parses a port, a range of ports, or `any`, which is the full range.
 pub fn ports(node: &Located<'_>) -> Result<RangeInclusive<u16>, SpecError> {
     ports_of(node.text(PORTS)?).map_err(|expected| expected.at(node))
 }
 
 const PORTS: &str = "a port from 0 to 65535, a range such as 80-443, or any";
 
-/// As [`ports`], of a text.
+/// Same as [`ports`], of a text.
 pub fn ports_of(text: &str) -> Result<RangeInclusive<u16>, Expected> {
     if text == "any" {
         return Ok(0..=u16::MAX);
@@ -235,14 +240,14 @@ pub fn ports_of(text: &str) -> Result<RangeInclusive<u16>, Expected> {
     }
 }
 
-/// An IP protocol by name or number.
+/// Parses an IP protocol by name or number.
 pub fn protocol(node: &Located<'_>) -> Result<u8, SpecError> {
     protocol_of(node.text(PROTOCOL)?).map_err(|expected| expected.at(node))
 }
 
 const PROTOCOL: &str = "a protocol such as tcp, udp or icmp, or a number from 0 to 255";
 
-/// As [`protocol`], of a text.
+/// Same as [`protocol`], of a text.
 pub fn protocol_of(text: &str) -> Result<u8, Expected> {
     if let Some(&(_, number)) = PROTOCOLS.iter().find(|&&(name, _)| name == text) {
         return Ok(number);
@@ -257,7 +262,7 @@ pub fn protocol_of(text: &str) -> Result<u8, Expected> {
     })
 }
 
-/// An Ethernet address such as `02:00:00:00:00:01`.
+/// Parses an Ethernet address such as `02:00:00:00:00:01`.
 pub fn mac(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
     const WHAT: &str = "a MAC address such as 02:00:00:00:00:01";
     let text = node.text(WHAT)?;
@@ -277,7 +282,10 @@ pub fn mac(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
     }
 }
 
-/// A name that is an RFC 1123 label, as Kubernetes wants it.
+/// Parses a name that is an RFC 1123 label, as Kubernetes requires.
+///
+/// # Errors
+/// If the node is no such label.
 pub fn label(node: &Located<'_>) -> Result<String, SpecError> {
     const WHAT: &str = "a name of lower-case letters, digits and inner dashes, at most 63 long";
     let text = node.string(WHAT)?;
@@ -290,7 +298,10 @@ pub fn label(node: &Located<'_>) -> Result<String, SpecError> {
     Err(error.suggest(is_label(repaired).then_some(repaired)))
 }
 
-/// A percentile of packets, such as `99.9`.
+/// Parses a percentile of packets, such as `99.9`.
+///
+/// # Errors
+/// If the node is not a number above 0 and below 100.
 pub fn percentile(node: &Located<'_>) -> Result<f64, SpecError> {
     const WHAT: &str = "a number above 0 and below 100, such as 99.9";
     let percentile = node.number(WHAT)?;
@@ -300,7 +311,10 @@ pub fn percentile(node: &Located<'_>) -> Result<f64, SpecError> {
     }
 }
 
-/// A text of one line, of at most `most` bytes.
+/// Parses a text of one line and at most `most` bytes.
+///
+/// # Errors
+/// If the node is no text, has several lines, or is too long.
 pub fn line<'a>(node: &Located<'a>, most: usize) -> Result<&'a str, SpecError> {
     let what = format!("a text of at most {most} bytes on one line");
     let text = node.string(&what)?;

@@ -1,23 +1,23 @@
-//! YAML text as a tree whose nodes know where they stand.
+//! YAML text as a tree whose nodes record their position.
 //!
-//! The tree keeps the source's spelling: what a scalar means is decided by the field that reads
-//! it, so `1.10` stays `1.10` in a label and an error shows what was written. Size, depth and
-//! the growth by aliases are bounded; building takes no recursion.
+//! The tree keeps the source's spelling. The field that reads a scalar decides on its meaning, so `1.10` stays `1.10`
+//! in a label, and an error shows the original text. Size, depth and expansion by aliases are bounded, and the tree is
+//! built without recursion.
 
 use crate::error::{SpecError, quoted};
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, ScanError, Span};
 use std::collections::HashMap;
 
-/// Largest file read, in bytes.
+/// Maximum size of a file in bytes.
 pub const MAX_BYTES: usize = 16 << 20;
-/// Deepest nesting of lists and maps.
+/// Maximum nesting depth of lists and maps.
 const MAX_DEPTH: usize = 32;
-/// Most nodes in a document, counted after aliases were expanded.
+/// Maximum number of nodes in a document, after expansion of aliases.
 const MAX_NODES: usize = 1 << 20;
-/// Most bytes of scalars, counted after aliases were expanded.
+/// Maximum size of all scalars in bytes, after expansion of aliases.
 const MAX_SCALAR_BYTES: usize = 2 * MAX_BYTES;
 
-/// A scalar, list or map, and where it was written.
+/// Scalar, list or map, with its position.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Line, from 1.
@@ -28,12 +28,12 @@ pub struct Node {
     pub value: Value,
 }
 
-/// What a node holds.
+/// Content of a node.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Nothing, `~` or `null`.
+    /// Empty, `~` or `null`.
     Null,
-    /// Text; `plain` if written without quotes (a number is always plain).
+    /// Text; `plain` is `true` if it is not quoted (a number is always plain).
     Scalar {
         /// The text, unquoted and unescaped.
         text: Box<str>,
@@ -61,7 +61,7 @@ impl Value {
 /// Parses text that holds exactly one YAML document; `None` if it holds none.
 ///
 /// # Errors
-/// The text is not YAML, is too large or too deep, uses tags, or holds several documents.
+/// If the text is not YAML, is too large or too deep, uses tags, or holds several documents.
 pub fn parse(text: &str, file: &str) -> Result<Option<Node>, SpecError> {
     if text.len() > MAX_BYTES {
         return Err(too_large(file));
@@ -81,21 +81,21 @@ pub fn parse(text: &str, file: &str) -> Result<Option<Node>, SpecError> {
     Ok(builder.root)
 }
 
-/// The error for a file beyond [`MAX_BYTES`].
+/// Creates the error for a file larger than [`MAX_BYTES`].
 pub fn too_large(file: &str) -> SpecError {
     larger_than(file, MAX_BYTES)
 }
 
-/// The error for a file beyond so many bytes.
+/// Creates the error for a file larger than `most` bytes.
 pub fn larger_than(file: &str, most: usize) -> SpecError {
     let limit = most >> 20;
     SpecError::whole_file(file, format!("expected at most {limit} MiB, found a larger file"))
 }
 
-/// An error of the YAML parser.
+/// Converts an error of the YAML parser.
 fn syntax(error: &ScanError, text: &str, file: &str) -> SpecError {
     let (line, column) = (error.marker().line(), error.marker().col() + 1);
-    // The parser meets a tab in the indentation as one of many errors; name the usual cause.
+    // The parser reports a tab in the indentation under various errors; this names the usual cause.
     let tab = text.lines().nth(line.saturating_sub(1)).and_then(|line| {
         let indentation = line.split(|c| c != ' ' && c != '\t').next()?;
         indentation.find('\t')
@@ -106,7 +106,7 @@ fn syntax(error: &ScanError, text: &str, file: &str) -> SpecError {
     }
 }
 
-/// What a part of a document costs: nodes, and bytes of their text.
+/// Size of a part of a document: number of nodes, and bytes of text.
 #[derive(Clone, Copy, Default)]
 struct Size {
     nodes: usize,
@@ -120,12 +120,12 @@ impl Size {
     }
 }
 
-/// A list or map whose end was not reached yet.
+/// List or map whose end has not been reached yet.
 struct Open {
     line: u32,
     column: u32,
     anchor: usize,
-    /// Size of the document when this began.
+    /// Size of the document in front of it.
     before: Size,
     children: Children,
 }
@@ -138,7 +138,7 @@ enum Children {
     },
 }
 
-/// What an alias stands for.
+/// Node that an alias refers to.
 struct Anchor {
     node: Node,
     size: Size,
@@ -149,9 +149,9 @@ struct Builder<'a> {
     file: &'a str,
     open: Vec<Open>,
     anchors: HashMap<usize, Anchor>,
-    /// The document so far, aliases expanded.
+    /// Size of the document so far, with aliases expanded.
     document: Size,
-    /// The copies in `anchors`.
+    /// Size of the copies in `anchors`.
     kept: Size,
     root: Option<Node>,
 }
@@ -249,7 +249,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Keeps a copy of an anchored node, which counts as much as the node itself.
+    /// Stores a copy of an anchored node; its size counts like that of the node itself.
     fn keep(&mut self, anchor: usize, node: &Node, size: Size, span: &Span) -> Result<(), SpecError> {
         self.kept.add(size);
         self.check_size(span)?;
@@ -289,8 +289,7 @@ impl<'a> Builder<'a> {
             Some(Children::Map { entries, key }) => match key.take() {
                 None => *key = Some(node),
                 Some(key) => {
-                    // The parser finds that nothing was written only further on; a missing
-                    // value is reported where its key stands.
+                    // The parser detects a missing value only further on; it is reported at the position of its key.
                     if let Value::Null = node.value {
                         (node.line, node.column) = (key.line, key.column);
                     }
@@ -325,7 +324,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Levels of lists and maps, at most [`MAX_DEPTH`].
+/// Number of nesting levels of lists and maps, at most [`MAX_DEPTH`].
 fn depth(node: &Node) -> usize {
     match &node.value {
         Value::Null | Value::Scalar { .. } => 0,

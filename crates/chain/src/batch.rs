@@ -1,4 +1,4 @@
-//! Batches: the packets that pass through a chain together, with what is known of each.
+//! Batches: packets that pass through a chain together, with their metadata.
 
 mod packet;
 mod resize;
@@ -14,19 +14,19 @@ use tailwater_net::Nanos;
 use tailwater_net::parse::Headers;
 use tailwater_sdk::program::{Made, TurnPacket};
 
-/// The most packets a batch can hold.
+/// Maximum number of packets in a batch.
 pub const MAX_BATCH: usize = 256;
 
-/// The batch size used where nothing else is said (as DPDK, NetBlaze and Quadrant do).
+/// Default batch size (the same as in DPDK, NetBlaze and Quadrant).
 pub const DEFAULT_BATCH: usize = 32;
 
-/// What is left of a dropped packet.
+/// Dropped packet whose buffer has not been released yet.
 #[derive(Debug)]
 struct Dropped {
     buffer: Buffer,
-    /// Its flow's number.
+    /// Number of the packet's flow.
     number: u16,
-    /// Why, as [`Verdict::Drop`] says; 0 if the device did not send it.
+    /// Drop reason, as in [`Verdict::Drop`]; 0 if the device did not send the packet.
     reason: u8,
 }
 
@@ -37,17 +37,17 @@ pub struct Batch {
     capacity: usize,
     packets: Vec<Slot>,
     bypass: Vec<Slot>,
-    /// Buffers of dropped packets until the pool takes them back.
+    /// Buffers of dropped packets, until they return to the pool.
     dropped: Vec<Dropped>,
 }
 
 impl Batch {
-    /// An empty batch for packets in buffers of `pool`, at most `capacity` (of [`MAX_BATCH`]).
+    /// Creates an empty batch for up to `capacity` packets (at most [`MAX_BATCH`]) in buffers of `pool`.
     pub fn new(pool: &BufferPool, capacity: usize) -> Batch {
         Batch::of_memory(pool.memory().clone(), capacity)
     }
 
-    /// An empty batch for packets in buffers of this memory, at most `capacity` (of [`MAX_BATCH`]).
+    /// Creates an empty batch for up to `capacity` packets (at most [`MAX_BATCH`]) in buffers of `memory`.
     pub fn of_memory(memory: BufferMemory, capacity: usize) -> Batch {
         let capacity = capacity.clamp(1, MAX_BATCH);
         Batch {
@@ -59,50 +59,50 @@ impl Batch {
         }
     }
 
-    /// Has the batch take at most so many packets from now on, of those that it was made for.
+    /// Limits the batch to `packets` packets from now on, clamped to the capacity it was created with.
     #[inline]
     pub fn limit(&mut self, packets: usize) {
-        // The lists have room for what the batch was made for, and so never grow.
+        // The lists are sized for the original capacity and never grow.
         self.capacity = packets.clamp(1, self.packets.capacity().min(MAX_BATCH));
     }
 
-    /// Where the packets' buffers lie.
+    /// Memory that holds the packets' buffers.
     #[inline]
     pub fn memory(&self) -> &BufferMemory {
         &self.memory
     }
 
-    /// How many packets are in the batch.
+    /// Returns the number of packets in the batch.
     #[inline]
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if the batch holds no packets.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// How many more packets fit.
+    /// Returns the number of packets that still fit.
     #[inline]
     pub fn room(&self) -> usize {
         self.capacity - self.in_hand()
     }
 
-    /// How many packets the batch has the buffers of: those in it, those that skip the chain, and those
-    /// that were dropped.
+    /// Returns the number of buffers the batch holds: packets in it, packets that bypass the chain, and dropped
+    /// packets.
     #[inline]
     pub fn in_hand(&self) -> usize {
         self.packets.len() + self.bypass.len() + self.dropped.len()
     }
 
-    /// Adds up to `count` packets in fresh buffers of `pool`: `write` puts a frame at the start of
-    /// the room it is given, and says what it is. Returns how many were added: fewer if the batch is
-    /// full or the pool empty.
+    /// Adds up to `count` packets in fresh buffers of `pool`. `write` puts a frame at the start of the slice it
+    /// receives and returns its description. Returns the number of packets added, which is lower than `count` if the
+    /// batch is full or the pool is empty.
     ///
     /// # Panics
-    /// If `pool` is not the batch's, or a frame is longer than its room.
+    /// If `pool` is not the batch's pool, or a frame is longer than its slice.
     #[inline]
     pub fn fill(&mut self, pool: &mut BufferPool, count: usize, mut write: impl FnMut(&mut [u8]) -> Incoming) -> usize {
         let memory = self.memory.view();
@@ -121,23 +121,23 @@ impl Batch {
         self.packets.len() - before
     }
 
-    /// Adds a packet that a device has written, with the time at which it came and its RSS hash.
+    /// Adds a packet that a device has received, with its arrival time and RSS hash.
     ///
     /// # Panics
-    /// If the batch is full, the buffer of another pool, or the packet longer than it.
+    /// If the batch is full, the buffer belongs to another pool, or the packet is longer than the buffer.
     #[inline]
     pub fn receive(&mut self, packet: Arrived, arrival: Nanos, rss_hash: u32) {
         self.receive_all(std::iter::once((packet, rss_hash)), arrival);
     }
 
-    /// Adds packets that a device has written, each with its RSS hash, all of which came at one time.
+    /// Adds packets that a device has received at one time, each with its RSS hash.
     ///
     /// # Panics
-    /// As [`receive`](Batch::receive).
+    /// Same as [`receive`](Batch::receive).
     #[inline]
     pub fn receive_all(&mut self, packets: impl ExactSizeIterator<Item = (Arrived, u32)>, arrival: Nanos) {
         assert!(packets.len() <= self.room(), "the batch is full");
-        // In registers, as in `fill`.
+        // Kept in registers, as in `fill`.
         let (pool, bytes) = (self.memory.pool(), self.memory.buffer_bytes());
         self.packets.extend(packets.map(move |(packet, rss_hash)| {
             let Arrived {
@@ -166,12 +166,11 @@ impl Batch {
         }));
     }
 
-    /// Takes every packet's buffer away, for a device that is to send it: tells, in order, each buffer, and where
-    /// in it the frame starts and how long it is. What is known of the packets stays; frames are beyond
-    /// reach.
+    /// Moves every packet's buffer out, for a device to transmit. Yields, in order, the buffer, the offset of the frame
+    /// in it and the frame's length in bytes. The packets' metadata stays, but their frames are no longer accessible.
     ///
     /// # Panics
-    /// If it has been done before.
+    /// If the buffers have already been moved out.
     #[inline]
     pub fn hand_over(&mut self) -> impl ExactSizeIterator<Item = (Buffer, u16, u16)> {
         let pool = self.memory.pool();
@@ -181,7 +180,7 @@ impl Batch {
         })
     }
 
-    /// Takes the packets at these places, which rise, out of the batch: a device did not send them.
+    /// Removes the packets at these ascending indices, which a device did not send.
     #[cold]
     pub fn take_out(&mut self, places: &[u16]) {
         let (mut place, mut next) = (0, places.iter());
@@ -201,10 +200,10 @@ impl Batch {
         }));
     }
 
-    /// Adds a packet with a copy of `frame`; `false` if the batch is full or the pool empty.
+    /// Adds a packet with a copy of `frame`. Returns `false` if the batch is full or the pool is empty.
     ///
     /// # Panics
-    /// As [`fill`](Batch::fill).
+    /// Same as [`fill`](Batch::fill).
     pub fn push(&mut self, pool: &mut BufferPool, frame: &[u8], arrival: Nanos, rss_hash: u32) -> bool {
         let length = frame.len();
         let added = self.fill(pool, 1, |room| {
@@ -221,31 +220,31 @@ impl Batch {
         added == 1
     }
 
-    /// The packets' metadata, in order.
+    /// Iterates over the packets' metadata, in order.
     #[inline]
     pub fn iter(&self) -> impl Iterator<Item = &Packet> {
         self.packets.iter().map(|slot| &slot.packet)
     }
 
-    /// The metadata of packet `i`.
+    /// Metadata of packet `i`.
     #[inline]
     pub fn packet(&self, i: usize) -> &Packet {
         &self.packets[i].packet
     }
 
-    /// The first packet's metadata.
+    /// Metadata of the first packet.
     #[inline]
     pub fn first(&self) -> Option<&Packet> {
         self.packets.first().map(|slot| &slot.packet)
     }
 
-    /// The last packet's metadata.
+    /// Metadata of the last packet.
     #[inline]
     pub fn last(&self) -> Option<&Packet> {
         self.packets.last().map(|slot| &slot.packet)
     }
 
-    /// The packets' metadata, in order, to change.
+    /// Iterates over the packets' metadata, mutably and in order.
     #[inline]
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Packet> {
         self.packets.iter_mut().map(|slot| &mut slot.packet)
@@ -257,13 +256,13 @@ impl Batch {
         &mut self.packets
     }
 
-    /// As [`slots_mut`](Batch::slots_mut), for packets that come and go.
+    /// Same as [`slots_mut`](Batch::slots_mut), for code that adds and removes packets.
     #[inline]
     pub(crate) fn slots_mut_vec(&mut self) -> &mut Vec<Slot> {
         &mut self.packets
     }
 
-    /// The frame of packet `i`.
+    /// Frame of packet `i`.
     #[inline]
     pub fn frame(&self, i: usize) -> &[u8] {
         let Slot { packet, buffer } = &self.packets[i];
@@ -277,8 +276,8 @@ impl Batch {
         self.packets[i].split(self.memory.view())
     }
 
-    /// The packets' metadata, in order, each with the address of its buffer: for functions in foreign code. The
-    /// buffers are [`buffer_bytes`](Batch::buffer_bytes) long, and the batch's alone.
+    /// Iterates over the packets' metadata, in order, each with the address of its buffer, for functions in foreign
+    /// code. Each buffer is [`buffer_bytes`](Batch::buffer_bytes) long and used by this batch only.
     #[inline]
     pub fn iter_with_buffers(&mut self) -> impl Iterator<Item = (&mut Packet, *mut u8)> {
         let memory = self.memory.view();
@@ -303,11 +302,11 @@ impl Batch {
         }
     }
 
-    /// Has the frame of packet `i` be one of `length` bytes from `start` on in its buffer, which `write` puts
-    /// there. The packet's headers stay as they were: who has functions look at it again finds them.
+    /// Replaces the frame of packet `i` by one of `length` bytes at offset `start` of its buffer, which `write` fills
+    /// in. The parsed headers stay as they were. Functions that run on the packet again still find them.
     ///
     /// # Panics
-    /// If the frame is beyond the buffer, or longer than [`MAX_FRAME`].
+    /// If the frame exceeds the buffer or is longer than [`MAX_FRAME`].
     #[inline]
     pub fn replace_frame(&mut self, i: usize, [start, length]: [usize; 2], write: impl FnOnce(&mut [u8])) {
         assert!(start.max(length) <= MAX_FRAME, "a frame of {length} bytes");
@@ -316,11 +315,11 @@ impl Batch {
         packet.set_place(start as u16, length as u16);
     }
 
-    /// Adds a packet that another process described, in a buffer of the batch's memory, if `headers` finds those of its
-    /// frame; else nothing is added, and it returns `false`.
+    /// Adds a packet that another process described, in a buffer of the batch's memory. Returns `false` and adds
+    /// nothing if `headers` cannot parse its frame.
     ///
     /// # Panics
-    /// If the buffer is of other memory, or the frame beyond it.
+    /// If the buffer belongs to other memory, or the frame exceeds it.
     #[inline(always)]
     pub(crate) fn put(
         &mut self,
@@ -344,7 +343,7 @@ impl Batch {
         found
     }
 
-    /// Empties the batch of packets that another process described: tells what became of each.
+    /// Empties the batch of packets that another process described, and reports the result of each.
     #[inline]
     pub(crate) fn take_all(&mut self, mut each: impl FnMut(u16, Made)) {
         for Slot { packet, buffer } in &self.packets {
@@ -361,8 +360,8 @@ impl Batch {
         self.dropped.clear();
     }
 
-    /// Has `copy` write the rest of every frame that is not whole yet, given its number, before
-    /// functions see it.
+    /// Completes every frame that was copied only in part: `copy` receives the packet's number and writes the rest,
+    /// before functions run.
     #[inline]
     pub fn complete(&mut self, mut copy: impl FnMut(u32, &mut [u8])) {
         self.for_each(|packet, frame| {
@@ -373,8 +372,8 @@ impl Batch {
         });
     }
 
-    /// Takes the packets that are not to go on out of the batch, in order, and reports each drop's
-    /// reason. The order of the others stays.
+    /// Removes the packets that do not continue, in order, and reports the reason of each drop. The order of the
+    /// remaining packets does not change.
     #[inline]
     pub fn compact(&mut self, mut on_drop: impl FnMut(&Packet, u8)) {
         if self.iter().all(|packet| packet.verdict == Verdict::Forward) {
@@ -399,10 +398,10 @@ impl Batch {
         }
     }
 
-    /// Moves packets to another batch, in order: those for which `aside` says so.
+    /// Moves the packets for which `aside` returns `true` to another batch, in order.
     ///
     /// # Panics
-    /// If the other batch is of other memory, or has too little room.
+    /// If the other batch uses other memory or has too little room.
     #[inline]
     pub fn divide(&mut self, other: &mut Batch, mut aside: impl FnMut(&Packet) -> bool) {
         assert!(self.memory.is(&other.memory), "a batch of another pool");
@@ -412,14 +411,14 @@ impl Batch {
         }
     }
 
-    /// Puts the packets that skipped the chain back, after the others.
+    /// Appends the packets that bypassed the chain.
     #[inline]
     pub fn rejoin_bypass(&mut self) {
         self.packets.append(&mut self.bypass);
     }
 
-    /// Takes packets out of the batch, in order: those for which `number` gives their flow's number
-    /// leave as parcels, the others stay.
+    /// Removes, in order, the packets for whose flow `number` returns a number, and sends them as parcels. The others
+    /// stay.
     #[inline]
     pub fn send_away(
         &mut self,
@@ -442,19 +441,19 @@ impl Batch {
     /// Adds the packet of a parcel.
     ///
     /// # Panics
-    /// If the batch is full, or the parcel of another pool than the batch or the store.
+    /// If the batch is full, or if the parcel's pool differs from that of the batch or of the store.
     #[inline]
     pub fn take_in(&mut self, store: &PacketStore, parcel: Parcel) {
         assert!(self.room() > 0, "the batch is full");
         let (packet, buffer) = store.take(parcel);
-        // The headers are in another core's cache, or in none, and are needed soon.
+        // The headers are in another core's cache or in none, and are needed soon.
         let frame = self.memory.bytes(&buffer)[usize::from(packet.start)..].as_ptr();
         prefetch(frame);
         prefetch(frame.wrapping_add(CACHE_LINE));
         self.packets.push(Slot { packet, buffer });
     }
 
-    /// Empties the batch: every buffer, of dropped packets too, leaves with its flow's number.
+    /// Empties the batch: yields every buffer, including those of dropped packets, with its flow's number.
     #[inline]
     pub fn send_back(&mut self) -> impl Iterator<Item = Receipt> {
         let kept = self.packets.drain(..).chain(self.bypass.drain(..));
@@ -464,15 +463,15 @@ impl Batch {
             .map(|(buffer, number)| Receipt::new(buffer, number))
     }
 
-    /// Empties the batch: every buffer, of dropped packets too, goes back to `pool`.
+    /// Empties the batch: returns every buffer, including those of dropped packets, to `pool`.
     ///
     /// # Panics
-    /// If `pool` is not the batch's.
+    /// If `pool` is not the batch's pool.
     #[inline]
     pub fn release(&mut self, pool: &mut BufferPool) {
         let sent = self.packets.iter().all(|slot| slot.buffer.is_away());
         if sent {
-            // The usual end where buffers are a device's.
+            // The usual case when the buffers belong to a device.
             pool.let_go(self.packets.len());
             self.packets.clear();
         } else {
@@ -485,7 +484,7 @@ impl Batch {
     }
 }
 
-/// Apart, so that the loop that finds it out keeps its numbers in registers.
+/// Panic path, out of line so that the checking loop keeps its values in registers.
 #[cold]
 fn beyond(start: u16, length: usize, bytes: usize) -> ! {
     panic!("a frame of {length} bytes from {start} on in a buffer of {bytes}")

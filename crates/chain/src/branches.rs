@@ -1,60 +1,60 @@
-//! Branches: which functions of a chain a packet passes.
+//! Branches: subsets of a chain's functions that a classifier selects for a packet.
 //!
-//! A chain's functions stand in one list in which every branch's functions follow its classifier, and what is behind
-//! the classifier follows its branches. So a packet goes through the list from front to back, whatever branches it
-//! takes, and leaves out the functions that are not on its way: there are no cycles.
+//! A chain's functions form one list. A classifier is followed by the functions of its branches, and these by the
+//! functions after the classifier. A packet passes the list from front to back on any branch and skips the functions
+//! that are not on its path, so there are no cycles.
 
-/// A branch of a chain: where a [classifier](crate::classifier::Classifier) sends packets.
+/// Branch of a chain, to which a [classifier](crate::classifier::Classifier) sends packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
-    /// Its name, unique with its classifier; [`SEND`] for packets that leave the chain at once.
+    /// Name, unique within its classifier; [`SEND`] for packets that leave the chain at once.
     pub name: String,
-    /// The name of the classifier's function.
+    /// Name of the classifier's function.
     pub classifier: String,
-    /// The branch that the classifier is in, as a place in the chain's list; `None` if in none.
+    /// Index in the chain's list of the branch that contains the classifier; `None` if it is in none.
     pub within: Option<usize>,
-    /// Whether its packets leave the chain at its end. Otherwise they go on with the function behind the
+    /// `true` if packets leave the chain at the branch's end. Otherwise they continue with the function after the
     /// classifier.
     pub ends: bool,
 }
 
-/// What rules call the way out of the chain.
+/// Rule target for leaving the chain.
 pub const SEND: &str = "send";
-/// What rules call the function behind the classifier.
+/// Rule target for the function after the classifier.
 pub const NEXT: &str = "next";
 
-/// The most branches of a chain: each has a function of its own, or is a classifier's only way out.
+/// Maximum number of branches in a chain. Each has a function of its own, or is a classifier's only exit.
 pub const MAX_BRANCHES: usize = 32;
 
-/// Branches of a chain, a bit each.
+/// Set of a chain's branches, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Path(u32);
 
 impl Path {
-    /// None.
+    /// Empty set.
     pub const START: Path = Path(0);
 
-    /// Of the branch at this place of the chain's list.
+    /// Set that holds only the branch at this index of the chain's list.
     ///
     /// # Panics
-    /// If the place is beyond [`MAX_BRANCHES`].
+    /// If the index is not below [`MAX_BRANCHES`].
     pub const fn of(branch: usize) -> Path {
         assert!(branch < MAX_BRANCHES, "no branch has that place");
         Path(1 << branch)
     }
 
-    /// Both.
+    /// Union of both sets.
     #[must_use]
     pub const fn and(self, other: Path) -> Path {
         Path(self.0 | other.0)
     }
 
-    /// Whether there is a branch in both.
+    /// Returns `true` if the sets have a branch in common.
     pub const fn meets(self, other: Path) -> bool {
         self.0 & other.0 != 0
     }
 
-    /// What of it is in `other`.
+    /// Intersection with `other`.
     #[must_use]
     pub const fn within(self, other: Path) -> Path {
         Path(self.0 & other.0)
@@ -67,27 +67,27 @@ impl FromIterator<Path> for Path {
     }
 }
 
-/// The number of packets' way through a chain before any classifier.
+/// Number of the path through a chain before any classifier.
 pub const START: u8 = 0;
 
-/// The most ways through a chain: a packet has a byte for its own.
+/// Maximum number of paths through a chain: a packet stores its path in one byte.
 pub const MAX_WAYS: usize = 256;
 
-/// For each way through a chain something that depends on it.
+/// One value for each path through a chain.
 pub type ByWay<T> = Box<[T; MAX_WAYS]>;
 
-/// Every way that packets may have come through a chain so far: the branches of classifiers that they have passed.
-/// Each has a number, which the packet bears; [`START`] is the first.
+/// All paths that packets can have taken through a chain: sets of the classifier branches they have passed. Each path
+/// has a number, which the packet carries; [`START`] is the first.
 #[derive(Clone, Debug)]
 pub struct Ways(Vec<Path>);
 
 impl Ways {
-    /// Those of a chain without branches.
+    /// Paths of a chain without branches.
     pub fn of_line() -> Ways {
         Ways(vec![Path::START])
     }
 
-    /// All ways through these functions; `None` if they are more than [`MAX_WAYS`].
+    /// Returns all paths through these functions, or `None` if there are more than [`MAX_WAYS`].
     pub fn new(branches: &[Branch], functions: &[Place<'_>]) -> Option<Ways> {
         let Ways(mut ways) = Ways::of_line();
         for ((name, _), route) in functions.iter().zip(routes(branches, functions)) {
@@ -104,13 +104,13 @@ impl Ways {
         Some(Ways(ways))
     }
 
-    /// The numbers of all ways, with the branches taken.
+    /// Iterates over the paths' numbers and branches.
     pub fn iter(&self) -> impl Iterator<Item = (u8, Path)> {
         let ways = self.0.iter().enumerate();
         ways.map(|(way, path)| (way as u8, *path))
     }
 
-    /// For each way, what `of` says of the branches taken.
+    /// Computes `of` of each path's branches; unused numbers hold `none`.
     pub fn each<T: Copy>(&self, none: T, of: impl Fn(Path) -> T) -> ByWay<T> {
         let mut by_way = Box::new([none; MAX_WAYS]);
         for (way, path) in self.iter() {
@@ -119,47 +119,47 @@ impl Ways {
         by_way
     }
 
-    /// The way of packets that have taken these branches.
+    /// Returns the number of the path with exactly these branches.
     pub fn number(&self, path: Path) -> Option<u8> {
         let mut ways = self.iter();
         ways.find(|(_, known)| *known == path).map(|(way, _)| way)
     }
 }
 
-/// The branches of a classifier, with their places.
+/// Iterates over the branches of a classifier and their indices.
 pub fn of_classifier<'b>(branches: &'b [Branch], name: &str) -> impl Iterator<Item = (usize, &'b Branch)> {
     let branches = branches.iter().enumerate();
     branches.filter(move |(_, branch)| branch.classifier == name)
 }
 
-/// Which packets pass a function.
+/// Condition under which packets pass a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// The branch that it is in, if it is in one, and those around that.
+    /// Branch that contains the function, if any, and all enclosing branches.
     pub within: Path,
-    /// The innermost of them: packets in it are in all.
+    /// Innermost branch of these; packets in it are in all of them.
     innermost: Path,
-    /// Branches in front at whose end packets leave the chain.
+    /// Preceding branches at whose end packets leave the chain.
     pub gone: Path,
 }
 
 impl Route {
-    /// Whether packets that have come this way pass the function.
+    /// Returns `true` if packets on this path pass the function.
     #[inline]
     pub const fn passes(self, path: Path) -> bool {
         path.0 & (self.innermost.0 | self.gone.0) == self.innermost.0
     }
 }
 
-/// The branch, if it is one, and those around it, from the inside out.
+/// Iterates over `branch`, if any, and its enclosing branches, innermost first.
 pub fn around(branches: &[Branch], branch: Option<usize>) -> impl Iterator<Item = usize> + '_ {
     std::iter::successors(branch, |at| branches[*at].within)
 }
 
-/// A function's place: its name, and the innermost branch that it is in.
+/// Position of a function: its name and the innermost branch that contains it.
 pub type Place<'a> = (&'a str, Option<usize>);
 
-/// The routes of a chain's functions, or of some that follow each other in it.
+/// Returns the routes of a chain's functions, or of a consecutive part of them.
 pub fn routes(branches: &[Branch], functions: &[Place<'_>]) -> Vec<Route> {
     let mut in_front = Path::START;
     let route = |(name, branch): &Place<'_>| {
@@ -176,7 +176,7 @@ pub fn routes(branches: &[Branch], functions: &[Place<'_>]) -> Vec<Route> {
     functions.iter().map(route).collect()
 }
 
-/// Whether a packet may pass the function at place `first`, and then that at `second`.
+/// Returns `true` if a packet can pass the function at index `first` and then the one at `second`.
 pub fn follow(branches: &[Branch], functions: &[Place<'_>], [first, second]: [usize; 2]) -> bool {
     let routes = routes(branches, functions);
     let [before, behind] = [routes[first], routes[second]];
@@ -231,7 +231,7 @@ mod tests {
                 .collect();
             assert_eq!(found, passed);
         }
-        // What has left passes nothing behind where it left.
+        // Packets that have left the chain pass no later function.
         let left = Path::of(0).and(Path::of(3));
         assert!(routes[3..].iter().all(|route| !route.passes(left)));
         assert!(routes[..3].iter().all(|route| route.passes(left)));
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(taken, [Path::START, a, b, x, left]);
         assert_eq!(ways.number(x), Some(3));
         assert_eq!(ways.number(Path::of(3)), None, "d is in a");
-        // Of nine classifiers in line, with a branch each, there are 512 ways.
+        // Nine consecutive classifiers with one branch each have 512 paths.
         let branch = |i: usize| Branch {
             name: "a".to_owned(),
             classifier: NAMES[i].to_owned(),

@@ -1,4 +1,4 @@
-//! Packet buffers: fixed-size pieces of one region, addressed by index.
+//! Packet buffers: fixed-size parts of one memory region, addressed by index.
 
 use crate::region::{CACHE_LINE, Region, prefetch};
 use std::any::Any;
@@ -7,17 +7,17 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Bytes kept free before a frame, so that a function can push headers without moving the frame.
+/// Headroom in bytes in front of a frame, so that a function can push headers without moving the frame.
 pub const HEADROOM: usize = 128;
 
-/// The longest frame any buffer holds: lengths and header offsets are 16 bits wide.
+/// Maximum frame length in bytes. Lengths and header offsets are 16 bits wide.
 pub const MAX_FRAME: usize = 65_535;
 
-/// The number of no pool: a handle with it reaches no memory.
+/// Pool number that no pool has: a handle with it reaches no memory.
 const SENT: u16 = u16::MAX;
 
-/// A buffer. Whoever holds the handle owns the memory: handles are made by a
-/// [`BufferPool`] only, once for each buffer, and cannot be copied.
+/// Handle that owns one packet buffer. Only a [`BufferPool`] creates handles, once for each buffer, and they cannot be
+/// copied.
 #[derive(Debug)]
 pub struct Buffer {
     index: u32,
@@ -25,7 +25,7 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// The buffer's place in its region.
+    /// Index of the buffer in its region.
     #[inline]
     pub fn index(&self) -> u32 {
         self.index
@@ -36,14 +36,14 @@ impl Buffer {
         (self.index, self.pool)
     }
 
-    /// What [`into_parts`](Buffer::into_parts) took apart, once.
+    /// Rebuilds a handle from the parts that [`into_parts`](Buffer::into_parts) returned; once only.
     #[inline]
     pub(crate) fn from_parts(index: u32, pool: u16) -> Buffer {
         Buffer { index, pool }
     }
 
-    /// Takes the buffer away. What is left can only be given to its pool, which then knows that the
-    /// buffer went elsewhere: to look at its bytes is to look into another pool.
+    /// Moves the buffer out. The handle that remains can only be returned to its pool, which detects that the buffer
+    /// went elsewhere. Access to its bytes fails as if it belonged to another pool.
     #[inline]
     pub(crate) fn take_away(&mut self) -> Buffer {
         let sent = Buffer {
@@ -53,76 +53,76 @@ impl Buffer {
         std::mem::replace(self, sent)
     }
 
-    /// Whether the buffer is of the pool of that number.
+    /// Returns `true` if the buffer belongs to the pool with this number.
     #[inline]
     pub(crate) fn is_of(&self, pool: u16) -> bool {
         self.pool == pool
     }
 
-    /// Whether the buffer was [taken away](Buffer::take_away).
+    /// Returns `true` if the buffer was [moved out](Buffer::take_away).
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
         self.pool == SENT
     }
 }
 
-/// The shape of a pool's region: what is needed to find a buffer's bytes.
+/// Layout of a pool's region, sufficient to locate a buffer's bytes.
 #[derive(Clone, Debug)]
 pub struct BufferMemory {
     base: *mut u8,
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     _owner: Arc<dyn Any + Send + Sync>,
-    /// Bytes from one buffer to the next.
+    /// Distance in bytes from one buffer to the next.
     stride: usize,
-    /// Bytes in a buffer; what is between buffers is the region's owner's.
+    /// Size of a buffer in bytes. Bytes between buffers belong to the region's owner.
     bytes: usize,
     count: u32,
     pool: u16,
 }
 
-// SAFETY: an address, and who keeps what is there; a buffer's bytes are reached with its handle only, of
-// which there is one.
+// SAFETY: the type holds an address and the owner that keeps its memory alive. A buffer's bytes are reached only
+// through its handle, which is unique.
 unsafe impl Send for BufferMemory {}
 // SAFETY: as above.
 unsafe impl Sync for BufferMemory {}
 
 impl BufferMemory {
-    /// Whether `buffer` belongs to this memory.
+    /// Returns `true` if `buffer` belongs to this memory.
     #[inline]
     pub fn owns(&self, buffer: &Buffer) -> bool {
         buffer.pool == self.pool
     }
 
-    /// Whether both are the same buffers.
+    /// Returns `true` if both describe the same buffers.
     #[inline]
     pub fn is(&self, other: &BufferMemory) -> bool {
         self.pool == other.pool
     }
 
-    /// The pool's number.
+    /// Number of the pool.
     pub(crate) fn pool(&self) -> u16 {
         self.pool
     }
 
-    /// Bytes in a buffer, headroom included.
+    /// Size of a buffer in bytes, including headroom.
     #[inline]
     pub fn buffer_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// `count` buffers of `bytes` each, headroom included, from `base` on, one `stride` apart, in memory of
-    /// somebody else's, such as a driver's. What is between them is the owner's, and he says which of them
-    /// are whose. He is dropped after the last user of the memory.
+    /// Describes `count` foreign buffers, such as a driver's, of `bytes` bytes each including headroom. They start at
+    /// `base`, `stride` bytes apart. The owner keeps the bytes between them and decides who holds which buffer. It is
+    /// dropped after the last user of the memory.
     ///
     /// # Safety
-    /// As long as `owner` is not dropped, the buffers' bytes are there, readable, writable and initialised,
-    /// and whoever touches those of a buffer without a [`Buffer`] of it in hand knows that there is none.
+    /// Until `owner` is dropped, the buffers' bytes are mapped, readable, writable and initialised. Code that accesses
+    /// a buffer without its [`Buffer`] handle must know that no such handle exists.
     ///
     /// # Errors
-    /// After 65,535 pools.
+    /// If 65,535 pools have been created already.
     ///
     /// # Panics
-    /// If buffers overlap, or have no room behind the headroom.
+    /// If buffers overlap, or have no room after the headroom.
     pub unsafe fn lent(
         base: *mut u8,
         count: u32,
@@ -143,33 +143,33 @@ impl BufferMemory {
         })
     }
 
-    /// The memory of one buffer, headroom included.
+    /// Bytes of one buffer, including headroom.
     ///
     /// # Panics
-    /// If the buffer is of another pool.
+    /// If the buffer belongs to another pool.
     #[inline]
     pub fn bytes<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
         self.view().bytes(buffer)
     }
 
-    /// The memory of one buffer, headroom included, to write.
+    /// Mutable bytes of one buffer, including headroom.
     ///
     /// # Panics
-    /// If the buffer is of another pool.
+    /// If the buffer belongs to another pool.
     #[inline]
     // The borrow of `buffer`, not of `self`, makes access exclusive.
     pub fn bytes_mut<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
         self.view().bytes_mut(buffer)
     }
 
-    /// Starts to fetch what is so many bytes behind the start of the buffer of that index. Any numbers will do.
+    /// Prefetches the cache line at offset `bytes` of the buffer with this index. Any values are allowed.
     #[inline]
     pub(crate) fn prefetch(&self, index: usize, bytes: usize) {
         let start = self.base.wrapping_add(index.wrapping_mul(self.stride));
         prefetch(start.wrapping_add(bytes));
     }
 
-    /// The same in registers, for loops over a batch.
+    /// Returns the same layout in registers, for loops over a batch.
     #[inline]
     pub(crate) fn view(&self) -> BufferView<'_> {
         BufferView {
@@ -183,8 +183,8 @@ impl BufferMemory {
     }
 }
 
-/// A [`BufferMemory`], borrowed, without the way to its region: a compiler that must assume that every
-/// byte written might be of a `BufferMemory` reads that anew for each packet.
+/// Borrowed [`BufferMemory`] without its owner. The compiler has to assume that any written byte may belong to a
+/// `BufferMemory`, and would reload that for each packet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BufferView<'m> {
     base: *mut u8,
@@ -196,33 +196,33 @@ pub(crate) struct BufferView<'m> {
 }
 
 impl<'m> BufferView<'m> {
-    /// As [`BufferMemory::bytes`].
+    /// Same as [`BufferMemory::bytes`].
     #[inline]
     pub(crate) fn bytes<'a>(self, buffer: &'a Buffer) -> &'a [u8]
     where
         'm: 'a,
     {
-        // SAFETY: the pool made this handle, so `index < count` and the range lies in the memory,
-        // which its borrowed owner keeps and whose bytes are initialised. The handle is the
-        // only one for this buffer, and is borrowed shared: nobody writes meanwhile.
+        // SAFETY: the pool created this handle, so `index < count` and the range lies in the memory, whose borrowed
+        // owner keeps it mapped and initialised. The handle is the only one for this buffer and is borrowed shared, so
+        // nothing writes to it.
         unsafe { std::slice::from_raw_parts(self.start(buffer), self.bytes) }
     }
 
-    /// As [`BufferMemory::bytes_mut`].
+    /// Same as [`BufferMemory::bytes_mut`].
     #[inline]
     pub(crate) fn bytes_mut<'a>(self, buffer: &'a mut Buffer) -> &'a mut [u8]
     where
         'm: 'a,
     {
-        // SAFETY: as in `bytes`; the only handle of this buffer is borrowed exclusively for as long
-        // as the slice lives, and buffers do not overlap.
+        // SAFETY: as in `bytes`. The only handle of this buffer is borrowed exclusively for as long as the slice lives,
+        // and buffers do not overlap.
         unsafe { std::slice::from_raw_parts_mut(self.start(buffer), self.bytes) }
     }
 
-    /// The first byte of a buffer's memory.
+    /// Address of the buffer's first byte.
     ///
     /// # Panics
-    /// If the buffer is of another pool.
+    /// If the buffer belongs to another pool.
     #[inline]
     pub(crate) fn start(self, buffer: &Buffer) -> *mut u8 {
         assert!(buffer.pool == self.pool, "a buffer of another pool");
@@ -231,10 +231,10 @@ impl<'m> BufferView<'m> {
     }
 }
 
-/// The free buffers of one region. Last in, first out: the buffer used last is the warmest.
+/// Free buffers of one region, last in, first out: the buffer used last is most likely still cached.
 ///
-/// Or one worker's part in a region that is [lent](BufferPool::lent) by a device, which keeps the free
-/// buffers itself: here are those that are on their way back to it.
+/// For a region [lent](BufferPool::lent) by a device, which keeps the free buffers itself, it is one worker's share:
+/// the pool then holds the buffers on their way back to the device.
 #[derive(Debug)]
 pub struct BufferPool {
     memory: BufferMemory,
@@ -243,16 +243,16 @@ pub struct BufferPool {
     lent: Option<Lent>,
 }
 
-/// How many buffers a worker has of a device.
+/// Number of a device's buffers that a worker holds and may hold.
 #[derive(Debug)]
 struct Lent {
-    /// Claimed, and neither given back nor sent.
+    /// Buffers claimed, and neither returned nor sent.
     held: usize,
-    /// How many it may hold.
+    /// Maximum for `held`.
     most: usize,
 }
 
-/// Buffers that a device hands over to a pool, which counts them already.
+/// Buffers that a device passes to a pool, already counted as held by it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Claims {
     pool: u16,
@@ -260,13 +260,13 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// One of them.
+    /// Returns the handle of one claimed buffer.
     ///
     /// # Safety
-    /// As for [`BufferPool::claim`].
+    /// Same as for [`BufferPool::claim`].
     ///
     /// # Panics
-    /// If there is no buffer of that index.
+    /// If there is no buffer with this index.
     #[inline]
     pub unsafe fn buffer(self, index: u32) -> Buffer {
         assert!(index < self.count, "a buffer of another pool");
@@ -274,7 +274,7 @@ impl Claims {
     }
 }
 
-/// Each pool has a number of its own, so that a buffer is never read through another's region.
+/// Next pool number. Numbers are unique, so a buffer is never read through another pool's region.
 static POOLS: AtomicU16 = AtomicU16::new(0);
 
 fn number_of_pool() -> io::Result<u16> {
@@ -284,13 +284,13 @@ fn number_of_pool() -> io::Result<u16> {
 }
 
 impl BufferPool {
-    /// A pool of `count` buffers that hold frames of up to `frame_bytes`.
+    /// Creates a pool of `count` buffers for frames of up to `frame_bytes` bytes.
     ///
-    /// Buffers start an odd number of cache lines apart: with an even number the frames' first
-    /// lines would share a few sets of the L1 cache.
+    /// Buffers start an odd number of cache lines apart. With an even number, the frames' first lines would share a few
+    /// sets of the L1 cache.
     ///
     /// # Errors
-    /// If the memory cannot be had, or after 65,535 pools.
+    /// If the memory cannot be mapped, or if 65,535 pools have been created already.
     pub fn new(count: u32, frame_bytes: usize) -> io::Result<BufferPool> {
         let lines = (HEADROOM + frame_bytes.clamp(CACHE_LINE, MAX_FRAME)).div_ceil(CACHE_LINE);
         let stride = (lines | 1) * CACHE_LINE;
@@ -311,8 +311,8 @@ impl BufferPool {
         })
     }
 
-    /// A worker's part in memory that a device lends: it may hold up to `most` buffers. It has none
-    /// at first; the device's side [claims](BufferPool::claim) those in which packets have come.
+    /// Creates a worker's share of memory that a device lends, limited to `most` buffers. It starts empty; the device's
+    /// side [claims](BufferPool::claim) the buffers of received packets.
     pub fn lent(memory: BufferMemory, most: usize) -> BufferPool {
         BufferPool {
             free: Vec::with_capacity(memory.count as usize),
@@ -322,24 +322,23 @@ impl BufferPool {
         }
     }
 
-    /// A buffer that the device has handed over. Only for a pool of [lent](BufferPool::lent) buffers.
+    /// Returns the handle of a buffer that the device passed on. Only for a pool of [lent](BufferPool::lent) buffers.
     ///
     /// # Safety
-    /// Nobody else uses the buffer: neither has the device kept it, nor is there another handle, of this
-    /// pool or another one of the same memory.
+    /// Nothing else uses the buffer: the device no longer does, and no other handle exists, in this pool or in another
+    /// one of the same memory.
     ///
     /// # Panics
-    /// If there is no buffer of that index.
+    /// If there is no buffer with this index.
     #[inline]
     pub unsafe fn claim(&mut self, index: u32) -> Buffer {
         let claims = self.claims(1);
-        // SAFETY: as the caller says.
+        // SAFETY: guaranteed by the caller.
         unsafe { claims.buffer(index) }
     }
 
-    /// Many buffers that the device has handed over: all of them count as held from now on, each
-    /// [becomes](Claims::buffer) a handle once it is known which one it is. Only for a pool of
-    /// [lent](BufferPool::lent) buffers.
+    /// Counts `count` buffers that the device passed on as held from now on. Each [becomes](Claims::buffer) a handle as
+    /// soon as its index is known. Only for a pool of [lent](BufferPool::lent) buffers.
     #[inline]
     pub fn claims(&mut self, count: usize) -> Claims {
         self.hold(count);
@@ -349,38 +348,38 @@ impl BufferPool {
         }
     }
 
-    /// Lets a buffer go to another pool of the same memory, which [admits](BufferPool::admit) it.
+    /// Releases a buffer to another pool of the same memory, which [admits](BufferPool::admit) it.
     ///
     /// # Panics
-    /// If the buffer is of other memory.
+    /// If the buffer belongs to other memory.
     #[inline]
     pub fn dismiss(&mut self, buffer: &Buffer) {
         assert!(self.memory.owns(buffer), "a buffer of another pool");
         self.let_go(1);
     }
 
-    /// Takes a buffer over that another pool of the same memory [let go](BufferPool::dismiss).
+    /// Takes over a buffer that another pool of the same memory [released](BufferPool::dismiss).
     ///
     /// # Panics
-    /// If the buffer is of other memory.
+    /// If the buffer belongs to other memory.
     #[inline]
     pub fn admit(&mut self, buffer: &Buffer) {
         assert!(self.memory.owns(buffer), "a buffer of another pool");
         self.hold(1);
     }
 
-    /// The buffers that were given back, for the device: they are its own from now on.
+    /// Drains the returned buffers, which belong to the device from now on.
     #[inline]
     pub fn returned(&mut self) -> impl ExactSizeIterator<Item = u32> {
         self.free.drain(..)
     }
 
-    /// Where the pool's buffers lie.
+    /// Memory that holds the pool's buffers.
     pub fn memory(&self) -> &BufferMemory {
         &self.memory
     }
 
-    /// A free buffer; its content is whatever was there last. `None`, counted, if there is none.
+    /// Takes a free buffer, whose content is undefined. Returns `None`, and counts it, if there is none.
     #[inline]
     pub fn take(&mut self) -> Option<Buffer> {
         match self.free.pop() {
@@ -398,7 +397,7 @@ impl BufferPool {
         }
     }
 
-    /// Up to `count` free buffers, the warmest; fewer, counted, if there are not so many.
+    /// Takes up to `count` free buffers, most recently used first. A shortfall is counted.
     #[inline]
     pub fn take_many(&mut self, count: usize) -> impl ExactSizeIterator<Item = Buffer> {
         let there = count.min(self.free.len());
@@ -410,16 +409,16 @@ impl BufferPool {
             .map(move |index| Buffer { index, pool })
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer to the pool.
     ///
     /// # Panics
-    /// If the buffer is of another pool.
+    /// If the buffer belongs to another pool.
     #[inline]
     pub fn give(&mut self, buffer: Buffer) {
         self.give_all(std::iter::once(buffer));
     }
 
-    /// Counts buffers of a device that are in use again.
+    /// Counts further buffers of a device as held.
     #[inline]
     fn hold(&mut self, buffers: usize) {
         if let Some(lent) = &mut self.lent {
@@ -427,10 +426,10 @@ impl BufferPool {
         }
     }
 
-    /// Gives many back.
+    /// Returns several buffers to the pool.
     ///
     /// # Panics
-    /// If one is of another pool.
+    /// If a buffer belongs to another pool.
     #[inline]
     pub fn give_all(&mut self, buffers: impl Iterator<Item = Buffer>) {
         let memory = &self.memory;
@@ -452,7 +451,7 @@ impl BufferPool {
         }));
     }
 
-    /// Counts that many fewer as held: they have been sent.
+    /// Counts `buffers` fewer as held: they have been sent.
     #[inline]
     pub(crate) fn let_go(&mut self, buffers: usize) {
         if let Some(lent) = &mut self.lent {
@@ -460,7 +459,7 @@ impl BufferPool {
         }
     }
 
-    /// How many buffers are free, or how many more of a device's a worker may hold.
+    /// Returns the number of free buffers, or how many more of a device's buffers a worker may hold.
     pub fn available(&self) -> usize {
         match &self.lent {
             None => self.free.len(),
@@ -468,12 +467,12 @@ impl BufferPool {
         }
     }
 
-    /// How many buffers there are in the pool's memory.
+    /// Number of buffers in the pool's memory.
     pub fn capacity(&self) -> usize {
         self.memory.count as usize
     }
 
-    /// How often buffers were wanted and too few were free.
+    /// Number of requests for which too few buffers were free.
     pub fn exhausted(&self) -> u64 {
         self.exhausted
     }
@@ -510,11 +509,11 @@ mod tests {
         }
     }
 
-    /// Memory of four buffers, 64 bytes of a device's own in front of each.
+    /// Memory of four buffers, each after 64 bytes that belong to the device.
     fn of_a_device() -> BufferMemory {
         let region = Region::zeroed(4 * 512).unwrap();
         let base = region.base().wrapping_add(64);
-        // SAFETY: four times 512 bytes, of which nobody else knows.
+        // SAFETY: four times 512 bytes, to which nothing else refers.
         unsafe { BufferMemory::lent(base, 4, [512, 448], Arc::new(region)) }.unwrap()
     }
 
@@ -531,7 +530,7 @@ mod tests {
         assert_eq!(pool.available(), 0);
         assert_eq!(sent.take_away().index(), 1);
         pool.give_all([sent].into_iter());
-        // One goes through another worker, and back to the device from there.
+        // One buffer moves to another worker, and returns to the device from there.
         pool.dismiss(&kept);
         other.admit(&kept);
         other.give(kept);
@@ -555,7 +554,7 @@ mod tests {
     #[should_panic(expected = "buffers of 600 bytes, 512 apart")]
     fn buffers_do_not_overlap() {
         let region = Region::zeroed(4 * 512).unwrap();
-        // SAFETY: it is refused.
+        // SAFETY: the call is refused.
         let _ = unsafe { BufferMemory::lent(region.base(), 2, [512, 600], Arc::new(region)) };
     }
 

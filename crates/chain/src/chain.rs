@@ -1,4 +1,4 @@
-//! A chain: functions in order, run to completion on one batch at a time.
+//! Chains: functions in order, run to completion on one batch at a time.
 
 mod alone;
 mod forks;
@@ -30,10 +30,10 @@ use tailwater_api::Fate;
 use tailwater_net::Nanos;
 use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
 
-/// Flows whose timers are looked at in a turn: about as many as a batch could open.
+/// Flows whose timers are checked in one call: about as many as a batch can open.
 const EXPIRE_BUDGET: usize = 64;
 
-/// The verdict on a packet that the functions cannot handle.
+/// Verdict on a packet that functions cannot process.
 fn unfit_verdict(fate: Fate) -> Verdict {
     match fate {
         Fate::Drop => Verdict::Drop(0),
@@ -41,26 +41,26 @@ fn unfit_verdict(fate: Fate) -> Verdict {
     }
 }
 
-/// How a chain treats packets before its first function.
+/// Treatment of packets in front of the first function.
 #[derive(Clone, Copy, Debug)]
 pub struct InputPolicy {
-    /// Packets whose headers are truncated, contradictory or absurd.
+    /// Packets whose headers are truncated, contradictory or out of range.
     pub malformed: Fate,
     /// Packets that are not IP (ARP, LLDP, ...).
     pub non_ip: Fate,
 }
 
-/// Bytes of flow state that these functions need together.
+/// Returns the size in bytes of the flow state that these functions need together.
 pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
     state_bytes_with_cuts(functions, Cuts::NONE)
 }
 
-/// Bytes of flow state that these functions need together, in a chain that is cut so.
+/// Returns the size in bytes of the flow state that these functions need together, in a chain with these cuts.
 pub fn state_bytes_with_cuts(functions: &[(String, Box<dyn NetworkFunction>)], cuts: Cuts) -> usize {
     Layout::new(functions, cuts).bytes
 }
 
-/// One worker's instance of a chain.
+/// Instance of a chain on one worker.
 pub struct Chain {
     stages: Vec<Stage>,
     segments: Vec<Segment>,
@@ -72,23 +72,23 @@ pub struct Chain {
     no_place: u64,
     foreign: u64,
     lost: u64,
-    /// Packets, by place in the batch, whose flows a function has not seen.
+    /// Batch indices of packets whose flows a function has not seen.
     unseen: Vec<u16>,
-    /// Without it, flow state stays here.
+    /// Flow state kept in Redis; `None` if all flow state is local.
     keep: Option<Box<Keep>>,
-    /// What a function by itself shows of its flows, if its state is kept outside.
+    /// Writes snapshots of an isolated function's flows, if its state is kept in Redis.
     imaging: Option<Box<Imaging>>,
-    /// Whether the chain's other functions are in other processes.
+    /// `true` if the chain's other functions run in other processes.
     alone: bool,
-    /// Whether it has branches.
+    /// `true` if the chain has branches.
     branches: bool,
-    /// Where packets wait while other branches are run.
+    /// Packets that wait while other branches run.
     waiting: Waiting,
-    /// What times the functions, if somebody wants to know.
+    /// Timer of the functions, if they are timed.
     stopwatch: Option<Box<Stopwatch>>,
 }
 
-/// A flow with packets in the system, as [`Chain::activate`] gives it.
+/// Flow with packets in the system, as returned by [`Chain::activate`].
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveFlow(FlowIndex);
 
@@ -98,14 +98,14 @@ impl ActiveFlow {
 }
 
 impl Chain {
-    /// A chain of named functions, of one segment. `table` is a view of the flow table made for
-    /// [`state_bytes`] of these functions; without it no flow is looked up.
+    /// Creates a chain of named functions with one segment. `table` is a view of the flow table created for
+    /// [`state_bytes`] of these functions; without it, no flow is looked up.
     ///
     /// # Panics
-    /// If a function has state and there is no table, or one too narrow; if a function has more
-    /// than [`MAX_DROP_REASONS`](crate::function::MAX_DROP_REASONS); if one function
-    /// [tracks connections](NetworkFunction::tracks_connections) and another
-    /// [opens companions](NetworkFunction::opens_companions).
+    /// - If a function has state, and there is no table or its rows are too narrow.
+    /// - If a function has more than [`MAX_DROP_REASONS`](crate::function::MAX_DROP_REASONS).
+    /// - If one function [tracks connections](NetworkFunction::tracks_connections) and another [opens
+    ///   companions](NetworkFunction::opens_companions).
     pub fn new(
         functions: Vec<(String, Box<dyn NetworkFunction>)>,
         table: Option<FlowTable>,
@@ -114,10 +114,10 @@ impl Chain {
         Chain::with_cuts(functions, table, input, Cuts::NONE)
     }
 
-    /// As [`new`](Chain::new), cut into segments; `table` is for [`state_bytes_with_cuts`].
+    /// Same as [`new`](Chain::new), cut into segments. `table` is sized for [`state_bytes_with_cuts`].
     ///
     /// # Panics
-    /// As [`new`](Chain::new).
+    /// Same as [`new`](Chain::new).
     pub fn with_cuts(
         functions: Vec<(String, Box<dyn NetworkFunction>)>,
         table: Option<FlowTable>,
@@ -161,7 +161,7 @@ impl Chain {
             let looks = functions.iter().filter_map(|(_, f)| f.looks_every());
             table.look_every(looks.min(), EXPIRE_BUDGET);
         }
-        // Other segments' state may be another core's: who processes a packet fetches it.
+        // State of other segments may be in another core's cache; the core that processes a packet prefetches it.
         if let (Some(table), [first, _, ..]) = (&mut table, &segments[..]) {
             table.fetch_at_look_up(first.bytes.clone());
         }
@@ -191,15 +191,15 @@ impl Chain {
         }
     }
 
-    /// Takes over an RSS bucket's flows.
+    /// Takes over the flows of an RSS bucket.
     pub fn adopt(&mut self, partition: Partition) {
         if let Some(table) = &mut self.table {
             table.adopt(partition);
         }
     }
 
-    /// Gives an RSS bucket's flows away, for another instance to [adopt](Chain::adopt); `None` if this one
-    /// does not hold them, or there is no flow table. No packet of theirs may be in the system here.
+    /// Releases the flows of an RSS bucket, for another instance to [adopt](Chain::adopt). Returns `None` if this
+    /// instance does not hold them or has no flow table. None of their packets may be in the system here.
     pub fn release(&mut self, bucket: u16) -> Option<Partition> {
         let table = self.table.as_mut()?;
         for stage in &mut self.stages {
@@ -208,12 +208,12 @@ impl Chain {
         table.release(bucket)
     }
 
-    /// RSS buckets whose flows this instance holds.
+    /// Number of RSS buckets whose flows this instance holds.
     pub fn buckets(&self) -> usize {
         self.table.as_ref().map_or(0, FlowTable::buckets)
     }
 
-    /// The most packets that the next batch should have, if a function has a wish.
+    /// Maximum size of the next batch, if a function requires one.
     #[inline]
     pub fn wanted_batch(&self) -> Option<usize> {
         let wishes = self.stages.iter();
@@ -221,22 +221,22 @@ impl Chain {
         wishes.min()
     }
 
-    /// Whether the chain looks flows up.
+    /// Returns `true` if the chain looks flows up.
     pub fn has_flows(&self) -> bool {
         self.table.is_some()
     }
 
-    /// What the flow table did, if there is one.
+    /// Counters of the flow table, if there is one.
     pub fn flow_counters(&self) -> Option<FlowCounters> {
         self.table.as_ref().map(FlowTable::counters)
     }
 
-    /// Flows in this worker's partitions.
+    /// Number of flows in this worker's partitions.
     pub fn flows(&self) -> usize {
         self.table.as_ref().map_or(0, FlowTable::flows)
     }
 
-    /// Runs the batch through all functions. What is left in it is to be sent.
+    /// Runs the batch through all functions. The packets that remain in it are to be sent.
     pub fn process(&mut self, batch: &mut Batch, now: Nanos) {
         self.look_up(batch, now);
         if self.segments.len() > 1 {
@@ -245,13 +245,13 @@ impl Chain {
         self.run(batch, now);
     }
 
-    /// The first half of [`process`](Chain::process): finds headers and flows. Packets that the
-    /// functions are not to see leave the batch, to rejoin it at the end of [`run`](Chain::run).
+    /// First half of [`process`](Chain::process): finds headers and flows. Packets that must not reach the functions
+    /// leave the batch and rejoin it at the end of [`run`](Chain::run).
     #[inline]
     pub fn look_up(&mut self, batch: &mut Batch, now: Nanos) {
         self.classify(batch);
         if self.branches {
-            // A packet may have come through another chain.
+            // A packet may come from another chain.
             batch.iter_mut().for_each(|packet| packet.way = START);
         }
         for segment in 0..self.segments.len() {
@@ -262,7 +262,7 @@ impl Chain {
         if let Some(table) = &mut self.table {
             table.lookup(batch.slots_mut(), now, &mut self.ends);
             tell_ends(&mut self.stages, &mut self.ends);
-            // Without a place for its flow, a packet cannot be processed.
+            // A packet without an entry for its flow cannot be processed.
             let mut refused = false;
             for packet in batch.iter_mut().filter(|packet| packet.flow().is_none()) {
                 packet.verdict = Verdict::Drop(0);
@@ -281,14 +281,13 @@ impl Chain {
         }
     }
 
-    /// Has each function's work be timed from now on, by the clock that is read; batches that
-    /// are processed as of a time before `from` do not count, for any function.
-    /// It costs two readings a function and batch.
+    /// Times each function from now on with the clock `read`. Batches processed at a time before `from` do not count.
+    /// The cost is two clock readings for each function and batch.
     pub fn time_functions(&mut self, read: ReadClock, from: Nanos) {
         self.stopwatch = Some(Box::new(Stopwatch::new(read, from, self.stages.len())));
     }
 
-    /// What each function took, in the order of the functions; nothing if they were not [timed](Chain::time_functions).
+    /// Returns the time each function took, in chain order; empty if they were not [timed](Chain::time_functions).
     pub fn function_times(&self) -> Vec<FunctionTime> {
         let spent = self.stopwatch.iter().flat_map(|watch| watch.spent());
         let times = self.stages.iter().zip(spent).map(|(stage, spent)| FunctionTime {
@@ -300,33 +299,33 @@ impl Chain {
         times.collect()
     }
 
-    /// Into how many segments the chain is cut: at least 1 if it has a function.
+    /// Number of segments; at least 1 if the chain has a function.
     pub fn segments(&self) -> usize {
         self.segments.len()
     }
 
-    /// The segment that begins with the last so many functions; `None` if none does, or it is the first.
+    /// Returns the segment that begins with the last `functions` functions; `None` if none does, or if it is the first.
     pub fn segment_of_last(&self, functions: usize) -> Option<usize> {
         let first = self.stages.len().checked_sub(functions)?;
         let mut segments = self.segments.iter().skip(1);
         Some(1 + segments.position(|segment| segment.stages.start == first)?)
     }
 
-    /// Whether a function in front of this segment [needs](NetworkFunction::needs_payload) whole frames.
+    /// Returns `true` if a function in front of this segment [needs](NetworkFunction::needs_payload) whole frames.
     pub fn needs_payload_before(&self, segment: usize) -> bool {
         let end = self.segments[segment].stages.start;
         let mut stages = self.stages[..end].iter();
         stages.any(|stage| stage.function.needs_payload())
     }
 
-    /// Starts to fetch the flow state of packets that were looked up a while ago, or on another core,
-    /// for this segment and those behind.
+    /// Prefetches the flow state for this segment and later ones, of packets that were looked up earlier or on another
+    /// core.
     #[inline]
     pub fn prefetch_from(&self, segment: usize, batch: &Batch) {
         self.prefetch_segments(segment..self.segments.len(), batch);
     }
 
-    /// As [`prefetch_from`](Chain::prefetch_from), for the segments in front of this one.
+    /// Same as [`prefetch_from`](Chain::prefetch_from), for the segments in front of this one.
     #[inline]
     pub fn prefetch_before(&self, segment: usize, batch: &Batch) {
         self.prefetch_segments(0..segment, batch);
@@ -342,16 +341,15 @@ impl Chain {
         }
     }
 
-    /// The second half of [`process`](Chain::process): runs packets that were looked up through all
-    /// functions, in this instance or, if they were handed over, in another one.
+    /// Second half of [`process`](Chain::process): runs packets that were looked up, in this instance or, if they were
+    /// offloaded, in another one, through all functions.
     #[inline]
     pub fn run(&mut self, batch: &mut Batch, now: Nanos) {
         self.run_from(0, batch, now);
     }
 
-    /// Runs packets that were looked up through the functions in front of a segment. Those that are left
-    /// are to go [on](Chain::run_from) there, perhaps in another instance; all that is known of
-    /// them goes with them.
+    /// Runs packets that were looked up through the functions in front of a segment. The remaining packets
+    /// [continue](Chain::run_from) there, possibly in another instance; their metadata goes with them.
     #[inline]
     pub fn run_before(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
         for before in 0..segment {
@@ -362,7 +360,7 @@ impl Chain {
         }
     }
 
-    /// Runs packets that have been through the functions in front of a segment through the others.
+    /// Runs packets that have passed the functions in front of a segment through the others.
     #[inline]
     pub fn run_from(&mut self, segment: usize, batch: &mut Batch, now: Nanos) {
         for segment in segment..self.segments.len() {
@@ -389,8 +387,8 @@ impl Chain {
         }
     }
 
-    /// Runs packets through function `i`, which is of this segment. `unsettled`: it may not have seen all of
-    /// their flows.
+    /// Runs packets through function `i`, which belongs to this segment. `unsettled` is `true` if it may not have seen
+    /// all of their flows.
     #[inline(always)]
     fn run_stage(&mut self, i: usize, segment: usize, batch: &mut Batch, (now, unsettled): (Nanos, bool)) {
         let timed = self.stopwatch.as_ref();
@@ -426,20 +424,20 @@ impl Chain {
         }
     }
 
-    /// The number that a packet's flow has among those with packets in the system, if it has one.
+    /// Returns the active number of the packet's flow, if it has packets in the system.
     ///
     /// # Panics
-    /// If the packet was not looked up here.
+    /// If the packet was not looked up in this instance.
     #[inline]
     pub fn active(&self, packet: &Packet) -> Option<u16> {
         self.table.as_ref()?.active(packet.flow)
     }
 
-    /// Gives a packet's flow such a number, below 65,535. Until it is [taken away](Chain::deactivate) the
-    /// flow stays in the table.
+    /// Assigns an active number below 65,535 to the packet's flow. Until it is [removed](Chain::deactivate), the flow
+    /// stays in the table.
     ///
     /// # Panics
-    /// If the packet was not looked up here.
+    /// If the packet was not looked up in this instance.
     #[inline]
     pub fn activate(&mut self, packet: &Packet, number: u16) -> ActiveFlow {
         if let Some(table) = &mut self.table {
@@ -448,7 +446,7 @@ impl Chain {
         ActiveFlow(packet.flow)
     }
 
-    /// Takes the number away: none of the flow's packets is in the system any more.
+    /// Removes the active number: the flow has no packets in the system any more.
     #[inline]
     pub fn deactivate(&mut self, flow: ActiveFlow) {
         if let Some(table) = &mut self.table {
@@ -456,9 +454,9 @@ impl Chain {
         }
     }
 
-    /// Whether the packet must be processed by the core that looked it up: a function opens a companion
-    /// for each flow, and this flow has not been opened. So must one of a flow that branches in front of the
-    /// segment of such a function keep from it: which of them it takes is not known yet.
+    /// Returns `true` if the core that looked the packet up must process it: a function opens a companion for each
+    /// flow, and has not opened one for this flow. This includes flows that branches keep away from such a function's
+    /// segment, because their branch is not known yet.
     #[inline]
     pub fn is_bound(&mut self, packet: &Packet) -> bool {
         let Some(table) = &mut self.table else {
@@ -468,7 +466,7 @@ impl Chain {
         opening.any(|segment| *table.word(packet.flow, segment.settled_at(packet.is_reversed())) != segment.settled)
     }
 
-    /// Forgets idle flows; a little in every turn of the worker's loop.
+    /// Expires idle flows, up to a fixed budget for each call.
     #[inline]
     pub fn expire(&mut self, now: Nanos) {
         if let Some(table) = &mut self.table {
@@ -483,9 +481,8 @@ impl Chain {
         }
     }
 
-    /// Ends the run: every flow that is still there, so that functions that report flows have all of
-    /// them. For after the last packet. Returns what was counted over it, for each of the
-    /// [`reasons`](Chain::reasons).
+    /// Ends the run after the last packet: ends every remaining flow, so that functions that report flows see all of
+    /// them. Returns the packets counted during the call for each of the [`reasons`](Chain::reasons).
     pub fn finish(mut self) -> Vec<u64> {
         let before: Vec<u64> = self.reason_counts().collect();
         self.end_flows();
@@ -505,7 +502,7 @@ impl Chain {
             return;
         };
         loop {
-            // Within what `ends` has room for, with companions.
+            // At most the number of flows, with companions, that `ends` has room for.
             let more = table.end_some(MAX_BATCH, &mut self.ends);
             tell_ends(&mut self.stages, &mut self.ends);
             if !more {
@@ -514,7 +511,7 @@ impl Chain {
         }
     }
 
-    /// Finds each packet's headers, and sorts out what the functions are not to see.
+    /// Parses each packet's headers, and sorts out the packets that must not reach the functions.
     #[inline]
     fn classify(&mut self, batch: &mut Batch) {
         let mut unfit = false;
@@ -528,7 +525,7 @@ impl Chain {
         }
     }
 
-    /// Finds the headers of a packet that is not an ordinary one. Whether it is unfit for the functions.
+    /// Parses a packet that is not an ordinary one. Returns `true` if functions cannot process it.
     #[inline(never)]
     fn classify_other(&mut self, packet: &mut Packet, frame: &[u8]) -> bool {
         match parse(frame) {
@@ -553,7 +550,7 @@ impl Chain {
         }
     }
 
-    /// Every reason for which the chain counts packets.
+    /// All reasons under which the chain counts packets.
     pub fn reasons(&self) -> Vec<Reason> {
         let outcome = |fate| match fate {
             Fate::Drop => Outcome::Dropped,
@@ -577,7 +574,7 @@ impl Chain {
         malformed.chain([non_ip]).chain(lost).chain(functions).collect()
     }
 
-    /// The packets counted so far for each of the [`reasons`](Chain::reasons), in their order.
+    /// Packets counted so far under each of the [`reasons`](Chain::reasons), in their order.
     pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
         let functions = self.stages.iter().flat_map(Stage::reason_counts);
         let own = [self.non_ip, self.no_place, self.foreign];
@@ -586,14 +583,14 @@ impl Chain {
         self.malformed.iter().copied().chain(own).chain(functions)
     }
 
-    /// Packets lost so far: the counts of all reasons whose outcome is [`Outcome::Lost`].
+    /// Packets lost so far: sum over all reasons whose outcome is [`Outcome::Lost`].
     #[inline]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 }
 
-/// Has the functions that want to look at what they keep of a flow.
+/// Calls the timer of each function that has one, on its state of a flow.
 fn look_at(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Nanos) {
     let key = table.key(flow);
     for Stage { function, slot, .. } in stages {
@@ -610,7 +607,7 @@ fn look_at(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Na
     }
 }
 
-/// Tells the functions which flows have left the table.
+/// Reports the flows that have left the table to the functions.
 #[inline]
 fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
     ends.drain(|key, state| {

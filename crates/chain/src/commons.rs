@@ -1,5 +1,5 @@
-//! Numbers that all instances of a function share: within a process, or, where each instance is in a process of its
-//! own, between these, in memory that outlives any of them.
+//! Counters shared by all instances of a function. They live within a process. If each instance has a process of its
+//! own, they live in memory that all of these map and that outlives each of them.
 
 use std::fs::File;
 use std::io;
@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use tailwater_sdk::protocol::memory::Memory;
 
-/// Numbers in a cache line.
+/// Counters in a cache line.
 const LINE: usize = 8;
 
-/// Where a function's instances find the numbers that they share. All of them take the same, in the same order.
+/// Source of the counters that a function's instances share. Every instance takes the same counters in the same order.
 #[derive(Debug)]
 pub struct Commons(Option<Shared>);
 
-/// A file in memory that other processes have, too.
+/// Memory-backed file that several processes map.
 #[derive(Debug)]
 struct Shared {
     memory: Arc<Memory>,
@@ -24,15 +24,15 @@ struct Shared {
 }
 
 impl Commons {
-    /// For instances that are all in this process: there is as much as is taken.
+    /// Creates counters for instances that are all in this process; their number is not limited.
     pub fn of_this_process() -> Commons {
         Commons(None)
     }
 
-    /// For instances in several processes, each of which has this file. It is zero at first.
+    /// Maps counters for instances in several processes, each of which has this file. They start at zero.
     ///
     /// # Errors
-    /// What the system says, or the file has no bytes.
+    /// If the file is empty or cannot be mapped.
     pub fn in_file(file: &File) -> io::Result<Commons> {
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         Ok(Commons(Some(Shared {
@@ -42,15 +42,15 @@ impl Commons {
         })))
     }
 
-    /// The bytes that a file needs for one [`take`](Commons::take) of so many numbers.
+    /// Returns the file size in bytes that one [`take`](Commons::take) of `count` counters requires.
     pub fn bytes_of(count: usize) -> usize {
         8 * count.next_multiple_of(LINE)
     }
 
-    /// The next so many numbers, in cache lines of their own. They are zero until an instance writes them.
+    /// Takes the next `count` counters, in cache lines of their own. They are zero until an instance writes them.
     ///
     /// # Panics
-    /// If the file is too short: who made it asked [how much](Commons::bytes_of) that is.
+    /// If the file is too short; [`bytes_of`](Commons::bytes_of) gives the required size.
     pub fn take(&self, count: usize) -> SharedNumbers {
         match &self.0 {
             None => SharedNumbers::of_this_process(count),
@@ -70,7 +70,7 @@ impl Commons {
     }
 }
 
-/// Numbers that instances share.
+/// Counters that instances share.
 #[derive(Debug)]
 pub struct SharedNumbers {
     memory: InMemory,
@@ -87,7 +87,7 @@ impl SharedNumbers {
     fn of_this_process(count: usize) -> SharedNumbers {
         let room = count.next_multiple_of(LINE) + LINE;
         let words: Box<[AtomicU64]> = (0..room).map(|_| AtomicU64::new(0)).collect();
-        // At most seven further on a cache line begins.
+        // A cache line begins at most seven words further on.
         let start = words.as_ptr().align_offset(LINE * size_of::<AtomicU64>());
         SharedNumbers {
             range: start..start + count,

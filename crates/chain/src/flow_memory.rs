@@ -1,8 +1,8 @@
-//! Where flow entries and per-flow state lie: two regions, indexed alike.
+//! Memory of flow entries and per-flow state: two regions with the same index.
 //!
-//! One of the few modules with `unsafe` code. Several workers use one memory at once, each only
-//! the partitions it holds and the flows it was handed; the obligation is written at each function, and met in
-//! [`flow_table`](crate::flow_table), the only caller.
+//! One of the few modules with `unsafe` code. Several workers use one memory at once, each only the partitions it holds
+//! and the flows passed to it. Each function states its obligation; [`flow_table`](crate::flow_table), the only caller,
+//! meets them.
 
 use crate::region::{CACHE_LINE, Region, prefetch};
 use std::io;
@@ -13,9 +13,8 @@ use std::sync::Arc;
 use tailwater_net::FlowKey;
 use tailwater_sdk::protocol::memory::Memory;
 
-/// One flow: a cache line, in two parts with separate rights. Who holds the partition writes both, but
-/// the key only while no packet of the flow is anywhere: so whoever has been handed a packet may read
-/// the key meanwhile.
+/// Entry of one flow: a cache line in two parts with separate rights. The partition's holder writes both, but the key
+/// only while no packet of the flow is in the system. Code that holds a packet of the flow may therefore read the key.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct Entry {
@@ -23,37 +22,37 @@ pub(crate) struct Entry {
     links: Links,
 }
 
-/// What the table keeps of a flow besides its key.
+/// Metadata of a flow in the table, except its key.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Links {
-    /// Bit `d`: the place `d` further on holds a key at home here.
+    /// Bit map: bit `d` is set if slot `home + d` holds a key whose home slot this is.
     pub(crate) near: u32,
     /// Tick of the last packet.
     pub(crate) last_seen: u32,
-    /// The flow that lives and ends with this one, or [`Links::NONE`].
+    /// Companion flow, which is opened and ended with this one, or [`Links::NONE`].
     pub(crate) companion: u32,
-    /// Neighbours in the timer wheel's list: places in the partition, or [`Links::NONE`]. A flow that
-    /// is in no list is its own `previous`.
+    /// Neighbours in the timer wheel's list, as slots in the partition, or [`Links::NONE`]. A flow in no list is its
+    /// own `previous`.
     pub(crate) next: u32,
     pub(crate) previous: u32,
-    /// The wheel's slot.
+    /// Slot of the timer wheel.
     pub(crate) wheel_slot: u8,
-    /// How far from home the flow lies.
+    /// Distance from the key's home slot.
     pub(crate) distance: u8,
-    /// One more than the number that the flow has among those with packets in the system, or 0: it
-    /// has none there. (Zero, so that fresh memory is right.)
+    /// Number of the flow among those with packets in the system, plus one; 0 if it has none. Zero is the right value
+    /// for fresh memory.
     pub(crate) active: u16,
 }
 
 impl Links {
-    /// No place.
+    /// No slot.
     pub(crate) const NONE: u32 = u32::MAX;
 }
 
 const _: () = assert!(size_of::<Entry>() == CACHE_LINE);
 
-/// The links of one partition's flows.
+/// Links of one partition's flows.
 #[derive(Debug)]
 pub(crate) struct PartitionLinks<'a> {
     first: *mut Entry,
@@ -62,16 +61,16 @@ pub(crate) struct PartitionLinks<'a> {
 }
 
 impl PartitionLinks<'_> {
-    /// Those of the flow at `place` in the partition.
+    /// Links of the flow in slot `place` of the partition.
     ///
     /// # Panics
-    /// If the place is not in the partition.
+    /// If the partition has no such slot.
     #[inline]
     pub(crate) fn at(&mut self, place: u32) -> &mut Links {
         let place = place as usize;
         assert!(place < self.count, "a place of the partition");
-        // SAFETY: in bounds by the assertion, and alone by the word of `FlowMemory::partition`'s
-        // caller; `&mut self` makes it the only one from here. The key is not touched.
+        // SAFETY: in bounds by the assertion, and exclusive as guaranteed by the caller of `FlowMemory::partition`;
+        // from there on `&mut self` makes it the only reference. The key is not touched.
         unsafe { &mut (*self.first.add(place)).links }
     }
 }
@@ -85,11 +84,11 @@ pub(crate) struct FlowMemory {
     state_bytes: usize,
 }
 
-// SAFETY: the regions are plain memory; who may touch which part is the callers' obligation.
+// SAFETY: the regions are plain memory; callers are obliged to respect who may access which part.
 unsafe impl Sync for FlowMemory {}
 
 impl FlowMemory {
-    /// Memory for `places` flows with `state_lines` cache lines of state each.
+    /// Allocates memory for `places` flows with `state_lines` cache lines of state each.
     pub(crate) fn new(places: usize, state_lines: usize) -> io::Result<FlowMemory> {
         let state_bytes = state_lines * CACHE_LINE;
         let states = match state_bytes {
@@ -104,13 +103,13 @@ impl FlowMemory {
         })
     }
 
-    /// Bytes of memory for so many flows, for [`shared`](FlowMemory::shared).
+    /// Size in bytes of the memory for `places` flows, for [`shared`](FlowMemory::shared).
     pub(crate) fn file_bytes(places: usize, state_lines: usize) -> usize {
         places * (1 + state_lines) * CACHE_LINE
     }
 
-    /// As [`new`](FlowMemory::new), in memory of a file: so it outlives a process. Whoever else maps the file is
-    /// the caller's obligation, as for any other part of it.
+    /// Same as [`new`](FlowMemory::new), in memory of a file, so that it outlives a process. The caller's obligation
+    /// covers other processes that map the file.
     pub(crate) fn shared(memory: &Arc<Memory>, places: usize, state_lines: usize) -> io::Result<FlowMemory> {
         let state_bytes = state_lines * CACHE_LINE;
         let entries = places * CACHE_LINE;
@@ -126,7 +125,7 @@ impl FlowMemory {
         })
     }
 
-    /// Where in an entry the two halves are of when a mirrored flow was opened, the higher one first.
+    /// Offsets in a replica's entry of the two halves of the flow's generation, high half first.
     pub(crate) fn births() -> [usize; 2] {
         let links = offset_of!(Entry, links);
         [links + offset_of!(Links, next), links + offset_of!(Links, previous)]
@@ -145,7 +144,7 @@ impl FlowMemory {
         prefetch(self.entries.base().wrapping_add(place * CACHE_LINE));
     }
 
-    /// Fetches these bytes of a flow's state.
+    /// Prefetches these bytes of a flow's state.
     #[inline]
     pub(crate) fn prefetch_state(&self, place: usize, bytes: &Range<usize>) {
         if let Some(states) = &self.states
@@ -154,17 +153,17 @@ impl FlowMemory {
             let start = place.wrapping_mul(self.state_bytes) + bytes.start;
             let start = states.base().wrapping_add(start);
             prefetch(start);
-            // Most chains have one line of state; more than two are fetched when they are reached.
+            // Most chains have one line of state. Lines beyond two are fetched on access.
             if bytes.len() > CACHE_LINE {
                 prefetch(start.wrapping_add(CACHE_LINE));
             }
         }
     }
 
-    /// The links of one partition of `count` places.
+    /// Links of one partition with `count` slots.
     ///
     /// # Safety
-    /// The caller holds the partition, and no other reference to its links lives.
+    /// The caller holds the partition, and no other reference to its links exists.
     #[inline]
     pub(crate) unsafe fn partition(&self, partition: usize, count: usize) -> PartitionLinks<'_> {
         assert!((partition + 1) * count <= self.places);
@@ -177,63 +176,63 @@ impl FlowMemory {
 
     #[inline]
     fn first(&self) -> *mut Entry {
-        // Aligned, since regions are page-aligned; every bit pattern, zero at first, is an `Entry`.
+        // Aligned, since regions are page-aligned. Every bit pattern is a valid `Entry`; memory is zero at first.
         self.entries.base().cast::<Entry>()
     }
 
-    /// One flow's key.
+    /// Key of one flow.
     ///
     /// # Safety
-    /// `place` is below the number of places, and nobody writes the key while the reference lives:
-    /// the caller holds the partition, or a packet of the flow.
+    /// `place` is below the number of slots, and nothing writes the key while the reference exists: the caller holds
+    /// the partition, or a packet of the flow.
     #[inline]
     pub(crate) unsafe fn key(&self, place: usize) -> &FlowKey {
         debug_assert!(place < self.places);
-        // SAFETY: in bounds and shared by the caller's word.
+        // SAFETY: in bounds and shared, as guaranteed by the caller.
         unsafe { &(*self.first().add(place)).key }
     }
 
-    /// Writes one flow's key.
+    /// Writes the key of one flow.
     ///
     /// # Safety
-    /// `place` is below the number of places; the caller holds its partition, and no packet of the
-    /// flow is anywhere.
+    /// `place` is below the number of slots, the caller holds its partition, and no packet of the flow is in the
+    /// system.
     #[inline]
     pub(crate) unsafe fn set_key(&self, place: usize, key: &FlowKey) {
         debug_assert!(place < self.places);
-        // SAFETY: in bounds and alone by the caller's word.
+        // SAFETY: in bounds and exclusive, as guaranteed by the caller.
         unsafe { (*self.first().add(place)).key = *key };
     }
 
-    /// One flow's links.
+    /// Links of one flow.
     ///
     /// # Safety
-    /// `place` is below the number of places; the caller holds its partition, and nobody writes the
-    /// links while the reference lives.
+    /// `place` is below the number of slots, the caller holds its partition, and nothing writes the links while the
+    /// reference exists.
     #[inline]
     pub(crate) unsafe fn links(&self, place: usize) -> &Links {
         debug_assert!(place < self.places);
-        // SAFETY: in bounds and shared by the caller's word.
+        // SAFETY: in bounds and shared, as guaranteed by the caller.
         unsafe { &(*self.first().add(place)).links }
     }
 
-    /// One flow's links, to write.
+    /// Mutable links of one flow.
     ///
     /// # Safety
-    /// `place` is below the number of places; the caller holds its partition, and no other
-    /// reference to the links lives.
+    /// `place` is below the number of slots, the caller holds its partition, and no other reference to the links
+    /// exists.
     #[inline]
     #[expect(clippy::mut_from_ref)]
     pub(crate) unsafe fn links_mut(&self, place: usize) -> &mut Links {
         debug_assert!(place < self.places);
-        // SAFETY: in bounds and alone by the caller's word.
+        // SAFETY: in bounds and exclusive, as guaranteed by the caller.
         unsafe { &mut (*self.first().add(place)).links }
     }
 
-    /// Where these bytes of the state of one flow are. To touch them takes what [`state`](Self::state) asks for.
+    /// Address of these bytes of one flow's state. Access requires the same as [`state`](Self::state).
     ///
     /// # Panics
-    /// If the place or the bytes are out of range.
+    /// If the slot or the bytes are out of range.
     #[inline]
     pub(crate) fn state_address(&self, place: usize, bytes: &Range<usize>) -> *mut u8 {
         let inside = bytes.start <= bytes.end && bytes.end <= self.state_bytes;
@@ -245,15 +244,16 @@ impl FlowMemory {
         }
     }
 
-    /// These bytes of the state of one flow, which as a whole is aligned to a cache line.
+    /// These bytes of one flow's state. The state as a whole is aligned to a cache line.
     ///
     /// # Safety
-    /// `place` is below the number of places; the caller owns these bytes of the flow: it holds the
-    /// partition and has handed none of the flow's packets to another core, or none to one that
-    /// touches these bytes, or it is the one they were handed to. No other reference to them lives.
+    /// - `place` is below the number of slots.
+    /// - The caller owns these bytes of the flow. It is the core that received the flow's packets, or it holds the
+    ///   partition and no other core that accesses these bytes has a packet of the flow.
+    /// - No other reference to the bytes exists.
     ///
     /// # Panics
-    /// If the state has not so many bytes.
+    /// If the bytes exceed the state.
     #[inline]
     #[expect(clippy::mut_from_ref)]
     pub(crate) unsafe fn state(&self, place: usize, bytes: &Range<usize>) -> &mut [u8] {
@@ -261,8 +261,8 @@ impl FlowMemory {
         let inside = bytes.start <= bytes.end && bytes.end <= self.state_bytes;
         assert!(inside, "bytes of the flow's state");
         match &self.states {
-            // SAFETY: the region has `places * state_bytes` bytes, and these are among the place's by
-            // the assertion; initialised; exclusive by the caller's word.
+            // SAFETY: the region has `places * state_bytes` bytes, and the range lies within the slot's by the
+            // assertion. The bytes are initialised, and exclusive as guaranteed by the caller.
             Some(states) => unsafe {
                 let start = states.base().add(place * self.state_bytes + bytes.start);
                 std::slice::from_raw_parts_mut(start, bytes.end - bytes.start)

@@ -1,18 +1,16 @@
-//! The flow table: one look-up a packet for the whole chain.
+//! Flow table: one look-up for each packet serves the whole chain.
 //!
-//! A worker looks up a batch of flow keys and gets a flow index for each; the chain's functions
-//! find their per-flow state by that index and never hash again. The table is cut into 512
-//! partitions, one for each RSS bucket: only who holds a bucket's [`Partition`] may look up,
-//! insert or expire there, and a bucket moves between workers by moving its `Partition`, a few
-//! hundred bytes, while entries and state stay where they are.
+//! A worker looks up a batch of flow keys and gets a flow index for each. The chain's functions find their per-flow
+//! state by that index and never hash again. The table is split into 512 partitions, one for each RSS bucket. Only the
+//! holder of a bucket's [`Partition`] may look up, insert or expire there. A bucket moves between workers by moving its
+//! `Partition` of a few hundred bytes, while entries and state stay in place.
 //!
 //! # Layout
 //!
-//! Each entry is one cache line: key, age, timer links. A key has a home place, and lies there
-//! or in one of the next 31 places; the home's entry says in a bit map which of them hold its keys.
-//! So a flow that is there is nearly always found in the first line touched, one that is not is
-//! known from the first line alone, and nothing ever moves: an index stays true as long as the
-//! flow lives. State is in a second region, in lines of its own, at the same index.
+//! Each entry is one cache line: key, age, timer links. A key has a home slot, and is stored there or in one of the
+//! next 31 slots; a bit map in the home entry marks the slots that hold its keys. A present flow is therefore nearly
+//! always found in the first line touched, and absence is known from the first line alone. Entries never move: an index
+//! stays valid as long as the flow lives. State is in a second region, in cache lines of its own, at the same index.
 
 mod ageing;
 mod companions;
@@ -41,11 +39,10 @@ use std::sync::Arc;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 use tailwater_net::{FlowKey, Nanos};
 
-/// A nanosecond count shifted right by this is a tick: 65.5 µs. Ages are 32-bit tick counts, right
-/// for flows idle for up to 39 hours.
+/// Shift from nanoseconds to ticks of 65.5 µs. Ages are 32-bit tick counts, valid for flows idle for up to 39 hours.
 const TICK_SHIFT: u32 = 16;
 
-/// A flow's place in the table. Only a look-up makes one, so it is always in range.
+/// Index of a flow in the table. Only a look-up creates one, so it is always in range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowIndex(u32);
 
@@ -53,7 +50,7 @@ impl FlowIndex {
     /// No flow.
     pub(crate) const NONE: FlowIndex = FlowIndex(u32::MAX);
 
-    /// A flow of a table that is in another process.
+    /// Index of a flow in another process's table.
     #[inline]
     pub(crate) fn of_another(place: u32) -> FlowIndex {
         FlowIndex(place)
@@ -70,64 +67,64 @@ impl FlowIndex {
     }
 }
 
-/// What a flow table did, in flows.
+/// Counters of a flow table, in flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounters {
-    /// Flows entered.
+    /// Flows inserted.
     pub opened: u64,
-    /// Flows forgotten because they were idle.
+    /// Flows removed because they were idle.
     pub expired: u64,
-    /// Flows that made room for new ones.
+    /// Flows removed to make room for new ones.
     pub evicted: u64,
-    /// How often a new flow found no place: once for each packet that tried.
+    /// New flows for which there was no slot, counted once for each packet that tried.
     pub refused: u64,
 }
 
-/// Whose timer ends a flow.
+/// Timer that ends a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timer {
-    /// Its own.
+    /// Flow's own timer.
     Own,
-    /// That of the companion it lives and ends with.
+    /// Timer of the companion it ends with.
     Companions,
 }
 
-/// A worker's view of the flow table: the partitions it holds.
+/// Worker's view of the flow table, with the partitions it holds.
 #[derive(Debug)]
 pub struct FlowTable {
     memory: Arc<FlowMemory>,
     partitions: Vec<Option<Partition>>,
-    /// `log2` of the places in a partition.
+    /// `log2` of the number of slots in a partition.
     shift: u32,
     timeouts: IdleTimeouts,
     when_full: WhenFull,
     seed: u64,
     counters: FlowCounters,
-    /// Where [`FlowTable::expire`] goes on, as a bucket.
+    /// Bucket at which [`FlowTable::expire`] continues.
     cursor: usize,
-    /// Whether packets bring their flows with them.
+    /// `true` if flow indices arrive with the packets.
     handed: bool,
-    /// What of a flow's state a look-up fetches.
+    /// Bytes of a flow's state that a look-up prefetches.
     fetched: Range<usize>,
-    /// Whether flows are connections: both directions are found under one key.
+    /// `true` if flows are connections: both directions are found under one key.
     connections: bool,
-    /// Who says how long flows are kept, and the bytes of their state that it is told.
+    /// Source of idle timeouts, with the range of state bytes it receives.
     lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>,
-    /// How often flows are looked at, in ticks, if somebody wants to, and those that are to be.
+    /// Timer interval of flows in ticks, if a function has one, and the flows whose timer is due.
     look_every: Option<u32>,
     looked_at: Vec<FlowIndex>,
-    /// Who opens companions, if the flows are another process's.
+    /// Opens companions, if the flows belong to another process.
     companions: Option<Box<dyn Companions>>,
-    /// The companion that was last opened there.
+    /// Companion last opened there.
     last_companion: Option<FlowIndex>,
 }
 
 impl FlowTable {
-    /// Makes the memory and all [`BUCKETS`] partitions. Each worker then gets a table
-    /// [on the same memory](FlowTable::sharing) and the partitions of its buckets.
+    /// Allocates the memory and all [`BUCKETS`] partitions. Each worker then gets a table [on the same
+    /// memory](FlowTable::sharing) and the partitions of its buckets.
     ///
     /// # Errors
-    /// If there is not that much memory.
+    /// If the memory cannot be allocated.
     pub fn create(config: &FlowTableConfig) -> io::Result<(FlowTable, Vec<Partition>)> {
         let shift = shift_for(config.capacity);
         let places = BUCKETS << shift;
@@ -167,7 +164,7 @@ impl FlowTable {
         Ok((table, partitions))
     }
 
-    /// Another view of the same memory, holding no partition.
+    /// Creates another view of the same memory, which holds no partition.
     pub fn sharing(&self) -> FlowTable {
         FlowTable {
             memory: Arc::clone(&self.memory),
@@ -189,18 +186,18 @@ impl FlowTable {
         }
     }
 
-    /// Has look-ups find both directions of a connection as one flow, or not.
+    /// Sets whether look-ups find both directions of a connection as one flow.
     pub(crate) fn of_connections(&mut self, connections: bool) {
         self.connections = connections;
     }
 
-    /// A view that never holds a partition, for a core that is handed packets with their flows: it
-    /// finds their state, and can neither look up nor open flows.
+    /// Creates a view that never holds a partition, for a core that receives packets with their flow indices. It finds
+    /// their state and can neither look up nor open flows.
     ///
     /// # Safety
-    /// While a packet is processed with this view, no other core touches the bytes of the flow's state
-    /// that this one does, and what the core did that had them before happens before. The flow has
-    /// a [number](FlowTable::set_active), so that it stays.
+    /// While this view processes a packet, no other core accesses the bytes of the flow's state that it accesses, and
+    /// earlier accesses of other cores happen before. The flow has an [active number](FlowTable::set_active), so that
+    /// it stays in the table.
     pub unsafe fn of_handed_flows(&self) -> FlowTable {
         FlowTable {
             handed: true,
@@ -211,7 +208,7 @@ impl FlowTable {
     /// Takes over a bucket.
     ///
     /// # Panics
-    /// If the partition is of another table's memory.
+    /// If the partition belongs to another table's memory.
     pub fn adopt(&mut self, partition: Partition) {
         let own = Arc::ptr_eq(&self.memory, &partition.0.memory);
         assert!(own, "a partition of another flow table");
@@ -219,37 +216,37 @@ impl FlowTable {
         self.partitions[bucket] = Some(partition);
     }
 
-    /// Gives a bucket away. No packet of its flows may be in this worker's hands.
+    /// Releases a bucket. This worker must hold no packet of its flows.
     pub fn release(&mut self, bucket: u16) -> Option<Partition> {
         self.partitions[usize::from(bucket) % BUCKETS].take()
     }
 
-    /// What the table did so far.
+    /// Counters so far.
     pub fn counters(&self) -> FlowCounters {
         self.counters
     }
 
-    /// Whether this view holds a packet's bucket.
+    /// Returns `true` if this view holds the packet's bucket.
     pub(crate) fn holds(&self, rss_hash: u32) -> bool {
         self.partitions[usize::from(bucket_of(rss_hash))].is_some()
     }
 
-    /// How many partitions this view holds.
+    /// Number of partitions this view holds.
     pub fn buckets(&self) -> usize {
         self.partitions.iter().flatten().count()
     }
 
-    /// Flows in the partitions held.
+    /// Number of flows in these partitions.
     pub fn flows(&self) -> usize {
         self.partitions.iter().flatten().map(Partition::flows).sum()
     }
 
-    /// Bytes of memory that the whole table (all workers' partitions) takes.
+    /// Size of the whole table in bytes, over all workers' partitions.
     pub fn memory_bytes(&self) -> usize {
         self.memory.bytes()
     }
 
-    /// Bytes of state that each flow has.
+    /// State of each flow in bytes.
     pub(crate) fn state_bytes(&self) -> usize {
         self.memory.state_bytes()
     }
@@ -257,61 +254,61 @@ impl FlowTable {
     /// These bytes of a flow's state.
     ///
     /// # Panics
-    /// If there are not so many, or the flow is not in this table.
+    /// If the bytes exceed the state, or the flow is not in this table.
     #[inline]
     pub(crate) fn state(&mut self, flow: FlowIndex, bytes: &Range<usize>) -> &mut [u8] {
         self.check(flow);
-        // SAFETY: the place is in range. This table holds its partition and the dispatcher keeps the
-        // packets of flows that are elsewhere out of its chain, and out of those of its segments that
-        // run elsewhere; or the flow was handed to it with the packet, for the segments whose bytes these
-        // are ([`FlowTable::of_handed_flows`]). `&mut self` makes the reference the only one.
+        // SAFETY: the slot is in range. Either this table holds its partition: then the dispatcher keeps packets of
+        // offloaded flows out of its chain, or out of the segments that run on another core. Or the flow arrived with
+        // the packet, for the segments to which these bytes belong ([`FlowTable::of_handed_flows`]). `&mut self` makes
+        // the reference the only one.
         unsafe { self.memory.state(flow.place(), bytes) }
     }
 
-    /// Where these bytes of a flow's state are. Until the table is used again they are the caller's to touch, as if
-    /// [`state`](FlowTable::state) had given them.
+    /// Address of these bytes of a flow's state. Until the table is used again, the caller may access them as if
+    /// [`state`](FlowTable::state) had returned them.
     ///
     /// # Panics
-    /// As [`state`](FlowTable::state).
+    /// Same as [`state`](FlowTable::state).
     #[inline]
     pub(crate) fn state_address(&mut self, flow: FlowIndex, bytes: &Range<usize>) -> *mut u8 {
         self.check(flow);
         self.memory.state_address(flow.place(), bytes)
     }
 
-    /// All of a flow's state.
+    /// Entire state of a flow.
     pub(crate) fn whole_state(&mut self, flow: FlowIndex) -> &mut [u8] {
         self.state(flow, &(0..self.state_bytes()))
     }
 
-    /// A number in a flow's state, at an offset that is a multiple of its size.
+    /// 32-bit word of a flow's state, at an offset that is a multiple of its size.
     ///
     /// # Panics
-    /// As [`state`](FlowTable::state).
+    /// Same as [`state`](FlowTable::state).
     #[inline]
     pub(crate) fn word(&mut self, flow: FlowIndex, at: usize) -> &mut u32 {
         bytemuck::from_bytes_mut(self.state(flow, &(at..at + size_of::<u32>())))
     }
 
-    /// Has look-ups fetch these bytes of the flows' state, instead of all.
+    /// Makes look-ups prefetch these bytes of the flows' state instead of all.
     pub(crate) fn fetch_at_look_up(&mut self, bytes: Range<usize>) {
         self.fetched = bytes;
     }
 
-    /// Starts to fetch these bytes of a flow's state.
+    /// Prefetches these bytes of a flow's state.
     #[inline]
     pub(crate) fn prefetch_state(&self, flow: FlowIndex, bytes: &Range<usize>) {
         self.memory.prefetch_state(flow.place(), bytes);
     }
 
-    /// The key under which a packet's flow was looked up, whatever functions made of the packet.
+    /// Key under which a packet's flow was looked up, before functions rewrote the packet.
     pub(crate) fn key(&self, flow: FlowIndex) -> FlowKey {
         self.check(flow);
-        // SAFETY: in range as in `state`; keys of flows with packets are not written.
+        // SAFETY: in range as in `state`. Keys of flows with packets in the system are not written.
         unsafe { *self.memory.key(flow.place()) }
     }
 
-    /// A packet may come from anywhere: not looked up, or looked up in another table.
+    /// Rejects flows of packets that were not looked up, or were looked up in another table.
     #[inline]
     fn check(&self, flow: FlowIndex) {
         let partition = self.partitions.get(flow.place() >> self.shift);
@@ -321,15 +318,15 @@ impl FlowTable {
 
     #[inline]
     fn key_of(&self, flow: FlowIndex) -> &FlowKey {
-        // SAFETY: as in `links`; keys are written only by `open`, which has `&mut self`.
+        // SAFETY: as in `links`. Only `open` writes keys, and it has `&mut self`.
         unsafe { self.memory.key(flow.place()) }
     }
 
     #[inline]
     fn links(&self, flow: FlowIndex) -> &Links {
-        // SAFETY: indices used in this module are places of partitions that this table holds: a home
-        // of one is checked in `lookup` and `open_companion`, all others are in the same partition.
-        // Shared, since `&self` excludes `links_mut`.
+        // SAFETY: indices used in this module are slots of partitions that this table holds: `lookup` and
+        // `open_companion` check the home slot, and all others are in the same partition. Shared, since `&self`
+        // excludes `links_mut`.
         unsafe { self.memory.links(flow.place()) }
     }
 
@@ -339,30 +336,30 @@ impl FlowTable {
         unsafe { self.memory.links_mut(flow.place()) }
     }
 
-    /// A partition held, with its flows' links.
+    /// Partition held by this view, with its flows' links.
     #[inline]
     fn partition(&mut self, bucket: usize) -> Option<(&mut PartitionParts, PartitionLinks<'_>)> {
         let partition = &mut *self.partitions[bucket].as_mut()?.0;
-        // SAFETY: this table holds the partition, and `&mut self` lasts as long as the links.
+        // SAFETY: this table holds the partition, and `&mut self` is borrowed as long as the links.
         Some((partition, unsafe { self.memory.partition(bucket, 1 << self.shift) }))
     }
 
-    /// The number that the flow has among those with packets in the system.
+    /// Number of the flow among those with packets in the system.
     #[inline]
     pub(crate) fn active(&self, flow: FlowIndex) -> Option<u16> {
         self.check(flow);
         self.links(flow).active.checked_sub(1)
     }
 
-    /// Gives the flow a number below 65,535, or takes it away. A flow that has one stays in the table.
+    /// Sets the flow's active number (below 65,535) or removes it. A flow with an active number stays in the table.
     #[inline]
     pub(crate) fn set_active(&mut self, flow: FlowIndex, number: Option<u16>) {
         self.check(flow);
         self.links_mut(flow).active = number.map_or(0, |number| number + 1);
     }
 
-    /// Looks up the flow of every packet and opens those that are new. A packet whose flow finds
-    /// no place, or whose bucket is another worker's, keeps [`FlowIndex::NONE`].
+    /// Looks up the flow of every packet and opens new flows. A packet keeps [`FlowIndex::NONE`] if there is no slot
+    /// for its flow or its bucket belongs to another worker.
     #[inline]
     pub(crate) fn lookup(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
         match self.connections {
@@ -371,11 +368,11 @@ impl FlowTable {
         }
     }
 
-    /// Looks packets up by their keys or, with `CONNECTIONS`, by what both directions have in common.
+    /// Looks packets up by their keys or, with `CONNECTIONS`, by a key common to both directions.
     #[inline]
     fn lookup_by<const CONNECTIONS: bool>(&mut self, slots: &mut [Slot], now: Nanos, ends: &mut EndedFlows) {
         let mut homes = [0u32; MAX_BATCH];
-        // First pass: where each key's home is; the line is on its way while the next is hashed.
+        // First pass: computes each key's home and prefetches its line while the next key is hashed.
         for (slot, home) in slots.iter_mut().zip(&mut homes) {
             slot.packet.flow = FlowIndex::NONE;
             let bucket = bucket_of(slot.packet.rss_hash);
@@ -391,7 +388,7 @@ impl FlowTable {
             slot.packet.set_reversed(reversed);
             self.memory.prefetch_entry(*home as usize);
         }
-        // Second pass: most flows are found at home. For the rest the lines to search are fetched.
+        // Second pass: most flows are found at home. For the rest, the lines to search are prefetched.
         let now = now.0 >> TICK_SHIFT;
         let tick = now as u32;
         let mut unsettled = [0u16; MAX_BATCH];
@@ -418,8 +415,8 @@ impl FlowTable {
                 waiting += 1;
             }
         }
-        // Third pass: displaced and new flows, one by one and in order: a flow's second packet
-        // finds what its first opened.
+        // Third pass: displaced and new flows, one by one and in order, so that a flow's second packet finds the flow
+        // that its first packet opened.
         for &i in &unsettled[..waiting] {
             let packet = &mut slots[usize::from(i)].packet;
             let home = FlowIndex(homes[usize::from(i)]);
@@ -438,18 +435,18 @@ impl FlowTable {
         }
     }
 
-    /// The flow of that key, if it is in a partition held.
+    /// Returns the flow with this key, if it is in a partition held.
     pub(crate) fn known(&self, key: &FlowKey, bucket: u16) -> Option<FlowIndex> {
         self.partitions[usize::from(bucket)].as_ref()?;
         self.find(FlowIndex(self.home(key, bucket)), key)
     }
 
-    /// Whether there is a flow of that key in a partition held.
+    /// Returns `true` if a partition held has a flow with this key.
     pub(crate) fn contains(&self, key: &FlowKey, bucket: u16) -> bool {
         self.known(key, bucket).is_some()
     }
 
-    /// The flow at a place, if it is (still) that one.
+    /// Returns the flow in slot `place` if it still has this key.
     pub(crate) fn known_at(&self, place: u32, key: &FlowKey) -> Option<FlowIndex> {
         let partition = self.partitions.get((place >> self.shift) as usize)?;
         let taken = partition.as_ref()?.0.is_taken(place & self.mask());
@@ -457,7 +454,7 @@ impl FlowTable {
         (taken && self.key_of(flow) == key).then_some(flow)
     }
 
-    /// The first flow from a place on that is in a partition held.
+    /// Returns the first flow at or after slot `place` that is in a partition held.
     pub(crate) fn next_from(&self, place: u32) -> Option<FlowIndex> {
         let first = (place >> self.shift) as usize;
         (first..BUCKETS).find_map(|bucket| {
@@ -470,17 +467,17 @@ impl FlowTable {
         })
     }
 
-    /// The RSS bucket that a flow is in.
+    /// RSS bucket of a flow.
     pub(crate) fn bucket(&self, flow: FlowIndex) -> u16 {
         (flow.0 >> self.shift) as u16
     }
 
-    /// The first place of a bucket.
+    /// First slot of a bucket.
     pub(crate) fn first_of(&self, bucket: u16) -> u32 {
         u32::from(bucket) << self.shift
     }
 
-    /// The home place of a key, as an index into the whole table.
+    /// Home slot of a key, as an index into the whole table.
     #[inline]
     fn home(&self, key: &FlowKey, bucket: u16) -> u32 {
         let low = key.hash(self.seed) as u32 & self.mask();
@@ -492,7 +489,7 @@ impl FlowTable {
         (1 << self.shift) - 1
     }
 
-    /// The place at `distance` from `home`, within the partition.
+    /// Slot at `distance` from `home`, within the partition.
     #[inline]
     fn at(&self, home: u32, distance: u32) -> FlowIndex {
         let mask = self.mask();
@@ -520,7 +517,7 @@ impl FlowTable {
         None
     }
 
-    /// Enters a new flow near its home; its state is zero.
+    /// Inserts a new flow, with zeroed state, near its home slot.
     fn open(
         &mut self,
         home: FlowIndex,
@@ -541,13 +538,13 @@ impl FlowTable {
         };
         let flow = self.at(home.0, distance);
         self.links_mut(home).near |= 1 << distance;
-        // The place's own bit map belongs to the keys at home there, and stays.
+        // The slot's bit map belongs to the keys whose home it is, and stays.
         let links = self.links_mut(flow);
         links.last_seen = now as u32;
         links.companion = Links::NONE;
         links.distance = distance as u8;
         links.active = 0;
-        // SAFETY: in range as in `links`; the place was free, so no packet of a flow there is anywhere.
+        // SAFETY: in range as in `links`. The slot was free, so no packet of a flow there is in the system.
         unsafe { self.memory.set_key(flow.place(), key) };
         self.whole_state(flow).fill(0);
         let timeout = ticks(self.timeouts.of(key.protocol())).min(self.look_again());
@@ -566,7 +563,7 @@ impl FlowTable {
     }
 }
 
-/// `log2` of the places in a partition of a table for so many flows.
+/// `log2` of the slots in each partition of a table for `capacity` flows.
 fn shift_for(capacity: usize) -> u32 {
     (2 * capacity).div_ceil(BUCKETS).max(64).next_power_of_two().ilog2()
 }

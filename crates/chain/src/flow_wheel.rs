@@ -1,25 +1,25 @@
-//! A partition's timers: when to look whether a flow has become idle.
+//! Idle timers of a partition's flows.
 //!
-//! A wheel of 256 slots, each a doubly linked list threaded through the flow entries, so that a
-//! timer costs no memory of its own. It is lazy: a packet does not touch the wheel, only the flow's
-//! age; when the flow's slot comes round and the flow was active meanwhile, it is set again.
+//! A wheel of 256 slots, each a doubly linked list threaded through the flow entries, so that a timer costs no memory
+//! of its own. It is lazy: a packet updates only the flow's age and not the wheel. When the flow's slot is due and the
+//! flow was active in the meantime, the timer is set again.
 
 use crate::flow_memory::{Links, PartitionLinks};
 
 const SLOTS: u64 = 256;
 
-/// The timers of one partition.
+/// Timers of one partition.
 #[derive(Debug)]
 pub(crate) struct Wheel {
     heads: Box<[u32; SLOTS as usize]>,
-    /// A tick count shifted right by this is a grain, the span of a slot.
+    /// Shift from ticks to grains; a grain is the span of one slot.
     grain_shift: u32,
-    /// Every slot up to this grain has been emptied.
+    /// Last grain whose slot has been emptied, as have all before it.
     done: u64,
 }
 
 impl Wheel {
-    /// A wheel whose slots are fine enough that `longest`, in ticks, goes round in one turn.
+    /// Creates a wheel whose slots are sized so that `longest`, in ticks, fits into one revolution.
     pub(crate) fn new(longest: u32) -> Wheel {
         let mut grain_shift = 0;
         while u64::from(longest) >> grain_shift > SLOTS - 6 {
@@ -32,10 +32,10 @@ impl Wheel {
         }
     }
 
-    /// Puts the entry at `place` in the slot after tick `due`. It must not be in the wheel.
+    /// Inserts the entry at `place` into the slot after tick `due`. It must not be in the wheel.
     pub(crate) fn insert(&mut self, flows: &mut PartitionLinks<'_>, place: u32, due: u64) {
-        // Never the slot being emptied, which is `done + 1` again after a whole turn. Too early is
-        // harmless: the timer is looked at and set again.
+        // Never the slot being emptied, which is `done + 1` again after a whole revolution. Too early is harmless: the
+        // timer is checked and set again.
         let grain = ((due >> self.grain_shift) + 1).clamp(self.done + 1, self.done + SLOTS - 1);
         let slot = (grain % SLOTS) as usize;
         let head = self.heads[slot];
@@ -52,7 +52,7 @@ impl Wheel {
         flows.at(place).previous = place;
     }
 
-    /// Takes the entry at `place` out, if it was not [left out](Wheel::leave_out).
+    /// Removes the entry at `place`, unless it was [left out](Wheel::leave_out).
     pub(crate) fn remove(&mut self, flows: &mut PartitionLinks<'_>, place: u32) {
         let &mut Links {
             next,
@@ -72,12 +72,12 @@ impl Wheel {
         }
     }
 
-    /// The place of an entry whose slot is over at tick `now`. It stays in the wheel: the caller
-    /// removes it, and inserts it again if its flow is still active.
+    /// Returns an entry whose slot has passed at tick `now`. It stays in the wheel: the caller removes it, and inserts
+    /// it again if its flow is still active.
     #[inline]
     pub(crate) fn next_due(&mut self, now: u64) -> Option<u32> {
         let now = now >> self.grain_shift;
-        // After a long pause one turn sees every slot.
+        // After a long pause, one revolution visits every slot.
         self.done = self.done.max(now.saturating_sub(SLOTS));
         while self.done < now {
             let head = self.heads[((self.done + 1) % SLOTS) as usize];
@@ -98,8 +98,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     proptest! {
-        /// Against a map from place to due tick: nothing comes before its time, nothing is
-        /// forgotten, and removal leaves the others alone.
+        /// Compares with a map from entry to due tick: no timer fires early, none is missed, and removal does not
+        /// affect others.
         #[test]
         fn wheel_fires_everything_once_and_not_early(
             longest in 1u32..100_000,

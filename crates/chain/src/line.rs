@@ -1,37 +1,36 @@
-//! Packets that wait, in order.
+//! Ordered queue of waiting packets.
 
 use crate::batch::{Batch, Packet, Slot};
 use std::collections::VecDeque;
 
-/// Packets of one buffer pool that wait, the first that came in front. They keep their buffers and all that is
-/// known of them.
+/// Waiting packets of one buffer pool, oldest first. They keep their buffers and metadata.
 #[derive(Debug)]
 pub struct PacketLine {
     slots: VecDeque<Slot>,
 }
 
 impl PacketLine {
-    /// A line with room for so many packets; beyond that, it allocates.
+    /// Creates a queue with room for `packets` packets; beyond that, it allocates.
     pub fn with_room(packets: usize) -> PacketLine {
         PacketLine {
             slots: VecDeque::with_capacity(packets),
         }
     }
 
-    /// Packets in the line.
+    /// Returns the number of packets in the queue.
     #[inline]
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if the queue is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Takes the packets for which `waits` says so out of the batch; the others stay, in order. Returns how many
-    /// wait.
+    /// Moves the packets for which `waits` returns `true` out of the batch; the others stay, in order. Returns the
+    /// number of packets moved.
     #[inline]
     pub fn take_from(&mut self, batch: &mut Batch, mut waits: impl FnMut(&Packet) -> bool) -> usize {
         let before = self.slots.len();
@@ -40,17 +39,17 @@ impl PacketLine {
         self.slots.len() - before
     }
 
-    /// The last packets that joined the line.
+    /// Iterates over the last `packets` packets in the queue.
     #[inline]
     pub fn last(&self, packets: usize) -> impl Iterator<Item = &Packet> {
         let from = self.slots.len() - packets.min(self.slots.len());
         self.slots.range(from..).map(|slot| &slot.packet)
     }
 
-    /// Moves the first packets of the line to the end of the batch.
+    /// Moves the first `packets` packets of the queue to the end of the batch.
     ///
     /// # Panics
-    /// If there are not so many, or the batch has no room for them.
+    /// If the queue has fewer packets, or the batch has too little room.
     #[inline]
     pub fn give(&mut self, packets: usize, batch: &mut Batch) {
         assert!(packets <= batch.room(), "the batch is full");

@@ -1,31 +1,32 @@
-//! What can be changed while workers run: rules, keys, backends. A new version is made off the data path and
+//! Configuration that can change while workers run: rules, keys, backends. A new version is built off the data path and
 //! swapped in between batches.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-/// A value with its version's number.
+/// Value with its version number.
 #[derive(Debug)]
 pub struct Version<T> {
-    /// A number as [`NetworkFunction::version`](crate::function::NetworkFunction::version) may be.
+    /// Version number, in the range of [`NetworkFunction::version`](crate::function::NetworkFunction::version).
     pub number: u32,
-    /// What is in force.
+    /// Value of this version.
     pub value: T,
 }
 
-/// A value that all workers use and that can be replaced under them. They look at the number once a batch, and
-/// at the value behind the lock only when the number has changed.
+/// Replaceable value that all workers share. They read the version number once a batch, and take the lock on the value
+/// only when the number has changed.
 #[derive(Debug)]
 pub struct Live<T> {
     number: AtomicU32,
-    /// Locked for the moment of an exchange only.
+    /// Locked only for the duration of a swap.
     current: RwLock<Arc<Version<T>>>,
-    /// Versions that workers may still hold: so that none of them is the last, and has to free it.
+    /// Versions that workers may still hold. Keeping them here means that no worker drops the last reference and frees
+    /// it.
     retired: Mutex<Vec<Arc<Version<T>>>>,
 }
 
 impl<T> Live<T> {
-    /// The first version.
+    /// Creates the first version.
     pub fn new(value: T) -> Live<T> {
         Live {
             number: AtomicU32::new(1),
@@ -34,15 +35,15 @@ impl<T> Live<T> {
         }
     }
 
-    /// Replaces the value; workers see it with their next batch. Returns the new version's number. Versions that no
-    /// worker holds any more are freed by a later replacement.
+    /// Replaces the value; workers use it from their next batch on. Returns the new version's number. A later
+    /// replacement frees versions that no worker holds any more.
     pub fn replace(&self, value: T) -> u32 {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let number = number_after(self.number());
         let version = Arc::new(Version { number, value });
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let old = std::mem::replace(&mut *current, version);
-        // Still under the lock: whoever sees the number finds this version or a later one.
+        // Still under the lock: a reader of this number finds this version or a later one.
         self.number.store(number, Ordering::Release);
         drop(current);
         retired.retain(|version| Arc::strong_count(version) > 1);
@@ -50,25 +51,25 @@ impl<T> Live<T> {
         number
     }
 
-    /// Frees versions that no worker holds any more, as a replacement does: before it, that takes no time of its own.
+    /// Frees versions that no worker holds any more, so that the next replacement need not spend time on it.
     pub fn free_unheld(&self) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.retain(|version| Arc::strong_count(version) > 1);
     }
 
-    /// The number of the present version.
+    /// Number of the current version.
     #[inline]
     pub fn number(&self) -> u32 {
         self.number.load(Ordering::Acquire)
     }
 
-    /// The present version.
+    /// Current version.
     pub fn current(&self) -> Arc<Version<T>> {
         let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(&current)
     }
 
-    /// Has a worker hold the present version.
+    /// Updates a worker's reference to the current version.
     #[inline]
     pub fn refresh(&self, held: &mut Arc<Version<T>>) {
         if self.number() != held.number {
@@ -82,7 +83,7 @@ impl<T> Live<T> {
     }
 }
 
-/// The number of the version that follows: the first after the last that a function may have.
+/// Number of the next version; after the last valid number, it wraps to the first.
 pub fn number_after(number: u32) -> u32 {
     if number >= u32::MAX - 1 {
         return 1;
@@ -102,10 +103,10 @@ mod tests {
         assert_eq!(held.value, "one");
         live.refresh(&mut held);
         assert_eq!((held.number, held.value), (2, "two"));
-        // Nobody holds the first any more: it goes with the next replacement.
+        // The first version has no holder any more: the next replacement frees it.
         live.replace("three");
         assert_eq!(live.retired.lock().unwrap().len(), 1);
-        // Or before it, but not while somebody holds it.
+        // So does an explicit call, but not while the version has a holder.
         live.free_unheld();
         assert_eq!(live.retired.lock().unwrap().len(), 1);
         live.refresh(&mut held);

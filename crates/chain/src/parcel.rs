@@ -1,8 +1,8 @@
-//! Packets on their way between cores: eight bytes in a queue, the rest in a store that all see.
+//! Packets in transit between cores: eight bytes in a queue, the metadata in a store that all cores share.
 //!
-//! Another module with `unsafe` code: the store's places are written by one core and read by
-//! another. The [`Parcel`] is the right to a place: there is one for each buffer, it cannot be
-//! copied, and it travels through a queue whose push happens before its pop.
+//! Another module with `unsafe` code: one core writes the store's slots and another reads them. The [`Parcel`] is the
+//! right to access a slot. There is one for each buffer, it cannot be copied, and it travels through a queue whose push
+//! happens before its pop.
 
 use crate::batch::Packet;
 use crate::buffer::{Buffer, BufferPool};
@@ -11,29 +11,29 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// A packet on its way to another core: its buffer, and the number that its dispatcher gave its flow.
-/// The packet's metadata is in the [`PacketStore`] meanwhile.
+/// Packet in transit to another core: its buffer, and the number its dispatcher assigned to its flow. Its metadata is
+/// in the [`PacketStore`] in the meantime.
 #[derive(Debug)]
 pub struct Parcel(Receipt);
 
 const _: () = assert!(size_of::<Parcel>() == 8);
 
 impl Parcel {
-    /// The flow's number with its dispatcher.
+    /// Number that the dispatcher assigned to the flow.
     #[inline]
     pub fn number(&self) -> u16 {
         self.0.number
     }
 
-    /// The buffer and the flow's number, of a packet that nobody will process.
+    /// Returns the buffer and the flow's number of a packet that will not be processed.
     #[inline]
     pub fn discard(self) -> Receipt {
         self.0
     }
 }
 
-/// What is left of a packet that has been processed: a buffer on its way back, and the number of a
-/// flow one of whose packets is done.
+/// Remainder of a processed packet: its buffer on the way back, and its flow's number, for the dispatcher to count the
+/// packet as completed.
 #[derive(Debug)]
 pub struct Receipt {
     index: u32,
@@ -48,37 +48,37 @@ impl Receipt {
         Receipt { index, pool, number }
     }
 
-    /// The flow's number with its dispatcher.
+    /// Number that the dispatcher assigned to the flow.
     #[inline]
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// The buffer, for the pool.
+    /// Returns the buffer, for the pool.
     #[inline]
     pub fn into_buffer(self) -> Buffer {
         Buffer::from_parts(self.index, self.pool)
     }
 }
 
-/// The metadata of packets that are in queues, by buffer. Cheap to clone: clones are one store.
+/// Metadata of packets in queues, indexed by buffer. Clones are cheap and share one store.
 #[derive(Clone, Debug)]
 pub struct PacketStore {
     places: Arc<[Place]>,
     pool: u16,
 }
 
-/// Lines of their own, so that neighbours on different cores do not share one.
+/// Slot in cache lines of its own, so that neighbours on different cores do not share one.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Place(UnsafeCell<MaybeUninit<Packet>>);
 
-// SAFETY: a place is touched only with the parcel or buffer of its index in hand, of which there is
-// one; `Packet` is plain data, without a destructor.
+// SAFETY: access to a slot requires the unique parcel or buffer of its index. `Packet` is plain data without a
+// destructor.
 unsafe impl Sync for Place {}
 
 impl PacketStore {
-    /// For the buffers of `pool`.
+    /// Creates a store for the buffers of `pool`.
     pub fn new(pool: &BufferPool) -> PacketStore {
         let places = (0..pool.capacity()).map(|_| Place(UnsafeCell::new(MaybeUninit::uninit())));
         PacketStore {
@@ -87,40 +87,40 @@ impl PacketStore {
         }
     }
 
-    /// The place of a buffer, which must be of the store's pool.
+    /// Slot of a buffer, which must belong to the store's pool.
     #[inline]
     fn place(&self, receipt: &Receipt) -> *mut MaybeUninit<Packet> {
         assert!(receipt.pool == self.pool, "a buffer of another pool");
         self.places[receipt.index as usize].0.get()
     }
 
-    /// Puts a packet's metadata where its buffer says.
+    /// Stores a packet's metadata in its buffer's slot.
     #[inline]
     pub(crate) fn put(&self, packet: Packet, buffer: Buffer) -> Parcel {
         let number = packet.number;
         let receipt = Receipt::new(buffer, number);
-        // SAFETY: the place is that of a buffer which this core held until now, and nobody else can.
+        // SAFETY: this core held the slot's buffer until now, so nothing else can access the slot.
         unsafe { (*self.place(&receipt)).write(packet) };
         Parcel(receipt)
     }
 
-    /// Takes out what [`put`](PacketStore::put) put in.
+    /// Takes out the metadata and buffer that [`put`](PacketStore::put) stored.
     #[inline]
     pub(crate) fn take(&self, parcel: Parcel) -> (Packet, Buffer) {
-        // SAFETY: parcels with metadata are made by `put` only, and consumed here; whoever got this one
-        // from another core did so through a queue, so the write happened before.
+        // SAFETY: only `put` creates parcels with metadata, and this call consumes the parcel. A parcel from another
+        // core came through a queue, so the write happened before.
         let packet = unsafe { (*self.place(&parcel.0)).assume_init_read() };
         (packet, parcel.0.into_buffer())
     }
 
-    /// When the packet arrived.
+    /// Arrival time of the packet.
     #[inline]
     pub fn arrival(&self, parcel: &Parcel) -> Nanos {
-        // SAFETY: as in `take`; the parcel stays, so the place is only read.
+        // SAFETY: as in `take`; the parcel remains, so the slot is only read.
         unsafe { (*self.place(&parcel.0)).assume_init_ref().arrival }
     }
 
-    /// The [segment](crate::chain::Chain::segments) of the chain that is to process the packet next.
+    /// Next [segment](crate::chain::Chain::segments) of the chain for the packet.
     #[inline]
     pub fn segment(&self, parcel: &Parcel) -> usize {
         // SAFETY: as in `arrival`.
@@ -128,7 +128,7 @@ impl PacketStore {
         usize::from(packet.segment)
     }
 
-    /// Starts to fetch what is known of a packet.
+    /// Prefetches the metadata of a packet.
     #[inline]
     pub fn prefetch(&self, parcel: &Parcel) {
         if let Some(place) = self.places.get(parcel.0.index as usize) {

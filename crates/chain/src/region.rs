@@ -1,8 +1,7 @@
-//! One stretch of memory, shared by handles that never overlap.
+//! Memory regions, accessed by handles that never overlap.
 //!
-//! This is one of the few modules with `unsafe` code. Everything that lives in a region
-//! (packet buffers, flow entries, flow state) is addressed by index, never by address, so that a
-//! region can be mapped elsewhere in another process.
+//! One of the few modules with `unsafe` code. Everything in a region (packet buffers, flow entries, flow state) is
+//! addressed by index, never by address, so that another process can map the region elsewhere.
 
 use memmap2::{MmapMut, MmapRaw};
 use std::io;
@@ -10,15 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, compiler_fence};
 use tailwater_sdk::protocol::memory::Memory;
 
-/// The size of a cache line, in bytes.
+/// Size of a cache line in bytes.
 pub const CACHE_LINE: usize = 64;
 
-/// Regions of at least this many bytes ask for huge pages.
+/// Minimum size in bytes from which regions request huge pages.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Zeroed, page-aligned memory that stays where it is until dropped.
+/// Zeroed, page-aligned memory at a fixed address until dropped.
 ///
-/// Access is by raw pointer only: whoever hands out references says why they do not overlap.
+/// Access is by raw pointer only: code that creates references must justify that they do not overlap.
 #[derive(Debug)]
 pub struct Region {
     base: *mut u8,
@@ -26,34 +25,34 @@ pub struct Region {
     _kept: Kept,
 }
 
-/// What is mapped, as long as this lives.
+/// Mapping that backs the region, kept as long as the region.
 #[derive(Debug)]
 enum Kept {
     Own(#[expect(dead_code)] MmapRaw),
     Shared(#[expect(dead_code)] Arc<Memory>),
 }
 
-// SAFETY: an address and a length of memory that stays mapped. Who touches which bytes is the obligation of those who do.
+// SAFETY: an address and a length of memory that stays mapped. Code that accesses the bytes is obliged to avoid races.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// `bytes` of zeroed memory (rounded up to a page), present in memory from the start so that
-    /// no packet pays for a page fault. Transparent huge pages are used where the kernel has them.
+    /// Allocates `bytes` of zeroed memory (rounded up to a page), populated from the start so that no packet pays for a
+    /// page fault. Transparent huge pages are used where the kernel has them.
     ///
     /// # Errors
-    /// What the kernel says when it cannot give that much.
+    /// If the kernel cannot map that much memory.
     pub fn zeroed(bytes: usize) -> io::Result<Region> {
         let mut map = MmapMut::map_anon(bytes.max(1))?;
         if bytes >= HUGE_PAGE {
-            // Only advice: without huge pages everything works, slower.
+            // Only a hint: everything works without huge pages, but slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
-        // Writing one byte a page makes the kernel supply the page now.
+        // Writing one byte per page makes the kernel populate the page now.
         for page in map.chunks_mut(4096) {
-            // A volatile write is not optimised away although the memory is zero already.
-            // SAFETY: `page` is a live, exclusive, non-empty slice.
+            // A volatile write is not optimised away although the memory is zero already. SAFETY: `page` is a live,
+            // exclusive, non-empty slice.
             unsafe { std::ptr::write_volatile(page.as_mut_ptr(), 0) };
         }
         let map = MmapRaw::from(map);
@@ -64,11 +63,11 @@ impl Region {
         })
     }
 
-    /// So many bytes of memory that processes share, from `offset` on, a multiple of a page. What others write there is
-    /// seen here.
+    /// Region of `bytes` bytes in memory shared by processes, starting at `offset`, a multiple of the page size. Writes
+    /// of other processes are visible here.
     ///
     /// # Errors
-    /// There are not so many.
+    /// If the memory is too short.
     pub fn shared(memory: &Arc<Memory>, offset: usize, bytes: usize) -> io::Result<Region> {
         if offset > memory.len() || bytes > memory.len() - offset {
             return Err(io::Error::other("the file is too short"));
@@ -80,38 +79,37 @@ impl Region {
         })
     }
 
-    /// The first byte.
+    /// Address of the first byte.
     #[inline]
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// The region's length in bytes.
+    /// Length of the region in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether the region holds no byte; never true.
+    /// Returns `true` if the region has no bytes, which is never the case.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What was written before is there before what is written from here on, for the process that takes memory over when
-/// the one that wrote it has been killed. Costs no instruction: the processor keeps this order for whoever goes on behind the kernel,
-/// and the compiler is told to.
+/// Orders all earlier writes before all later ones, for a process that takes the memory over after this one was killed.
+/// It costs no instruction: the processor keeps this order for code that continues after a kernel transition, and a
+/// compiler fence makes the compiler keep it.
 #[inline(always)]
 pub fn write_in_order() {
     compiler_fence(Ordering::SeqCst);
 }
 
-/// Asks the processor to bring the cache line at `address` near. Any address will do: a prefetch
-/// reads nothing and cannot fault.
+/// Prefetches the cache line at `address`. Any address is allowed: a prefetch reads nothing and cannot fault.
 #[inline(always)]
 pub fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64, and a prefetch of any address has no effect but on caches.
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address affects only the caches.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }

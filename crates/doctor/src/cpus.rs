@@ -1,39 +1,39 @@
-//! Lists of processors as the kernel writes them: `0-3,8`.
+//! Lists of processors in the kernel's format: `0-3,8`.
 
 use std::fmt;
 use tailwater_dataplane::cores::{format_list, parse_kernel_list};
 
-/// Numbers of processors, rising.
+/// Ascending processor numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuList(Vec<usize>);
 
 impl CpuList {
-    /// Reads a list; an empty text is an empty list, and one that is no list nothing.
+    /// Parses a list. An empty text is an empty list. Returns `None` for an invalid text.
     pub fn parse(text: &str) -> Option<CpuList> {
         parse_kernel_list(text).map(CpuList::from)
     }
 
-    /// The numbers.
+    /// Returns the processor numbers.
     pub fn numbers(&self) -> &[usize] {
         &self.0
     }
 
-    /// Whether there are none.
+    /// Returns `true` if the list is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether a processor is one of them.
+    /// Returns `true` if the list contains the processor.
     pub fn has(&self, cpu: usize) -> bool {
         self.0.binary_search(&cpu).is_ok()
     }
 
-    /// Those that are in the other list, too.
+    /// Returns the processors that are in both lists.
     pub fn and(&self, other: &CpuList) -> CpuList {
         CpuList(self.0.iter().copied().filter(|&cpu| other.has(cpu)).collect())
     }
 
-    /// Those that are not in the other list.
+    /// Returns the processors that are not in the other list.
     pub fn without(&self, other: &CpuList) -> CpuList {
         CpuList(self.0.iter().copied().filter(|&cpu| !other.has(cpu)).collect())
     }

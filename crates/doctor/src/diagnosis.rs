@@ -1,40 +1,40 @@
-//! All that was found, and what comes of it.
+//! Diagnosis: all findings and the verdict.
 
 use crate::finding::Severity;
 use crate::{Answer, CpuList, Finding, Measured, Purpose, System};
 use serde::Serialize;
 
-/// Memory that takes longer than this is far away, or the machine is busy with other things.
+/// Latency above which memory counts as slow, because it is remote or the machine is busy.
 const SLOW_MEMORY_NS: f64 = 150.0;
 
-/// Whether the objective can be kept here.
+/// Verdict on the objective.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The objective.
+    /// The objective in microseconds.
     pub slo_us: f64,
-    /// Whether nothing that was found stands against it. What the chain itself takes is not in it.
+    /// `true` if no finding rules the objective out. The chain's own processing time is not considered.
     pub realistic: bool,
-    /// Why, in a sentence.
+    /// Reason, in one sentence.
     pub because: String,
 }
 
-/// What the doctor says.
+/// Result of an examination.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Diagnosis {
-    /// The processor, and the kernel.
+    /// Processor model and kernel release.
     pub machine: String,
-    /// The cores that were looked at.
+    /// Examined cores.
     pub cores: String,
-    /// Worst first.
+    /// Findings, worst first.
     pub findings: Vec<Finding>,
-    /// What was tried, if it was.
+    /// Measurements, if any.
     pub measured: Option<Measured>,
-    /// Whether the objective can be kept here.
+    /// Verdict on the objective.
     pub verdict: Verdict,
 }
 
 impl Diagnosis {
-    /// Puts together what was read and what was measured.
+    /// Combines findings and measurements.
     pub fn new(
         system: &dyn System,
         purpose: &Purpose,
@@ -78,7 +78,7 @@ impl Diagnosis {
     }
 }
 
-/// What the measurements mean.
+/// Converts measurements to findings.
 fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
     let mut findings = Vec::new();
     for gaps in &measured.gaps {

@@ -1,25 +1,25 @@
-//! What was found, and what to do about it.
+//! Findings and their remedies.
 
 use serde::Serialize;
 
-/// How bad it is. Worse is less.
+/// Severity of a finding. More severe values compare as less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
-    /// The objective cannot be kept.
+    /// The objective cannot be met.
     Prevents,
-    /// Packets are later, or fewer, than they need be.
+    /// Latency is higher, or throughput lower, than necessary.
     Costs,
-    /// Something that Tailwater could use is missing.
+    /// A feature that Tailwater could use is missing.
     Missing,
-    /// It could not be told.
+    /// The state could not be determined.
     Unknown,
-    /// As it should be.
+    /// No problem.
     Good,
 }
 
 impl Severity {
-    /// For people.
+    /// Returns the name for display.
     pub fn name(self) -> &'static str {
         match self {
             Severity::Prevents => "prevents",
@@ -31,28 +31,28 @@ impl Severity {
     }
 }
 
-/// One thing about the machine.
+/// Result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at: `huge-pages`.
+    /// Name of the check, such as `huge-pages`.
     pub check: &'static str,
-    /// How bad it is.
+    /// Severity of the finding.
     pub severity: Severity,
-    /// What is the case.
+    /// Observed state.
     pub found: String,
-    /// What that does to packets; empty if it is good.
+    /// Effect on packets; empty if there is none.
     pub why: &'static str,
-    /// Commands that change it, in order; empty if there is nothing to do or no command does it.
+    /// Commands that fix the problem, in order. Empty if there is no problem or no command fixes it.
     pub fix: Vec<String>,
 }
 
 impl Finding {
-    /// As it should be.
+    /// Creates a finding without a problem.
     pub(crate) fn good(check: &'static str, found: impl Into<String>) -> Finding {
         Finding::bad(check, Severity::Good, found, "")
     }
 
-    /// It could not be told, for want of a permission or a program.
+    /// Creates a finding for a state that could not be determined, because a permission or a program is missing.
     pub(crate) fn unknown(check: &'static str, found: impl Into<String>) -> Finding {
         Finding::bad(check, Severity::Unknown, found, "")
     }
@@ -67,14 +67,14 @@ impl Finding {
         }
     }
 
-    /// With a command that changes it.
+    /// Adds a command that fixes the problem.
     pub(crate) fn fixed_by(mut self, command: impl Into<String>) -> Finding {
         self.fix.push(command.into());
         self
     }
 }
 
-/// Commands that add words to the kernel's command line, on systems with GRUB.
+/// Returns commands that add words to the kernel's command line, on systems with GRUB.
 pub(crate) fn boot_with(words: &str) -> String {
     format!(
         "sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{words} /' /etc/default/grub && sudo update-grub \

@@ -1,12 +1,11 @@
-//! Whether a machine is fit for packets: what is in the way of a latency objective, worst first, each with
-//! the command that removes it.
+//! Checks of a machine's fitness for packet processing. They find obstacles to a latency objective, worst first, each
+//! with the command that removes it.
 //!
-//! [`examine`] reads what the kernel says of the machine through a [`System`], so that tests examine
-//! machines that are written down; [`measure`] finds out by itself how long cores are taken away from a
-//! busy thread, and how long memory takes. [`Diagnosis::new`] puts both together and says whether an
-//! objective can be kept.
+//! [`examine`] reads the machine's state through a [`System`], so that tests can examine described machines.
+//! [`measure`] determines how long a busy thread is preempted on each core, and the memory latency. [`Diagnosis::new`]
+//! combines both into a verdict on the objective.
 //!
-//! Without privileges less can be read. What could not be told is said so, and is never taken for good.
+//! Without privileges less can be read. A state that could not be determined is reported as unknown, never as good.
 
 mod checks;
 mod cpus;
@@ -24,11 +23,11 @@ pub use system::{Answer, Live, System};
 
 use tailwater_net::Nanos;
 
-/// What the machine is wanted for.
+/// Intended use of the machine.
 #[derive(Clone, Debug)]
 pub struct Purpose {
-    /// The objective: 99 of 100 packets take no longer, in every window.
+    /// The objective: 99 % of packets take no longer, in every window.
     pub slo: Nanos,
-    /// The cores that are to process packets.
+    /// Cores for packet processing.
     pub cores: Vec<usize>,
 }

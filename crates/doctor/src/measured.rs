@@ -1,4 +1,4 @@
-//! What is found out by trying: how long a busy thread is off its core, and how long memory takes.
+//! Measurements: preemption of a busy thread, and memory latency.
 
 use crate::Purpose;
 use memmap2::{Advice, MmapMut};
@@ -9,53 +9,53 @@ use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores;
 use tailwater_net::Nanos;
 
-/// A pause longer than this between two readings of the clock is a gap: the thread was off its core, or
-/// the core off the machine.
+/// Minimum pause between two readings of the clock that counts as a gap. In a gap the thread is preempted, or the
+/// hypervisor has stopped the core.
 const GAP: Nanos = Nanos::from_micros(5);
 
-/// Gaps are judged by windows, as runs are.
+/// Length of the windows in which gaps are evaluated, as in a run.
 const WINDOW: Nanos = Nanos::from_millis(300);
 
-/// The part of packets that may be late.
+/// Maximum share of late packets.
 const LATE_SHARE: f64 = 0.01;
 
-/// How long a thread that does nothing but read the clock was off its core.
+/// Gaps of a thread that does nothing but read the clock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Gaps {
-    /// The core.
+    /// Core of the thread.
     pub core: usize,
-    /// How long it was watched.
+    /// Duration of the measurement.
     #[serde(rename = "watched_s", serialize_with = "seconds")]
     pub watched: Nanos,
-    /// Gaps of more than five microseconds.
+    /// Number of gaps longer than 5 µs.
     pub count: u64,
-    /// All of them together.
+    /// Total duration of the gaps.
     #[serde(rename = "all_us", serialize_with = "micros")]
     pub all: Nanos,
-    /// The longest.
+    /// Longest gap.
     #[serde(rename = "longest_us", serialize_with = "micros")]
     pub longest: Nanos,
-    /// Windows of 300 ms.
+    /// Number of windows of 300 ms.
     pub windows: u64,
-    /// Windows in which gaps alone would make more than one packet of 100 late.
+    /// Number of windows in which gaps alone would make more than 1 % of the packets late.
     pub windows_missed: u64,
 }
 
-/// How long a load takes that depends on the one before, anywhere in 64 MiB.
+/// Latency of a load that depends on the previous one, at random addresses in 64 MiB.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryLatency {
-    /// In memory as programs get it.
+    /// With ordinary pages.
     pub ordinary_ns: f64,
-    /// In memory for which huge pages were asked.
+    /// With huge pages requested.
     pub huge_ns: f64,
 }
 
-/// What was measured.
+/// Results of all measurements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// For each core.
+    /// Gaps of each core.
     pub gaps: Vec<Gaps>,
-    /// On the first of them.
+    /// Memory latency on the first core.
     pub memory: MemoryLatency,
 }
 
@@ -67,11 +67,11 @@ fn micros<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_f64(time.as_micros_f64())
 }
 
-/// Puts a thread on each core for so long that reads the clock and does nothing else, then times memory.
-/// Ends early, with what it has, once `stop` is set.
+/// Runs a thread on each core for `time` that only reads the clock, then measures the memory latency. Ends early, with
+/// partial results, once `stop` is set.
 ///
 /// # Errors
-/// If a thread, or memory, cannot be had.
+/// If a thread cannot be pinned to its core or dies, or if memory cannot be allocated.
 pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<Measured> {
     let clock = Clock::start();
     let watch = |core| {
@@ -81,7 +81,7 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
             let mut watch = Watch::new(core, purpose.slo, clock.now());
             let until = clock.now() + time;
             while watch.last < until && !stop.load(Ordering::Relaxed) {
-                // A reading of another thread's flag for some of the clock's.
+                // Checks the shared flag only once per 64 readings of the clock.
                 (0..64).for_each(|_| watch.at(clock.now()));
             }
             Ok(watch.end())
@@ -111,13 +111,13 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
     Ok(Measured { gaps, memory })
 }
 
-/// Gaps between readings of the clock.
+/// Detector of gaps between readings of the clock.
 struct Watch {
     slo: Nanos,
     began: Nanos,
     last: Nanos,
     window_end: Nanos,
-    /// Time of this window in which what arrives is late.
+    /// Time in this window in which arriving packets would be late.
     late: Nanos,
     gaps: Gaps,
 }
@@ -149,8 +149,8 @@ impl Watch {
             self.gaps.count += 1;
             self.gaps.all += gap;
             self.gaps.longest = self.gaps.longest.max(gap);
-            // What comes in the gap's first part waits longer than the objective; and at half of what the
-            // core can do, working off the queue takes as long again.
+            // Packets that arrive in the first part of the gap wait longer than the objective. At 50 % load, draining
+            // the queue takes as long again.
             self.late += Nanos(2 * gap.saturating_sub(self.slo).0);
         }
         self.last = now;
@@ -176,22 +176,22 @@ impl Watch {
     }
 }
 
-/// Memory for the chase: beyond what a core has to itself.
+/// Memory for pointer chasing, larger than a core's private caches.
 const BYTES: usize = 64 << 20;
 
-/// Loads in the chase.
+/// Number of loads of the pointer chase.
 const LOADS: u32 = 1 << 20;
 
-/// A cache line, in steps of the chase.
+/// Words in a cache line.
 const STEP: usize = 64 / size_of::<u32>();
 
-/// Nanoseconds for a load that has to wait for the one before.
+/// Measures the latency of dependent loads, in nanoseconds.
 fn chase(clock: &Clock, pages: Advice) -> io::Result<f64> {
     let mut memory = MmapMut::map_anon(BYTES)?;
-    // Where there are no huge pages, the kernel says no.
+    // Without huge pages the kernel returns an error, which is ignored.
     let _ = memory.advise(pages);
     let next: &mut [u32] = bytemuck::cast_slice_mut(&mut memory);
-    // One cycle through all lines, in an order that no prefetcher guesses (Sattolo).
+    // One cycle through all lines in a random order (Sattolo), which defeats prefetchers.
     let lines = BYTES / 64;
     for line in 0..lines {
         next[line * STEP] = (line * STEP) as u32;
@@ -227,17 +227,17 @@ mod tests {
     fn gaps_are_counted_and_judged_by_window() {
         let slo = Nanos::from_micros(200);
         let steady = |from: u64, to: u64| (from..to).map(Nanos::from_micros);
-        // 0.1 ms off the core: late is nobody.
+        // A gap of 0.1 ms makes no packet late.
         let gaps = watched(slo, steady(0, 1000).chain(steady(1100, 600_002)));
         let us = Nanos::from_micros;
         assert_eq!((gaps.count, gaps.all, gaps.longest), (1, us(101), us(101)));
         assert_eq!((gaps.windows, gaps.windows_missed), (2, 0));
         assert_eq!(gaps.watched, us(600_001));
-        // 2 ms: 2 x 1.8 of 300 ms are more than one of 100, in the window where they are.
+        // A gap of 2 ms: 2 × 1.8 ms of 300 ms are more than 1 %, in the window that contains it.
         let gaps = watched(slo, steady(0, 310_000).chain(steady(312_000, 1_000_000)));
         assert_eq!((gaps.windows, gaps.windows_missed), (3, 1));
         assert!(gaps.longest > us(1999));
-        // The same for an objective of 2 ms is nothing.
+        // With an objective of 2 ms the same gap has no effect.
         let gaps = watched(us(2000), steady(0, 310_000).chain(steady(312_000, 1_000_000)));
         assert_eq!(gaps.windows_missed, 0);
     }

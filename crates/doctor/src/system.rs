@@ -1,23 +1,23 @@
-//! Where facts about a machine come from.
+//! Sources of facts about a machine.
 
 use std::io::{self, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the machine says to a question.
+/// Result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer<T> {
-    /// This.
+    /// The value.
     Is(T),
-    /// There is no such thing here.
+    /// The queried object does not exist.
     Absent,
-    /// It does not tell everybody.
+    /// Permission denied.
     Forbidden,
 }
 
 impl<T> Answer<T> {
-    /// What it is, if that was told.
+    /// Returns the value, if available.
     pub fn told(self) -> Option<T> {
         match self {
             Answer::Is(value) => Some(value),
@@ -25,7 +25,7 @@ impl<T> Answer<T> {
         }
     }
 
-    /// With the value changed.
+    /// Converts the value.
     pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Answer<U> {
         match self {
             Answer::Is(value) => Answer::Is(change(value)),
@@ -43,28 +43,28 @@ impl<T> Answer<T> {
     }
 }
 
-/// A machine that can be asked.
+/// A machine that can be queried.
 pub trait System {
-    /// A file's text, without white space at its ends.
+    /// Returns a file's text without leading and trailing white space.
     fn read(&self, path: &str) -> Answer<String>;
 
-    /// The names in a directory, in order.
+    /// Returns the sorted names in a directory.
     fn list(&self, path: &str) -> Answer<Vec<String>>;
 
-    /// The last part of where a symbolic link points.
+    /// Returns the last component of a symbolic link's target.
     fn link(&self, path: &str) -> Answer<String>;
 
-    /// What a program prints, if it is there and succeeds.
+    /// Returns the output of a program if it is installed and succeeds.
     fn run(&self, program: &str, arguments: &[&str]) -> Answer<String>;
 }
 
-/// Most bytes of a file or of a program's output.
+/// Maximum bytes read from a file or from a program's output.
 const MOST_BYTES: u64 = 4 << 20;
 
-/// How long a program may take.
+/// Time limit of a program.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// This machine.
+/// The local machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Live;
 
@@ -99,7 +99,7 @@ impl System for Live {
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
-        // Programs for administrators are not on everybody's path.
+        // Administrative programs are not in every user's path.
         let found = ["/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"]
             .map(|folder| format!("{folder}{program}"))
             .into_iter()
@@ -108,7 +108,7 @@ impl System for Live {
     }
 }
 
-/// What a program prints within [`PATIENCE`]; afterwards it is killed.
+/// Runs a program and returns its output. Kills it after [`PATIENCE`].
 fn output(program: &str, arguments: &[&str]) -> io::Result<String> {
     let mut child = Command::new(program)
         .args(arguments)

@@ -1,17 +1,17 @@
-//! Machines that are written down, and what is said of them.
+//! Examinations of described machines.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use tailwater_doctor::{Answer, Diagnosis, Finding, Gaps, Measured, MemoryLatency, Purpose, Severity, System, examine};
 use tailwater_net::Nanos;
 
-/// A machine of files, links and what programs print. A folder is where something is.
+/// Machine described by files, links and program outputs. Directories follow from the paths.
 #[derive(Clone, Default)]
 struct Written {
     files: BTreeMap<String, String>,
     links: BTreeMap<String, String>,
     prints: BTreeMap<String, String>,
-    /// Not for everybody.
+    /// Paths without read permission.
     forbidden: Vec<String>,
 }
 
@@ -84,7 +84,8 @@ impl System for Written {
     }
 }
 
-/// `/proc/PID/stat`: 52 fields, of which the second is in parentheses, the ninth flags, the 39th the processor.
+/// Returns a `/proc/PID/stat` line. Of its 52 fields, the second is in parentheses, the ninth is the flags and the 39th
+/// the processor.
 fn stat(process: u32, name: &str, flags: u64, processor: usize) -> String {
     let mut fields = vec!["1".to_owned(); 52];
     fields[0] = process.to_string();
@@ -97,7 +98,7 @@ fn stat(process: u32, name: &str, flags: u64, processor: usize) -> String {
 
 const CPU: &str = "/sys/devices/system/cpu";
 
-/// Four cores, the last two of them for packets, everything as it should be.
+/// Returns a machine with four cores, the last two of them for packets, without any problem.
 fn tuned() -> Written {
     let mut machine = Written::default()
         .file("/proc/sys/kernel/osrelease", "6.12.1\n")
@@ -126,7 +127,7 @@ fn tuned() -> Written {
         .file(&format!("{CPU}/isolated"), "2-3\n")
         .file(&format!("{CPU}/nohz_full"), "2-3\n")
         .file("/proc/1/stat", &stat(1, "systemd", 0x40_0100, 0))
-        // A thread of the kernel, bound to an isolated core, with parentheses in its name.
+        // A kernel thread bound to an isolated core, with parentheses in its name.
         .file("/proc/30/stat", &stat(30, "a (b) c", 0x420_8040, 2))
         .file(
             "/proc/interrupts",
@@ -136,7 +137,7 @@ fn tuned() -> Written {
              NMI:          1          1          1          1   Non-maskable interrupts\n",
         )
         .file("/proc/irq/24/effective_affinity_list", "0")
-        // It was on an isolated core once, and is not any more.
+        // Served on an isolated core earlier, but no longer.
         .file("/proc/irq/25/effective_affinity_list", "1")
         .file("/proc/sys/kernel/sched_rt_runtime_us", "-1")
         .file("/proc/sys/kernel/sched_rt_period_us", "1000000")
@@ -198,7 +199,7 @@ fn findings(machine: &Written) -> Vec<Finding> {
     examine(machine, &purpose(&[2, 3]))
 }
 
-/// What is said of `check` that is not good.
+/// Returns the only finding of `check` that is not good.
 fn bad(machine: &Written, check: &str) -> Finding {
     let all = findings(machine);
     let mut bad = all.iter().filter(|f| f.check == check && f.severity != Severity::Good);
@@ -234,7 +235,7 @@ fn a_tuned_machine_has_nothing_wrong() {
     assert_eq!(good("sleep-states"), "down to C1, from which waking takes 2 us");
 }
 
-/// One thing wrong at a time: what is said, how bad it is, and the command.
+/// Introduces one problem at a time and checks the finding, its severity and its command.
 #[test]
 fn each_thing_that_is_wrong_is_found_with_its_command() {
     use Severity::{Costs, Missing, Prevents, Unknown};
@@ -489,12 +490,12 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
         assert_eq!(finding.fix.is_empty(), command.is_empty(), "{finding:?}");
         let commands = finding.fix.join("\n");
         assert!(commands.contains(command), "{command}: {finding:?}");
-        // A fault is explained; what could not be told has no effect to tell of.
+        // A problem has an effect; an unknown state has none.
         assert_eq!(finding.why.is_empty(), *severity == Unknown, "{finding:?}");
     }
 }
 
-/// Without resctrl it is the pirate, and why; without another core neither.
+/// Without `resctrl` the pirate thread is used and the reason reported. Without another core, neither is available.
 #[test]
 fn how_the_cache_is_divided_is_told() {
     let no_cat = || tuned().file("/proc/cpuinfo", "flags: constant_tsc nonstop_tsc");
@@ -538,7 +539,7 @@ fn the_worst_comes_first() {
     assert_eq!(checks, ["processor-quota", "real-time-throttling", "iommu"]);
 }
 
-/// A machine that tells nothing is not taken for a good one.
+/// A machine that reveals nothing is not reported as good.
 #[test]
 fn what_cannot_be_told_is_not_good() {
     let all = findings(&tuned().forbid("/"));
@@ -546,7 +547,7 @@ fn what_cannot_be_told_is_not_good() {
         .iter()
         .filter(|finding| finding.severity == Severity::Good)
         .collect();
-    // Programs answer all the same.
+    // Program outputs are not affected.
     let allowed = ["dpdk", "frequency", "sleep-states"];
     assert!(good.iter().all(|finding| allowed.contains(&finding.check)), "{good:#?}");
 }
@@ -589,7 +590,7 @@ fn the_verdict_is_of_what_was_read_and_measured() {
         noisy.verdict.because.contains("the longest 4000 us; 1 of 6"),
         "{noisy:#?}"
     );
-    // One long gap that makes few packets late costs, and no more.
+    // One long gap that makes few packets late is a cost only.
     let once = diagnose(&tuned(), Some(measured(0, Nanos::from_micros(300))));
     assert!(once.verdict.realistic);
     assert_eq!(once.findings[0].severity, Severity::Costs);
@@ -603,7 +604,7 @@ fn the_verdict_is_of_what_was_read_and_measured() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever stands in files that are there, it is looked at without a panic, and told by somebody.
+    /// Arbitrary text in existing files causes no panic, and there are still findings.
     #[test]
     fn whatever_the_system_says_is_survived(
         texts in proptest::collection::vec("[-0-9a-z()\\[\\]:, \n\u{e9}]{0,60}", 64),

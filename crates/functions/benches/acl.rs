@@ -1,8 +1,8 @@
-//! The rule classifier: packets per second on one core, build time, memory.
+//! Rule classifier on one core: packets per second, build time, memory.
 //!
-//! `cargo bench -p tailwater-functions --bench acl [-- NAME]` runs the figures whose names contain NAME.
-//! One JSON line per figure on standard output. With the environment variable
-//! `TAILWATER_TEST_DATA` set, ClassBench rule sets are measured as well.
+//! `cargo bench -p tailwater-nf --bench acl [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
+//! line per figure to standard output. With the environment variable `TAILWATER_TEST_DATA`, it also measures ClassBench
+//! rule sets.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -12,13 +12,13 @@ use tailwater_functions::acl::generate::{RuleSetSpec, Style};
 use tailwater_functions::acl::{Action, Classifier, Rule, classbench, cover, generate};
 use tailwater_net::flow::FlowKey;
 
-/// Distinct keys that a figure goes through.
+/// Distinct keys used by a figure.
 const KEYS: usize = 1 << 14;
 /// Keys per call, as in the data plane.
 const BATCH: usize = 32;
-/// Measurements per figure, of which the median counts.
+/// Measurements per figure; the median counts.
 const RUNS: usize = 21;
-/// Time for a measurement.
+/// Duration of a measurement.
 const RUN: Duration = Duration::from_millis(50);
 
 const EXAMPLES: [(&str, &[u8]); 2] = [
@@ -26,12 +26,12 @@ const EXAMPLES: [(&str, &[u8]); 2] = [
     ("acl-8000", include_bytes!("../../../examples/rules/acl-8000.rules")),
 ];
 
-/// Lists of ours, like ClassBench's families.
+/// Synthetic rule sets, similar to ClassBench's families.
 const STYLES: [(Style, &str); 3] = [(Style::Access, "acl"), (Style::Firewall, "fw"), (Style::Mixed, "ipc")];
-/// Their lengths.
+/// Sizes of the synthetic rule sets.
 const SIZES: [usize; 3] = [1000, 10_000, 30_000];
 
-/// ClassBench files and how many of their rules to take.
+/// ClassBench files, and the number of rules to take from each.
 const CLASSBENCH: [(&str, &str, &str, usize); 8] = [
     ("classbench-acl1-1500", "1k_2k_all_seeds", "2k_1/acl1_seed_1", 1500),
     ("classbench-fw1-1500", "1k_2k_all_seeds", "2k_1/fw1_seed_1", 1500),
@@ -45,7 +45,7 @@ const CLASSBENCH: [(&str, &str, &str, usize); 8] = [
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without the flag, only to see that it works.
+    // `cargo test --benches` runs this without the flag, only as a smoke test.
     let runs = if arguments.iter().any(|a| a == "--bench") {
         RUNS
     } else {
@@ -87,7 +87,7 @@ fn main() {
     }
 }
 
-/// All figures of a rule set.
+/// Measures all figures of a rule set.
 fn measure(name: &str, rules: &[Rule], runs: usize) {
     let mut build: Vec<f64> = Vec::new();
     let mut built = None;
@@ -118,7 +118,7 @@ fn measure(name: &str, rules: &[Rule], runs: usize) {
         .copied()
         .collect();
     for (kind, keys) in [("hits", &hits), ("misses", &misses)] {
-        // A few misses would all stay in the cache.
+        // A small number of misses would all stay in the cache.
         if keys.len() < KEYS / 16 {
             eprintln!("functions/acl/{name}/{kind}: only {} keys", keys.len());
             continue;
@@ -131,7 +131,7 @@ fn measure(name: &str, rules: &[Rule], runs: usize) {
     }
 }
 
-/// Nanoseconds for a packet of the slowest key of some: batches of the key alone, each the fastest of several runs.
+/// Nanoseconds per packet for the slowest of these keys: batches of one key, and the fastest of several runs for each.
 fn worst(classifier: &Classifier, keys: &[FlowKey]) -> f64 {
     const PASSES: u32 = 16;
     let mut found = [None; BATCH];
@@ -165,7 +165,7 @@ fn rate(classifier: &Classifier, keys: &[FlowKey]) -> f64 {
     done as f64 / start.elapsed().as_secs_f64() / 1e6
 }
 
-/// Prints a figure: median, least and greatest.
+/// Prints a figure: median, minimum and maximum.
 fn print(name: &str, unit: &str, values: &mut [f64]) {
     values.sort_by(f64::total_cmp);
     let (min, max) = (values[0], values[values.len() - 1]);
@@ -176,7 +176,7 @@ fn print(name: &str, unit: &str, values: &mut [f64]) {
     );
 }
 
-/// A rule file of an archive.
+/// Extracts a rule file from an archive.
 fn unpack(data: &Path, archive: &str, file: &str) -> Vec<u8> {
     let archive = data.join(format!("rules/classbench_{archive}.tar.zst"));
     let output = Command::new("tar")

@@ -1,14 +1,15 @@
-//! IPsec beside its ciphers alone: nanoseconds a packet on one core, all packets in the cache.
+//! IPsec compared with its ciphers alone: nanoseconds per packet on one core, with all packets in the cache.
 //!
-//! `cargo bench -p tailwater-functions --bench ipsec [-- NAME]` runs the figures whose names contain NAME. One JSON line per
-//! figure on standard output: `functions/ipsec/CIPHER/SIZE/WHAT`, where `SIZE` is the inner packet's frame, and `WHAT` is
+//! `cargo bench -p tailwater-nf --bench ipsec [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
+//! line per figure to standard output: `functions/ipsec/CIPHER/SIZE/WHAT`, where `SIZE` is the inner packet's frame,
+//! and `WHAT` is
 //!
-//! - `seal`: the cipher alone, over what ESP encrypts of such a packet, in place;
+//! - `seal`: the cipher alone, on the bytes of such a packet that ESP encrypts, in place;
 //! - `into`: a batch through a chain of one `ipsec`, which puts it into a tunnel;
 //! - `both`: through two, into a tunnel and out of it;
-//! - `ratio`: `into`, less a chain that only sets addresses, to `seal`.
+//! - `ratio`: `into`, minus a chain that only sets addresses, divided by `seal`.
 //!
-//! The ways take turns within a run, so that a noisy moment hits all alike; values are medians.
+//! Variants alternate within a run, so that noise affects all alike; values are medians.
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::hint::black_box;
@@ -25,21 +26,21 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 
 /// Packets per batch, as in the data plane.
 const BATCH: usize = 32;
-/// Measurements per figure, of which the median counts.
+/// Measurements per figure; the median counts.
 const RUNS: usize = 21;
-/// Time for a measurement.
+/// Duration of a measurement.
 const RUN: Duration = Duration::from_millis(20);
 
 const SIZES: [usize; 4] = [64, 256, 1024, 1500];
 
-/// A cipher by its name in specs, with its algorithm and the bytes of key and salt.
+/// Ciphers by name in specs, with algorithm and number of key and salt bytes.
 const CIPHERS: [(&str, &Algorithm, usize); 3] = [
     ("aes-128-gcm", &AES_128_GCM, 20),
     ("aes-256-gcm", &AES_256_GCM, 36),
     ("chacha20-poly1305", &CHACHA20_POLY1305, 36),
 ];
 
-/// A chain, and the packets it is given again and again.
+/// Chain and its packets, which are used repeatedly.
 struct Rig {
     chain: Chain,
     pool: BufferPool,
@@ -66,7 +67,7 @@ impl Rig {
         }
     }
 
-    /// A batch, with the copies that fill it.
+    /// Runs a batch, including the copies that fill it.
     fn run(&mut self) {
         for _ in 0..BATCH {
             self.batch.push(&mut self.pool, &self.frame, Nanos::ZERO, 0);
@@ -77,7 +78,7 @@ impl Rig {
     }
 }
 
-/// The cipher alone, over a batch of texts.
+/// Cipher alone, on a batch of plaintexts.
 struct Alone {
     key: LessSafeKey,
     texts: Vec<Vec<u8>>,
@@ -109,7 +110,7 @@ impl Alone {
     }
 }
 
-/// Nanoseconds a packet, over the time of a measurement.
+/// Nanoseconds per packet, over the duration of a measurement.
 fn nanos(mut batch: impl FnMut()) -> f64 {
     let start = Instant::now();
     let mut batches = 0;
@@ -135,7 +136,7 @@ fn print(name: &str, unit: &str, values: &mut [f64]) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without the flag, only to see that it works.
+    // `cargo test --benches` runs this without the flag, only as a smoke test.
     let runs = match arguments.iter().any(|argument| argument == "--bench") {
         true => RUNS,
         false => 1,
@@ -148,7 +149,7 @@ fn main() {
                 continue;
             }
             let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 1, 2);
-            // The frame check sequence counts in a size.
+            // The size includes the frame check sequence.
             let payload = vec![0; size - 4 - 42];
             let frame = FrameBuilder::new(&key).payload(&payload).to_vec();
             let frame = frame.unwrap_or_else(|error| panic!("{error}"));

@@ -1,13 +1,13 @@
-//! `synthetic` beside the machine: whether a packet costs what is declared.
+//! `synthetic` on this machine: actual against declared cost of a packet.
 //!
-//! `cargo bench -p tailwater-functions --bench synthetic [-- NAME]` runs the figures whose names contain NAME. One JSON line per
-//! figure on standard output, on one core, what the same chain takes without the load subtracted:
+//! `cargo bench -p tailwater-nf --bench synthetic [-- NAME]` runs the figures whose names contain NAME, on one core. It
+//! prints one JSON line per figure to standard output. The time of the same chain without the load is subtracted.
 //!
-//! - `functions/synthetic/cycles/N`: core cycles measured for a packet, to those declared. The clock is one of the
-//!   core's: a chain of additions and rotations, a cycle each, timed in turns with it;
+//! - `functions/synthetic/cycles/N`: ratio of measured to declared core cycles of a packet. The clock is one of the
+//!   core's: a dependent chain of additions and rotations, one cycle each, measured alternately with it;
 //! - `functions/synthetic/new-flow/N`: the same for a packet that opens a flow;
-//! - `functions/synthetic/PATTERN/SIZE`: nanoseconds for a line read, of a working set of that size;
-//! - `functions/synthetic/plain-chase/SIZE`: a chase through an array of numbers, which is what `chase` should come to.
+//! - `functions/synthetic/PATTERN/SIZE`: nanoseconds per line read, with a working set of that size;
+//! - `functions/synthetic/plain-chase/SIZE`: pointer chase through an array of numbers, the reference for `chase`.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -23,14 +23,14 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 
 /// Packets per batch, as in the data plane.
 const BATCH: usize = 32;
-/// Measurements per figure, of which the median counts.
+/// Measurements per figure; the median counts.
 const RUNS: usize = 15;
-/// Time for a measurement.
+/// Duration of a measurement.
 const RUN: Duration = Duration::from_millis(15);
-/// Flows of the figure of new flows: each measurement begins with a table without any.
+/// Flows in the figure of new flows: each measurement begins with an empty table.
 const FLOWS: usize = 4096;
 
-/// A chain, and the packets it is given again and again.
+/// Chain and its packets, which are used repeatedly.
 struct Rig {
     chain: Chain,
     pool: BufferPool,
@@ -66,7 +66,7 @@ impl Rig {
         }
     }
 
-    /// A batch, with the copies that fill it.
+    /// Runs a batch, including the copies that fill it.
     fn run(&mut self) {
         for _ in 0..BATCH {
             let (frame, hash) = &self.frames[self.next];
@@ -78,7 +78,7 @@ impl Rig {
         self.batch.release(&mut self.pool);
     }
 
-    /// Nanoseconds for a packet.
+    /// Nanoseconds per packet.
     fn packet(&mut self) -> f64 {
         let (begun, mut packets) = (Instant::now(), 0);
         while begun.elapsed() < RUN {
@@ -97,10 +97,10 @@ fn opening(config: &str) -> f64 {
     begun.elapsed().as_nanos() as f64 / FLOWS as f64
 }
 
-/// Nanoseconds for a cycle of the core.
+/// Nanoseconds per core cycle.
 fn cycle() -> f64 {
     const STEPS: u32 = 2_000_000;
-    // Operands that the compiler does not know: it has no shorter way.
+    // Operands unknown to the compiler, so that it cannot shorten the chain.
     let (add, mask) = (black_box(0x1234_5678_9abc_def1u64), black_box(0x0fed_cba9u64));
     let mut value = black_box(1u64);
     let begun = Instant::now();
@@ -111,7 +111,7 @@ fn cycle() -> f64 {
     begun.elapsed().as_nanos() as f64 / (3.0 * f64::from(STEPS))
 }
 
-/// Nanoseconds for a step of a chase through `bytes` of numbers, a line each.
+/// Nanoseconds per step of a pointer chase through `bytes` bytes, one line per step.
 fn plain_chase(bytes: usize) -> f64 {
     let lines = bytes / 64;
     let mut next = vec![0u32; bytes / 4];
@@ -152,7 +152,7 @@ fn print(name: &str, unit: &str, mut values: Vec<f64>) {
     );
 }
 
-/// Values of several runs, in which all that is compared takes turns.
+/// Values of several runs, in which the compared variants alternate.
 fn runs(mut value: impl FnMut() -> f64) -> Vec<f64> {
     value();
     (0..RUNS).map(|_| value()).collect()
@@ -167,7 +167,7 @@ fn main() {
     }
     for cycles in [1_000, 10_000] {
         let config = format!("newFlowCycles: {cycles}");
-        // The least load with which flows are looked up.
+        // The minimum load with which flows are looked up.
         let values = runs(|| (opening(&config) - opening("newFlowCycles: 1")) / cycle() / f64::from(cycles));
         print(&format!("functions/synthetic/new-flow/{cycles}"), "ratio", values);
     }

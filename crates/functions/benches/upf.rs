@@ -1,16 +1,19 @@
-//! The user plane function on one core, with packets of users drawn at random.
+//! User plane function on one core, with packets of random users.
 //!
-//! `cargo bench -p tailwater-functions --bench upf [-- NAME]` runs the figures whose names contain NAME. One JSON line per figure on
-//! standard output: `functions/upf/WHAT/SIZE/SESSIONS`, where `SIZE` is the inner packet's frame, and `WHAT` is
+//! `cargo bench -p tailwater-nf --bench upf [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
+//! line per figure to standard output: `functions/upf/WHAT/SIZE/SESSIONS`, where `SIZE` is the inner packet's frame,
+//! and `WHAT` is
 //!
-//! - `down`: packets to users into their tunnels; `down-flow`: the same with `cache: flow`, a flow for each user;
-//! - `up`: out of them;
-//! - `down-rates`, `up-rates`: with a session rate and usage;
-//! - `forward`: a chain that only sets addresses, on the packets of `down`;
+//! - `down`: packets to users, put into their tunnels; `down-flow`: the same with `cache: flow`, a flow for each user;
+//! - `up`: packets from users, taken out of their tunnels;
+//! - `down-rates`, `up-rates`: with a session rate and usage counters;
+//! - `forward`: a chain that only sets addresses, on the packets of `down`.
 //!
-//! and `functions/upf/state/SESSIONS`, bytes a session; `functions/upf/new-session/SESSIONS`, nanoseconds to add one.
+//! Two more figures are `functions/upf/state/SESSIONS`, bytes per session, and `functions/upf/new-session/SESSIONS`,
+//! nanoseconds to add one.
 //!
-//! Packets are made by the copy that fills a batch, which counts in all. Ways take turns within a run; values are medians.
+//! The copy that fills a batch creates the packets, and counts in all figures. Variants alternate within a run; values
+//! are medians.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -27,22 +30,22 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 
 /// Packets per batch, as in the data plane.
 const BATCH: usize = 32;
-/// Buffers: more than the nearest caches hold, as a device has.
+/// Number of buffers: more than the L1 and L2 caches hold, as with a device.
 const BUFFERS: u32 = 2048;
-/// Measurements per figure, of which the median counts.
+/// Measurements per figure; the median counts.
 const RUNS: usize = 9;
-/// Time for a measurement.
+/// Duration of a measurement.
 const RUN: Duration = Duration::from_millis(50);
 
 const SESSIONS: [u32; 3] = [10_000, 100_000, 1_000_000];
-/// Frames with check sequence, as they stand in names; the third is seven of the first, four and one of others.
+/// Frame sizes in bytes, with check sequence, by name. `imix` mixes 64, 594 and 1518 bytes in the ratio 7:4:1.
 const SIZES: [(&str, &[usize]); 3] = [
     ("64B", &[64]),
     ("imix", &[64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 64, 594]),
     ("1024B", &[1024]),
 ];
 
-/// A way: its name, whether packets come by tunnels, more of the profile, and more of the function's configuration.
+/// Variant: its name, `true` if packets arrive in tunnels, additions to the profile and to the configuration.
 type Way = (&'static str, bool, &'static str, &'static str);
 
 const LIMITED: &str = ", sessionRates: {up: 9000Gbps, down: 9000Gbps}, usage: {volume: 1000000000000}";
@@ -69,7 +72,7 @@ fn session(number: u32) -> Session {
     }
 }
 
-/// Frames that only lack their user, and where his numbers go.
+/// Frames without their user, whose address and tunnel are filled in for each packet.
 struct Frames {
     frames: Vec<Vec<u8>>,
     up: bool,
@@ -103,7 +106,7 @@ impl Frames {
     }
 }
 
-/// A chain, and the packets that it is given.
+/// Chain and its packets.
 struct Rig {
     chain: Chain,
     pool: BufferPool,
@@ -141,7 +144,7 @@ impl Rig {
         }
     }
 
-    /// A batch, with the copies that fill it.
+    /// Runs a batch, including the copies that fill it.
     fn run(&mut self) {
         let Rig {
             frames,
@@ -180,7 +183,7 @@ impl Rig {
         self.batch.release(&mut self.pool);
     }
 
-    /// Nanoseconds a packet, over the time of a measurement.
+    /// Nanoseconds per packet, over the duration of a measurement.
     fn nanos(&mut self) -> f64 {
         let (start, mut batches) = (Instant::now(), 0);
         while start.elapsed() < RUN {
@@ -213,7 +216,7 @@ fn add(table: &UpfTable, sessions: u32) {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without the flag, only to see that it works.
+    // `cargo test --benches` runs this without the flag, only as a smoke test.
     let measured = arguments.iter().any(|argument| argument == "--bench");
     let runs = if measured { RUNS } else { 1 };
     let filter = arguments.iter().find(|argument| !argument.starts_with('-'));
@@ -249,7 +252,7 @@ fn main() {
                 rigs.push((name("forward"), rig));
             }
             let mut found = vec![Vec::new(); rigs.len()];
-            // The first turn is to warm up.
+            // The first round is a warm-up.
             for turn in 0..=runs {
                 for ((_, rig), values) in rigs.iter_mut().zip(&mut found) {
                     let nanos = rig.nanos();

@@ -1,4 +1,4 @@
-//! From a chain spec to chains that run: one instance for each worker.
+//! Builds runnable chains from a chain spec, one instance for each worker.
 
 mod by_itself;
 mod error;
@@ -50,9 +50,9 @@ use tailwater_chain::live::Live;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 
-/// What all workers' instances of a function share, ready to make one.
+/// State that all workers' instances of a function share, ready to create instances.
 enum Shared {
-    /// The rules, and whether decisions are kept with flows.
+    /// Rules, and `true` if decisions are cached with flows.
     Acl(Arc<AclTable>, bool),
     Nat(Arc<Live<NatTable>>, RssHasher),
     LoadBalancer(Arc<LoadBalancerTable>),
@@ -71,11 +71,11 @@ enum Shared {
     Ipsec(Arc<Live<IpsecTable>>),
     Firewall(Arc<FirewallTable>),
     Ids(Arc<IdsTable>),
-    /// The sessions, and what goes on beside.
+    /// Sessions, and the services that run in the background.
     Upf(Arc<UpfTable>, Services),
     Synthetic(Arc<Live<Work>>, Memory),
     WanOptimizer(Arc<WanTable>),
-    /// The rules, and whether decisions are kept with flows.
+    /// Rules, and `true` if decisions are cached with flows.
     Classifier(Arc<ClassifierTable>, bool),
     Library(LibraryFunction),
     Own(OwnFunction),
@@ -232,7 +232,7 @@ impl Shared {
                 Shared::Classifier(Arc::new(table), config.cached)
             }
             FunctionConfig::Synthetic(config) => {
-                // Each instance makes its own, which cannot be refused any more.
+                // Each instance allocates its own working set; the check here means that it cannot fail later.
                 WorkingSet::new(&config.memory).map_err(|source| BuildError::WorkingSet {
                     function: name.to_owned(),
                     source,
@@ -265,7 +265,7 @@ impl Shared {
         Ok(Shared::Library(loaded))
     }
 
-    /// Waits until all that instances, which have finished, wrote is in its files and told to collectors.
+    /// Waits until the output of all instances, which have finished, is in its files and sent to collectors.
     fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
         let one = |exported: Option<Exported>| exported.into_iter().collect();
         match self {
@@ -337,7 +337,7 @@ fn mirror_rules(config: &MirrorConfig) -> Result<MirrorRules, crate::bpf_filter:
     MirrorRules::new(config.program.as_deref(), config.sampling, config.snap)
 }
 
-/// The rules of a classifier, with the places of their targets among its [names](ClassifierConfig::names).
+/// Rules of a classifier, with their targets as indices into its [names](ClassifierConfig::names).
 fn classifier_rules(config: &ClassifierConfig) -> Result<ClassifierRules, ClassifierError> {
     let names = config.names();
     let place = |target| names.iter().position(|(_, known)| *known == target);
@@ -346,8 +346,9 @@ fn classifier_rules(config: &ClassifierConfig) -> Result<ClassifierRules, Classi
     ClassifierRules::new(&config.rules, targets, place(config.default), config.both)
 }
 
-/// That no function with state of flows is behind one that mixes them. Of each function: its name, whether it mixes them,
-/// and whether it has state. `follow`: whether packets of one come to another behind it.
+/// Checks that no function with flow state follows one that mixes flows. `functions` yields each function's name,
+/// whether it mixes flows, and whether it has state. `follow` returns `true` if packets can pass the first function and
+/// then the second.
 fn check_mixed_flows<'f>(
     functions: impl Iterator<Item = (&'f str, [bool; 2])>,
     follow: impl Fn(usize, usize) -> bool,
@@ -369,7 +370,7 @@ fn check_mixed_flows<'f>(
     Ok(())
 }
 
-/// That where packets of a flow go is kept with the flow where some functions with state see them and others do not.
+/// Checks that a classifier caches its decision with the flow if only some functions with state see its packets.
 fn check_kept_ways(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFunction>)]) -> Result<(), BuildError> {
     let routes = routes(&spec.branches, &places(&spec.functions));
     for (classifier, _) in functions.iter().filter(|(_, function)| function.state_bytes() == 0) {
@@ -389,30 +390,30 @@ fn check_kept_ways(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFuncti
     Ok(())
 }
 
-/// The time since 1970, as far as the clock is right.
+/// Wall-clock time since 1970.
 fn now_of_the_world() -> Nanos {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     Nanos(since.map_or(0, |since| since.as_nanos() as u64))
 }
 
-/// Every address of a prefix: a NAT may use the first and the last, too.
+/// Iterates over every address of a prefix; a NAT may use the first and the last as well.
 fn addresses(prefix: &ipnet::Ipv4Net) -> impl Iterator<Item = std::net::Ipv4Addr> + use<> {
     let (first, last) = (prefix.network().to_bits(), prefix.broadcast().to_bits());
     (first..=last).map(std::net::Ipv4Addr::from_bits)
 }
 
-/// A chain that workers can be given instances of.
+/// Factory of a chain's instances for workers.
 pub struct ChainBuilder {
     functions: Vec<(String, Arc<Shared>)>,
     input: InputPolicy,
     cuts: Cuts,
-    /// What it was made from.
+    /// Spec that the chain was built from.
     read: ChainSpec,
-    /// With flow state that is kept outside: when the run's clock began, on the clock of the world.
+    /// Wall-clock time at which the run's clock started, if flow state is kept in Redis.
     origin: Option<Nanos>,
-    /// Whose state that is, and the bytes of a row.
+    /// Functions whose state is kept in Redis, and the size of a row in bytes.
     kept: Option<(Vec<KeptFunction>, usize)>,
-    /// The flow table's first view, and the partitions nobody holds yet.
+    /// First view of the flow table, and the partitions not assigned yet.
     flows: Option<(FlowTable, Vec<Partition>)>,
 }
 
@@ -420,20 +421,20 @@ pub struct ChainBuilder {
 type Named = Vec<(String, Box<dyn NetworkFunction>)>;
 
 impl ChainBuilder {
-    /// Prepares what all instances share. `rss` is the hash of the port the chain will run on;
-    /// `seed` keys the flow table's hash.
+    /// Prepares the state that all instances share. `rss` is the hash of the port that feeds the chain; `seed` keys the
+    /// flow table's hash.
     ///
     /// # Errors
-    /// If an access list or the flow table is too large, or functions do not go together.
+    /// If an access list or the flow table is too large, or if functions cannot be combined.
     pub fn new(spec: &ChainSpec, rss: &RssHasher, seed: u64) -> Result<ChainBuilder, BuildError> {
         ChainBuilder::with_cuts(spec, rss, seed, Cuts::NONE)
     }
 
-    /// As [`new`](ChainBuilder::new), for a chain that may be cut so, where a flow is too much for one
-    /// core. Each cut may cost each flow a cache line.
+    /// Same as [`new`](ChainBuilder::new), for a chain that may be cut at these functions when a flow exceeds one core.
+    /// Each cut may cost each flow a cache line.
     ///
     /// # Errors
-    /// As [`new`](ChainBuilder::new).
+    /// Same as [`new`](ChainBuilder::new).
     pub fn with_cuts(spec: &ChainSpec, rss: &RssHasher, seed: u64, cuts: Cuts) -> Result<ChainBuilder, BuildError> {
         ChainBuilder::make((spec, Vec::new()), rss, seed, cuts)
     }
@@ -481,11 +482,11 @@ impl ChainBuilder {
         Ok(builder)
     }
 
-    /// As [`new`](ChainBuilder::new), for a chain of which these functions are made elsewhere, and given with each
-    /// [instance](ChainBuilder::instance_of), which are like them.
+    /// Same as [`new`](ChainBuilder::new), for a chain in which the functions of `others` are created elsewhere. Their
+    /// instances are passed with each chain [instance](ChainBuilder::instance_of); the ones here are prototypes.
     ///
     /// # Errors
-    /// As [`new`](ChainBuilder::new).
+    /// Same as [`new`](ChainBuilder::new).
     pub fn with_others(
         spec: &ChainSpec,
         rss: &RssHasher,
@@ -495,7 +496,7 @@ impl ChainBuilder {
         ChainBuilder::make((spec, others), rss, seed, Cuts::NONE)
     }
 
-    /// Makes the flow table that these functions need, if they need one.
+    /// Creates the flow table if these functions need one.
     fn make_flows_of(
         &mut self,
         spec: &ChainSpec,
@@ -511,7 +512,7 @@ impl ChainBuilder {
         self.make_flows(spec, state_bytes, seed)
     }
 
-    /// Makes the flow table, if the chain needs one.
+    /// Creates the flow table if the chain needs one.
     fn make_flows(&mut self, spec: &ChainSpec, state_bytes: usize, seed: u64) -> Result<(), BuildError> {
         if state_bytes > 0 || spec.flows.always {
             let config = FlowTableConfig {
@@ -530,7 +531,7 @@ impl ChainBuilder {
         Ok(())
     }
 
-    /// An instance of each function, in the chain's order; of those made elsewhere these.
+    /// Creates an instance of each function, in the chain's order, with `others` in place of those made elsewhere.
     fn instances(&self, others: Named) -> Named {
         let own = self.functions.iter();
         let own = own.map(|(name, shared)| (name.clone(), shared.instance()));
@@ -540,7 +541,7 @@ impl ChainBuilder {
         all
     }
 
-    /// The table of the load balancer of that name, to change its backends while workers run.
+    /// Table of the named load balancer, to change its backends while workers run.
     pub fn load_balancer(&self, name: &str) -> Option<Arc<LoadBalancerTable>> {
         self.functions.iter().find_map(|(function, shared)| match &**shared {
             Shared::LoadBalancer(table) if function == name => Some(Arc::clone(table)),
@@ -548,7 +549,7 @@ impl ChainBuilder {
         })
     }
 
-    /// What the accounting function of that name shares: its totals.
+    /// Totals of the named accounting function, shared by its instances.
     pub fn accounting(&self, name: &str) -> Option<Arc<AccountingTable>> {
         self.functions.iter().find_map(|(function, shared)| match &**shared {
             Shared::Accounting(table) if function == name => Some(Arc::clone(table)),
@@ -556,7 +557,7 @@ impl ChainBuilder {
         })
     }
 
-    /// The table of the classifier of that name, to change its rules while workers run.
+    /// Table of the named classifier, to change its rules while workers run.
     pub fn classifier(&self, name: &str) -> Option<Arc<ClassifierTable>> {
         self.functions.iter().find_map(|(function, shared)| match &**shared {
             Shared::Classifier(table, _) if function == name => Some(Arc::clone(table)),
@@ -564,7 +565,7 @@ impl ChainBuilder {
         })
     }
 
-    /// The table of the firewall of that name, to change its rules while workers run.
+    /// Table of the named firewall, to change its rules while workers run.
     pub fn firewall(&self, name: &str) -> Option<Arc<FirewallTable>> {
         self.functions.iter().find_map(|(function, shared)| match &**shared {
             Shared::Firewall(table) if function == name => Some(Arc::clone(table)),
@@ -572,7 +573,7 @@ impl ChainBuilder {
         })
     }
 
-    /// What the detection function of that name shares: its rules, to change them while workers run.
+    /// Table of the named IDS, to change its rules while workers run.
     pub fn ids(&self, name: &str) -> Option<Arc<IdsTable>> {
         self.functions.iter().find_map(|(function, shared)| match &**shared {
             Shared::Ids(table) if function == name => Some(Arc::clone(table)),
@@ -580,7 +581,7 @@ impl ChainBuilder {
         })
     }
 
-    /// The table of the user plane function of that name, to change its sessions while workers run.
+    /// Table of the named user plane function, to change its sessions while workers run.
     pub fn upf(&self, name: &str) -> Option<Arc<UpfTable>> {
         self.functions.iter().find_map(|(function, shared)| match &**shared {
             Shared::Upf(table, _) if function == name => Some(Arc::clone(table)),
@@ -588,55 +589,55 @@ impl ChainBuilder {
         })
     }
 
-    /// Waits until all flow records and alerts are in their files. Every [`instance`](Self::instance) must
-    /// have [finished](Chain::finish), or this waits for ever.
+    /// Waits until all flow records and alerts are in their files. Every [`instance`](Self::instance) must have
+    /// [finished](Chain::finish), or the call never returns.
     ///
     /// # Errors
-    /// The first file that is not complete.
+    /// If a file is incomplete: the error names the first one.
     pub fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
         let functions = self.functions.iter();
-        // All of them, also after an error: no thread stays behind.
+        // Finishes all of them even after an error, so that no thread remains.
         let finished: Vec<_> = functions.map(|(_, shared)| shared.finish_exports()).collect();
         let finished = finished.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(finished.into_iter().flatten().collect())
     }
 
-    /// Says when the run's clock began, on the clock of the world, should flow state be kept outside: before the first
+    /// Sets the wall-clock time at which the run's clock started, for flow state kept in Redis. Must precede the first
     /// [`instance`](Self::instance).
     pub fn set_origin(&mut self, origin: Nanos) {
         self.origin = self.origin.map(|_| origin);
     }
 
-    /// The functions whose state is kept outside, and the bytes of a row; `None` if none is.
+    /// Functions whose state is kept in Redis, and the size of a row in bytes; `None` if there are none.
     pub fn kept_functions(&self) -> Option<(Vec<KeptFunction>, usize)> {
         self.kept.clone()
     }
 
-    /// When the run's clock began, on the clock of the world, if flow state is kept outside.
+    /// Wall-clock time at which the run's clock started, if flow state is kept in Redis.
     pub fn origin(&self) -> Option<Nanos> {
         self.origin
     }
 
-    /// Whether the chain looks flows up.
+    /// Returns `true` if the chain looks flows up.
     pub fn has_flows(&self) -> bool {
         self.flows.is_some()
     }
 
-    /// Bytes of the flow table, all workers' together; 0 if there is none.
+    /// Size of the flow table in bytes, over all workers; 0 if there is none.
     pub fn flow_memory_bytes(&self) -> usize {
         self.flows.as_ref().map_or(0, |(table, _)| table.memory_bytes())
     }
 
-    /// An instance for the worker that owns the buckets for which `owns` says so. No bucket may be
-    /// given twice: the second worker would not get it.
+    /// Creates an instance for the worker that owns the buckets for which `owns` returns `true`. A bucket is assigned
+    /// at most once: a second worker does not receive it.
     pub fn instance(&mut self, owns: impl Fn(u16) -> bool) -> Chain {
         self.instance_of(Vec::new(), owns)
     }
 
-    /// As [`instance`](ChainBuilder::instance), with these functions, which were made elsewhere.
+    /// Same as [`instance`](ChainBuilder::instance), with these functions, which were created elsewhere.
     ///
     /// # Panics
-    /// If they have more state than those that the builder was [told of](ChainBuilder::with_others).
+    /// If they have more state than their prototypes [given to the builder](ChainBuilder::with_others).
     pub fn instance_of(
         &mut self,
         others: Vec<(String, Box<dyn NetworkFunction>)>,
@@ -656,23 +657,23 @@ impl ChainBuilder {
         self.branching(chain)
     }
 
-    /// The chain with the branches of the spec.
+    /// Adds the spec's branches to the chain.
     fn branching(&self, chain: Chain) -> Chain {
         let functions = self.read.functions.iter();
         let within: Vec<_> = functions.map(|function| function.branch).collect();
         chain.with_branches(&self.read.branches, &within)
     }
 
-    /// An instance for a core that is handed packets which another instance has
-    /// [looked up](Chain::look_up).
+    /// Creates an instance for an auxiliary core, which receives packets that another instance has [looked
+    /// up](Chain::look_up).
     ///
     /// # Safety
-    /// While a packet is run in it from one of the [segments](Chain::segments) on, no other instance runs
-    /// a packet of the same flow through these segments, and what other instances did with the flow
-    /// there happened before. The flow is [active](Chain::activate) with the instance that looked it up.
+    /// While this instance runs a packet from one of the [segments](Chain::segments) on, no other instance runs a
+    /// packet of the same flow through these segments. Earlier accesses of other instances to the flow there happened
+    /// before. The flow is [active](Chain::activate) in the instance that looked it up.
     pub unsafe fn helper_instance(&self) -> Chain {
         let table = self.flows.as_ref();
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let table = table.map(|(table, _)| unsafe { table.of_handed_flows() });
         self.branching(Chain::with_cuts(
             self.instances(Vec::new()),

@@ -1,14 +1,14 @@
-//! Bounded, recycled chunks: how a worker hands records to a thread that writes them.
+//! Bounded, recycled chunks that carry records from a worker to a thread that writes them.
 //!
-//! Each [`ChunkSender`] owns a fixed number of chunks. It fills one at a time and hands it over when
-//! full; the [`ChunkReceiver`] gives it back emptied. Nothing is allocated after the start, and memory
-//! is bounded: when all chunks are with the receiver, the sender chooses between waiting and
-//! doing without. Who waits does so as long as the receiver gets on: its [`Pulse`] beats with each chunk.
+//! Each [`ChunkSender`] owns a fixed number of chunks. It fills one at a time and sends it when full; the
+//! [`ChunkReceiver`] returns it empty. Nothing is allocated after the start, and memory is bounded. When the receiver
+//! has all chunks, the sender either waits or skips the records. It waits only as long as the receiver makes progress:
+//! the receiver's [`Pulse`] beats with each chunk.
 
 use crate::out_file::Pulse;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// The shape of chunks, and the way to the receiver; makes senders.
+/// Factory of senders: size of the chunks, and the channel to the receiver.
 #[derive(Debug)]
 pub struct Chunks<T> {
     items: usize,
@@ -17,7 +17,7 @@ pub struct Chunks<T> {
     pulse: Pulse,
 }
 
-/// A full chunk, and the way back for it.
+/// Full chunk, with the channel that returns it.
 #[derive(Debug)]
 struct Chunk<T> {
     items: Vec<T>,
@@ -26,10 +26,10 @@ struct Chunk<T> {
 }
 
 impl<T: Copy> Chunks<T> {
-    /// For up to `senders` senders of `count` chunks (at least 2) with room for `items` each.
+    /// Creates the channel for up to `senders` senders, each with `count` chunks (at least 2) of `items` items.
     pub fn new(senders: usize, count: usize, items: usize) -> (Chunks<T>, ChunkReceiver<T>) {
         let count = count.max(2);
-        // Room for all chunks of all senders: handing over never waits.
+        // Room for all chunks of all senders: sending never blocks.
         let (full, filled) = sync_channel(senders * count);
         let pulse = Pulse::default();
         let receiver = ChunkReceiver {
@@ -45,12 +45,12 @@ impl<T: Copy> Chunks<T> {
         (chunks, receiver)
     }
 
-    /// Whether the receiver gets on.
+    /// Progress indicator of the receiver.
     pub fn pulse(&self) -> &Pulse {
         &self.pulse
     }
 
-    /// A sender; `source` tells the receiver whose chunks are its.
+    /// Creates a sender. `source` identifies its chunks to the receiver.
     pub fn sender(&self, source: usize) -> ChunkSender<T> {
         let (back, empty) = sync_channel(self.count);
         for _ in 1..self.count {
@@ -68,7 +68,7 @@ impl<T: Copy> Chunks<T> {
     }
 }
 
-/// A worker's end. Dropping it hands over what it holds.
+/// Worker's end. Dropping it sends the items it holds.
 #[derive(Debug)]
 pub struct ChunkSender<T> {
     chunk: Vec<T>,
@@ -81,9 +81,8 @@ pub struct ChunkSender<T> {
 }
 
 impl<T: Copy> ChunkSender<T> {
-    /// Makes room for `items` more (at most a chunk's). Waits while the receiver has all chunks; `false`, for good, if
-    /// it
-    /// [hangs](Pulse::wait). Without a receiver, what was in the chunk is lost.
+    /// Makes room for `items` more items (at most a chunk's). Waits while the receiver has all chunks, and returns
+    /// `false` from then on if it [hangs](Pulse::wait). Without a receiver, the items in the chunk are lost.
     #[inline]
     #[must_use]
     pub fn wait_for_room(&mut self, items: usize) -> bool {
@@ -107,7 +106,7 @@ impl<T: Copy> ChunkSender<T> {
         came
     }
 
-    /// Makes room for `items` more, or says that there is none because the receiver has all chunks.
+    /// Makes room for `items` more items. Returns `false` if the receiver has all chunks.
     #[inline]
     #[must_use]
     pub fn has_room(&mut self, items: usize) -> bool {
@@ -126,7 +125,7 @@ impl<T: Copy> ChunkSender<T> {
     /// Adds items for which room was made.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is too little room.
     #[inline]
     pub fn extend(&mut self, items: &[T]) {
         assert!(self.chunk.len() + items.len() <= self.items, "no room");
@@ -141,7 +140,7 @@ impl<T: Copy> ChunkSender<T> {
             source: self.source,
             back: self.back.clone(),
         };
-        // Without a receiver (its thread has panicked) nobody waits for the items.
+        // Without a receiver (its thread has panicked), the items are lost.
         if let Err(unsent) = self.full.send(chunk) {
             let mut items = unsent.0.items;
             items.clear();
@@ -160,7 +159,7 @@ impl<T> Drop for ChunkSender<T> {
     }
 }
 
-/// The writing thread's end.
+/// Writing thread's end.
 #[derive(Debug)]
 pub struct ChunkReceiver<T> {
     filled: Receiver<Chunk<T>>,
@@ -168,7 +167,7 @@ pub struct ChunkReceiver<T> {
 }
 
 impl<T> ChunkReceiver<T> {
-    /// Runs `each` on the source and items of every chunk until [`Chunks`] and all senders are gone.
+    /// Runs `each` on the source and items of every chunk until [`Chunks`] and all senders are dropped.
     pub fn for_each(self, mut each: impl FnMut(usize, &[T])) {
         while let Ok(Chunk {
             mut items,
@@ -244,7 +243,7 @@ mod tests {
         }
         assert!(!sender.wait_for_room(1));
         assert!(chunks.pulse().is_given_up());
-        // Also when it takes something after all: the rest would have a gap in it.
+        // `false` even if it accepts a chunk later: the remaining data would have a gap.
         drop(chunks);
         let mut received = Vec::new();
         drop(sender);

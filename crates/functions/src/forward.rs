@@ -1,4 +1,4 @@
-//! `Forward`: sends every packet on, with other MAC addresses if it is told so.
+//! `Forward`: sends every packet on, optionally with other MAC addresses.
 
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};

@@ -1,14 +1,13 @@
-//! `Nat`: source address and port translation, TCP and UDP over IPv4.
+//! `Nat`: source address and port translation of TCP and UDP over IPv4.
 //!
-//! An internal host's connection gets an external address (always the same for a host, RFC 4787
-//! REQ-2) and port. The port is chosen so that the return traffic's RSS hash falls in the bucket
-//! that owns the connection: the hash is linear over XOR, so a table made at the start tells for
-//! each wanted change of bucket which ports bring it about. Both directions are then flows of one
-//! bucket, opened together and ended together, and each finds its translation with the chain's one
-//! look-up: there is no other table, and nothing is shared between cores.
+//! An internal host's connection gets an external address (always the same for a host, RFC 4787 REQ-2) and port. The
+//! port is chosen so that the return traffic's RSS hash falls into the bucket that owns the connection. The hash is
+//! linear over XOR, so a table built at the start lists the ports that cause each change of bucket. Both directions are
+//! flows of one bucket, opened and ended together. Each finds its translation with the chain's one look-up: there is no
+//! second table, and cores share nothing.
 //!
-//! Since a return tuple includes the remote address and port, an external port serves many
-//! connections at once, to different remotes (address and port dependent mapping, RFC 4787 §4.1).
+//! A return tuple includes the remote address and port. An external port therefore serves many connections to different
+//! remote ends at once (address and port dependent mapping, RFC 4787 §4.1).
 
 use crate::rewrite::{DESTINATION, PASS, SOURCE, Translation};
 use bytemuck::Zeroable;
@@ -25,12 +24,12 @@ use tailwater_net::parse::{Fragment, Network};
 use tailwater_net::toeplitz::{BUCKETS, End, RssHasher, bucket_of};
 use tailwater_net::{FlowKey, protocol};
 
-/// What a NAT translates, and to what; shared by all workers.
+/// Translation rules and tables, shared by all workers.
 #[derive(Debug)]
 pub struct NatTable {
     /// External addresses.
     external: Vec<Ipv4Addr>,
-    /// The same, sorted, to recognise return traffic.
+    /// External addresses in sorted order, to recognise return traffic.
     external_sorted: Vec<Ipv4Addr>,
     internal: Vec<Ipv4Net>,
     ports: PortClasses,
@@ -39,24 +38,24 @@ pub struct NatTable {
     drop_inbound: bool,
 }
 
-/// What a [`NatTable`] is made of.
+/// Rules from which a [`NatTable`] is built.
 #[derive(Clone, Debug)]
 pub struct NatRules {
     /// External addresses; at least one.
     pub external: Vec<Ipv4Addr>,
-    /// Sources that are translated.
+    /// Source prefixes to translate.
     pub internal: Vec<Ipv4Net>,
     /// External ports.
     pub ports: RangeInclusive<u16>,
-    /// Whether packets of internal hosts that cannot be translated (neither TCP nor UDP, or
-    /// fragments) are dropped rather than passed unchanged.
+    /// Drops packets of internal hosts that cannot be translated (neither TCP nor UDP, or fragments). Otherwise they
+    /// pass unchanged.
     pub drop_others: bool,
-    /// Whether packets to an external address without a binding are dropped rather than passed.
+    /// Drops packets to an external address without a binding. Otherwise they pass.
     pub drop_inbound: bool,
 }
 
 impl NatTable {
-    /// Tables for these rules under the RSS hash of the port.
+    /// Builds the tables for these rules under the RSS hash of the port.
     pub fn new(rules: NatRules, rss: RssHasher) -> NatTable {
         let mut external_sorted = rules.external.clone();
         external_sorted.sort_unstable();
@@ -79,26 +78,26 @@ impl NatTable {
         self.internal.iter().any(|prefix| prefix.contains(&address))
     }
 
-    /// The external address of an internal host.
+    /// External address of an internal host.
     fn address_of(&self, host: Ipv4Addr) -> Ipv4Addr {
         let spread = FlowKey::v4(host, Ipv4Addr::UNSPECIFIED, 0, 0, 0).hash(0);
         self.external[scaled(spread, self.external.len())]
     }
 }
 
-/// A number below `count`, which is not 0, for each hash, evenly: its share of the range, which takes a
-/// multiplication where a remainder takes a division.
+/// Maps a hash uniformly to a number below `count`, which is not 0. It takes the hash's share of the range: a
+/// multiplication instead of the division of a remainder.
 #[inline]
 fn scaled(hash: u64, count: usize) -> usize {
     ((u128::from(hash) * count as u128) >> 64) as usize
 }
 
-/// External ports by what they do to a return packet's bucket.
+/// External ports grouped by their contribution to a return packet's bucket.
 #[derive(Debug)]
 struct PortClasses {
-    /// Ports, class by class.
+    /// Ports, sorted by class.
     ports: Vec<u16>,
-    /// Where each class starts in `ports`; one more for the end.
+    /// Start of each class in `ports`, and a last element for the end.
     starts: Vec<u32>,
 }
 
@@ -113,23 +112,23 @@ impl PortClasses {
         PortClasses { ports, starts }
     }
 
-    /// The ports whose contribution to the bucket is `class`.
+    /// Ports whose contribution to the bucket is `class`.
     fn of(&self, class: u16) -> &[u16] {
         let class = usize::from(class);
         &self.ports[self.starts[class] as usize..self.starts[class + 1] as usize]
     }
 }
 
-/// The external ports that a connection can have.
+/// Candidate external ports of a connection.
 struct Ports<'a> {
     table: &'a NatTable,
     key: FlowKey,
     remote: Ipv4Addr,
     address: Ipv4Addr,
-    /// The return packet's hash but for the port that is to be found.
+    /// Hash of the return packet, except for the port that is to be found.
     base: u32,
     ports: &'a [u16],
-    /// With which of them to begin.
+    /// Index of the port to start with.
     first: usize,
 }
 
@@ -153,7 +152,7 @@ impl<'a> Ports<'a> {
         }
     }
 
-    /// The return direction's key and hash with this port.
+    /// Key and hash of the return direction with this port.
     #[inline]
     fn back(&self, port: u16) -> (FlowKey, u32) {
         let rss = &self.table.rss;
@@ -163,7 +162,7 @@ impl<'a> Ports<'a> {
         (back, self.base ^ part)
     }
 
-    /// Where in the ports the wishes of a turn begin, and how many they are.
+    /// Index of the first candidate port of a turn, and the number of candidates.
     fn turn(&self, turn: u8) -> (usize, usize) {
         let skipped = usize::from(turn) * MAX_WISHES;
         let count = self.ports.len().min(MAX_WISHES);
@@ -184,11 +183,11 @@ const PORTS_EXHAUSTED: u8 = 0;
 const NO_BINDING: u8 = 1;
 /// A packet of an internal host that is neither TCP nor UDP over IPv4, or a fragment.
 const NOT_TRANSLATABLE: u8 = 2;
-/// The flow table has no place for the return direction.
+/// The flow table has no slot for the return direction.
 const NO_PLACE: u8 = 3;
 
 impl Nat {
-    /// A worker's instance.
+    /// Creates an instance for a worker.
     pub fn new(table: Arc<Live<NatTable>>) -> Nat {
         Nat {
             held: table.current(),
@@ -200,10 +199,10 @@ impl Nat {
     fn bind(&self, key: &FlowKey, ends: (Ipv4Addr, Ipv4Addr), flow: &mut NewFlow<'_>) -> Verdict {
         let inside = (ends.0, key.source_port());
         let found = Ports::new(&self.held.value, key, ends, flow.bucket());
-        // Start anywhere: the first try nearly always finds a free port.
+        // The start is arbitrary: the first try nearly always finds a free port.
         let (mut from, mut most) = (found.first, found.ports.len());
         if let Some(turn) = flow.turn() {
-            // What other instances have bound was asked about these ports only.
+            // Redis was queried for the bindings of other instances on these ports only.
             (from, most) = found.turn(turn);
         }
         let (before, behind) = found.ports.split_at(from);
@@ -216,8 +215,8 @@ impl Nat {
                 Ok(translation) => {
                     let outside = (found.address, port);
                     Translation::new(DESTINATION, outside, inside).write(translation);
-                    // Now the connection is there. Should this process be killed before, its next packet finds the
-                    // companion again, by the same port.
+                    // The return direction exists now. If this process is killed before the next write, the
+                    // connection's next packet finds this companion again, by the same port.
                     write_in_order();
                     Translation::new(SOURCE, inside, outside).write(flow.state());
                     return Verdict::Forward;
@@ -230,7 +229,7 @@ impl Nat {
         Verdict::Drop(PORTS_EXHAUSTED)
     }
 
-    /// The host and the remote end of a connection that is translated.
+    /// Internal host and remote end, if the packet's connection is to be translated.
     fn translated_ends(&self, packet: &Packet) -> Option<(Ipv4Addr, Ipv4Addr)> {
         let key = &packet.headers.key;
         let (IpAddr::V4(host), IpAddr::V4(remote)) = (key.source(), key.destination()) else {
@@ -243,7 +242,7 @@ impl Nat {
         translated.then_some((host, remote))
     }
 
-    /// The flow needs no translation.
+    /// Passes a flow that needs no translation.
     fn pass(flow: &mut NewFlow<'_>) -> Verdict {
         *flow.state() = Translation::zeroed();
         Verdict::Forward
@@ -278,7 +277,7 @@ impl NetworkFunction for Nat {
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         self.table.refresh(&mut self.held);
         if flow.state::<Translation>().mode != PASS {
-            // A connection that is shown again stays as it was opened.
+            // A connection seen again keeps its translation.
             return Verdict::Forward;
         }
         let table = &self.held.value;
@@ -288,7 +287,7 @@ impl NetworkFunction for Nat {
         };
         let translatable =
             matches!(key.protocol(), protocol::TCP | protocol::UDP) && packet.headers.fragment == Fragment::Whole;
-        // A flow that is refused is not remembered: its next packet is looked at again.
+        // A refused flow is not stored: its next packet is checked again.
         match (table.is_external(destination), table.is_internal(source)) {
             (true, _) if table.drop_inbound => Verdict::Drop(NO_BINDING),
             (false, true) if translatable => self.bind(key, (source, destination), flow),
@@ -301,7 +300,7 @@ impl NetworkFunction for Nat {
         Some(1)
     }
 
-    /// A binding that another instance made is kept, whichever direction comes first, as long as this one could have
+    /// Resumes a binding that another instance made, from either direction's first packet, if this instance could have
     /// made it.
     fn resume(&mut self, packet: &Packet, flow: &mut NewFlow<'_>) -> bool {
         let (table, key) = (&self.held.value, &packet.headers.key);
@@ -350,7 +349,7 @@ impl NetworkFunction for Nat {
         let found = Ports::new(&self.held.value, &packet.headers.key, ends, bucket);
         let turns = found.ports.len().div_ceil(MAX_WISHES).min(255) as u8;
         let key_of = |from: usize, number| found.back(found.ports[(from + number) % found.ports.len()]).0;
-        // The first turn in which a port is free here; should none be, it does not matter which.
+        // First turn with a port that is free locally. If there is none, any turn will do.
         let is_free = |turn: &u8| {
             let (from, count) = found.turn(*turn);
             (0..count).any(|number| wish.is_free(&key_of(from, number), bucket))

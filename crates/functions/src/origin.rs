@@ -1,15 +1,15 @@
-//! When a run began, on the clock of the world: for threads that tell times of packets.
+//! Wall-clock time of a run's start, for threads that report times of packets.
 
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_net::Nanos;
 
-/// When a run began, once a worker has said so. Times of packets count from there.
+/// Wall-clock time of the run's start, set by the first worker. Packet times count from there.
 #[derive(Debug, Default)]
 pub(crate) struct Origin(OnceLock<Nanos>);
 
 impl Origin {
-    /// Says what time it is, since the run's start: what is told first counts.
+    /// Sets the origin from the current time since the run's start. Only the first call has an effect.
     #[inline]
     pub(crate) fn set_by(&self, now: Nanos) {
         if self.0.get().is_none() {
@@ -19,7 +19,7 @@ impl Origin {
         }
     }
 
-    /// The time since 1970; 0 if nobody has said.
+    /// Wall-clock time of the run's start since 1970; 0 if it has not been set.
     pub(crate) fn get(&self) -> Nanos {
         self.0.get().copied().unwrap_or_default()
     }

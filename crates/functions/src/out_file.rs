@@ -1,5 +1,5 @@
-//! Files that threads write what workers hand them to, and which may hang: a pipe that nobody reads, a disk or a server
-//! that does not answer. A run's end waits for them within a bound.
+//! Output files that background threads write for workers. A file can hang: a pipe without a reader, or a disk or
+//! server that does not respond. The end of a run waits for it for a bounded time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long a file that is waited for may take nothing before it is given up, and a pipe may have no reader.
+/// Maximum time a file may accept nothing before it is given up, and a pipe may have no reader.
 pub const GRACE: Duration = Duration::from_secs(5);
-/// How often it is looked.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Whether a thread gets on with its work; copies share it. Who waits for the thread gives it up, for all, when it has
-/// not for [`GRACE`].
+/// Progress indicator of a thread; clones share it. After [`GRACE`] without progress, a waiting caller marks the thread
+/// as given up for all callers.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<Beats>);
 
@@ -27,17 +27,17 @@ struct Beats {
 }
 
 impl Pulse {
-    /// The thread has done something.
+    /// Records progress of the thread.
     pub fn beat(&self) {
         self.0.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether somebody has waited in vain.
+    /// Returns `true` if a caller has given the thread up.
     pub fn is_given_up(&self) -> bool {
         self.0.given_up.load(Ordering::Relaxed)
     }
 
-    /// Waits until this is so; `false` if the thread hangs before, or has been given up.
+    /// Waits until `is_done` returns `true`. Returns `false` if the thread hangs first or has been given up.
     #[must_use]
     pub fn wait(&self, mut is_done: impl FnMut() -> bool) -> bool {
         let beats = || self.0.count.load(Ordering::Relaxed);
@@ -56,14 +56,14 @@ impl Pulse {
         true
     }
 
-    /// Waits until the thread ends, and says what it came to. One that hangs ends when its file lets it, or with the
-    /// program.
+    /// Waits until the thread ends, and returns its result. A thread that hangs ends when its file unblocks, or with
+    /// the program.
     ///
     /// # Errors
-    /// It hangs.
+    /// If the thread hangs.
     ///
     /// # Panics
-    /// If the thread did.
+    /// If the thread panicked.
     pub fn join<T>(&self, thread: JoinHandle<T>) -> io::Result<T> {
         if !self.wait(|| thread.is_finished()) {
             let message = format!("it took nothing for {} seconds", GRACE.as_secs());
@@ -74,7 +74,7 @@ impl Pulse {
     }
 }
 
-/// A file that is written anew, by a thread whose [`Pulse`] beats whenever it takes something.
+/// File that a thread writes from its beginning; its [`Pulse`] beats with every accepted write.
 #[derive(Debug)]
 pub struct OutFile {
     file: File,
@@ -85,7 +85,7 @@ impl OutFile {
     /// Creates the file, as [`create`] does.
     ///
     /// # Errors
-    /// As [`create`].
+    /// Same as [`create`].
     pub fn create(path: &Path, pulse: &Pulse) -> io::Result<OutFile> {
         let pulse = pulse.clone();
         create(path).map(|file| OutFile { file, pulse })
@@ -104,10 +104,10 @@ impl Write for OutFile {
     }
 }
 
-/// Creates a file, or writes it anew. A named pipe is opened once somebody reads it.
+/// Creates or truncates a file. A named pipe is opened as soon as it has a reader.
 ///
 /// # Errors
-/// It cannot be created; nobody reads the pipe for [`GRACE`].
+/// If the file cannot be created, or if the pipe has no reader for [`GRACE`].
 pub fn create(path: &Path) -> io::Result<File> {
     let is_pipe = || path.metadata().is_ok_and(|file| file.file_type().is_fifo());
     if !is_pipe() {
@@ -117,7 +117,7 @@ pub fn create(path: &Path) -> io::Result<File> {
     loop {
         let mut options = OpenOptions::new();
         match options.write(true).custom_flags(libc::O_NONBLOCK).open(path) {
-            // Opened again so that writing waits, which now waits for no reader.
+            // Opened a second time, now in blocking mode: the reader exists, so the open does not block.
             Ok(_there) => return File::create(path),
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
                 if since.elapsed() >= GRACE {
@@ -139,7 +139,7 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::sync::mpsc::channel;
 
-    /// A named pipe, which goes when it is dropped.
+    /// Named pipe, removed on drop.
     struct Pipe(PathBuf);
 
     impl Pipe {
@@ -168,13 +168,13 @@ mod tests {
         let bytes = std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut bytes = Vec::new();
-                // Waits for the writer in its turn.
+                // Blocks until the writer opens the pipe.
                 File::open(&pipe.0).unwrap().read_to_end(&mut bytes).unwrap();
                 bytes
             });
             let pulse = Pulse::default();
             let mut file = OutFile::create(&pipe.0, &pulse).unwrap();
-            // More than a pipe holds: it is waited for, and not refused.
+            // More than a pipe holds: the write blocks and does not fail.
             file.write_all(&[7; 200_000]).unwrap();
             drop(file);
             reader.join().unwrap()
@@ -189,9 +189,9 @@ mod tests {
         let error = pulse.join(thread).unwrap_err();
         assert_eq!(error.to_string(), "it took nothing for 5 seconds");
         assert!(pulse.is_given_up());
-        // Nobody waits for it a second time.
+        // A second wait returns at once.
         assert!(!pulse.clone().wait(|| false));
-        // What is done is done all the same.
+        // Completed work still counts.
         assert!(pulse.wait(|| true));
         drop(go_on);
 

@@ -1,18 +1,18 @@
-//! Files that are read again while a chain runs.
+//! Reload of files while a chain runs.
 //!
-//! What can be [replaced](tailwater_chain::live::Live) under the workers is said in files; whoever runs the chain watches these, on
-//! a thread off the data path, and has them read again.
+//! Configuration that can be [replaced](crate::live::Live) while workers run comes from files. The program that runs
+//! the chain watches these on a thread off the data path, and reloads them.
 
 use std::path::PathBuf;
 
-/// What files say, and can say anew.
+/// Configuration that can be reloaded from its files.
 pub trait Reload: Send + Sync {
-    /// The files. They may be others after they were read again.
+    /// Returns the files, which a reload can change.
     fn files(&self) -> Vec<PathBuf>;
 
-    /// Reads them again and puts what is new in force. Returns that, in lines for a user; none if nothing is.
+    /// Reloads the files and applies the changes. Returns the changes as lines for a user; empty if nothing changed.
     ///
     /// # Errors
-    /// Everything that is wrong, a line each. What was in force stays, all of it.
+    /// If a file is invalid: one line for each problem. The current configuration then stays in force as a whole.
     fn reload(&self) -> Result<Vec<String>, Vec<String>>;
 }

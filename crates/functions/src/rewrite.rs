@@ -1,5 +1,5 @@
-//! New addresses and ports in a packet, its checksums updated from the difference (RFC 1624).
-//! What `Nat` and `LoadBalancer` share.
+//! Rewriting of addresses and ports in a packet, with incremental checksum updates (RFC 1624). Shared by `Nat` and
+//! `LoadBalancer`.
 
 use bytemuck::{Pod, Zeroable};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,18 +15,18 @@ pub(crate) const SOURCE: u16 = 1;
 /// Address and port replace the destination's.
 pub(crate) const DESTINATION: u16 = 2;
 
-/// A new address and port for one end of TCP or UDP packets over IPv4, fit to be kept in a flow's
-/// state. Zero is [`PASS`].
+/// New address and port for one end of TCP or UDP packets over IPv4, in a form that fits a flow's state. Zero is
+/// [`PASS`].
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Translation {
-    /// The new address, host byte order.
+    /// New address, in host byte order.
     address: u32,
-    /// The new port.
+    /// New port.
     port: u16,
-    /// What the translation does to the IP header's checksum.
+    /// Change to the IP header's checksum.
     ip: u16,
-    /// What it does to the transport checksum.
+    /// Change to the transport checksum.
     transport: u16,
     /// [`PASS`], [`SOURCE`] or [`DESTINATION`].
     pub(crate) mode: u16,
@@ -46,20 +46,21 @@ impl Translation {
         }
     }
 
-    /// Writes it into a flow's state, the mode last: should the process be killed meanwhile, there is none yet.
+    /// Writes the translation into a flow's state, with the mode last: if the process is killed before that, the state
+    /// holds no translation yet.
     pub(crate) fn write(self, state: &mut Translation) {
         *state = Translation { mode: PASS, ..self };
         write_in_order();
         state.mode = self.mode;
     }
 
-    /// The new address and port.
+    /// New address and port.
     pub(crate) fn target(&self) -> (Ipv4Addr, u16) {
         (Ipv4Addr::from_bits(self.address), self.port)
     }
 
-    /// Rewrites a packet. `None`, with nothing changed, if the frame is not what its headers say,
-    /// which parsing rules out.
+    /// Rewrites a packet. Returns `None` and changes nothing if the frame does not match its headers, which parsing
+    /// rules out.
     #[inline]
     pub(crate) fn apply(&self, packet: &mut Packet, frame: &mut [u8]) -> Option<()> {
         let headers = &mut packet.headers;
@@ -78,7 +79,7 @@ impl Translation {
         Some(())
     }
 
-    /// The key after translation.
+    /// Key after translation.
     #[inline]
     fn translated(&self, key: &FlowKey) -> FlowKey {
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {
@@ -92,9 +93,9 @@ impl Translation {
     }
 }
 
-/// Gives a TCP or UDP packet over IPv6 another destination. `None`, with nothing changed, if it
-/// has extension headers: with a routing header the checksum is over another destination than the
-/// one that stands in front (RFC 8200 §8.1).
+/// Replaces the destination of a TCP or UDP packet over IPv6. Returns `None` and changes nothing if it has extension
+/// headers: with a routing header, the checksum covers a destination other than the one in the IPv6 header (RFC 8200
+/// §8.1).
 #[inline]
 pub(crate) fn redirect_v6(packet: &mut Packet, frame: &mut [u8], (address, port): (Ipv6Addr, u16)) -> Option<()> {
     const HEADER: u16 = 40;

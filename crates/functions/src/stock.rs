@@ -1,17 +1,17 @@
-//! Memory for streams that something is kept of: one region that all instances of a function share.
+//! Buffer pool for stream data: one region that all instances of a function share.
 //!
-//! One of the few modules with `unsafe` code. A buffer belongs to a flow, whose state names it by
-//! [`Lease`]; the flow is processed by one instance at a time, but not always by the same. Free
-//! buffers are a stack that instances take from, and give back to, many at a time.
+//! One of the few modules with `unsafe` code. A buffer belongs to a flow, whose state names it by [`Lease`]. One
+//! instance at a time processes the flow, but not always the same one. Free buffers form a stack, from which instances
+//! take, and to which they return, several at a time.
 //!
-//! # Who may touch a buffer's bytes
+//! # Access to a buffer's bytes
 //!
-//! Each buffer has a word that says whether it is free, taken, or *open*. Only the [`Window`] that made
-//! it open, by a compare-and-exchange from one of the other two, may touch the bytes, until it stores
-//! another value; the exchange acquires what that store released. So whatever the flows' states hold,
-//! and in whatever order instances run, no two of them are at the same bytes: it takes no trust in
-//! the flows' owners. These make sure of something else, that an exchange never fails because another
-//! instance is at work: it does only if the buffer was taken back from a silent stream.
+//! Each buffer has a word that marks it as free, taken, or *open*. Only the [`Window`] that opened it, by a
+//! compare-and-exchange from one of the other two, may access the bytes, until it stores another value. The exchange
+//! acquires what that store released. So no two instances access the same bytes, whatever the flows' states hold and in
+//! whatever order instances run: correctness does not depend on the flows' owners. The owners guarantee something else,
+//! that an exchange never fails because another instance is at work. It fails only if the buffer was reclaimed from a
+//! silent stream.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -21,66 +21,66 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tailwater_chain::region::{CACHE_LINE, Region, prefetch};
 use tailwater_net::Nanos;
 
-/// A buffer whose stream has been silent for this long is taken back when there is no free one.
+/// Time after which a stream counts as silent. Its buffer is reclaimed when there is no free one.
 pub(crate) const SILENT: Nanos = Nanos::from_secs(10);
-/// Buffers looked at for a silent stream each time that there is no free one.
+/// Number of buffers checked for a silent stream each time there is no free one.
 const SCAN: usize = 32;
-/// Bits of a place in a flow's state: buffers have the places from 1 on.
+/// Width in bits of a buffer index in a flow's state; indices start at 1.
 pub(crate) const PLACE_BITS: u32 = 20;
 /// No buffer.
 const NONE: u32 = 0;
 
-// The word: from the lowest bit the generation, two flags, and when the buffer was used.
+// Layout of the word, from the lowest bit: generation, two flags, time of last use.
 const GENERATION_BITS: u32 = 28;
 const GENERATION: u64 = (1 << GENERATION_BITS) - 1;
 const OPEN: u64 = 1 << GENERATION_BITS;
 const TAKEN: u64 = OPEN << 1;
 const TIME_SHIFT: u32 = GENERATION_BITS + 2;
 const TIME_BITS: u32 = u64::BITS - TIME_SHIFT;
-/// A nanosecond count shifted right by this is a tick of the word's time: a millisecond, about.
+/// Shift from nanoseconds to ticks of the word's time, about 1 ms each.
 const TICK_SHIFT: u32 = 20;
 
-/// A buffer's word, in front of its bytes.
+/// Size in bytes of a buffer's word, which precedes its bytes.
 const WORD: usize = size_of::<AtomicU64>();
 
-/// Bytes from one buffer to the next. An odd number of cache lines, so that the starts of all do not
-/// share a few sets of the cache.
+/// Distance in bytes from one buffer to the next. It is an odd number of cache lines, so that the buffers' first lines
+/// do not share a few sets of the cache.
 pub(crate) const fn stride(bytes: usize) -> usize {
     ((WORD + bytes).div_ceil(CACHE_LINE) | 1) * CACHE_LINE
 }
 
-/// A flow's right to a buffer, until that is given back or, the stream being silent, taken back.
+/// Flow's right to a buffer, until the buffer is returned or, if the stream is silent, reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
-    /// Which buffer, from 1 on.
+    /// Index of the buffer, starting at 1.
     pub(crate) place: u32,
-    /// How often it had been taken, so that a stream sees that it lost it.
+    /// Generation of the buffer when it was taken, by which a stream detects that it lost the buffer.
     pub(crate) generation: u32,
-    /// Of which stock: flows may outlive the process that this one was in, or go to another.
+    /// Number of the pool. Flows can outlive the process of the pool, or move to another process.
     pub(crate) stock: u32,
 }
 
-/// The buffers of all instances.
+/// Buffers of all instances.
 #[derive(Debug)]
 pub(crate) struct Stock {
-    /// Tells it from others: a number at random.
+    /// Random number that identifies the pool.
     number: u32,
     region: Region,
     bytes: usize,
     count: u32,
-    /// The first free buffer, and above it a number that every change makes one more, so that an
-    /// exchange fails if the stack has changed in the meantime.
+    /// First free buffer in the low bits, and a counter above it that every change increments. An exchange therefore
+    /// fails if the stack has changed in the meantime.
     head: AtomicU64,
-    /// For each buffer that is on the stack the one below it. Not in the buffers: a walk would wait for
-    /// memory at each.
+    /// Next lower buffer for each buffer on the stack. Stored outside the buffers, where a walk would wait for memory
+    /// at each.
     below: Box<[AtomicU32]>,
 }
 
 impl Stock {
-    /// So many buffers of so many bytes each, which begin at a multiple of 8.
+    /// Creates a pool of `count` buffers of `bytes` bytes each, which start at a multiple of 8.
     ///
     /// # Errors
-    /// What the kernel says when there is not that much memory; too many buffers.
+    /// If the kernel cannot map that much memory, or if there are too many buffers.
     pub(crate) fn new(count: usize, bytes: usize) -> io::Result<Stock> {
         if count >> PLACE_BITS != 0 {
             return Err(io::Error::other(format!("{count} buffers are too many")));
@@ -98,39 +98,39 @@ impl Stock {
         Ok(stock)
     }
 
-    /// How many buffers there are.
+    /// Number of buffers.
     pub(crate) fn count(&self) -> usize {
         self.count as usize
     }
 
-    /// Bytes of each buffer.
+    /// Size of each buffer in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What tells its leases from those of others.
+    /// Number that tells this pool's leases from those of other pools.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Where in the region a buffer begins.
+    /// Offset of a buffer in the region.
     #[inline]
     fn offset(&self, place: u32) -> usize {
         assert!((1..=self.count).contains(&place), "there is no such buffer");
         (place as usize - 1) * stride(self.bytes)
     }
 
-    /// A buffer's word.
+    /// Word of a buffer.
     #[inline]
     fn word(&self, place: u32) -> &AtomicU64 {
         let start = self.region.base().wrapping_add(self.offset(place));
-        // SAFETY: in the region, by the assertion in `offset`; aligned, since regions are and strides are
-        // whole cache lines; zero at first, which is valid. Nobody has an exclusive reference to it.
+        // SAFETY: within the region, by the assertion in `offset`. Aligned, since regions are aligned and strides are
+        // whole cache lines. Zero at first, which is valid. No exclusive reference to it exists.
         unsafe { &*start.cast::<AtomicU64>() }
     }
 
-    /// Brings near what is touched of a buffer first: its word, and its bytes at these places. All at once, while an
-    /// exchange of the word waits for memory and holds up what comes after it.
+    /// Prefetches the parts of a buffer that are accessed first: its word, and its bytes at these offsets. All at once,
+    /// since an exchange of the word waits for memory and delays the accesses after it.
     #[inline]
     pub(crate) fn prefetch<const N: usize>(&self, place: u32, at: [usize; N]) {
         let start = self.region.base().wrapping_add(self.offset(place));
@@ -140,13 +140,13 @@ impl Stock {
         }
     }
 
-    /// Takes up to `most` free buffers from the stack.
+    /// Pops up to `most` free buffers off the stack.
     pub(crate) fn get(&self, most: usize, places: &mut Vec<u32>) {
         let before = places.len();
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let mut place = head as u32;
-            // If others change the stack meanwhile, this is a walk among valid places to no avail.
+            // If others change the stack meanwhile, this walk covers valid indices, and the exchange fails.
             while place != NONE && places.len() - before < most {
                 places.push(place);
                 place = self.below[place as usize].load(Ordering::Relaxed);
@@ -162,7 +162,7 @@ impl Stock {
         }
     }
 
-    /// Puts free buffers onto the stack.
+    /// Pushes free buffers onto the stack.
     pub(crate) fn put(&self, places: &[u32]) {
         let Some((&last, _)) = places.split_last() else {
             return;
@@ -187,7 +187,7 @@ impl Stock {
             .compare_exchange_weak(head, changed, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// How many free buffers are on the stack.
+    /// Number of free buffers on the stack.
     #[cfg(test)]
     pub(crate) fn free(&self) -> usize {
         let mut place = self.head.load(Ordering::Acquire) as u32;
@@ -200,20 +200,20 @@ impl Stock {
     }
 }
 
-/// An instance's access to the stock: to one buffer at a time.
+/// Instance's access to the pool, one buffer at a time.
 #[derive(Debug)]
 pub(crate) struct Window {
     stock: Arc<Stock>,
-    /// The buffer whose word this window has made open, or [`NONE`].
+    /// Buffer that this window has opened, or [`NONE`].
     open: u32,
-    /// Where that begins in the region.
+    /// Offset of that buffer in the region.
     offset: usize,
-    /// Where the search for silent streams goes on.
+    /// Buffer at which the search for silent streams continues.
     hand: u32,
 }
 
 impl Window {
-    /// Onto no buffer.
+    /// Creates a window with no open buffer.
     pub(crate) fn new(stock: Arc<Stock>) -> Window {
         Window {
             stock,
@@ -232,7 +232,7 @@ impl Window {
         self.open != NONE
     }
 
-    /// Opens a stream's buffer, none being open; `false` if it is not the stream's any more, or in another stock.
+    /// Opens a stream's buffer while none is open. Returns `false` if the stream has lost it, or it is in another pool.
     #[inline]
     pub(crate) fn open(&mut self, lease: Lease) -> bool {
         if lease.stock != self.stock.number {
@@ -243,7 +243,7 @@ impl Window {
         word & (GENERATION | OPEN | TAKEN) == generation | TAKEN && self.make_open(lease.place, word, generation)
     }
 
-    /// Opens a free buffer, none being open, and takes it. `None` if it is not free.
+    /// Takes and opens a free buffer while none is open. Returns `None` if it is not free.
     pub(crate) fn take(&mut self, place: u32) -> Option<Lease> {
         let word = self.stock.word(place).load(Ordering::Relaxed);
         if word & (OPEN | TAKEN) != 0 {
@@ -252,13 +252,13 @@ impl Window {
         self.take_from(place, word)
     }
 
-    /// Takes a buffer away from a stream that has been silent for long, if one is soon found.
+    /// Reclaims a buffer from a stream that has been silent for [`SILENT`], if the scan finds one.
     pub(crate) fn take_silent(&mut self, now: Nanos) -> Option<Lease> {
         for _ in 0..SCAN.min(self.stock.count()) {
             let place = self.hand % self.stock.count + 1;
             self.hand = place;
             let word = self.stock.word(place).load(Ordering::Relaxed);
-            // The time is part of the word: if the stream speaks up meanwhile, the exchange fails.
+            // The time is part of the word: if the stream becomes active meanwhile, the exchange fails.
             if word & (OPEN | TAKEN) == TAKEN && is_silent(word, now) {
                 let lease = self.take_from(place, word);
                 if lease.is_some() {
@@ -281,7 +281,7 @@ impl Window {
 
     #[inline]
     fn make_open(&mut self, place: u32, word: u64, generation: u64) -> bool {
-        // Were another buffer open, it would stay so for ever.
+        // Any other open buffer would stay open for ever.
         assert!(!self.is_open(), "one buffer at a time");
         let opened = self.stock.word(place).compare_exchange(
             word,
@@ -295,13 +295,13 @@ impl Window {
         opened.is_ok()
     }
 
-    /// Closes the buffer that is open, if one is; it stays its stream's.
+    /// Closes the open buffer, if any, which stays with its stream.
     #[inline]
     pub(crate) fn close(&mut self, now: Nanos) {
         self.end(TAKEN | tick(now) << TIME_SHIFT);
     }
 
-    /// Closes the buffer that is open, if one is, and makes it free. It is on no list then.
+    /// Closes the open buffer, if any, and marks it as free. It is on no list then.
     pub(crate) fn free(&mut self) -> Option<u32> {
         self.end(0)
     }
@@ -312,25 +312,25 @@ impl Window {
         if place == NONE {
             return None;
         }
-        // Nobody else changes the word of an open buffer.
+        // No other code changes the word of an open buffer.
         let word = self.stock.word(place);
         let generation = word.load(Ordering::Relaxed) & GENERATION;
         word.store(generation | state, Ordering::Release);
         Some(place)
     }
 
-    /// The bytes of the buffer that is open.
+    /// Mutable bytes of the open buffer.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.open == NONE {
             return None;
         }
-        // SAFETY: in the region, apart from the word, and initialised. This window made the buffer open, so that no
-        // other touches it, and `&mut self` lasts as long as the reference does.
+        // SAFETY: within the region, apart from the word, and initialised. This window opened the buffer, so no other
+        // accesses it, and `&mut self` is borrowed as long as the reference exists.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start().add(WORD), self.stock.bytes) })
     }
 
-    /// The bytes of the buffer that is open.
+    /// Bytes of the open buffer.
     #[inline]
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         if self.open == NONE {
@@ -340,27 +340,27 @@ impl Window {
         Some(unsafe { std::slice::from_raw_parts(self.start().add(WORD), self.stock.bytes) })
     }
 
-    /// The first byte of the buffer that is open.
+    /// First byte of the open buffer.
     #[inline]
     fn start(&self) -> *mut u8 {
         self.stock.region.base().wrapping_add(self.offset)
     }
 }
 
-/// An instance's part of a stock: buffers that are free, so that instances seldom meet at it, and the one that is open.
+/// Instance's cache of free buffers, which keeps instances off the shared stack most of the time, and its open buffer.
 #[derive(Debug)]
 pub(crate) struct Lender {
     window: Window,
     free: Vec<u32>,
-    /// Most that are free here, and how many change hands at a time.
+    /// Maximum number of free buffers cached here, and the number moved at a time.
     hoard: usize,
     block: usize,
 }
 
 impl Lender {
-    /// Nothing is allocated after this.
+    /// Creates the cache. Nothing is allocated after this.
     pub(crate) fn new(stock: Arc<Stock>) -> Lender {
-        // What is free with one instance is not there for others: of a small stock nothing is.
+        // Free buffers cached in one instance are unavailable to others, so none of a small pool are cached.
         let hoard = (stock.count() / 128).min(64);
         Lender {
             free: Vec::with_capacity(hoard + 1),
@@ -370,13 +370,13 @@ impl Lender {
         }
     }
 
-    /// The stock.
+    /// Pool behind the cache.
     #[inline]
     pub(crate) fn stock(&self) -> &Stock {
         self.window.stock()
     }
 
-    /// Takes a buffer and opens it, none being open. Without a free one, that of a stream silent for long.
+    /// Takes and opens a buffer while none is open. If none is free, reclaims one from a silent stream.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<Lease> {
         if self.free.is_empty() {
             self.window.stock().get(self.block, &mut self.free);
@@ -387,20 +387,20 @@ impl Lender {
         }
     }
 
-    /// The buffer that will be taken next, if one is free here.
+    /// Buffer that the next call takes, if one is free here.
     #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
         self.free.last().copied()
     }
 
-    /// Gives back the buffer that is open.
+    /// Returns the open buffer.
     pub(crate) fn give(&mut self) {
         let Some(place) = self.window.free() else {
             return;
         };
         self.free.push(place);
         if self.free.len() > self.hoard {
-            // The ones used last, which are warm, stay.
+            // The buffers used last, most likely still cached, stay here.
             let surplus = self.block.min(self.free.len());
             self.window.stock().put(&self.free[..surplus]);
             self.free.drain(..surplus);
@@ -422,7 +422,7 @@ impl DerefMut for Lender {
     }
 }
 
-/// What is free with this instance goes back.
+/// Returns the instance's free buffers.
 impl Drop for Lender {
     fn drop(&mut self) {
         self.give();
@@ -434,9 +434,9 @@ fn tick(time: Nanos) -> u64 {
     (time.0 >> TICK_SHIFT) & ((1 << TIME_BITS) - 1)
 }
 
-/// Whether a taken buffer was used long ago.
+/// Returns `true` if a taken buffer was last used at least [`SILENT`] ago.
 fn is_silent(word: u64, now: Nanos) -> bool {
     let since = tick(now).wrapping_sub(word >> TIME_SHIFT) & ((1 << TIME_BITS) - 1);
-    // A time after now, of another worker, is no silence.
+    // A time in the future, from another worker, does not count as silence.
     since >> (TIME_BITS - 1) == 0 && since >= tick(SILENT)
 }

@@ -1,5 +1,5 @@
-//! What happens when room runs out: every function's policy holds, what it costs is counted, and when room is free again
-//! all is as before.
+//! Exhaustion of resources: every function follows its policy, the effects are counted, and it recovers when there is
+//! room again.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -16,10 +16,10 @@ use tailwater_net::toeplitz::{BUCKETS, RssHasher, bucket_of};
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 const SECOND: Nanos = Nanos::from_secs(1);
-/// Places of the smallest table that flows of one RSS bucket have.
+/// Slots for flows of one RSS bucket in the smallest table.
 const PLACES: u64 = 64;
 
-/// A chain of one function.
+/// Chain of one function.
 struct Rig {
     chain: Chain,
     pool: BufferPool,
@@ -54,7 +54,7 @@ impl Rig {
         sent
     }
 
-    /// So many clients whose connections are of one RSS bucket, and so share its places.
+    /// Returns `count` clients whose connections are in one RSS bucket, and so share its slots.
     fn rivals(&self, count: usize) -> Vec<u32> {
         let is_rival = |client: &u32| {
             let headers = parse(&opening(*client)).unwrap();
@@ -89,12 +89,12 @@ fn segment(client: u32, sequence: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u
     frame.to_vec().unwrap()
 }
 
-/// The first packet of a client's connection.
+/// First packet of a client's connection.
 fn opening(client: u32) -> Vec<u8> {
     segment(client, 99, TcpFlags::SYN, b"")
 }
 
-/// Every function with state of flows, and how many places a connection takes.
+/// All functions with flow state, and the number of slots that a connection takes.
 const FUNCTIONS: [(&str, u64); 13] = [
     ("acl: {rules: [{action: allow}]}", 1),
     ("nat: {external: [203.0.113.0/28]}", 2),
@@ -127,7 +127,7 @@ const FUNCTIONS: [(&str, u64); 13] = [
     ),
 ];
 
-/// A full table that refuses: who is in stays, who is refused is lost and counted, and places that are free are given.
+/// A full table that refuses: existing flows stay, refused ones are lost and counted, and freed slots are reused.
 #[test]
 fn a_full_flow_table_refuses_and_recovers() {
     for (function, places) in FUNCTIONS {
@@ -136,7 +136,7 @@ fn a_full_flow_table_refuses_and_recovers() {
         let clients = rig.rivals(3 * PLACES as usize);
         let open = |client: &u32| (*client, rig.send(&opening(*client), SECOND));
         let (in_it, refused): (Vec<_>, Vec<_>) = clients.iter().map(open).partition(|(_, passed)| *passed);
-        // Hardly a place is left.
+        // Hardly a slot is left.
         let count = in_it.len() as u64;
         let fits = PLACES / places * 9 / 10..=PLACES / places;
         assert!(fits.contains(&count), "{function}: {count}");
@@ -146,11 +146,11 @@ fn a_full_flow_table_refuses_and_recovers() {
         let own = if places > 1 { &at[..] } else { &at[..1] };
         let told: u64 = own.iter().map(|reason| rig.count(reason)).sum();
         assert_eq!(told, lost, "{function}");
-        // Who is in stays: the segment is sent again.
+        // Existing flows stay: their segments pass again.
         for (client, _) in in_it {
             assert!(rig.send(&opening(client), SECOND), "{function}: {client}");
         }
-        // Long idle flows make room, also for who was refused.
+        // Expired flows make room, for refused clients as well.
         let later = Nanos::from_secs(200);
         rig.expire(later);
         assert_eq!(rig.chain.flows(), 0, "{function}");
@@ -158,7 +158,7 @@ fn a_full_flow_table_refuses_and_recovers() {
     }
 }
 
-/// A full table that evicts: everybody comes in, and that others go is counted.
+/// A full table that evicts: every new flow is opened, and evictions are counted.
 #[test]
 fn a_full_flow_table_evicts() {
     for (function, places) in FUNCTIONS {
@@ -166,7 +166,7 @@ fn a_full_flow_table_evicts() {
         let mut rig = Rig::new(function, flows);
         let clients = rig.rivals(3 * PLACES as usize);
         for (i, client) in (0..).zip(&clients) {
-            // As time passes, so that it is known who came first.
+            // Time advances, so that the order of arrival is known.
             let now = SECOND + Nanos::from_millis(i);
             assert!(rig.send(&opening(*client), now), "{function}: {client}");
         }
@@ -179,7 +179,7 @@ fn a_full_flow_table_evicts() {
     }
 }
 
-/// Ports of a NAT: the connections that have one keep it, others are lost, and get one when it is free.
+/// NAT ports: connections with a port keep it, others are lost, and get one when it is free.
 #[test]
 fn ports_run_out_and_come_back() {
     let mut rig = Rig::new(
@@ -200,7 +200,7 @@ fn ports_run_out_and_come_back() {
     assert!(rig.send(&opening(refused), later));
 }
 
-/// Handshakes of a firewall: a flood fills the limit, connections that are there go on, and with time others come in.
+/// Firewall handshakes: a flood fills the limit, existing connections continue, and new ones pass after a time.
 #[test]
 fn handshakes_run_out_and_come_back() {
     let mut rig = Rig::new(
@@ -243,8 +243,8 @@ fn handshakes_run_out_and_come_back() {
     assert!(rig.send(&opening(2000), later));
 }
 
-/// Buffers for requests in pieces: what cannot be looked into passes or is dropped, as is said, and is counted; buffers of
-/// streams that went silent are used again.
+/// Buffers for requests in segments: streams without a buffer pass or are dropped, as configured, and are counted.
+/// Buffers of silent streams are reused.
 #[test]
 fn buffers_of_streams_run_out_and_come_back() {
     for (fate, passes) in [("pass", true), ("drop", false)] {
@@ -252,7 +252,7 @@ fn buffers_of_streams_run_out_and_come_back() {
             &format!("urlFilter: {{patterns: [bad.example], streams: 8, onOverflow: {fate}}}"),
             "capacity: 16384",
         );
-        // Each begins a request that it does not end.
+        // Each client begins a request and does not end it.
         let begin = b"GET / HTTP/1.1\r\nHost: bad.exa";
         let mut refused = Vec::new();
         for client in 0..100 {
@@ -261,12 +261,12 @@ fn buffers_of_streams_run_out_and_come_back() {
                 refused.push(client);
             }
         }
-        // A worker takes buffers several at a time, but there are no more than all.
+        // A worker takes buffers several at a time, but never more than exist.
         let (dropped, passed) = (rig.count("it/overflow"), rig.count("it/overflow-passed"));
         assert!(dropped + passed >= 92, "{fate}: {dropped} {passed}");
         assert_eq!((passed > 0, dropped > 0), (passes, !passes), "{fate}");
         assert_eq!(refused.len() as u64, dropped, "{fate}");
-        // When the others have been silent for long, there is room: the request is seen, in its pieces, and blocked.
+        // After a long silence of the others, there is room: the request is detected across its segments, and blocked.
         let later = Nanos::from_secs(60);
         let client = 500;
         assert!(rig.send(&opening(client), later));
@@ -277,8 +277,8 @@ fn buffers_of_streams_run_out_and_come_back() {
     }
 }
 
-/// Memory for streams of a detection function: connections that have none pass or are dropped, as is said, and are counted;
-/// those that have it are looked into; and when others have ended, or were silent for long, there is room.
+/// Stream memory of an IDS: connections without memory pass or are dropped, as configured, and are counted. Those with
+/// memory are inspected. There is room again when others have ended or were silent for long.
 #[test]
 fn memory_for_streams_runs_out_and_comes_back() {
     const RULE: &str = "drop tcp any any -> any any (content:\"attack\"; flow:to_server; sid:1;)";
@@ -296,18 +296,18 @@ fn memory_for_streams_runs_out_and_comes_back() {
         assert_eq!(rig.count("it/no-room"), 92, "{fate}");
         assert_eq!(rig.count("it/overflow"), 100 - passed.len() as u64);
         assert_eq!(passed.len(), if passes { 100 } else { 8 }, "{fate}");
-        // Who has memory has what it began.
+        // A connection with memory still has the beginning of its stream.
         let rest = |client| segment(client, 103, TcpFlags::ACK, b"ack");
         assert!(!rig.send(&rest(0), SECOND), "{fate}");
         assert_eq!(rig.count("it/dropped"), 1, "{fate}");
-        // A connection that is reset gives its memory to the next.
+        // A connection that is reset frees its memory for the next.
         let reset = segment(1, 103, TcpFlags::RST, b"");
         assert!(rig.send(&reset, SECOND), "{fate}");
         let attack = |client| segment(client, 100, TcpFlags::ACK, b"attack");
         assert!(rig.send(&opening(200), SECOND), "{fate}");
         assert!(!rig.send(&attack(200), SECOND), "{fate}");
         assert_eq!(rig.count("it/dropped"), 2, "{fate}");
-        // So do connections that are silent, and those that the flow table forgets.
+        // So do silent connections, and those that expire in the flow table.
         for (client, later) in [(300, 20), (400, 500)] {
             let later = Nanos::from_secs(later);
             rig.expire(later);
@@ -319,8 +319,8 @@ fn memory_for_streams_runs_out_and_comes_back() {
     }
 }
 
-/// Sessions of a user plane: one more than there is room for is refused and told, users who are there go on, and one who
-/// leaves makes room.
+/// Sessions of a user plane: one more than fit is refused and reported, existing users continue, and one that leaves
+/// makes room.
 #[test]
 fn sessions_run_out_and_come_back() {
     let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  slo: {latency: 1ms}\n  \
@@ -363,7 +363,7 @@ fn sessions_run_out_and_come_back() {
         assert!(!to(65));
     }
     assert!((1..=64).all(&mut to), "users who are there");
-    // The last may change, though all is full.
+    // An existing session can change although the table is full.
     table.set(&session(64), Owner::Api).unwrap();
     assert!(table.remove(7).is_some());
     assert!(!to(7));

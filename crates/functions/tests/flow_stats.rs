@@ -1,5 +1,5 @@
-//! `FlowStats` and who listens to it: sockets of the test's own, and the collectors of others, which are skipped where
-//! they are not installed.
+//! `FlowStats` and its collectors: sockets of the test itself, and third-party collectors, which are skipped where they
+//! are not installed.
 
 #[path = "handover/ipfix.rs"]
 mod ipfix;
@@ -25,10 +25,10 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 const SECOND: Nanos = Nanos::from_secs(1);
-/// A bound against hanging.
+/// Time limit against hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A chain of the function alone.
+/// Chain with only this function.
 struct Rig {
     builder: ChainBuilder,
     chain: Chain,
@@ -73,7 +73,7 @@ impl Rig {
         self.finish_counting("records").1
     }
 
-    /// Ends the run; also a note's count in the end.
+    /// Ends the run; also returns the final value of a counter.
     fn finish_counting(self, note: &str) -> (u64, Result<Vec<Exported>, ExportError>) {
         let name = format!("it/{note}");
         let reasons = self.chain.reasons();
@@ -84,7 +84,7 @@ impl Rig {
     }
 }
 
-/// A folder that is gone when its test is.
+/// Folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -110,7 +110,7 @@ fn key(flow: u16) -> FlowKey {
         0 => FlowKey::v6(1u128.into(), 2u128.into(), protocol::TCP, port, 80),
         1 => FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol::UDP, port, 53),
         2 => FlowKey::v4([10, 0, 0, 2].into(), [192, 0, 2, 1].into(), protocol::TCP, port, 443),
-        // Without ports all are of one RSS bucket, which has room for so many.
+        // Without ports, all flows are in one RSS bucket, which has room for 300.
         _ if flow < 300 => FlowKey::v4([10, 0, 0, 3].into(), [192, 0, 2, 1].into(), protocol::ICMP, flow, flow),
         _ => FlowKey::v4([10, 0, 0, 3].into(), [192, 0, 2, 1].into(), protocol::UDP, port, 53),
     }
@@ -129,11 +129,11 @@ fn frame(flow: u16, bytes: usize) -> Vec<u8> {
     builder.payload(&vec![0; bytes]).to_vec().unwrap()
 }
 
-/// What a flow is told by: source, destination, protocol, ports or, for ICMP, 0 and type and code; packets and IP bytes.
-/// All echoes between two hosts are one here.
+/// Packets and IP bytes by source, destination, protocol, and ports (for ICMP: 0, and type and code). All echoes
+/// between two hosts count as one flow here.
 type Flows = BTreeMap<(String, String, u8, u16, u16), (u64, u64)>;
 
-/// Sends flows of one to seven packets, and gives what is to be told of them.
+/// Sends flows of one to seven packets, and returns the expected records.
 fn traffic(rig: &mut Rig, flows: u16) -> Flows {
     let mut expected = Flows::new();
     for round in 0..7 {
@@ -159,7 +159,7 @@ fn traffic(rig: &mut Rig, flows: u16) -> Flows {
     expected
 }
 
-/// What messages tell, added up.
+/// Sums of the flows in the messages.
 fn flows<'m>(messages: impl IntoIterator<Item = &'m Message>) -> Flows {
     let mut flows = Flows::new();
     for record in messages.into_iter().flat_map(|message| &message.flows) {
@@ -184,7 +184,7 @@ fn flows<'m>(messages: impl IntoIterator<Item = &'m Message>) -> Flows {
     flows
 }
 
-/// The next datagrams, until there are so many flow records.
+/// Receives datagrams until they hold `records` flow records.
 fn receive(socket: &UdpSocket, reader: &mut Reader, records: usize, most: usize) -> Vec<Message> {
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut messages, mut seen) = (Vec::new(), 0);
@@ -209,7 +209,7 @@ fn datagrams_are_messages_with_templates_now_and_then() {
          export: [{{collector: \"{address}\", messageBytes: 600, templateRefresh: 1s, rate: 10Mbps}}]"
     ));
     let expected = traffic(&mut rig, 100);
-    // All flows are over, and told of without an end of the run.
+    // All flows have ended, and are exported before the end of the run.
     let mut now = SECOND;
     for _ in 0..6 {
         now += SECOND;
@@ -221,7 +221,7 @@ fn datagrams_are_messages_with_templates_now_and_then() {
     assert_eq!(messages[0].templates, 5);
     assert_eq!(flows(&messages), expected);
     assert!(messages.iter().all(|message| message.domain == 9));
-    // Later records come with templates again, for a collector that has just begun.
+    // Later records repeat the templates, for a collector that has just started.
     std::thread::sleep(Duration::from_millis(1100));
     rig.run(&frame(1, 1), now);
     rig.finish().unwrap();
@@ -231,7 +231,7 @@ fn datagrams_are_messages_with_templates_now_and_then() {
     assert_in_sequence(&messages);
 }
 
-/// A connection that ends is opened again, with a sequence and templates of its own.
+/// A closed connection is reopened, with its own sequence numbers and templates.
 #[test]
 fn connections_are_opened_again() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -266,7 +266,8 @@ fn connections_are_opened_again() {
     assert_in_sequence(&messages);
     assert_eq!(flows(&messages), first);
     drop(connection);
-    // Whatever is told now and is not taken is lost unseen: one flow after the other, until there is a connection.
+    // Records exported until the loss is detected are lost unnoticed, so the test sends one flow after the other until
+    // a connection exists.
     listener.set_nonblocking(true).unwrap();
     let (started, mut flow) = (Instant::now(), 1000);
     let mut connection = loop {
@@ -290,7 +291,7 @@ fn connections_are_opened_again() {
     assert!(seen.keys().any(|key| key.3 == 1999), "{seen:?}");
 }
 
-/// A collector that takes connections and resets them: after the third, at least the times of two pauses have passed.
+/// A collector resets each connection it accepts. The third comes after two pauses of the back-off at the earliest.
 #[test]
 fn a_collector_that_resets_connections_is_tried_less_and_less_often() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -315,17 +316,17 @@ fn a_collector_that_resets_connections_is_tried_less_and_less_often() {
             connection.set_nonblocking(true).unwrap();
             resetting = Some(connection);
         }
-        // Ended with bytes that nobody read, it is reset.
+        // Closing a connection with unread bytes resets it.
         if matches!(&resetting, Some(connection) if connection.peek(&mut [0]).is_ok()) {
             resetting = None;
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    // Not a bound on what a slow machine does: it only waits longer.
+    // Holds on a slow machine as well, which only waits longer.
     assert!(started.elapsed() >= Duration::from_secs(1 + 2));
     drop((resetting, listener));
     let (unsent, finished) = rig.finish_counting("records-unsent");
-    // What the connections had taken is not known to be lost.
+    // Records that the connections accepted are not known to be lost.
     match finished {
         Ok(_) => assert_eq!(unsent, 0),
         Err(error) => assert_eq!(
@@ -338,10 +339,10 @@ fn a_collector_that_resets_connections_is_tried_less_and_less_often() {
     }
 }
 
-/// Nobody listens: packets go on, what does not fit the ring is lost, and all of it is told.
+/// Without a collector, packets continue; records that do not fit the ring are lost, and all losses are reported.
 #[test]
 fn without_a_collector_every_record_is_told_to_be_lost() {
-    // A port that was free a moment ago.
+    // A port that was free a moment ago, so nothing listens on it.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut rig = Rig::new(&format!(
         "idleTimeout: 1s, export: [{{collector: \"{address}\", transport: tcp}}]"
@@ -358,9 +359,9 @@ fn without_a_collector_every_record_is_told_to_be_lost() {
     }
     assert_eq!(rig.count("records"), 24_000);
     let lost = rig.count("records-lost");
-    // The ring, and what the exporter has taken out of it.
+    // The capacity of the ring, and the records that the exporter has taken out of it.
     assert!((24_000 - 16_384 - 5119..=24_000 - 16_384).contains(&lost), "{lost}");
-    // Those that still waited at the end count, too.
+    // Records that still waited at the end count as well.
     let (unsent, finished) = rig.finish_counting("records-unsent");
     assert_eq!(unsent, 24_000 - lost);
     let error = finished.unwrap_err().to_string();
@@ -382,7 +383,7 @@ fn a_file_that_takes_no_bytes_is_an_error_at_the_end() {
     assert!(error.starts_with("/dev/full: cannot write records: "), "{error}");
 }
 
-/// A collector's process, killed if its test ends before it does.
+/// Process of a collector, killed on drop.
 struct Collector(Child);
 
 impl Drop for Collector {
@@ -392,7 +393,7 @@ impl Drop for Collector {
     }
 }
 
-/// Whether a program can be asked for its version.
+/// Returns `true` if a program is installed and reports its version.
 fn is_there(program: &str, version: &str) -> bool {
     let found = Command::new(program)
         .arg(version)
@@ -406,7 +407,7 @@ fn is_there(program: &str, version: &str) -> bool {
     found.is_ok()
 }
 
-/// What nfdump's collector, of Debian, has of flows that came by UDP; with `sampling`, it multiplies what it is told.
+/// Flows that nfdump's collector, as packaged in Debian, received by UDP. With `sampling`, it scales the counts.
 fn by_nfcapd(sampling: u32, flows: u16) -> Option<(Flows, Flows)> {
     if !is_there("nfcapd", "-V") || !is_there("nfdump", "-V") {
         return None;
@@ -420,7 +421,7 @@ fn by_nfcapd(sampling: u32, flows: u16) -> Option<(Flows, Flows)> {
         .stderr(Stdio::null())
         .spawn();
     let mut collector = Collector(collector.unwrap());
-    // It listens when the port is taken.
+    // The collector is ready when the port is in use.
     let started = Instant::now();
     while UdpSocket::bind(("127.0.0.1", port)).is_ok() {
         assert!(started.elapsed() < PATIENCE, "nfcapd does not listen");
@@ -431,7 +432,7 @@ fn by_nfcapd(sampling: u32, flows: u16) -> Option<(Flows, Flows)> {
     ));
     let expected = traffic(&mut rig, flows);
     rig.finish().unwrap();
-    // It takes what has come before it sees the signal: its socket holds all of it by now.
+    // The collector's socket holds all datagrams by now, and it reads them before it handles the signal.
     let id = collector.0.id().to_string();
     std::thread::sleep(Duration::from_millis(500));
     assert!(Command::new("kill").args(["-TERM", &id]).status().unwrap().success());
@@ -466,7 +467,7 @@ fn nfcapd_reads_what_was_counted() {
     }
 }
 
-/// Told that one packet in ten is counted, the collector knows how many there were, about.
+/// With one packet in ten sampled, the collector estimates the total.
 #[test]
 fn nfcapd_understands_sampling() {
     if let Some((told, expected)) = by_nfcapd(10, 300) {
@@ -476,7 +477,7 @@ fn nfcapd_understands_sampling() {
     }
 }
 
-/// Wireshark's reader of IPFIX files (RFC 5655), independent of ours and of nfdump's.
+/// Reads IPFIX files (RFC 5655) with Wireshark, which is independent of our reader and of nfdump's.
 #[test]
 fn tshark_reads_files() {
     if !is_there("tshark", "-v") {

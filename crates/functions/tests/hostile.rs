@@ -1,8 +1,8 @@
-//! What packets cost that are made to cost as much as may be, beside ordinary ones: counted in instructions, by valgrind, so
-//! that the count is the same on every machine. Each row has a bound, and the program fails where one is passed.
+//! Cost of packets crafted to be as expensive as possible, compared with ordinary ones. Valgrind counts instructions,
+//! so the numbers are the same on every machine. Each row has a bound, and the program fails if one is exceeded.
 //!
-//! `cargo test -p tailwater-functions --test hostile [--release] [-- PART]` prints a table, of rows whose names contain PART. A row's
-//! packets are made here, and processed by this program once more, under valgrind.
+//! `cargo test -p tailwater-nf --test hostile [--release] [-- PART]` prints a table of the rows whose names contain
+//! PART. The program creates a row's packets, and processes them in a second process under valgrind.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -18,24 +18,24 @@ use tailwater_net::tcp::TcpFlags;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// Packets that are counted of each kind.
+/// Number of counted packets of each type.
 const COUNTED: usize = 256;
 const NOW: Nanos = Nanos::from_secs(1);
 const WEB: u16 = 80;
 
-/// Packets, of which the last [`COUNTED`] count.
+/// Packets, of which the last [`COUNTED`] are counted.
 type Frames = Vec<Vec<u8>>;
 
 /// Ordinary and hostile packets for one chain.
 struct Row {
     name: &'static str,
-    /// What is hostile about them.
+    /// Description of the hostile packets.
     what: &'static str,
     function: &'static str,
     flows: &'static str,
     plain: fn(&RssHasher) -> Frames,
     hostile: fn(&RssHasher) -> Frames,
-    /// How many times an ordinary packet's cost a hostile one's may be.
+    /// Maximum cost of a hostile packet as a multiple of an ordinary one's.
     bound: f64,
 }
 
@@ -43,10 +43,10 @@ const SMALL: &str = "capacity: 512, whenFull: refuse";
 const EVICTS: &str = "capacity: 512, whenFull: evict";
 const LARGE: &str = "capacity: 16384";
 const ACL: &str = "acl: {rulesFile: rules/acl-1500.rules, format: classbench, cache: none, default: allow}";
-/// Limits that nobody exceeds.
+/// Limits that are never exceeded.
 const GUARD: &str = "dnsGuard: {limits: {nxdomains: 20000, all: 100000}}";
 const OPTIMIZER: &str = "wanOptimizer: {local: 192.0.2.1, remote: 192.0.2.2, mtu: 9000, destinations: [0.0.0.0/0]}";
-/// Copies go to a file that keeps nothing.
+/// Copies go to `/dev/null`.
 const MIRROR: &str = "mirror: {to: {file: /dev/null}}";
 const URLS: &str = "urlFilter: {patterns: [bad.example, '*aaaaaaaab*', '*abababac*', /aaaa/aaab]}";
 const IDS: &str = "ids: {rules: [\
@@ -270,7 +270,7 @@ const ROWS: [Row; 22] = [
     },
 ];
 
-/// Frames over and over, until there are so many.
+/// Repeats frames up to a given number.
 trait CycleTo {
     fn cycle_to(self, count: usize) -> Frames;
 }
@@ -303,14 +303,14 @@ fn segment(client: u32, sequence: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u
     of_key(&key(client), [sequence, 501], flags, payload)
 }
 
-/// The first packets of clients' connections.
+/// First packets of clients' connections.
 fn clients(clients: std::ops::Range<u32>) -> Frames {
     clients
         .map(|client| of_key(&key(client), [99, 0], TcpFlags::SYN, b""))
         .collect()
 }
 
-/// The first packets of connections that fall in one RSS bucket.
+/// First packets of connections in one RSS bucket.
 fn rivals(rss: &RssHasher, count: usize) -> Frames {
     let openings = (0..1u32 << 20).map(|client| of_key(&key(client), [99, 0], TcpFlags::SYN, b""));
     let hash = |frame: &Vec<u8>| rss.hash_headers(&parse(frame).unwrap_or_else(|_| unreachable!()));
@@ -320,7 +320,7 @@ fn rivals(rss: &RssHasher, count: usize) -> Frames {
         .collect()
 }
 
-/// A connection's handshake, and then these.
+/// Handshake of a connection, followed by these frames.
 fn opened(frames: Frames) -> Frames {
     let answer = TcpFlags::SYN | TcpFlags::ACK;
     let mut all = clients(0..1);
@@ -330,7 +330,7 @@ fn opened(frames: Frames) -> Frames {
     all
 }
 
-/// A connection's handshake, and segments of these places and payloads.
+/// Handshake of a connection, followed by segments with these offsets and payloads.
 fn data(segments: &[(u32, Vec<u8>)]) -> Frames {
     let segments = segments.iter();
     opened(
@@ -340,14 +340,14 @@ fn data(segments: &[(u32, Vec<u8>)]) -> Frames {
     )
 }
 
-/// These bytes over and over, in segments of a length.
+/// These bytes repeatedly, in segments of `length` bytes.
 fn stream(bytes: &[u8], length: usize) -> Vec<(u32, Vec<u8>)> {
     let mut all = bytes.iter().copied().cycle();
     let places = (0..COUNTED as u32).map(|i| i * length as u32);
     places.map(|at| (at, all.by_ref().take(length).collect())).collect()
 }
 
-/// Bytes that do not repeat.
+/// Pseudo-random bytes.
 fn random(length: usize) -> Vec<u8> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
     let next = || {
@@ -359,7 +359,7 @@ fn random(length: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(length).collect()
 }
 
-/// Stretches of so many bytes, out of 64, in an order that does not repeat.
+/// Pieces of `piece` bytes, chosen from 64 in pseudo-random order.
 fn pieces(length: usize, piece: usize) -> Vec<u8> {
     let (all, order) = (random(64 * piece), random(length / piece + 1));
     let pieces = order
@@ -368,7 +368,7 @@ fn pieces(length: usize, piece: usize) -> Vec<u8> {
     pieces.copied().take(length).collect()
 }
 
-/// Responses that there is no name of so many labels, with so many records in front of the one that says of which zone.
+/// NXDOMAIN responses for a name with `labels` labels, with `records` records in front of the one that names the zone.
 fn denials(labels: usize, records: usize) -> Frames {
     let mut message = vec![0x12, 0x34, 0x81, 0x83, 0, 1, 0, 0, 0, 0, 0, 0];
     message[8..10].copy_from_slice(&(records as u16 + 1).to_be_bytes());
@@ -393,11 +393,11 @@ fn requests(path: &[u8]) -> Vec<(u32, Vec<u8>)> {
     stream(&request, request.len())
 }
 
-/// A request that does not end, in segments of a length with gaps between: the places repeat, so that all are near.
+/// Request without an end, in segments of `length` bytes with gaps between. The offsets repeat, so that all stay near.
 fn steady(gap: u32, length: usize) -> Vec<(u32, Vec<u8>)> {
     let head = b"GET /".iter().copied().chain(std::iter::repeat(b'x'));
     let bytes: Vec<u8> = head.take(1 << 15).collect();
-    // Not in order, so that islands lie on either side of others.
+    // Out of order, so that islands have others on both sides.
     let place = |i: u32| match gap {
         0 => i * length as u32,
         _ => gap + (gap + length as u32) * (i * 7 % 23),
@@ -408,14 +408,14 @@ fn steady(gap: u32, length: usize) -> Vec<(u32, Vec<u8>)> {
         .collect()
 }
 
-/// Each segment begins a byte behind the start of the one in front.
+/// Segments that each begin one byte after the start of the one before.
 fn overlapping(length: usize) -> Vec<(u32, Vec<u8>)> {
     let all: Vec<u8> = steady(0, 64).into_iter().flat_map(|(_, bytes)| bytes).collect();
     let segments = 0..COUNTED as u32;
     segments.map(|at| (at, all[at as usize..][..length].to_vec())).collect()
 }
 
-/// Pairs of fragments of datagrams, whose second begins at so many bytes; the first has 64.
+/// Pairs of fragments of datagrams: 64 bytes, and a second fragment that begins at byte `second`.
 fn fragments(second: u16) -> Frames {
     let pair = |number: u32| {
         let source = Ipv4Addr::from_bits(0x0a00_0000 + number);
@@ -441,7 +441,7 @@ fn fragments(second: u16) -> Frames {
     (0..COUNTED as u32 / 2).flat_map(pair).collect()
 }
 
-/// Packets whose headers are the first and the last that rules are about.
+/// Packets with the first and the last header values that match each rule.
 fn corners() -> Frames {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/rules/acl-1500.rules");
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -476,13 +476,13 @@ fn spec(row: &Row) -> ChainSpec {
     ChainSpec::parse(&text, "test", examples.as_ref()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What is counted: not to be inlined, since valgrind is told the name.
+/// Measured code. Not inlined, since valgrind selects it by name.
 #[inline(never)]
 fn measured(chain: &mut Chain, batch: &mut Batch) {
     chain.process(batch, NOW);
 }
 
-/// Processes the frames of a file, one by one, as costs them most.
+/// Processes the frames of a file one by one, which is the most expensive way.
 fn one_pass(row: &Row, file: &str) {
     let bytes = std::fs::read(file).unwrap_or_else(|error| panic!("{file}: {error}"));
     let mut frames = Vec::new();
@@ -510,7 +510,7 @@ fn one_pass(row: &Row, file: &str) {
     }
 }
 
-/// Instructions a packet; none without valgrind.
+/// Instructions per packet; `None` without valgrind.
 fn instructions(row: &Row, frames: &Frames) -> Option<f64> {
     let name = format!("hostile-{}.frames", std::process::id());
     let file: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);

@@ -1,7 +1,7 @@
-//! Chain specs on disk: wrong ones with the error each gives, right ones with what they mean.
+//! Chain specs on disk: invalid ones with their errors, and valid ones with their contents.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p tailwater-functions --test spec_golden` writes the errors anew;
-//! read the difference before you commit it.
+//! `UPDATE_GOLDEN=1 cargo test -p tailwater-nf --test spec_golden` rewrites the errors; read the difference before you
+//! commit it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -24,11 +24,11 @@ use tailwater_net::Nanos;
 #[path = "spec_golden/functions.rs"]
 mod functions;
 
-/// Relative, so that errors name the same file on every machine; tests run in the crate's folder.
+/// Relative, so that errors name the same file on every machine. Tests run in the crate's folder.
 const WRONG: &str = "tests/specs/wrong";
 const RIGHT: &str = "tests/specs/right";
 
-/// The specs in a folder, sorted.
+/// Specs in a folder, sorted.
 fn specs(folder: &str) -> Vec<PathBuf> {
     let mut specs: Vec<_> = fs::read_dir(folder)
         .expect("the folder of specs")
@@ -56,7 +56,7 @@ fn wrong_specs_give_these_errors() {
             Ok(_) => ("no error".to_string(), 1),
             Err(error) => (error.to_string(), error.each().count()),
         };
-        // A bound against hanging, not a measure of speed.
+        // A limit against hanging, not a measure of speed.
         assert!(started.elapsed() < Duration::from_secs(20), "{path:?} took too long");
         assert_eq!(found.lines().count(), lines, "not on one line each: {found:?}");
         let golden = path.with_extension("txt");
@@ -77,7 +77,7 @@ fn wrong_specs_give_these_errors() {
     );
 }
 
-/// Only by its owner, a key is not told of; by everybody, it is.
+/// A key file that only its owner can read causes no warning; one readable by all does.
 #[test]
 fn a_key_that_everybody_can_read_is_told_of() {
     let folder = std::env::temp_dir().join(format!("tailwater-ipsec-{}", std::process::id()));
@@ -351,7 +351,7 @@ fn external_functions_keep_every_field_and_cut_the_chain() {
     assert_eq!(port("net_af_xdp0,iface=lan"), None);
 }
 
-/// A long file of rules, in which one line in so many is wrong and one contradicts an earlier one.
+/// Long rules file, in which some lines are invalid and one contradicts an earlier one.
 fn long_rules(format: &str, wrong: bool) -> String {
     let line = |i: u32| {
         let (a, b) = (i / 250, i % 250);
@@ -359,7 +359,7 @@ fn long_rules(format: &str, wrong: bool) -> String {
             350 if wrong => 70_000 + i,
             _ => 443,
         };
-        // The last rule is for what the first is for.
+        // The last rule matches the same packets as the first.
         let (a, b) = if i == 35_000 { (0, 1) } else { (a, b) };
         let action = ["deny", "allow"][usize::from(i < 35_000)];
         match format {
@@ -373,7 +373,7 @@ fn long_rules(format: &str, wrong: bool) -> String {
     (1..=35_000).map(line).collect()
 }
 
-/// Of 35,000 lines all 50 that are wrong are told at once, each with its place and why; what is shadowed is pointed out.
+/// All 50 invalid lines of 35,000 are reported at once, each with position and reason. Shadowed rules are reported.
 #[test]
 fn all_that_is_wrong_in_a_file_of_rules_is_told() {
     let folder = std::env::temp_dir().join(format!("tailwater-rules-{}", std::process::id()));
@@ -408,7 +408,7 @@ fn all_that_is_wrong_in_a_file_of_rules_is_told() {
         let [warning] = &warnings[..] else {
             panic!("{format}: {warnings:?}");
         };
-        // Rules in ClassBench's format have no action of their own to contradict with.
+        // Rules in ClassBench's format have no action that could conflict.
         let what = match format {
             "classbench" => ":35000: this rule is not needed: line 1 matches all that it does",
             _ => {

@@ -1,13 +1,15 @@
-//! Detection: packets per second on one core, what loading takes, and what hostile packets cost.
+//! Detection: packets per second on one core, cost of loading, and cost of hostile packets.
 //!
 //! `cargo bench -p tailwater-ids --bench ids [-- NAME]` runs the figures whose names contain NAME. One JSON line per
-//! figure on standard output. The rules are ET Open's, which are found by the environment variable `TAILWATER_TEST_DATA`;
-//! `1000` are every 24th of them.
+//! figure on standard output. The rules are ET Open's, located by the environment variable `TAILWATER_TEST_DATA`;
+//! `1000` selects every 24th of them.
 //!
-//! - `functions/ids/RULES/SIZE/rate`, `.../throughput`: HTTP connections of 8 KiB of text each, in frames of such a size, one
-//!   after the other in 256 flows, from their handshakes to their ends;
-//! - `functions/ids/RULES/load`, `.../ready`: reading the rules, and making them ready; `.../memory`: of the whole process;
-//! - `functions/ids/hostile/WHAT/instructions`: instructions a packet (by valgrind), beside `plain` text of the same length.
+//! - `functions/ids/RULES/SIZE/rate`, `.../throughput`: HTTP connections with 8 KiB of text each, in frames of this
+//!   size, one after the other in 256 flows, from handshake to end;
+//! - `functions/ids/RULES/load`, `.../ready`: parsing the rules, and compiling them; `.../memory`: of the whole
+//!   process;
+//! - `functions/ids/hostile/WHAT/instructions`: instructions per packet (by valgrind), compared with `plain` text of
+//!   the same length.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -27,13 +29,13 @@ use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// Flows that take turns.
+/// Concurrent flows, served in turn.
 const FLOWS: usize = 256;
-/// Measurements per figure, of which the median counts.
+/// Measurements per figure; the median is reported.
 const RUNS: usize = 11;
-/// Time for a measurement.
+/// Duration of a measurement.
 const RUN: Duration = Duration::from_millis(100);
-/// Packets of a hostile kind that instructions are counted of.
+/// Packets per hostile kind whose instructions are counted.
 const COUNTED: usize = 512;
 
 const SIZES: [(&str, &[usize]); 3] = [
@@ -57,7 +59,7 @@ fn main() {
     {
         return one_pass(&rules, kind);
     }
-    // `cargo test --benches` runs this without the flag, only to see that it works.
+    // `cargo test --benches` runs this without the flag, as a smoke test.
     let runs = if arguments.iter().any(|a| a == "--bench") {
         RUNS
     } else {
@@ -128,7 +130,7 @@ fn reading_time(few: bool) -> f64 {
     start.elapsed().as_secs_f64() * 1e3
 }
 
-/// The files of rules.
+/// Reads the rule files.
 fn texts() -> Option<Vec<String>> {
     let data = std::env::var_os("TAILWATER_TEST_DATA")?;
     let archive = Path::new(&data).join("rules/et_open_2025.tar.zst");
@@ -148,14 +150,14 @@ fn et_open() -> Option<Vec<Rule>> {
     Some(texts()?.iter().flat_map(|text| reader.read(text).rules).collect())
 }
 
-/// Bytes of memory that the process has.
+/// Returns the resident memory of the process.
 fn resident() -> f64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text.split(' ').nth(1).and_then(|pages| pages.parse().ok());
     pages.unwrap_or(0.0) * 4096.0
 }
 
-/// An inspector with its connections.
+/// Inspector with its connections.
 struct Rig {
     inspector: Inspector,
     connections: Vec<Connection>,
@@ -190,11 +192,11 @@ impl Rig {
         }
     }
 
-    /// Millions of packets a second.
+    /// Measures the rate in millions of packets per second.
     fn rate(&mut self, frames: &[(usize, Vec<u8>)]) -> f64 {
         let (start, mut passes) = (Instant::now(), 0);
         while start.elapsed() < RUN || passes == 0 {
-            // A handshake with the numbers of one that was seen is taken for its copy, and what follows is not looked at.
+            // Connections are reset, since a handshake with known sequence numbers counts as a retransmission.
             for connection in &mut self.connections {
                 Inspector::ended(connection, &mut self.slots);
                 *connection = Connection::default();
@@ -206,7 +208,7 @@ impl Rig {
     }
 }
 
-/// Something like a page: words and tags.
+/// Returns text that resembles a web page: words and tags.
 fn text(length: usize) -> Vec<u8> {
     const WORDS: [&str; 12] = [
         "<div class=\"item\">",
@@ -254,7 +256,7 @@ fn frame(key: &FlowKey, [sequence, acknowledgment]: [u32; 2], flags: u8, data: &
         .expect("a right frame")
 }
 
-/// Connections in flows that take turns, in frames of these sizes with their check sequence.
+/// Returns the frames of connections in concurrent flows; `sizes` include the frame check sequence.
 fn traffic(sizes: &[usize]) -> Vec<(usize, Vec<u8>)> {
     let request = b"GET /news/2024/index.html HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64)\r\n\
                     Accept: text/html\r\nAccept-Language: en\r\nConnection: keep-alive\r\n\r\n";
@@ -294,7 +296,7 @@ fn traffic(sizes: &[usize]) -> Vec<(usize, Vec<u8>)> {
     frames.collect()
 }
 
-/// Packets of one connection that are to cost as much as may be.
+/// Returns packets of one connection, crafted to be as expensive as possible.
 fn hostile(rules: &[Rule], kind: &str) -> Vec<(usize, Vec<u8>)> {
     const LENGTH: usize = 1400;
     let contents = || {
@@ -309,14 +311,14 @@ fn hostile(rules: &[Rule], kind: &str) -> Vec<(usize, Vec<u8>)> {
         })
     };
     let long: Vec<u8> = match kind {
-        // What rules look for, one after the other: each is a candidate.
+        // Contents of rules back to back: each yields a candidate.
         "contents" => contents().flatten().collect(),
-        // All but the last byte of each.
+        // All but the last byte of each content.
         "prefixes" => contents()
             .flat_map(|content| content[..content.len() - 1].to_vec())
             .collect(),
-        // All but the first byte of those that are short enough to follow each other fast: bytes that stand for a content
-        // everywhere, and none that is whole.
+        // All but the first byte of short contents, which follow each other closely: representative bytes everywhere,
+        // and no complete content.
         "suffixes" => contents()
             .filter(|content| (8..=12).contains(&content.len()))
             .flat_map(|content| content[1..].to_vec())
@@ -337,7 +339,7 @@ fn hostile(rules: &[Rule], kind: &str) -> Vec<(usize, Vec<u8>)> {
         let length = if kind == "bytes" { 1 } else { LENGTH };
         let data: Vec<u8> = bytes.by_ref().take(length).collect();
         let at = match kind {
-            // Islands in front of a gap that is never filled.
+            // Separate ranges before a gap that is never filled.
             "islands" => 101 + 200 + 700 * (i * 7 % 11),
             _ => sequence,
         };
@@ -347,7 +349,7 @@ fn hostile(rules: &[Rule], kind: &str) -> Vec<(usize, Vec<u8>)> {
     frames.into_iter().map(|frame| (0, frame)).collect()
 }
 
-/// What is counted.
+/// Code whose instructions are counted.
 #[inline(never)]
 fn measured(rig: &mut Rig, frames: &[(usize, Vec<u8>)]) {
     rig.pass(frames);
@@ -362,7 +364,7 @@ fn one_pass(rules: &[Rule], kind: &str) {
     measured(&mut rig, counted);
 }
 
-/// Instructions that valgrind counts.
+/// Returns the instructions counted by valgrind.
 fn instructions(kind: &str) -> Option<u64> {
     let output = Command::new("valgrind")
         .args([

@@ -1,22 +1,22 @@
-//! Sets of addresses and of ports, as the header of a rule names them.
+//! Address and port sets of rule headers.
 
 use crate::interval::Intervals;
 use std::net::IpAddr;
 
-/// Addresses of both versions.
+/// Set of addresses of both IP versions.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AddressSet {
-    /// IPv4.
+    /// IPv4 addresses.
     pub v4: Intervals<u32>,
-    /// IPv6.
+    /// IPv6 addresses.
     pub v6: Intervals<u128>,
 }
 
-/// Ports.
+/// Set of ports.
 pub type PortSet = Intervals<u16>;
 
 impl AddressSet {
-    /// No address.
+    /// Returns the empty set.
     pub fn none() -> AddressSet {
         AddressSet {
             v4: Intervals::none(),
@@ -24,7 +24,7 @@ impl AddressSet {
         }
     }
 
-    /// Every address.
+    /// Returns the set of all addresses.
     pub fn all() -> AddressSet {
         AddressSet {
             v4: Intervals::all(),
@@ -32,12 +32,12 @@ impl AddressSet {
         }
     }
 
-    /// Whether every address is in it.
+    /// Returns `true` if the set contains every address.
     pub fn is_all(&self) -> bool {
         self.v4.is_all() && self.v6.is_all()
     }
 
-    /// Whether an address is in it.
+    /// Returns `true` if the set contains an address.
     #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         match address {
@@ -46,7 +46,7 @@ impl AddressSet {
         }
     }
 
-    /// Whether it has so few addresses that it says much about a packet: as many as a /12 has, or a /64 of IPv6.
+    /// Returns `true` if the set is small enough to be selective: at most the size of a /12 in IPv4, or a /64 in IPv6.
     pub fn is_narrow(&self) -> bool {
         let v4 = self.v4.intervals().iter();
         let v4: u64 = v4.map(|(first, last)| u64::from(last - first) + 1).sum();
@@ -55,15 +55,15 @@ impl AddressSet {
     }
 }
 
-/// What sets have in common, for who reads them.
+/// Operations common to sets, for the parser.
 pub(crate) trait Set: Clone {
-    /// Nothing.
+    /// Returns the empty set.
     fn none() -> Self;
-    /// Everything.
+    /// Returns the full set.
     fn all() -> Self;
-    /// Adds another.
+    /// Adds another set.
     fn add(&mut self, other: &Self);
-    /// Takes another away.
+    /// Subtracts another set.
     fn remove(&mut self, other: &Self);
 }
 

@@ -1,15 +1,15 @@
-//! Rules by the addresses that they name: which of many could be about an address, found by one search.
+//! Index of rules by address: finds all rules that may concern an address with one binary search.
 
 use crate::address::AddressSet;
 use crate::interval::{Intervals, Number};
 use std::net::IpAddr;
 
-/// Rules by addresses of one version.
+/// Rules by addresses of one IP version.
 #[derive(Debug)]
 struct Stretches<T> {
-    /// Where the rules change: those of the stretch from one start to the next are in [`Stretches::rules`].
+    /// Starts of the address ranges; within a range the set of rules in [`Stretches::rules`] is constant.
     starts: Vec<T>,
-    /// For each stretch, where its rules end; they begin where those of the one in front end.
+    /// End of each range's rules; they start at the previous range's end.
     ends: Vec<u32>,
     rules: Vec<u32>,
 }
@@ -58,7 +58,7 @@ impl<T: Number> Stretches<T> {
     }
 }
 
-/// Rules by addresses.
+/// Rules by address.
 #[derive(Debug)]
 pub(crate) struct AddressIndex {
     v4: Stretches<u32>,
@@ -73,12 +73,12 @@ impl AddressIndex {
         }
     }
 
-    /// Whether there is no rule.
+    /// Returns `true` if there are no rules.
     pub(crate) fn is_empty(&self) -> bool {
         self.v4.rules.is_empty() && self.v6.rules.is_empty()
     }
 
-    /// The rules whose sets hold an address.
+    /// Returns the rules whose sets contain an address.
     pub(crate) fn find(&self, address: IpAddr) -> &[u32] {
         match address {
             IpAddr::V4(address) => self.v4.find(address.to_bits()),

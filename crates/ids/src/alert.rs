@@ -1,16 +1,16 @@
-//! What is told of a match.
+//! Alerts raised by matching rules.
 
 use crate::buffer::Buffer;
 use crate::rule::App;
 use crate::unit::Unit;
 use tailwater_net::{FlowKey, Nanos};
 
-/// Bytes of texts that an alert takes along.
+/// Bytes of text an alert carries.
 const TEXT: usize = 192;
-/// Most bytes of a name.
+/// Longest name in an alert, in bytes.
 const NAME: usize = 64;
 
-/// What a message was about, as much as there is room for.
+/// Details of the message, truncated to the space available.
 #[derive(Clone, Copy, Debug)]
 pub struct Detail {
     ends: [u8; 3],
@@ -45,39 +45,39 @@ impl Detail {
         &self.text[from.into()..to.into()]
     }
 
-    /// The method of a request.
+    /// Returns the method of a request.
     pub fn method(&self) -> &[u8] {
         self.part(0, self.ends[0])
     }
 
-    /// The host, or the name that was asked for.
+    /// Returns the host, or the name queried.
     pub fn name(&self) -> &[u8] {
         self.part(self.ends[0], self.ends[1])
     }
 
-    /// The target of a request.
+    /// Returns the target of a request.
     pub fn target(&self) -> &[u8] {
         self.part(self.ends[1], self.ends[2])
     }
 }
 
-/// A match of a rule.
+/// Match of a rule.
 #[derive(Clone, Copy, Debug)]
 pub struct Alert {
-    /// The rule: its place in its [set](crate::ruleset::RuleSet::rule).
+    /// Index of the rule in its [set](crate::ruleset::RuleSet::rule).
     pub rule: u32,
-    /// Which set that is.
+    /// Version number of the rule set.
     pub version: u32,
-    /// The packet's addresses and ports.
+    /// Addresses and ports of the packet.
     pub key: FlowKey,
-    /// When it arrived.
+    /// Arrival time of the packet.
     pub time: Nanos,
-    /// Whether it goes to the server.
+    /// `true` if the packet goes to the server.
     pub to_server: bool,
-    /// Whether it is dropped.
+    /// `true` if the packet is dropped.
     pub dropped: bool,
-    /// The protocol above TCP or UDP.
+    /// Application protocol.
     pub app: Option<App>,
-    /// What the message was about.
+    /// Details of the message.
     pub detail: Detail,
 }

@@ -1,4 +1,4 @@
-//! Asking rules: which could match, whether they do, and what comes of it.
+//! Rule evaluation: candidate rules, their tests, and actions on a match.
 
 use crate::alert::{Alert, Detail};
 use crate::buffer::BufferKey;
@@ -14,26 +14,26 @@ use crate::unit::{Lowered, Unit};
 use std::sync::Arc;
 use tailwater_net::{FlowKey, protocol};
 
-/// What the tests of one rule may cost at a time.
+/// Budget of one rule's tests per evaluation.
 const RULE_BUDGET: u32 = 2048;
-/// What those of all rules may cost for a packet.
+/// Budget of all rules' tests per packet.
 const PACKET_BUDGET: u32 = 16_384;
-/// Most alerts of a packet.
+/// Largest number of alerts per packet.
 pub const MAX_ALERTS: usize = 16;
 
-/// What becomes of a packet.
+/// Outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fate {
     Pass,
-    /// Rules were not asked, or not to the end.
+    /// Rules were not evaluated, or not completely.
     Unclear,
-    /// A rule has said so before.
+    /// An earlier rule blocked the connection.
     Blocked,
     Drop,
     Reject,
 }
 
-/// What is counted; places in [`NOTES`](crate::inspector::NOTES).
+/// Counter indices; names are in [`NOTES`](crate::inspector::NOTES).
 pub(crate) mod note {
     pub(crate) const ALERTS: usize = 0;
     pub(crate) const ALERTS_LOST: usize = 1;
@@ -49,7 +49,7 @@ pub(crate) mod note {
     pub(crate) const COUNT: usize = 11;
 }
 
-/// Asks rules about a worker's packets.
+/// Evaluates rules on a worker's packets.
 #[derive(Debug)]
 pub(crate) struct Asker {
     pub(crate) rules: Arc<RuleSet>,
@@ -59,10 +59,10 @@ pub(crate) struct Asker {
     lowered: Lowered,
     budget: u32,
     pub(crate) alerts: Vec<Alert>,
-    /// Rules that have matched with the packet.
+    /// Rules that have matched the packet.
     matched: Vec<u32>,
     pub(crate) fate: Fate,
-    /// Whether a rule lets the packet pass.
+    /// `true` if a rule with action `pass` matched.
     passed: bool,
     pub(crate) notes: [u64; note::COUNT],
 }
@@ -84,14 +84,14 @@ impl Asker {
         }
     }
 
-    /// Other rules are in force.
+    /// Switches to a new rule set.
     #[cold]
     pub(crate) fn renew(&mut self, version: u32, rules: Arc<RuleSet>) {
         self.candidates = Candidates::new(rules.len());
         (self.version, self.rules) = (version, rules);
     }
 
-    /// Begins with a packet.
+    /// Starts a packet.
     #[inline]
     pub(crate) fn begin(&mut self) {
         self.alerts.clear();
@@ -101,13 +101,13 @@ impl Asker {
         self.budget = PACKET_BUDGET;
     }
 
-    /// Something could not be looked into.
+    /// Records that something could not be inspected, and counts the reason.
     pub(crate) fn unclear(&mut self, why: usize) {
         self.notes[why] += 1;
         self.fate = self.fate.max(Fate::Unclear);
     }
 
-    /// Asks the rules of a place about a unit.
+    /// Evaluates the rules of a hook on a unit.
     pub(crate) fn ask(&mut self, place: Place, unit: &Unit<'_>, subject: &Subject<'_>, connection: &mut Connection) {
         if self.passed || !self.rules.asks_in(place) {
             return;
@@ -124,7 +124,7 @@ impl Asker {
         self.settle(&rules, unit, subject, connection, None);
     }
 
-    /// Asks the rules of streams about a window in which the bytes from one on are new.
+    /// Evaluates the stream rules on a window whose bytes from `fresh` on are new.
     pub(crate) fn ask_stream(
         &mut self,
         (side, fresh): (&mut Side, usize),
@@ -150,7 +150,7 @@ impl Asker {
         self.settle(&rules, unit, subject, connection, Some(side));
     }
 
-    /// The group that a connection's ports are of, found once for a connection and rules.
+    /// Returns the connection's port group, which is cached per connection and rule set.
     #[inline]
     fn port_group(&self, rules: &RuleSet, subject: &Subject<'_>, connection: &mut Connection) -> u8 {
         connection.port_group(self.version).unwrap_or_else(|| {
@@ -160,7 +160,7 @@ impl Asker {
         })
     }
 
-    /// Asks the candidates.
+    /// Evaluates the candidates.
     fn settle(
         &mut self,
         rules: &RuleSet,
@@ -199,7 +199,7 @@ impl Asker {
         }
     }
 
-    /// Whether a rule that is about such packets matches.
+    /// Returns `true` if a rule that applies to the packet matches.
     fn matches(
         &mut self,
         signature: &Signature,
@@ -234,7 +234,7 @@ impl Asker {
         holds
     }
 
-    /// A rule has matched.
+    /// Carries out the actions of a matching rule.
     #[cold]
     fn fire(
         &mut self,
@@ -256,7 +256,7 @@ impl Asker {
         let number = u64::from(about.generator) << 32 | u64::from(about.sid);
         let mut told = Told::Aloud;
         for threshold in &signature.rule.thresholds {
-            // One of each kind counts for itself.
+            // A rule may have one threshold and one filter; they count separately.
             let salt = u64::from(threshold.kind == ThresholdKind::Filter) << 63;
             let count = self
                 .thresholds
@@ -308,7 +308,7 @@ impl Asker {
     }
 }
 
-/// Whether a rule is about packets with such addresses, ports and way.
+/// Returns `true` if a rule applies to the packet's addresses, ports and direction.
 fn applies(signature: &Signature, subject: &Subject<'_>) -> bool {
     let rule = &signature.rule;
     if rule
@@ -331,7 +331,7 @@ fn applies(signature: &Signature, subject: &Subject<'_>) -> bool {
     transport && (goes(header, &subject.key) || either())
 }
 
-/// Whether a header is about packets with a key.
+/// Returns `true` if a header matches a flow key.
 fn goes(header: &Header, key: &FlowKey) -> bool {
     let ports = matches!(key.protocol(), protocol::TCP | protocol::UDP);
     let port = |set: &crate::address::PortSet, port| !ports || set.contains(port);
@@ -341,7 +341,7 @@ fn goes(header: &Header, key: &FlowKey) -> bool {
         && header.destination.contains(key.destination())
 }
 
-/// Whether a test of the packet's headers holds.
+/// Returns `true` if a test of the packet's headers holds.
 fn packet_test(test: &PacketTest, subject: &Subject<'_>, connection: &Connection) -> bool {
     match test {
         PacketTest::Flags(test) => subject.key.protocol() == protocol::TCP && flags_match(test, subject.flags()),
@@ -353,7 +353,7 @@ fn packet_test(test: &PacketTest, subject: &Subject<'_>, connection: &Connection
     }
 }
 
-/// The payload alone.
+/// Returns a unit with only the payload.
 pub(crate) fn payload_unit(bytes: &[u8]) -> Unit<'_> {
     let mut unit = Unit::new();
     unit.set(BufferKey::PAYLOAD, bytes);

@@ -1,23 +1,23 @@
-//! The buffers that rules test: what each is, and where it comes from.
+//! Buffers that rules test, with their protocols and directions.
 
 use crate::rule::{App, Direction};
 
-/// When what a rule tests is there.
+/// Moment at which a buffer becomes available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Moment {
-    /// With the packet.
+    /// With each packet.
     Packet,
     /// With new bytes of a stream.
     Stream,
-    /// With a request's head, or a message of the client's as a whole.
+    /// With a message's head, or with a complete message of other protocols.
     Head,
-    /// With the body behind it.
+    /// With the message's body.
     Body,
 }
 
 macro_rules! buffers {
     ($($(#[$doc:meta])* $variant:ident: $($name:literal)|+, $app:expr, $direction:expr, $moment:ident;)+) => {
-        /// What of a packet, a stream or a message is tested.
+        /// Part of a packet, stream or message that is tested.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Buffer {
@@ -25,24 +25,24 @@ macro_rules! buffers {
         }
 
         impl Buffer {
-            /// How many there are.
+            /// Number of buffers.
             pub const COUNT: usize = [$(Buffer::$variant),+].len();
 
-            /// All of them, with their names in rules.
+            /// All buffers, with their names in rules.
             pub const ALL: [(Buffer, &'static [&'static str]); Buffer::COUNT] =
                 [$((Buffer::$variant, &[$($name),+])),+];
 
-            /// The protocol that it is of.
+            /// Returns the application protocol of the buffer.
             pub fn app(self) -> Option<App> {
                 match self { $(Buffer::$variant => $app,)+ }
             }
 
-            /// Which way it goes, if one way only.
+            /// Returns the direction of the buffer, if it exists in one direction only.
             pub fn direction(self) -> Option<Direction> {
                 match self { $(Buffer::$variant => $direction,)+ }
             }
 
-            /// When it is there.
+            /// Returns the moment the buffer becomes available.
             pub fn moment(self) -> Moment {
                 match self { $(Buffer::$variant => Moment::$moment,)+ }
             }
@@ -54,98 +54,98 @@ use App::{Dns, Http, Tls};
 use Direction::{ToClient, ToServer};
 
 buffers! {
-    /// The payload of a packet, or the bytes of a stream.
+    /// Payload of a packet, or bytes of a stream.
     Payload: "pkt_data", None, None, Packet;
-    /// A request's target, decoded once, with dot segments and repeated slashes taken out.
+    /// Target of a request: decoded once, without dot segments and repeated slashes.
     Uri: "http.uri" | "http_uri", Some(Http), Some(ToServer), Head;
-    /// The target as it came.
+    /// Target of a request, unmodified.
     RawUri: "http.uri.raw" | "http_raw_uri", Some(Http), Some(ToServer), Head;
-    /// The method.
+    /// Request method.
     Method: "http.method" | "http_method", Some(Http), Some(ToServer), Head;
-    /// The host, in lower case and without port, by the target or the Host field.
+    /// Host from the target or the Host field, in lower case and without port.
     Host: "http.host" | "http_host", Some(Http), Some(ToServer), Head;
-    /// The same as it came.
+    /// Host, unmodified.
     RawHost: "http.host.raw" | "http_raw_host", Some(Http), Some(ToServer), Head;
-    /// The field User-Agent.
+    /// User-Agent field.
     UserAgent: "http.user_agent" | "http_user_agent", Some(Http), Some(ToServer), Head;
-    /// The field Referer.
+    /// Referer field.
     Referer: "http.referer" | "http_referer", Some(Http), Some(ToServer), Head;
-    /// The field Accept.
+    /// Accept field.
     Accept: "http.accept" | "http_accept", Some(Http), Some(ToServer), Head;
-    /// The field Accept-Encoding.
+    /// Accept-Encoding field.
     AcceptEncoding: "http.accept_enc" | "http_accept_enc", Some(Http), Some(ToServer), Head;
-    /// The field Accept-Language.
+    /// Accept-Language field.
     AcceptLanguage: "http.accept_lang" | "http_accept_lang", Some(Http), Some(ToServer), Head;
-    /// The request's first line.
+    /// First line of a request.
     RequestLine: "http.request_line" | "http_request_line", Some(Http), Some(ToServer), Head;
-    /// All fields but cookies, a line each.
+    /// All fields except cookies, one per line.
     Header: "http.header" | "http_header", Some(Http), None, Head;
-    /// All fields, as they came.
+    /// All fields, unmodified.
     RawHeader: "http.header.raw" | "http_raw_header", Some(Http), None, Head;
-    /// The fields' names, each between line ends.
+    /// Names of the fields, separated and surrounded by line ends.
     HeaderNames: "http.header_names" | "http_header_names", Some(Http), None, Head;
-    /// The fields Cookie and Set-Cookie.
+    /// Cookie and Set-Cookie fields.
     Cookie: "http.cookie" | "http_cookie", Some(Http), None, Head;
-    /// The field Content-Type.
+    /// Content-Type field.
     ContentType: "http.content_type" | "http_content_type", Some(Http), None, Head;
-    /// The field Content-Length.
+    /// Content-Length field.
     ContentLength: "http.content_len" | "http_content_len", Some(Http), None, Head;
-    /// The field Connection.
+    /// Connection field.
     Connection: "http.connection" | "http_connection", Some(Http), None, Head;
-    /// The first line and all fields.
+    /// First line and all fields.
     Start: "http.start" | "http_start", Some(Http), None, Head;
-    /// The protocol of the first line.
+    /// Protocol of the first line.
     ProtocolLine: "http.protocol" | "http_protocol", Some(Http), None, Head;
-    /// The status.
+    /// Status code.
     StatusCode: "http.stat_code" | "http_stat_code", Some(Http), Some(ToClient), Head;
-    /// The status in words.
+    /// Reason phrase of the status.
     StatusMessage: "http.stat_msg" | "http_stat_msg", Some(Http), Some(ToClient), Head;
-    /// The response's first line.
+    /// First line of a response.
     ResponseLine: "http.response_line" | "http_response_line", Some(Http), Some(ToClient), Head;
-    /// The field Server.
+    /// Server field.
     Server: "http.server" | "http_server", Some(Http), Some(ToClient), Head;
-    /// The field Location.
+    /// Location field.
     Location: "http.location" | "http_location", Some(Http), Some(ToClient), Head;
-    /// A request's body, without transfer coding.
+    /// Body of a request, without transfer coding.
     RequestBody: "http.request_body" | "http_client_body", Some(Http), Some(ToServer), Body;
-    /// A response's body, without transfer coding.
+    /// Body of a response, without transfer coding.
     ResponseBody: "http.response_body" | "http_server_body", Some(Http), Some(ToClient), Body;
-    /// A body of either direction, without transfer and content coding.
+    /// Body in either direction, without transfer and content coding.
     FileData: "file.data" | "file_data", Some(Http), None, Body;
-    /// The server's name in a ClientHello.
+    /// Server name in a ClientHello.
     ServerName: "tls.sni" | "tls_sni", Some(Tls), Some(ToServer), Head;
-    /// A certificate, as it came.
+    /// Certificate, unmodified.
     Certificate: "tls.certs", Some(Tls), Some(ToClient), Head;
-    /// Whom the server's certificate is about.
+    /// Subject of the server's certificate.
     Subject: "tls.cert_subject" | "tls_cert_subject", Some(Tls), Some(ToClient), Head;
-    /// Who issued it.
+    /// Issuer of the server's certificate.
     Issuer: "tls.cert_issuer" | "tls_cert_issuer", Some(Tls), Some(ToClient), Head;
-    /// Its serial number, in hexadecimal digits with colons.
+    /// Serial number of the server's certificate, as hexadecimal digits with colons.
     Serial: "tls.cert_serial" | "tls_cert_serial", Some(Tls), Some(ToClient), Head;
-    /// The name that is asked for.
+    /// Name queried.
     DnsQuery: "dns.query" | "dns_query", Some(Dns), Some(ToServer), Head;
 }
 
-/// A buffer, or the same with a dot in front (`dotprefix`).
+/// Buffer, or its variant with a leading dot (`dotprefix`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferKey {
-    /// Which.
+    /// Buffer.
     pub buffer: Buffer,
-    /// With a dot in front.
+    /// `true` for the variant with a leading dot.
     pub dotted: bool,
 }
 
 impl BufferKey {
-    /// The payload of a packet, or the bytes of a stream.
+    /// Payload of a packet, or bytes of a stream.
     pub const PAYLOAD: BufferKey = BufferKey {
         buffer: Buffer::Payload,
         dotted: false,
     };
 
-    /// How many there are.
+    /// Number of keys.
     pub const COUNT: usize = 2 * Buffer::COUNT;
 
-    /// Its place among all.
+    /// Returns the index among all keys.
     #[inline]
     pub fn index(self) -> usize {
         2 * self.buffer as usize + usize::from(self.dotted)

@@ -1,63 +1,63 @@
-//! What is kept of each connection in the flow table.
+//! Connection state kept in the flow table.
 
 use crate::rule::{App, Bit, Direction};
 use crate::ruleset::BitStep;
 use bytemuck::{Pod, Zeroable};
 
-/// Most bits of a connection that are set at a time.
+/// Largest number of flowbits set on a connection at a time.
 const MAX_BITS: usize = 8;
 
-/// A right to a stream's memory, as long as that is not taken back.
+/// Lease of a stream slot, valid until the slot is reclaimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Which, from 1 on.
+    /// Slot number, from 1.
     pub place: u32,
-    /// How often it had been taken.
+    /// Generation of the slot.
     pub generation: u32,
 }
 
-/// What is known of a connection: of any packets with the same addresses, ports and protocol, either way. All zero is a
-/// connection of which nothing was seen.
+/// State of a connection: all packets with the same addresses, ports and protocol, in either direction. All zeros is a
+/// connection without packets so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Connection {
     place: u32,
     generation: u32,
-    /// The sequence numbers of the streams' first bytes, by [`Direction`].
+    /// Sequence numbers of the streams' first bytes, by [`Direction`].
     pub(crate) firsts: [u32; 2],
-    /// Bytes of the streams so far.
+    /// Bytes of the streams so far, by direction.
     pub(crate) sizes: [u32; 2],
     bits: [u16; MAX_BITS],
     flags: u16,
-    /// The protocol above: an [`App`], or 0.
+    /// Application protocol: an [`App`], or 0.
     app: u8,
-    /// One more than the group that its ports are of, by the rules below; or 0.
+    /// Port group plus one, under the rule set below; 0 if unknown.
     port_group: u8,
-    /// The number of the rules by which that is so.
+    /// Version of the rule set the port group belongs to.
     rules: u32,
 }
 
-/// Something was seen.
+/// Flag: a packet was seen.
 pub(crate) const SEEN: u16 = 1;
-/// What goes against the key's direction goes to the server.
+/// Flag: packets against the key's direction go to the server.
 const SWAPPED: u16 = 2;
-/// A packet to the server, and one to the client, was seen: bits by direction.
+/// Flags by direction: a packet to the server, or to the client, was seen.
 pub(crate) const STARTED: u16 = 4;
-/// The sequence number of the first byte is known: bits by direction.
+/// Flags by direction: the first byte's sequence number is known.
 pub(crate) const NUMBERED: u16 = 16;
-/// The stream has ended: bits by direction.
+/// Flags by direction: the stream has ended.
 pub(crate) const ENDED: u16 = 64;
-/// Both ends have spoken.
+/// Flag: both ends have sent packets.
 pub(crate) const ESTABLISHED: u16 = 256;
-/// The streams can no longer be followed.
+/// Flag: the streams can no longer be followed.
 pub(crate) const LOST: u16 = 512;
-/// Packets are dropped.
+/// Flag: packets are dropped.
 pub(crate) const BLOCKED: u16 = 1024;
-/// Packets pass, whatever they are.
+/// Flag: packets pass without inspection.
 pub(crate) const PASSED: u16 = 2048;
-/// The last request was for a head only.
+/// Flag: the last request's method was HEAD.
 pub(crate) const HEAD_REQUEST: u16 = 4096;
-/// The last request was for a tunnel.
+/// Flag: the last request's method was CONNECT.
 pub(crate) const CONNECT_REQUEST: u16 = 8192;
 
 impl Connection {
@@ -71,7 +71,7 @@ impl Connection {
         self.flags = self.flags & !flag | if on { flag } else { 0 };
     }
 
-    /// Whether a flag that there is for each direction is set.
+    /// Returns `true` if a per-direction flag is set.
     #[inline]
     pub(crate) fn has_for(&self, flag: u16, direction: Direction) -> bool {
         self.has(flag << direction.index())
@@ -82,7 +82,7 @@ impl Connection {
         self.flags |= flag << direction.index();
     }
 
-    /// Which way a packet goes that goes along the key, or against it.
+    /// Returns the direction of a packet that goes along the key, or against it if `reversed`.
     #[inline]
     pub(crate) fn direction(&self, reversed: bool) -> Direction {
         match reversed == self.has(SWAPPED) {
@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Begins anew, with what goes this way going so.
+    /// Restarts the connection; packets with this `reversed` have this `direction`.
     pub(crate) fn begin(&mut self, reversed: bool, direction: Direction) {
         *self = Connection {
             flags: SEEN,
@@ -114,7 +114,7 @@ impl Connection {
         self.app = app.map_or(0, |app| app as u8);
     }
 
-    /// The group that its ports are of by the rules of this number, if it was noted.
+    /// Returns the port group under this rule set version, if cached.
     #[inline]
     pub(crate) fn port_group(&self, rules: u32) -> Option<u8> {
         match self.rules == rules {
@@ -127,7 +127,7 @@ impl Connection {
         (self.rules, self.port_group) = (rules, group + 1);
     }
 
-    /// The memory of its streams.
+    /// Returns the lease of its streams' slot.
     #[inline]
     pub fn lease(&self) -> Option<Lease> {
         (self.place != 0).then_some(Lease {
@@ -147,13 +147,13 @@ impl Connection {
         self.bits.contains(&bit)
     }
 
-    /// Whether its bits are as a rule asks.
+    /// Returns `true` if the flowbits satisfy a rule's condition.
     pub(crate) fn bits_are(&self, step: &BitStep) -> bool {
         let any = step.bits.iter().any(|bit| self.has_bit(*bit));
         any == (step.what == Bit::IsSet)
     }
 
-    /// Does with its bits what a rule says. `false` if there is no room for another.
+    /// Applies a rule's change to the flowbits. Returns `false` if there is no room for another bit.
     pub(crate) fn change_bits(&mut self, step: &BitStep) -> bool {
         let mut room = true;
         for &bit in &step.bits {

@@ -1,31 +1,31 @@
-//! An automaton that looks for many patterns at once (Aho and Corasick, "Efficient string matching", 1975), as a table with a place
-//! for each state and class of bytes: a byte costs two loads, whatever it is, and letters' case costs nothing.
+//! Aho-Corasick automaton (Aho and Corasick, "Efficient string matching", 1975) as a dense table of states and byte
+//! classes. Each byte costs two loads; case-insensitive matching costs nothing.
 
-/// In a state of the table: patterns end here.
+/// Flag of a state in the table: patterns end here.
 const ENDS: u32 = 1 << 31;
 
-/// The automaton.
+/// Dense automaton.
 #[derive(Debug)]
 pub(crate) struct Dense {
-    /// The class of each byte: those that no pattern has share one, and so do letters of either case.
+    /// Class of each byte. Bytes in no pattern share one class, as do both cases of a letter.
     classes: Box<[u8; 256]>,
-    /// For each state and class, where the next state's row begins, and [`ENDS`]. Rows are as long as a power of two.
+    /// Offset of the next state's row for each state and class, and [`ENDS`]. Row lengths are a power of two.
     next: Vec<u32>,
-    /// For each state, where the patterns that end with it end in `patterns`; they begin where those of the one in front end.
+    /// Per state, the end in `patterns` of the patterns it completes; they start at the previous state's end.
     ends: Vec<u32>,
     patterns: Vec<u32>,
-    /// The length of rows, as a power of two.
+    /// Binary logarithm of the row length.
     shift: u32,
 }
 
 impl Dense {
-    /// The state before the first byte.
+    /// Start state.
     pub(crate) const START: u32 = 0;
 
-    /// For patterns in lower case, of some ten thousand bytes in all: places in the table are told apart by 31 bits.
+    /// Builds the automaton for patterns in lower case, some ten thousand bytes in total: table offsets have 31 bits.
     pub(crate) fn new(patterns: &[Vec<u8>]) -> Dense {
         let mut classes = Box::new([0; 256]);
-        // Class 0 is of the bytes that no pattern has. There are no capital letters, so a byte counts them.
+        // Class 0 holds the bytes of no pattern. Patterns have no capital letters, so the count fits in a byte.
         let mut count: u8 = 1;
         for byte in patterns.iter().flatten() {
             let class = &mut classes[usize::from(*byte)];
@@ -38,7 +38,7 @@ impl Dense {
         }
         let shift = usize::from(count).next_power_of_two().trailing_zeros();
         let row = |state: u32| (state as usize) << shift;
-        // First the patterns' tree: 0 where there is no branch, since none leads to the root.
+        // First the trie: 0 marks a missing branch, since no branch leads to the root.
         let mut next = vec![0u32; row(1)];
         let mut found: Vec<Vec<u32>> = vec![Vec::new()];
         for (i, pattern) in (0..).zip(patterns) {
@@ -54,7 +54,7 @@ impl Dense {
             }
             found[state as usize].push(i);
         }
-        // Then, level by level, where to go without a branch: as from the longest end of the state that is a state, too.
+        // Then, breadth first, the missing branches: those of the longest proper suffix that is a state.
         let mut fallback = vec![0u32; found.len()];
         let mut order = vec![0u32];
         let mut at = 0;
@@ -95,7 +95,7 @@ impl Dense {
         }
     }
 
-    /// Goes over bytes from a state on, and runs `each` on the patterns that end. Returns the state behind them.
+    /// Runs over bytes from a state on, and calls `each` for every pattern that ends. Returns the final state.
     #[inline]
     pub(crate) fn run(&self, mut state: u32, bytes: &[u8], mut each: impl FnMut(u32)) -> u32 {
         let (classes, next) = (&*self.classes, &self.next[..]);
@@ -109,7 +109,7 @@ impl Dense {
         state
     }
 
-    /// The patterns that end with a state.
+    /// Returns the patterns that end in a state.
     #[inline]
     fn ending(&self, state: u32) -> &[u32] {
         let number = (state >> self.shift) as usize;
@@ -117,7 +117,7 @@ impl Dense {
         &self.patterns[from as usize..self.ends[number] as usize]
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory used.
     pub(crate) fn memory_bytes(&self) -> usize {
         256 + 4 * (self.next.len() + self.ends.len() + self.patterns.len())
     }

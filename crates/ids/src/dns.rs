@@ -1,15 +1,15 @@
-//! DNS messages (RFC 1035): the names that they ask for.
+//! Names queried in DNS messages (RFC 1035).
 
-/// Most questions of a message that are looked at.
+/// Largest number of questions inspected per message.
 const MAX_QUESTIONS: usize = 8;
 const HEADER: usize = 12;
-/// Longest name, as it is written with dots.
+/// Longest name in dotted form, in bytes.
 pub(crate) const MAX_NAME: usize = 255;
 
-/// The phase of a side that speaks DNS over TCP.
+/// Phase of a side: DNS over TCP.
 pub(crate) const DNS: u8 = 33;
 
-/// Whether bytes can be a message: the header's counts fit its length.
+/// Returns `true` if bytes may be a message: the header's counts fit the length.
 pub(crate) fn is_message(bytes: &[u8]) -> bool {
     let Some(header) = bytes.first_chunk::<HEADER>() else {
         return false;
@@ -19,12 +19,12 @@ pub(crate) fn is_message(bytes: &[u8]) -> bool {
     opcode <= 6 && questions >= 1 && bytes.len() >= HEADER + 5 * questions.min(MAX_QUESTIONS)
 }
 
-/// Whether a message is an answer.
+/// Returns `true` if a message is a response.
 pub(crate) fn is_answer(bytes: &[u8]) -> bool {
     bytes.get(2).is_some_and(|flags| flags & 0x80 != 0)
 }
 
-/// Writes the name of a question, with a dot in front of each label, and calls `each` with it, for every question.
+/// Calls `each` with the name of every question, written with a dot before each label.
 pub(crate) fn questions(bytes: &[u8], name: &mut Vec<u8>, mut each: impl FnMut(&[u8])) {
     let Some(header) = bytes.first_chunk::<HEADER>() else {
         return;
@@ -51,11 +51,11 @@ pub(crate) fn questions(bytes: &[u8], name: &mut Vec<u8>, mut each: impl FnMut(&
                     name.extend_from_slice(label);
                     at += label.len();
                 }
-                // No name in a question points anywhere.
+                // Names in questions are never compressed.
                 _ => return,
             }
         }
-        // Type and class.
+        // Skips type and class.
         at += 4;
         if name.is_empty() {
             name.push(b'.');

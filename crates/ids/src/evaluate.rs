@@ -1,19 +1,19 @@
-//! Whether the tests of a rule hold for the bytes of a buffer.
+//! Evaluation of a rule's tests on the bytes of a buffer.
 //!
-//! Tests that are counted from the end of the one in front are tried with every place where that one is found, as
-//! Suricata does. What that may cost is bounded by a [`Budget`].
+//! Tests relative to the previous match are tried with every position of that match, as Suricata does. A [`Budget`]
+//! bounds the cost.
 
 use crate::buffer::BufferKey;
 use crate::rule::{Comparison, NumberAt, Part, Place, Test};
 use memchr::memmem::Finder;
 
-/// What evaluating may cost: a unit is one search, or so many bytes looked at.
+/// Budget of an evaluation: one unit is a search, or a number of bytes scanned.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Budget {
     left: u32,
 }
 
-/// Bytes that a search for a content goes over for a unit, and a regular expression for one.
+/// Bytes per unit that a content search scans, and a regular expression.
 const CONTENT_BYTES: usize = 32;
 const PATTERN_BYTES: usize = 4;
 
@@ -22,13 +22,13 @@ impl Budget {
         Budget { left: units }
     }
 
-    /// What is left.
+    /// Returns the units left.
     #[inline]
     pub(crate) fn left(&self) -> u32 {
         self.left
     }
 
-    /// Whether something was refused for want of it.
+    /// Returns `true` if the budget is exhausted, so that a request for units was refused.
     #[inline]
     pub(crate) fn is_spent(&self) -> bool {
         self.left == 0
@@ -41,25 +41,25 @@ impl Budget {
     }
 }
 
-/// Tests of one buffer, ready to be evaluated.
+/// Compiled tests of one buffer.
 #[derive(Debug)]
 pub(crate) struct Checks {
     pub(crate) buffer: BufferKey,
     tests: Vec<Check>,
-    /// Whether one looks at the buffer in lower case.
+    /// `true` if a test needs the buffer in lower case.
     pub(crate) nocase: bool,
 }
 
 #[derive(Debug)]
 struct Check {
     test: Test,
-    /// For contents.
+    /// Searcher of a content test.
     finder: Option<Finder<'static>>,
-    /// Whether a later test depends on where this one is found.
+    /// `true` if a later test depends on this one's position.
     retry: bool,
 }
 
-/// A buffer's bytes, as they are and in lower case: that may be missing where no test asks for it.
+/// Bytes of a buffer, unmodified and in lower case. The latter may be missing if no test needs it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes<'a> {
     pub(crate) plain: &'a [u8],
@@ -86,19 +86,19 @@ impl Checks {
         }
     }
 
-    /// Whether all tests hold. Without budget, no.
+    /// Returns `true` if all tests hold; `false` when the budget runs out.
     pub(crate) fn hold(&self, bytes: Bytes<'_>, budget: &mut Budget) -> bool {
         chain(&self.tests, bytes, 0, budget)
     }
 }
 
-/// Whether tests depend on where the one in front of them is found.
+/// Returns `true` if tests depend on the position of the one before them.
 fn depends(rest: &[Test]) -> bool {
     for test in rest {
         if test.is_relative() {
             return true;
         }
-        // What follows is counted from this one.
+        // The following tests are relative to this one.
         let moves = match test {
             Test::Content(content) => !content.negated,
             Test::Pattern { negated, .. } => !negated,
@@ -112,7 +112,7 @@ fn depends(rest: &[Test]) -> bool {
     false
 }
 
-/// Whether the tests hold, the one in front having ended at a byte.
+/// Returns `true` if the tests hold when the previous one ended at `at`.
 fn chain(checks: &[Check], bytes: Bytes<'_>, at: usize, budget: &mut Budget) -> bool {
     let Some((check, rest)) = checks.split_first() else {
         return true;
@@ -129,7 +129,7 @@ fn chain(checks: &[Check], bytes: Bytes<'_>, at: usize, budget: &mut Budget) -> 
             let text = if content.nocase { bytes.lower } else { bytes.plain };
             let (mut from, to) = stretch(&content.place, at, length);
             if content.place.at_end {
-                // Only one place is at the end.
+                // Only one position is at the end.
                 from = from.max(length.saturating_sub(content.bytes.len()));
             }
             loop {
@@ -236,7 +236,7 @@ fn chain(checks: &[Check], bytes: Bytes<'_>, at: usize, budget: &mut Budget) -> 
     }
 }
 
-/// The bytes among which a content must be; the first may be behind the last.
+/// Returns the range a content must lie in; its start may exceed its end.
 fn stretch(place: &Place, at: usize, length: usize) -> (usize, usize) {
     let (offset, at) = (i64::from(place.offset), at as i64);
     let depth = place.depth.map(i64::from);
@@ -253,7 +253,7 @@ fn stretch(place: &Place, at: usize, length: usize) -> (usize, usize) {
     (from.max(0) as usize, to.clamp(0, length as i64) as usize)
 }
 
-/// A number in a buffer, and where it ends.
+/// Reads a number from a buffer, and returns it with its end position.
 fn read(number: &NumberAt, bytes: &[u8], at: usize) -> Option<(u64, usize)> {
     let start = if number.relative { at as i64 } else { 0 };
     let start = usize::try_from(start + number.offset).ok()?;
@@ -267,7 +267,7 @@ fn read(number: &NumberAt, bytes: &[u8], at: usize) -> Option<(u64, usize)> {
         };
         return Some((value, end));
     };
-    // As `strtoull` reads it: white space, then digits, as many as there are.
+    // Like `strtoull`: white space, then as many digits as there are.
     let most = if number.bytes == 0 { 23 } else { number.bytes as usize };
     let text = bytes.get(start..)?;
     let text = &text[..text.len().min(most)];

@@ -1,4 +1,4 @@
-//! What is said in a stream: the protocol, its messages, and the rules about them.
+//! Protocol parsing of a stream: detection, messages, and evaluation of rules on them.
 
 use crate::asker::{Asker, note, payload_unit};
 use crate::buffer::{Buffer, BufferKey};
@@ -15,19 +15,19 @@ use crate::tls::{self, TLS};
 use crate::unit::Unit;
 use crate::x509::Texts;
 
-/// What is spoken is not known yet.
+/// Phase: the protocol is not yet known.
 const UNKNOWN: u8 = 0;
-/// Nothing is looked at any more.
+/// Phase: inspection has ended.
 pub(crate) const DEAD: u8 = 1;
-/// Bytes without messages that would be known here.
+/// Phase: bytes without a supported protocol's messages.
 const RAW: u8 = 2;
 
-/// Of a window, the part of what was looked at that stays: one of so many.
+/// Inverse of the share of the window that stays after inspection.
 const HISTORY: usize = 4;
-/// As far as the start of a stream is looked at for what is spoken.
+/// Bytes at the start of a stream used for protocol detection.
 const DETECT: usize = 32;
 
-/// A direction of a connection at hand.
+/// One direction of the current connection.
 #[derive(Debug)]
 pub(crate) struct Stream<'a> {
     pub(crate) side: &'a mut Side,
@@ -40,26 +40,26 @@ impl<'a> Stream<'a> {
         Stream { side, window, depth }
     }
 
-    /// Bytes are missing: no message goes on.
+    /// Handles missing bytes: message parsing stops.
     pub(crate) fn gap(&mut self) {
         if self.side.phase != DEAD {
             self.side.phase = RAW;
         }
     }
 
-    /// The bytes of the stream from one to another.
+    /// Returns the stream's bytes in a range of offsets.
     fn bytes(&self, from: u64, to: u64) -> &[u8] {
         let range = self.side.at(from)..self.side.at(to);
         self.window.get(range).unwrap_or_default()
     }
 
-    /// The bytes in order.
+    /// Returns the in-order bytes.
     fn filled(&self) -> &[u8] {
         &self.window[..self.side.filled()]
     }
 }
 
-/// What buffers are made in; nothing of one packet is left for the next.
+/// Reusable memory for buffers; nothing is carried from one packet to the next.
 #[derive(Debug)]
 pub(crate) struct Buffers {
     head: Head,
@@ -84,7 +84,7 @@ impl Buffers {
         }
     }
 
-    /// Looks at the bytes that are new in a stream.
+    /// Inspects the new bytes of a stream.
     pub(crate) fn follow(
         &mut self,
         stream: &mut Stream<'_>,
@@ -113,7 +113,7 @@ impl Buffers {
         }
     }
 
-    /// The stream has ended: what of a message is there is looked at.
+    /// Handles the end of the stream: inspects an incomplete message.
     pub(crate) fn finish(
         &mut self,
         stream: &mut Stream<'_>,
@@ -125,7 +125,7 @@ impl Buffers {
         stream.side.phase = DEAD;
     }
 
-    /// Makes room in a full window; `false` if there is none to be made.
+    /// Makes room in a full window; returns `false` if that is impossible.
     pub(crate) fn make_room(
         &mut self,
         stream: &mut Stream<'_>,
@@ -137,7 +137,7 @@ impl Buffers {
         let by_history = stream.side.filled().saturating_sub(history);
         let mut by = by_history.min(self.held(stream.side));
         if by == 0 && by_history > 0 {
-            // The message is longer than the window: what is there is looked at, and the rest passed over.
+            // The message exceeds the window: the available part is inspected, and the rest skipped.
             match stream.side.phase {
                 HEAD | TLS | DNS => {
                     asker.notes[note::HTTP_LOST] += u64::from(stream.side.phase == HEAD);
@@ -151,7 +151,7 @@ impl Buffers {
         by > 0
     }
 
-    /// How many bytes of the window no message needs.
+    /// Returns the number of bytes at the window's start that no message needs.
     fn held(&self, side: &Side) -> usize {
         match side.phase {
             TLS | DNS | HEAD => side.at(side.message),
@@ -169,7 +169,7 @@ impl Buffers {
                     let first = stream.side.message == 0;
                     stream.side.phase = RAW;
                     match first {
-                        // It only looked like HTTP.
+                        // The stream only resembled HTTP.
                         true => connection.set_app(None),
                         false => asker.notes[note::HTTP_LOST] += 1,
                     }
@@ -189,7 +189,7 @@ impl Buffers {
         }
     }
 
-    /// A message's head is there; `false` if none follows.
+    /// Handles a complete message head; returns `false` if no message follows.
     fn head(
         &mut self,
         stream: &mut Stream<'_>,
@@ -239,7 +239,7 @@ impl Buffers {
         }
     }
 
-    /// Asks the rules about a message's body, as far as it is there, unless they have been.
+    /// Evaluates the rules on the available part of a message's body, unless that was done.
     fn body_so_far(
         &mut self,
         stream: &mut Stream<'_>,
@@ -253,7 +253,7 @@ impl Buffers {
             return;
         }
         let (message, head_end) = (side.message, side.head_end);
-        // What follows belongs to the next message.
+        // Bytes from `parsed` on belong to the next message.
         let text = stream.bytes(message, head_end);
         let body = stream.bytes(head_end, side.parsed);
         let direction = subject.direction;
@@ -295,7 +295,7 @@ impl Buffers {
         let progress = tls::handshake(stream.bytes(side.message, side.end()), &mut self.handshake);
         let needed = side.message + progress.needed as u64;
         stream.side.left = needed;
-        // The name, or the certificates, are asked about once.
+        // Rules are evaluated once on the name or the certificates.
         if stream.side.message_flags & INSPECTED == 0 {
             let done = match subject.direction {
                 Direction::ToServer => self.hello(asker, subject, connection),
@@ -306,7 +306,7 @@ impl Buffers {
             }
         }
         if progress.ended {
-            // What follows is encrypted.
+            // The rest of the stream is encrypted.
             stream.side.phase = DEAD;
         }
     }
@@ -333,7 +333,7 @@ impl Buffers {
         for (i, certificate) in certificates.enumerate() {
             let mut unit = Unit::new();
             unit.set(Buffer::Certificate, certificate);
-            // What is said of a subject is meant of the server's own.
+            // Rules on the subject refer to the server's own certificate.
             if i == 0 && self.texts.read(certificate) {
                 unit.set(Buffer::Subject, &self.texts.subject);
                 unit.set(Buffer::Issuer, &self.texts.issuer);
@@ -361,7 +361,7 @@ impl Buffers {
         }
     }
 
-    /// Asks the rules about each question of a DNS message.
+    /// Evaluates the rules on each question of a DNS message.
     pub(crate) fn questions(
         &mut self,
         message: &[u8],
@@ -381,14 +381,14 @@ impl Buffers {
     }
 }
 
-/// Finds out what is spoken by how a stream begins.
+/// Detects the protocol from a stream's first bytes.
 fn detect(stream: &mut Stream<'_>, subject: &Subject<'_>, connection: &mut Connection) {
     let bytes = &stream.filled()[..stream.side.filled().min(DETECT)];
     let app = match connection.app() {
         Some(app) => Some(app),
         None => match spoken(bytes, subject) {
             Some(found) => found,
-            // What has begun so may be something yet.
+            // More bytes may still decide.
             None if bytes.len() < DETECT => return,
             None => None,
         },
@@ -404,7 +404,7 @@ fn detect(stream: &mut Stream<'_>, subject: &Subject<'_>, connection: &mut Conne
     };
 }
 
-/// What is spoken: `None` if more bytes are needed to tell.
+/// Returns the protocol, if known; the outer `None` means that more bytes are needed.
 fn spoken(bytes: &[u8], subject: &Subject<'_>) -> Option<Option<App>> {
     let server_port = match subject.direction {
         Direction::ToServer => subject.key.destination_port(),
@@ -447,7 +447,7 @@ fn spoken(bytes: &[u8], subject: &Subject<'_>) -> Option<Option<App>> {
             match bytes.get(token) {
                 None if token < 24 => None,
                 Some(b' ') if token > 0 => Some(Some(App::Http)),
-                // Empty lines in front of a request.
+                // Empty lines before a request.
                 Some(b'\r' | b'\n') if token == 0 => Some(Some(App::Http)),
                 _ => Some(None),
             }

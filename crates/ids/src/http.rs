@@ -1,4 +1,4 @@
-//! HTTP/1.x messages in a stream: where one begins and ends (RFC 9112), and the buffers that rules test.
+//! HTTP/1.x messages of a stream: framing (RFC 9112), and the buffers that rules test.
 
 pub(crate) mod body;
 pub(crate) mod normalize;
@@ -10,50 +10,50 @@ use crate::unit::Unit;
 use memchr::memchr;
 use normalize::{host_of, normalize};
 
-/// Most fields of a message; what follows is in no buffer.
+/// Largest number of fields per message; further ones appear in no buffer.
 const MAX_FIELDS: usize = 96;
-/// Most digits of a chunk's size.
+/// Largest number of digits of a chunk's size.
 const SIZE_DIGITS: usize = 15;
 
-// What is read next, as a side's phase.
-/// The first line and the fields.
+// Phases of a side.
+/// First line and fields.
 pub(crate) const HEAD: u8 = 16;
-/// A body of known length.
+/// Body of known length.
 const LENGTH: u8 = 17;
 const CHUNK_SIZE: u8 = 18;
 const CHUNK_DATA: u8 = 19;
-/// The line end behind a chunk.
+/// Line end after a chunk.
 const CHUNK_END: u8 = 20;
 const TRAILER: u8 = 21;
-/// A body that ends with the stream.
+/// Body that ends with the stream.
 const UNTIL_CLOSE: u8 = 22;
 
-// What is known of the message, as a side's flags.
+// Flags of a side's message.
 /// The body is chunked.
 pub(crate) const CHUNKED: u8 = 1;
-/// The rules have been asked about the body.
+/// The rules were evaluated on the body.
 pub(crate) const INSPECTED: u8 = 2;
 
-/// Whether a side's phase is one of these.
+/// Returns `true` if a side's phase belongs to HTTP.
 #[inline]
 pub(crate) fn is_phase(phase: u8) -> bool {
     (HEAD..=UNTIL_CLOSE).contains(&phase)
 }
 
-/// What came of following a message.
+/// Result of following a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// More bytes are needed.
     More,
-    /// The head has ended.
+    /// The head is complete.
     Head,
-    /// The message has ended.
+    /// The message is complete.
     End,
-    /// This is no HTTP.
+    /// The stream is not HTTP.
     Lost,
 }
 
-/// How a message's body ends.
+/// Framing of a message's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Framing {
     None,
@@ -62,7 +62,7 @@ pub(crate) enum Framing {
     UntilClose,
 }
 
-/// The next line in order, without its end, and where the one behind it begins.
+/// Returns the next complete in-order line without its end, and the offset of the line after it.
 fn line<'a>(side: &Side, window: &'a [u8]) -> Option<(&'a [u8], u64)> {
     let rest = window.get(side.at(side.parsed)..side.filled())?;
     let end = memchr(b'\n', rest)?;
@@ -70,7 +70,7 @@ fn line<'a>(side: &Side, window: &'a [u8]) -> Option<(&'a [u8], u64)> {
     Some((line, side.parsed + end as u64 + 1))
 }
 
-/// Follows a message as far as bytes are there, up to the next step.
+/// Follows a message up to the next step, as far as bytes are available.
 pub(crate) fn advance(side: &mut Side, window: &[u8], direction: Direction) -> Step {
     loop {
         match side.phase {
@@ -81,7 +81,7 @@ pub(crate) fn advance(side: &mut Side, window: &[u8], direction: Direction) -> S
                 let first = side.parsed == side.message;
                 side.parsed = next;
                 match (line.is_empty(), first) {
-                    // Empty lines in front of a message count for nothing.
+                    // Empty lines before a message are ignored.
                     (true, true) => side.message = next,
                     (true, false) => {
                         side.head_end = next;
@@ -133,7 +133,7 @@ pub(crate) fn advance(side: &mut Side, window: &[u8], direction: Direction) -> S
     }
 }
 
-/// Whether a line can begin a message.
+/// Returns `true` if a line may start a message.
 fn is_first_line(line: &[u8], direction: Direction) -> bool {
     match direction {
         Direction::ToClient => line.starts_with(b"HTTP/"),
@@ -144,7 +144,7 @@ fn is_first_line(line: &[u8], direction: Direction) -> bool {
     }
 }
 
-/// The size of a chunk; extensions count for nothing.
+/// Parses the size of a chunk; extensions are ignored.
 fn chunk_size(line: &[u8]) -> Option<u64> {
     let digits = line.split(|byte| matches!(byte, b';' | b' ' | b'\t')).next()?;
     let digits = (!digits.is_empty() && digits.len() <= SIZE_DIGITS).then_some(digits)?;
@@ -153,7 +153,7 @@ fn chunk_size(line: &[u8]) -> Option<u64> {
     })
 }
 
-/// A message's body follows its head.
+/// Starts the body after its head.
 pub(crate) fn begin_body(side: &mut Side, framing: Framing) {
     side.message_flags = 0;
     side.left = 0;
@@ -171,21 +171,21 @@ pub(crate) fn begin_body(side: &mut Side, framing: Framing) {
     };
 }
 
-/// The next message begins behind what was followed.
+/// Starts the next message at the current position.
 pub(crate) fn next_message(side: &mut Side) {
     side.phase = HEAD;
     side.message = side.parsed;
     side.message_flags = 0;
 }
 
-/// A stretch of a head.
+/// Range of a head: start and end.
 type Stretch = [u16; 2];
 
-/// A message's head: where its parts are.
+/// Parsed head of a message, as ranges.
 #[derive(Debug)]
 pub(crate) struct Head {
     line: Stretch,
-    /// Method, target and protocol, or protocol, status and message.
+    /// Method, target and protocol, or protocol, status and reason phrase.
     parts: [Stretch; 3],
     fields: [[Stretch; 2]; MAX_FIELDS],
     count: usize,
@@ -215,7 +215,7 @@ impl Head {
         }
     }
 
-    /// Reads a head, of up to 65,535 bytes, that ends with an empty line.
+    /// Parses a head of up to 65,535 bytes that ends with an empty line.
     pub(crate) fn read(&mut self, bytes: &[u8], direction: Direction) {
         let bytes = &bytes[..bytes.len().min(u16::MAX.into())];
         self.count = 0;
@@ -225,7 +225,7 @@ impl Head {
         self.read_line(bytes, direction);
         while at < bytes.len() {
             let mut end = memchr(b'\n', &bytes[at..]).map_or(bytes.len(), |end| at + end + 1);
-            // A field goes on in lines that begin with white space (RFC 9112 §5.2).
+            // Lines that start with white space continue a field (RFC 9112 §5.2).
             while matches!(bytes.get(end), Some(b' ' | b'\t')) {
                 end = memchr(b'\n', &bytes[end..]).map_or(bytes.len(), |more| end + more + 1);
             }
@@ -245,7 +245,7 @@ impl Head {
         let place = |at: usize| from + at as u16;
         let first = memchr(b' ', line).unwrap_or(line.len());
         let behind = (first + 1).min(line.len());
-        // A target may hold spaces, a status does not.
+        // A target may contain spaces, a status does not.
         let second = match direction {
             Direction::ToServer => line.iter().rposition(|byte| *byte == b' '),
             Direction::ToClient => memchr(b' ', &line[behind..]).map(|at| behind + at),
@@ -263,28 +263,28 @@ impl Head {
         fields.map(|[name, value]| (slice(bytes, *name), slice(bytes, *value)))
     }
 
-    /// The value of the first field of a name.
+    /// Returns the value of the first field with a name.
     pub(crate) fn field<'a>(&self, bytes: &'a [u8], name: &str) -> Option<&'a [u8]> {
         let mut fields = self.fields(bytes);
         let found = fields.find(|(known, _)| known.eq_ignore_ascii_case(name.as_bytes()));
         found.map(|(_, value)| value)
     }
 
-    /// A request's method.
+    /// Returns a request's method.
     pub(crate) fn method<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         slice(bytes, self.parts[0])
     }
 
-    /// A request's target.
+    /// Returns a request's target.
     pub(crate) fn target<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
         slice(bytes, self.parts[1])
     }
 
-    /// How the body ends (RFC 9112 §6.3); `None` if that is unclear.
+    /// Returns the body's framing (RFC 9112 §6.3), or `None` if it is ambiguous.
     pub(crate) fn framing(&self, bytes: &[u8], direction: Direction, answers_head: bool) -> Option<Framing> {
         let status = slice(bytes, self.parts[1]);
         if direction == Direction::ToClient && status == b"101" {
-            // What follows is of another protocol, and looked at as a body.
+            // The rest is another protocol, inspected as a body.
             return Some(Framing::UntilClose);
         }
         if direction == Direction::ToClient
@@ -357,11 +357,11 @@ impl Head {
     }
 }
 
-/// Buffers that are not in a message as they are.
+/// Buffers derived from a message.
 #[derive(Debug)]
 pub(crate) struct Made {
     uri: Vec<u8>,
-    /// With a dot in front.
+    /// Host with a leading dot.
     host: Vec<u8>,
     header: Vec<u8>,
     names: Vec<u8>,
@@ -369,9 +369,9 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// With room for what a head of so many bytes comes to.
+    /// Allocates room for the buffers of a head of this many bytes.
     pub(crate) fn with_room(bytes: usize) -> Made {
-        // Each field may get a space and a carriage return that it lacked.
+        // Each field may gain a missing space and carriage return.
         let room = || Vec::with_capacity(bytes + 4 * MAX_FIELDS + 16);
         Made {
             uri: room(),

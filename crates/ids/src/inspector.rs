@@ -1,4 +1,4 @@
-//! Packets, one by one: of which connection each is, what it adds to a stream, and what rules say.
+//! Packet inspection: connection tracking, stream reassembly and rule evaluation, packet by packet.
 
 use crate::alert::Alert;
 use crate::asker::{Asker, Fate, note, payload_unit};
@@ -24,23 +24,23 @@ const SYN: u8 = TcpFlags::SYN.0;
 const RST: u8 = TcpFlags::RST.0;
 const ACK: u8 = TcpFlags::ACK.0;
 
-/// DNS servers' port.
+/// Port of DNS servers.
 const DNS_PORT: u16 = 53;
 
-/// How packets are inspected.
+/// Settings of packet inspection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of each direction of a connection that are kept at a time.
+    /// Bytes of the reassembly window, per direction of a connection.
     pub window: usize,
-    /// Bytes of each direction that are looked at in all.
+    /// Bytes inspected in total, per direction of a connection.
     pub depth: u64,
-    /// Bytes of a body without content coding that are looked at.
+    /// Bytes inspected of a body after removing its content coding.
     pub decoded: usize,
-    /// Whether rules may drop packets, rather than only tell.
+    /// If `true`, rules may drop packets; otherwise they only alert.
     pub drops: bool,
-    /// Whether packets are dropped, too, that cannot be looked into. Only with `drops`.
+    /// If `true`, packets that cannot be inspected are dropped as well. Requires `drops`.
     pub strict: bool,
-    /// Whether packets with a wrong checksum are passed over, as their receivers do.
+    /// If `true`, packets with a wrong checksum are ignored, as by their receivers.
     pub checksums: bool,
 }
 
@@ -57,33 +57,33 @@ impl Default for Settings {
     }
 }
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It passes.
+    /// Forward.
     Pass,
-    /// It is dropped.
+    /// Drop, with the reason.
     Drop(Reason),
 }
 
-/// Why a packet is dropped.
+/// Drop reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// A rule says `drop`.
+    /// A rule with action `drop` matched.
     Dropped,
-    /// A rule says `reject`.
+    /// A rule with action `reject` matched.
     Rejected,
-    /// A rule has said so of an earlier packet of the connection.
+    /// A rule dropped an earlier packet of the connection.
     FlowBlocked,
-    /// It cannot be looked into.
+    /// The packet cannot be inspected.
     Overflow,
 }
 
-/// The names of reasons, in their order.
+/// Names of the drop reasons, in order.
 pub const REASONS: &[&str] = &["dropped", "rejected", "flow-blocked", "overflow"];
 
-/// The names of what is counted.
+/// Names of the counters.
 pub const NOTES: &[&str] = &[
     "alerts",
     "alerts-lost",
@@ -98,7 +98,7 @@ pub const NOTES: &[&str] = &[
     "http-unclear",
 ];
 
-/// Inspects a worker's packets. Nothing is allocated for a packet that no rule matches.
+/// Inspects a worker's packets. Packets that match no rule cause no allocation.
 #[derive(Debug)]
 pub struct Inspector {
     asker: Asker,
@@ -107,9 +107,9 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// A worker's own, with the number of the rules.
+    /// Creates a worker's inspector with the current rule set and its version number.
     pub fn new((version, rules): (u32, Arc<RuleSet>), thresholds: Arc<Thresholds>, settings: Settings) -> Inspector {
-        // A message's buffers in lower case: its head several times over, its body twice.
+        // Room for a message's buffers in lower case: its head several times, its body twice.
         let room = 8 * settings.window + settings.decoded + (1 << 16);
         Inspector {
             asker: Asker::new((version, rules), thresholds, room),
@@ -118,24 +118,24 @@ impl Inspector {
         }
     }
 
-    /// Other rules are in force from now on.
+    /// Switches to a new rule set.
     pub fn renew(&mut self, version: u32, rules: Arc<RuleSet>) {
         self.asker.renew(version, rules);
     }
 
-    /// The number of the rules in force.
+    /// Returns the version number of the current rule set.
     #[inline]
     pub fn version(&self) -> u32 {
         self.asker.version
     }
 
-    /// What the last packet's rules tell.
+    /// Returns the alerts of the last packet.
     #[inline]
     pub fn alerts(&self) -> &[Alert] {
         &self.asker.alerts
     }
 
-    /// What was counted, in the order of [`NOTES`].
+    /// Returns the counters, in the order of [`NOTES`].
     pub fn notes(&self) -> &[u64] {
         &self.asker.notes
     }
@@ -152,7 +152,7 @@ impl Inspector {
         self.verdict()
     }
 
-    /// The connection has ended: gives its streams' memory back.
+    /// Handles the end of a connection: releases its streams' memory.
     pub fn ended(connection: &mut Connection, slots: &mut impl Slots) {
         if let Some(lease) = connection.lease()
             && slots.open(lease)
@@ -181,7 +181,7 @@ impl Inspector {
         }
     }
 
-    /// The rules about the first packet of a direction.
+    /// Evaluates the rules on a direction's first packet.
     #[inline]
     fn first(&mut self, subject: &Subject<'_>, connection: &mut Connection) {
         if !connection.has_for(STARTED, subject.direction) {
@@ -190,7 +190,7 @@ impl Inspector {
         }
     }
 
-    /// The rules about single packets.
+    /// Evaluates the rules on single packets.
     fn alone(&mut self, place: Place, subject: &Subject<'_>, connection: &mut Connection) {
         let payload = subject.input.payload();
         if payload.is_empty() && !self.asker.rules.asks_without_bytes(place, subject.flags()) {
@@ -203,7 +203,7 @@ impl Inspector {
         self.asker.ask(place, &unit, subject, connection);
     }
 
-    /// A packet that is no whole segment of TCP.
+    /// Inspects a packet that is not a whole TCP segment.
     fn datagram(&mut self, input: &Input<'_>, connection: &mut Connection) {
         if !connection.has(SEEN) {
             connection.begin(input.reversed, Direction::ToServer);
@@ -216,7 +216,7 @@ impl Inspector {
         self.first(&subject, connection);
         let headers = input.headers;
         if headers.fragment != Fragment::Whole {
-            // Nothing is put together here.
+            // Fragments are not reassembled.
             self.asker.unclear(note::FRAGMENT);
             return self.alone(Place::PacketOther, &subject, connection);
         }
@@ -242,7 +242,7 @@ impl Inspector {
         }
     }
 
-    /// A segment of TCP.
+    /// Inspects a TCP segment.
     fn segment(
         &mut self,
         input: &Input<'_>,
@@ -253,7 +253,7 @@ impl Inspector {
         let payload = input.payload();
         let counts = !payload.is_empty() || flags & (SYN | FIN | RST) != 0;
         if self.settings.checksums && counts && verify_transport(input.frame, input.headers) == Checksum::Wrong {
-            // Its receiver does not look at it.
+            // The receiver discards it.
             self.asker.notes[note::CHECKSUM] += 1;
             return;
         }
@@ -274,7 +274,7 @@ impl Inspector {
         let size = &mut connection.sizes[direction.index()];
         *size = size.saturating_add(payload.len() as u32);
         if flags & SYN == 0 && !connection.has(ESTABLISHED) {
-            // The handshake's last segment; or one of a connection that began before.
+            // Either the handshake's last segment, or a connection that started earlier.
             let opened = connection.has_for(NUMBERED, Direction::ToServer);
             let answered = connection.has_for(NUMBERED, Direction::ToClient);
             let last = direction == Direction::ToServer && flags & ACK != 0;
@@ -283,14 +283,14 @@ impl Inspector {
         self.first(&subject, connection);
         self.alone(Place::PacketTcp, &subject, connection);
         if !connection.has(LOST) && self.asker.rules.asks_of_streams() {
-            // Data on a SYN follows it (RFC 7413).
+            // Data on a SYN starts one sequence number later (RFC 7413).
             let sequence = sequence.wrapping_add(u32::from(flags & SYN != 0));
             let segment = (sequence, acknowledged, flags);
             self.stream(&subject, segment, connection, slots);
         }
     }
 
-    /// A SYN: a connection begins, again perhaps.
+    /// Handles a SYN, which starts or restarts a connection.
     fn opening(
         &mut self,
         input: &Input<'_>,
@@ -302,7 +302,8 @@ impl Inspector {
         if flags & ACK == 0 {
             let client = connection.has(SEEN) && connection.direction(input.reversed) == Direction::ToServer;
             let again = client && connection.has_for(NUMBERED, Direction::ToServer) && connection.firsts[0] == first;
-            // In the middle of a connection a receiver takes no SYN (RFC 5961 §4): only what answers it says so.
+            // A receiver does not accept a SYN within a connection (RFC 5961 §4): only the server's SYN-ACK proves a
+            // restart.
             let live = connection.has(ESTABLISHED)
                 && !connection.has_for(ENDED, Direction::ToServer)
                 && !connection.has_for(ENDED, Direction::ToClient)
@@ -324,7 +325,7 @@ impl Inspector {
             return;
         }
         if !known || again {
-            // The server has accepted another connection than the one that is known.
+            // The server has accepted a connection other than the tracked one.
             let blocked = connection.has(BLOCKED);
             Inspector::ended(connection, slots);
             connection.begin(input.reversed, Direction::ToClient);
@@ -335,7 +336,7 @@ impl Inspector {
         connection.set_for(NUMBERED, Direction::ToClient);
     }
 
-    /// What a segment adds to its stream.
+    /// Adds a segment to its stream and inspects the result.
     fn stream(
         &mut self,
         subject: &Subject<'_>,
@@ -348,7 +349,7 @@ impl Inspector {
         match connection.lease() {
             Some(lease) => {
                 if !slots.open(lease) {
-                    // It was silent for long, and others needed the memory.
+                    // The connection was idle for long, and its memory was reclaimed.
                     connection.set_lease(None);
                     return self.lost(connection);
                 }
@@ -405,7 +406,7 @@ impl Inspector {
         }
         let mut over = stream.side.phase == DEAD;
         if flags & RST != 0 && exact {
-            // The receiver takes it (RFC 5961 §3): nothing more comes, either way.
+            // The receiver accepts the RST (RFC 5961 §3): both directions have ended.
             self.buffers.finish(&mut stream, &mut self.asker, subject, connection);
             let mut stream = Stream::new(&mut other, self.settings.depth);
             let opposite = subject.opposite();
@@ -425,7 +426,7 @@ impl Inspector {
         }
     }
 
-    /// Puts a segment's bytes into the stream, and looks at what is new.
+    /// Inserts a segment's bytes into the stream, and inspects the new ones.
     fn add(&mut self, stream: &mut Stream<'_>, mut sequence: u32, subject: &Subject<'_>, connection: &mut Connection) {
         let mut data = subject.input.payload();
         if stream.side.phase == DEAD {
@@ -448,7 +449,7 @@ impl Inspector {
         }
     }
 
-    /// The streams can no longer be followed.
+    /// Marks the streams as lost: they can no longer be followed.
     fn lost(&mut self, connection: &mut Connection) {
         connection.set(LOST, true);
         self.asker.unclear(note::OVERFLOW);

@@ -1,14 +1,14 @@
-//! Sets of numbers (addresses, ports) as intervals.
+//! Sets of numbers (addresses, ports) as sorted intervals.
 
-/// A number that intervals are of.
+/// Element type of intervals.
 pub trait Number: Copy + Ord {
-    /// The smallest.
+    /// Smallest number.
     const LEAST: Self;
-    /// The largest.
+    /// Largest number.
     const MOST: Self;
-    /// The one after; none after the largest.
+    /// Returns the next number, or `None` after the largest.
     fn after(self) -> Option<Self>;
-    /// The one in front; none in front of the smallest.
+    /// Returns the previous number, or `None` before the smallest.
     fn before(self) -> Option<Self>;
 }
 
@@ -29,26 +29,26 @@ macro_rules! numbers {
 
 numbers!(u16, u32, u128);
 
-/// Numbers, as intervals in order that neither overlap nor touch; both ends are of them.
+/// Set of numbers as sorted inclusive intervals that neither overlap nor touch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Intervals<T> {
     of: Vec<(T, T)>,
 }
 
 impl<T: Number> Intervals<T> {
-    /// No number.
+    /// Returns the empty set.
     pub fn none() -> Self {
         Intervals { of: Vec::new() }
     }
 
-    /// Every number.
+    /// Returns the set of all numbers.
     pub fn all() -> Self {
         Intervals {
             of: vec![(T::LEAST, T::MOST)],
         }
     }
 
-    /// The numbers from one to another, both included; none if they are the wrong way round.
+    /// Returns the numbers from `first` to `last`, both included; empty if `first` exceeds `last`.
     pub fn from_to(first: T, last: T) -> Self {
         match first <= last {
             true => Intervals {
@@ -58,22 +58,22 @@ impl<T: Number> Intervals<T> {
         }
     }
 
-    /// The intervals.
+    /// Returns the intervals.
     pub fn intervals(&self) -> &[(T, T)] {
         &self.of
     }
 
-    /// Whether every number is in it.
+    /// Returns `true` if the set contains every number.
     pub fn is_all(&self) -> bool {
         self.of == [(T::LEAST, T::MOST)]
     }
 
-    /// Whether no number is in it.
+    /// Returns `true` if the set is empty.
     pub fn is_none(&self) -> bool {
         self.of.is_empty()
     }
 
-    /// Whether a number is in it.
+    /// Returns `true` if the set contains a number.
     #[inline]
     pub fn contains(&self, number: T) -> bool {
         if let [(first, last)] = self.of[..] {
@@ -99,7 +99,7 @@ impl<T: Number> Intervals<T> {
         self.of = joined;
     }
 
-    /// All numbers that are not in it.
+    /// Returns the complement.
     pub fn others(&self) -> Intervals<T> {
         let mut others = Vec::with_capacity(self.of.len() + 1);
         let mut from = Some(T::LEAST);
@@ -117,9 +117,9 @@ impl<T: Number> Intervals<T> {
         Intervals { of: others }
     }
 
-    /// Takes the numbers of another set away.
+    /// Subtracts another set.
     pub fn remove(&mut self, other: &Intervals<T>) {
-        // What is in one and not in the other is what is neither outside of the one nor in the other.
+        // `a - b` is the complement of `complement(a) + b`.
         let mut gone = self.others();
         gone.add(other);
         *self = gone.others();
@@ -140,7 +140,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside sets with a place for every number. Ends of the range come up often.
+        /// Compared with bit sets. Interval ends near the limits are frequent.
         #[test]
         fn intervals_are_sets(
             a in prop::collection::vec((prop_oneof![0u16..40, 65_500..=65_535u16], prop_oneof![0u16..40, 65_500..=65_535u16]), 0..6),

@@ -1,12 +1,12 @@
-//! Intrusion detection: Suricata's rule language, streams and protocols, and what of them a rule matches.
+//! Intrusion detection: Suricata's rule language, stream reassembly, protocol parsers and rule matching.
 //!
-//! Text becomes [rules](rule::Rule) ([`language`]), rules become a [`RuleSet`](ruleset::RuleSet), and a worker's
-//! [`Inspector`](inspector::Inspector) asks these about its packets. It is told of which
-//! [`Connection`](connection::Connection) each is, and has memory for streams lent by [`Slots`](slots::Slots):
-//! nothing here looks flows up, reads a clock, writes a file or starts a thread.
+//! [`language`] parses text into [rules](rule::Rule), from which a [`RuleSet`](ruleset::RuleSet) is compiled. A
+//! worker's [`Inspector`](inspector::Inspector) evaluates it on packets. The caller supplies each packet's
+//! [`Connection`](connection::Connection), and memory for streams through [`Slots`](slots::Slots). This crate looks up
+//! no flows, reads no clock, writes no files and starts no threads.
 //!
-//! What a packet, the bytes that it completes in a stream, or a message in those costs is bounded: contents are looked
-//! for all at once, what they stand for is evaluated with a budget, and memory is what was lent.
+//! The cost of a packet, of the stream bytes it completes and of the messages in them is bounded. All fast patterns are
+//! searched at once, candidate rules are evaluated with a budget, and memory is limited to the slots supplied.
 
 pub mod address;
 mod address_index;

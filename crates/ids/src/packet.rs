@@ -1,4 +1,4 @@
-//! A packet that rules are asked about.
+//! Packets, as seen by rules.
 
 use crate::connection::Connection;
 use crate::rule::{Direction, Field};
@@ -6,39 +6,39 @@ use std::net::IpAddr;
 use tailwater_net::parse::{Headers, Network};
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// A packet, as it arrived.
+/// Packet as it arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
-    /// The frame.
+    /// Frame.
     pub frame: &'a [u8],
-    /// Where its headers are.
+    /// Parsed headers.
     pub headers: &'a Headers,
-    /// When it arrived.
+    /// Arrival time.
     pub arrival: Nanos,
-    /// Whether it goes against the direction of its connection's key.
+    /// `true` if the packet goes against its connection's key.
     pub reversed: bool,
 }
 
 impl<'a> Input<'a> {
-    /// The transport header and what is behind it.
+    /// Returns the transport header and payload.
     #[inline]
     fn transport(&self) -> &'a [u8] {
         self.headers.transport(self.frame)
     }
 
-    /// The payload.
+    /// Returns the payload.
     #[inline]
     pub(crate) fn payload(&self) -> &'a [u8] {
         self.headers.payload(self.frame)
     }
 
-    /// A big-endian number of the transport header.
+    /// Reads a big-endian number from the transport header.
     #[inline]
     fn word(&self, at: usize, bytes: usize) -> Option<u64> {
         number(self.transport(), at, bytes)
     }
 
-    /// Of a TCP segment: sequence number, acknowledgement number, flags.
+    /// Returns sequence number, acknowledgement number and flags of a TCP segment.
     #[inline]
     pub(crate) fn segment(&self) -> Option<(u32, u32, u8)> {
         let header = self.transport().first_chunk::<20>()?;
@@ -52,14 +52,14 @@ fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
     Some(bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
-/// What rules are asked about: a packet, or what it completed of a stream.
+/// Subject of evaluation: a packet, or the stream bytes it completed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) input: &'a Input<'a>,
-    /// From whom to whom: of the stream, if that goes against the packet.
+    /// Source and destination; for a stream in the opposite direction, the stream's.
     pub(crate) key: FlowKey,
     pub(crate) direction: Direction,
-    /// Whether rules may drop.
+    /// `true` if rules may drop.
     pub(crate) drops: bool,
 }
 
@@ -74,7 +74,7 @@ impl Subject<'_> {
         self.input.arrival
     }
 
-    /// TCP flags; 0 of other packets.
+    /// Returns the TCP flags; 0 for other packets.
     #[inline]
     pub(crate) fn flags(&self) -> u8 {
         match self.key.protocol() {
@@ -83,7 +83,7 @@ impl Subject<'_> {
         }
     }
 
-    /// The same for what goes the other way.
+    /// Returns the subject for the opposite direction.
     pub(crate) fn opposite(&self) -> Self {
         Subject {
             key: self.key.reversed(),
@@ -92,7 +92,7 @@ impl Subject<'_> {
         }
     }
 
-    /// A number of the packet's headers, if it has that.
+    /// Returns a number of the packet's headers, if present.
     pub(crate) fn number(&self, field: Field, connection: &Connection) -> Option<u64> {
         let (input, headers) = (self.input, self.input.headers);
         let datagram = headers.datagram(input.frame);
@@ -109,7 +109,7 @@ impl Subject<'_> {
             Field::TimeToLive => number(datagram, if v4 { 8 } else { 7 }, 1),
             Field::Identification if v4 => number(datagram, 4, 2),
             Field::Identification => None,
-            // The next header that follows IPv6's, which an IPv6 packet's own extension headers may be.
+            // In IPv6 the protocol after extension headers; in a later fragment it may be an extension header.
             Field::IpProtocol => Some(self.key.protocol().into()),
             Field::Sequence => of(&tcp).and_then(|()| input.word(4, 4)),
             Field::Acknowledgement => of(&tcp).and_then(|()| input.word(8, 4)),

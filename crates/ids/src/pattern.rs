@@ -1,48 +1,48 @@
-//! Regular expressions: PCRE's syntax translated for an engine that takes linear time.
+//! Regular expressions: PCRE syntax translated for a linear-time engine.
 //!
-//! The engine is the `regex` crate's, on bytes and without Unicode. What it cannot do in linear time (backreferences,
-//! looking around, atomic groups, possessive quantifiers, recursion) is not translated but named.
+//! The engine is the `regex` crate, on bytes and without Unicode. Features without a linear-time algorithm
+//! (backreferences, lookaround, atomic groups, possessive quantifiers, recursion) are rejected by name.
 
 use regex::bytes::{Regex, RegexBuilder};
 
-/// The most memory that a compiled expression takes, bytes.
+/// Largest memory of a compiled expression, in bytes.
 const MOST_COMPILED: usize = 1 << 20;
-/// The most that its lazily made automaton takes, for each thread, bytes.
+/// Largest memory of its lazily built automaton, per thread, in bytes.
 const MOST_LAZY: usize = 1 << 18;
 
-/// An expression, ready to be searched for.
+/// Compiled expression.
 #[derive(Debug)]
 pub struct Expression {
-    /// As the rule has it.
+    /// Source text in the rule.
     pub source: String,
     regex: Regex,
 }
 
-/// Why there is no expression.
+/// Reasons an expression is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NoExpression {
-    /// It asks for what takes more than linear time, or memory.
+    /// It needs more than linear time, or too much memory.
     Unsupported(&'static str),
-    /// It is none.
+    /// It is malformed.
     Wrong(String),
 }
 
-/// The flags of an expression that concern the engine.
+/// Flags that affect the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// `i`: letters of both cases are the same.
+    /// `i`: case-insensitive.
     pub nocase: bool,
-    /// `s`: a dot is any byte.
+    /// `s`: a dot matches any byte.
     pub dot_all: bool,
-    /// `m`: `^` and `$` are at every line.
+    /// `m`: `^` and `$` match at every line.
     pub multi_line: bool,
-    /// `x`: white space and comments count for nothing.
+    /// `x`: white space and comments are ignored.
     pub extended: bool,
-    /// `A`: it matches at the start only.
+    /// `A`: matches at the start only.
     pub anchored: bool,
-    /// `E`: `$` is at the very end only.
+    /// `E`: `$` matches at the very end only.
     pub dollar_end: bool,
-    /// `G`: quantifiers are turned round.
+    /// `G`: quantifiers are lazy by default.
     pub ungreedy: bool,
 }
 
@@ -50,7 +50,7 @@ impl Expression {
     /// Translates and compiles an expression.
     ///
     /// # Errors
-    /// What is not supported, or wrong.
+    /// The expression is malformed, or uses an unsupported feature or too much memory.
     pub fn new(source: &str, flags: Flags) -> Result<Expression, NoExpression> {
         let translated = translate(source, flags)?;
         let regex = RegexBuilder::new(&translated)
@@ -78,7 +78,7 @@ impl Expression {
         }
     }
 
-    /// Where it is found first, from a byte on. What is in front counts as the start's context.
+    /// Returns the first match at or after `from`. Bytes before `from` count as context of the match's start.
     #[inline]
     pub fn find(&self, bytes: &[u8], from: usize) -> Option<(usize, usize)> {
         if from > bytes.len() {
@@ -89,7 +89,7 @@ impl Expression {
     }
 }
 
-/// PCRE's syntax in that of the `regex` crate.
+/// Translates PCRE syntax to that of the `regex` crate.
 fn translate(source: &str, flags: Flags) -> Result<String, NoExpression> {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len() + 16);
@@ -122,7 +122,7 @@ fn translate(source: &str, flags: Flags) -> Result<String, NoExpression> {
                 out.push_str("\\]");
                 1
             }
-            // Also in front of a last line end.
+            // PCRE's `$` also matches before a final line end.
             b'$' if !flags.multi_line && !flags.dollar_end => {
                 out.push_str("(?:\\n?\\z)");
                 1
@@ -144,7 +144,7 @@ fn translate(source: &str, flags: Flags) -> Result<String, NoExpression> {
     Ok(out)
 }
 
-/// A byte that stands for itself.
+/// Writes a literal byte.
 fn literal(byte: u8, out: &mut String) {
     match byte {
         0x20..=0x7e => out.push(byte.into()),
@@ -159,7 +159,7 @@ fn possessive(rest: &[u8]) -> Result<(), NoExpression> {
     }
 }
 
-/// The length of a quantifier in braces, if it is one.
+/// Returns the length of a quantifier in braces, if it is one.
 fn quantifier(rest: &[u8]) -> Option<usize> {
     let end = rest.iter().position(|byte| *byte == b'}')?;
     let inside = &rest[1..end];
@@ -171,7 +171,7 @@ fn quantifier(rest: &[u8]) -> Option<usize> {
     right.then_some(end + 1)
 }
 
-/// The start of a group. Returns the bytes that were read.
+/// Translates the start of a group. Returns the number of bytes read.
 fn group(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
     let unsupported = |what| Err(NoExpression::Unsupported(what));
     if rest.get(1) == Some(&b'*') {
@@ -201,7 +201,7 @@ fn group(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
     Ok(2)
 }
 
-/// An escape. Returns the bytes that were read.
+/// Translates an escape. Returns the number of bytes read.
 fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpression> {
     let Some(&byte) = rest.get(1) else {
         return Err(NoExpression::Wrong("a backslash at the end escapes nothing".to_owned()));
@@ -265,7 +265,7 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpr
             Err(NoExpression::Unsupported("pcre: a rare escape"))
         }
         _ if byte.is_ascii_alphanumeric() => {
-            // It stands for itself.
+            // Literal byte.
             literal(byte, out);
             Ok(2)
         }
@@ -281,7 +281,7 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpr
     }
 }
 
-/// A class in brackets. Returns the bytes that were read.
+/// Translates a class in brackets. Returns the number of bytes read.
 fn class(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
     out.push('[');
     let mut at = 1;
@@ -314,7 +314,7 @@ fn class(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
                     }
                 }
             }
-            // An escape is no end of a range: the dash stands for itself.
+            // An escape does not end a range: the dash is literal.
             b'-' if at > first
                 && rest.get(at + 1).is_some_and(|next| *next != b']')
                 && !is_set(&rest[..at], &rest[at + 1..]) =>
@@ -335,7 +335,7 @@ fn class(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
     }
 }
 
-/// Whether what is on either side of a dash is a set (`\d`), so that no range can be meant.
+/// Returns `true` if either side of a dash is a set (`\d`), so that the dash is no range.
 fn is_set(before: &[u8], after: &[u8]) -> bool {
     let set = |byte: u8| matches!(byte, b'd' | b'D' | b's' | b'S' | b'w' | b'W' | b'h');
     let behind = matches!(before, [.., b'\\', byte] if set(*byte));
@@ -355,7 +355,7 @@ mod tests {
     fn pcre_is_understood() {
         let plain = Flags::default();
         let nocase = Flags { nocase: true, ..plain };
-        // What PCRE finds in each (pcretest says so).
+        // Expected results are PCRE's, from pcretest.
         assert_eq!(finds("^\\/a\\/[^\\/]{3}$", plain, b"/a/xyz"), Some((0, 6)));
         assert_eq!(finds("b$", plain, b"ab\n"), Some((1, 3)));
         assert_eq!(finds("b$", plain, b"ab\nc"), None);

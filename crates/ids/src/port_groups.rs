@@ -1,27 +1,26 @@
-//! Connections by their ports, in a few groups: what a rule's header says of ports tells of which groups its connections
-//! may be, and only the rules of a connection's group are looked for in it.
+//! Grouping of connections by ports. The ports in a rule's header limit the groups its connections can be in, and only
+//! the rules of a connection's group are searched for.
 //!
-//! Ports that the same rules name are alike. There may be any number of such kinds, so ports that few connections use are
-//! put together with those that they share most with, until there are few. A group is a kind of the server's port with one
-//! of the client's.
+//! Ports named by the same rules form a class. Their number is unbounded, so classes of rarely used ports are merged
+//! with the most similar ones until few remain. A group is a pair of a server port class and a client port class.
 
 use crate::address::PortSet;
 use crate::rule::{Direction, Header};
 use std::collections::HashMap;
 
-/// Most kinds of servers' ports.
+/// Largest number of server port classes.
 const SERVERS: usize = 24;
-/// Most kinds of clients' ports.
+/// Largest number of client port classes.
 const CLIENTS: usize = 8;
-/// Most sets of ports that kinds are told apart by: those of the most rules, and the others as one.
+/// Largest number of port sets that distinguish classes: those of the most rules, and the others merged into one.
 const SETS: usize = 1024;
-/// Ports that most connections go to: each counts as much as [`KNOWN_WEIGHT`] others.
+/// Ports of most connections; each has the weight of [`KNOWN_WEIGHT`] other ports.
 const KNOWN: [u16; 18] = [
     21, 22, 23, 25, 53, 80, 110, 123, 143, 161, 443, 445, 587, 993, 3306, 3389, 8080, 8443,
 ];
 const KNOWN_WEIGHT: u64 = 2048;
 
-/// A set of groups.
+/// Set of groups, as a bitmap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct GroupSet([u64; (SERVERS * CLIENTS).div_ceil(64)]);
 
@@ -43,7 +42,7 @@ impl GroupSet {
     }
 }
 
-/// Groups of the connections of one transport protocol.
+/// Port groups of one transport protocol's connections.
 #[derive(Debug)]
 pub(crate) struct PortGroups {
     servers: Kinds,
@@ -51,7 +50,7 @@ pub(crate) struct PortGroups {
 }
 
 impl PortGroups {
-    /// For what rules say, each asked about packets that go these ways.
+    /// Builds the groups for rule headers, each with the directions of packets the rule applies to.
     pub(crate) fn new<'a>(rules: impl Iterator<Item = (&'a Header, &'a [Direction])>) -> PortGroups {
         let (mut servers, mut clients) = (HashMap::new(), HashMap::new());
         for (header, directions) in rules {
@@ -68,13 +67,13 @@ impl PortGroups {
         }
     }
 
-    /// The group of a connection.
+    /// Returns the group of a connection.
     #[inline]
     pub(crate) fn of(&self, server: u16, client: u16) -> u8 {
         (self.servers.of(server) * CLIENTS + self.clients.of(client)) as u8
     }
 
-    /// The groups of connections in whose packets of a direction a rule may match.
+    /// Returns the groups of connections in which a rule may match packets of a direction.
     pub(crate) fn may_match(&self, header: &Header, direction: Direction) -> GroupSet {
         let mut groups = GroupSet::default();
         for (server, client) in ends(header, direction) {
@@ -91,7 +90,7 @@ impl PortGroups {
         groups
     }
 
-    /// The groups that there are, with how much each counts.
+    /// Iterates over all groups with their weights.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u8, u64)> {
         let servers = self.servers.weights.iter().enumerate();
         servers.flat_map(|(server, weight)| {
@@ -104,7 +103,7 @@ impl PortGroups {
     }
 }
 
-/// The ports of servers and of clients that a header is about, in packets of a direction.
+/// Iterates over the server and client ports a header allows in packets of a direction.
 fn ends(header: &Header, direction: Direction) -> impl Iterator<Item = (&PortSet, &PortSet)> {
     let (source, destination) = (&*header.source_ports, &*header.destination_ports);
     let along = match direction {
@@ -115,26 +114,26 @@ fn ends(header: &Header, direction: Direction) -> impl Iterator<Item = (&PortSet
     std::iter::once(along).chain(against)
 }
 
-/// Kinds of ports.
+/// Port classes.
 #[derive(Debug)]
 struct Kinds {
-    /// Where kinds change, from 0 on, and the kind from there on.
+    /// First ports of the ranges, from 0 on; `kinds` has each range's class.
     starts: Vec<u16>,
     kinds: Vec<u8>,
-    /// For each kind, how much its ports count.
+    /// Weight of each class.
     weights: Vec<u64>,
 }
 
-/// A kind while there may be many.
+/// Port class before merging.
 #[derive(Clone, Debug)]
 struct Kind {
-    /// A bit for each set that ports of it are in.
+    /// Bitmap of the port sets that contain its ports.
     sets: Vec<u64>,
     weight: u64,
 }
 
 impl Kinds {
-    /// By sets of ports, with how many rules name each.
+    /// Builds at most `most` classes from port sets, each with the number of rules that name it.
     fn new(sets: HashMap<&PortSet, u64>, most: usize) -> Kinds {
         let mut sets: Vec<(&PortSet, u64)> = sets.into_iter().collect();
         sets.retain(|(set, _)| !set.is_all());
@@ -151,7 +150,7 @@ impl Kinds {
         let bits = sets.len().min(SETS);
         let mut of = vec![vec![0u64; bits.div_ceil(64)]; starts.len()];
         let mut rules = vec![0; bits];
-        // Of sets that are one, how many begin and end in front of a stretch.
+        // For the sets merged into one: starts minus ends at each range.
         let mut changes = vec![0i64; starts.len() + 1];
         for (i, (set, count)) in sets.iter().enumerate() {
             rules[i.min(SETS - 1)] += count;
@@ -201,7 +200,7 @@ impl Kinds {
         self.kinds[behind - 1].into()
     }
 
-    /// The kinds of which ports are in a set, each once.
+    /// Returns the classes with ports in a set, each once.
     fn of_set(&self, set: &PortSet) -> Vec<usize> {
         let mut found = vec![false; self.weights.len()];
         for (first, last) in set.intervals() {
@@ -215,10 +214,10 @@ impl Kinds {
     }
 }
 
-/// Puts kinds together until there are no more than so many: those that count most, and of those that count alike those
-/// of most rules, take the others in, each where it makes the least difference. Returns them, and where each has gone.
+/// Merges classes until at most `most` remain. The classes of largest weight, and among equals those of most rules,
+/// absorb the others, each where it adds least cost. Returns the classes, and the new index of each old one.
 fn fewer(all: Vec<Kind>, rules: &[u64], most: usize) -> (Vec<Kind>, Vec<u8>) {
-    // The rules of one that another does not have.
+    // Number of rules of one class that the other lacks.
     let more = |one: &[u64], other: &[u64]| -> u64 {
         let words = one.iter().zip(other).enumerate();
         let of_word = words.map(|(i, (one, other))| {
@@ -280,7 +279,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Any set of ports; ends of the range come up often.
+    /// Strategy for port sets; the limits of the range are frequent.
     fn ports() -> impl Strategy<Value = PortSet> {
         let port = || prop_oneof![0u16..4, 20u16..200, 65_530..=65_535u16, any::<u16>()];
         let some = prop::collection::vec((port(), 0u16..3000, any::<bool>()), 0..4);
@@ -298,7 +297,7 @@ pub(crate) mod tests {
     const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];
 
     proptest! {
-        /// A packet that a header is about is of a group in which it may match, however many kinds there are.
+        /// A packet that matches a header is in a group in which the rule may match, however many classes there are.
         #[test]
         fn groups_leave_no_rule_out(
             rules in prop::collection::vec((ports(), ports(), any::<bool>()), 1..120),
@@ -338,7 +337,7 @@ pub(crate) mod tests {
 
     #[test]
     fn known_ports_have_groups_of_their_own() {
-        // A thousand odd ports, one rule each, and three that everybody knows.
+        // A thousand arbitrary ports with one rule each, and three well-known ones.
         let odd = (2000..3000).map(|port| (port, 1));
         let known = [(80, 30), (443, 3), (25, 10)];
         let headers: Vec<Header> = odd

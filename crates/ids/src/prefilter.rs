@@ -1,5 +1,5 @@
-//! Which rules a buffer could match: for each rule, one content that it must hold is looked for, those of all rules at
-//! once.
+//! Prefilter: finds candidate rules for a buffer. Each rule is represented by one content it requires (its fast
+//! pattern); those of all rules are searched at once.
 
 use crate::buffer::BufferKey;
 use crate::dense::Dense;
@@ -10,64 +10,64 @@ use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::{Anchored, nfa};
 use std::collections::HashMap;
 
-/// Bytes of all patterns up to which there is a table of all states and bytes: it takes some hundred bytes for each, and
-/// a tenth of the time.
+/// Largest total of pattern bytes for which the automaton is a dense table. That takes some hundred bytes per pattern
+/// byte, and a tenth of the time.
 const DENSE: usize = 1 << 15;
 
-/// Strings of all sets that are looked for in connections of some ports, at most: so many, and so many times those of all
+/// Limit on the strings of all port-specific search sets: this number, plus a multiple of the strings for all
 /// connections.
 const SET_STRINGS: usize = 1 << 14;
 const SET_TIMES: usize = 8;
 
-/// An automaton for all patterns, letters in lower case.
+/// Case-insensitive automaton for all patterns.
 #[derive(Debug)]
 enum Automaton {
     Dense(Dense),
     Sparse(Box<nfa::contiguous::NFA>),
 }
 
-/// A rule with the content that stands for it.
+/// Rule with its fast pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) rule: u32,
-    /// In lower case.
+    /// Fast pattern, in lower case.
     pub(crate) content: Vec<u8>,
-    /// Which of the buffers it must be in.
+    /// Index of the buffer it must be in.
     pub(crate) buffer: usize,
-    /// The connections that the rule is about, by ports.
+    /// Port groups of the connections the rule applies to.
     pub(crate) ports: GroupSet,
 }
 
-/// Rules of one buffer, or of a few that most often are the same bytes, by a content of each.
+/// Rules of one buffer, or of a few with mostly the same bytes, by their fast patterns.
 #[derive(Debug)]
 pub(crate) struct Group {
     buffers: Vec<BufferKey>,
     strings: Strings,
-    /// All strings, and then some of them.
+    /// Search for all strings, then searches for subsets.
     literals: Vec<Literals>,
-    /// For connections of each group by ports, which of these are looked for; without, all.
+    /// Index in `literals` per port group; empty if all groups use the first.
     by_ports: Vec<u8>,
-    /// For bytes that are made to cost much with [`Literals`].
+    /// Fallback for bytes crafted to be expensive for [`Literals`].
     automaton: Automaton,
-    /// Bytes of the longest pattern.
+    /// Length of the longest pattern, in bytes.
     longest: usize,
-    /// For each pattern, where its rules end; they begin where those of the one in front end.
+    /// Per pattern, the end of its rules; they start at the previous pattern's end.
     ends: Vec<u32>,
-    /// Rules, with a bit for the buffer.
+    /// Rules, each with a bitmap of its buffer.
     rules: Vec<(u32, u8)>,
 }
 
 impl Group {
-    /// Rules with a content each, letters of which may be of either case, and what groups by ports there are, with how
-    /// much each counts.
+    /// Builds the searches for rules with their case-insensitive fast patterns. `ports` lists the port groups with
+    /// their weights.
     ///
     /// # Errors
-    /// The patterns are too many.
+    /// There are too many patterns.
     pub(crate) fn new(buffers: Vec<BufferKey>, wanted: Vec<Wanted>, ports: &[(u8, u64)]) -> Result<Group, String> {
         Group::with_limit(buffers, wanted, ports, DENSE)
     }
 
-    /// The same with another limit for a table of all.
+    /// Like [`new`](Group::new), with another limit for the dense table.
     fn with_limit(
         buffers: Vec<BufferKey>,
         wanted: Vec<Wanted>,
@@ -111,9 +111,9 @@ impl Group {
         })
     }
 
-    /// Runs `each` on the rules whose content is in their buffer, and ends behind its first `from` bytes, perhaps several
-    /// times; among them all that are about connections of a group by ports. Buffers that are the same bytes are gone over
-    /// once.
+    /// Calls `each` on rules whose fast pattern is in their buffer and ends after its first `from` bytes, possibly
+    /// several times. Rules for connections of port group `ports` are all found. Buffers with the same bytes are
+    /// searched once.
     #[inline]
     pub(crate) fn search(&self, unit: &Unit<'_>, from: usize, ports: u8, mut each: impl FnMut(u32)) {
         let mut done = 0u8;
@@ -140,7 +140,7 @@ impl Group {
         }
     }
 
-    /// Runs `each` on patterns.
+    /// Calls `each` on the patterns found.
     #[inline]
     fn find(&self, bytes: &[u8], from: usize, ports: u8, mut each: impl FnMut(u32)) {
         let which = self.by_ports.get(usize::from(ports));
@@ -150,7 +150,7 @@ impl Group {
         }
     }
 
-    /// The same by the automaton, all patterns.
+    /// Like [`find`](Group::find), with the automaton and all patterns.
     #[cold]
     fn find_at_any_cost(&self, bytes: &[u8], from: usize, mut each: impl FnMut(u32)) {
         let (from, whole) = (from.min(bytes.len()), bytes);
@@ -162,7 +162,7 @@ impl Group {
                 table.run(state, bytes, each);
             }
             Automaton::Sparse(automaton) => {
-                // There is a start, of all automata made here.
+                // All automata built here have a start state.
                 let Ok(state) = automaton.start_state(Anchored::No) else {
                     return;
                 };
@@ -172,7 +172,7 @@ impl Group {
         }
     }
 
-    /// The rules that a pattern stands for.
+    /// Returns the rules a pattern represents.
     #[inline]
     fn rules_of(&self, pattern: u32) -> &[(u32, u8)] {
         let pattern = pattern as usize;
@@ -180,7 +180,7 @@ impl Group {
         &self.rules[from as usize..self.ends[pattern] as usize]
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory used.
     pub(crate) fn memory_bytes(&self) -> usize {
         let automaton = match &self.automaton {
             Automaton::Dense(table) => table.memory_bytes(),
@@ -192,12 +192,12 @@ impl Group {
     }
 }
 
-/// Strings that are looked for, all first, and for each group by ports which are: only some, where that are many fewer, as
-/// long as those of all such sets together are within bounds. Those of groups that count most come first.
+/// Builds the search for all strings, and searches for subsets by port group. A subset is built only if it is much
+/// smaller, and while all subsets are within the limit. Groups of the largest weight come first.
 fn by_ports(strings: &Strings, may_match: &[GroupSet], ports: &[(u8, u64)]) -> (Vec<Literals>, Vec<u8>) {
     let all: Vec<u32> = (0..strings.len() as u32).collect();
     let mut literals = vec![Literals::new(strings, &all)];
-    // Groups by the strings that are looked for in them. Few sets of groups are different.
+    // Groups with the same strings share a subset; there are few distinct sets of groups.
     let mut kinds: HashMap<GroupSet, usize> = HashMap::new();
     for groups in may_match {
         *kinds.entry(*groups).or_default() += 1;
@@ -238,7 +238,7 @@ fn by_ports(strings: &Strings, may_match: &[GroupSet], ports: &[(u8, u64)]) -> (
     (literals, by_ports)
 }
 
-/// Goes over bytes from a state on, and runs `each` on the patterns that end. Returns the state behind them.
+/// Runs over bytes from a state on, and calls `each` for every pattern that ends. Returns the final state.
 fn run(automaton: &nfa::contiguous::NFA, mut state: StateID, bytes: &[u8], mut each: impl FnMut(u32)) -> StateID {
     for byte in bytes {
         state = automaton.next_state(Anchored::No, state, byte.to_ascii_lowercase());
@@ -251,17 +251,17 @@ fn run(automaton: &nfa::contiguous::NFA, mut state: StateID, bytes: &[u8], mut e
     state
 }
 
-/// Rules that were found, each once.
+/// Candidate rules, each once.
 #[derive(Debug)]
 pub(crate) struct Candidates {
     pub(crate) rules: Vec<u32>,
-    /// For each rule, in which round it was found last.
+    /// Per rule, the last round in which it was found.
     seen: Vec<u32>,
     round: u32,
 }
 
 impl Candidates {
-    /// For so many rules.
+    /// Creates an empty list for this many rules.
     pub(crate) fn new(rules: usize) -> Candidates {
         Candidates {
             rules: Vec::with_capacity(rules),
@@ -270,7 +270,7 @@ impl Candidates {
         }
     }
 
-    /// Begins anew.
+    /// Clears the list.
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.rules.clear();
@@ -290,7 +290,7 @@ impl Candidates {
         }
     }
 
-    /// Puts them in the order in which rules are asked.
+    /// Sorts the candidates into evaluation order.
     #[inline]
     pub(crate) fn order(&mut self) {
         self.rules.sort_unstable();
@@ -306,7 +306,7 @@ mod tests {
     use crate::rule::Direction;
     use proptest::prelude::*;
 
-    /// However many sets there could be, those that are kept are within bounds, and every group has one with all of its
+    /// However many subsets are possible, the total is within the limit, and every group's search has all of its
     /// strings.
     #[test]
     fn sets_of_strings_are_bounded() {
@@ -314,7 +314,8 @@ mod tests {
             let ports = PortSet::from_to(port, port);
             crate::port_groups::tests::header(PortSet::all(), ports, false)
         };
-        // Half of the strings are of any port, the others of one each; there are many more than may be kept once a group.
+        // Half of the strings apply to any port, the others to one port each: far more than one subset per group can
+        // hold.
         let headers: Vec<_> = (0..3000).map(|i| header(2 * i + 1)).collect();
         let of_server = |header| (header, &[Direction::ToServer][..]);
         let groups = PortGroups::new(headers.iter().map(of_server));
@@ -333,14 +334,14 @@ mod tests {
         let sum: usize = (1..literals.len()).map(size).sum();
         assert!(literals.len() > 8, "{}", literals.len());
         assert!(sum <= SET_STRINGS + SET_TIMES * all, "{sum}");
-        // What most connections are looked at for is kept.
+        // The subset for most connections is built.
         let most = by_ports[usize::from(groups.of(50_000, 40_000))];
         assert_eq!((most > 0, size(most.into())), (true, all / 2));
     }
 
     proptest! {
-        /// However bytes are cut, by whatever means, in whichever buffer, what is found is what a plain search finds, but for
-        /// rules about other ports.
+        /// However bytes are cut, by either method and in any buffer, the result equals a plain search, except rules
+        /// for other ports.
         #[test]
         fn a_group_finds_every_content(
             contents in prop::collection::vec(("[abAB]{1,4}|[abAB]{4,12}|[a-zA-Z0-9 \\x00@\\[`{]{1,3}", 0usize..3, 0usize..4), 1..200),
@@ -349,7 +350,7 @@ mod tests {
             dense in any::<bool>(),
             same in any::<bool>(),
         ) {
-            // Rules of either of two buffers; some are about connections of group 0 only, some of group 1.
+            // Rules of either of two buffers; some apply only to connections of group 0, some to group 1.
             let group_sets = {
                 let header = |port| crate::port_groups::tests::header(PortSet::all(), PortSet::from_to(port, port), false);
                 let headers = [header(80), header(443)];

@@ -1,4 +1,4 @@
-//! What a rule says, as it was read.
+//! Parsed rules.
 
 use crate::address::{AddressSet, PortSet};
 use crate::buffer::BufferKey;
@@ -6,25 +6,25 @@ use crate::pattern::Expression;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// What happens to what a rule matches.
+/// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
-    /// It passes, and no other rule is asked.
+    /// Let the packet pass, and evaluate no further rules.
     Pass,
-    /// It is dropped.
+    /// Drop the packet.
     Drop,
-    /// It is dropped, and counted apart.
+    /// Drop the packet, and count it separately.
     Reject,
-    /// It is told.
+    /// Raise an alert.
     Alert,
 }
 
-/// What traffic a rule is about.
+/// Protocol a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
     /// Every packet.
     Ip,
-    /// TCP: its payload as a stream, and packet by packet where places in it are named.
+    /// TCP: the payload as a stream, and packet by packet where positions are given.
     Tcp,
     /// TCP, packet by packet.
     TcpPacket,
@@ -32,11 +32,11 @@ pub enum Protocol {
     Udp,
     /// ICMP and ICMPv6.
     Icmp,
-    /// A protocol above, which is recognised by what is said, not by port.
+    /// An application protocol, detected from content and not by port.
     App(App),
 }
 
-/// A protocol above TCP or UDP.
+/// Application protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum App {
@@ -48,7 +48,7 @@ pub enum App {
     Dns = 3,
     /// SMTP.
     Smtp = 4,
-    /// FTP's control connection.
+    /// Control connection of FTP.
     Ftp = 5,
     /// SMB 1 to 3.
     Smb = 6,
@@ -59,7 +59,7 @@ pub enum App {
 }
 
 impl App {
-    /// The names in rules and alerts.
+    /// Names in rules and alerts.
     pub const NAMES: [(&'static str, App); 8] = [
         ("http", App::Http),
         ("tls", App::Tls),
@@ -71,49 +71,49 @@ impl App {
         ("dcerpc", App::Dcerpc),
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         let known = App::NAMES.iter().find(|(_, app)| *app == self);
         known.map_or("", |(name, _)| name)
     }
 }
 
-/// From whom to whom.
+/// Header of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What happens.
+    /// Action.
     pub action: Action,
-    /// What traffic it is about.
+    /// Protocol.
     pub protocol: Protocol,
-    /// Senders' addresses.
+    /// Source addresses.
     pub source: Arc<AddressSet>,
-    /// Senders' ports.
+    /// Source ports.
     pub source_ports: Arc<PortSet>,
-    /// Whether it may as well be the other way round.
+    /// `true` if source and destination may also be swapped.
     pub both_ways: bool,
-    /// Receivers' addresses.
+    /// Destination addresses.
     pub destination: Arc<AddressSet>,
-    /// Receivers' ports.
+    /// Destination ports.
     pub destination_ports: Arc<PortSet>,
 }
 
-/// Which way a packet of a connection goes.
+/// Direction of a packet within its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// From the one who opened it.
+    /// From the end that opened the connection.
     ToServer,
-    /// To the one who opened it.
+    /// To the end that opened the connection.
     ToClient,
 }
 
 impl Direction {
-    /// Its place, 0 or 1.
+    /// Returns the index, 0 or 1.
     #[inline]
     pub fn index(self) -> usize {
         self as usize
     }
 
-    /// The other one.
+    /// Returns the opposite direction.
     #[inline]
     pub fn opposite(self) -> Direction {
         match self {
@@ -123,19 +123,19 @@ impl Direction {
     }
 }
 
-/// What the connection must be.
+/// Conditions on the connection (`flow`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Which way the packet goes.
+    /// Direction of the packet.
     pub direction: Option<Direction>,
-    /// Whether both ends have spoken.
+    /// Required state: established (both ends have sent packets) or not.
     pub established: Option<bool>,
-    /// Whether the payload is looked at as a stream only, or packet by packet only.
+    /// `true`: the payload is tested only as a stream; `false`: only packet by packet.
     pub stream: Option<bool>,
 }
 
 impl Flow {
-    /// The ways that packets may go.
+    /// Returns the directions packets may have.
     pub fn directions(&self) -> &'static [Direction] {
         match self.direction {
             Some(Direction::ToServer) => &[Direction::ToServer],
@@ -145,31 +145,31 @@ impl Flow {
     }
 }
 
-/// Flags of a TCP header that a test is about.
+/// Test of TCP flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlagsTest {
-    /// The flags named.
+    /// Flags named.
     pub flags: u8,
-    /// Flags that are not looked at.
+    /// Flags ignored.
     pub ignored: u8,
-    /// How they are compared.
+    /// Comparison mode.
     pub mode: FlagsMode,
 }
 
-/// How flags are compared.
+/// Comparison mode of TCP flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlagsMode {
-    /// These and no others.
+    /// Exactly these flags.
     Exactly,
-    /// These, and perhaps others.
+    /// All of these flags, and possibly others.
     AllOf,
-    /// One of these at least.
+    /// At least one of these flags.
     AnyOf,
-    /// None of these.
+    /// None of these flags.
     NoneOf,
 }
 
-/// A number of a packet's headers.
+/// Numeric field of a packet's headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// Bytes of payload.
@@ -194,158 +194,158 @@ pub enum Field {
     Acknowledgement,
     /// TCP window.
     Window,
-    /// Bytes of the stream so far, of a direction.
+    /// Bytes of the stream so far, in a direction.
     StreamSize(Direction),
 }
 
-/// A test of a packet's headers.
+/// Test of a packet's headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketTest {
     /// TCP flags.
     Flags(FlagsTest),
-    /// A number lies within a range, or not.
+    /// A number within a range, or outside it.
     Number {
-        /// Which number.
+        /// Field.
         field: Field,
-        /// The range.
+        /// Range.
         range: RangeInclusive<u64>,
-        /// Whether it must lie outside.
+        /// If `true`, the number must be outside the range.
         negated: bool,
     },
-    /// Source and destination address are the same.
+    /// Source and destination addresses are equal.
     SameAddress,
 }
 
-/// Where bytes must be.
+/// Position constraints of a content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Not in front of this byte.
+    /// Earliest start in the buffer.
     pub offset: u32,
-    /// Within so many bytes from `offset` on.
+    /// Length of the search range, from `offset` on.
     pub depth: Option<u32>,
-    /// So far behind the end of the test in front, or farther.
+    /// Smallest distance from the previous test's end to the start.
     pub distance: Option<i32>,
-    /// Not more than so far behind it, counted from `distance` on, ends included.
+    /// Largest number of bytes from `distance` to the content's end.
     pub within: Option<i32>,
-    /// At the buffer's end.
+    /// If `true`, the content must be at the buffer's end.
     pub at_end: bool,
 }
 
 impl Place {
-    /// Whether it is counted from the end of the test in front.
+    /// Returns `true` if the position is relative to the previous test's end.
     #[inline]
     pub fn is_relative(&self) -> bool {
         self.distance.is_some() || self.within.is_some()
     }
 
-    /// Whether it is a matter of the buffer's start or end.
+    /// Returns `true` if the position depends on the buffer's start or end.
     pub fn is_anchored(&self) -> bool {
         self.offset > 0 || self.depth.is_some() || self.at_end
     }
 }
 
-/// Bytes that must be there, or must not.
+/// Bytes that must be present, or absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Content {
-    /// The bytes; lower case if letters of both cases are the same.
+    /// Bytes; in lower case if `nocase`.
     pub bytes: Vec<u8>,
-    /// Whether letters of both cases are the same.
+    /// If `true`, the comparison is case-insensitive.
     pub nocase: bool,
-    /// Whether they must not be there.
+    /// If `true`, the bytes must be absent.
     pub negated: bool,
-    /// Where.
+    /// Position constraints.
     pub place: Place,
-    /// Whether the rule wants them looked for first.
+    /// If `true`, the rule selects this content as its fast pattern.
     pub fast: bool,
 }
 
-/// How two numbers compare.
+/// Comparison of two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// Less.
+    /// Less than.
     Less,
-    /// Less or the same.
+    /// Less than or equal.
     AtMost,
-    /// The same.
+    /// Equal.
     Equal,
-    /// Greater.
+    /// Greater than.
     Greater,
-    /// Greater or the same.
+    /// Greater than or equal.
     AtLeast,
-    /// They have bits in common.
+    /// Bitwise AND is not zero.
     And,
-    /// They differ, or with one operand exclusively.
+    /// Bitwise exclusive OR is not zero: the numbers differ (`^`).
     Or,
 }
 
-/// A number in a buffer.
+/// Number read from a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberAt {
-    /// How many bytes; with `text`, at most as many as there are digits.
+    /// Number of bytes; with `text`, the largest number of digits.
     pub bytes: u32,
-    /// Where.
+    /// Offset.
     pub offset: i64,
-    /// Whether that is counted from the end of the test in front.
+    /// If `true`, the offset is relative to the previous test's end.
     pub relative: bool,
-    /// Whether the last byte is the most significant.
+    /// If `true`, the number is little-endian.
     pub little: bool,
-    /// Digits of this base, instead of a binary number.
+    /// Base of a number in text form; `None` for a binary number.
     pub text: Option<u32>,
 }
 
-/// A test of a buffer.
+/// Test of a buffer.
 #[derive(Clone, Debug)]
 pub enum Test {
-    /// Bytes.
+    /// Content.
     Content(Content),
-    /// A regular expression.
+    /// Regular expression.
     Pattern {
-        /// The expression.
+        /// Expression.
         expression: Arc<Expression>,
-        /// Whether it begins where the test in front ended.
+        /// If `true`, the match must start at the previous test's end or later.
         relative: bool,
-        /// Whether it must not match.
+        /// If `true`, the expression must not match.
         negated: bool,
     },
-    /// There are so many bytes.
+    /// Data present at an offset (`isdataat`).
     DataAt {
-        /// How many.
+        /// Offset in bytes.
         bytes: u32,
-        /// Counted from the end of the test in front.
+        /// If `true`, the offset is relative to the previous test's end.
         relative: bool,
-        /// There are not.
+        /// If `true`, there must be no data.
         negated: bool,
     },
-    /// A number compares so with a value.
+    /// Comparison of a number with a value (`byte_test`).
     Compare {
-        /// The number.
+        /// Number.
         number: NumberAt,
-        /// How it is compared.
+        /// Comparison.
         comparison: Comparison,
-        /// With what.
+        /// Value.
         value: u64,
-        /// Whether it must not.
+        /// If `true`, the comparison must fail.
         negated: bool,
     },
-    /// What follows is counted from a place that a number tells.
+    /// Moves the position of following tests by a number (`byte_jump`).
     Jump {
-        /// The number.
+        /// Number.
         number: NumberAt,
-        /// By how much it is multiplied.
+        /// Multiplier of the number.
         multiplier: u32,
-        /// Whether it is made a multiple of four.
+        /// If `true`, the result is rounded up to a multiple of four.
         align: bool,
-        /// Counted from the buffer's start, instead of the number's end.
+        /// If `true`, the jump starts at the buffer's start, otherwise at the number's end.
         from_start: bool,
-        /// What is added.
+        /// Offset added to the result.
         more: i64,
     },
-    /// The buffer has so many bytes.
+    /// Size of the buffer in bytes.
     Size(RangeInclusive<u64>),
 }
 
 impl Test {
-    /// Whether it is counted from the end of the test in front.
+    /// Returns `true` if the test is relative to the previous test's end.
     #[inline]
     pub fn is_relative(&self) -> bool {
         match self {
@@ -357,116 +357,116 @@ impl Test {
     }
 }
 
-/// Tests of one buffer, in order.
+/// Ordered tests of one buffer.
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// The buffer.
+    /// Buffer.
     pub buffer: BufferKey,
-    /// The tests.
+    /// Tests.
     pub tests: Vec<Test>,
 }
 
-/// What is noted of a connection, or asked.
+/// Operation on flowbits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bit {
-    /// Note it.
+    /// Set the bit.
     Set,
-    /// Forget it.
+    /// Clear the bit.
     Unset,
-    /// Note it if it is not, forget it if it is.
+    /// Toggle the bit.
     Toggle,
-    /// It is noted.
+    /// Require that a bit is set.
     IsSet,
-    /// It is not.
+    /// Require that no bit is set.
     IsNotSet,
 }
 
-/// What a rule does with notes of a connection.
+/// Flowbit option of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowBit {
-    /// What.
+    /// Operation.
     pub what: Bit,
-    /// Which: any of them, where it is asked.
+    /// Names of the bits; a condition applies to any of them.
     pub names: Vec<String>,
 }
 
-/// Whose matches are counted together.
+/// Scope of a threshold's count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Track {
-    /// One sender's.
+    /// Per source address.
     Source,
-    /// One receiver's.
+    /// Per destination address.
     Destination,
-    /// One pair's.
+    /// Per pair of addresses.
     Both,
-    /// All of the rule.
+    /// Per rule.
     Rule,
 }
 
-/// When a match is told.
+/// Kind of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ThresholdKind {
-    /// The first `count` within the time.
+    /// Alert on the first `count` matches within the time.
     Limit,
-    /// Every one that completes `count`.
+    /// Alert on every `count`-th match.
     Threshold,
-    /// The one that completes `count`, once within the time.
+    /// Alert on the `count`-th match, once within the time.
     Both,
-    /// All after `count` within the time (`detection_filter`).
+    /// Alert on all matches after `count` within the time (`detection_filter`).
     Filter,
 }
 
-/// How often matches are told.
+/// Rate limit of a rule's alerts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threshold {
-    /// When.
+    /// Kind.
     pub kind: ThresholdKind,
-    /// Whose are counted together.
+    /// Scope of the count.
     pub track: Track,
-    /// How many.
+    /// Number of matches.
     pub count: u32,
-    /// In what time.
+    /// Length of the time window, in seconds.
     pub seconds: u32,
 }
 
-/// What is told of a rule.
+/// Descriptive options of a rule, shown in alerts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// Generator.
+    /// Generator identifier (`gid`).
     pub generator: u32,
-    /// Number.
+    /// Signature identifier (`sid`).
     pub sid: u32,
-    /// Revision.
+    /// Revision (`rev`).
     pub revision: u32,
-    /// What it is about.
+    /// Message (`msg`).
     pub message: String,
-    /// Its class.
+    /// Class (`classtype`).
     pub class: String,
-    /// How grave it is, from 1 on, if the rule says so itself.
+    /// Priority, 1 the highest, if the rule sets it.
     pub priority: Option<u8>,
-    /// Keys and values.
+    /// Metadata keys and values.
     pub metadata: Vec<(String, String)>,
 }
 
-/// A rule.
+/// Parsed rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Where it stands: the line of its file, from 1.
+    /// Line in its file, from 1.
     pub line: u32,
-    /// From whom to whom.
+    /// Header.
     pub header: Header,
-    /// What the connection must be.
+    /// Conditions on the connection.
     pub flow: Flow,
     /// Tests of packet headers.
     pub packet: Vec<PacketTest>,
     /// Tests of buffers.
     pub parts: Vec<Part>,
-    /// Notes of connections.
+    /// Flowbit options.
     pub bits: Vec<FlowBit>,
-    /// How often matches are told.
+    /// Rate limits of alerts.
     pub thresholds: Vec<Threshold>,
-    /// Whether matches are never told.
+    /// If `true`, matches raise no alert (`noalert`).
     pub silent: bool,
-    /// What is told of it.
+    /// Descriptive options.
     pub about: About,
 }

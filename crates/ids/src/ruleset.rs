@@ -1,4 +1,4 @@
-//! Rules, ready to be asked: sorted by when and of what they are to be asked.
+//! Compiled rule set: rules sorted by the hooks at which they are evaluated.
 
 use crate::buffer::{Buffer, BufferKey, Moment};
 use crate::evaluate::Checks;
@@ -10,44 +10,44 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use tailwater_net::{FlowKey, protocol};
 
-/// When rules are asked, and of what.
+/// Hook: point of packet processing at which rules are evaluated, and the data they see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub(crate) enum Place {
-    /// The first packet of a connection in a direction.
+    /// First packet of a connection in a direction.
     FlowStart,
-    /// A packet of TCP.
+    /// TCP packet.
     PacketTcp,
-    /// A packet of UDP.
+    /// UDP packet.
     PacketUdp,
-    /// A packet of ICMP.
+    /// ICMP packet.
     PacketIcmp,
-    /// Another packet.
+    /// Any other packet.
     PacketOther,
-    /// New bytes to a server.
+    /// New stream bytes to the server.
     StreamToServer,
-    /// New bytes to a client.
+    /// New stream bytes to the client.
     StreamToClient,
-    /// An HTTP request's head.
+    /// Head of an HTTP request.
     Request,
-    /// An HTTP request as a whole.
+    /// Complete HTTP request.
     RequestBody,
-    /// An HTTP response's head.
+    /// Head of an HTTP response.
     Response,
-    /// An HTTP response as a whole.
+    /// Complete HTTP response.
     ResponseBody,
-    /// A TLS ClientHello.
+    /// TLS ClientHello.
     ClientHello,
-    /// A certificate of a TLS server's.
+    /// Certificate of a TLS server.
     Certificate,
-    /// A question of a DNS request.
+    /// Question of a DNS request.
     DnsQuery,
 }
 
 impl Place {
     pub(crate) const COUNT: usize = Place::DnsQuery as usize + 1;
 
-    /// What packets there are of, if of one protocol only.
+    /// Returns the transport protocol of the hook's packets, if there is only one.
     fn transport(self) -> Transport {
         match self {
             Place::FlowStart | Place::PacketOther | Place::DnsQuery => Transport::Any,
@@ -65,7 +65,7 @@ impl Place {
         }
     }
 
-    /// Where new bytes of a stream are looked at.
+    /// Returns the hook for new stream bytes of a direction.
     pub(crate) fn stream(direction: Direction) -> Place {
         match direction {
             Direction::ToServer => Place::StreamToServer,
@@ -74,12 +74,12 @@ impl Place {
     }
 }
 
-/// Bits of connections, by name. The numbers stay when rules change.
+/// Flowbit numbers by name. Numbers are preserved when rules are reloaded.
 #[derive(Clone, Debug, Default)]
 pub struct BitNames(HashMap<String, u16>);
 
 impl BitNames {
-    /// A name's number, above 0.
+    /// Returns a name's number, at least 1, or `None` if there are too many names.
     fn number(&mut self, name: &str) -> Option<u16> {
         if let Some(number) = self.0.get(name) {
             return Some(*number);
@@ -90,43 +90,43 @@ impl BitNames {
     }
 }
 
-/// What a rule does with bits of a connection.
+/// Operation on a connection's flowbits.
 #[derive(Debug)]
 pub(crate) struct BitStep {
     pub(crate) what: Bit,
     pub(crate) bits: Vec<u16>,
 }
 
-/// A rule, ready to be asked.
+/// Compiled rule.
 #[derive(Debug)]
 pub(crate) struct Signature {
-    /// All but its tests of buffers.
+    /// Rule without its buffer tests.
     pub(crate) rule: Rule,
     pub(crate) checks: Vec<Checks>,
-    /// What must be so of the connection's bits.
+    /// Flowbit conditions.
     pub(crate) asks: Vec<BitStep>,
-    /// What is done when the rule matches.
+    /// Flowbit changes on a match.
     pub(crate) sets: Vec<BitStep>,
-    /// The protocol above TCP or UDP.
+    /// Application protocol.
     pub(crate) app: Option<App>,
-    /// The transport protocols.
+    /// Transport protocols.
     pub(crate) transport: Transport,
-    /// Whether tests are a matter of the stream's start.
+    /// `true` if a test depends on the stream's start.
     pub(crate) from_start: bool,
 }
 
-/// Which transport protocols a rule is about.
+/// Transport protocols a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Transport {
     Any,
     Tcp,
     Udp,
     Icmp,
-    /// What carries protocols above.
+    /// Transports that carry application protocols.
     TcpOrUdp,
 }
 
-/// Rules, ready to be asked.
+/// Compiled rule set.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(crate) signatures: Vec<Signature>,
@@ -136,7 +136,7 @@ pub struct RuleSet {
     udp_ports: PortGroups,
 }
 
-/// Why rules cannot be made ready.
+/// Reason rules cannot be compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSetError(pub(crate) String);
 
@@ -149,11 +149,11 @@ impl std::fmt::Display for RuleSetError {
 impl std::error::Error for RuleSetError {}
 
 impl RuleSet {
-    /// Makes rules ready. Their order is the one in which they are asked, but for what they do: first those that let
-    /// pass, then those that drop; those that note something in front of those that ask for it.
+    /// Compiles rules. They are evaluated in the given order, except that actions sort first: `pass`, then `drop`.
+    /// Rules that set flowbits precede those that test them.
     ///
     /// # Errors
-    /// There are more names of bits, or contents, than can be told apart.
+    /// There are too many flowbit names or contents.
     pub fn new(mut rules: Vec<Rule>, names: &mut BitNames) -> Result<RuleSet, RuleSetError> {
         rules.sort_by_key(|rule| (rule.header.action, rank(rule)));
         let all_places: Vec<Vec<Place>> = rules.iter().map(places).collect();
@@ -190,28 +190,28 @@ impl RuleSet {
         })
     }
 
-    /// How many rules there are.
+    /// Returns the number of rules.
     pub fn len(&self) -> usize {
         self.signatures.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no rules.
     pub fn is_empty(&self) -> bool {
         self.signatures.is_empty()
     }
 
-    /// A rule, by its place.
+    /// Returns the rule with an index.
     pub fn rule(&self, place: u32) -> Option<&Rule> {
         self.signatures.get(place as usize).map(|signature| &signature.rule)
     }
 
-    /// Bytes of memory that prefilters take.
+    /// Returns the bytes of memory of the prefilters.
     pub fn prefilter_bytes(&self) -> usize {
         let groups = self.stations.iter().flat_map(|station| &station.groups);
         groups.flatten().map(Group::memory_bytes).sum()
     }
 
-    /// The group that a connection's ports are of, for what is looked for in its packets.
+    /// Returns the port group of a connection, which selects the prefilters' searches.
     pub(crate) fn port_group(&self, key: &FlowKey, direction: Direction) -> u8 {
         let (server, client) = match direction {
             Direction::ToServer => (key.destination_port(), key.source_port()),
@@ -224,31 +224,31 @@ impl RuleSet {
         }
     }
 
-    /// The contents that are looked for in a place.
+    /// Returns the prefilters of a hook.
     #[inline]
     pub(crate) fn groups(&self, place: Place, direction: Direction) -> &[Group] {
         &self.stations[place as usize].groups[direction.index()]
     }
 
-    /// Whether any rule is asked in a place.
+    /// Returns `true` if any rule is evaluated at a hook.
     #[inline]
     pub(crate) fn asks_in(&self, place: Place) -> bool {
         self.stations[place as usize].is_asked()
     }
 
-    /// Whether any rule is asked about streams, or what is said in them.
+    /// Returns `true` if any rule is evaluated on streams or messages.
     #[inline]
     pub(crate) fn asks_of_streams(&self) -> bool {
         self.of_streams
     }
 
-    /// Whether a rule is asked in a place about packets without payload, if they have these TCP flags.
+    /// Returns `true` if a rule at a hook applies to packets without payload and with these TCP flags.
     #[inline]
     pub(crate) fn asks_without_bytes(&self, place: Place, flags: u8) -> bool {
         self.stations[place as usize].unfiltered.has_for(flags)
     }
 
-    /// Runs `each` on the rules of a place that could match whatever the bytes are.
+    /// Calls `each` on the rules of a hook without a prefilter.
     #[inline]
     pub(crate) fn unfiltered(&self, place: Place, ends: [IpAddr; 2], flags: u8, each: impl FnMut(u32)) {
         let of_flow = place == Place::FlowStart;
@@ -274,7 +274,7 @@ const ALL: [Place; Place::COUNT] = [
     Place::DnsQuery,
 ];
 
-/// Those that note something come before those that ask for it.
+/// Returns the sort key that puts rules that set flowbits before those that test them.
 fn rank(rule: &Rule) -> u8 {
     let asks = rule
         .bits
@@ -291,7 +291,7 @@ fn rank(rule: &Rule) -> u8 {
     }
 }
 
-/// The protocol above TCP or UDP that a rule is about.
+/// Returns the application protocol a rule applies to.
 fn app(rule: &Rule) -> Option<App> {
     match rule.header.protocol {
         Protocol::App(app) => Some(app),
@@ -299,7 +299,7 @@ fn app(rule: &Rule) -> Option<App> {
     }
 }
 
-/// Whether tests of the payload are a matter of where it begins or ends.
+/// Returns `true` if payload tests depend on the payload's start or end.
 fn is_anchored(rule: &Rule) -> bool {
     let payload = rule.parts.iter().filter(|part| part.buffer == BufferKey::PAYLOAD);
     payload.flat_map(|part| &part.tests).any(|test| match test {
@@ -309,7 +309,7 @@ fn is_anchored(rule: &Rule) -> bool {
     })
 }
 
-/// Where a rule is asked.
+/// Returns the hooks at which a rule is evaluated.
 fn places(rule: &Rule) -> Vec<Place> {
     let app = app(rule);
     let buffers = || rule.parts.iter().map(|part| part.buffer.buffer);
@@ -372,7 +372,7 @@ fn places(rule: &Rule) -> Vec<Place> {
     }
 }
 
-/// The groups of a protocol's connections, by the rules about packets and streams of it.
+/// Builds the port groups of a protocol's connections from its packet and stream rules.
 fn port_groups(rules: &[Rule], places: &[Vec<Place>], of: Transport) -> PortGroups {
     let of_protocol = rules.iter().zip(places).filter(|(_, places)| {
         let mut places = places.iter();
@@ -420,7 +420,7 @@ impl Signature {
         })
     }
 
-    /// Whether a packet with these flags can match, whatever its others are.
+    /// Returns `true` if a packet with these flags may match, whatever its other properties.
     pub(crate) fn may_have_flags(&self, flags: u8) -> bool {
         let mut tests = self.rule.packet.iter().filter_map(|test| match test {
             PacketTest::Flags(test) => Some(test),
@@ -430,7 +430,7 @@ impl Signature {
     }
 }
 
-/// Whether TCP flags are as a test wants them.
+/// Returns `true` if TCP flags satisfy a test.
 pub(crate) fn flags_match(test: &FlagsTest, flags: u8) -> bool {
     let flags = flags & !test.ignored;
     match test.mode {

@@ -1,47 +1,47 @@
-//! Memory of streams, which the caller has.
+//! Stream memory, supplied by the caller.
 
 use crate::connection::Lease;
 use crate::stream::Side;
 use tailwater_net::Nanos;
 
-/// Bytes that a connection's two streams take, with windows of so many bytes each.
+/// Returns the bytes a connection's two streams need, with windows of this size.
 pub const fn slot_bytes(window: usize) -> usize {
     2 * (size_of::<Side>() + window)
 }
 
-/// Slots of memory of [`slot_bytes`] each. A connection keeps one while its streams are followed, and one slot is open at
+/// Pool of slots of [`slot_bytes`] each. A connection holds a slot while its streams are followed. One slot is open at
 /// a time.
 pub trait Slots {
-    /// Opens a connection's slot. `false` if it has lost it.
+    /// Opens a connection's slot; returns `false` if it was reclaimed.
     fn open(&mut self, lease: Lease) -> bool;
-    /// Opens a free slot, none being open, if there is one.
+    /// Takes and opens a free slot, if there is one, while none is open.
     fn take(&mut self, now: Nanos) -> Option<Lease>;
-    /// The slot that is open: bytes at an address that is a multiple of 8.
+    /// Returns the bytes of the open slot, aligned to 8.
     fn bytes(&mut self) -> Option<&mut [u8]>;
-    /// Closes the slot that is open, if one is; its connection keeps it.
+    /// Closes the open slot, if any; its connection keeps it.
     fn close(&mut self, now: Nanos);
-    /// Gives the slot back that is open.
+    /// Releases the open slot.
     fn give(&mut self);
 }
 
-/// The two streams of the slot that is open, each with its window.
+/// Splits the open slot into the two streams and their windows.
 pub(crate) fn split(bytes: &mut [u8]) -> (&mut [Side; 2], [&mut [u8]; 2]) {
     let (sides, windows) = bytes.split_at_mut(2 * size_of::<Side>());
     let (one, other) = windows.split_at_mut(windows.len() / 2);
     (bytemuck::from_bytes_mut(sides), [one, other])
 }
 
-/// Slots that one thread has to itself.
+/// Slots for a single thread.
 #[derive(Debug)]
 pub struct OwnSlots {
-    /// As words, so that they are aligned.
+    /// Generation and bytes of each slot, as words for alignment.
     slots: Vec<(u32, Box<[u64]>)>,
     free: Vec<u32>,
     open: u32,
 }
 
 impl OwnSlots {
-    /// So many slots for windows of so many bytes.
+    /// Allocates `count` slots for windows of this many bytes.
     pub fn new(count: u32, window: usize) -> OwnSlots {
         let words = slot_bytes(window).div_ceil(8);
         OwnSlots {
@@ -51,7 +51,7 @@ impl OwnSlots {
         }
     }
 
-    /// How many are free.
+    /// Returns the number of free slots.
     pub fn free(&self) -> usize {
         self.free.len()
     }

@@ -1,4 +1,4 @@
-//! What is asked in one place: the contents that stand for rules, and the rules that none stands for.
+//! Rules of one hook: those with a fast pattern, and those without.
 
 use crate::address::AddressSet;
 use crate::address_index::AddressIndex;
@@ -10,28 +10,28 @@ use crate::ruleset::{Place, RuleSetError, Signature};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Rules that no content stands for.
+/// Rules without a fast pattern.
 #[derive(Debug)]
 pub(crate) struct Unfiltered {
     plain: Vec<u32>,
-    /// Of packets of TCP, by flags; otherwise empty.
+    /// Rules on TCP packets by flags; empty at other hooks.
     by_flags: Vec<Vec<u32>>,
     by_source: AddressIndex,
     by_destination: AddressIndex,
 }
 
-/// Rules that are asked in one place.
+/// Rules of one hook.
 #[derive(Debug)]
 pub(crate) struct Station {
-    /// For bytes to a server, and to a client.
+    /// Prefilters by direction: to the server, to the client.
     pub(crate) groups: [Vec<Group>; 2],
     pub(crate) unfiltered: Unfiltered,
 }
 
-/// Flags that lists are kept for: those without ECE and CWR.
+/// Flags that index the lists: all except ECE and CWR.
 const FLAGS: usize = 0x3f;
 
-/// The content that stands for a rule in a place, with its buffer.
+/// Returns the fast pattern of a rule, with its buffer.
 pub(crate) fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
     let parts = rule.parts.iter();
     let contents = parts.flat_map(|part| {
@@ -40,7 +40,7 @@ pub(crate) fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
             _ => None,
         })
     });
-    // The rule's own wish first, then what is of a message, then the longest.
+    // Preference: the rule's own choice, then contents of messages, then the longest.
     let best = contents.max_by_key(|(buffer, content)| {
         let of_message = buffer.buffer != Buffer::Payload;
         (content.fast, of_message, content.bytes.len())
@@ -48,7 +48,7 @@ pub(crate) fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
     best.map(|(buffer, content)| (buffer, &content.bytes[..]))
 }
 
-/// Whether a rule could match in a place about bytes of a direction.
+/// Returns `true` if a rule may match at a hook on bytes of a direction.
 fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
     let of_place = match place {
         Place::StreamToServer | Place::Request | Place::RequestBody | Place::ClientHello => Some(Direction::ToServer),
@@ -58,16 +58,16 @@ fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
     of_place.is_none_or(|of_place| of_place == direction) && rule.flow.directions().contains(&direction)
 }
 
-/// Rules of a place while all are gone through.
+/// Rules collected for a hook before compilation.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    /// For bytes to a server, and to a client, by buffer.
+    /// By direction (to the server, to the client) and buffer.
     by_buffer: [BTreeMap<BufferKey, Vec<Wanted>>; 2],
     unfiltered: Vec<u32>,
 }
 
 impl Waiting {
-    /// Adds a rule; with groups of connections by ports, where all are of one protocol.
+    /// Adds a rule. `ports` is given if the hook has packets of one transport protocol only.
     pub(crate) fn add(&mut self, rule: u32, of: &Rule, place: Place, ports: Option<&PortGroups>) {
         match fast_content(of) {
             Some((buffer, content)) if place != Place::FlowStart => {
@@ -88,7 +88,7 @@ impl Waiting {
         }
     }
 
-    /// The place with its rules.
+    /// Compiles the rules of the hook.
     pub(crate) fn station(
         self,
         place: Place,
@@ -109,8 +109,8 @@ impl Waiting {
     }
 }
 
-/// Buffers with what is wanted of them. Those that most often are the same bytes go together: a body without content coding
-/// is what is in it.
+/// Groups buffers with their fast patterns. Buffers with mostly the same bytes share a search: a body without content
+/// coding equals its decoded form.
 fn together(mut wanted: BTreeMap<BufferKey, Vec<Wanted>>) -> Vec<(Vec<BufferKey>, Vec<Wanted>)> {
     let data = BufferKey::from(Buffer::FileData);
     let mut all = Vec::with_capacity(wanted.len());
@@ -171,14 +171,14 @@ impl Unfiltered {
         }
     }
 
-    /// Whether there are rules about packets without payload that have these TCP flags.
+    /// Returns `true` if a rule applies to packets without payload and with these TCP flags.
     #[inline]
     pub(crate) fn has_for(&self, flags: u8) -> bool {
         let by_flags = self.by_flags.get(usize::from(flags) & FLAGS);
         !self.plain.is_empty() || by_flags.is_some_and(|rules| !rules.is_empty())
     }
 
-    /// Runs `each` on the rules, with a connection's first packet those by its source and destination, too.
+    /// Calls `each` on the rules; for a connection's first packet, also on those by source and destination.
     #[inline]
     pub(crate) fn each(&self, ends: Option<[IpAddr; 2]>, flags: u8, mut each: impl FnMut(u32)) {
         let mut all = |rules: &[u32]| rules.iter().for_each(|rule| each(*rule));

@@ -1,40 +1,40 @@
-//! One direction of a TCP stream: a window of its bytes, in order, and those that came too early.
+//! One direction of a TCP stream: a window of its bytes, in order and out of order.
 //!
-//! Bytes lie in the window where they belong from the start, so that filling a gap moves nothing. Of bytes that come
-//! twice the first count: what a receiver has, it keeps. When the window is full, what was looked at slides out of it.
+//! Bytes are stored at their final position in the window, so filling a gap moves nothing. Of duplicate bytes the first
+//! copy counts, as receivers keep it. When the window is full, inspected bytes are shifted out.
 
 use bytemuck::{Pod, Zeroable};
 
-/// Most stretches of bytes that wait for a gap in front of them to be filled.
+/// Largest number of out-of-order ranges.
 const MAX_STRETCHES: usize = 8;
-/// Most rules of which a part was seen in the stream.
+/// Largest number of partly matched rules per stream.
 pub(crate) const MAX_PENDING: usize = 8;
-/// Most rules that are known to have matched in the stream.
+/// Largest number of rules remembered as matched per stream.
 const MAX_DONE: usize = 8;
 
-/// What is known of a direction. All zero is a direction of which nothing was seen.
+/// State of one direction. All zeros is a direction without packets so far.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Side {
-    /// The stream's byte that the window begins with.
+    /// Stream offset of the window's start.
     pub(crate) base: u64,
-    /// The byte that the message at hand begins with.
+    /// Stream offset of the current message.
     pub(crate) message: u64,
-    /// Up to which byte the message's framing was followed.
+    /// Stream offset up to which the message's framing was parsed.
     pub(crate) parsed: u64,
-    /// The byte behind the message's head.
+    /// Stream offset of the end of the message's head.
     pub(crate) head_end: u64,
-    /// Bytes that are left of a body or chunk; or the byte that must be there before there is anything to read.
+    /// Bytes left of a body or chunk, or the offset that must be reached before parsing continues.
     pub(crate) left: u64,
-    /// The sequence number of the stream's first byte.
+    /// Sequence number of the stream's first byte.
     first: u32,
-    /// The sequence number of the byte behind the last, if a FIN was seen.
+    /// Sequence number after the last byte, if a FIN was seen.
     fin: u32,
-    /// Bytes in order in the window.
+    /// In-order bytes in the window.
     filled: u32,
-    /// Bytes of these that streams' rules were asked about.
+    /// In-order bytes already evaluated by stream rules.
     scanned: u32,
-    /// The rules that the ones below are of.
+    /// Version of the rule set that the rules below belong to.
     pub(crate) version: u32,
     pending: [u32; MAX_PENDING],
     done: [u32; MAX_DONE],
@@ -42,41 +42,41 @@ pub(crate) struct Side {
     pending_count: u8,
     done_count: u8,
     stretch_count: u8,
-    /// What of a message is read next.
+    /// Phase of the protocol's parser.
     pub(crate) phase: u8,
-    /// What is known of the message at hand.
+    /// Flags of the current message.
     pub(crate) message_flags: u8,
     started: u8,
-    /// A segment was too far ahead to be kept.
+    /// Set when a segment was too far ahead to be stored.
     missed: u8,
     finned: u8,
-    /// So that all bytes are of a field.
+    /// Padding: the structure must have no implicit padding bytes.
     unused: [u8; 4],
 }
 
-/// What became of a segment.
+/// Result of inserting a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Inserted {
-    /// Bytes that are in the window, or had been. The others found no room.
+    /// Bytes that are in the window or were there before. The rest found no room.
     pub(crate) taken: usize,
-    /// Whether bytes differ from those that came first.
+    /// `true` if bytes differ from the first copy.
     pub(crate) conflict: bool,
 }
 
-/// How far `a` lies behind `b`; negative if in front.
+/// Returns how far `a` lies after `b` in sequence space; negative if before.
 #[inline]
 fn distance(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
 }
 
 impl Side {
-    /// Whether a byte or a SYN was seen.
+    /// Returns `true` if a byte or a SYN was seen.
     #[inline]
     pub(crate) fn is_started(&self) -> bool {
         self.started != 0
     }
 
-    /// The stream begins with this sequence number.
+    /// Starts the stream at this sequence number.
     pub(crate) fn start(&mut self, first: u32) {
         *self = Side {
             first,
@@ -85,62 +85,62 @@ impl Side {
         };
     }
 
-    /// The bytes in order.
+    /// Returns the number of in-order bytes.
     #[inline]
     pub(crate) fn filled(&self) -> usize {
         self.filled as usize
     }
 
-    /// The stream's byte behind those in order.
+    /// Returns the stream offset of the end of the in-order bytes.
     #[inline]
     pub(crate) fn end(&self) -> u64 {
         self.base + u64::from(self.filled)
     }
 
-    /// The sequence number of the byte that comes next.
+    /// Returns the next expected sequence number.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.end() as u32)
     }
 
-    /// Where a byte of the stream is in the window.
+    /// Returns the window position of a stream offset.
     #[inline]
     pub(crate) fn at(&self, byte: u64) -> usize {
         byte.saturating_sub(self.base) as usize
     }
 
-    /// Takes the bytes in order that rules were not asked about yet.
+    /// Takes the range of in-order bytes not yet evaluated.
     #[inline]
     pub(crate) fn take_fresh(&mut self) -> std::ops::Range<usize> {
         let from = std::mem::replace(&mut self.scanned, self.filled);
         from as usize..self.filled as usize
     }
 
-    /// A FIN says where the stream ends; the first counts.
+    /// Records the stream's end from a FIN; the first FIN counts.
     pub(crate) fn fin(&mut self, behind: u32) {
         if self.finned == 0 {
             (self.finned, self.fin) = (1, behind);
         }
     }
 
-    /// Whether all bytes up to the FIN are there.
+    /// Returns `true` if all bytes up to the FIN are present.
     pub(crate) fn is_over(&self) -> bool {
         self.finned != 0 && distance(self.next(), self.fin) >= 0
     }
 
-    /// Whether something waits for a gap to be filled.
+    /// Returns `true` if bytes wait for a gap to be filled.
     #[inline]
     pub(crate) fn is_waiting(&self) -> bool {
         self.stretch_count > 0 || self.missed != 0
     }
 
-    /// Puts a segment's bytes where they belong.
+    /// Inserts a segment's bytes at their position.
     pub(crate) fn insert(&mut self, window: &mut [u8], sequence: u32, data: &[u8]) -> Inserted {
         let at = i64::from(self.filled) + i64::from(distance(sequence, self.next()));
         let seen = (i64::from(self.filled) - at).clamp(0, data.len() as i64) as usize;
         let mut conflict = false;
         if seen > 0 {
-            // What is still in the window is compared.
+            // Bytes still in the window are compared.
             let skip = (-at).clamp(0, seen as i64) as usize;
             let from = (at + skip as i64) as usize;
             let there = window.get(from..from + (seen - skip));
@@ -173,8 +173,8 @@ impl Side {
         }
     }
 
-    /// Puts bytes at a place among the stretches; whether some differ from what is there. `None` without room for
-    /// another stretch.
+    /// Inserts bytes into the out-of-order ranges. Returns `true` if some differ from bytes present, and `None` without
+    /// room for another range.
     fn put(&mut self, window: &mut [u8], at: usize, data: &[u8]) -> Option<bool> {
         let (start, end) = (at as u32, (at + data.len()) as u32);
         let old = self.stretches;
@@ -195,7 +195,7 @@ impl Side {
         new.copy_within(place..count, place + 1);
         new[place] = merged;
         count += 1;
-        // Gap by gap: what is there stays.
+        // Fills gap by gap: bytes present are preserved.
         let (mut differs, mut from) = (false, start);
         for &[begin, stop] in old.iter().chain([&[end, end]]) {
             let gap = begin.clamp(from, end);
@@ -210,7 +210,7 @@ impl Side {
         Some(differs)
     }
 
-    /// The first stretch may follow what is in order.
+    /// Merges the first range into the in-order bytes if it is adjacent.
     fn join(&mut self) {
         let count = usize::from(self.stretch_count);
         if count > 0 && self.stretches[0][0] <= self.filled {
@@ -220,7 +220,7 @@ impl Side {
         }
     }
 
-    /// Lets the first bytes of the window go: only such as are in order.
+    /// Shifts up to `by` in-order bytes out of the window.
     pub(crate) fn slide(&mut self, window: &mut [u8], by: usize) {
         let by = by.min(self.filled());
         let last = usize::from(self.stretch_count).checked_sub(1);
@@ -235,7 +235,7 @@ impl Side {
         }
     }
 
-    /// The receiver has acknowledged bytes that were never seen: goes on behind them. Whether there was such a gap.
+    /// Skips bytes that the receiver has acknowledged but that were never seen. Returns `true` if there was such a gap.
     pub(crate) fn skip_to(&mut self, window: &mut [u8], acknowledged: u32) -> bool {
         let ahead = distance(acknowledged, self.next());
         if ahead <= 0 || !self.is_waiting() {
@@ -252,7 +252,7 @@ impl Side {
             self.slide(window, to as usize);
             self.join();
         } else {
-            // What waits is farther on, or nowhere.
+            // Out-of-order bytes start further on, or there are none.
             let waiting = (self.stretches, self.stretch_count);
             self.base += u64::from(to);
             (self.filled, self.scanned, self.stretch_count) = (0, 0, 0);
@@ -267,13 +267,13 @@ impl Side {
         true
     }
 
-    /// The rules of which a part was seen.
+    /// Returns the partly matched rules.
     #[inline]
     pub(crate) fn pending(&self) -> &[u32] {
         &self.pending[..usize::from(self.pending_count)]
     }
 
-    /// Notes a rule of which a part was seen; whether there was room.
+    /// Adds a partly matched rule; returns `false` if there is no room.
     pub(crate) fn wait_for(&mut self, rule: u32) -> bool {
         if self.pending().contains(&rule) {
             return true;
@@ -286,7 +286,7 @@ impl Side {
         true
     }
 
-    /// A rule has matched: it is not asked again, as long as it is remembered.
+    /// Marks a rule as matched: it is not evaluated again while it is remembered.
     pub(crate) fn finish(&mut self, rule: u32) {
         if let Some(at) = self.pending().iter().position(|known| *known == rule) {
             self.pending_count -= 1;
@@ -294,24 +294,24 @@ impl Side {
         }
         self.done[usize::from(self.done_count) % MAX_DONE] = rule;
         self.done_count = match self.done_count + 1 {
-            // The oldest is forgotten from now on.
+            // From here on the oldest entry is overwritten.
             count if usize::from(count) == 2 * MAX_DONE => MAX_DONE as u8,
             count => count,
         };
     }
 
-    /// Whether a rule is known to have matched.
+    /// Returns `true` if a rule is remembered as matched.
     pub(crate) fn is_done(&self, rule: u32) -> bool {
         let count = usize::from(self.done_count).min(MAX_DONE);
         self.done[..count].contains(&rule)
     }
 
-    /// Forgets rules of which a part was seen.
+    /// Clears the partly matched rules.
     pub(crate) fn forget_pending(&mut self) {
         self.pending_count = 0;
     }
 
-    /// Other rules are in force.
+    /// Clears rule state of an older rule set.
     pub(crate) fn renew(&mut self, version: u32) {
         if self.version != version {
             self.version = version;

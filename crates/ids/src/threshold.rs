@@ -1,14 +1,14 @@
-//! How often matches are told: counts by rule and address, which all workers share.
+//! Alert thresholds: match counts by rule and address, shared by all workers.
 //!
-//! A table of single words without locks: a fingerprint of what is counted, when counting began, and the count. It is
-//! looked at only when a rule has matched. When a place is full, the count that began first is forgotten.
+//! The table holds single words without locks: a fingerprint of the counted key, the start time, and the count. It is
+//! accessed only when a rule has matched. In a full set the count with the earliest start is evicted.
 
 use crate::rule::{Threshold, ThresholdKind, Track};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::{FlowKey, Nanos};
 
-/// Words of a set: a cache line.
+/// Words per set: one cache line.
 const WAYS: usize = 8;
 const SETS: usize = 1 << 13;
 const COUNT_BITS: u32 = 16;
@@ -16,23 +16,23 @@ const TIME_BITS: u32 = 24;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
 const TIME: u64 = (1 << TIME_BITS) - 1;
 
-/// What a count says.
+/// Decision of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// The rule does not match yet.
+    /// The rule does not take effect.
     No,
-    /// It does, and nothing is said of it.
+    /// The rule takes effect without an alert.
     Quietly,
-    /// It does.
+    /// The rule takes effect with an alert.
     Aloud,
 }
 
-/// Words that have the same place.
+/// Set of an associative table.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Set([AtomicU64; WAYS]);
 
-/// Counts of all rules.
+/// Match counts of all rules.
 #[derive(Debug)]
 pub struct Thresholds {
     sets: Box<[Set]>,
@@ -40,7 +40,7 @@ pub struct Thresholds {
 }
 
 impl Thresholds {
-    /// With a secret that decides what shares a place.
+    /// Creates the table; the secret `seed` determines which counts share a set.
     pub fn new(seed: u64) -> Thresholds {
         Thresholds {
             sets: (0..SETS).map(|_| Set::default()).collect(),
@@ -48,7 +48,7 @@ impl Thresholds {
         }
     }
 
-    /// A match is counted.
+    /// Counts a match.
     pub(crate) fn count(
         &self,
         rule: u64,
@@ -69,12 +69,12 @@ impl Thresholds {
         let key = match pair {
             [IpAddr::V4(one), IpAddr::V4(other)] => FlowKey::v4(one, other, 0, 0, 0),
             [IpAddr::V6(one), IpAddr::V6(other)] => FlowKey::v6(one, other, 0, 0, 0),
-            // Not of one packet.
+            // Mixed IP versions cannot come from one packet.
             _ => FlowKey::default(),
         };
         let hash = key.hash(self.seed ^ rule.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let Set(words) = &self.sets[hash as usize & (SETS - 1)];
-        // The highest bit tells a word in use.
+        // The highest bit marks a word in use.
         let print = (hash >> (COUNT_BITS + TIME_BITS) | 1 << 23) << (COUNT_BITS + TIME_BITS);
         let seconds = (now.0 / 1_000_000_000) & TIME;
         let age = |word: u64| seconds.wrapping_sub(word >> COUNT_BITS) & TIME;
@@ -179,7 +179,7 @@ mod tests {
         assert!(first(Track::Both, 3, [address(1), address(3)]));
         assert!(first(Track::Rule, 4, [address(1), address(2)]));
         assert!(!first(Track::Rule, 4, [address(3), address(4)]));
-        // More than there is room for: the newest are counted.
+        // More keys than there is room for: the newest are counted.
         for i in 0..200_000u32 {
             let many = IpAddr::from(i.to_be_bytes());
             assert!(first(Track::Source, 9, [many, many]));

@@ -1,32 +1,32 @@
-//! TLS handshakes (RFC 8446, RFC 5246): the name that a client asks for, and the certificates that a server shows.
+//! TLS handshakes (RFC 8446, RFC 5246): the client's server name and the server's certificates.
 
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const ALERT: u8 = 21;
-/// The content type of handshake records; the first byte of a TLS stream.
+/// Content type of handshake records, the first byte of a TLS stream.
 pub(crate) const HANDSHAKE: u8 = 22;
-/// Of every version from SSL 3.0 on.
+/// Major version of all versions since SSL 3.0.
 pub(crate) const MAJOR_VERSION: u8 = 3;
 const RECORD_HEADER: usize = 5;
-/// Longest record (RFC 8446 §5.1 and its leeway for encryption).
+/// Longest record in bytes (RFC 8446 §5.1 with its allowance for encryption).
 const MAX_RECORD: usize = 16_384 + 256;
 
 const CLIENT_HELLO: u8 = 1;
 const CERTIFICATE: u8 = 11;
 const SERVER_NAME: u16 = 0;
 
-/// The phase of a side that speaks TLS in the clear.
+/// Phase of a side: unencrypted TLS.
 pub(crate) const TLS: u8 = 32;
 
-/// How far a handshake is there.
+/// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// With so many bytes there is more to read.
+    /// Number of bytes at which parsing can continue.
     pub(crate) needed: usize,
-    /// Nothing follows in the clear.
+    /// `true` if no unencrypted data follows.
     pub(crate) ended: bool,
 }
 
-/// Writes the handshake messages of records one behind the other, as far as they are there.
+/// Concatenates the handshake messages of the records available.
 pub(crate) fn handshake(bytes: &[u8], out: &mut Vec<u8>) -> Progress {
     let mut at = 0;
     loop {
@@ -61,7 +61,7 @@ pub(crate) fn handshake(bytes: &[u8], out: &mut Vec<u8>) -> Progress {
     }
 }
 
-/// Bytes that are read from the front.
+/// Cursor over bytes.
 struct Cursor<'a>(&'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -76,14 +76,14 @@ impl<'a> Cursor<'a> {
         Some(bytes.iter().fold(0, |number, byte| number << 8 | usize::from(*byte)))
     }
 
-    /// What a length of so many bytes is in front of.
+    /// Reads a vector with a length prefix of this many bytes.
     fn vector(&mut self, length: usize) -> Option<&'a [u8]> {
         let length = self.number(length)?;
         self.take(length)
     }
 }
 
-/// The first message of a kind, if it is there whole.
+/// Returns the first complete message of a type.
 fn message(handshake: &[u8], wanted: u8) -> Option<&[u8]> {
     let mut rest = Cursor(handshake);
     loop {
@@ -95,7 +95,7 @@ fn message(handshake: &[u8], wanted: u8) -> Option<&[u8]> {
     }
 }
 
-/// The name in a ClientHello. `None` as long as it is not there whole; empty if it has none.
+/// Returns the server name in a ClientHello; empty if it has none, `None` while the message is incomplete.
 pub(crate) fn server_name(handshake: &[u8]) -> Option<&[u8]> {
     let hello = message(handshake, CLIENT_HELLO)?;
     Some(name_in(hello).unwrap_or_default())
@@ -103,7 +103,7 @@ pub(crate) fn server_name(handshake: &[u8]) -> Option<&[u8]> {
 
 fn name_in(hello: &[u8]) -> Option<&[u8]> {
     let mut rest = Cursor(hello);
-    // Version and random.
+    // Skips version and random.
     rest.take(34)?;
     for length in [1, 2, 1] {
         rest.vector(length)?;
@@ -120,7 +120,7 @@ fn name_in(hello: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The certificates of a server up to TLS 1.2, its own first. `None` as long as they are not there whole.
+/// Returns the certificates of a server up to TLS 1.2, its own first; `None` while they are incomplete.
 pub(crate) fn certificates(handshake: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let message = message(handshake, CERTIFICATE)?;
     let mut list = Cursor(Cursor(message).vector(3).unwrap_or_default());

@@ -1,9 +1,9 @@
-//! What is tested at one time: the buffers of a packet, a stretch of a stream or a message.
+//! Unit of evaluation: the buffers of a packet, a stream window or a message.
 
 use crate::buffer::BufferKey;
 use crate::evaluate::Bytes;
 
-/// The buffers that are there.
+/// Buffers available for evaluation.
 #[derive(Debug)]
 pub(crate) struct Unit<'a> {
     slices: [Option<&'a [u8]>; BufferKey::COUNT],
@@ -22,7 +22,7 @@ impl<'a> Unit<'a> {
         self.slices[key.into().index()] = Some(bytes);
     }
 
-    /// Adds a buffer, given with a dot in front.
+    /// Adds a buffer whose bytes have a leading dot.
     pub(crate) fn set_dotted(&mut self, key: impl Into<BufferKey>, dotted: &'a [u8]) {
         let key = key.into();
         self.set(BufferKey { dotted: true, ..key }, dotted);
@@ -35,16 +35,16 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// Buffers in lower case, each made when it is first asked for.
+/// Lower-case copies of buffers, made on first use.
 #[derive(Debug)]
 pub(crate) struct Lowered {
     bytes: Vec<u8>,
-    /// Where each is, and one more than that it has been made.
+    /// Per buffer, its copy's position, and 1 if the copy was made.
     places: [[u32; 2]; BufferKey::COUNT],
 }
 
 impl Lowered {
-    /// With room for so many bytes.
+    /// Allocates room for this many bytes.
     pub(crate) fn with_room(bytes: usize) -> Lowered {
         Lowered {
             bytes: Vec::with_capacity(bytes),
@@ -52,7 +52,7 @@ impl Lowered {
         }
     }
 
-    /// Begins with another unit.
+    /// Starts another unit.
     #[inline]
     pub(crate) fn clear(&mut self) {
         if !self.bytes.is_empty() {
@@ -61,7 +61,7 @@ impl Lowered {
         }
     }
 
-    /// A buffer of the unit, in lower case too if that is wanted.
+    /// Returns a buffer of the unit, with its lower-case copy if `lower`.
     pub(crate) fn get<'a>(&'a mut self, unit: &Unit<'a>, key: BufferKey, lower: bool) -> Option<Bytes<'a>> {
         let plain = unit.get(key)?;
         if !lower || plain.is_empty() {

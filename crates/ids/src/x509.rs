@@ -1,14 +1,14 @@
-//! What a certificate says (RFC 5280), as rules have it.
+//! Certificate fields (RFC 5280) in the form rules use.
 
-/// Tags of ASN.1 (X.690).
+/// ASN.1 tags (X.690).
 const INTEGER: u8 = 0x02;
 const OBJECT: u8 = 0x06;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
-/// The version, which may be left out.
+/// Tag of the optional version.
 const VERSION: u8 = 0xa0;
 
-/// Short names of attributes, by their encoded object identifiers.
+/// Short names of attributes, by encoded object identifier.
 const ATTRIBUTES: [(&[u8], &str); 9] = [
     (&[0x55, 4, 3], "CN"),
     (&[0x55, 4, 5], "serialNumber"),
@@ -21,7 +21,7 @@ const ATTRIBUTES: [(&[u8], &str); 9] = [
     (&[0x09, 0x92, 0x26, 0x89, 0x93, 0xf2, 0x2c, 0x64, 1, 25], "DC"),
 ];
 
-/// An element: its tag, its content, and what is behind it.
+/// Parses an element: tag, content, and remaining bytes.
 fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let [tag, first, rest @ ..] = bytes else {
         return None;
@@ -39,14 +39,14 @@ fn element(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*tag, content, rest))
 }
 
-/// The next element, which must have a tag; moves behind it.
+/// Parses the next element, which must have the tag `wanted`, and advances past it.
 fn expect<'a>(bytes: &mut &'a [u8], wanted: u8) -> Option<&'a [u8]> {
     let (tag, content, rest) = element(bytes)?;
     *bytes = rest;
     (tag == wanted).then_some(content)
 }
 
-/// Texts of a certificate.
+/// Text fields of a certificate.
 #[derive(Debug)]
 pub(crate) struct Texts {
     pub(crate) subject: Vec<u8>,
@@ -55,7 +55,7 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    /// With room for what certificates of so many bytes come to.
+    /// Allocates room for certificates of this many bytes.
     pub(crate) fn with_room(bytes: usize) -> Texts {
         Texts {
             subject: Vec::with_capacity(2 * bytes),
@@ -64,7 +64,7 @@ impl Texts {
         }
     }
 
-    /// Reads a certificate; `false` if it is none.
+    /// Parses a certificate; returns `false` if it is malformed.
     pub(crate) fn read(&mut self, certificate: &[u8]) -> bool {
         for text in [&mut self.subject, &mut self.issuer, &mut self.serial] {
             text.clear();
@@ -85,7 +85,7 @@ impl Texts {
             let digit = |value: u8| b"0123456789ABCDEF"[usize::from(value)];
             self.serial.extend([digit(byte >> 4), digit(byte & 15)]);
         }
-        // The signature's algorithm; the issuer; from when to when; the subject.
+        // Signature algorithm, issuer, validity, subject.
         expect(&mut rest, SEQUENCE)?;
         name(expect(&mut rest, SEQUENCE)?, &mut self.issuer);
         expect(&mut rest, SEQUENCE)?;

@@ -1,5 +1,5 @@
-//! A published set of rules on real captures: everything that is told is explained by its rule, as the plain evaluator
-//! sees it, and memory comes back.
+//! Tests of a published rule set on real captures: every alert is confirmed by the reference evaluator, and all memory
+//! is released.
 
 mod common;
 
@@ -14,10 +14,10 @@ use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
-/// As many connections as a capture has at a time.
+/// Largest number of concurrent connections in a capture.
 const MANY: u32 = 4096;
 
-/// The captures, but for archives of many.
+/// Returns the captures, without archives of several.
 fn captures() -> Option<Vec<PathBuf>> {
     let folder = common::test_data()?.join("traces");
     let files = std::fs::read_dir(folder).unwrap();
@@ -33,13 +33,13 @@ fn what_is_told_of_real_captures() {
         return;
     };
     let mut variables = Variables::default();
-    // Whose the captures are is not known.
+    // The captures' home networks are unknown.
     variables.set("HOME_NET", "any");
     variables.set("EXTERNAL_NET", "any");
     let mut reader = Reader::new(&variables).unwrap();
     let rules: Vec<_> = files.iter().flat_map(|(_, text)| reader.read(text).rules).collect();
     let settings = Settings {
-        // Many captures were taken on hosts whose cards compute checksums later.
+        // Many captures were taken on hosts with checksum offload.
         checksums: false,
         ..Settings::default()
     };
@@ -64,7 +64,7 @@ fn what_is_told_of_real_captures() {
             for sid in sids {
                 let count = told.entry(sid).or_insert(0u64);
                 *count += 1;
-                // The first few of each: what they say repeats.
+                // Checks the first few alerts of each rule, since they repeat.
                 if *count <= 3 {
                     match explains(&by_sid[&sid], conversation, settings.window) {
                         Some(true) => explained += 1,
@@ -74,7 +74,7 @@ fn what_is_told_of_real_captures() {
                 }
             }
         }
-        // All memory comes back with the connections.
+        // All memory is released with the connections.
         for connection in rig.connections.values_mut() {
             tailwater_ids::inspector::Inspector::ended(connection, &mut rig.slots);
         }

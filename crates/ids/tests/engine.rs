@@ -1,4 +1,4 @@
-//! Packets and streams through an inspector: what is told, what is dropped, what is counted.
+//! Tests of packets and streams through an inspector: alerts, drops and counters.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn packets_by_protocol_addresses_ports_and_headers() {
     assert_eq!(rig.packet(&ping(0)).1, []);
     let tcp = Tcp::outward(22);
     assert_eq!(rig.packet(&tcp.frames[0]).1, [3]);
-    // What has an address only is told of the first packet each way.
+    // Rules on addresses only match the first packet of each direction.
     assert_eq!(rig.packet(&tcp.frames[1]).1, [4]);
     assert_eq!(rig.packet(&tcp.segment(1, 5001, TcpFlags::ACK, b"")).1, []);
     assert_eq!(rig.packet(&udp(1, 2, b"t")).1, [6]);
@@ -59,7 +59,7 @@ fn contents_are_found_wherever_segments_end() {
         frames.push(tcp.segment(0, 1001 + i as u32, TcpFlags::ACK, &payload[i..=i]));
     }
     assert_eq!(rig.packets(&frames), [1]);
-    // Not to the client, and not before both ends have spoken.
+    // Not to the client, and not before both ends have sent packets.
     let mut rig = Rig::of(text);
     assert_eq!(rig.packets(&Tcp::outward(99).server(payload).frames), []);
     let one_way: Vec<_> = Tcp::outward(99).client(payload).frames.into_iter().skip(1).collect();
@@ -133,7 +133,7 @@ fn names_in_tls_and_dns() {
         ]
         .concat();
         let message = [vec![1], length(body.len(), 3), body].concat();
-        // In two records.
+        // Split over two records.
         let (one, two) = message.split_at(20);
         [
             vec![22, 3, 1],
@@ -161,7 +161,7 @@ fn names_in_tls_and_dns() {
     );
 }
 
-/// An element of DER.
+/// Encodes a DER element.
 fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let length = content.len();
@@ -172,7 +172,7 @@ fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     [head, content].concat()
 }
 
-/// A certificate with a serial number, an issuer's organisation and a subject's name.
+/// Builds a certificate from a serial number, the issuer's organisation and the subject's name.
 fn certificate(serial: &[u8], issuer: &str, subject: &str) -> Vec<u8> {
     let name = |attribute: u8, value: &str| {
         let object = der(0x06, &[&[0x55, 4, attribute]]);
@@ -195,7 +195,7 @@ fn certificate(serial: &[u8], issuer: &str, subject: &str) -> Vec<u8> {
     der(0x30, &[&der(0x30, &body), &der(0x03, &[&[0; 64]])])
 }
 
-/// What a server says up to its certificates, in records of up to so many bytes.
+/// Builds a server's handshake up to its certificates, in records of at most `record` bytes.
 fn certificates(certificates: &[Vec<u8>], record: usize) -> Vec<u8> {
     let of_three = |length: usize| (length as u32).to_be_bytes()[1..].to_vec();
     let list: Vec<u8> = certificates
@@ -244,16 +244,16 @@ fn certificates_of_servers() {
     ];
     for record in [100, 16_000] {
         let bytes = certificates(&chain, record);
-        // Wherever segments end. What is said of the subject, issuer and number is of the server's own certificate.
+        // Cut at any byte. Subject, issuer and serial number are those of the server's own certificate.
         for cut in (1..bytes.len()).step_by(CUT) {
             assert_eq!(told(&bytes, cut), [1, 2, 3, 4, 6], "{record} {cut}");
         }
-        // As long as the last is not there whole, nothing is known.
+        // Nothing is known before the last certificate is complete.
         assert_eq!(told(&bytes[..bytes.len() - 1], 9), []);
     }
     let other = [certificate(&[0x0a, 0xff, 1, 2], "Evil", "bad.examples")];
     assert_eq!(told(&certificates(&other, 16_000), CUT), [4]);
-    // Behind the change of cipher nothing is read, whatever it looks like.
+    // Nothing is parsed after ChangeCipherSpec, whatever it resembles.
     let mut encrypted = vec![20, 3, 3, 0, 1, 1];
     encrypted.extend(certificates(&chain, 16_000));
     let hello = certificates(&[], 38);
@@ -328,13 +328,13 @@ fn what_rules_say_happens() {
     assert_eq!(rig.packet(&udp(1, 2, b"hello")).0, Pass);
     let friend = Tcp::inward(80).client(b"friend").client(b"attack");
     assert_eq!(rig.packets(&friend.frames), []);
-    // The ports of a connection that was blocked may be used again.
+    // The ports of a blocked connection may be reused.
     let mut again = Tcp::outward(80);
     again.next = [7000, 9000];
     again.frames.clear();
     again.send(0, TcpFlags::SYN, b"");
     assert_eq!(rig.packet(&again.frames[0]).0, Pass);
-    // Told only.
+    // Alert only.
     let mut rig = Rig::new(rules(DROP), Settings::default());
     assert_eq!(verdicts(&mut rig, tcp(80)), [Pass; 4]);
 }
@@ -355,7 +355,7 @@ fn memory_is_bounded_and_what_finds_no_room_is_counted() {
             Verdict::Pass
         };
         assert_eq!((verdict, rig.note("no-room")), (expected, 1));
-        // One that ends makes room for another, which is followed again if its sender tries again.
+        // A connection that ends frees memory for another, which is followed once its sender retransmits.
         rig.packets(&open(0).close().frames[4..]);
         assert_eq!(rig.slots.free(), 1);
         let late = Tcp::open(FlowKey::v4(HOME.into(), WORLD.into(), protocol::TCP, 998, 80)).client(b"attack");
@@ -369,7 +369,7 @@ fn segments_that_differ_or_come_too_early_are_counted() {
     let mut rig = Rig::new(rules(text), drops(true));
     let tcp = Tcp::outward(80).client(b"att");
     assert_eq!(rig.packets(&tcp.frames), []);
-    // Bytes that are there already, and others: what came first counts, and the segment is dropped.
+    // Bytes already received, and different ones: the first copy counts, and the segment is dropped.
     let evasion = tcp.segment(0, 1002, TcpFlags::ACK, b"xxack");
     assert_eq!(rig.packet(&evasion).0, Verdict::Drop(Reason::Overflow));
     assert_eq!(rig.note("overlap-conflict"), 1);
@@ -388,7 +388,7 @@ fn a_gap_that_the_receiver_does_not_have_is_passed() {
     let mut rig = Rig::of(text);
     let mut tcp = Tcp::outward(80).client(b"hello");
     rig.packets(&tcp.frames);
-    // Bytes that were never seen; then some behind them, and the receiver's word that it has all.
+    // A gap, bytes after it, and the receiver's acknowledgement of all.
     tcp.next[0] += 100;
     let behind = tcp.segment(0, tcp.next[0], TcpFlags::ACK, b"an attack");
     assert_eq!(rig.packet(&behind).1, []);
@@ -414,14 +414,14 @@ fn long_streams_and_messages_slide_through_the_window() {
     let mut long = vec![b'x'; 100_003];
     long.extend(b"attack");
     assert_eq!(rig.packets(&Tcp::outward(99).client(&long).frames), [1]);
-    // A head that does not fit is not understood, and counted.
+    // A head that exceeds the window is not parsed, and is counted.
     let mut rig = Rig::of(text);
     let mut head = b"GET / HTTP/1.1\r\nX: ".to_vec();
     head.extend(vec![b'x'; 20_000]);
     head.extend(b"\r\nY: never\r\n\r\nattack");
     assert_eq!(rig.packets(&Tcp::outward(80).client(&head).frames), [1]);
     assert_eq!(rig.note("http-unclear"), 1);
-    // Beyond the depth nothing is looked at.
+    // Nothing is inspected beyond the depth.
     let settings = Settings {
         depth: 50_000,
         ..Settings::default()

@@ -1,11 +1,11 @@
-//! A published set of rules as a whole: which of them are read, and why the others are not.
+//! Test of a whole published rule set: rules accepted, and reasons for the others.
 
 mod common;
 
 use std::collections::BTreeMap;
 use tailwater_ids::language::{Reader, Variables};
 
-/// Active rules of the set, as its own count says.
+/// Number of active rules, as stated by the set.
 const ACTIVE: usize = 24_827;
 
 #[test]
@@ -30,6 +30,6 @@ fn every_active_rule_is_read_or_skipped_for_a_reason() {
     }
     eprintln!("{rules} read, {skipped} skipped");
     assert_eq!(rules + skipped, ACTIVE);
-    // What is supported is not to shrink.
+    // Guards against a loss of supported rules.
     assert!(rules >= 24_000, "{rules}");
 }

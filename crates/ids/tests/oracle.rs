@@ -1,4 +1,4 @@
-//! Random rules, conversations and ways to cut and mix segments: what is told is what the plain evaluator finds.
+//! Tests with random rules, conversations and segmentations: alerts equal the reference evaluator's.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use tailwater_ids::inspector::Settings;
 use tailwater_net::tcp::TcpFlags;
 
-/// Contents with few letters and all that may be said of their places.
+/// Strategy for contents of few letters with all position options.
 fn content() -> impl Strategy<Value = String> {
     let places = prop_oneof![
         4 => Just(String::new()),
@@ -38,7 +38,7 @@ fn contents() -> impl Strategy<Value = String> {
     (prop::collection::vec(content(), 1..4), other).prop_map(|(contents, other)| contents.concat() + &other)
 }
 
-/// A rule about streams, packets or messages.
+/// Strategy for rules on streams, packets or messages.
 fn rule() -> impl Strategy<Value = (String, String)> {
     let buffers = prop_oneof![
         Just("http.uri; "),
@@ -70,7 +70,7 @@ fn rule() -> impl Strategy<Value = (String, String)> {
     ]
 }
 
-/// Ports of what rules are about, with the arrow between. Connections here are from 40000 to 4711, datagrams from 7 to 8.
+/// Strategy for rules' ports and the arrow between them. Connections here go from 40000 to 4711, datagrams from 7 to 8.
 fn ports() -> impl Strategy<Value = [&'static str; 3]> {
     let set = || {
         prop_oneof![
@@ -86,7 +86,7 @@ fn ports() -> impl Strategy<Value = [&'static str; 3]> {
     (set(), prop_oneof![3 => Just("->"), 1 => Just("<>")], set()).prop_map(|(a, b, c)| [a, b, c])
 }
 
-/// What ends say, the client's first.
+/// Strategy for the data both ends send, the client's first.
 fn says() -> impl Strategy<Value = [Vec<u8>; 2]> {
     let body = "[abA]{0,8}";
     let request = ("[abA/.]{0,6}", "[abA]{1,4}", "[abA]{1,4}", body).prop_map(|(uri, host, agent, body)| {
@@ -119,19 +119,19 @@ proptest! {
         let text = bodies.iter().enumerate().map(|(i, ((protocol, body), [from, arrow, to]))| {
             format!("alert {protocol} any {from} {arrow} any {to} ({body}sid:{};)\n", i + 1)
         });
-        // More ports than are told apart, and contents of rules about other ones.
+        // More port sets than can be distinguished, and contents of rules for other ports.
         let others = (0..odd).map(|i| format!("alert tcp any {} -> any {} (content:\"ab\"; content:\"{i}\"; sid:{};)\n", 20_000 + 3 * (i % 9), 4_700 + i, 100 + i));
         let text: String = text.chain(others).collect();
         let reader = tailwater_ids::language::Reader::new(&tailwater_ids::language::Variables::default());
         let parsed = reader.unwrap().read(&text);
-        // Places that cannot be, such as within less than there are bytes, are mistakes.
+        // Impossible positions, such as a range shorter than the content, are mistakes.
         prop_assume!(parsed.mistakes.is_empty());
         let rules = parsed.rules;
         let mut tcp = Tcp::outward(4711);
         let mut left = [&client[..], &server[..]];
         let mut waiting: Option<Vec<u8>> = None;
         for (length, from_server, swap) in cuts {
-            // The client begins, as with all of these protocols.
+            // The client starts, as in all of these protocols.
             let side = usize::from(from_server && tcp.next[0] > 1001);
             let (piece, rest) = left[side].split_at(length.min(left[side].len()));
             left[side] = rest;
@@ -139,7 +139,7 @@ proptest! {
                 continue;
             }
             tcp.send(side, TcpFlags::ACK, piece);
-            // A segment that comes one too late, or twice.
+            // A segment may arrive one position late, or twice.
             let late = waiting.take();
             if swap && tcp.frames.len() > 4 {
                 waiting = tcp.frames.pop();
@@ -158,13 +158,13 @@ proptest! {
             found.extend(oracle.packet(&rules, frame));
         }
         prop_assert_eq!(rig.note("pending-full"), 0);
-        // Contents with hundreds of places each may take more than a rule has.
+        // Contents with hundreds of positions may exceed a rule's budget.
         prop_assume!(rig.note("budget-spent") == 0);
         prop_assert_eq!(told, found, "{}", text);
     }
 }
 
-/// The evaluator itself, by hand.
+/// Checks the reference evaluator on examples.
 #[test]
 fn the_evaluator_knows_what_is_there() {
     let rules = rules("alert http any any -> any any (http.uri; content:\"/a\"; http.host; content:\"b\"; sid:1;)");

@@ -1,5 +1,5 @@
-//! Packets made for rules of a published set, one by one: each rule tells of its own, and not of a near miss, with all the
-//! others loaded; and the plain evaluator says the same.
+//! Tests with packets generated for single rules of a published set, with all other rules loaded. Each rule alerts on
+//! its own packets and not on a near miss; the reference evaluator agrees.
 
 mod common;
 
@@ -14,7 +14,7 @@ use tailwater_net::builder::FrameBuilder;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, protocol};
 
-/// Bytes for which contents hold, as far as that is simple.
+/// Returns bytes that satisfy the tests, in simple cases.
 fn bytes_for(tests: &[Test], start: &[u8]) -> Vec<u8> {
     let mut bytes = start.to_vec();
     let mut at = 0;
@@ -56,7 +56,7 @@ fn bytes_for(tests: &[Test], start: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An address and a port of a rule's.
+/// Returns an address and a port that a rule allows.
 fn end(
     addresses: &tailwater_ids::address::AddressSet,
     ports: &tailwater_ids::address::PortSet,
@@ -84,14 +84,14 @@ fn key_for(rule: &Rule, number: u8, port: u16) -> Option<FlowKey> {
     let (source, source_port) = end(&header.source, &header.source_ports, [10, 0, 0, 1], 40_000)?;
     let (destination, destination_port) = end(&header.destination, &header.destination_ports, [198, 51, 100, 1], port)?;
     let key = FlowKey::v4(source.into(), destination.into(), number, source_port, destination_port);
-    // The header is about the packet, which may go to the client.
+    // The header describes the packet, which may go to the client.
     match rule.flow.direction {
         Some(Direction::ToClient) => Some(key.reversed()),
         _ => Some(key),
     }
 }
 
-/// Packets for which a rule is likely to match.
+/// Returns packets that are likely to match a rule.
 fn packets_for(rule: &Rule) -> Option<Vec<Vec<u8>>> {
     let tests = |buffer: Buffer| {
         let part = rule.parts.iter().find(|part| part.buffer.buffer == buffer);
@@ -224,7 +224,7 @@ fn http_for<'a>(
         if has(buffer) {
             let mut value = bytes_for(tests(buffer), b"");
             if value.is_empty() {
-                // Only something that it must not be is said of it.
+                // The rule has only negated tests of this field.
                 value.extend(b"a.example");
             }
             head.extend(name.as_bytes());
@@ -259,7 +259,7 @@ fn http_for<'a>(
     })
 }
 
-/// The rule with one content that is not what the packets have.
+/// Returns the rule with one content changed, so that its packets are a near miss.
 fn missed(rule: &Rule) -> Option<Rule> {
     let mut rule = rule.clone();
     let mut contents = rule
@@ -297,7 +297,7 @@ fn rules_of_a_published_set_tell_of_packets_made_for_them() {
     let mut rig = Rig::new(rules.clone(), Settings::default());
     let (mut tried, mut kinds, mut wrong) = (0, BTreeMap::<String, usize>::new(), Vec::new());
     for (i, rule) in rules.iter().enumerate() {
-        // Rules that need others, or several matches, tell of nothing alone. One in three of the others is enough.
+        // Rules that depend on others or on several matches do not alert alone. A third of the others is enough.
         let asks = rule
             .bits
             .iter()

@@ -1,4 +1,4 @@
-//! What a packet costs in allocations, whatever it holds: none, but for what a match that needs an expression may.
+//! Test of allocations per packet: none, whatever the packet, except for matches of regular expressions.
 
 mod common;
 
@@ -10,7 +10,7 @@ use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, protocol};
 
-/// Rules of all kinds; those of a published set, if they are there.
+/// Returns rules of all kinds, with those of a published set if available.
 fn rules() -> Vec<tailwater_ids::rule::Rule> {
     let own = "alert http any any -> any any (http.uri; content:\"/never\"; http.header; content:\"nothing\"; nocase; sid:1;)\n\
                alert tcp any any -> any any (content:\"x-x-\"; content:\"never\"; distance:0; sid:2;)\n\
@@ -45,7 +45,7 @@ fn no_packet_without_a_match_allocates() {
             .close()
             .frames
     };
-    // What is made once for each thread and expression is made now.
+    // Creates the per-thread state of expressions beforehand.
     let _ = rig.packets(&conversation(1));
     let mut frames = conversation(2);
     let tcp = Tcp::outward(4000);
@@ -67,7 +67,7 @@ fn no_packet_without_a_match_allocates() {
             .to_vec()
             .unwrap(),
     );
-    // The rig's own table of connections has room.
+    // The rig's own connection table has room.
     for frame in &frames {
         let (key, _) = parse(frame).unwrap().key.of_connection();
         rig.connections.entry(key).or_default();

@@ -1,4 +1,4 @@
-//! Changes that are taken back together if one of them fails.
+//! Transactions: changes that are undone together if one of them fails.
 
 use std::path::{Path, PathBuf};
 
@@ -6,13 +6,13 @@ use crate::default::{Instead, settle};
 use crate::error::Error;
 use crate::tree::Tree;
 
-/// What was done, and how it is taken back.
+/// A completed change, with the data to undo it.
 enum Step {
-    /// A group was made.
+    /// A group was created.
     Made(PathBuf),
-    /// A file had this text.
+    /// A file was written. Contains its previous text.
     Wrote(PathBuf, String),
-    /// The default group was given something else.
+    /// The default group's masks were changed.
     Settled,
 }
 
@@ -29,22 +29,22 @@ impl Changes<'_> {
         Ok(())
     }
 
-    /// Writes to a file of a group that was made just now, and goes with it.
+    /// Writes to a file of a group created in this transaction. Removing the group undoes the write.
     pub(crate) fn write_new(&mut self, path: &Path, text: &str) -> Result<(), Error> {
         self.tree.write(path, text)
     }
 
-    /// Writes to a file; `old` written to `back` takes it back.
+    /// Writes to a file. The change is undone by writing `old` to `back`.
     pub(crate) fn write(&mut self, path: &Path, text: &str, back: &Path, old: &str) -> Result<(), Error> {
         self.tree.write(path, text)?;
         self.done.push(Step::Wrote(back.to_owned(), old.to_owned()));
         Ok(())
     }
 
-    /// Takes from the default group what others are about to have.
+    /// Removes ways from the default group that other groups are about to get.
     pub(crate) fn settle(&mut self, instead: &Instead) -> Result<(), Error> {
-        // A group that was made just now has all ways until it is told which. It goes first, and then everything is put
-        // right.
+        // A group created in this transaction has all ways until its mask is written. Undo removes it first and then
+        // restores the default group.
         if !self.done.iter().any(|step| matches!(step, Step::Made(_))) {
             self.done.push(Step::Settled);
         }
@@ -60,7 +60,7 @@ impl Changes<'_> {
                 Step::Settled => settle(self.tree, self.state, &Instead::new()),
             };
             match undone {
-                // What is gone needs nothing taken back, nor does a task that has ended.
+                // A removed group or an ended task needs no undo.
                 Ok(()) | Err(Error::Vanished { .. } | Error::NoTask { .. }) => {}
                 Err(error) => first = first.and(Err(error)),
             }
@@ -69,7 +69,7 @@ impl Changes<'_> {
     }
 }
 
-/// Does all of it, or nothing.
+/// Applies all changes of `change`, or none.
 pub(crate) fn all_or_nothing<T>(
     tree: &Tree,
     state: &Path,

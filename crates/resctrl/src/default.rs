@@ -1,9 +1,9 @@
-//! The default group, which everything else on the machine belongs to: it goes without the ways that groups have
-//! alone, and gets them back.
+//! The default group, to which everything else on the machine belongs. It loses the ways that other groups use
+//! exclusively and gets them back later.
 //!
-//! What it had before is kept in the file `default` of the state, written before the group is changed. What it should
-//! have follows from that and from the groups that are there: so whoever comes after a killed process can put
-//! it right. Values that somebody else has set meanwhile are theirs, and stay.
+//! Its original masks are stored in the file `default` of the state directory, which is written before the group is
+//! changed. Its correct masks follow from this file and from the existing groups. So after a process was killed, the
+//! next one can restore them. Values that another program has set meanwhile are kept.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,17 +16,17 @@ use crate::owner::{Name, Part};
 use crate::text::{Schemata, syntax};
 use crate::tree::Tree;
 
-/// For groups by name, ways by cache, instead of what their `schemata` say.
+/// Ways by group name and cache, which override the groups' `schemata`.
 pub(crate) type Instead = BTreeMap<String, BTreeMap<u32, u32>>;
 
-/// What is remembered of the default group, for values that were changed.
+/// Record of the changed values of the default group.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Journal {
-    /// Before all changes.
+    /// Values before all changes.
     original: Schemata,
-    /// Before the last change.
+    /// Values before the last change.
     before: Schemata,
-    /// After it.
+    /// Values after the last change.
     written: Schemata,
 }
 
@@ -83,7 +83,7 @@ impl Journal {
                 .lines()
                 .for_each(|line| text += &format!("{name} {line}\n"));
         }
-        // A reader sees all of it or nothing.
+        // Renaming makes the update atomic for readers.
         let new = path.with_extension("new");
         fs::write(&new, text)
             .and_then(|()| fs::rename(&new, path))
@@ -91,7 +91,7 @@ impl Journal {
     }
 }
 
-/// Ways that groups have alone, by level and cache.
+/// Returns the ways that groups use exclusively, by level and cache.
 fn taken(tree: &Tree, instead: &Instead) -> Result<BTreeMap<(String, u32), u32>, Error> {
     let mut taken = BTreeMap::new();
     for group in tree.groups()? {
@@ -114,7 +114,7 @@ fn taken(tree: &Tree, instead: &Instead) -> Result<BTreeMap<(String, u32), u32>,
     Ok(taken)
 }
 
-/// Gives the default group what it should have. Everything is locked.
+/// Sets the default group's masks to their correct values. Both locks must be held.
 pub(crate) fn settle(tree: &Tree, state: &Path, instead: &Instead) -> Result<(), Error> {
     let path = state.join("default");
     let old = Journal::read(&path)?;
@@ -133,7 +133,7 @@ pub(crate) fn settle(tree: &Tree, state: &Path, instead: &Instead) -> Result<(),
             let known = old.parts().map(|part| part.get(resource, id));
             let original = match known[0].filter(|_| known.contains(&Some(now))) {
                 Some(original) => original,
-                // Never changed by us, or by somebody else since.
+                // Never changed by this crate, or changed by another program since.
                 None if taken & now == 0 => continue,
                 None => now,
             };

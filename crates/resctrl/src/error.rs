@@ -1,161 +1,160 @@
-//! What can go wrong, and what the kernel said of it.
+//! Errors, with the kernel's message where there is one.
 
 use std::io;
 use std::path::PathBuf;
 
-/// Why something was not done. When an operation fails, nothing of it stays, unless it is
-/// [`Error::NotUndone`].
+/// Failure of an operation. A failed operation leaves no changes behind, except after [`Error::NotUndone`].
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel or the processor has no `resctrl`, or it is not mounted and was not to be.
+    /// The kernel or the processor has no `resctrl`, or it is not mounted and mounting is disabled.
     #[error("no resctrl on this machine: {why}")]
     Absent {
-        /// What is missing, and what to do about it.
+        /// The missing part and its remedy.
         why: String,
     },
-    /// It cannot control what was asked for.
+    /// The machine cannot control or monitor a resource.
     #[error("resctrl is there, but it does not control {what} on this machine")]
     Unsupported {
         /// The resource.
         what: String,
     },
-    /// Not without more rights.
+    /// Permission denied.
     #[error("{}: {error}: resctrl is changed by root only", path.display())]
     Denied {
-        /// What was to be changed.
+        /// File or directory of the operation.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// It is mounted read-only.
+    /// The file system is mounted read-only.
     #[error("{}: resctrl is mounted read-only: mount -o remount,rw", path.display())]
     ReadOnly {
-        /// What was to be changed.
+        /// File or directory of the operation.
         path: PathBuf,
     },
-    /// Somebody else has it.
+    /// Another program uses the resource.
     #[error("{what} is busy: {why}")]
     Busy {
-        /// What is busy.
+        /// The busy resource.
         what: String,
-        /// By whom, as far as is known.
+        /// Its user, as far as known.
         why: String,
     },
-    /// The processor has no more classes of service.
+    /// All classes of service (CLOSIDs) are in use.
     #[error(
         "out of classes of service (CLOSIDs): the processor has {limit}, and they belong to the default group and {}",
         list(groups)
     )]
     OutOfClosids {
-        /// How many there are, the default group's included.
+        /// Number of classes, the default group's included.
         limit: u32,
-        /// Who has them.
+        /// Groups that use them.
         groups: Vec<String>,
     },
-    /// The processor has no more identities for monitoring.
+    /// All monitoring identifiers (RMIDs) are in use.
     #[error("out of monitoring identities (RMIDs): {said}")]
     OutOfRmids {
-        /// What the kernel said.
+        /// The kernel's message.
         said: String,
     },
-    /// A mask that this machine cannot have.
+    /// The mask is invalid on this machine.
     #[error("mask {mask:x} of {resource}: {why}")]
     BadMask {
-        /// Whose mask.
+        /// Resource of the mask.
         resource: String,
         /// The mask.
         mask: u32,
-        /// What it must be like.
+        /// The violated constraint.
         why: String,
     },
-    /// No ways in a row are free.
+    /// Not enough adjacent ways are free.
     #[error("{resource} {id} has no {asked} free ways in a row: at most {free}{}", match holders.is_empty() {
         true => String::new(),
         false => format!("; others are held by {}", list(holders)),
     })]
     NoRoom {
-        /// The cache's level.
+        /// Level of the cache.
         resource: String,
-        /// The cache's number.
+        /// Identifier of the cache.
         id: u32,
-        /// So many ways were asked for.
+        /// Requested number of ways.
         asked: u32,
-        /// So many there are.
+        /// Largest number of ways available.
         free: u32,
-        /// Groups that hold ways.
+        /// Groups that occupy ways.
         holders: Vec<String>,
     },
-    /// There is no such cache.
+    /// The cache does not exist.
     #[error("there is no {resource} cache {id}: there are {known:?}")]
     NoCache {
-        /// The cache's level.
+        /// Level of the cache.
         resource: String,
-        /// The number that was asked for.
+        /// Requested identifier.
         id: u32,
-        /// The numbers that are there.
+        /// Existing identifiers.
         known: Vec<u32>,
     },
-    /// A group was removed by somebody else.
+    /// Another program has removed the group.
     #[error("group {group} has vanished: somebody removed it, or unmounted resctrl")]
     Vanished {
-        /// Its name.
+        /// Name of the group.
         group: String,
     },
-    /// There is no such task.
+    /// The task does not exist.
     #[error("there is no task {task}")]
     NoTask {
-        /// Its number.
+        /// Identifier of the task.
         task: i32,
     },
-    /// A task or a core belongs to a group that is not Tailwater's.
+    /// The task or core belongs to a group that this process does not own.
     #[error("{what} belongs to the group {group}, which is not of this process: nothing is taken from others")]
     Taken {
-        /// The task, or the core.
+        /// The task or the core.
         what: String,
-        /// Whose it is.
+        /// The group it belongs to.
         group: String,
     },
-    /// The kernel refused, and said why.
+    /// The kernel rejected a command.
     #[error("{}: the kernel refused {wrote:?}: {}", path.display(), match said {
         Some(said) => format!("{said} ({error})"),
         None => error.to_string(),
     })]
     Refused {
-        /// The file, or the directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What was written; a verb for directories.
+        /// The written text, or a verb for directories.
         wrote: String,
-        /// What it said in `info/last_cmd_status`.
+        /// The kernel's message in `info/last_cmd_status`.
         said: Option<String>,
-        /// The error itself.
+        /// The kernel's error.
         error: io::Error,
     },
     /// A file cannot be read or written.
     #[error("{}: {error}", path.display())]
     File {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The kernel's error.
         error: io::Error,
     },
-    /// A file does not say what the kernel documents.
+    /// A file violates the format that the kernel documents.
     #[error("{}:{line}: {expected}, not {found:?}", path.display())]
     Syntax {
-        /// Which one.
+        /// The file.
         path: PathBuf,
-        /// Its line, from one.
+        /// Line number, from 1.
         line: usize,
-        /// What should be there.
+        /// Expected content.
         expected: &'static str,
-        /// What is there, cut short.
+        /// Found content, shortened.
         found: String,
     },
-    /// An operation failed, and so did taking it back.
+    /// An operation failed, and undoing it failed as well.
     #[error("{first}; and it could not be taken back: {then}")]
     NotUndone {
-        /// What failed first.
+        /// Error of the operation.
         first: Box<Error>,
-        /// What failed then.
+        /// Error of the undo.
         then: Box<Error>,
     },
 }

@@ -1,4 +1,4 @@
-//! What the processor can do: the directory `info`.
+//! Capabilities of the processor, from the directory `info`.
 
 use std::path::Path;
 
@@ -6,53 +6,53 @@ use crate::error::Error;
 use crate::text::parse_number;
 use crate::tree::Tree;
 
-/// What can be controlled and watched here.
+/// Resources that can be controlled and monitored on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Info {
-    /// Ways of the last-level cache, of each (CAT).
+    /// Ways of the last-level caches (CAT).
     pub l3: Option<CacheInfo>,
-    /// Ways of second-level caches.
+    /// Ways of the second-level caches.
     pub l2: Option<CacheInfo>,
     /// Memory bandwidth (MBA).
     pub bandwidth: Option<BandwidthInfo>,
-    /// What can be watched (CMT, MBM).
+    /// Monitoring (CMT, MBM).
     pub monitor: Option<MonitorInfo>,
 }
 
-/// A level of caches.
+/// Allocation of one level's caches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CacheInfo {
-    /// How many groups there can be, the default group included.
+    /// Maximum number of groups, the default group included.
     pub closids: u32,
-    /// All ways.
+    /// Mask of all ways.
     pub mask: u32,
-    /// The fewest ways that a group can have.
+    /// Minimum number of ways of a group.
     pub min_ways: u32,
-    /// Ways into which hardware writes, too (DDIO): programs there suffer from packets that arrive.
+    /// Ways into which hardware writes as well (DDIO). Programs in these ways compete with arriving packets.
     pub shareable: u32,
-    /// Whether a group's ways need not be neighbours.
+    /// `true` if a group's ways need not be adjacent.
     pub sparse: bool,
-    /// Whether code and data have masks of their own (CDP).
+    /// `true` if code and data have separate masks (CDP).
     pub cdp: bool,
 }
 
 /// Limits on memory bandwidth.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BandwidthInfo {
-    /// How many groups there can be, the default group included.
+    /// Maximum number of groups, the default group included.
     pub closids: u32,
-    /// The lowest limit, in per cent.
+    /// Lowest limit, in per cent.
     pub min: u32,
-    /// Limits between are rounded up to steps of so much, in per cent.
+    /// Granularity of limits, in per cent. Values in between are rounded up.
     pub step: u32,
 }
 
 /// Monitoring of the last-level cache.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MonitorInfo {
-    /// How many groups can be watched, groups that only watch included.
+    /// Maximum number of monitored groups, monitoring-only groups included.
     pub rmids: u32,
-    /// `llc_occupancy`, `mbm_total_bytes`, `mbm_local_bytes`.
+    /// Supported events: `llc_occupancy`, `mbm_total_bytes`, `mbm_local_bytes`.
     pub events: Vec<String>,
 }
 
@@ -111,7 +111,7 @@ impl Info {
         })
     }
 
-    /// A level of caches, if its ways can be given out.
+    /// Returns a level's caches, or `None` if their ways cannot be allocated.
     pub fn cache(&self, level: Level) -> Option<&CacheInfo> {
         match level {
             Level::L2 => self.l2.as_ref(),
@@ -119,7 +119,8 @@ impl Info {
         }
     }
 
-    /// How many groups there can be at a time, the default group included: the fewest of all resources.
+    /// Returns the maximum number of simultaneous groups, the default group included. This is the minimum over all
+    /// resources.
     pub fn closids(&self) -> u32 {
         let caches = self.l3.iter().chain(&self.l2).map(|cache| cache.closids);
         let all = caches.chain(self.bandwidth.iter().map(|memory| memory.closids));
@@ -127,18 +128,18 @@ impl Info {
     }
 }
 
-/// A level of caches.
+/// Level of caches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// Second-level caches, usually one a core.
+    /// Second-level caches, usually one per core.
     L2,
-    /// Last-level caches, usually one a socket.
+    /// Last-level caches, usually one per socket.
     #[default]
     L3,
 }
 
 impl Level {
-    /// `L2` or `L3`.
+    /// Returns `L2` or `L3`.
     pub fn name(self) -> &'static str {
         match self {
             Level::L2 => "L2",
@@ -146,7 +147,7 @@ impl Level {
         }
     }
 
-    /// Names of its lines in `schemata`.
+    /// Returns the names of the level's lines in `schemata`.
     pub(crate) fn resources(self, info: &CacheInfo) -> Vec<String> {
         let names: &[&str] = match info.cdp {
             true => &["CODE", "DATA"],

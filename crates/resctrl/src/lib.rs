@@ -1,4 +1,4 @@
-//! Parts of the processor's caches for tasks and cores, through Linux' `resctrl` file system (CAT, CDP, MBA, CMT, MBM).
+//! Cache partitions for tasks and cores, through Linux' `resctrl` file system (CAT, CDP, MBA, CMT, MBM).
 //!
 //! ```no_run
 //! use tailwater_resctrl::{Ask, Place, Resctrl, Settings};
@@ -16,14 +16,14 @@
 //! # Ok::<(), tailwater_resctrl::Error>(())
 //! ```
 //!
-//! - **Nothing of others' is taken**: tasks, cores and ways come from the default group, where everything is that nobody
-//!   has put elsewhere. Ways into which hardware writes (DDIO) are left out unless asked for.
-//! - **All or nothing**: an operation that fails takes back what it did.
-//! - **Nothing stays**: what is dropped is gone, and what a killed process left is removed by the next
-//!   [`Resctrl::open`] or [`Resctrl::sweep`]. What Tailwater mounted is unmounted by its last process.
-//! - Changes are locked against other processes as the kernel's documentation asks for.
+//! - **Foreign resources are never taken**: tasks, cores and ways come from the default group, which holds everything
+//!   that no program has placed elsewhere. Ways into which hardware writes (DDIO) are excluded unless requested.
+//! - **Operations are atomic**: an operation that fails undoes its changes.
+//! - **Nothing is left behind**: dropped objects are removed, and the groups of a killed process are removed by the
+//!   next [`Resctrl::open`] or [`Resctrl::sweep`]. If Tailwater mounted the file system, its last process unmounts it.
+//! - Changes are locked against other processes as the kernel's documentation specifies.
 //!
-//! Every process that opens this on a machine must see the same `/run/tailwater` and the same process numbers.
+//! All processes that use this crate on a machine must see the same `/run/tailwater` and the same PID namespace.
 
 #![forbid(unsafe_code)]
 
@@ -59,7 +59,7 @@ use owner::Name;
 use text::parse_number;
 use tree::Tree;
 
-/// The mounted file system. Clones are the same.
+/// Handle to the mounted file system. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Resctrl {
     inner: Arc<Inner>,
@@ -73,9 +73,9 @@ pub(crate) struct Inner {
     user: User,
 }
 
-/// Nobody else changes anything while these are held.
+/// Exclusive locks. While they are held, no other process changes anything.
 struct Locks {
-    // In this order: who unmounts holds the state only.
+    // Dropped in this order: unmounting holds the state lock only.
     _tree: File,
     _state: File,
 }
@@ -101,7 +101,7 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // What stays mounted, the next process unmounts when it goes.
+        // A file system that stays mounted is unmounted by the next process that exits.
         if let Ok(_state) = lock_state(&self.settings) {
             let _ = unmount(&self.settings, &self.tree.root, &self.user);
         }
@@ -109,10 +109,10 @@ impl Drop for Inner {
 }
 
 impl Resctrl {
-    /// Finds where it is mounted, or mounts it, and removes what killed processes left.
+    /// Finds the mount point, or mounts the file system, and removes the groups of killed processes.
     ///
     /// # Errors
-    /// [`Error::Absent`] where the kernel or the processor has none, [`Error::Denied`] without root.
+    /// [`Error::Absent`] if the kernel or the processor has no `resctrl`, [`Error::Denied`] without root.
     pub fn open(settings: Settings) -> Result<Resctrl, Error> {
         could_be(&settings)?;
         let state = lock_state(&settings)?;
@@ -140,20 +140,21 @@ impl Resctrl {
         Ok(resctrl)
     }
 
-    /// What can be controlled and watched here.
+    /// Returns the resources that can be controlled and monitored.
     pub fn info(&self) -> &Info {
         &self.inner.info
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn root(&self) -> &std::path::Path {
         &self.inner.tree.root
     }
 
-    /// Removes groups of processes that are no more, and gives the default group back what they had. Tells their names.
+    /// Removes the groups of dead processes and returns their ways to the default group. Returns the names of the
+    /// removed groups.
     ///
     /// # Errors
-    /// If something cannot be removed.
+    /// If a group cannot be removed.
     pub fn sweep(&self) -> Result<Vec<String>, Error> {
         let Inner { tree, .. } = &*self.inner;
         let _locks = self.inner.lock()?;
@@ -175,7 +176,7 @@ impl Resctrl {
         Ok(swept)
     }
 
-    /// What the default group has: everything that nobody has put elsewhere.
+    /// Returns the allocation of the default group, to which all tasks and cores in no other group belong.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -183,11 +184,11 @@ impl Resctrl {
         self.inner.tree.schemata("")
     }
 
-    /// How many ways of a cache a new partition could have at most, alone or shared; none, if fewer are free than a
-    /// group must have.
+    /// Returns the maximum number of ways of a cache that a new partition could get, `alone` or shared. Returns 0 if
+    /// fewer are free than a group requires.
     ///
     /// # Errors
-    /// If it cannot be read, or there is no such cache, or it is not controlled.
+    /// If the allocation cannot be read, if there is no such cache, or if it is not controlled.
     pub fn room(&self, level: Level, cache: u32, alone: bool) -> Result<u32, Error> {
         let _locks = self.inner.lock()?;
         let plan = self.inner.plan(level)?;
@@ -195,11 +196,11 @@ impl Resctrl {
         Ok(plan.room(cache, alone))
     }
 
-    /// Whether this thread, and those that it starts, are the default group's, so that they are in whichever
-    /// partition has the core that they run on.
+    /// Checks that this thread belongs to the default group. Then the thread, and those it starts, use the partition of
+    /// the core on which they run.
     ///
     /// # Errors
-    /// [`Error::Taken`], if they are in another group.
+    /// [`Error::Taken`] if the thread is in another group.
     pub fn follows_cores(&self) -> Result<(), Error> {
         let task = rustix::thread::gettid().as_raw_nonzero().get();
         match self.inner.owner(partition::Member::Task(task))? {
@@ -211,10 +212,11 @@ impl Resctrl {
         }
     }
 
-    /// Who uses which way, by cache, the lowest way first. With CDP, of the code's masks. Kernels before 4.19 do not tell.
+    /// Returns the use of each way, by cache, the lowest way first. With CDP, the result is that of the code masks.
+    /// Requires Linux 4.19.
     ///
     /// # Errors
-    /// If it cannot be read, or the level is not controlled.
+    /// If the file cannot be read, or the level is not controlled.
     pub fn bit_usage(&self, level: Level) -> Result<BTreeMap<u32, Vec<Use>>, Error> {
         let Inner { tree, info, .. } = &*self.inner;
         let what = format!("ways of {} caches (CAT)", level.name());
@@ -224,31 +226,31 @@ impl Resctrl {
         parse_bit_usage(&tree.read(&path)?, &path)
     }
 
-    /// What groups have of a cache: all but the default group, and these partitions.
+    /// Returns the ways and names of all groups of a cache except the default group and the partitions in `but`.
     ///
     /// # Errors
-    /// If it cannot be read, or the level is not controlled.
+    /// If the groups cannot be read, or the level is not controlled.
     pub fn others(&self, level: Level, cache: u32, but: &[&Partition]) -> Result<Others, Error> {
         Ok(self.inner.plan(level)?.others(cache, but))
     }
 
-    /// How much of each cache the default group's tasks have, and how much memory traffic they made; by cache.
+    /// Returns the cache occupancy and memory traffic of the default group's tasks, by cache.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the counters cannot be read.
     pub fn usage(&self) -> Result<BTreeMap<u32, CacheUse>, Error> {
         watch::usage(&self.inner.tree, &self.inner.tree.root)
     }
 
-    /// Watches tasks of the default group by themselves.
+    /// Monitors tasks of the default group separately.
     ///
     /// # Errors
-    /// If the processor cannot watch (so many), or one of them is not in the default group.
+    /// If the processor has no monitoring or no free RMID, or if a task is not in the default group.
     pub fn watch(&self, tasks: &[i32]) -> Result<Watch, Error> {
         Watch::new(&self.inner, "", tasks)
     }
 
-    /// The number of the cache that a core uses.
+    /// Returns the identifier of the cache that a core uses.
     ///
     /// # Errors
     /// [`Error::File`] if there is no such core, [`Error::Unsupported`] if it has no such cache.
@@ -268,7 +270,7 @@ impl Resctrl {
                 })?;
                 parse_number(&text, 10, &path)
             };
-            // The directory has files, too.
+            // The directory also contains files.
             if !path.join("level").exists() {
                 continue;
             }

@@ -1,13 +1,13 @@
-//! Ways of a cache in a row.
+//! Masks of adjacent cache ways.
 
 use std::fmt;
 
-/// Neighbouring ways of a cache, at least one: bit 0 is the first way. Processors take no others, unless they say so.
+/// Mask of adjacent ways of a cache, at least one. Bit 0 is the first way. Most processors accept no other masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mask(u32);
 
 impl Mask {
-    /// `ways` ways from the way `first` on; `None` for none, or beyond 32.
+    /// Returns the mask of `ways` ways from the way `first` on. Returns `None` for no ways, or for ways beyond 32.
     ///
     /// ```
     /// # use tailwater_resctrl::Mask;
@@ -22,23 +22,23 @@ impl Mask {
         Some(Mask((u32::MAX >> (32 - ways)) << first))
     }
 
-    /// These bits, if they are in a row.
+    /// Returns the mask with these bits, or `None` if they are not adjacent.
     pub fn from_bits(bits: u32) -> Option<Mask> {
         let mask = Mask::new(bits.trailing_zeros(), bits.count_ones())?;
         (mask.0 == bits).then_some(mask)
     }
 
-    /// A bit for each way.
+    /// Returns the mask's bits, one per way.
     pub fn bits(self) -> u32 {
         self.0
     }
 
-    /// How many ways.
+    /// Returns the number of ways.
     pub fn ways(self) -> u32 {
         self.0.count_ones()
     }
 
-    /// The lowest way.
+    /// Returns the lowest way.
     pub fn first(self) -> u32 {
         self.0.trailing_zeros()
     }
@@ -50,12 +50,12 @@ impl fmt::Display for Mask {
     }
 }
 
-/// The most ways in a row among these bits, the lowest such.
+/// Returns the longest run of adjacent ways in `bits`, the lowest of equals.
 pub(crate) fn longest(bits: u32) -> Option<Mask> {
     (1..=32).rev().find_map(|ways| lowest(bits, ways))
 }
 
-/// The lowest so many ways in a row among these bits.
+/// Returns the lowest run of `ways` adjacent ways in `bits`.
 fn lowest(bits: u32, ways: u32) -> Option<Mask> {
     positions(bits, ways).next()
 }
@@ -66,10 +66,11 @@ fn positions(bits: u32, ways: u32) -> impl Iterator<Item = Mask> {
         .filter(move |mask| mask.0 & !bits == 0)
 }
 
-/// Where to put `ways` ways within `free`, so that most ways in a row are left of `rest`: what others go on with.
+/// Chooses `ways` adjacent ways within `free` so that the longest possible run of `rest`, the ways left for others,
+/// remains.
 pub(crate) fn place(free: u32, ways: u32, rest: u32) -> Option<Mask> {
     let left = |mask: &Mask| longest(rest & !mask.0).map_or(0, Mask::ways);
-    // Of equals, `max_by_key` takes the last: go from the top.
+    // `max_by_key` returns the last of equals, so iterate from the top.
     let all: Vec<Mask> = positions(free, ways).collect();
     all.into_iter().rev().max_by_key(left)
 }
@@ -92,11 +93,11 @@ mod tests {
 
     #[test]
     fn what_is_left_stays_in_a_row() {
-        // Hardware shares the upper two of 20.
+        // Hardware shares the upper two of 20 ways.
         assert_eq!(place(0x3_ffff, 4, 0xf_ffff).unwrap().bits(), 0xf);
-        // Or the lower two: then from the top.
+        // Hardware shares the lower two: choose from the top.
         assert_eq!(place(0xf_fffc, 4, 0xf_ffff).unwrap().bits(), 0xf_0000);
-        // Next to one that is there already.
+        // Adjacent to an existing partition.
         assert_eq!(place(0x3_fff0, 2, 0xf_fff0).unwrap().bits(), 0x30);
         assert_eq!(place(0b1011, 3, 0xf), None);
     }

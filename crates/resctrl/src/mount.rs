@@ -1,7 +1,7 @@
-//! Where `resctrl` is mounted; mounting it, and unmounting what Tailwater mounted, when its last process goes.
+//! Finds or mounts the `resctrl` file system. If Tailwater mounted it, the last process unmounts it.
 //!
-//! In the directory of state, `mounted` says that Tailwater mounted it: the number of the mount. Every process that
-//! uses `resctrl` holds a shared lock on `users`: who can have it alone is the last.
+//! The file `mounted` in the state directory marks a mount by Tailwater and contains the mount's number. Every process
+//! that uses `resctrl` holds a shared lock on the file `users`. The process that can lock it exclusively is the last.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -15,24 +15,25 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use crate::error::Error;
 use crate::tree;
 
-/// What to mount, and where things are. The default is right on every Linux; tests have other places.
+/// Paths and options of the mount. The default is correct on every Linux; tests use other paths.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Where to mount it.
+    /// Mount point.
     pub mount_point: PathBuf,
-    /// Whether to mount it if it is not mounted.
+    /// `true` to mount the file system if it is not mounted.
     pub mount: bool,
-    /// Options of a mount of ours: `cdp`, `cdpl2`, `mba_MBps`, separated by commas.
+    /// Mount options if Tailwater mounts it: `cdp`, `cdpl2`, `mba_MBps`, separated by commas.
     pub options: String,
     /// The kernel's list of mounts.
     pub mounts: PathBuf,
-    /// The type of the file system. At the mount point one in user space of this subtype (`fuse.resctrl`) will do.
+    /// Type of the file system. At the mount point, a FUSE file system of this subtype (`fuse.resctrl`) is accepted as
+    /// well.
     pub file_system: String,
-    /// What Tailwater's processes remember together; it does not outlive the machine's start.
+    /// State directory shared by Tailwater's processes. It need not survive a reboot.
     pub state: PathBuf,
     /// The kernel's directory of cores and their caches.
     pub cores: PathBuf,
-    /// How long to wait for another program that is changing something.
+    /// Maximum time to wait for another program's lock.
     pub patience: Duration,
 }
 
@@ -52,11 +53,11 @@ impl Default for Settings {
     }
 }
 
-/// A mount: its number, and where it is.
+/// Number and mount point of a mount.
 type Mount = (String, PathBuf);
 
-/// Finds the file system in the kernel's list: the first of its mounts that shows all of it. One in user space that
-/// stands for it counts where root alone can have put it.
+/// Finds the file system in the kernel's list: the first mount that shows its root. A FUSE substitute is accepted only
+/// at the mount point, where only root can have put it.
 fn find(mounts: &str, settings: &Settings) -> Option<Mount> {
     mounts.lines().find_map(|line| {
         let (front, back) = line.split_once(" - ")?;
@@ -69,7 +70,7 @@ fn find(mounts: &str, settings: &Settings) -> Option<Mount> {
     })
 }
 
-/// Blanks and backslashes are three octal digits in the kernel's lists.
+/// Decodes the kernel's octal escapes of blanks and backslashes.
 fn unescape(text: &str) -> String {
     let mut parts = text.split('\\');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -102,7 +103,7 @@ fn file(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
     }
 }
 
-/// Opens a file of the state, making it if need be.
+/// Opens a file of the state directory, creating it if necessary.
 fn state_file(settings: &Settings, name: &str) -> Result<File, Error> {
     fs::create_dir_all(&settings.state).map_err(file(&settings.state))?;
     let path = settings.state.join(name);
@@ -115,7 +116,7 @@ fn state_file(settings: &Settings, name: &str) -> Result<File, Error> {
     opened.map_err(file(&path))
 }
 
-/// Takes a lock alone, or gives up.
+/// Takes an exclusive lock, or fails after `patience`.
 fn lock(locked: &File, what: &Path, patience: Duration) -> Result<(), Error> {
     let deadline = Instant::now() + patience;
     loop {
@@ -133,27 +134,27 @@ fn lock(locked: &File, what: &Path, patience: Duration) -> Result<(), Error> {
     }
 }
 
-/// Only one of Tailwater's processes changes something at a time.
+/// Locks the state: only one of Tailwater's processes makes changes at a time.
 pub(crate) fn lock_state(settings: &Settings) -> Result<File, Error> {
     let locked = state_file(settings, "lock")?;
     lock(&locked, &settings.state.join("lock"), settings.patience)?;
     Ok(locked)
 }
 
-/// Nor does any other program that does as the kernel's documentation asks ("Locking between applications").
+/// Locks the tree against other programs that follow the kernel's documentation ("Locking between applications").
 pub(crate) fn lock_tree(root: &Path, settings: &Settings) -> Result<File, Error> {
     let locked = File::open(root).map_err(file(root))?;
     lock(&locked, root, settings.patience)?;
     Ok(locked)
 }
 
-/// Whether it is mounted, or could be: asked before anything is written anywhere.
+/// Checks that the file system is mounted or can be mounted, before anything is written.
 ///
 /// # Errors
-/// [`Error::Absent`], if not.
+/// [`Error::Absent`] if neither is the case.
 pub(crate) fn could_be(settings: &Settings) -> Result<(), Error> {
     let mounts = tree::read(&settings.mounts).map_err(file(&settings.mounts))?;
-    // Where the kernel does not list what it has, mounting shows.
+    // If the kernel's list is unreadable, only mounting can tell.
     let listed = fs::read_to_string("/proc/filesystems").map_or(true, |list| {
         let mut names = list.lines().filter_map(|line| line.split_whitespace().last());
         names.any(|name| name == settings.file_system)
@@ -168,13 +169,13 @@ pub(crate) fn could_be(settings: &Settings) -> Result<(), Error> {
     })
 }
 
-/// Where it is; mounts it if need be. The state is locked.
+/// Returns the mount point; mounts the file system if necessary. The state must be locked.
 pub(crate) fn find_or_mount(settings: &Settings) -> Result<PathBuf, Error> {
     let mark = settings.state.join("mounted");
     let mounts = || tree::read(&settings.mounts).map_err(file(&settings.mounts));
     let marked = fs::read_to_string(&mark).ok();
     if let Some((number, at)) = find(&mounts()?, settings) {
-        // One that was made between a mount and its number stands in the mark as nothing.
+        // If the process was killed between the mount and writing its number, the mark is empty.
         if marked.is_some_and(|marked| !marked.is_empty() && marked != number) {
             fs::remove_file(&mark).map_err(file(&mark))?;
         }
@@ -185,7 +186,7 @@ pub(crate) fn find_or_mount(settings: &Settings) -> Result<PathBuf, Error> {
         let why = format!("it is not mounted: mount -t {} resctrl {at}", settings.file_system);
         return Err(Error::Absent { why });
     }
-    // Before the mount: what is killed in between leaves a mark without a mount, never the other way round.
+    // Written before the mount: a killed process can leave a mark without a mount, but never the reverse.
     fs::write(&mark, "").map_err(file(&mark))?;
     if let Err(error) = mount(settings) {
         let _ = fs::remove_file(&mark);
@@ -230,12 +231,12 @@ fn mount(settings: &Settings) -> Result<(), Error> {
     })
 }
 
-/// Held while a process uses `resctrl`.
+/// Shared lock held while a process uses `resctrl`.
 #[derive(Debug)]
 pub(crate) struct User(File);
 
 impl User {
-    /// The state is locked.
+    /// Takes the lock. The state must be locked.
     pub(crate) fn new(settings: &Settings) -> Result<User, Error> {
         let users = state_file(settings, "users")?;
         let path = settings.state.join("users");
@@ -243,20 +244,21 @@ impl User {
         Ok(User(users))
     }
 
-    /// Whether nobody else uses it. The state is locked: nobody comes meanwhile.
+    /// Returns `true` if no other process uses `resctrl`. The state must be locked, so that none can join meanwhile.
     fn is_last(&self) -> bool {
         self.0.try_lock().is_ok()
     }
 }
 
-/// Unmounts what Tailwater mounted, if this was its last process and nobody has groups there. The state is locked.
+/// Unmounts the file system if Tailwater mounted it, this is its last process, and no groups exist. The state must be
+/// locked.
 pub(crate) fn unmount(settings: &Settings, root: &Path, user: &User) -> Result<(), Error> {
     let mark = settings.state.join("mounted");
     let Ok(marked) = fs::read_to_string(&mark) else {
         return Ok(());
     };
     let tree = tree::Tree { root: root.to_owned() };
-    // Unmounting removes all groups, and others' would go with ours.
+    // Unmounting removes all groups, including those of other programs.
     if !user.is_last() || !tree.groups()?.is_empty() || !tree.watches("")?.is_empty() {
         return Ok(());
     }
@@ -265,7 +267,7 @@ pub(crate) fn unmount(settings: &Settings, root: &Path, user: &User) -> Result<(
     if find(&mounts, settings).as_ref().is_some_and(is_ours) {
         match rustix::mount::unmount(root, UnmountFlags::NOFOLLOW) {
             Ok(()) => {}
-            // Somebody looks at it. The next process that goes tries again.
+            // Another program accesses it. The next process that exits tries again.
             Err(Errno::BUSY) => return Ok(()),
             Err(errno) => return Err(file(root)(errno.into())),
         }
@@ -294,7 +296,7 @@ mod tests {
         assert_eq!(found, ("41".to_owned(), PathBuf::from("/sys/fs/my resctrl")));
         assert_eq!(find(MOUNTS, &settings("cgroup2")), None);
         assert_eq!(find("a b\n1 - resctrl\n\n - ", &settings("resctrl")), None);
-        // One in user space counts at the mount point only: elsewhere anybody can have put it.
+        // A FUSE substitute is accepted at the mount point only: anywhere else, any user can have mounted it.
         let user = "43 25 0:40 / /home/a rw - fuse.resctrl x rw\n\
                     44 25 0:41 / /sys/fs/resctrl rw - fuse.other x rw\n";
         assert_eq!(find(user, &settings("resctrl")), None);

@@ -1,8 +1,8 @@
-//! Whose a group is: its name says it, so that what a killed process left is known.
+//! Group names that identify the owning process, so that groups of killed processes can be recognised.
 //!
-//! `tailwater-NAMESPACE-PID-START-NUMBER`, and for partitions `-alone-LEVEL-ID-ID...` or `-shared-LEVEL-ID-ID...`. Numbers of
-//! processes are given out again, and mean something within their namespace only: hence its inode, and when the
-//! process started.
+//! The format is `tailwater-NAMESPACE-PID-START-NUMBER`, with the suffix `-alone-LEVEL-ID-ID...` or
+//! `-shared-LEVEL-ID-ID...` for partitions. PIDs are reused and are valid within their namespace only. So the name
+//! contains the namespace's inode and the process's start time.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,35 +11,35 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::error::Error;
 
-/// What a name says.
+/// Parsed group name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Name {
     namespace: u64,
     process: u32,
     started: u64,
     number: u32,
-    /// What it has a part of; in all other caches it has whatever the kernel gave it.
+    /// Caches that the group partitions. In all other caches it has the kernel's default.
     pub part: Option<Part>,
 }
 
 /// Caches of a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Whether its ways there are its own.
+    /// `true` if the group uses its ways exclusively.
     pub alone: bool,
     pub level: String,
     pub caches: Vec<u32>,
 }
 
 impl Part {
-    /// Whether it has a part of that cache.
+    /// Returns `true` if the partition covers this cache.
     pub(crate) fn is_of(&self, level: &str, cache: u32) -> bool {
         self.level == level && self.caches.contains(&cache)
     }
 }
 
 impl Name {
-    /// A new one of this process.
+    /// Returns a new name for this process.
     pub(crate) fn ours(part: Option<Part>) -> Result<Name, Error> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let process = process::id();
@@ -55,7 +55,7 @@ impl Name {
         })
     }
 
-    /// Reads a name; `None` if it is no group of Tailwater's.
+    /// Parses a name. Returns `None` if the group is not Tailwater's.
     pub(crate) fn parse(text: &str) -> Option<Name> {
         let mut fields = text.strip_prefix("tailwater-")?.split('-');
         let mut name = Name {
@@ -79,18 +79,18 @@ impl Name {
                 caches: caches?,
             });
         }
-        // Only what we would write: no signs, no leading zeros.
+        // Accepts only the canonical form: no signs, no leading zeros.
         (name.to_string() == text).then_some(name)
     }
 
-    /// Whether it is this process's.
+    /// Returns `true` if the group belongs to this process.
     pub(crate) fn is_ours(&self) -> bool {
         self.process == process::id()
             && namespace() == Some(self.namespace)
             && started(self.process) == Some(self.started)
     }
 
-    /// Whether its process is known to be no more. Of another namespace nothing is known.
+    /// Returns `true` if the owning process is known to be dead. Processes of other namespaces are unknown.
     pub(crate) fn is_dead(&self) -> bool {
         namespace() == Some(self.namespace) && started(self.process) != Some(self.started)
     }
@@ -115,16 +115,16 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The namespace of this process's number.
+/// Returns the PID namespace of this process.
 fn namespace() -> Option<u64> {
     Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
-/// When a process started, in ticks since the machine did; `None` if it does not run. One that is dead and not yet
-/// waited for does not.
+/// Returns the start time of a process in ticks since boot, or `None` if it does not run. A zombie counts as not
+/// running.
 fn started(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Its name is in parentheses and may have blanks.
+    // The process name is in parentheses and may contain blanks.
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();
     if matches!(fields.next()?, "Z" | "X") {

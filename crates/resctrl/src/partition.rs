@@ -1,4 +1,4 @@
-//! A part of the cache for some tasks and cores.
+//! Cache partition for a set of tasks and cores.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,36 +14,36 @@ use crate::text::Schemata;
 use crate::watch::{CacheUse, Watch, usage};
 use crate::{Inner, Resctrl};
 
-/// Which ways.
+/// Choice of ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// So many, wherever they are free, but never where hardware writes, too.
+    /// Any free ways of this number, excluding those into which hardware writes.
     Ways(u32),
-    /// These.
+    /// Exactly these ways.
     Exactly(Mask),
 }
 
-/// What a partition is to have.
+/// Request for a partition.
 #[derive(Debug, Clone)]
 pub struct Ask {
-    /// Of which caches.
+    /// Level of the caches.
     pub level: Level,
-    /// Their numbers ([`Resctrl::cache_of_core`]); all, if empty.
+    /// Identifiers of the caches ([`Resctrl::cache_of_core`]). If empty, all caches of the level.
     pub caches: Vec<u32>,
-    /// Which ways of each.
+    /// Ways of each cache.
     pub place: Place,
-    /// Whether nobody else may have them: everything else on the machine goes without.
+    /// `true` for exclusive use: no other group on the machine keeps the ways.
     pub alone: bool,
-    /// The limit on memory bandwidth, in per cent (in MiB/s if mounted with `mba_MBps`).
+    /// Limit on memory bandwidth, in per cent (in MiB/s if mounted with `mba_MBps`).
     pub bandwidth: Option<u32>,
-    /// Tasks (threads) that are in it.
+    /// Tasks (threads) of the partition.
     pub tasks: Vec<i32>,
-    /// Cores on which tasks that are in no other group are in it.
+    /// Cores of the partition. It applies to tasks on these cores that are in no other group.
     pub cores: Vec<u32>,
 }
 
 impl Ask {
-    /// `ways` ways of every last-level cache, for its tasks alone.
+    /// Requests `ways` ways of every last-level cache for exclusive use.
     pub fn alone(ways: u32) -> Ask {
         Ask {
             level: Level::L3,
@@ -56,7 +56,7 @@ impl Ask {
         }
     }
 
-    /// At most `ways` ways of every last-level cache, which others use, too.
+    /// Requests `ways` ways of every last-level cache, shared with other groups.
     pub fn shared(ways: u32) -> Ask {
         Ask {
             alone: false,
@@ -65,12 +65,12 @@ impl Ask {
     }
 }
 
-/// Whether the kernel lets another group have the same ways.
+/// Sharing mode of a group, enforced by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// It does.
+    /// Other groups may have the same ways.
     Shareable,
-    /// It refuses. All ways of the group, of all its caches, must be its own.
+    /// No other group may have any of the group's ways, in any cache.
     Exclusive,
 }
 
@@ -83,8 +83,7 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A part of the cache, with tasks and cores. When dropped, it is gone: its ways, tasks and cores are the default
-/// group's again.
+/// Cache partition with tasks and cores. When dropped, its ways, tasks and cores return to the default group.
 #[derive(Debug)]
 pub struct Partition {
     inner: Arc<Inner>,
@@ -95,11 +94,11 @@ pub struct Partition {
 }
 
 impl Resctrl {
-    /// Makes a partition. Hardware's ways (DDIO) are left out, unless asked for; nobody's tasks, cores or ways are taken
-    /// but the default group's.
+    /// Creates a partition. Ways into which hardware writes (DDIO) are excluded unless requested. Tasks, cores and ways
+    /// are taken from the default group only.
     ///
     /// # Errors
-    /// If it cannot be had; then everything is as it was.
+    /// If the partition cannot be created. All changes are undone then.
     pub fn partition(&self, ask: &Ask) -> Result<Partition, Error> {
         let inner = &self.inner;
         let _locks = inner.lock()?;
@@ -164,18 +163,18 @@ impl Resctrl {
         match made {
             Ok(()) => Ok(partition),
             Err(error) => {
-                // Everything is taken back already, and locked still.
+                // All changes are undone already, and the locks are still held.
                 partition.forget();
                 Err(error)
             }
         }
     }
 
-    /// Gives partitions other ways, all at once: neighbours are shifted to make room. Where one goes by number, all
-    /// of these count as free, the largest is placed first.
+    /// Changes the ways of several partitions at once, so that adjacent ones can be moved to make room. For
+    /// [`Place::Ways`], the ways of all these partitions count as free, and the largest partition is placed first.
     ///
     /// # Errors
-    /// If they do not all fit, or the kernel refuses; then everything is as it was.
+    /// If the partitions do not all fit, or the kernel rejects a change. All changes are undone then.
     pub fn assign(&self, wanted: &[(&Partition, Place)]) -> Result<(), Error> {
         let inner = &self.inner;
         let _locks = inner.lock()?;
@@ -221,7 +220,7 @@ impl Resctrl {
         }
         let [shareable, exclusive] = [Mode::Shareable, Mode::Exclusive].map(|mode| format!("{mode}\n"));
         inner.all_or_nothing(|changes| {
-            // Those that the kernel keeps apart would be in each other's way for a moment.
+            // Exclusive groups would overlap temporarily, which the kernel rejects.
             let apart = || lines.iter().filter(|(.., exclusive)| *exclusive);
             for (partition, ..) in apart() {
                 let mode = partition.path().join("mode");
@@ -240,7 +239,7 @@ impl Resctrl {
     }
 }
 
-/// What can be in a group.
+/// Possible member of a group.
 #[derive(Clone, Copy)]
 pub(crate) enum Member {
     Task(i32),
@@ -248,10 +247,10 @@ pub(crate) enum Member {
 }
 
 impl Inner {
-    /// Which group of this process has it; `None` for the default group.
+    /// Returns this process's group that contains the member, or `None` for the default group.
     ///
     /// # Errors
-    /// [`Error::Taken`] if it is somebody else's.
+    /// [`Error::Taken`] if the member is in a group that this process does not own.
     pub(crate) fn owner(&self, member: Member) -> Result<Option<String>, Error> {
         let is_in = |path: &PathBuf| match member {
             Member::Task(task) => Ok::<bool, Error>(self.tree.tasks(path)?.contains(&task)),
@@ -266,7 +265,7 @@ impl Inner {
         };
         for group in self.tree.groups()? {
             let found = match is_in(&self.tree.group(&group)) {
-                // Somebody removed it meanwhile.
+                // Another program has removed the group meanwhile.
                 Err(Error::Vanished { .. }) => false,
                 found => found?,
             };
@@ -299,7 +298,7 @@ impl Inner {
 
     fn add_cores(&self, changes: &mut Changes, group: &std::path::Path, cores: &[u32]) -> Result<(), Error> {
         for &core in cores {
-            // Cores of another partition of this process would have to be given back to it.
+            // Undo would have to return cores to another partition of this process.
             if let Some(owner) = self
                 .owner(Member::Core(core))?
                 .filter(|owner| self.tree.group(owner) != group)
@@ -328,27 +327,27 @@ impl Partition {
         self.inner.tree.group(&self.name)
     }
 
-    /// Nothing is to be removed.
+    /// Drops the partition without removing a group.
     fn forget(mut self) {
         self.name.clear();
     }
 
-    /// The name of its group.
+    /// Returns the name of the group.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Which ways it has, of each of its caches: of code and data together.
+    /// Returns the ways of each of its caches, for code and data together.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If they cannot be read.
     pub fn ways(&self) -> Result<BTreeMap<u32, u32>, Error> {
         let schemata = self.inner.tree.schemata(&self.name)?;
         let ways = |id: &u32| (*id, schemata.ways(self.level.name(), *id));
         Ok(self.caches.iter().map(ways).collect())
     }
 
-    /// Everything that it may use.
+    /// Returns the group's complete allocation.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -356,10 +355,10 @@ impl Partition {
         self.inner.tree.schemata(&self.name)
     }
 
-    /// Gives it as many ways, or these: [`Resctrl::assign`] for one.
+    /// Changes the partition's ways: [`Resctrl::assign`] for one partition.
     ///
     /// # Errors
-    /// If they cannot be had; then it keeps those that it has.
+    /// If the ways are not available. The partition keeps its ways then.
     pub fn resize(&self, place: Place) -> Result<(), Error> {
         let resctrl = Resctrl {
             inner: self.inner.clone(),
@@ -370,7 +369,7 @@ impl Partition {
     /// Limits the memory bandwidth of one cache's tasks, in per cent (in MiB/s if mounted with `mba_MBps`).
     ///
     /// # Errors
-    /// If the kernel refuses; then the limit is as it was.
+    /// If the machine has no MBA, or the kernel rejects the limit. The old limit is kept then.
     pub fn limit_bandwidth(&self, cache: u32, limit: u32) -> Result<(), Error> {
         let _locks = self.inner.lock()?;
         if self.inner.info.bandwidth.is_none() {
@@ -383,11 +382,11 @@ impl Partition {
         self.inner.tree.write(&self.path().join("schemata"), &lines.to_text())
     }
 
-    /// Adds tasks (threads): the default group's, or those of other partitions of this process. Threads that they
-    /// start later are in it, too; lines that they have in the cache already stay where they are.
+    /// Adds tasks (threads) from the default group or from other partitions of this process. Threads that they start
+    /// later belong to the partition as well. Their existing cache lines stay in place.
     ///
     /// # Errors
-    /// If one of them cannot be added; then none is.
+    /// If one of the tasks cannot be added. None is added then.
     pub fn add_tasks(&self, tasks: &[i32]) -> Result<(), Error> {
         let _locks = self.inner.lock()?;
         let path = self.path();
@@ -398,10 +397,10 @@ impl Partition {
         })
     }
 
-    /// Adds cores: what runs there and is in no other group is in this one.
+    /// Adds cores. The partition applies to tasks on these cores that are in no other group.
     ///
     /// # Errors
-    /// If one of them cannot be added; then none is.
+    /// If one of the cores cannot be added. None is added then.
     pub fn add_cores(&self, cores: &[u32]) -> Result<(), Error> {
         let _locks = self.inner.lock()?;
         let path = self.path();
@@ -409,7 +408,7 @@ impl Partition {
             .all_or_nothing(|changes| self.inner.add_cores(changes, &path, cores))
     }
 
-    /// Tasks that are in it.
+    /// Returns the partition's tasks.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -417,7 +416,7 @@ impl Partition {
         self.inner.tree.tasks(&self.path())
     }
 
-    /// Cores that are in it.
+    /// Returns the partition's cores.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -425,44 +424,44 @@ impl Partition {
         self.inner.tree.cores(&self.path())
     }
 
-    /// Has the kernel keep others out of its ways, or no longer.
+    /// Sets the sharing mode that the kernel enforces.
     ///
     /// # Errors
-    /// [`Error::Refused`] if others have some of them now, in whichever cache: an exclusive group must have all ways of all
-    /// its caches alone.
+    /// [`Error::Refused`] if other groups have some of the ways in any cache: an exclusive group must own all ways of
+    /// all its caches.
     pub fn set_mode(&self, mode: Mode) -> Result<(), Error> {
         let _locks = self.inner.lock()?;
         self.inner.tree.write(&self.path().join("mode"), &format!("{mode}\n"))
     }
 
-    /// How much of each cache its tasks and cores have, and how much memory traffic they made; by cache.
+    /// Returns the cache occupancy and memory traffic of the partition's tasks and cores, by cache.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the counters cannot be read.
     pub fn usage(&self) -> Result<BTreeMap<u32, CacheUse>, Error> {
         usage(&self.inner.tree, &self.path())
     }
 
-    /// Watches some of its tasks by themselves.
+    /// Monitors some of the partition's tasks separately.
     ///
     /// # Errors
-    /// If the processor cannot watch (so many), or one of them is not in this partition.
+    /// If the processor has no monitoring or no free RMID, or if a task is not in this partition.
     pub fn watch(&self, tasks: &[i32]) -> Result<Watch, Error> {
         Watch::new(&self.inner, &self.name, tasks)
     }
 
-    /// Removes it, and tells whether that worked: dropping it does not.
+    /// Removes the partition and reports errors, which a drop ignores.
     ///
     /// # Errors
-    /// If something could not be given back; the next process that starts tries again when this one has ended.
+    /// If a resource cannot be returned. The next process that starts after this one has ended tries again.
     pub fn release(mut self) -> Result<(), Error> {
         self.remove()
     }
 
-    /// Removes it, and tells whether that worked. If it is there still, it can be tried again.
+    /// Removes the partition and reports errors. If it still exists, the call can be repeated.
     ///
     /// # Errors
-    /// If something could not be given back.
+    /// If a resource cannot be returned.
     pub fn remove(&mut self) -> Result<(), Error> {
         if self.name.is_empty() {
             return Ok(());
@@ -477,7 +476,7 @@ impl Partition {
 
 impl Drop for Partition {
     fn drop(&mut self) {
-        // What stays is removed by whoever starts next.
+        // The next process that starts removes a group that remains.
         let _ = self.remove();
     }
 }

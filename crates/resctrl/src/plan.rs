@@ -1,4 +1,4 @@
-//! Which ways of a cache are chosen, given who has which.
+//! Choice of a cache's ways, given the allocation of the other groups.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::owner::Name;
 use crate::partition::{Partition, Place};
 use crate::text::Schemata;
 
-/// What groups have of a cache.
+/// Ways and names of the groups of a cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Their ways, as bits: nobody else can have them alone.
+    /// Union of their ways, as bits. No other group can use these exclusively.
     pub ways: u32,
-    /// Their names, also of those that have none of these ways: each has a class of service.
+    /// Names of the groups, including those without ways of this cache. Each uses a class of service.
     pub groups: Vec<String>,
 }
 
-/// A group as it is now.
+/// Current state of a group.
 pub(crate) struct Group {
     pub name: String,
     pub schemata: Schemata,
@@ -58,7 +58,7 @@ impl Inner {
     }
 }
 
-/// What is given out of one level: who has what, as changes are planned.
+/// Current allocation of one level, the basis for planned changes.
 pub(crate) struct Plan<'a> {
     pub level: Level,
     pub info: &'a CacheInfo,
@@ -67,14 +67,14 @@ pub(crate) struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// Numbers of all caches of the level.
+    /// Returns the identifiers of all caches of the level.
     pub(crate) fn caches(&self) -> Vec<u32> {
         let resource = &self.level.resources(self.info)[0];
         let caches = self.default.resources.get(resource);
         caches.into_iter().flatten().map(|(id, _)| *id).collect()
     }
 
-    /// Whether there is such a cache.
+    /// Checks that a cache exists.
     pub(crate) fn known(&self, id: u32) -> Result<(), Error> {
         let known = self.caches();
         match known.contains(&id) {
@@ -87,19 +87,19 @@ impl Plan<'_> {
         }
     }
 
-    /// The most ways that a new group could have of a cache.
+    /// Returns the maximum number of ways of a cache that a new group could get.
     pub(crate) fn room(&self, id: u32, alone: bool) -> u32 {
         let fits = |ways: &u32| self.choose(id, Place::Ways(*ways), alone, &[], 0).is_ok();
         (1..=32).rev().find(fits).unwrap_or(0)
     }
 
-    /// What groups have of a cache, but these.
+    /// Returns the allocation of all groups of a cache, without the partitions in `but`.
     pub(crate) fn others(&self, id: u32, but: &[&Partition]) -> Others {
         let mut others = Others::default();
         let ours = |group: &&Group| but.iter().any(|partition| partition.name() == group.name);
         for group in self.groups.iter().filter(|group| !ours(group)) {
             let part = Name::parse(&group.name).and_then(|name| name.part);
-            // A partition of other caches has nothing to say of this one.
+            // A partition of other caches does not restrict this one.
             if part.is_none_or(|part| part.is_of(self.level.name(), id)) {
                 others.ways |= group.schemata.ways(self.level.name(), id);
             }
@@ -108,7 +108,7 @@ impl Plan<'_> {
         others
     }
 
-    /// Chooses ways of one cache; those of the groups in `moving` count as free.
+    /// Chooses ways of one cache. The ways of the groups in `moving` count as free, those in `new` as occupied.
     pub(crate) fn choose(&self, id: u32, want: Place, alone: bool, moving: &[&str], new: u32) -> Result<Mask, Error> {
         let level = self.level.name();
         let (mut held, mut holders) = (new, Vec::new());
@@ -118,7 +118,7 @@ impl Plan<'_> {
             .filter(|group| !moving.contains(&group.name.as_str()))
         {
             let part = Name::parse(&group.name).and_then(|name| name.part);
-            // A partition of other caches has nothing to say of this one.
+            // A partition of other caches does not restrict this one.
             if part.as_ref().is_some_and(|part| !part.is_of(level, id)) {
                 continue;
             }
@@ -136,7 +136,7 @@ impl Plan<'_> {
             why,
         };
         let default = self.default.ways(level, id) & !new;
-        // The default group must be left with something that it can have.
+        // The default group must keep a valid mask.
         let leaves = |mask: Mask| {
             let touched = alone && default & mask.bits() != 0;
             !touched || longest(default & !mask.bits()).is_some_and(|left| left.ways() >= min)
@@ -167,7 +167,7 @@ impl Plan<'_> {
         }
     }
 
-    /// The lines of `schemata` for these ways.
+    /// Returns the `schemata` lines for these ways.
     pub(crate) fn lines(&self, masks: &BTreeMap<u32, u32>) -> Schemata {
         let mut schemata = Schemata::default();
         for resource in self.level.resources(self.info) {

@@ -1,24 +1,25 @@
-//! The texts of `schemata`, `bit_usage` and lists of cores.
+//! Text formats of `schemata`, `bit_usage` and lists of cores.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::error::Error;
 
-/// The most bytes of a file that are read: tasks of a large machine are.
+/// Maximum number of bytes read from a file, enough for the task list of a large machine.
 pub(crate) const MOST_BYTES: u64 = 8 << 20;
 
-/// The most caches, cores or tasks in one line that are taken seriously.
+/// Maximum number of caches, cores or tasks accepted in one line.
 const MOST: usize = 1 << 20;
 
-/// What a group may use: of each resource, the value for each cache. Masks for caches, per cent or MiB/s for memory.
+/// Allocation of a group: for each resource, the value of each cache. Values are masks for caches, and per cent or
+/// MiB/s for memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Schemata {
-    /// By name (`L3`, or `L3CODE` and `L3DATA`, `L2`, `MB`, ...), by cache number.
+    /// Values by resource name (`L3`, or `L3CODE` and `L3DATA`, `L2`, `MB`, ...) and cache identifier.
     pub resources: BTreeMap<String, BTreeMap<u32, u32>>,
 }
 
-/// How the values of a resource are written; `None` for a resource that is not known.
+/// Returns the radix of a resource's values, or `None` for an unknown resource.
 fn radix(resource: &str) -> Option<u32> {
     match resource {
         "L3" | "L3CODE" | "L3DATA" | "L2" | "L2CODE" | "L2DATA" => Some(16),
@@ -28,11 +29,10 @@ fn radix(resource: &str) -> Option<u32> {
 }
 
 impl Schemata {
-    /// As the kernel writes it. Resources that are not known are left out, as are those of a group that is about
-    /// to be pseudo-locked.
+    /// Parses the kernel's format. Unknown resources are skipped, as are those of a group that is being pseudo-locked.
     ///
     /// # Errors
-    /// [`Error::Syntax`], with `path` as the place, if it is none.
+    /// [`Error::Syntax`], with `path` as the file, if the text is invalid.
     pub fn parse(text: &str, path: &Path) -> Result<Schemata, Error> {
         let mut resources = BTreeMap::new();
         for (index, line) in text.lines().enumerate() {
@@ -66,7 +66,7 @@ impl Schemata {
         Ok(Schemata { resources })
     }
 
-    /// As the kernel takes it, all in one write.
+    /// Returns the text that the kernel accepts, for one write.
     pub fn to_text(&self) -> String {
         let mut text = String::new();
         for (name, values) in self.resources.iter().filter(|(_, v)| !v.is_empty()) {
@@ -90,7 +90,7 @@ impl Schemata {
         self.resources.get(resource)?.get(&id).copied()
     }
 
-    /// The ways of the level's cache, of code and of data.
+    /// Returns the ways of the level's cache, of code and data together.
     pub(crate) fn ways(&self, level: &str, id: u32) -> u32 {
         let of_level = self.resources.iter().filter(|(name, _)| name.starts_with(level));
         of_level
@@ -98,7 +98,7 @@ impl Schemata {
             .fold(0, |all, value| all | value)
     }
 
-    /// What is in both, with this one's values.
+    /// Returns the values of this allocation for the resources and caches that `other` contains.
     pub(crate) fn within(&self, other: &Schemata) -> Schemata {
         let mut both = self.clone();
         for (name, values) in &mut both.resources {
@@ -109,13 +109,13 @@ impl Schemata {
     }
 }
 
-/// Digits only: no sign.
+/// Parses digits only, without a sign.
 fn number(text: &str, radix: u32) -> Option<u32> {
     let digits = !text.is_empty() && text.chars().all(|c| c.is_digit(radix));
     u32::from_str_radix(text, radix).ok().filter(|_| digits)
 }
 
-/// An error in a text.
+/// Returns a syntax error.
 pub(crate) fn syntax(path: &Path, index: usize, expected: &'static str, found: &str) -> Error {
     Error::Syntax {
         path: path.to_owned(),
@@ -125,27 +125,27 @@ pub(crate) fn syntax(path: &Path, index: usize, expected: &'static str, found: &
     }
 }
 
-/// Who uses a way of a cache.
+/// User of a cache way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// `0`: nobody.
+    /// `0`: no user.
     Nobody,
-    /// `H`: hardware, such as devices that write into the cache (DDIO); programs may, too.
+    /// `H`: hardware, such as devices that write into the cache (DDIO). Programs may use the way as well.
     Hardware,
     /// `X`: hardware and programs.
     Both,
     /// `S`: programs.
     Programs,
-    /// `E`: one group alone.
+    /// `E`: one group exclusively.
     Exclusive,
     /// `P`: pseudo-locked.
     Locked,
 }
 
-/// `bit_usage`: for each cache, who uses which way, the lowest way first.
+/// Parses `bit_usage`: for each cache, the user of each way, the lowest way first.
 ///
 /// # Errors
-/// [`Error::Syntax`], with `path` as the place, if it is none.
+/// [`Error::Syntax`], with `path` as the file, if the text is invalid.
 pub fn parse_bit_usage(text: &str, path: &Path) -> Result<BTreeMap<u32, Vec<Use>>, Error> {
     let wrong = |expected, found: &str| syntax(path, 0, expected, found);
     let mut caches = BTreeMap::new();
@@ -173,7 +173,7 @@ pub fn parse_bit_usage(text: &str, path: &Path) -> Result<BTreeMap<u32, Vec<Use>
     Ok(caches)
 }
 
-/// A list of cores, as in `0-3,8`.
+/// Parses a list of cores such as `0-3,8`.
 pub(crate) fn parse_cores(text: &str, path: &Path) -> Result<Vec<u32>, Error> {
     let wrong = |found: &str| syntax(path, 0, "cores such as 0-3,8", found);
     let mut cores = Vec::new();
@@ -188,7 +188,7 @@ pub(crate) fn parse_cores(text: &str, path: &Path) -> Result<Vec<u32>, Error> {
     Ok(cores)
 }
 
-/// Numbers, one a line.
+/// Parses a list of task numbers, one per line.
 pub(crate) fn parse_tasks(text: &str, path: &Path) -> Result<Vec<i32>, Error> {
     let lines = text.lines().enumerate();
     lines
@@ -199,7 +199,7 @@ pub(crate) fn parse_tasks(text: &str, path: &Path) -> Result<Vec<i32>, Error> {
         .collect()
 }
 
-/// One number.
+/// Parses one number.
 pub(crate) fn parse_number(text: &str, radix: u32, path: &Path) -> Result<u32, Error> {
     let expected = match radix {
         16 => "a hexadecimal number",

@@ -1,4 +1,4 @@
-//! Files of the mounted tree: bounded reads, and commands in one write each, with what the kernel said of them.
+//! Access to the mounted tree: bounded reads, and commands of one write each, with the kernel's message on errors.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,10 +15,10 @@ pub(crate) struct Tree {
     pub root: PathBuf,
 }
 
-/// What is in the root and is no group.
+/// Entries of the root that are not groups.
 const NO_GROUPS: [&str; 3] = ["info", "mon_groups", "mon_data"];
 
-/// Reads a file up to the bound.
+/// Reads a file, up to [`MOST_BYTES`].
 pub(crate) fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let file = fs::File::open(path)?;
@@ -27,7 +27,7 @@ pub(crate) fn read(path: &Path) -> io::Result<String> {
 }
 
 impl Tree {
-    /// A group's directory; the default group is the root, and has no name.
+    /// Returns a group's directory. The default group is the root and has an empty name.
     pub(crate) fn group(&self, group: &str) -> PathBuf {
         self.root.join(group)
     }
@@ -37,7 +37,7 @@ impl Tree {
         read(path).map_err(|error| self.explain(path, "", error))
     }
 
-    /// Reads a file that older kernels, or machines without a resource, lack.
+    /// Reads a file that is missing in older kernels or on machines without a resource.
     pub(crate) fn read_if_there(&self, path: &Path) -> Result<Option<String>, Error> {
         match read(path) {
             Ok(text) => Ok(Some(text)),
@@ -46,7 +46,7 @@ impl Tree {
         }
     }
 
-    /// Writes a command: in one call, as the kernel takes each for one.
+    /// Writes a command in one call, because the kernel takes each call as one command.
     pub(crate) fn write(&self, path: &Path, text: &str) -> Result<(), Error> {
         let written = OpenOptions::new().write(true).open(path).and_then(|mut file| {
             match file.write(text.as_bytes())? == text.len() {
@@ -57,12 +57,12 @@ impl Tree {
         written.map_err(|error| self.explain(path, text, error))
     }
 
-    /// Makes a group.
+    /// Creates a group.
     pub(crate) fn make(&self, path: &Path) -> Result<(), Error> {
         fs::create_dir(path).map_err(|error| self.explain(path, "mkdir", error))
     }
 
-    /// Removes a group; one that is not there is removed.
+    /// Removes a group. A missing group is not an error.
     pub(crate) fn remove(&self, path: &Path) -> Result<(), Error> {
         match fs::remove_dir(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.explain(path, "rmdir", error)),
@@ -70,19 +70,19 @@ impl Tree {
         }
     }
 
-    /// Names of directories.
+    /// Returns the names of the subdirectories, sorted.
     fn directories(&self, path: &Path) -> Result<Vec<String>, Error> {
         let explain = |error| self.explain(path, "", error);
         let mut names = Vec::new();
         for entry in fs::read_dir(path).map_err(explain)? {
             let entry = entry.map_err(explain)?;
-            // A name that is no text is nobody's that we know.
+            // A name that is not UTF-8 belongs to no known group.
             let Ok(name) = entry.file_name().into_string() else {
                 continue;
             };
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => names.push(name),
-                // It was removed since.
+                // The entry was removed meanwhile.
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     return Err(explain(error));
                 }
@@ -93,14 +93,14 @@ impl Tree {
         Ok(names)
     }
 
-    /// Control groups, the default group apart.
+    /// Returns the control groups without the default group.
     pub(crate) fn groups(&self) -> Result<Vec<String>, Error> {
         let mut names = self.directories(&self.root)?;
         names.retain(|name| !NO_GROUPS.contains(&name.as_str()));
         Ok(names)
     }
 
-    /// Groups that only watch, of a control group; none where there is no monitoring.
+    /// Returns the monitoring groups of a control group, or none without monitoring.
     pub(crate) fn watches(&self, group: &str) -> Result<Vec<String>, Error> {
         let path = self.group(group).join("mon_groups");
         match path.is_dir() {
@@ -109,7 +109,7 @@ impl Tree {
         }
     }
 
-    /// Directories of monitored caches.
+    /// Returns the directories of monitored caches.
     pub(crate) fn monitored(&self, group: &Path) -> Result<Vec<String>, Error> {
         self.directories(&group.join("mon_data"))
     }
@@ -129,14 +129,14 @@ impl Tree {
         parse_cores(&self.read(&path)?, &path)
     }
 
-    /// What the kernel says of the last command, if it says more than "ok".
+    /// Returns the kernel's message on the last command, unless it is "ok".
     fn said(&self) -> Option<String> {
         let text = read(&self.root.join("info/last_cmd_status")).ok()?;
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         Some(lines.join("; ")).filter(|said| !said.is_empty() && said != "ok")
     }
 
-    /// Names the cause. `wrote` is empty for reads.
+    /// Maps an I/O error to its cause. `wrote` is empty for reads.
     fn explain(&self, path: &Path, wrote: &str, error: io::Error) -> Error {
         let path = path.to_owned();
         let group = path.strip_prefix(&self.root).ok().and_then(|inner| {
@@ -179,7 +179,7 @@ impl Tree {
             Some(Errno::NOSPC) if what.contains("RMID") => Error::OutOfRmids { said: what },
             Some(Errno::NOSPC) if what.contains("CLOSID") || said.is_none() => {
                 let groups = self.groups().unwrap_or_default();
-                // The default group has one, too.
+                // The default group uses a class as well.
                 let limit = groups.len() as u32 + 1;
                 Error::OutOfClosids { limit, groups }
             }

@@ -1,4 +1,4 @@
-//! How much of the caches tasks have, and how much memory traffic they made.
+//! Monitoring of cache occupancy and memory traffic.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,31 +10,31 @@ use crate::owner::Name;
 use crate::text::syntax;
 use crate::tree::Tree;
 
-/// What a counter says.
+/// Value of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reading {
     /// Bytes.
     Bytes(u64),
-    /// The processor does not know at the moment: read it again later.
+    /// The value is temporarily unavailable: read it again later.
     Unavailable,
-    /// No counter is assigned to it (AMD, `mbm_event` mode).
+    /// No counter is assigned (AMD, `mbm_event` mode).
     Unassigned,
-    /// The processor says that it was asked for something that it does not have.
+    /// The processor reports that the counter does not exist.
     Faulty,
 }
 
-/// Of one cache. `None` for what the processor does not count.
+/// Use of one cache. A field is `None` if the processor does not count it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CacheUse {
-    /// How much of the cache is theirs now (CMT).
+    /// Current cache occupancy (CMT).
     pub occupancy: Option<Reading>,
-    /// Memory traffic since the group was made, at any rate growing (MBM).
+    /// Memory traffic since the group was created (MBM). It only increases.
     pub traffic: Option<Reading>,
-    /// Of that, with this socket's memory.
+    /// Part of that traffic to the local socket's memory.
     pub local_traffic: Option<Reading>,
 }
 
-/// Reads a group's counters, by cache. A processor whose memory is cut into clusters (SNC) is summed up by the kernel.
+/// Reads a group's counters, by cache. With sub-NUMA clustering (SNC) the kernel sums them up.
 pub(crate) fn usage(tree: &Tree, group: &Path) -> Result<BTreeMap<u32, CacheUse>, Error> {
     let mut caches = BTreeMap::new();
     for directory in tree.monitored(group)? {
@@ -70,7 +70,7 @@ fn parse(text: &str, path: &Path) -> Result<Reading, Error> {
     })
 }
 
-/// Tasks that are watched by themselves. When dropped, they are no longer.
+/// Separate monitoring of some tasks. It ends when dropped.
 #[derive(Debug)]
 pub struct Watch {
     inner: Arc<Inner>,
@@ -78,7 +78,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// `parent` is the control group of the tasks; empty for the default group.
+    /// Starts monitoring. `parent` is the tasks' control group, empty for the default group.
     pub(crate) fn new(inner: &Arc<Inner>, parent: &str, tasks: &[i32]) -> Result<Watch, Error> {
         let _locks = inner.lock()?;
         if inner.info.monitor.is_none() {
@@ -98,15 +98,15 @@ impl Watch {
         })
     }
 
-    /// How much of each cache they have, and how much memory traffic they made; by cache.
+    /// Returns the cache occupancy and memory traffic of the tasks, by cache.
     ///
     /// # Errors
-    /// If it cannot be read.
+    /// If the counters cannot be read.
     pub fn usage(&self) -> Result<BTreeMap<u32, CacheUse>, Error> {
         usage(&self.inner.tree, &self.path)
     }
 
-    /// Tasks that are watched.
+    /// Returns the monitored tasks.
     ///
     /// # Errors
     /// If they cannot be read.
@@ -117,7 +117,7 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // What stays is removed by whoever starts next.
+        // The next process that starts removes a group that remains.
         if let Ok(_locks) = self.inner.lock() {
             let _ = self.inner.tree.remove(&self.path);
         }

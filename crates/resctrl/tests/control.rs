@@ -1,4 +1,4 @@
-//! Partitions on the model of the kernel, mounted as a file system.
+//! Partitions on a model of the kernel, mounted as a file system.
 
 mod model;
 
@@ -10,7 +10,7 @@ use model::fuse::{Fault, Mounted};
 use model::kernel::{Machine, Ways};
 use tailwater_resctrl::{Ask, Error, Level, Mask, Mode, Place, Reading, Resctrl, Settings, Use};
 
-/// Where everything is for a test.
+/// Returns the settings for a test.
 fn settings(mounted: &Mounted) -> Settings {
     Settings {
         mount_point: mounted.root(),
@@ -26,7 +26,7 @@ fn open(mounted: &Mounted) -> Resctrl {
     Resctrl::open(settings(mounted)).unwrap()
 }
 
-/// A task that is not this test's, ended when dropped.
+/// Task of another process, ended when dropped.
 struct Task(Child);
 
 impl Task {
@@ -85,13 +85,13 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
     assert_eq!(first.cores().unwrap(), [2, 3]);
     assert_eq!(first.schemata().unwrap().resources["MB"][&1], 50);
     assert_eq!(resctrl.default_group().unwrap().resources["L3"][&0], 0xffff0);
-    // Neither the hardware's two ways nor the neighbour's four can be had.
+    // Neither the hardware's two ways nor the neighbour's four are available.
     assert_eq!(resctrl.room(Level::L3, 0, true).unwrap(), 14);
     assert_eq!(
         error(resctrl.room(Level::L3, 2, true)),
         "there is no L3 cache 2: there are [0, 1]"
     );
-    // On one socket only, with its neighbour's ways left alone.
+    // On one socket only, without the neighbour's ways.
     let mut ask = Ask::alone(6);
     ask.caches = vec![1];
     let second = resctrl.partition(&ask).unwrap();
@@ -103,13 +103,13 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
     );
     let usage = resctrl.bit_usage(Level::L3).unwrap();
     assert_eq!((usage[&0][0], usage[&0][19]), (Use::Programs, Use::Both));
-    // In between neighbours there is no room; the first grows past the second, which is shifted.
+    // There is no room between the neighbours: the first grows and the second is moved.
     resctrl
         .assign(&[(&first, Place::Ways(8)), (&second, Place::Ways(2))])
         .unwrap();
     assert_eq!(first.ways().unwrap(), [(0, 0xff), (1, 0xff)].into());
     assert_eq!(second.ways().unwrap(), [(1, 0x300)].into());
-    // The default group gets what comes back in a row with the rest, and the rest when it can.
+    // The default group gets returned ways at once if they are adjacent to its own, and otherwise later.
     drop(first);
     let default = resctrl.default_group().unwrap();
     assert_eq!(
@@ -165,7 +165,7 @@ fn code_and_data_have_the_same_ways() {
     assert_eq!((resources["L3CODE"][&0], resources["L3DATA"][&1]), (3, 3));
     let default = resctrl.default_group().unwrap().resources;
     assert_eq!((default["L3CODE"][&0], default["L3DATA"][&1]), (0xffffc, 0xffffc));
-    // 18 ways are not the hardware's; 2 have to be left, and those are.
+    // 18 ways are not shared with hardware. The default group keeps the other 2.
     assert_eq!(resctrl.bit_usage(Level::L3).unwrap()[&0].len(), 20);
     partition.resize(Place::Ways(18)).unwrap();
     assert!(error(partition.resize(Place::Ways(19))).starts_with("L3 0 has no 19 free ways in a row: at most 18"));
@@ -203,14 +203,14 @@ fn second_level_caches_too() {
         error(resctrl.partition(&ask)),
         "there is no L2 cache 4: there are [0, 1, 2, 3]"
     );
-    // The last way is the default group's.
+    // The default group keeps the last way.
     ask.caches = vec![3];
     ask.place = Place::Ways(8);
     assert_eq!(
         error(resctrl.partition(&ask)),
         "L2 3 has no 8 free ways in a row: at most 7"
     );
-    // There is no other's; on this one there are some.
+    // No other group has ways of the cache above. Of this one, a group does.
     ask.caches = vec![2];
     ask.place = Place::Ways(6);
     assert_eq!(
@@ -229,7 +229,7 @@ fn ways_that_are_shared_and_ways_that_the_kernel_keeps_apart() {
     let before = mounted.snapshot();
     let resctrl = open(&mounted);
     let mut ask = Ask::shared(2);
-    // Hardware's ways only if asked for.
+    // Hardware's ways are allocated only if requested.
     ask.place = Place::Exactly(Mask::new(17, 3).unwrap());
     let shared = resctrl.partition(&ask).unwrap();
     assert_eq!(shared.ways().unwrap()[&0], 0xe0000);
@@ -322,11 +322,11 @@ fn nothing_of_others_is_taken() {
     ] {
         assert!(refused.starts_with(&what), "{refused}");
     }
-    // One that works goes back when the next does not.
+    // A task that was added returns if the next one fails.
     let mine = Task::new();
     error(partition.add_tasks(&[mine.number(), i32::MAX]));
     assert_eq!(partition.tasks().unwrap(), []);
-    // Between partitions of one process they move.
+    // Tasks can move between partitions of one process.
     let other = resctrl
         .partition(&Ask {
             caches: vec![0],
@@ -339,7 +339,7 @@ fn nothing_of_others_is_taken() {
         (partition.tasks().unwrap(), other.tasks().unwrap()),
         (vec![mine.number()], vec![])
     );
-    // What somebody else sets meanwhile is theirs, and stays.
+    // Values that another program sets meanwhile are kept.
     mounted.kernel(|kernel| kernel.write("schemata", "L3:0=ff000\n", 1).unwrap());
     drop((partition, other));
     assert_eq!(
@@ -386,7 +386,7 @@ fn what_tasks_use_is_watched() {
     assert_eq!(usage[&1].local_traffic, Some(Reading::Faulty));
     assert_eq!(watch.usage().unwrap()[&1].occupancy, Some(Reading::Bytes(0)));
     assert_eq!(resctrl.usage().unwrap().len(), 2);
-    // A task that is not in the group; nothing stays.
+    // The task is not in the group: nothing remains.
     let refused = error(resctrl.watch(&[task.number()]));
     assert!(
         refused.contains("Can't move task to different control group"),
@@ -457,7 +457,7 @@ fn classes_run_out() {
         panic!()
     };
     assert_eq!(groups.len(), 7);
-    // Somebody takes the last one in between.
+    // Another program takes the last class in between.
     drop(partitions);
     mounted.fault(0, Fault::Errno(libc::ENOSPC));
     assert!(matches!(
@@ -496,7 +496,7 @@ fn whichever_command_fails_nothing_is_half_applied() {
         assert_eq!(mounted.snapshot(), empty, "command {failed}");
         assert!(!mounted.folder.join("state/default").exists());
     };
-    // A group, the default group, its ways, a task, cores.
+    // The commands: create the group, change the default group, set its ways, add a task, add cores.
     assert_eq!(failed, 5);
     mounted.no_faults();
     let other = resctrl.partition(&Ask::alone(3)).unwrap();
@@ -514,7 +514,7 @@ fn whichever_command_fails_nothing_is_half_applied() {
         }
         assert_eq!(mounted.snapshot(), both, "command {failed}");
     }
-    // Two modes, the default group, two groups, two modes.
+    // The commands: two modes, the default group, two groups, two modes.
     assert_eq!(failed, 7);
     mounted.no_faults();
     assert_eq!(
@@ -541,14 +541,14 @@ fn a_group_that_vanishes_is_told_and_nothing_stays() {
         let (mut turn, mut made) = (0, String::new());
         mounted.faults(move |path| {
             turn += 1;
-            // The default group may be what is written when it goes.
+            // The group may vanish while the default group is written.
             let group = path.split('/').find(|name| name.starts_with("tailwater-"));
             made = group.map_or(std::mem::take(&mut made), str::to_owned);
             (turn == at + 1).then(|| Fault::Vanish(made.clone()))
         });
         match resctrl.partition(&ask) {
             Err(Error::Vanished { group }) => assert!(group.starts_with("tailwater-"), "{group}"),
-            // The default group is written when it vanishes, which the next command notices.
+            // Then the next command detects it.
             other => panic!("{at}: {other:?}"),
         }
         mounted.no_faults();

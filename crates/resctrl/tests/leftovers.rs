@@ -1,5 +1,5 @@
-//! What killed processes leave is removed, wherever they were killed; what living ones have stays. Mounting, and
-//! unmounting what was mounted.
+//! Removal of the groups of killed processes, at whatever point they were killed. Groups of living processes stay. Also
+//! mounting and unmounting.
 
 mod model;
 
@@ -12,10 +12,10 @@ use model::fuse::{Fault, Mounted, own_mounts};
 use model::kernel::Machine;
 use tailwater_resctrl::{Ask, Error, Place, Resctrl, Settings};
 
-/// Tells a copy of this program where to be what [`holder`] says.
+/// Environment variable that makes a copy of this program act as the [`holder`] in a folder.
 const FOLDER: &str = "TAILWATER_RESCTRL_HOLDER";
 
-/// Tells it which core to take.
+/// Environment variable with the holder's core.
 const CORE: &str = "TAILWATER_RESCTRL_CORE";
 
 fn settings(folder: PathBuf) -> Settings {
@@ -28,7 +28,7 @@ fn settings(folder: PathBuf) -> Settings {
     }
 }
 
-/// Not a test: another process, which takes ways, changes them, and stays until its input ends.
+/// Not a test: body of another process, which takes ways, changes them, and stays until its input ends.
 #[test]
 fn holder() {
     let Some(folder) = std::env::var_os(FOLDER) else {
@@ -68,7 +68,7 @@ impl Holder {
         Holder(program.spawn().unwrap())
     }
 
-    /// Whether it says so before it ends.
+    /// Returns `true` if the process prints the word before it ends.
     fn says(&mut self, word: &str) -> bool {
         let output = self.0.stdout.as_mut().unwrap();
         BufReader::with_capacity(1, output)
@@ -107,7 +107,7 @@ fn what_a_killed_process_left_is_removed_and_what_a_living_one_has_stays() {
     dead.kill();
     assert_eq!(resctrl.sweep().unwrap().len(), 1);
     assert_eq!(mounted.kernel(|kernel| kernel.groups.len()), 2);
-    // Ended as it should, it takes all away itself.
+    // A process that ends normally removes its groups.
     drop(alive.0.stdin.take());
     assert!(alive.says("ends"));
     assert_eq!(mounted.snapshot(), before);
@@ -136,7 +136,8 @@ fn killed_at_any_command_it_leaves_nothing_that_a_start_does_not_remove() {
         at += 1;
         assert!(at < 50);
     }
-    // A group, the default group, its ways, a task, cores; a group that watches, its task; the default group, ways.
+    // The commands: create the group, change the default group, set its ways, add a task, add cores; create the
+    // monitoring group, add its task; change the default group, set the ways.
     assert_eq!(at, 9);
 }
 
@@ -150,7 +151,7 @@ fn what_was_mounted_is_unmounted_by_the_last() {
     }
     let folder = std::env::temp_dir().join(format!("tailwater-resctrl-mount-{}", std::process::id()));
     fs::create_dir_all(folder.join("at")).unwrap();
-    // Any file system of the kernel's shows what is mounted and unmounted; one that no other test has.
+    // Mounting works the same for any of the kernel's file systems. This one is used by no other test.
     let own = Settings {
         mount_point: folder.join("at"),
         file_system: "ramfs".to_owned(),
@@ -174,7 +175,7 @@ fn what_was_mounted_is_unmounted_by_the_last() {
     assert_eq!((ours(&own.mount_point), first.info().l3.is_none()), (1, true));
     drop(first);
     assert_eq!(ours(&own.mount_point), 1);
-    // What somebody has put there stays, and so does the mount.
+    // Groups of other programs stay, and so does the mount.
     fs::create_dir(own.mount_point.join("theirs")).unwrap();
     drop(second);
     assert_eq!(ours(&own.mount_point), 1);
@@ -210,7 +211,7 @@ fn where_there_is_none_that_is_told() {
         };
         let error = Resctrl::open(settings.clone()).unwrap_err();
         assert!(matches!(error, Error::Absent { .. } | Error::Denied { .. }), "{error}");
-        // Nothing was tried, and nothing is remembered.
+        // Nothing was attempted and no state was written.
         assert!(!settings.state.exists());
     }
     let _ = fs::remove_dir_all(&folder);

@@ -1,4 +1,4 @@
-//! The model's rules are the kernel's: its documentation's examples, word for word.
+//! Checks that the model follows the kernel's rules: the examples of its documentation, word for word.
 
 mod model;
 
@@ -9,7 +9,7 @@ fn status(kernel: &Kernel) -> String {
     kernel.read("info/last_cmd_status").unwrap().trim().to_owned()
 }
 
-/// A command that is refused, with its error and its words.
+/// Checks that a command is rejected with this error and message.
 fn refused(kernel: &mut Kernel, path: &str, text: &str, errno: i32, said: &str) {
     let before = kernel.snapshot();
     assert_eq!(kernel.write(path, text, 1), Err(errno), "{path} {text}");
@@ -120,14 +120,14 @@ fn masks_that_are_refused() {
         ("L3:2=f\n", "ok"),
         ("MB:0=5\n", "MB value 5 out of range [10,100]"),
         ("MB:0=f\n", "Invalid MB value f"),
-        // All lines, or none.
+        // All lines apply, or none.
         ("L3:0=f\nMB:0=7\n", "MB value 7 out of range [10,100]"),
     ] {
         refused(&mut kernel, "p0/schemata", text, EINVAL, said);
     }
-    // Without the end of a line nothing is said.
+    // Without a trailing newline there is no message.
     assert_eq!(kernel.write("p0/schemata", "L3:0=f", 1), Err(EINVAL));
-    // "L3DATA:2=3c0;" is taken.
+    // "L3DATA:2=3c0;" is accepted.
     kernel.write("p0/schemata", "L3:1=3c0;\n", 1).unwrap();
     assert_eq!(status(&kernel), "ok");
 
@@ -152,7 +152,7 @@ fn code_and_data() {
     machine.caches[0].cdp = true;
     machine.memory = None;
     let mut kernel = Kernel::new(machine);
-    // Each class takes two.
+    // Each class takes two hardware classes.
     assert_eq!(kernel.read("info/L3CODE/num_closids").unwrap(), "8\n");
     kernel.mkdir("p0").unwrap();
     kernel.write("p0/schemata", "L3DATA:0=3c0;\n", 1).unwrap();
@@ -160,7 +160,7 @@ fn code_and_data() {
         kernel.read("p0/schemata").unwrap(),
         "L3CODE:0=fffff;1=fffff\nL3DATA:0=3c0;1=fffff\n"
     );
-    // What one has exclusively is the other's neither.
+    // Ways that are exclusive for code are not available for another group's data either.
     kernel
         .write("p0/schemata", "L3CODE:0=f;1=f\nL3DATA:0=f0;1=f0\n", 1)
         .unwrap();
@@ -182,15 +182,16 @@ fn classes_and_identities_run_out() {
     let mut machine = Machine::xeon();
     machine.rmids = Some(6);
     let mut kernel = Kernel::new(machine);
-    // "The kernel uses the smallest number of CLOSIDs of all enabled resources as limit": memory's 8. Each group has an RMID.
+    // "The kernel uses the smallest number of CLOSIDs of all enabled resources as limit": memory's 8. Each group uses
+    // an RMID.
     for turn in 0..4 {
         kernel.mkdir(&format!("p{turn}")).unwrap();
     }
     kernel.mkdir("p0/mon_groups/m").unwrap();
     assert_eq!(kernel.mkdir("p4"), Err(ENOSPC));
     assert_eq!(status(&kernel), "Out of RMIDs");
-    // "If there is a time when system has a lot of limbo RMIDs but which are not ready to be used, user may see an -EBUSY
-    // during mkdir."
+    // "If there is a time when system has a lot of limbo RMIDs but which are not ready to be used, user may see an
+    // -EBUSY during mkdir."
     kernel.cache_stays_full = true;
     // "Removing one of the created CTRL_MON groups will automatically remove all MON groups below it."
     kernel.rmdir("p0").unwrap();

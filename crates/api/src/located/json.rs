@@ -1,22 +1,22 @@
-//! A part of a spec that somebody else reads: as JSON, and by names of its fields.
+//! JSON form of a part of a spec that third-party code reads, and look-up of its fields by name.
 
 use super::{Located, is_number_or_bool};
 use crate::error::SpecError;
 use crate::yaml::Value;
 
 impl<'a> Located<'a> {
-    /// This node as JSON. Numbers stay as they are written; what YAML takes for a number and JSON does not, such as
-    /// `0x10` or `.5`, is refused.
+    /// Converts this node to JSON. Numbers keep their spelling. Numbers that are valid in YAML but not in JSON, such as
+    /// `0x10` or `.5`, are rejected.
     ///
     /// # Errors
-    /// A number that JSON has not, or a map that is wrong in itself.
+    /// If a number is not valid in JSON, or a map is invalid.
     pub fn json(&self) -> Result<String, SpecError> {
         let mut text = String::new();
         self.write_json(&mut text)?;
         Ok(text)
     }
 
-    // No deeper than the YAML may be nested.
+    // The recursion is bounded by the maximum nesting of YAML.
     fn write_json(&self, text: &mut String) -> Result<(), SpecError> {
         match &self.node.value {
             Value::Null => text.push_str("null"),
@@ -33,7 +33,7 @@ impl<'a> Located<'a> {
             }
             Value::List(items) => {
                 text.push('[');
-                // An empty list is one, too.
+                // An empty list is valid, too.
                 for (i, item) in self.items(items).enumerate() {
                     text.push_str(if i > 0 { "," } else { "" });
                     item.write_json(text)?;
@@ -54,7 +54,7 @@ impl<'a> Located<'a> {
         Ok(())
     }
 
-    /// The node below this one of a path such as `limits[2].rate`, as far as there is one.
+    /// Returns the descendant at a path such as `limits[2].rate`, or the deepest one that exists.
     pub fn descendant(&self, path: &str) -> Located<'a> {
         let mut found = self.clone();
         for part in path.split(['.', '[']).filter(|part| !part.is_empty()) {

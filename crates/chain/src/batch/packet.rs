@@ -1,4 +1,4 @@
-//! A packet: what is known of it, and where its bytes are.
+//! Packet metadata and the location of a packet's bytes.
 
 use crate::branches::START;
 use crate::buffer::{Buffer, BufferMemory, BufferView};
@@ -8,50 +8,50 @@ use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::program::TurnPacket;
 
-/// What becomes of a packet.
+/// Decision on a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on.
+    /// The packet continues.
     #[default]
     Forward,
-    /// It is dropped; the number is the place of the reason in the
-    /// [list of the function](crate::function::NetworkFunction::drop_reasons) that drops it.
+    /// The packet is dropped. The number is an index into the [drop
+    /// reasons](crate::function::NetworkFunction::drop_reasons) of the function that drops it.
     Drop(u8),
-    /// It skips the chain's functions and is sent as it came (non-IP and malformed packets, where
-    /// the spec says so). Set before the first function only.
+    /// The packet skips the chain's functions and is sent as received (non-IP and malformed packets, where the spec
+    /// says so). Set only before the first function.
     Bypass,
 }
 
-/// A packet's metadata. The bytes are reached through the [`Batch`](super::Batch).
+/// Metadata of a packet. The [`Batch`](super::Batch) gives access to the bytes.
 #[derive(Debug)]
 pub struct Packet {
-    /// When the packet arrived at the port, since the run's start.
+    /// Arrival time at the port, since the run's start.
     pub arrival: Nanos,
-    /// The RSS hash that the port computed.
+    /// RSS hash that the port computed.
     pub rss_hash: u32,
-    /// What becomes of the packet.
+    /// Decision on the packet.
     pub verdict: Verdict,
-    /// Which of the chain's two ports it came in by: 0 the entry port, 1 the exit port.
+    /// Ingress port of the chain's two: 0 for the entry port, 1 for the exit port.
     pub entry: u8,
-    /// Where its headers lie, and its 5-tuple **as it stands now**: a function that rewrites the
-    /// packet keeps this true.
+    /// Header offsets and **current** 5-tuple: a function that rewrites the packet updates them.
     pub headers: Headers,
     pub(crate) flow: FlowIndex,
-    /// The way through the chain's branches that it has come: see [`Ways`](crate::branches::Ways).
+    /// Path that the packet has taken through the chain's branches: see [`Ways`](crate::branches::Ways).
     pub way: u8,
-    /// The segment of the chain that processes it next, if it is on its way to one.
+    /// Next segment of the chain for the packet, if it is in transit to one.
     pub(crate) segment: u8,
     pub(super) marks: Marks,
-    /// The number that the flow's dispatcher gave it, if the packet went through a queue.
+    /// Number that the dispatcher assigned to the flow, if the packet went through a queue.
     pub(crate) number: u16,
-    /// Where the port finds the rest of the frame, which is not in the buffer yet; 0 if all is.
+    /// Number by which the port finds the rest of the frame, which is not in the buffer yet; 0 if the frame is
+    /// complete.
     pub(super) rest: u32,
-    /// Where the frame starts in the buffer.
+    /// Offset of the frame in the buffer.
     pub(super) start: u16,
     pub(super) length: u16,
 }
 
-/// What is true of a packet and its flow, a bit each.
+/// Flags of a packet and its flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Marks(u8);
 
@@ -73,58 +73,58 @@ impl Marks {
     }
 }
 
-/// A packet that a port has received.
+/// Packet that a port has received.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
-    /// The frame's length in bytes.
+    /// Length of the frame in bytes.
     pub length: usize,
-    /// When it arrived, since the run's start.
+    /// Arrival time, since the run's start.
     pub arrival: Nanos,
-    /// Its RSS hash.
+    /// RSS hash of the packet.
     pub rss_hash: u32,
-    /// 0, or a number by which the port finds the rest of the frame when it is to
-    /// [complete](super::Batch::complete) it. All headers must be in the buffer by now.
+    /// Number by which the port finds the rest of the frame when it [completes](super::Batch::complete) it; 0 if the
+    /// frame is complete. All headers must be in the buffer already.
     pub rest: u32,
 }
 
-/// A packet that a device has written into a buffer of its own.
+/// Packet that a device has received into a buffer of its own.
 #[derive(Debug)]
 pub struct Arrived {
-    /// The buffer.
+    /// Buffer that holds the frame.
     pub buffer: Buffer,
-    /// Where in it the frame starts.
+    /// Offset of the frame in the buffer.
     pub start: u16,
-    /// The frame's length in bytes.
+    /// Length of the frame in bytes.
     pub length: u16,
-    /// The RSS hash, if the device computed one.
+    /// RSS hash, if the device computed one.
     pub hash: Option<u32>,
-    /// Which of the chain's two ports it came in by, as in [`Packet::entry`].
+    /// Ingress port of the chain's two, as in [`Packet::entry`].
     pub entry: u8,
 }
 
 impl Arrived {
-    /// The frame. `memory` must be the buffer's.
+    /// Frame of the packet. `memory` must be the buffer's.
     ///
     /// # Panics
-    /// If it is not, or the frame is beyond the buffer.
+    /// If the buffer belongs to other memory, or the frame exceeds the buffer.
     #[inline]
     pub fn frame<'a>(&'a self, memory: &'a BufferMemory) -> &'a [u8] {
         &memory.bytes(&self.buffer)[usize::from(self.start)..][..usize::from(self.length)]
     }
 }
 
-/// A packet with its buffer: apart, so that metadata and frame can be borrowed together.
+/// Packet with its buffer, in separate fields so that metadata and frame can be borrowed together.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) packet: Packet,
     pub(super) buffer: Buffer,
 }
 
-// A cache line and a half: what a batch takes of the nearest cache, every packet pays for.
+// A cache line and a half. The L1 cache space that a batch takes is a cost for every packet.
 const _: () = assert!(size_of::<Slot>() == 96);
 
 impl Slot {
-    /// The packet's buffer, by its number: no other packet of the pool has it.
+    /// Index of the packet's buffer, which no other packet of the pool has.
     #[inline]
     pub(crate) fn buffer_index(&self) -> u32 {
         self.buffer.index()
@@ -139,7 +139,7 @@ impl Slot {
 }
 
 impl Packet {
-    /// A packet of a flow, of which nothing else is known.
+    /// Creates the metadata of a packet of which only the flow is known.
     pub(crate) fn of_flow(key: FlowKey, rss_hash: u32) -> Packet {
         let incoming = Incoming {
             length: 0,
@@ -160,7 +160,7 @@ impl Packet {
         packet
     }
 
-    /// One that starts there in its buffer, and of which nothing else is known.
+    /// Creates the metadata of a received packet whose frame starts at `start` in its buffer.
     #[inline(always)]
     pub(super) fn new(incoming: &Incoming, start: u16) -> Packet {
         Packet {
@@ -180,8 +180,8 @@ impl Packet {
         }
     }
 
-    /// One that another process described, with the flow that it has here, and whether it goes against the direction of the
-    /// flow's key.
+    /// Creates the metadata of a packet that another process described. `flow` is its flow in this process; `reversed`
+    /// is `true` if it goes against the direction of the flow's key.
     #[inline(always)]
     pub(super) fn described(packet: &TurnPacket, (flow, reversed): (FlowIndex, bool)) -> Packet {
         let [start, length] = packet.place;
@@ -204,98 +204,100 @@ impl Packet {
         }
     }
 
-    /// The frame's length in bytes (without frame check sequence).
+    /// Length of the frame in bytes, without the frame check sequence.
     #[inline]
     pub fn length(&self) -> usize {
         usize::from(self.length)
     }
 
-    /// Where in its buffer the frame starts.
+    /// Offset of the frame in its buffer.
     #[inline]
     pub fn start(&self) -> usize {
         usize::from(self.start)
     }
 
-    /// Says where in its buffer the frame is. Both numbers fit [`MAX_FRAME`](crate::buffer::MAX_FRAME), and their sum the buffer.
+    /// Sets the frame's offset and length in its buffer. Both fit [`MAX_FRAME`](crate::buffer::MAX_FRAME), and their
+    /// sum fits the buffer.
     pub fn set_place(&mut self, start: u16, length: u16) {
         (self.start, self.length) = (start, length);
     }
 
-    /// Whether the packet's flow is new: it was opened for this packet.
+    /// Returns `true` if the packet's flow was opened for this packet.
     #[inline]
     pub fn is_new(&self) -> bool {
         self.marks.has(Marks::OPENED)
     }
 
-    /// Whether the flow is a connection and the packet goes against the direction of its key.
+    /// Returns `true` if the flow is a connection and the packet goes against the direction of its key.
     #[inline]
     pub fn is_reversed(&self) -> bool {
         self.marks.has(Marks::REVERSED)
     }
 
-    /// Whether a function of a segment in front rekeyed the flow, which those to come do not know.
+    /// Returns `true` if a function of a previous segment rekeyed the flow and later segments have yet to process that.
     #[inline]
     pub(crate) fn is_rekeyed(&self) -> bool {
         self.marks.has(Marks::REKEYED)
     }
 
-    /// Says whether the look-up opened the flow for this packet.
+    /// Sets whether the look-up opened the flow for this packet.
     #[inline]
     pub(crate) fn set_new(&mut self, opened: bool) {
         self.marks.set(Marks::OPENED, opened);
     }
 
-    /// Says what [`is_reversed`](Packet::is_reversed) tells.
+    /// Sets the value of [`is_reversed`](Packet::is_reversed).
     #[inline]
     pub(crate) fn set_reversed(&mut self, reversed: bool) {
         self.marks.set(Marks::REVERSED, reversed);
     }
 
-    /// Says what [`is_rekeyed`](Packet::is_rekeyed) tells.
+    /// Sets the value of [`is_rekeyed`](Packet::is_rekeyed).
     #[inline]
     pub(crate) fn set_rekeyed(&mut self, rekeyed: bool) {
         self.marks.set(Marks::REKEYED, rekeyed);
     }
 
-    /// Whether every function of the chain's segment on the packet's way has seen the flow under its present version.
+    /// Returns `true` if every function of the chain's segment on the packet's path has seen the flow under its current
+    /// version.
     #[inline]
     pub(crate) fn is_settled(&self) -> bool {
         self.marks.has(Marks::SETTLED)
     }
 
-    /// Says what [`is_settled`](Packet::is_settled) tells.
+    /// Sets the value of [`is_settled`](Packet::is_settled).
     #[inline]
     pub(crate) fn set_settled(&mut self, settled: bool) {
         self.marks.set(Marks::SETTLED, settled);
     }
 
-    /// Has the packet leave by the port that it came in by, where chains have two: it has become an answer.
+    /// Toggles whether the packet leaves by its ingress port, where chains have two: it has become a response.
     #[inline]
     pub fn turn_back(&mut self) {
         let turned = self.turns_back();
         self.marks.set(Marks::TURNED, !turned);
     }
 
-    /// Whether it leaves by the port that it came in by.
+    /// Returns `true` if the packet leaves by its ingress port.
     #[inline]
     pub fn turns_back(&self) -> bool {
         self.marks.has(Marks::TURNED)
     }
 
-    /// The number that the flow's dispatcher gave it, if the packet went through a queue; or that it was
-    /// [given](Packet::set_number) otherwise, or 0.
+    /// Number that the dispatcher assigned to the flow, if the packet went through a queue. Otherwise the number
+    /// [set](Packet::set_number) for the packet, or 0.
     #[inline]
     pub fn number(&self) -> u16 {
         self.number
     }
 
-    /// Gives the packet a number, where there is no dispatcher who does.
+    /// Sets the packet's number, where no dispatcher does.
     #[inline]
     pub fn set_number(&mut self, number: u16) {
         self.number = number;
     }
 
-    /// The flow's place in the flow table; `None` in a chain without flow state.
+    /// Index of the flow in the flow table; `None` in a chain without flow state.
     #[inline]
     pub fn flow(&self) -> Option<u32> {
         self.flow.get()

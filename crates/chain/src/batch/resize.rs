@@ -1,13 +1,13 @@
-//! Frames that grow and shrink at either end, with their headers' offsets.
+//! Growing and shrinking of frames at either end, with their header offsets.
 
 use super::{Batch, Packet};
 use crate::buffer::MAX_FRAME;
 use tailwater_net::parse::Headers;
 
 impl Batch {
-    /// Lets the frame of packet `i` start `bytes` earlier, in the buffer's headroom, so that a
-    /// function can put a header in front. The new bytes hold anything; the header offsets count
-    /// from the new start. `None`, with nothing changed, if there is no room.
+    /// Moves the start of packet `i`'s frame forward by `bytes` into the headroom, so that a function can prepend a
+    /// header. The new bytes are undefined, and header offsets are relative to the new start. Returns `None` and
+    /// changes nothing if there is no room.
     #[inline]
     pub fn grow_front(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
         let packet = &mut self.packets[i].packet;
@@ -24,9 +24,9 @@ impl Batch {
         Some(self.packet_mut(i))
     }
 
-    /// Makes the IP datagram in the frame of packet `i` `bytes` longer at its end; Ethernet padding
-    /// stays behind it. The new bytes hold anything. Uses the room behind the frame, or else moves
-    /// the frame into the headroom. `None`, with nothing changed, if there is no room.
+    /// Makes the IP datagram in the frame of packet `i` `bytes` longer at its end; Ethernet padding stays behind it.
+    /// The new bytes are undefined. Uses the room behind the frame, or else moves the frame into the headroom. Returns
+    /// `None` and changes nothing if there is no room.
     #[inline]
     pub fn grow_back(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
         let packet = &self.packets[i].packet;
@@ -50,8 +50,8 @@ impl Batch {
         Some((packet, frame))
     }
 
-    /// Takes the last `bytes` of the IP datagram out of the frame of packet `i`. `None`, with nothing
-    /// changed, if its payload is shorter.
+    /// Removes the last `bytes` of the IP datagram from the frame of packet `i`. Returns `None` and changes nothing if
+    /// its payload is shorter.
     #[inline]
     pub fn shrink_back(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
         let (packet, frame) = self.packets[i].split(self.memory.view());
@@ -65,8 +65,8 @@ impl Batch {
         Some(self.packet_mut(i))
     }
 
-    /// Takes `bytes` off the start of the frame of packet `i`; the header offsets count from the new
-    /// start. `None`, with nothing changed, if that would cut into the network header.
+    /// Removes `bytes` from the start of packet `i`'s frame; header offsets are relative to the new start. Returns
+    /// `None` and changes nothing if that would cut into the network header.
     #[inline]
     pub fn shrink_front(&mut self, i: usize, bytes: usize) -> Option<(&mut Packet, &mut [u8])> {
         let packet = &mut self.packets[i].packet;
@@ -82,7 +82,7 @@ impl Batch {
     }
 }
 
-/// Everything in the headers that counts from the frame's start.
+/// All header offsets that are relative to the frame's start.
 fn header_offsets(headers: &mut Headers) -> [&mut u16; 4] {
     [
         &mut headers.network_offset,

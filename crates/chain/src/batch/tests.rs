@@ -126,7 +126,7 @@ fn frames_grow_and_shrink_at_the_front() {
 
 #[test]
 fn datagrams_grow_and_shrink_at_the_end() {
-    // Once into the room behind, once into the headroom, for want of room behind.
+    // Uses the room behind the frame once, and the headroom once, when there is too little room behind.
     for length in [10, 64] {
         let mut pool = BufferPool::new(1, 64).unwrap();
         let mut batch = Batch::new(&pool, 1);

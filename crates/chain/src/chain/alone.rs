@@ -1,4 +1,4 @@
-//! A function by itself, in a process that is handed packets which another one has looked up.
+//! Isolated function, in a process that receives packets which another process has looked up.
 
 use super::imaging::Imaging;
 use super::segment::Layout;
@@ -15,40 +15,40 @@ use tailwater_sdk::host::find_headers;
 use tailwater_sdk::program::{Made, TurnPacket, Work};
 use tailwater_sdk::protocol::images::FlowImages;
 
-/// A function by itself.
+/// Isolated function as a chain of its own.
 pub struct Alone {
     chain: Chain,
-    /// Of the buffers in the memory, those at places below `next` at most. Nobody else has handles of them.
+    /// Batch of the current packets. It holds only buffers with indices below `next`, and the only handles of them.
     batch: Batch,
     next: u16,
     notes: usize,
-    /// Whether both directions of a connection have one place here, and two where they are looked up.
+    /// `true` if both directions of a connection share one index here; they have two where they are looked up.
     connections: bool,
-    /// The flows of the batch, if their state is kept outside.
+    /// Flows of the batch, if their state is stored externally.
     kept: Vec<FlowIndex>,
 }
 
 impl Alone {
-    /// Bytes of state that functions need for a flow, with what is kept beside.
+    /// Size in bytes of the flow state that these functions need, including metadata.
     pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
         Layout::between_others(functions).bytes
     }
 
-    /// Where in these bytes the state of a function by itself is, which has so many.
+    /// Range within these bytes that holds the state of an isolated function with `bytes` bytes of state.
     pub fn state_of(bytes: usize) -> Range<usize> {
         let named = [(String::new(), Box::new(OfBytes(bytes)) as Box<_>)];
         let slots = Layout::between_others(&named).slots.into_iter();
         slots.flatten().next().map_or(0..0, |slot| slot.state)
     }
 
-    /// A function whose packets are in `memory`, of [`MAX_BATCH`] buffers, and whose flows are in `flows`, if it
-    /// keeps state; companions are opened there.
+    /// Creates an isolated function whose packets are in `memory`, with [`MAX_BATCH`] buffers. If it has state, its
+    /// flows are in `flows`, where companions are opened as well.
     ///
     /// # Safety
-    /// While the function [runs](Work::run), nobody else touches the memory.
+    /// While the function [runs](Work::run), nothing else accesses the memory.
     ///
     /// # Panics
-    /// If the function keeps state and there are no flows.
+    /// If the function has state and `flows` is `None`.
     pub unsafe fn new(
         (name, function): (String, Box<dyn NetworkFunction>),
         memory: BufferMemory,
@@ -75,18 +75,18 @@ impl Alone {
         }
     }
 
-    /// Has the function show `images` of its flows, for who keeps their state outside, and go on with what comes
-    /// from there. `origin` is the run's start, on the clock of the world.
+    /// Makes the function write snapshots of its flows to `images`, for external storage, and resume from pieces
+    /// restored there. `origin` is the wall-clock time of the run's start.
     ///
     /// # Panics
-    /// If they are not of its pieces of state.
+    /// If the snapshots' pieces differ in size from the function's state.
     pub fn keeping(mut self, images: FlowImages, origin: Nanos) -> Alone {
         let stages = self.chain.stages.first();
         self.chain.imaging = stages.map(|stage| Box::new(Imaging::new(images, origin, stage)));
         self
     }
 
-    /// The place here of a flow, and whether it is for what goes against the direction of its key.
+    /// Local index of a flow, and `true` for packets against the direction of its key.
     #[inline]
     fn place(&self, flow: u32) -> (u32, bool) {
         match self.connections {
@@ -95,7 +95,7 @@ impl Alone {
         }
     }
 
-    /// Shows what became of the flows of the batch.
+    /// Updates the snapshots of the batch's flows.
     #[inline]
     fn reflect(&mut self) {
         let Chain {
@@ -109,7 +109,7 @@ impl Alone {
     }
 }
 
-/// A function of which nothing counts but that it has so many bytes of state.
+/// Placeholder function of which only the state size counts.
 struct OfBytes(usize);
 
 impl NetworkFunction for OfBytes {
@@ -149,8 +149,10 @@ impl Work for Alone {
         }
     }
 
+    /// Adds a packet to the batch.
+    ///
     /// # Panics
-    /// If its place is not behind the last one's, the frame is beyond its buffer, or the flow beyond the table.
+    /// If its index is not above the last one's, the frame exceeds its buffer, or the flow is beyond the table.
     #[inline(always)]
     fn put<const CHANGED: bool>(&mut self, packet: &TurnPacket, known: impl Fn(&mut Headers)) -> bool {
         let at = packet.at;
@@ -158,7 +160,7 @@ impl Work for Alone {
             at >= self.next && usize::from(at) < MAX_BATCH,
             "packets in the order of their places"
         );
-        // The only handle: the batch has none of a place from `next` on, and gives none away.
+        // This is the only handle: the batch holds none at or above `next`, and moves none out.
         let buffer = Buffer::from_parts(at.into(), self.batch.memory().pool());
         let connections = self.connections;
         let (flow, reversed) = match packet.flow {
@@ -179,7 +181,7 @@ impl Work for Alone {
                 (flow, reversed)
             }
         };
-        // In place: what is written in parts and then read as a whole is slow.
+        // Built in place: reading as a whole a value just written in parts is slow.
         let put = self
             .batch
             .put(buffer, packet, (flow, reversed), |frame, headers| match CHANGED {
@@ -206,6 +208,8 @@ impl Work for Alone {
         self.next = 0;
     }
 
+    /// Ends a flow.
+    ///
     /// # Panics
     /// If the flow is beyond the table.
     fn end_flow(&mut self, place: u32, birth: u64) {

@@ -1,8 +1,8 @@
-//! Branches of a chain: a batch is split where its packets go different ways, each branch runs its part to the end, and
-//! where branches come together the packets are put into their order of arrival again.
+//! Execution of a chain's branches. A batch is split where its packets take different paths, and each branch runs its
+//! part to the end. Where branches join, the packets are put back into their order of arrival.
 //!
-//! Frames stay where they are: what is put into lists is a packet's handle, with what is known of it. A batch that
-//! goes one way as a whole is not touched. The lists are made with the chain, so nothing is allocated for packets.
+//! Frames stay in place: the lists hold packet handles and metadata. A batch whose packets all take the same path is
+//! not touched. The lists are allocated with the chain, and never while packets pass.
 
 use super::Chain;
 use crate::batch::{Batch, MAX_BATCH, Slot};
@@ -10,67 +10,68 @@ use crate::branches::{Branch, ByWay, MAX_BRANCHES, MAX_WAYS, Path, Route, START,
 use std::ops::Range;
 use tailwater_net::Nanos;
 
-/// A step of packets' way through a segment.
+/// Step of the packets' path through a segment.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Through a function, by its place in the chain.
+    /// Run of a function, by its index in the chain.
     Run(usize),
-    /// To the arms of a [fork](Forks::forks), and together again.
+    /// Split into the arms of a [fork](Forks::forks), and join afterwards.
     Fork(usize),
 }
 
-/// Where packets go different ways.
+/// Point at which packets take different paths.
 #[derive(Debug)]
 struct Fork {
-    /// The steps of each arm.
+    /// Steps of each arm.
     arms: Vec<Range<usize>>,
-    /// The arm of packets of each way; the number behind all arms for those that pass none.
+    /// Arm for each path. The number after the last arm stands for packets that pass none.
     arm_of: ByWay<u8>,
 }
 
-/// How packets pass a segment of a chain with branches.
+/// Steps of packets through a segment of a chain with branches.
 #[derive(Debug)]
 pub(super) struct Forks {
     steps: Vec<Step>,
     forks: Vec<Fork>,
-    /// The steps that are in no branch.
+    /// Steps outside all branches.
     whole: Range<usize>,
 }
 
-/// Where the packets of a batch are while a fork's arms are run.
+/// Packets of a batch while a fork's arms run.
 struct Split {
-    /// Of each packet, in order of arrival: its buffer and its list.
+    /// Buffer and list of each packet, in order of arrival.
     arrived: [(u32, u8); MAX_BATCH],
-    /// How many they were.
+    /// Number of packets.
     count: usize,
-    /// The packets of each arm, and those that pass none.
+    /// Packets of each arm, and those that pass none.
     lists: Vec<Vec<Slot>>,
-    /// That of forks within the arms.
+    /// Split for forks within the arms.
     deeper: Option<Box<Split>>,
 }
 
-/// A split for every depth of forks, so that none is made while packets pass: the outermost that is not in use.
+/// Preallocated splits, one for every depth of forks; the first is the outermost that is not in use.
 #[derive(Default)]
 pub(super) struct Waiting(Option<Box<Split>>);
 
-/// A chain's functions with their branches, while forks are made.
+/// Functions and branches of a chain, used to build the forks.
 struct Tree<'t> {
     branches: &'t [Branch],
     ways: &'t Ways,
-    /// Of each function, the innermost branch that it is in.
+    /// Innermost branch that contains each function.
     within: &'t [Option<usize>],
     routes: &'t [Route],
     into: Forks,
 }
 
 impl Tree<'_> {
-    /// The branch that a function is in and that begins right within `parent`.
+    /// Returns the branch that contains the function and is a direct child of `parent`.
     fn child(&self, function: usize, parent: Option<usize>) -> Option<usize> {
         let mut around = around(self.branches, self.within[function]);
         around.find(|branch| self.branches[*branch].within == parent)
     }
 
-    /// Branches within `parent` at whose end, in front of a function, packets have left.
+    /// Returns the branches within `parent` that end in front of the function, and at whose end packets leave the
+    /// chain.
     fn left_within(&self, parent: Option<usize>, function: usize) -> Path {
         let inside = (0..self.branches.len()).filter(|branch| {
             let mut around = around(self.branches, self.branches[*branch].within);
@@ -80,8 +81,8 @@ impl Tree<'_> {
         self.routes[function].gone.within(inside)
     }
 
-    /// The steps of packets of branch `parent` through functions that are in it. They are not among those that have
-    /// `left` it.
+    /// Adds the steps of packets of branch `parent` through the functions in it, without the packets that have `left`
+    /// it.
     fn steps(&mut self, functions: Range<usize>, parent: Option<usize>, left: Path) -> Range<usize> {
         let mut steps = Vec::new();
         let mut at = functions.start;
@@ -125,7 +126,7 @@ impl Tree<'_> {
 }
 
 impl Forks {
-    /// How deep forks are within each other on these steps.
+    /// Returns the nesting depth of the forks in these steps.
     fn depth(&self, steps: &Range<usize>) -> usize {
         let depths = self.steps[steps.clone()].iter().map(|step| match step {
             Step::Run(_) => 0,
@@ -139,13 +140,14 @@ impl Forks {
 }
 
 impl Chain {
-    /// Says which functions are in which branches: for each function the innermost, as a place in the list, if it
-    /// is in one. The functions stand in this order: a classifier, those of its first branch, of its second, and so
-    /// on, and what is behind it.
+    /// Sets the branches of the functions: `within` holds, for each function, the index of the innermost branch that
+    /// contains it, if any. A classifier is followed by the functions of its first branch, those of its second, and so
+    /// on, and then by the functions after it.
     ///
     /// # Panics
-    /// If there are more than [`MAX_BRANCHES`], or more ways than [`MAX_WAYS`], or not as
-    /// many places as functions, or functions of a branch that do not follow each other.
+    /// - If there are more than [`MAX_BRANCHES`] branches, or more than [`MAX_WAYS`] paths.
+    /// - If `within` does not have one element for each function.
+    /// - If the functions of a branch are not consecutive.
     #[must_use]
     pub fn with_branches(mut self, branches: &[Branch], within: &[Option<usize>]) -> Chain {
         if branches.is_empty() {
@@ -165,7 +167,7 @@ impl Chain {
                 .flat_map(|(name, _)| of_classifier(branches, name))
                 .map(|(at, _)| Path::of(at))
                 .collect();
-            // What decides which functions with state a flow is shown to here.
+            // Branches that decide which functions with state see a flow here.
             let deciding: Path = functions
                 .clone()
                 .filter(|i| self.stages[*i].slot.is_some())
@@ -216,7 +218,7 @@ impl Chain {
     /// Runs packets through a segment with branches.
     #[inline]
     pub(super) fn run_forks(&mut self, segment: usize, batch: &mut Batch, how: (Nanos, bool)) {
-        // Lent, and put back below.
+        // Taken out for the run, and put back below.
         let Some(forks) = self.segments[segment].forks.take() else {
             return;
         };
@@ -242,7 +244,7 @@ impl Chain {
         }
     }
 
-    /// Has each packet pass its arm, if it is to pass one.
+    /// Runs each packet through its arm, if it passes one.
     fn run_fork(&mut self, (segment, forks): (usize, &Forks), fork: usize, batch: &mut Batch, how: (Nanos, bool)) {
         let Fork { arms, arm_of } = &forks.forks[fork];
         let first = batch.first().map_or(0, |packet| packet.way);
@@ -271,7 +273,7 @@ impl Chain {
 }
 
 impl Split {
-    /// Puts the batch's packets into the lists of their arms.
+    /// Moves the batch's packets to the lists of their arms.
     fn divide(&mut self, batch: &mut Batch, arm_of: &[u8; MAX_WAYS]) {
         let packets = batch.slots_mut_vec().drain(..);
         self.count = packets.len();
@@ -282,12 +284,12 @@ impl Split {
         }
     }
 
-    /// Exchanges the batch's packets for those of a list.
+    /// Swaps the batch's packets with those of a list.
     fn exchange(&mut self, batch: &mut Batch, list: usize) {
         std::mem::swap(batch.slots_mut_vec(), &mut self.lists[list]);
     }
 
-    /// Puts what is left of the lists back into the batch, which is empty, in order of arrival.
+    /// Moves the remaining packets of the lists back into the empty batch, in order of arrival.
     fn unite(&mut self, batch: &mut Batch) {
         let packets = batch.slots_mut_vec();
         let mut lists = self.lists.iter_mut();
@@ -296,7 +298,7 @@ impl Split {
             let Some(list) = &mut lists[usize::from(*arm)] else {
                 continue;
             };
-            // Functions drop packets, and change nothing else of their order.
+            // Functions may drop packets, but do not reorder them.
             let next = list.as_slice().first();
             if next.is_some_and(|slot| slot.buffer_index() == *buffer) {
                 packets.extend(list.next());

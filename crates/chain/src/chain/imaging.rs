@@ -1,5 +1,5 @@
-//! A function by itself whose state is kept outside: it shows its worker an image of each flow, and goes on with what
-//! came from there.
+//! Snapshots of an isolated function's externally stored flow state. The function writes a snapshot of each flow for
+//! its worker, and resumes from pieces that the worker restored.
 
 use super::stage::Stage;
 use crate::flow_table::{FlowIndex, FlowTable};
@@ -7,18 +7,20 @@ use crate::function::{NetworkFunction, StateSlot, UNSEEN};
 use tailwater_net::Nanos;
 use tailwater_sdk::protocol::images::FlowImages;
 
-/// What a function by itself has of the images of its flows.
+/// Snapshot area of an isolated function's flows.
 pub(super) struct Imaging {
     images: FlowImages,
-    /// The run's start, on the clock of the world.
+    /// Wall-clock time of the run's start.
     origin: Nanos,
-    /// Room for one piece.
+    /// Buffer for one piece.
     piece: Vec<u8>,
 }
 
 impl Imaging {
+    /// Creates the snapshotter.
+    ///
     /// # Panics
-    /// If the images are not of pieces like the function's.
+    /// If the snapshots' pieces differ in size from the function's state.
     pub(super) fn new(images: FlowImages, origin: Nanos, stage: &Stage) -> Imaging {
         let own = stage.slot.as_ref().map_or(0, |slot| slot.state.len());
         assert_eq!(own, images.piece_bytes(), "images of this function's state");
@@ -34,8 +36,8 @@ impl Imaging {
         self.images.prefetch(place);
     }
 
-    /// Before a function is shown a flow for the first time: whether its state is a piece from outside, and what
-    /// became of its wishes.
+    /// Prepares a flow before the function sees it for the first time. Returns `true` if its state was restored, and
+    /// the companion candidates that are taken with their turn.
     pub(super) fn show(
         &mut self,
         table: &mut FlowTable,
@@ -44,7 +46,7 @@ impl Imaging {
     ) -> (bool, Option<(u8, u8)>) {
         let offer = self.images.offer(flow.place() as u32, &mut self.piece);
         if table.begin_opening(flow) {
-            // A process was killed when it had begun with the flow: what it left is no state.
+            // A process was killed while it opened the flow: the state it left is invalid.
             table.state(flow, &slot.state).fill(0);
         }
         if offer.restored {
@@ -55,8 +57,8 @@ impl Imaging {
         (offer.restored, Some((offer.taken, offer.turn)))
     }
 
-    /// The function has let the flow pass. Its images, and its companion's, come first: once the flow counts as seen,
-    /// nobody would miss them.
+    /// Writes the snapshots of a flow that the function has accepted, and of its companion. This precedes marking the
+    /// flow as seen; after that, missing snapshots would go unnoticed.
     pub(super) fn opened(
         &mut self,
         table: &mut FlowTable,
@@ -69,13 +71,13 @@ impl Imaging {
         self.reflect(table, flow, (function, slot));
     }
 
-    /// The function has refused the flow.
+    /// Records that the function has refused the flow.
     pub(super) fn refused(&self, table: &mut FlowTable, flow: FlowIndex) {
         self.images.refuse(flow.place() as u32);
         table.end_opening(flow);
     }
 
-    /// Makes a flow's image what its state is.
+    /// Copies a flow's state to its snapshot.
     #[inline]
     fn reflect(
         &mut self,
@@ -89,7 +91,7 @@ impl Imaging {
         self.images.show(flow.place() as u32, birth, &self.piece);
     }
 
-    /// After a batch: makes the image of a flow what its state is, if the function has seen it.
+    /// Updates a flow's snapshot after a batch, if the function has seen the flow.
     #[inline]
     pub(super) fn processed(&mut self, table: &mut FlowTable, flow: FlowIndex, stage: &Stage) {
         if let Some(slot) = &stage.slot

@@ -1,8 +1,8 @@
-//! What a chain tells of its flows' state to who keeps it outside, and takes from there.
+//! Interface between a chain and the store that keeps its flow state externally (Redis).
 //!
-//! A flow's state ends with its [`Standing`]: what is known of it outside. Who keeps state asks for it by
-//! [`KeptFlow`]s. The pieces that are worth keeping ([`durable`](NetworkFunction::durable)) travel together as a
-//! *row*: each function's piece in turn, aligned to 8 bytes. A set of pieces is a `u16`, a bit for each.
+//! A flow's state ends with its [`Standing`], the persistence status of the flow. The store accesses the state by
+//! [`KeptFlow`]s. The pieces that can be stored ([`durable`](NetworkFunction::durable)) form a *row*: each function's
+//! piece in turn, aligned to 8 bytes. A set of pieces is a `u16` with one bit for each.
 
 use super::segment::{Cuts, Layout};
 use super::stage::Stage;
@@ -16,79 +16,79 @@ use std::sync::Arc;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::protocol::images::{FlowImages, Offer};
 
-/// How a flow stands with its state outside; all zero for a flow that has just been opened.
+/// Persistence status of a flow; all zero for a flow that has just been opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Standing {
-    /// The request by which the flow was asked about; 0: it was not.
+    /// Request that queried the store for the flow; 0 if there was none.
     pub asked: u64,
-    /// The request that must be acknowledged before a packet of the flow leaves.
+    /// Request that must be acknowledged before a packet of the flow leaves.
     pub gate: u64,
-    /// The request that holds the flow's latest update.
+    /// Request that holds the flow's latest update.
     pub updated_in: u64,
-    /// The update's place there.
+    /// Index of the update in that request.
     pub entry: u32,
-    /// The store's incarnation when the state was last written; 0: never.
+    /// Incarnation of the store when the state was last written; 0 if never.
     pub incarnation: u32,
-    /// When that was, in milliseconds since the run's start.
+    /// Time of the last write, in milliseconds since the run's start.
     pub written: u32,
-    /// The pieces that came from outside and that their functions have not taken up yet.
+    /// Pieces restored from the store that their functions have not resumed yet.
     pub restored: u16,
-    /// Which of the function's wishes are somebody's.
+    /// Bit map of the companion candidates that are taken.
     pub taken: u8,
-    /// The turn of these wishes.
+    /// Turn of these candidates.
     pub turn: u8,
-    /// Not 0: a function has taken up a piece.
+    /// Not 0 if a function has resumed a piece.
     pub took_up: u32,
-    /// Not 0: functions wished something for the flow.
+    /// Not 0 if functions have companion candidates for the flow.
     pub wished: u16,
-    /// The flow's RSS bucket, from when it was first to be written on, whether or not there was room for that.
+    /// RSS bucket of the flow. Set when the flow was first to be written, even if there was no room for that.
     pub bucket: u16,
 }
 
-/// A flow, for who keeps its state. It stays valid as long as the flow is in the table.
+/// Flow whose state is stored externally. It stays valid as long as the flow is in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptFlow(FlowIndex);
 
 impl KeptFlow {
-    /// Its place in the flow table.
+    /// Index in the flow table.
     #[inline]
     pub fn place(self) -> u32 {
         self.0.place() as u32
     }
 }
 
-/// A function whose flow state is kept outside.
+/// Function whose flow state is stored externally.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptFunction {
-    /// The function's name in its chain.
+    /// Name of the function in its chain.
     pub name: String,
-    /// Its kind.
+    /// Type of the function.
     pub kind: &'static str,
-    /// The version of its state's meaning.
+    /// Version of its state's format.
     pub version: u32,
-    /// Where in a row its piece is.
+    /// Range of its piece in a row.
     pub row: Range<usize>,
 }
 
-/// What a chain knows about its state outside.
+/// Bookkeeping of a chain's externally stored state.
 pub(super) struct Keep {
     standing: Range<usize>,
     pieces: Vec<Piece>,
     births: Option<Births>,
     functions: Vec<KeptFunction>,
     row_bytes: usize,
-    /// The run's start, on the clock of the world.
+    /// Wall-clock time of the run's start.
     origin: Nanos,
-    /// Flows that were idle for too long since somebody asked, of those that are known outside.
+    /// Flows of the store that expired since the list was last drained.
     ended: Vec<(FlowKey, u16)>,
-    /// Room for what one function wishes.
+    /// Buffer for the companion candidates of one function.
     wished: Vec<(u8, FlowKey)>,
-    /// Packets that could not wait for what is outside, or not any longer.
+    /// Packets that could not wait for the store, or not any longer.
     pub(super) unkept: u64,
 }
 
-/// A function's piece of the state.
+/// Piece of a flow's state that belongs to one function.
 #[derive(Debug)]
 struct Piece {
     stage: usize,
@@ -96,20 +96,20 @@ struct Piece {
     row: Range<usize>,
 }
 
-/// Where a piece is.
+/// Location of a piece.
 #[derive(Debug)]
 enum Lies {
-    /// In the flow table.
+    /// Piece in the flow table.
     Here { version: usize, state: Range<usize> },
-    /// With a function in another process, which shows images of it.
+    /// Piece of a function in another process, which writes snapshots of it.
     Elsewhere(Arc<FlowImages>),
 }
 
-/// Bytes of a mark in a copied row, in the place of a piece that is elsewhere.
+/// Size in bytes of a mark, which takes the place of a remote piece in a copied row.
 const MARK: usize = size_of::<u64>();
 
 impl Piece {
-    /// The mark in a copied row.
+    /// Reads the piece's mark from a copied row.
     fn mark(&self, row: &[u8]) -> u64 {
         bytemuck::pod_read_unaligned(&row[self.row.start..self.row.start + MARK])
     }
@@ -122,16 +122,16 @@ impl Piece {
     }
 }
 
-/// Where the flows' births are, if functions are in other processes: with a function of this chain, at the front of its
-/// state.
+/// Location of the flows' generations, if functions run in other processes: the front of the state of a function of
+/// this chain.
 #[derive(Debug)]
 struct Births {
     stage: usize,
     state: Range<usize>,
 }
 
-/// The functions of a chain with state worth keeping, by their places, with where in a row their pieces are; and the
-/// bytes of a row.
+/// Returns the functions of a chain whose state can be stored, with their indices and the ranges of their pieces in a
+/// row. Also returns the size of a row in bytes.
 fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, KeptFunction)>, usize) {
     let (mut rows, mut row_bytes) = (Vec::new(), 0);
     for (stage, (name, function)) in functions.iter_mut().enumerate() {
@@ -160,7 +160,8 @@ fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, Ke
     (rows, row_bytes)
 }
 
-/// The functions whose state a chain of these would keep outside, and the bytes of a row; `None` if there is none.
+/// Returns the functions whose state a chain of these would store externally, and the size of a row in bytes; `None` if
+/// there are none.
 pub fn kept_functions(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> Option<(Vec<KeptFunction>, usize)> {
     let (rows, row_bytes) = rows(functions);
     let functions: Vec<KeptFunction> = rows.into_iter().map(|(_, function)| function).collect();
@@ -168,7 +169,7 @@ pub fn kept_functions(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> O
 }
 
 impl Keep {
-    /// Which of a stage's pieces it is.
+    /// Index of a stage's piece.
     pub(super) fn piece_of(&self, stage: usize) -> Option<usize> {
         self.pieces.iter().position(|piece| piece.stage == stage)
     }
@@ -177,7 +178,7 @@ impl Keep {
         bytemuck::from_bytes_mut(table.state(flow, &self.standing))
     }
 
-    /// A flow's birth, for functions in other processes; 0 where there are none.
+    /// Generation of a flow, for functions in other processes; 0 where there are none.
     #[inline]
     fn birth(&self, table: &mut FlowTable, stages: &mut [Stage], flow: FlowIndex) -> u64 {
         let Some(births) = &self.births else {
@@ -192,8 +193,8 @@ impl Keep {
         elsewhere.map_or(0, |elsewhere| elsewhere.birth(state, flow.place() as u32))
     }
 
-    /// Before a function is shown a flow: whether a piece from outside waits for it, which is then no longer so; and
-    /// what became of its wishes.
+    /// Prepares a flow before a function sees it. Returns `true` if a restored piece was waiting, which no longer waits
+    /// then, and the companion candidates that are taken with their turn.
     pub(super) fn show(&self, stage: usize, table: &mut FlowTable, flow: FlowIndex) -> (bool, Option<(u8, u8)>) {
         let Some(piece) = self.piece_of(stage) else {
             return (false, None);
@@ -205,7 +206,8 @@ impl Keep {
         (waits, Some((standing.taken, standing.turn)))
     }
 
-    /// A function refused a flow: its next packet asks again, with the next wishes.
+    /// Records that a function refused a flow: its next packet queries the store again, with the next turn of
+    /// candidates.
     pub(super) fn refused(&self, table: &mut FlowTable, flow: FlowIndex) {
         let standing = self.standing(table, flow);
         if standing.wished != 0 {
@@ -214,7 +216,7 @@ impl Keep {
         }
     }
 
-    /// Notes flows that were idle for too long.
+    /// Records an expired flow.
     pub(super) fn note_ended(&mut self, key: &FlowKey, state: &[u8]) {
         let standing: Standing = bytemuck::pod_read_unaligned(&state[self.standing.clone()]);
         if standing.incarnation != 0 && self.ended.len() < self.ended.capacity() {
@@ -223,30 +225,30 @@ impl Keep {
     }
 }
 
-/// Bytes of flow state that these functions need together if it is kept outside.
+/// Returns the size in bytes of the flow state that these functions need together, if it is stored externally.
 pub fn kept_state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
     standing_in(&Layout::new(functions, Cuts::NONE)).end
 }
 
-/// Where the standing is: behind the functions' state.
+/// Range of the persistence status: behind the functions' state.
 fn standing_in(layout: &Layout) -> Range<usize> {
     let start = layout.bytes.next_multiple_of(8);
     start..start + size_of::<Standing>()
 }
 
 impl Chain {
-    /// As [`new`](Chain::new), with flow state that is kept outside; the table is for [`kept_state_bytes`]. `origin`
-    /// is the run's start, on the clock of the world.
+    /// Same as [`new`](Chain::new), with externally stored flow state. The table is sized for [`kept_state_bytes`];
+    /// `origin` is the wall-clock time of the run's start.
     ///
     /// # Panics
-    /// As [`new`](Chain::new).
+    /// Same as [`new`](Chain::new).
     pub fn keeping(
         mut functions: Vec<(String, Box<dyn NetworkFunction>)>,
         table: Option<FlowTable>,
         input: InputPolicy,
         origin: Nanos,
     ) -> Chain {
-        /// Flows that end in the turns between two looks at them: a turn ends 64, with their companions.
+        /// Capacity for flows that expire before the list is drained: each call expires 64, with their companions.
         const ENDED: usize = 1024;
         let layout = Layout::new(&functions, Cuts::NONE);
         let standing = standing_in(&layout);
@@ -299,39 +301,39 @@ impl Chain {
         chain
     }
 
-    /// The functions whose state is kept outside, and the bytes of a row; `None` if none is.
+    /// Functions whose state is stored externally, and the size of a row in bytes; `None` if there are none.
     pub fn kept_functions(&self) -> Option<(Vec<KeptFunction>, usize)> {
         let keep = self.keep.as_ref()?;
         Some((keep.functions.clone(), keep.row_bytes))
     }
 
-    /// A packet's flow; `None` if it was not looked up.
+    /// Flow of a packet; `None` if it was not looked up.
     #[inline]
     pub fn kept_flow(&self, packet: &Packet) -> Option<KeptFlow> {
         packet.flow.get().map(|_| KeptFlow(packet.flow))
     }
 
-    /// The flow at a place, if it is (still) that one.
+    /// Returns the flow at index `place` if it still has this key.
     pub fn kept_flow_at(&self, place: u32, key: &FlowKey) -> Option<KeptFlow> {
         Some(KeptFlow(self.table.as_ref()?.known_at(place, key)?))
     }
 
-    /// The first flow from a place on.
+    /// Returns the first flow at or after index `place`.
     pub fn next_kept_flow(&self, place: u32) -> Option<KeptFlow> {
         Some(KeptFlow(self.table.as_ref()?.next_from(place)?))
     }
 
-    /// The flow that lives and ends with this one.
+    /// Companion of the flow.
     pub fn kept_companion(&self, flow: KeptFlow) -> Option<KeptFlow> {
         Some(KeptFlow(self.table.as_ref()?.companion(flow.0)?))
     }
 
-    /// The flow's key.
+    /// Key of the flow.
     pub fn kept_key(&self, flow: KeptFlow) -> FlowKey {
         self.kept_table().1.key(flow.0)
     }
 
-    /// How long the flow may be idle.
+    /// Idle timeout of the flow.
     pub fn kept_timeout(&self, flow: KeptFlow) -> Nanos {
         let table = self.kept_table().1;
         table.idle_timeout(&table.key(flow.0))
@@ -348,17 +350,17 @@ impl Chain {
         (keep, table, &mut self.stages)
     }
 
-    /// How the flow stands.
+    /// Persistence status of the flow.
     ///
     /// # Panics
-    /// If the chain keeps no state, or the flow is not here any more.
+    /// If the chain does not store state externally, or the flow has left the table.
     #[inline]
     pub fn standing(&mut self, flow: KeptFlow) -> &mut Standing {
         let (keep, table, _) = self.kept_parts();
         keep.standing(table, flow.0)
     }
 
-    /// Keeps the flow in the table until it is [let go](Chain::let_go) as often.
+    /// Holds the flow in the table until [`let_go`](Chain::let_go) has been called as often.
     #[inline]
     pub fn hold(&mut self, flow: KeptFlow) {
         let table = self.kept_parts().1;
@@ -366,7 +368,7 @@ impl Chain {
         table.set_active(flow.0, Some(held));
     }
 
-    /// Takes back one [`hold`](Chain::hold).
+    /// Undoes one [`hold`](Chain::hold).
     #[inline]
     pub fn let_go(&mut self, flow: KeptFlow) {
         let table = self.kept_parts().1;
@@ -374,8 +376,8 @@ impl Chain {
         table.set_active(flow.0, held);
     }
 
-    /// Copies the flow's pieces as they are, before functions run; those that are in other processes and have not seen
-    /// the flow are told what is known of it outside.
+    /// Copies the flow's pieces as they are, before functions run. Functions in other processes that have not seen the
+    /// flow are sent the store's data on it.
     #[inline]
     pub fn copy_row(&mut self, flow: KeptFlow, row: &mut [u8]) {
         let (keep, table, stages) = self.kept_parts();
@@ -400,7 +402,7 @@ impl Chain {
         }
     }
 
-    /// The pieces that are no longer as they were [copied](Chain::copy_row).
+    /// Returns the pieces that have changed since they were [copied](Chain::copy_row).
     #[inline]
     pub fn changed(&mut self, flow: KeptFlow, row: &[u8]) -> u16 {
         let (keep, table, stages) = self.kept_parts();
@@ -422,7 +424,7 @@ impl Chain {
         changed
     }
 
-    /// The pieces that their functions have made, or taken up.
+    /// Returns the pieces that their functions have created or resumed.
     pub fn seen_pieces(&mut self, flow: KeptFlow) -> u16 {
         let (keep, table, stages) = self.kept_parts();
         let birth = keep.birth(table, stages, flow.0);
@@ -432,8 +434,8 @@ impl Chain {
         })
     }
 
-    /// Copies the flow's pieces as they mean something elsewhere. What a function in another process is writing, or was
-    /// writing when it was killed, stays as it is in the row.
+    /// Copies the flow's pieces in their portable form. Pieces that a function in another process is writing, or was
+    /// writing when it was killed, stay unchanged in the row.
     #[inline]
     pub fn durable_row(&mut self, flow: KeptFlow, row: &mut [u8]) {
         let (keep, table, stages) = self.kept_parts();
@@ -452,7 +454,7 @@ impl Chain {
         }
     }
 
-    /// Puts pieces from outside in their places, except where a function has seen the flow already.
+    /// Restores pieces from the store, except where a function has seen the flow already.
     pub fn restore(&mut self, flow: KeptFlow, pieces: u16, row: &[u8]) {
         let (keep, table, stages) = self.kept_parts();
         let birth = keep.birth(table, stages, flow.0);
@@ -471,7 +473,7 @@ impl Chain {
                 }
                 Lies::Elsewhere(images) => {
                     images.put(flow.place(), from);
-                    // It will, with the next packet: nobody here sees that.
+                    // The function resumes with the next packet, which is not visible here.
                     took_up = true;
                 }
             }
@@ -482,8 +484,8 @@ impl Chain {
         standing.took_up |= u32::from(took_up);
     }
 
-    /// What functions wish to open for the packet's flow, each with the piece of the function and its number, in
-    /// `wishes`. `false`: it cannot be known now, and the packet is not to be run.
+    /// Collects the companion candidates for the packet's flow, each with the function's piece and its number, in
+    /// `wishes`. Returns `false` if they cannot be determined now; the packet must not run then.
     pub fn wishes(&mut self, packet: &Packet, wishes: &mut Vec<(u8, u8, FlowKey)>) -> bool {
         let (keep, table, stages) = self.kept_parts();
         let mut turn = keep.standing(table, packet.flow).turn;
@@ -508,26 +510,25 @@ impl Chain {
         !failed
     }
 
-    /// Hands over a flow that was idle for too long, if it was known outside, with its RSS bucket.
+    /// Takes an expired flow that is in the store, with its RSS bucket.
     pub fn next_ended(&mut self) -> Option<(FlowKey, u16)> {
         self.keep.as_mut()?.ended.pop()
     }
 
-    /// Whether a flow of the bucket is still to be [handed over](Chain::next_ended).
+    /// Returns `true` if an expired flow of the bucket has yet to be [taken](Chain::next_ended).
     pub fn has_ended(&self, bucket: u16) -> bool {
         let keep = self.keep.as_ref();
         keep.is_some_and(|keep| keep.ended.iter().any(|(_, of)| *of == bucket))
     }
 
-    /// The flow's RSS bucket.
+    /// RSS bucket of the flow.
     #[inline]
     pub fn kept_bucket(&self, flow: KeptFlow) -> u16 {
         self.kept_table().1.bucket(flow.0)
     }
 
-    /// Has nothing of a bucket's flows wait for requests of this instance any more, all of which have been answered:
-    /// the bucket goes to another one, whose requests have other numbers. From `answered` on a request has been answered
-    /// there.
+    /// Clears references of a bucket's flows to requests of this instance, all of which have been answered. The bucket
+    /// moves to an instance with its own request numbers, where requests up to `answered` have been answered.
     pub fn forget_requests(&mut self, bucket: u16, answered: u64) {
         let (keep, table, _) = self.kept_parts();
         let mut place = table.first_of(bucket);
@@ -539,8 +540,7 @@ impl Chain {
         }
     }
 
-    /// A flow that is here again, and written again, is not to be forgotten any more: it is no longer
-    /// [handed over](Chain::next_ended).
+    /// Removes a flow that has been opened and written again from the list of [expired flows](Chain::next_ended).
     #[inline]
     pub fn not_ended(&mut self, key: &FlowKey) {
         if let Some(keep) = &mut self.keep
@@ -550,7 +550,7 @@ impl Chain {
         }
     }
 
-    /// Takes packets out of the batch, as lost for want of what is outside. Returns how many.
+    /// Removes packets from the batch and counts them as lost because the store is unavailable. Returns their number.
     pub fn lose_unkept(&mut self, batch: &mut Batch, mut lose: impl FnMut(&Packet) -> bool) -> u64 {
         for packet in batch.iter_mut() {
             if lose(packet) {

@@ -1,4 +1,4 @@
-//! Flows that the functions of a segment have not seen, or not under their present versions.
+//! Opening of flows that a segment's functions have not seen under their current versions.
 
 use super::stage::Stage;
 use super::{Chain, tell_ends};
@@ -8,24 +8,24 @@ use crate::region::write_in_order;
 use tailwater_net::Nanos;
 
 impl Chain {
-    /// One number for the versions of all functions of a segment with state. A flow that all of them
-    /// have seen under their present versions bears it, so that for nearly every packet one look
-    /// tells that there is nothing to open. Never 0. Every instance of a chain comes to the same number.
+    /// Combines the versions of all functions of a segment with state into one number. A flow that all of them have
+    /// seen under their current versions stores it. For nearly every packet, one comparison then shows that there is
+    /// nothing to open. The number is never 0, and every instance of a chain computes the same.
     ///
-    /// Packets that took branches in front of the segment have [numbers of their own](settled_on): a flow that
-    /// goes another way has not been seen there.
+    /// Packets that took branches in front of the segment have [numbers of their own](settled_on): a flow on another
+    /// path has not been seen there.
     #[inline]
     pub(super) fn settled_version(&self, segment: usize) -> u32 {
         let stages = &self.stages[self.segments[segment].stages.clone()];
         let stages = stages.iter().filter(|stage| stage.slot.is_some());
         let mixed = stages.fold(0u32, |mixed, stage| {
-            // Odd, so that no change of one version is lost.
+            // Odd factor, so that no change of one version is lost.
             (mixed ^ stage.function.version()).wrapping_mul(0x9e37_79b1)
         });
         mixed.max(1)
     }
 
-    /// Notes which packets' flows all functions of a segment have seen. Whether there are others.
+    /// Marks the packets whose flows all functions of a segment have seen. Returns `true` if there are others.
     #[inline]
     pub(super) fn mark_settled(&mut self, segment: usize, batch: &mut Batch) -> bool {
         if !self.segments[segment].has_state() {
@@ -50,7 +50,7 @@ impl Chain {
         unsettled
     }
 
-    /// Has the functions of a segment be shown again the flows that one in front of it rekeyed.
+    /// Makes the functions of a segment see flows again that a previous segment rekeyed.
     #[cold]
     fn learn_of_rekeyed(&mut self, segment: usize, batch: &mut Batch) {
         let segment = &self.segments[segment];
@@ -65,8 +65,8 @@ impl Chain {
         }
     }
 
-    /// Notes the flows that all functions of a segment on their way have seen by now: those of the packets that
-    /// none dropped. The packets tell the segments behind what these have to know.
+    /// Marks the flows that all functions of a segment on their path have now seen: those of the packets that none
+    /// dropped. The packets carry notifications for later segments.
     pub(super) fn settle(&mut self, segment: usize, batch: &mut Batch) {
         let version = self.settled_version(segment);
         let segment = &self.segments[segment];
@@ -79,7 +79,7 @@ impl Chain {
             if let Some(pending) = segment.pending(reversed) {
                 packet.set_rekeyed(std::mem::take(table.word(packet.flow, pending)) != 0);
             }
-            // A version may have changed since the flow was opened under the last.
+            // A version may have changed after the flow was opened under the previous one.
             let way = packet.way;
             let passed = stages.iter().filter(|stage| stage.is_on(way));
             let seen = with_state(passed)
@@ -91,7 +91,7 @@ impl Chain {
         }
     }
 
-    /// Shows function `i`, which is of this segment, the flows that it has not seen under its present
+    /// Calls `new_flow` of function `i`, which belongs to this segment, for flows it has not seen under its current
     /// version.
     pub(super) fn open_new_flows(&mut self, i: usize, segment: usize, batch: &mut Batch, now: Nanos) {
         let segment = &self.segments[segment];
@@ -144,7 +144,7 @@ impl Chain {
                 flow.table.state(packet.flow, &slot.state).fill(0);
             }
             let verdict = function.new_flow(packet, frame, &mut flow);
-            // Nobody behind has seen a flow that is new here, so there is nothing to show again.
+            // No later function has seen a flow that is new here, so no function needs to see it again.
             if flow.rekeyed && seen != UNSEEN {
                 let flow = (packet.flow, packet.is_reversed());
                 segment.show_again(with_state(&*later), table, flow);
@@ -164,7 +164,7 @@ impl Chain {
                     if let Some(imaging) = &mut self.imaging {
                         imaging.opened(table, packet.flow, (&**function, slot));
                     }
-                    // In a process that is killed meanwhile, the flow is as good as not shown.
+                    // If the process is killed before the next write, the flow counts as not seen.
                     write_in_order();
                     *table.word(packet.flow, at_version) = version;
                 }
@@ -177,13 +177,13 @@ impl Chain {
     }
 }
 
-/// The settled version for packets that have come to the segment this way. Never 0.
+/// Settled version for packets that reached the segment on path `came`. Never 0.
 #[inline]
 fn settled_on(version: u32, came: u8) -> u32 {
     (version ^ u32::from(came).wrapping_mul(0x85eb_ca6b)).max(1)
 }
 
-/// The functions that have state, with where it is.
+/// Iterates over the functions that have state, with its location.
 fn with_state<'s>(
     stages: impl IntoIterator<Item = &'s Stage>,
 ) -> impl Iterator<Item = (&'s dyn NetworkFunction, &'s StateSlot)> {

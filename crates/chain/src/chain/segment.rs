@@ -1,4 +1,4 @@
-//! Segments: the parts of a chain that different cores may run on one flow.
+//! Segments: parts of a chain that different cores can run on one flow.
 
 use super::NetworkFunction;
 use super::forks::Forks;
@@ -8,58 +8,61 @@ use crate::function::{SHOWN_BEFORE, StateSlot, UNSEEN};
 use crate::region::CACHE_LINE;
 use std::ops::Range;
 
-/// In front of which functions a chain may be cut, so that another core runs what is behind.
+/// Set of functions in front of which a chain can be cut, so that another core runs the functions from there on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cuts(u64);
 
 impl Cuts {
-    /// Nowhere.
+    /// No cuts.
     pub const NONE: Cuts = Cuts(0);
-    /// In front of every function.
+    /// A cut in front of every function.
     pub const EVERYWHERE: Cuts = Cuts(u64::MAX);
 
-    /// With bit `i` set, in front of the last `i` functions. Bits that cut nothing off mean nothing.
+    /// A cut in front of the last `i` functions for each set bit `i`. Bits that cut nothing off have no effect.
     pub const fn before_last(bits: u64) -> Cuts {
         Cuts(bits)
     }
 
-    /// Whether function `i` of so many begins a segment.
+    /// Returns `true` if function `i` of `functions` begins a segment.
     fn begins(self, i: usize, functions: usize) -> bool {
         let last = functions - i;
         i == 0 || last < 64 && self.0 >> last & 1 != 0
     }
 }
 
-/// Functions that one core runs on a flow's packets, all of them.
+/// Functions that one core runs on all of a flow's packets.
 ///
-/// The segment's state starts a cache line, which it shares with no other segment: first the
-/// [settled version](super::Chain::settled_version), then, unless the segment is the last, whether a
-/// change of the flow is [pending](Segment::pending), then the functions' versions, then their own
-/// bytes, each aligned to 8. Where flows are connections, each of these is there twice, once for each
-/// direction, but for functions that [track connections](NetworkFunction::tracks_connections).
+/// The segment's state starts at a cache line and shares none with other segments. It consists, in this order, of:
+/// - the [settled version](super::Chain::settled_version),
+/// - unless the segment is the last, a word that marks a [pending](Segment::pending) change of the flow,
+/// - the functions' versions,
+/// - the functions' own bytes, each aligned to 8.
+///
+/// If flows are connections, each of these exists once for each direction, except for functions that [track
+/// connections](NetworkFunction::tracks_connections).
 #[derive(Debug)]
 pub(super) struct Segment {
-    /// Which functions.
+    /// Indices of the functions.
     pub(super) stages: Range<usize>,
-    /// Its bytes of a flow's state; none if no function has any.
+    /// Segment's bytes of a flow's state; empty if no function has state.
     pub(super) bytes: Range<usize>,
-    /// Whether another segment follows.
+    /// `true` if another segment follows.
     followed: bool,
-    /// How much further on the numbers in front are for packets against the direction of a connection's key: 0
-    /// where flows are no connections.
+    /// Distance to the leading words for packets against the direction of a connection's key; 0 where flows are no
+    /// connections.
     apart: usize,
-    /// Whether one of the functions opens companions.
+    /// `true` if one of the functions opens companions.
     pub(super) opens_companions: bool,
-    /// The settled version at the last look-up, if so.
+    /// Settled version at the last look-up, if a function opens companions.
     pub(super) settled: u32,
-    /// In a chain with branches: for each way, the first that does not differ from it in what is decided in front of the
-    /// segment about its functions with state.
+    /// In a chain with branches: maps each path to the first equivalent one. Paths are equivalent if the decisions in
+    /// front of the segment about its functions with state are the same.
     pub(super) came: Option<ByWay<u8>>,
-    /// How packets pass it, if branches of the chain are here.
+    /// Routes of packets through the segment, if it has branches of the chain.
     pub(super) forks: Option<Box<Forks>>,
 }
 
-/// Bytes of a number in front of a segment's state.
+/// Size in bytes of a word in front of a segment's state.
 const WORD: usize = size_of::<u32>();
 
 impl Segment {
@@ -67,15 +70,15 @@ impl Segment {
         !self.bytes.is_empty()
     }
 
-    /// The way that a packet had come when it came here, as far as functions with state are concerned.
+    /// Returns the representative of a packet's path up to this segment, with regard to functions with state.
     #[inline]
     pub(super) fn came(&self, way: u8) -> u8 {
         let came = self.came.as_ref();
         came.map_or(START, |came| came[usize::from(way)])
     }
 
-    /// Where in a flow's state the version is under which all functions have seen it, or this direction of
-    /// a connection.
+    /// Offset in a flow's state of the settled version, under which all functions have seen the flow, or this direction
+    /// of a connection.
     #[inline]
     pub(super) fn settled_at(&self, reversed: bool) -> usize {
         match self.apart {
@@ -84,16 +87,16 @@ impl Segment {
         }
     }
 
-    /// Where in a flow's state it is noted that the segments behind have yet to be told of a flow that a
-    /// function rekeyed. They may run on another core, so the next packet that leaves this segment tells
-    /// them. Until then the flow is not settled here. `None` in the last segment.
+    /// Offset in a flow's state of the mark that a function rekeyed the flow and later segments have not been notified.
+    /// They may run on another core, so the next packet that leaves this segment carries the notification. Until then
+    /// the flow is not settled here. `None` in the last segment.
     #[inline]
     pub(super) fn pending(&self, reversed: bool) -> Option<usize> {
         self.followed.then_some(self.settled_at(reversed) + WORD)
     }
 
-    /// Has functions be shown a flow again, since one in front rekeyed it, now or, if something drops
-    /// the packet before, with a later one; and those of later segments.
+    /// Makes these functions see a rekeyed flow again, and marks the change as pending for later segments. They see it
+    /// now or, if the packet is dropped before it reaches them, with a later packet.
     #[cold]
     pub(super) fn show_again<'a>(
         &self,
@@ -101,7 +104,7 @@ impl Segment {
         table: &mut FlowTable,
         (flow, reversed): (FlowIndex, bool),
     ) {
-        // Until then the flow is unsettled, whatever versions come.
+        // Until then the flow is unsettled under any version.
         *table.word(flow, self.settled_at(reversed)) = UNSEEN;
         if let Some(pending) = self.pending(reversed) {
             *table.word(flow, pending) = 1;
@@ -115,13 +118,13 @@ impl Segment {
     }
 }
 
-/// How a chain is cut into segments, and where each function's piece of a flow's state lies.
+/// Segments of a chain, and the location of each function's part of a flow's state.
 pub(super) struct Layout {
     pub(super) segments: Vec<Segment>,
     pub(super) slots: Vec<Option<StateSlot>>,
-    /// Bytes of a flow's state.
+    /// Size of a flow's state in bytes.
     pub(super) bytes: usize,
-    /// Whether flows are connections.
+    /// `true` if flows are connections.
     pub(super) connections: bool,
 }
 
@@ -145,7 +148,7 @@ impl Layout {
         layout
     }
 
-    /// One segment in the middle of a chain whose others are elsewhere.
+    /// Layout of one segment in the middle of a chain whose other segments run elsewhere.
     pub(super) fn between_others(functions: &[(String, Box<dyn NetworkFunction>)]) -> Layout {
         let mut layout = Layout {
             segments: Vec::new(),
@@ -160,7 +163,7 @@ impl Layout {
     fn add(&mut self, stages: Range<usize>, functions: &[(String, Box<dyn NetworkFunction>)], followed: bool) {
         let functions = &functions[stages.clone()];
         let connections = self.connections;
-        // How often a function's state is there.
+        // Number of copies of a function's state.
         let copies = |function: &dyn NetworkFunction| match function.state_bytes() {
             0 => 0,
             _ if connections && !function.tracks_connections() => 2,

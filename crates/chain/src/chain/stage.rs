@@ -1,40 +1,40 @@
-//! A function in its chain, and the reasons for which packets are counted there.
+//! Function in its chain, with its packet counts by reason.
 
 use crate::batch::Batch;
 use crate::branches::ByWay;
 use crate::function::{MAX_DROP_REASONS, NetworkFunction, StateSlot};
 
-/// Which side of the balance a count of packets is on.
+/// Side of the packet balance on which a count stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Dropped because the spec or a function said so.
+    /// Dropped because the spec or a function decided so.
     Dropped,
-    /// Lost for want of room.
+    /// Lost for lack of resources.
     Lost,
-    /// Sent on; noted because it is unusual.
+    /// Sent on, but counted as unusual.
     Passed,
 }
 
-/// A reason why packets are counted.
+/// Reason under which packets are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// `function-name/reason`, `malformed/reason`, ...: stable.
+    /// Stable name: `function-name/reason`, `malformed/reason`, ...
     pub name: String,
-    /// What became of the packets.
+    /// Outcome for the packets.
     pub outcome: Outcome,
 }
 
-/// A function with its place in the chain.
+/// Function at its position in the chain.
 pub(super) struct Stage {
     pub(super) name: String,
     pub(super) function: Box<dyn NetworkFunction>,
     /// `None` for a function without state.
     pub(super) slot: Option<StateSlot>,
-    /// In a chain with branches: which ways packets may have come that pass it.
+    /// In a chain with branches: the paths whose packets pass the function.
     pub(super) ways: Option<ByWay<bool>>,
-    /// For each of the function's reasons, and last for any other number, the packets dropped.
+    /// Packets dropped for each of the function's reasons; the last element counts all other numbers.
     drops: Box<[u64]>,
-    /// Which reasons are losses.
+    /// `true` for reasons that are losses.
     losses: Box<[bool]>,
 }
 
@@ -53,14 +53,14 @@ impl Stage {
         }
     }
 
-    /// Whether it is on this way.
+    /// Returns `true` if packets on this path pass the function.
     #[inline]
     pub(super) fn is_on(&self, way: u8) -> bool {
         let ways = self.ways.as_ref();
         ways.is_none_or(|ways| ways[usize::from(way)])
     }
 
-    /// Takes dropped packets out of the batch. Returns how many of them are lost.
+    /// Removes dropped packets from the batch. Returns how many of them are lost.
     #[inline]
     pub(super) fn compact(&mut self, batch: &mut Batch) -> u64 {
         let mut lost = 0;
@@ -72,7 +72,7 @@ impl Stage {
         lost
     }
 
-    /// The names of what `drops` and the function's notes count.
+    /// Names of the counts in `drops` and of the function's counters.
     pub(super) fn reasons(&self) -> impl Iterator<Item = Reason> {
         let names = self.function.drop_reasons().iter().copied().chain(["other"]);
         let drops = names.zip(&self.losses).map(|(name, loss)| Reason {
@@ -86,7 +86,7 @@ impl Stage {
         drops.chain(notes)
     }
 
-    /// The counts for the [`reasons`](Stage::reasons), in their order.
+    /// Counts for the [`reasons`](Stage::reasons), in their order.
     pub(super) fn reason_counts(&self) -> impl Iterator<Item = u64> {
         self.drops.iter().chain(self.function.note_counts()).copied()
     }

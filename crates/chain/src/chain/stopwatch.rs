@@ -1,50 +1,50 @@
-//! What each function of a chain takes by itself.
+//! Time spent in each function of a chain.
 
 use tailwater_net::Nanos;
 
-/// Reads the time.
+/// Clock reading.
 pub type ReadClock = Box<dyn Fn() -> Nanos + Send>;
 
-/// What a function took, as far as it was [timed](super::Chain::time_functions).
+/// Time spent in a function while it was [timed](super::Chain::time_functions).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionTime {
-    /// The function's name.
+    /// Name of the function.
     pub function: String,
-    /// Packets that came to it.
+    /// Packets that reached it.
     pub packets: u64,
-    /// Those of them for which its [`time`](Self::time) is: not those of batches in which the core was away.
+    /// Packets that [`time`](Self::time) covers: those of batches during which the worker was not preempted.
     pub timed: u64,
-    /// What it took for them, and to open those flows of theirs that were new.
+    /// Time spent on them, including the opening of their new flows.
     pub time: Nanos,
 }
 
-/// A batch counts unless it took so many times what its packets take on average, and so much more: the core was
-/// away then.
+/// Factor over the average time of a batch's packets. A batch that exceeds it by [`BEYOND`] does not count: the worker
+/// was preempted.
 const TIMES: u64 = 4;
 const BEYOND: u64 = 20_000;
 
-/// Readings that tell what a reading takes.
+/// Readings taken to measure the cost of one.
 const READINGS: usize = 256;
 
-/// What a function spent.
+/// Time and packets of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spent {
-    /// Packets that came to it.
+    /// Packets that reached it.
     pub(super) packets: u64,
-    /// Those of batches that count.
+    /// Packets of batches that count.
     pub(super) timed: u64,
-    /// What it took for these, in nanoseconds.
+    /// Time spent on these, in nanoseconds.
     pub(super) nanos: u64,
 }
 
 /// Times functions, batch by batch.
 pub(super) struct Stopwatch {
     read: ReadClock,
-    /// Batches of before then do not count.
+    /// Batches before this time do not count.
     from: Nanos,
-    /// What lies between two readings in a row, at the least.
+    /// Minimum time between two consecutive readings.
     reading: u64,
-    /// Of each function.
+    /// Totals of each function.
     spent: Vec<Spent>,
 }
 
@@ -66,9 +66,10 @@ impl Stopwatch {
         (self.read)()
     }
 
-    /// Function `i` is done with so many packets of a batch of that time, which came to it when it `began`.
+    /// Records that function `i` has completed `packets` packets of the batch taken at `batch`, which it began at
+    /// `began`.
     pub(super) fn note(&mut self, i: usize, packets: usize, [batch, began]: [Nanos; 2]) {
-        // By the batch's time, so that all functions are told of the same packets.
+        // Compared by the batch's time, so that all functions count the same packets.
         if batch < self.from {
             return;
         }
@@ -84,7 +85,7 @@ impl Stopwatch {
         spent.nanos += took;
     }
 
-    /// What each function spent.
+    /// Totals of each function.
     pub(super) fn spent(&self) -> &[Spent] {
         &self.spent
     }
@@ -114,7 +115,7 @@ mod tests {
         for _ in 0..3 {
             work(&mut watch, 0, 10, 1000);
         }
-        // The core was away, and then the function took its time.
+        // The worker was preempted, and then the function was slow.
         work(&mut watch, 0, 10, 2_000_000);
         work(&mut watch, 0, 10, 4000);
         let spent = |packets, timed, nanos| Spent { packets, timed, nanos };
@@ -124,7 +125,7 @@ mod tests {
     fn a_batch_counts_for_all_functions_or_for_none() {
         let mut watch = Stopwatch::new(Box::new(|| Nanos(150)), Nanos(100), 2);
         for batch in [Nanos(99), Nanos(100)] {
-            // The first batch's second function begins later than what counts does.
+            // The first batch's second function begins after the time from which batches count.
             watch.note(0, 10, [batch, batch]);
             watch.note(1, 10, [batch, Nanos(120)]);
         }

@@ -9,7 +9,7 @@ use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, protocol};
 
-/// Counts a flow's packets, and notes what it is told.
+/// Counts a flow's packets, and records its callbacks.
 #[derive(Default)]
 struct Probe {
     version: Arc<AtomicU32>,
@@ -125,7 +125,7 @@ fn unfit_packets_are_dropped_or_passed_as_the_spec_says() {
     }
 }
 
-/// Does nothing, with so many bytes of state.
+/// Does nothing; the number is its state in bytes.
 struct Bytes(usize);
 
 impl NetworkFunction for Bytes {
@@ -143,7 +143,7 @@ fn functions_with(bytes: &[usize]) -> Vec<(String, Box<dyn NetworkFunction>)> {
     bytes.iter().map(|bytes| ("f".to_owned(), function(bytes))).collect()
 }
 
-/// Does nothing, with so many bytes of state for both directions of a connection.
+/// Does nothing; the number is its state in bytes, for both directions of a connection.
 struct Connections(usize);
 
 impl NetworkFunction for Connections {
@@ -173,7 +173,7 @@ fn state_of_all_functions_is_apart_and_aligned() {
 }
 
 proptest! {
-    /// Whatever is read or written of a flow's state in one segment lies in lines of that segment.
+    /// All accesses of one segment to a flow's state stay within cache lines of that segment.
     #[test]
     fn segments_share_no_cache_line(
         mut bytes in prop::collection::vec(prop_oneof![Just(0usize), 1usize..200], 1..9),
@@ -230,7 +230,7 @@ proptest! {
     }
 }
 
-/// A reason that a function had not declared was counted where no report looked.
+/// Undeclared drop reasons used to be counted where no report included them.
 #[test]
 fn undeclared_reasons_are_counted_as_other() {
     struct Undeclared;
@@ -262,7 +262,7 @@ fn packets_of_a_bucket_not_held_are_lost_and_say_so() {
     assert_eq!(rig.chain.lost(), 1);
 }
 
-/// Gives flows another key whenever they are shown to it, or says so.
+/// Rekeys each flow whenever it sees it.
 struct Rekeying(Arc<AtomicU32>);
 
 impl NetworkFunction for Rekeying {
@@ -282,7 +282,7 @@ impl NetworkFunction for Rekeying {
     fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
 }
 
-/// Drops everything while it is shut.
+/// Drops everything while it is closed.
 struct Gate(Arc<AtomicBool>);
 
 impl NetworkFunction for Gate {
@@ -299,7 +299,7 @@ impl NetworkFunction for Gate {
     }
 }
 
-/// Wherever the chain is cut.
+/// Holds for every cut of the chain.
 #[test]
 fn a_rekeyed_flow_is_shown_again_to_the_functions_behind() {
     for bits in 0..16 {
@@ -325,12 +325,12 @@ fn show_again_with_cuts(cuts: Cuts) {
     ];
     let mut rig = ChainRig::with_cuts(functions, INPUT, cuts);
     let mut run = |frames: &[Vec<u8>]| rig.run(frames, Nanos::from_secs(1)).len();
-    // At first sight nobody is shown the flow twice.
+    // No function sees a new flow twice.
     assert_eq!(run(&[udp(1), udp(1)]), 2);
     assert_eq!(run(&[udp(1)]), 1);
     assert_eq!(shown(), [1, 1, 1]);
-    // The functions behind do not see the packet with which the key changed: they are shown the
-    // flow with a later one, also if by then the versions are those of before.
+    // The packet with which the key changed does not reach the later functions. They see the flow again with a later
+    // packet, even if the versions are back to their previous values by then.
     version.store(8, Ordering::Relaxed);
     shut.store(true, Ordering::Relaxed);
     assert_eq!(run(&[udp(1)]), 0);
@@ -339,7 +339,7 @@ fn show_again_with_cuts(cuts: Cuts) {
     shut.store(false, Ordering::Relaxed);
     assert_eq!(run(&[udp(1), udp(1)]), 2);
     assert_eq!(shown(), [1, 2, 1]);
-    // Once.
+    // They see it only once.
     assert_eq!(run(&[udp(1)]), 1);
     assert_eq!(shown(), [1, 2, 1]);
     assert_eq!(run(&[udp(2)]), 1);
@@ -352,7 +352,7 @@ fn udp_back(port: u16) -> Vec<u8> {
     FrameBuilder::new(&key).payload(b"answer").to_vec().unwrap()
 }
 
-/// Counts a connection's packets, both directions in one number, and notes what it is told.
+/// Counts a connection's packets, both directions together, and records its callbacks.
 #[derive(Default)]
 struct Tracker(Probe);
 
@@ -383,8 +383,8 @@ impl NetworkFunction for Tracker {
     }
 }
 
-/// Both directions are one flow for a function that tracks connections, and two for others, wherever the
-/// chain is cut, whichever direction comes first.
+/// Both directions are one flow for a function that tracks connections, and two for others, for every cut of the chain
+/// and whichever direction comes first.
 #[test]
 fn directions_of_a_connection_share_what_they_are_to_share() {
     for (bits, answer_first) in [(0, false), (0, true), (2, false), (4, true), (6, false)] {

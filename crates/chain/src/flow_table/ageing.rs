@@ -1,4 +1,4 @@
-//! How flows end: idle ones, those that make room, and all of them at the end of a run.
+//! End of flows: idle timeout, eviction, and the end of a run.
 
 use super::partition::NEIGHBOURHOOD;
 use super::{EndedFlows, FlowIndex, FlowTable, TICK_SHIFT};
@@ -9,37 +9,37 @@ use std::sync::Arc;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_net::{FlowKey, Nanos};
 
-/// See [`FlowTable::look_again`]: at a million flows, an eighth of a million timers a second, which is
-/// about a hundredth of a core's time.
+/// Maximum timer period for [`FlowTable::look_again`]. With a million flows, an eighth of a million timers fire per
+/// second, which is about 1 % of a core's time.
 const LOOK_AGAIN: Nanos = Nanos::from_secs(8);
 
 impl FlowTable {
-    /// Has somebody else say how long flows are kept, told these bytes of their state.
+    /// Sets the source of idle timeouts, and the range of state bytes it receives.
     pub(crate) fn set_lifetimes(&mut self, lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>) {
         self.lifetimes = lifetimes;
     }
 
-    /// Has flows be [told](FlowTable::take_looked_at) about that often, a turn's `budget` of them at most.
+    /// Sets the [timer interval](FlowTable::take_looked_at) of flows; each call handles `budget` flows at most.
     pub(crate) fn look_every(&mut self, every: Option<Nanos>, budget: usize) {
         self.look_every = every.map(ticks);
-        // Each with its companion.
+        // Each flow can have a companion.
         self.looked_at = Vec::with_capacity(every.map_or(0, |_| 2 * budget));
     }
 
-    /// A flow whose state it is time to look at, of those that [`expire`](FlowTable::expire) came by. None of its
-    /// packets is in the system.
+    /// Takes a flow whose timer is due, of those that [`expire`](FlowTable::expire) has visited. None of its packets is
+    /// in the system.
     #[inline]
     pub(crate) fn take_looked_at(&mut self) -> Option<FlowIndex> {
         self.looked_at.pop()
     }
 
-    /// How long a flow of that key may be idle.
+    /// Idle timeout of a flow with this key.
     pub(crate) fn idle_timeout(&self, key: &FlowKey) -> Nanos {
         self.timeouts.of(key.protocol())
     }
 
-    /// Forgets idle flows: looks at the timers of one partition, and at `budget` flows at the most.
-    /// Called in every turn of a worker's loop, it comes round the partitions held.
+    /// Expires idle flows: checks the timers of one partition, and `budget` flows at most. Repeated calls visit all
+    /// partitions held in turn.
     pub(crate) fn expire(&mut self, now: Nanos, budget: usize, ends: &mut EndedFlows) {
         let held = |bucket: &usize| self.partitions[*bucket].is_some();
         let Some(bucket) = (self.cursor..BUCKETS).chain(0..self.cursor).find(held) else {
@@ -76,7 +76,7 @@ impl FlowTable {
         }
     }
 
-    /// Notes a flow and its companion to be looked at, unless their state may be another core's.
+    /// Records that the timer of a flow and its companion is due, unless another core may have their state.
     fn note_looked_at(&mut self, flow: FlowIndex) {
         for flow in [Some(flow), self.companion(flow)].into_iter().flatten() {
             if self.links(flow).active == 0 {
@@ -85,10 +85,10 @@ impl FlowTable {
         }
     }
 
-    /// How long the flow is kept without packets, in ticks.
+    /// Idle timeout of the flow in ticks.
     fn timeout(&mut self, flow: FlowIndex) -> u32 {
         let key = *self.key_of(flow);
-        // The state of a flow with packets in the system may be another core's.
+        // Another core may have the state of a flow with packets in the system.
         if self.links(flow).active == 0
             && let Some((lifetimes, bytes)) = self.lifetimes.take()
         {
@@ -99,16 +99,16 @@ impl FlowTable {
         ticks(self.timeouts.of(key.protocol()))
     }
 
-    /// After how many ticks at the latest a flow's timer is looked at: state that says how long the flow is
-    /// kept changes while the timer runs, and somebody may want to look at it now and then.
+    /// Maximum period in ticks after which a flow's timer is checked. State that determines the timeout changes while
+    /// the timer runs, and functions may have timers of their own.
     pub(super) fn look_again(&self) -> u32 {
         let changing = self.lifetimes.as_ref().map(|_| ticks(LOOK_AGAIN));
         let soonest = changing.into_iter().chain(self.look_every).min();
-        // No further than the timers go.
+        // Limited to the range of the timers.
         soonest.map_or(u32::MAX, |soonest| soonest.min(ticks(self.timeouts.longest())))
     }
 
-    /// Forgets flows, idle or not: about `most` of them. Says whether there are more.
+    /// Ends about `most` flows, idle or not. Returns `true` if there are more.
     pub(crate) fn end_some(&mut self, most: usize, ends: &mut EndedFlows) -> bool {
         let mut ended = 0;
         for bucket in 0..BUCKETS {
@@ -124,9 +124,9 @@ impl FlowTable {
         false
     }
 
-    /// How long neither the flow nor its companion has had a packet.
+    /// Ticks since the last packet of the flow or its companion.
     pub(super) fn idle_ticks(&self, flow: FlowIndex, tick: u32) -> u32 {
-        // A flow seen at a later time than now, by a worker whose partition this was, is not idle.
+        // A flow last seen after the current time, by a worker that held this partition before, is not idle.
         let since = |last_seen| (tick.wrapping_sub(last_seen) as i32).max(0) as u32;
         let idle = |links: &Links| match links.active {
             0 => since(links.last_seen),
@@ -140,9 +140,9 @@ impl FlowTable {
         }
     }
 
-    /// Makes room in a home's neighbourhood: the flow idle longest goes, with its companion; or, where each
-    /// flow has a time of its own, the one whose time is up first. Flows seen in this very tick stay: the batch
-    /// under way may hold packets of theirs.
+    /// Makes room in a home's neighbourhood. Evicts the flow that has been idle longest, with its companion, or, where
+    /// flows have individual timeouts, the one whose timeout ends first. Flows seen in this tick stay, because the
+    /// current batch may hold their packets.
     pub(super) fn evict(&mut self, home: FlowIndex, tick: u32, ends: &mut EndedFlows) -> Option<u32> {
         let mut chosen = None;
         for distance in 0..NEIGHBOURHOOD {
@@ -163,7 +163,7 @@ impl FlowTable {
         Some(distance)
     }
 
-    /// Forgets a flow and its companion. Says whether there was one.
+    /// Removes a flow and its companion. Returns `true` if there was a companion.
     fn close(&mut self, flow: FlowIndex, ends: &mut EndedFlows) -> bool {
         let companion = self.links(flow).companion;
         self.remove(flow, ends);
@@ -190,7 +190,7 @@ impl FlowTable {
     }
 }
 
-/// A span as whole ticks, at least one.
+/// Converts a time span to whole ticks, at least one.
 pub(super) fn ticks(span: Nanos) -> u32 {
     (span.0 >> TICK_SHIFT).clamp(1, u64::from(u32::MAX / 2)) as u32
 }

@@ -1,20 +1,20 @@
-//! Flows that live and end together, by one timer.
+//! Companion flows, which share one timer and end together.
 
 use super::{EndedFlows, FlowIndex, FlowTable, TICK_SHIFT, Timer};
 use crate::flow_memory::Links;
 use crate::flow_wheel::Wheel;
 use tailwater_net::{FlowKey, Nanos};
 
-/// Why a companion flow cannot be opened.
+/// Error that prevents opening a companion flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCompanion {
-    /// There is a flow of that key already.
+    /// A flow with this key exists already.
     #[error("the flow is there already")]
     Taken,
-    /// The flows would be in two buckets, which can move apart.
+    /// The flows would be in two buckets, which can move to different cores.
     #[error("the flow is of another RSS bucket")]
     OtherBucket,
-    /// The flow has a companion already: flows live in pairs at the most.
+    /// The flow already has a companion; it can have only one.
     #[error("the flow has a companion already")]
     HasOne,
     /// The table is full.
@@ -23,8 +23,8 @@ pub enum NoCompanion {
 }
 
 impl FlowTable {
-    /// Opens a second flow that lives and ends with `flow`, whose timer is that of both: the return
-    /// direction of a translated connection.
+    /// Opens a second flow that shares the timer of `flow` and ends with it, such as the return direction of a
+    /// translated connection.
     pub(crate) fn open_companion(
         &mut self,
         flow: FlowIndex,
@@ -52,14 +52,14 @@ impl FlowTable {
         Ok(companion)
     }
 
-    /// The flow that lives and ends with this one.
+    /// Companion of the flow.
     pub(crate) fn companion(&self, flow: FlowIndex) -> Option<FlowIndex> {
         self.check(flow);
         let companion = self.links(flow).companion;
         (companion != Links::NONE).then_some(FlowIndex(companion))
     }
 
-    /// Has two flows of one bucket that are there live and end together from now on, by the timer of the first.
+    /// Makes two existing flows of one bucket companions, which share the timer of the first from now on.
     pub(crate) fn join(&mut self, flow: FlowIndex, other: FlowIndex) -> Result<(), NoCompanion> {
         if flow.0 >> self.shift != other.0 >> self.shift {
             return Err(NoCompanion::OtherBucket);

@@ -1,19 +1,19 @@
-//! Shape of a flow table.
+//! Size and timeouts of a flow table.
 
 use tailwater_api::{IdleTimeouts, WhenFull};
 
-/// A flow table's shape, fixed for its life.
+/// Configuration of a flow table, fixed for its lifetime.
 #[derive(Clone, Debug)]
 pub struct FlowTableConfig {
-    /// Flows that are to fit. The table has at least twice as many places, so that evenly spread
-    /// flows up to this number practically all find one (at a million, a handful do not).
+    /// Number of flows that must fit. The table has at least twice as many slots, so that practically all evenly hashed
+    /// flows up to this number find one. Of a million flows, a handful do not.
     pub capacity: usize,
-    /// When idle flows are forgotten.
+    /// Idle timeouts.
     pub timeouts: IdleTimeouts,
-    /// What happens to a new flow that finds no place.
+    /// Policy for a new flow that finds no slot.
     pub when_full: WhenFull,
-    /// Bytes of state for a flow (rounded up to cache lines; 0 for none).
+    /// State of each flow in bytes, rounded up to cache lines; 0 for none.
     pub state_bytes: usize,
-    /// Keys the hash. Secret where the traffic is not trusted.
+    /// Key of the hash. It must be secret where the traffic is not trusted.
     pub seed: u64,
 }

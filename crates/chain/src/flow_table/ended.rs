@@ -1,20 +1,20 @@
-//! Flows that have left a flow table, for the functions to be told.
+//! Flows that have left a flow table, to be reported to the functions.
 
 use crate::batch::MAX_BATCH;
 use tailwater_net::FlowKey;
 
-/// Flows that left the table, with their last state, until the functions have been told.
+/// Flows that have left the table, with their last state, until the functions have received them.
 #[derive(Debug, Default)]
 pub(crate) struct EndedFlows {
     keys: Vec<FlowKey>,
     states: Vec<u8>,
-    /// Whether anybody wants to know.
+    /// `true` if a function needs the flows.
     wanted: bool,
 }
 
 impl EndedFlows {
-    /// Room for what one batch and one turn of the timers can end, so that it never grows. Without
-    /// `wanted` nothing is kept.
+    /// Allocates room for the flows that one batch and one timer call can end, so that it never grows. Without
+    /// `wanted`, no flow is recorded.
     pub(crate) fn new(state_bytes: usize, wanted: bool) -> EndedFlows {
         let room = if wanted { 8 * MAX_BATCH } else { 0 };
         EndedFlows {
@@ -31,7 +31,7 @@ impl EndedFlows {
         }
     }
 
-    /// Shows every ended flow to `each`.
+    /// Calls `each` on every ended flow.
     pub(crate) fn each(&self, mut each: impl FnMut(&FlowKey, &[u8])) {
         let state_bytes = self.states.len() / self.keys.len().max(1);
         for (i, key) in self.keys.iter().enumerate() {
@@ -39,7 +39,7 @@ impl EndedFlows {
         }
     }
 
-    /// Hands every ended flow to `each` and forgets it.
+    /// Calls `each` on every ended flow and removes it.
     #[inline]
     pub(crate) fn drain(&mut self, mut each: impl FnMut(&FlowKey, &[u8])) {
         if self.keys.is_empty() {

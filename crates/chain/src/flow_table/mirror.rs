@@ -1,5 +1,5 @@
-//! A flow table's state in another process: there the flows are looked up, here they are found by their
-//! places.
+//! Replica of a flow table's state in another process. Flows are looked up in the original, and found by their indices
+//! here.
 
 use super::{BUCKETS, FlowIndex, FlowTable, NoCompanion, shift_for};
 use crate::flow_memory::FlowMemory;
@@ -12,52 +12,52 @@ use tailwater_api::{IdleTimeouts, WhenFull};
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::protocol::memory::Memory;
 
-/// Opens companions of flows, where the flows are looked up.
+/// Opens companions of flows in the process that looks flows up.
 pub trait Companions: Send + std::fmt::Debug {
-    /// Opens one for the flow of the packet at this place of the batch, as
-    /// [`NewFlow::open_companion`](crate::function::NewFlow::open_companion) does. Gives its place in the flow table,
-    /// and its birth.
+    /// Opens a companion for the flow of the packet at batch index `at`, as
+    /// [`NewFlow::open_companion`](crate::function::NewFlow::open_companion) does. Returns its index in the flow table
+    /// and its generation.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`NewFlow::open_companion`](crate::function::NewFlow::open_companion).
     fn open(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion>;
 
-    /// As [`open`](Companions::open); a flow of that key that the function has not seen becomes the companion, as
-    /// [`NewFlow::rejoin_companion`](crate::function::NewFlow::rejoin_companion) does it.
+    /// Same as [`open`](Companions::open), except that an existing flow with that key becomes the companion if the
+    /// function has not seen it ([`NewFlow::rejoin_companion`](crate::function::NewFlow::rejoin_companion)).
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`open`](Companions::open).
     fn rejoin(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion>;
 
-    /// Whether no flow has the key, in its RSS bucket.
+    /// Returns `true` if no flow has the key in its RSS bucket.
     fn is_free(&self, key: &FlowKey, bucket: u16) -> bool;
 }
 
-/// The shape of a flow table's mirror.
+/// Configuration of a flow table's replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MirrorConfig {
-    /// The flow table's capacity.
+    /// Capacity of the flow table.
     pub capacity: usize,
-    /// Bytes of state for a flow.
+    /// State of each flow in bytes.
     pub state_bytes: usize,
-    /// Whether each direction of a flow has a place of its own: flows are connections, and the function whose state this
-    /// is does not track them.
+    /// `true` if each direction of a flow has its own slot: flows are connections, and the function with this state
+    /// does not track them.
     pub directed: bool,
 }
 
 impl MirrorConfig {
-    /// Places for flows.
+    /// Number of slots for flows.
     pub fn places(&self) -> usize {
         (BUCKETS << shift_for(self.capacity)) << u32::from(self.directed)
     }
 
-    /// Bytes of the file whose memory they are in.
+    /// Size in bytes of the file that holds the slots.
     pub fn file_bytes(&self) -> usize {
         FlowMemory::file_bytes(self.places(), self.state_lines())
     }
 
-    /// The bytes `at` of the state of the flow at a place, in a file of this shape, if it is the one of this birth: as whoever
-    /// has the flow left them, or is writing them just now. `false`: there is no such flow.
+    /// Reads the bytes `at` of a flow's state from a file of this configuration, even while its owner is writing them.
+    /// Returns `false` if there is no flow of this generation at the index.
     pub fn read(&self, memory: &Memory, (place, birth): (u32, u64), (at, to): (usize, &mut [u8])) -> bool {
         let place = place as usize;
         if place >= self.places() || at + to.len() > self.state_bytes {
@@ -81,7 +81,7 @@ impl MirrorConfig {
     }
 }
 
-/// Makes a view of the flows in memory that processes share.
+/// Replica of a flow table in memory that processes share.
 #[derive(Debug)]
 pub struct Mirror {
     memory: Arc<FlowMemory>,
@@ -89,14 +89,14 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// The flows in `memory`, which is zero at first.
+    /// Opens the flows in `memory`, which is zero at first.
     ///
     /// # Safety
-    /// While a packet of a flow is processed here, nobody else touches the flow's part of the memory; what was done
-    /// before with the flow happened before.
+    /// While this process handles a packet of a flow, nothing else accesses the flow's part of the memory. Earlier
+    /// accesses to the flow happened before.
     ///
     /// # Errors
-    /// There is not enough of it.
+    /// If the memory is too short.
     pub unsafe fn open(memory: Memory, config: MirrorConfig) -> io::Result<Mirror> {
         let memory = FlowMemory::shared(&Arc::new(memory), config.places(), config.state_lines())?;
         Ok(Mirror {
@@ -105,7 +105,7 @@ impl Mirror {
         })
     }
 
-    /// The view, in which companions are opened so.
+    /// Creates the table view, which opens companions through `companions`.
     pub(crate) fn table(self, companions: Box<dyn Companions>) -> FlowTable {
         FlowTable {
             fetched: 0..self.config.state_bytes,
@@ -133,11 +133,11 @@ impl Mirror {
 }
 
 impl FlowTable {
-    /// The flow at a place of a mirrored table, which was opened with this birth and key. If another one, or none,
-    /// was there before, its state is zero.
+    /// Returns the flow at an index of a replica, opened with this generation and key. If the slot held another flow or
+    /// none, its state is zeroed.
     ///
     /// # Panics
-    /// If there is no such place, or the table is no mirror.
+    /// If there is no such index, or the table is no replica.
     #[inline]
     pub(crate) fn mirrored(&mut self, place: u32, birth: u64, key: impl FnOnce() -> FlowKey) -> FlowIndex {
         let flow = FlowIndex(place);
@@ -151,10 +151,10 @@ impl FlowTable {
 
     #[cold]
     fn begin(&mut self, flow: FlowIndex, birth: u64, key: &FlowKey) {
-        // Whoever is killed in between leaves no flow there.
+        // If the process is killed before the end, the slot holds no flow.
         self.set_born(flow, 0);
         write_in_order();
-        // SAFETY: in range as checked; mirrored flows are this table's alone (`Mirror::open`).
+        // SAFETY: in range as checked. Flows of a replica belong to this table only (`Mirror::open`).
         unsafe { self.memory.set_key(flow.place(), key) };
         self.whole_state(flow).fill(0);
         self.links_mut(flow).near = 0;
@@ -162,19 +162,19 @@ impl FlowTable {
         self.set_born(flow, birth);
     }
 
-    /// Notes that a function begins with a flow of a mirrored table. Whether one had begun and did not
-    /// [end](FlowTable::end_opening): its process was killed.
+    /// Marks a flow of a replica as being opened by a function. Returns `true` if it was marked already and not
+    /// [unmarked](FlowTable::end_opening): the process that opened it was killed.
     pub(crate) fn begin_opening(&mut self, flow: FlowIndex) -> bool {
-        // Nobody looks up here.
+        // Free for this use, since a replica has no look-ups.
         std::mem::replace(&mut self.links_mut(flow).near, 1) != 0
     }
 
-    /// The function is through with it.
+    /// Removes the mark of [`begin_opening`](FlowTable::begin_opening).
     pub(crate) fn end_opening(&mut self, flow: FlowIndex) {
         self.links_mut(flow).near = 0;
     }
 
-    /// When the flow at a place was opened; 0 if none was.
+    /// Generation of the flow at an index; 0 if there is none.
     #[inline]
     pub(crate) fn born(&self, flow: FlowIndex) -> u64 {
         let links = self.links(flow);
@@ -186,7 +186,7 @@ impl FlowTable {
         (links.next, links.previous) = ((birth >> 32) as u32, birth as u32);
     }
 
-    /// Forgets a flow of a mirrored table, if it is the one of this birth. `each` gets its key and state first.
+    /// Removes a flow of a replica, if it has this generation. `each` receives its key and state first.
     pub(crate) fn end_mirrored(
         &mut self,
         place: u32,
@@ -204,14 +204,14 @@ impl FlowTable {
         }
     }
 
-    /// Starts to fetch a flow of a mirrored table.
+    /// Prefetches a flow of a replica.
     #[inline]
     pub(crate) fn prefetch_mirrored(&self, place: u32) {
         self.memory.prefetch_entry(place as usize);
         self.memory.prefetch_state(place as usize, &self.fetched);
     }
 
-    /// Has a companion opened where the flows are looked up; `None` if that is here.
+    /// Opens a companion in the process that looks flows up. Returns `None` if that is this process.
     pub(crate) fn ask_for_companion(
         &mut self,
         at: u16,
@@ -222,7 +222,7 @@ impl FlowTable {
         Some(self.note_companion(opened, key))
     }
 
-    /// As [`ask_for_companion`](FlowTable::ask_for_companion), for a flow that may be there.
+    /// Same as [`ask_for_companion`](FlowTable::ask_for_companion), for a flow that may exist.
     pub(crate) fn ask_to_rejoin_companion(
         &mut self,
         at: u16,
@@ -244,18 +244,18 @@ impl FlowTable {
         Ok(companion)
     }
 
-    /// The companion that was opened last of all, once.
+    /// Takes the companion that was opened last.
     pub(crate) fn take_last_companion(&mut self) -> Option<FlowIndex> {
         self.last_companion.take()
     }
 
-    /// Whether no flow has the key where the flows are looked up; `None` if that is here.
+    /// Returns `true` if no flow has the key in the process that looks flows up; `None` if that is this process.
     pub(crate) fn is_free_elsewhere(&self, key: &FlowKey, bucket: u16) -> Option<bool> {
         Some(self.companions.as_ref()?.is_free(key, bucket))
     }
 
-    /// As [`open_companion`](FlowTable::open_companion), for a process that may ask a second time, since it was
-    /// stopped after the first: then the companion is the one that it has.
+    /// Same as [`open_companion`](FlowTable::open_companion), for a process that was stopped after its first request
+    /// and may repeat it: the existing companion is then returned.
     pub(crate) fn open_companion_again(
         &mut self,
         flow: FlowIndex,
@@ -270,7 +270,7 @@ impl FlowTable {
                 let companion = FlowIndex(self.links(flow).companion);
                 match self.key_of(companion) == key {
                     true => Ok((companion, false)),
-                    // The process tries its keys in the same order as before, and comes to it.
+                    // The process tries its keys in the same order as before, and reaches this one.
                     false => Err(NoCompanion::Taken),
                 }
             }

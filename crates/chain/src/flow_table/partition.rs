@@ -1,45 +1,45 @@
-//! One bucket's part of a flow table: which of its places are taken, and its timers.
+//! Partition of a flow table: one bucket's slot allocation and timers.
 
 use crate::flow_memory::FlowMemory;
 use crate::flow_wheel::Wheel;
 use std::sync::Arc;
 
-/// How many places, from its home on, a key may lie in.
+/// Number of slots, from its home on, in which a key can be stored.
 pub(super) const NEIGHBOURHOOD: u32 = 32;
 
-/// One bucket's part of the flow table: the right to use its entries, and its timers. There is one
-/// for each bucket, so whoever holds it is the only one.
+/// One bucket's part of the flow table: its timers, and the right to use its entries. There is exactly one for each
+/// bucket, so its holder has exclusive access.
 #[derive(Debug)]
 pub struct Partition(pub(super) Box<PartitionParts>);
 
 #[derive(Debug)]
 pub(super) struct PartitionParts {
-    /// The memory that the partition gives a right to.
+    /// Memory that the partition gives access to.
     pub(super) memory: Arc<FlowMemory>,
     pub(super) bucket: u16,
     pub(super) wheel: Wheel,
-    /// A bit for each place: taken or free.
+    /// Bit map of the slots that are taken.
     pub(super) taken: Box<[u64]>,
     pub(super) live: u32,
 }
 
 impl Partition {
-    /// The RSS bucket.
+    /// RSS bucket of the partition.
     pub fn bucket(&self) -> u16 {
         self.0.bucket
     }
 
-    /// Flows in the partition.
+    /// Number of flows in the partition.
     pub fn flows(&self) -> usize {
         self.0.live as usize
     }
 }
 
 impl PartitionParts {
-    /// The first free place among the neighbourhood's from `home` on, as a distance.
+    /// Returns the distance of the first free slot in the neighbourhood of `home`.
     #[inline]
     pub(super) fn free_distance(&self, home: u32, mask: u32) -> Option<u32> {
-        // The places from `home` on, wrapped, as the low bits of one word.
+        // The slots from `home` on, wrapped, as the low bits of one word.
         let (word, bit) = ((home / 64) as usize, home % 64);
         let next = if word + 1 < self.taken.len() { word + 1 } else { 0 };
         debug_assert!(mask as usize + 1 == self.taken.len() * 64);
@@ -51,7 +51,7 @@ impl PartitionParts {
         (distance < NEIGHBOURHOOD).then_some(distance)
     }
 
-    /// The first place that holds a flow.
+    /// Returns the first slot that holds a flow.
     pub(super) fn first_taken(&self) -> Option<u32> {
         let word = self.taken.iter().position(|word| *word != 0)?;
         Some(word as u32 * 64 + self.taken[word].trailing_zeros())
@@ -61,7 +61,7 @@ impl PartitionParts {
         self.taken[(place / 64) as usize] >> (place % 64) & 1 != 0
     }
 
-    /// The first place from this one on that holds a flow.
+    /// Returns the first slot at or after `place` that holds a flow.
     pub(super) fn taken_from(&self, place: u32) -> Option<u32> {
         let first = (place / 64) as usize;
         let rest = self.taken[first] & (u64::MAX << (place % 64));

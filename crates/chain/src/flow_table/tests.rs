@@ -37,7 +37,7 @@ fn key(n: u32, protocol: u8) -> FlowKey {
     )
 }
 
-/// A table with what is needed to look flows up in it.
+/// Flow table with everything needed to look flows up in it.
 struct Rig {
     table: FlowTable,
     pool: BufferPool,
@@ -75,7 +75,7 @@ impl Rig {
         keys
     }
 
-    /// A turn of the timers of every partition.
+    /// Runs the timers of every partition, and returns the ended flows.
     fn expire(&mut self, now: Nanos) -> Vec<FlowKey> {
         (0..BUCKETS).for_each(|_| self.table.expire(now, 1000, &mut self.ends));
         self.ended()
@@ -84,8 +84,8 @@ impl Rig {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Against a hash map: the same key has the same index as long as it lives, different keys
-    /// never share one, and exactly the idle flows are forgotten.
+    /// Compares with a hash map: a key has the same index as long as its flow lives, different keys never share one,
+    /// and exactly the idle flows expire.
     #[test]
     fn behaves_as_a_map(
         steps in prop::collection::vec(
@@ -97,7 +97,7 @@ proptest! {
         let mut model: HashMap<FlowKey, (u32, Nanos)> = HashMap::new();
         let mut now = SECOND;
         for (flows, pause_ms) in steps {
-            // Few buckets, so that neighbourhoods fill.
+            // Few buckets, so that neighbourhoods fill up.
             let keys: Vec<_> = flows
                 .iter()
                 .map(|&(n, tcp)| (key(n, if tcp { 6 } else { 17 }), n % 3))
@@ -120,7 +120,7 @@ proptest! {
                 prop_assert!((now - seen).as_secs_f64() > timeout as f64 - 0.001);
             }
         }
-        // A timer fires at the latest one slot after its time.
+        // A timer fires one slot after its time at the latest.
         rig.expire(now + Nanos::from_secs(31));
         prop_assert_eq!(rig.table.flows(), 0);
     }
@@ -152,7 +152,7 @@ fn state_is_zero_when_a_flow_opens_and_stays_its_own() {
 
 #[test]
 fn the_nominal_capacity_fits() {
-    // Evenly hashed flows, as many as were asked for: none is refused.
+    // As many evenly hashed flows as the capacity: none is refused.
     let mut rig = Rig::new(&config(100_000, WhenFull::Refuse));
     for chunk in (0..100_000u32).collect::<Vec<_>>().chunks(MAX_BATCH) {
         let keys: Vec<_> = chunk.iter().map(|&n| (key(n, 6), key(n, 6).hash(1) as u32)).collect();
@@ -183,8 +183,8 @@ fn a_full_partition_refuses_or_evicts_the_longest_idle() {
         assert_eq!(ended.len() as u64, counters.evicted);
         if when_full == WhenFull::Evict {
             assert_eq!(counters.refused, 0);
-            // Whoever went was older than whoever is left of its neighbourhood; with one
-            // flow a millisecond the early ones are gone.
+            // Every evicted flow was older than the remaining ones of its neighbourhood. With one flow per millisecond,
+            // the early ones are gone.
             assert!(ended.contains(&key(0, 6)) && !ended.contains(&key(499, 6)));
         } else {
             assert_eq!(counters.evicted, 0);
@@ -230,7 +230,7 @@ fn companions_live_and_end_together() {
     assert_eq!(rig.table.flows(), 0);
 }
 
-/// A second companion once left the first one pointing at the flow, whose place was then freed twice.
+/// A second companion used to leave the first one pointing at the flow, whose slot was then freed twice.
 #[test]
 fn a_second_companion_is_refused() {
     let mut rig = Rig::new(&config(512, WhenFull::Evict));
@@ -243,8 +243,8 @@ fn a_second_companion_is_refused() {
     assert_eq!(rig.table.flows(), 0);
 }
 
-/// A packet that had been looked up elsewhere once kept its old index, and with it the way to state
-/// that another worker was using.
+/// A packet looked up in another table used to keep its old index, which gave access to state that another worker was
+/// using.
 #[test]
 fn a_stale_index_is_forgotten_or_refused() {
     let mut rig = Rig::new(&config(512, WhenFull::Evict));
@@ -263,8 +263,8 @@ fn a_stale_index_is_forgotten_or_refused() {
     rig.batch.release(&mut rig.pool);
 }
 
-/// A flow whose last packet another worker saw a little later than this worker's now was taken for
-/// one idle for 39 hours.
+/// A flow whose last packet another worker saw slightly after this worker's current time used to count as idle for 39
+/// hours.
 #[test]
 fn a_flow_seen_after_now_is_not_idle() {
     let mut rig = Rig::new(&config(512, WhenFull::Evict));
@@ -289,7 +289,7 @@ fn a_bucket_moves_with_its_flows() {
     assert_eq!(rig.table.whole_state(FlowIndex(place.unwrap()))[0], 42);
 }
 
-/// The state's first byte: seconds that the flow is kept.
+/// Timeout in seconds, read from the state's first byte.
 #[derive(Debug)]
 struct AsStateSays;
 
@@ -317,7 +317,7 @@ fn flows_are_kept_as_long_as_their_state_says() {
     assert_eq!(rig.expire(Nanos::from_secs(2)), []);
     assert_eq!(rig.expire(Nanos::from_secs(12)), [key(1, 17)]);
     assert_eq!(rig.expire(Nanos::from_secs(24)), []);
-    // What the state says counts at once, also where it was long before.
+    // A new timeout in the state takes effect at once, even if the old one was long.
     let third = rig.table.find(FlowIndex(rig.table.home(&key(3, 17), 8)), &key(3, 17));
     rig.keep_for(third.unwrap().0, 5);
     let mut ended = rig.expire(Nanos::from_secs(36));
@@ -329,7 +329,7 @@ fn flows_are_kept_as_long_as_their_state_says() {
 fn the_flow_whose_time_is_up_first_makes_room() {
     let mut rig = Rig::new(&config(512, WhenFull::Evict));
     rig.table.set_lifetimes(Some((Arc::new(AsStateSays), 8..9)));
-    // More flows of one bucket than fit; every third may stay for long, and is the longest idle.
+    // More flows of one bucket than fit. Every third has a long timeout, and these are the longest idle.
     let mut lasting = Vec::new();
     for n in 0..600u32 {
         let flow = rig.lookup(&[(key(n, 17), 7)], SECOND + Nanos::from_millis(n.into()));

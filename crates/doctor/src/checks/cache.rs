@@ -1,10 +1,10 @@
-//! Partitions of the last-level cache, and what it can be measured with.
+//! Checks of cache partitioning and cache monitoring.
 
 use super::{cpu_flags, field};
 use crate::finding::{Finding, Severity};
 use crate::{CpuList, Purpose, System};
 
-/// Flags of the processor, and what they let be done.
+/// Processor flags and the features they stand for.
 const ABILITIES: [(&str, &str); 5] = [
     ("cat_l3", "CAT: parts of the cache for a chain"),
     ("cdp_l3", "CDP: code and data apart"),
@@ -13,7 +13,7 @@ const ABILITIES: [(&str, &str); 5] = [
     ("mba", "MBA: limits on that"),
 ];
 
-/// Whether chains can be given parts of the cache.
+/// Checks that chains can get cache partitions.
 pub(super) fn partitions(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "cache-partitions";
     let Some(flags) = cpu_flags(system) else {
@@ -42,10 +42,10 @@ pub(super) fn partitions(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     }]
 }
 
-/// The capability to mount, and what else root can do.
+/// Bit of `CAP_SYS_ADMIN`, which mounting requires.
 const SYS_ADMIN: u32 = 21;
 
-/// How `tailwater profile cache` would divide the cache on the last core, which it takes if nothing is said.
+/// Reports how `tailwater profile cache` would divide the cache on the last core, its default.
 pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "cache-curves";
     let Some(core) = purpose.cores.last().copied() else {
@@ -53,7 +53,7 @@ pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     };
     let flags = cpu_flags(system);
     let cat = flags.is_some_and(|flags| flags.iter().any(|flag| flag == "cat_l3"));
-    // It is mounted for as long as it takes.
+    // The profiler mounts it while it runs.
     let kernel = mounted(system).is_some() || {
         let types = system.read("/proc/filesystems").told().unwrap_or_default();
         types
@@ -92,7 +92,7 @@ pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     }]
 }
 
-/// The other cores that share a core's last-level cache.
+/// Returns the other cores that share a core's last-level cache.
 fn beside(system: &dyn System, core: usize) -> Option<CpuList> {
     let folder = format!("/sys/devices/system/cpu/cpu{core}/cache");
     let caches = system.list(&folder).told()?.into_iter().filter_map(|cache| {
@@ -104,7 +104,7 @@ fn beside(system: &dyn System, core: usize) -> Option<CpuList> {
     Some(CpuList::parse(&cores)?.without(&CpuList::parse(&core.to_string())?))
 }
 
-/// Where `resctrl` is mounted.
+/// Returns the mount point of `resctrl`.
 fn mounted(system: &dyn System) -> Option<String> {
     let mounts = system.read("/proc/mounts").told()?;
     mounts.lines().find_map(|line| {
@@ -114,9 +114,9 @@ fn mounted(system: &dyn System) -> Option<String> {
     })
 }
 
-/// How many ways there are to give out, and to how many; nothing where it is not told.
+/// Describes the number of ways and classes, or returns an empty text if they cannot be read.
 fn room(system: &dyn System, at: &str) -> String {
-    // With code and data apart both have the same.
+    // With CDP, code and data have the same values.
     let told = ["L3", "L3CODE"].into_iter().find_map(|resource| {
         let read = |name: &str, radix| {
             let text = system.read(&format!("{at}/info/{resource}/{name}")).told()?;

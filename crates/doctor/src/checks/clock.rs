@@ -1,10 +1,10 @@
-//! The clock.
+//! Check of the clock.
 
 use super::cpu_flags;
 use crate::finding::{Finding, Severity};
 use crate::{Purpose, System};
 
-/// Reading the time is done for each batch.
+/// Checks that reading the time is cheap. It is read for each batch.
 pub(super) fn clock(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "clock";
     const FOLDER: &str = "/sys/devices/system/clocksource/clocksource0";

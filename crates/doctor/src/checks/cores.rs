@@ -1,4 +1,4 @@
-//! The cores that are to process packets, and who else is on them.
+//! Checks of the packet cores and of other users of these cores.
 
 use crate::cpus::CpuList;
 use crate::finding::{Finding, Severity, boot_with};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const FOLDER: &str = "/sys/devices/system/cpu";
 
-/// A list of processors in a file; an empty one if it cannot be read.
+/// Reads a list of processors from a file. Returns an empty list if it cannot be read.
 pub(super) fn list(system: &dyn System, path: &str) -> CpuList {
     let text = system.read(path).told().unwrap_or_default();
     CpuList::parse(&text).unwrap_or_default()
@@ -17,7 +17,7 @@ fn wanted(purpose: &Purpose) -> CpuList {
     CpuList::from(purpose.cores.clone())
 }
 
-/// Cores that the kernel keeps other programs and its own timer off.
+/// Checks that the cores are isolated from other programs and from the kernel's tick.
 pub(super) fn isolated(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "isolated-cores";
     let cores = wanted(purpose);
@@ -43,17 +43,17 @@ pub(super) fn isolated(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     vec![Finding::good(CHECK, format!("{cores}, without a tick"))]
 }
 
-/// Fields of `/proc/PID/stat` behind the name: flags, and the processor it was on last.
+/// Indices of fields of `/proc/PID/stat` after the name: flags, and the last processor.
 const FLAGS: usize = 6;
 const PROCESSOR: usize = 36;
 
-/// In the flags: a thread of the kernel.
+/// Flag of a kernel thread.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// Most names in a finding.
+/// Maximum number of names in a finding.
 const MOST_NAMED: usize = 3;
 
-/// Names with how often each comes, the most frequent first.
+/// Lists names by count, the most frequent first.
 fn named(counts: BTreeMap<String, u64>) -> String {
     let mut counts: Vec<(String, u64)> = counts.into_iter().collect();
     counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -66,13 +66,13 @@ fn named(counts: BTreeMap<String, u64>) -> String {
     text.join(", ")
 }
 
-/// Programs that are on isolated cores all the same: somebody has put them there.
+/// Checks for programs on isolated cores, which must have been placed there explicitly.
 pub(super) fn others(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "programs-on-cores";
     let isolated = list(system, &format!("{FOLDER}/isolated"));
     let cores = wanted(purpose).and(&isolated);
     if cores.is_empty() {
-        // On others programs come and go, which is told of them already.
+        // On cores that are not isolated, other programs are expected. Another check reports those cores.
         return Vec::new();
     }
     let Answer::Is(entries) = system.list("/proc") else {
@@ -86,7 +86,7 @@ pub(super) fn others(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && **name != own);
     for process in processes {
         let stat = system.read(&format!("/proc/{process}/stat")).told();
-        // The name stands in parentheses and may hold some itself.
+        // The name is in parentheses and may contain parentheses itself.
         let Some((front, fields)) = stat.as_deref().and_then(|stat| stat.rsplit_once(')')) else {
             continue;
         };
@@ -110,7 +110,7 @@ pub(super) fn others(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(move_away)]
 }
 
-/// Interrupts of devices that are served on the cores.
+/// Checks for device interrupts served on the cores.
 pub(super) fn interrupts(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "interrupts";
     let cores = wanted(purpose);
@@ -128,7 +128,7 @@ pub(super) fn interrupts(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
     let mut there = BTreeMap::new();
     let mut busiest = (0, 0);
     for line in lines {
-        // Those with a name instead of a number are the processors' own: timer, rescheduling.
+        // Interrupts with a name instead of a number belong to the processors: timer, rescheduling.
         let Some((irq, rest)) = line.split_once(':') else {
             continue;
         };
@@ -162,7 +162,7 @@ pub(super) fn interrupts(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
     }]
 }
 
-/// Hardware threads that share the cores' execution units and caches.
+/// Checks for hardware threads that share the cores' execution units and caches.
 pub(super) fn siblings(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "smt-siblings";
     let cores = wanted(purpose);

@@ -1,9 +1,9 @@
-//! Hardware performance counters.
+//! Check of the hardware performance counters.
 
 use crate::finding::{Finding, Severity};
 use crate::{Answer, Purpose, System};
 
-/// Whether cache misses and cycles can be counted.
+/// Checks that cache misses and cycles can be counted.
 pub(super) fn counters(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "performance-counters";
     let cpu = system.list("/sys/bus/event_source/devices/cpu");

@@ -1,4 +1,4 @@
-//! DPDK and its drivers.
+//! Checks of DPDK and its drivers.
 
 use super::network::{Interface, interfaces_of};
 use crate::finding::{Finding, Severity};
@@ -6,10 +6,10 @@ use crate::{Purpose, System};
 
 const INSTALL: &str = "sudo apt install libdpdk-dev dpdk";
 
-/// Releases that Tailwater is built with: year and month.
+/// Range of supported DPDK releases: year and month.
 const RELEASES: [(u32, u32); 2] = [(22, 11), (25, 11)];
 
-/// The DPDK driver for a kernel driver, where the names differ.
+/// Returns the DPDK driver for a kernel driver, where the names differ.
 fn driver_for(kernel: &str) -> &str {
     match kernel {
         "mlx5_core" => "mlx5",
@@ -23,7 +23,7 @@ fn driver_for(kernel: &str) -> &str {
     }
 }
 
-/// Whether DPDK is here, in a release that is known, with drivers for the NICs.
+/// Checks that DPDK is installed in a supported release, with drivers for the NICs.
 pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "dpdk";
     let why = "real ports need it (the trace NIC does not)";
@@ -44,7 +44,7 @@ pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let Some(folder) = system.run("pkg-config", &["--variable=libdir", "libdpdk"]).told() else {
         return findings;
     };
-    // Debian keeps drivers in a folder of their own, named for the interface's version.
+    // Debian has a driver directory whose name contains the ABI version.
     let mut files = system.list(&folder).told().unwrap_or_default();
     for name in system.list(&format!("{folder}/dpdk")).told().unwrap_or_default() {
         files.extend(system.list(&format!("{folder}/dpdk/{name}")).told().unwrap_or_default());

@@ -1,9 +1,9 @@
-//! IOMMU and VFIO: how DPDK gets at a NIC.
+//! Check of IOMMU and VFIO, which give DPDK access to a NIC.
 
 use crate::finding::{Finding, Severity, boot_with};
 use crate::{Answer, Purpose, System};
 
-/// Whether a NIC can be given to a program safely.
+/// Checks that a NIC can be passed to a program safely.
 pub(super) fn iommu(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "iommu";
     let units = system.list("/sys/class/iommu").told().unwrap_or_default();

@@ -1,13 +1,13 @@
-//! Huge pages.
+//! Checks of huge pages.
 
 use super::{chosen, field};
 use crate::finding::{Finding, Severity};
 use crate::{Answer, Purpose, System};
 
-/// Memory that one chain with its buffers and flow table takes, generously.
+/// Memory required for one chain with its buffers and flow table, a generous estimate.
 const WANTED_MIB: u64 = 1024;
 
-/// Huge pages set aside for DPDK and for tenants' packet memory.
+/// Checks the huge pages reserved for DPDK and for tenants' packet memory.
 pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "huge-pages";
     let text = match system.read("/proc/meminfo") {
@@ -59,7 +59,7 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     findings
 }
 
-/// Transparent huge pages, which Tailwater asks for where it keeps packets and flows.
+/// Checks transparent huge pages, which Tailwater requests for packets and flows.
 pub(super) fn transparent(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "transparent-huge-pages";
     const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";

@@ -1,4 +1,4 @@
-//! What is looked at, one file for each part of the machine. Each check tells what it found, good or bad.
+//! Checks, one file for each part of the machine. Each check reports findings, good or bad.
 
 mod cache;
 mod clock;
@@ -13,7 +13,7 @@ mod scheduling;
 
 use crate::{Finding, Purpose, System};
 
-/// Reads all that the machine tells about its fitness for a purpose, worst first.
+/// Checks the machine's fitness for a purpose. Returns the findings, worst first.
 pub fn examine(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let checks = [
         memory::huge_pages,
@@ -43,7 +43,7 @@ pub fn examine(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     findings
 }
 
-/// The flags of the processor.
+/// Returns the processor's flags.
 fn cpu_flags(system: &dyn System) -> Option<Vec<String>> {
     let text = system.read("/proc/cpuinfo").told()?;
     let line = text.lines().find(|line| line.starts_with("flags"))?;
@@ -51,12 +51,12 @@ fn cpu_flags(system: &dyn System) -> Option<Vec<String>> {
     Some(flags.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Whether this is a guest of a hypervisor.
+/// Returns `true` if the machine is a virtual machine.
 fn is_guest(system: &dyn System) -> bool {
     cpu_flags(system).is_some_and(|flags| flags.iter().any(|flag| flag == "hypervisor"))
 }
 
-/// The value in a file of `name: value` or `name value` lines.
+/// Returns a value from text with lines of the form `name: value` or `name value`.
 fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;
@@ -65,7 +65,7 @@ fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     })
 }
 
-/// What is between brackets, as in `always [madvise] never`.
+/// Returns the text between brackets, as in `always [madvise] never`.
 fn chosen(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word)

@@ -1,22 +1,22 @@
-//! NICs: where they are, and how they spread packets.
+//! Checks of the NICs: NUMA node and distribution of packets.
 
 use super::cores::list;
 use crate::cpus::CpuList;
 use crate::finding::{Finding, Severity};
 use crate::{Answer, Purpose, System};
 
-/// A network interface of a device.
+/// Network interface of a device.
 pub(super) struct Interface {
     pub(super) name: String,
-    /// The kernel's driver.
+    /// Kernel driver.
     pub(super) driver: Option<String>,
-    /// Where it is on the PCI bus.
+    /// PCI address.
     address: Option<String>,
     node: Option<usize>,
     queues: usize,
 }
 
-/// The interfaces that belong to devices: not loopback, bridges or the like.
+/// Returns the interfaces of devices, without loopback, bridges and the like.
 pub(super) fn interfaces_of(system: &dyn System) -> Vec<Interface> {
     const FOLDER: &str = "/sys/class/net";
     let names = system.list(FOLDER).told().unwrap_or_default();
@@ -28,7 +28,7 @@ pub(super) fn interfaces_of(system: &dyn System) -> Vec<Interface> {
         Some(Interface {
             driver: system.link(&format!("{folder}/device/driver")).told(),
             address: Some(address),
-            // -1 if there is but one.
+            // The file contains -1 if there is only one node.
             node: node.and_then(|text| text.parse().ok()),
             queues: queues.iter().filter(|queue| queue.starts_with("rx-")).count(),
             name,
@@ -37,7 +37,7 @@ pub(super) fn interfaces_of(system: &dyn System) -> Vec<Interface> {
     names.into_iter().filter_map(device).collect()
 }
 
-/// Whether NICs are near the cores, and spread flows over queues.
+/// Checks that NICs are on the cores' NUMA node and distribute flows to several queues.
 pub(super) fn interfaces(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "nics";
     let found = interfaces_of(system);
@@ -53,7 +53,7 @@ pub(super) fn interfaces(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
     findings
 }
 
-/// Cores on another NUMA node than the NIC.
+/// Reports cores on another NUMA node than the NIC.
 fn far_cores(system: &dyn System, interface: &Interface, purpose: &Purpose) -> Option<Finding> {
     let node = interface.node?;
     let near = list(system, &format!("/sys/devices/system/node/node{node}/cpulist"));
@@ -69,7 +69,7 @@ fn far_cores(system: &dyn System, interface: &Interface, purpose: &Purpose) -> O
     Some(Finding::bad("numa", Severity::Costs, found, why))
 }
 
-/// How an interface spreads flows.
+/// Reports how an interface distributes flows.
 fn spread(system: &dyn System, interface: &Interface) -> Finding {
     const CHECK: &str = "nics";
     let Interface {
@@ -102,7 +102,7 @@ fn spread(system: &dyn System, interface: &Interface) -> Finding {
     Finding::bad(CHECK, Severity::Missing, found, why)
 }
 
-/// Entries of the table that ethtool prints: rows of `first entry: queue queue ...`.
+/// Counts the entries of the table printed by ethtool, with rows of `first entry: queue queue ...`.
 fn table_entries(text: &str) -> usize {
     let rows = text.lines().filter_map(|line| line.trim().split_once(':'));
     let rows = rows.filter(|(first, _)| first.parse::<usize>().is_ok());

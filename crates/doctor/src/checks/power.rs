@@ -1,4 +1,4 @@
-//! Frequency and sleep.
+//! Checks of frequency scaling and idle states.
 
 use super::is_guest;
 use crate::finding::{Finding, Severity, boot_with};
@@ -8,7 +8,7 @@ use tailwater_net::Nanos;
 
 const FOLDER: &str = "/sys/devices/system/cpu";
 
-/// Who decides how fast cores run.
+/// Checks the cores' frequency governor.
 pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "frequency";
     let path = |core: &usize| format!("{FOLDER}/cpu{core}/cpufreq/scaling_governor");
@@ -39,10 +39,10 @@ pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     ]
 }
 
-/// The part of an objective that waking up may take before it matters.
+/// An exit latency above `1 / SHARE` of the objective is reported.
 const SHARE: u64 = 10;
 
-/// How long an idle core takes to wake: what helpers on auxiliary cores sleep in.
+/// Checks the exit latency of idle states, in which auxiliary cores sleep.
 pub(super) fn sleep(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "sleep-states";
     let mut deepest: Option<(u64, String)> = None;

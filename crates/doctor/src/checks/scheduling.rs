@@ -1,10 +1,10 @@
-//! What the scheduler allows.
+//! Checks of the scheduler's limits.
 
 use super::field;
 use crate::finding::{Finding, Severity};
 use crate::{Answer, Purpose, System};
 
-/// Real-time threads, which helpers on auxiliary cores are, are stopped for a part of each second.
+/// Checks real-time throttling, which stops the real-time threads of auxiliary cores for a part of each second.
 pub(super) fn throttling(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "real-time-throttling";
     let number = |name: &str| {
@@ -32,7 +32,7 @@ pub(super) fn throttling(system: &dyn System, _: &Purpose) -> Vec<Finding> {
 /// The bit of `CAP_SYS_NICE`.
 const SYS_NICE: u32 = 23;
 
-/// Whether helpers may have real-time priority.
+/// Checks that auxiliary cores' threads may have real-time priority.
 pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "real-time-priority";
     let status = system.read("/proc/self/status").told().unwrap_or_default();
@@ -41,7 +41,7 @@ pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let nice = capabilities.is_some_and(|bits| bits >> SYS_NICE & 1 != 0);
     let limit =
         field(&limits, "Max realtime priority").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
-    // With control groups of the first kind a group can be given no real-time at all.
+    // In cgroup v1, a group's real-time budget can be zero.
     let groups = system.read("/proc/self/cgroup").told().unwrap_or_default();
     let group = groups.lines().find_map(|line| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
@@ -69,7 +69,7 @@ pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     vec![finding]
 }
 
-/// A quota of processor time, which a thread that polls uses up.
+/// Checks for CPU quotas, which a polling thread uses up.
 pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "processor-quota";
     let Answer::Is(groups) = system.read("/proc/self/cgroup") else {
@@ -111,15 +111,15 @@ pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     }]
 }
 
-/// How many cores' time a control group is given.
+/// CPU quota of a control group, in cores.
 struct Quota {
     cores: f64,
     group: String,
-    /// The command that ends it.
+    /// Command that removes the quota.
     lift: String,
 }
 
-/// Quotas of a group of the second kind, which hold for those below it, too.
+/// Returns the quotas of a cgroup v2 group and of its ancestors, which also apply to it.
 fn quotas_above(system: &dyn System, group: &str) -> Vec<Quota> {
     let mut quotas = Vec::new();
     let mut at = Some(group);
@@ -139,7 +139,7 @@ fn quotas_above(system: &dyn System, group: &str) -> Vec<Quota> {
     quotas
 }
 
-/// How many cores a quota is, unless it is `max` or, of the first kind, -1.
+/// Converts a quota to a number of cores. Returns `None` for no quota: `max`, or -1 in cgroup v1.
 fn cores(quota: &str, period: &str) -> Option<f64> {
     let (quota, period): (i64, i64) = (quota.parse().ok()?, period.parse().ok()?);
     (quota >= 0 && period > 0).then(|| quota as f64 / period as f64)

@@ -1,4 +1,4 @@
-//! What is counted of a flow.
+//! Packet and byte counters of one flow.
 
 use bytemuck::{Pod, Zeroable};
 use tailwater_chain::batch::Packet;
@@ -6,32 +6,32 @@ use tailwater_chain::region::write_in_order;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{Nanos, protocol};
 
-/// A flow's counts. Small, so that they share a cache line with the state of the chain's other
-/// functions: what would not fit is reported in a record of its own, as flow exporters do with
-/// their active timeout (RFC 7011 §5.1.1 calls it a long-lasting flow).
+/// Counters of a flow. They are small, so that they share a cache line with the flow state of the chain's other
+/// functions. When a counter overflows, the flow continues in a new record, as flow exporters do on their active
+/// timeout (RFC 7011 §5.1.1: long-lasting flow).
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Counts {
-    /// From the lowest bit on: the union of TCP flags, in eight bits; bytes, in 48, which packets and their lengths
-    /// bound; and the lowest eight bits of the number of packets that this sums up. Its write counts a packet: should
-    /// the process be killed behind it, [`packets`](Counts::packets) knows of it nevertheless.
+    /// Three fields, from the lowest bit: the union of TCP flags (8 bits), bytes (48 bits), and the lower 8 bits of the
+    /// packet count. 48 bits are enough for `u32::MAX` packets of maximum length. The write of this word counts the
+    /// packet: if the process is killed before `packets` is written, [`packets`](Counts::packets) corrects for it.
     sums: u64,
-    /// Arrival of the first packet, nanoseconds; a flow that another instance saw first may have begun before the
-    /// run, at a negative time in two's complement.
+    /// Arrival of the first packet, in nanoseconds. It is negative, in two's complement, if another instance received
+    /// the first packet before this run began.
     first: u64,
     packets: u32,
-    /// From the first packet to the last, microseconds: up to 71 minutes.
+    /// Time from the first packet to the last, in microseconds: at most 71 minutes.
     lasted: u32,
 }
 
-/// Where in the sums the bytes are, and the number of packets.
+/// Bit offsets of the byte sum and of the packet count in `Counts::sums`.
 const BYTES: u32 = 8;
 const NUMBER: u32 = 56;
-/// Flags and bytes.
+/// Mask of the flags and bytes.
 const SUMS: u64 = u64::MAX >> (64 - NUMBER);
 
 impl Counts {
-    /// None yet, of a flow whose first packet came then.
+    /// Returns zero counters for a flow whose first packet arrived at `first`.
     pub(crate) fn from(first: Nanos) -> Counts {
         Counts {
             first: first.0,
@@ -39,14 +39,15 @@ impl Counts {
         }
     }
 
-    /// Packets that were counted: the one, too, in whose midst the process was killed, if its bytes were.
+    /// Returns the number of counted packets. It includes a packet during which the process was killed if its bytes
+    /// were added.
     #[inline]
     pub(crate) fn packets(&self) -> u32 {
         let behind = ((self.sums >> NUMBER) as u8).wrapping_sub(self.packets as u8);
         self.packets.wrapping_add(behind.into())
     }
 
-    /// Counts a packet of so many bytes; `false`, with nothing changed, if there is no room.
+    /// Counts a packet of `bytes` bytes. Returns `false` and changes nothing if a counter would overflow.
     #[inline]
     #[must_use]
     pub(crate) fn add(&mut self, arrival: Nanos, bytes: usize, flags: TcpFlags) -> bool {
@@ -67,27 +68,29 @@ impl Counts {
         true
     }
 
-    /// Bytes of these packets.
+    /// Returns the bytes of the counted packets.
     pub(crate) fn bytes(&self) -> u64 {
         (self.sums & SUMS) >> BYTES
     }
 
-    /// The union of their TCP flags.
+    /// Returns the union of the packets' TCP flags.
     pub(crate) fn flags(&self) -> TcpFlags {
         TcpFlags(self.sums as u8)
     }
 
-    /// When the first came: a negative time, in two's complement, for what another instance saw before this run.
+    /// Returns the first packet's arrival. It is negative, in two's complement, if another instance received that
+    /// packet before this run.
     pub(crate) fn first(&self) -> Nanos {
         Nanos(self.first)
     }
 
-    /// When the last came, rounded down to whole microseconds after the first.
+    /// Returns the last packet's arrival, rounded down to whole microseconds after the first.
     pub(crate) fn last(&self) -> Nanos {
         Nanos(self.first.wrapping_add(u64::from(self.lasted) * 1000))
     }
 
-    /// As they are kept outside: from another clock's start, and knowing of no process that may be killed.
+    /// Converts to the form stored externally: times relative to the other clock's origin, and no trace of an
+    /// interrupted update.
     pub(crate) fn to_durable(self, origin: Nanos) -> Counts {
         Counts {
             first: self.first.wrapping_add(origin.0),
@@ -97,7 +100,7 @@ impl Counts {
         }
     }
 
-    /// The reverse of [`to_durable`](Counts::to_durable).
+    /// Inverse of [`to_durable`](Counts::to_durable).
     pub(crate) fn of_durable(self, origin: Nanos) -> Counts {
         Counts {
             first: self.first.wrapping_sub(origin.0),
@@ -107,10 +110,10 @@ impl Counts {
     }
 }
 
-/// The flags of a TCP segment; none of other packets.
+/// Returns the flags of a TCP segment, or no flags for other packets.
 #[inline]
 pub(crate) fn flags(packet: &Packet, frame: &[u8]) -> TcpFlags {
-    /// Where in a TCP header the flags are.
+    /// Offset of the flags in a TCP header.
     const AT: usize = 13;
     let headers = &packet.headers;
     if headers.key.protocol() != protocol::TCP || headers.key.is_fragment() {
@@ -124,8 +127,8 @@ pub(crate) fn flags(packet: &Packet, frame: &[u8]) -> TcpFlags {
 mod tests {
     use super::*;
 
-    /// Wherever a process is killed in the midst of a packet, the packet is counted whole or not at all, and counting
-    /// goes on from there.
+    /// At whatever store the process is killed, the packet is counted completely or not at all, and counting resumes
+    /// from there.
     #[test]
     fn a_packet_is_counted_whole_or_not_at_all() {
         let arrival = Nanos(5_000);

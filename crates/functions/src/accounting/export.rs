@@ -1,4 +1,4 @@
-//! Flow records on their way to a file: one thread writes what all workers hand it.
+//! Export of flow records to a file. One thread writes the records of all workers.
 
 use crate::chunks::{ChunkReceiver, ChunkSender, Chunks};
 use crate::out_file::{OutFile, Pulse};
@@ -11,28 +11,28 @@ use tailwater_net::{FlowKey, Nanos};
 
 /// Records in a chunk.
 const CHUNK: usize = 1024;
-/// Chunks of each worker: 1.5 MiB. As many records may be waiting for the disk.
+/// Chunks per worker: 1.5 MiB of records that can wait for the disk.
 const CHUNKS: usize = 16;
-/// Most workers; more wait for each other.
+/// Number of workers served without waiting. Further workers wait for each other.
 const WORKERS: usize = 256;
 
-/// How records are written.
+/// File format of flow records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExportFormat {
     /// Comma-separated values (RFC 4180) with a header line.
     #[default]
     Csv,
-    /// JSON Lines: an object a line.
+    /// JSON Lines: one object per line.
     Json,
 }
 
-/// What is known of a flow, or of a part of a long one.
+/// Record of a flow, or of a part of a long one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FlowRecord {
     pub(super) key: FlowKey,
     pub(super) packets: u64,
     pub(super) bytes: u64,
-    /// The union of all segments' flags.
+    /// Union of all segments' flags.
     pub(super) flags: TcpFlags,
     pub(super) first: Nanos,
     pub(super) last: Nanos,
@@ -53,10 +53,10 @@ impl FlowRecord {
         let (source, destination) = (key.source(), key.destination());
         let (source_port, destination_port) = (key.source_port(), key.destination_port());
         let (protocol, fragments) = (key.protocol(), key.is_fragment());
-        // Negative for what another instance saw before this run.
+        // Negative if another instance received the packet before this run.
         let micros = |time: Nanos| time.0 as i64 / 1000;
         let (first, last) = (micros(self.first), micros(self.last));
-        // None of the values needs quoting in either format, but for the text in JSON.
+        // No value needs quoting in CSV. In JSON only the text fields are quoted.
         match format {
             ExportFormat::Csv => writeln!(
                 out,
@@ -76,16 +76,16 @@ impl FlowRecord {
     }
 }
 
-/// What was counted, by all workers that have finished.
+/// Totals over all workers that have finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Records of flows; a long flow may have several.
+    /// Flow records. A long flow may have several.
     pub records: u64,
     /// Packets.
     pub packets: u64,
-    /// Bytes of frames, without the frame check sequence.
+    /// Bytes of the frames, without the frame check sequence.
     pub bytes: u64,
-    /// Of the records, those that found no room on their way to the file.
+    /// Records lost because no chunk was free.
     pub lost_records: u64,
 }
 
@@ -98,7 +98,7 @@ impl Totals {
     }
 }
 
-/// Why not every record is in the file.
+/// Failure to export every record.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The file cannot be written.
@@ -106,49 +106,49 @@ pub enum ExportError {
     Write {
         /// The file.
         file: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// Records came faster than they could be written.
+    /// Records arrived faster than they could be written.
     #[error("{lost} of {records} flow records came faster than they could be written")]
     Lost {
         /// The file.
         file: PathBuf,
-        /// Records that are missing.
+        /// Missing records.
         lost: u64,
-        /// Records in all.
+        /// Records in total.
         records: u64,
     },
-    /// Copies of packets cannot be written, or some of them.
+    /// Some or all copies of packets cannot be written.
     #[error("{}: cannot write copies of packets: {source}", to.display())]
     Copies {
         /// The file or the interface.
         to: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A collector did not take them, or not fast enough.
+    /// A collector rejected the records or was too slow.
     #[error("{}: {lost} of {records} flow records were not delivered", file.display())]
     Undelivered {
         /// The collector, or the file.
         file: PathBuf,
-        /// Records that are missing.
+        /// Missing records.
         lost: u64,
-        /// Records in all.
+        /// Records in total.
         records: u64,
     },
 }
 
-/// What an export came to.
+/// Result of a completed export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exported {
     /// The file.
     pub file: PathBuf,
-    /// Records written.
+    /// Number of records written.
     pub records: u64,
 }
 
-/// The thread that writes, and the file's name.
+/// The writing thread and its file's name.
 #[derive(Debug)]
 struct Writer {
     file: PathBuf,
@@ -156,7 +156,7 @@ struct Writer {
     thread: JoinHandle<io::Result<u64>>,
 }
 
-/// What the workers of an accounting function share.
+/// State shared by the workers of an `Accounting` function.
 #[derive(Debug)]
 pub struct AccountingTable {
     totals: Mutex<Totals>,
@@ -165,7 +165,7 @@ pub struct AccountingTable {
 }
 
 impl AccountingTable {
-    /// Without a file only totals are kept.
+    /// Creates a table without a file: only totals are counted.
     pub fn new() -> AccountingTable {
         AccountingTable {
             totals: Mutex::default(),
@@ -174,10 +174,10 @@ impl AccountingTable {
         }
     }
 
-    /// With a file, which is created, and a thread that writes it.
+    /// Creates a table, its file and the thread that writes the file.
     ///
     /// # Errors
-    /// If the file cannot be created.
+    /// If the file or the thread cannot be created.
     pub fn with_export(path: &Path, format: ExportFormat) -> Result<AccountingTable, ExportError> {
         let error = |source| ExportError::Write {
             file: path.to_owned(),
@@ -202,7 +202,7 @@ impl AccountingTable {
         })
     }
 
-    /// With a receiver instead of the thread.
+    /// Creates a table with a bare receiver instead of the thread.
     #[cfg(test)]
     pub(super) fn unattended() -> (AccountingTable, ChunkReceiver<FlowRecord>) {
         let (chunks, receiver) = Chunks::new(1, CHUNKS, CHUNK);
@@ -214,7 +214,7 @@ impl AccountingTable {
         (table, receiver)
     }
 
-    /// What the workers that have finished counted.
+    /// Returns the totals of the workers that have finished.
     pub fn totals(&self) -> Totals {
         *self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,11 +229,12 @@ impl AccountingTable {
         chunks.as_ref().map(|chunks| chunks.sender(0))
     }
 
-    /// Waits until everything is in the file, all workers' chains having
-    /// [finished](tailwater_chain::chain::Chain::finish). `None` if there is no file, or not any more.
+    /// Waits until all records are in the file. All workers' chains must have [finished](crate::chain::Chain::finish).
+    /// Returns `None` if there is no file, or if an earlier call has closed it.
     ///
     /// # Errors
-    /// The first error of writing; the file hangs; records that are missing.
+    /// [`ExportError::Write`] for the first write error or if the file hangs; [`ExportError::Lost`] if records are
+    /// missing.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
         drop(self.chunks.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -274,7 +275,7 @@ fn write_records(
     let mut written = 0;
     receiver.for_each(|_, records| {
         for record in records {
-            // After an error the workers are still relieved of their chunks.
+            // After an error, chunks are still drained so that workers do not block.
             if outcome.is_ok() {
                 outcome = record.write(format, &mut file);
                 written += 1;

@@ -8,7 +8,7 @@ use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_net::{FlowKey, Nanos};
 
-/// What is told of a flow with these counts.
+/// Builds a flow's record from its counters.
 fn record(counts: &Counts, key: &FlowKey) -> FlowRecord {
     FlowRecord {
         key: *key,
@@ -27,12 +27,12 @@ pub struct Accounting {
     /// `None` without a file.
     sender: Option<ChunkSender<FlowRecord>>,
     totals: Totals,
-    /// Whether the last packet has passed, so that there is nothing to hold up any more.
+    /// Set once the last packet has passed: from then on the function may wait for room.
     finishing: bool,
 }
 
 impl Accounting {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<AccountingTable>) -> Accounting {
         Accounting {
             sender: table.sender(),
@@ -71,7 +71,7 @@ impl NetworkFunction for Accounting {
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        // Shown again, a flow goes on counting.
+        // A flow that is presented again keeps its counters.
         let counts = flow.state::<Counts>();
         if counts.packets() == 0 {
             *counts = Counts::from(packet.arrival);
@@ -118,7 +118,7 @@ impl NetworkFunction for Accounting {
                 let key = flows.key(packet);
                 let counts = flows.state::<Counts>(packet);
                 let full = std::mem::replace(counts, Counts::from(arrival));
-                // A fresh one has room.
+                // Fresh counters have room.
                 let _ = counts.add(arrival, bytes, flags);
                 self.export(record(&full, &key));
             }
@@ -126,7 +126,7 @@ impl NetworkFunction for Accounting {
     }
 }
 
-/// What is kept outside counts from another clock's start, and knows of no process that may be killed.
+/// Applies a conversion between the in-memory and the externally stored form to a flow's state.
 fn change(state: &mut [u8], change: impl FnOnce(Counts) -> Counts) {
     let counts = change(bytemuck::pod_read_unaligned(state));
     state.copy_from_slice(bytemuck::bytes_of(&counts));

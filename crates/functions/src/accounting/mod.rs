@@ -1,4 +1,4 @@
-//! `Accounting`: packets and bytes of each flow, and a record of it when it has ended.
+//! `Accounting`: packets and bytes of each flow, exported as a record when the flow ends.
 
 mod counts;
 mod export;

@@ -8,7 +8,7 @@ use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// A file that is gone when its test is.
+/// Temporary file that is removed when the test ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -83,7 +83,7 @@ fn json_is_an_object_a_line() {
     );
 }
 
-/// What the file says of each flow, all its records together: packets and bytes.
+/// Returns each flow's packets and bytes, summed over all its records in the file.
 fn sums(csv: &str) -> HashMap<String, (u64, u64)> {
     let mut sums: HashMap<String, (u64, u64)> = HashMap::new();
     for line in csv.lines().skip(1) {
@@ -97,8 +97,8 @@ fn sums(csv: &str) -> HashMap<String, (u64, u64)> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Against a map from flow to counts: whatever expires on the way, or is split because it lasts
-    /// too long, the records add up to what was sent.
+    /// Checks the records against a map from flow to counters. The records add up to the packets sent, however many
+    /// flows expire on the way or are split because they last too long.
     #[test]
     fn records_add_up(
         packets in prop::collection::vec((0u16..30, 0usize..200, 0u64..3_000), 1..400),
@@ -109,7 +109,7 @@ proptest! {
         let mut expected: HashMap<String, (u64, u64)> = HashMap::new();
         let mut now = Nanos::from_secs(1);
         for (i, (port, length, pause)) in packets.iter().enumerate() {
-            // Now and then half an hour: flows that do not go on expire.
+            // Every 50th step is half an hour, so that idle flows expire.
             now += match i % 50 {
                 49 => Nanos::from_secs(*pause),
                 _ => Nanos::from_millis(*pause),
@@ -129,13 +129,13 @@ proptest! {
     }
 }
 
-/// A flow that outlasts its counters' 71 minutes goes on in another record.
+/// A flow that lasts longer than its counters' 71 minutes continues in another record.
 #[test]
 fn a_long_flow_has_several_records() {
     let file = Scratch::new("long");
     let table = Arc::new(AccountingTable::with_export(&file.0, ExportFormat::Csv).unwrap());
     let mut rig = rig(&table);
-    // A packet every 50 seconds, below the rig's idle timeout, for about 2 hours 47 minutes.
+    // One packet every 50 seconds, below the rig's idle timeout, for about 2 hours 47 minutes.
     for i in 0..200 {
         let now = Nanos::from_secs(50 * i);
         (0..512).for_each(|_| rig.chain.expire(now));
@@ -150,7 +150,7 @@ fn a_long_flow_has_several_records() {
         .map(|line| line.rsplit(',').collect::<Vec<_>>())
         .collect();
     assert_eq!(lines.len(), 3);
-    // Last and first time: the second record begins with the first packet that the first lacks.
+    // Last and first time: the second record begins with the first packet that the first record lacks.
     assert_eq!((lines[0][1], lines[0][0]), ("0", "4250000000"));
     assert_eq!(lines[1][1], "4300000000");
     assert_eq!(sums(&text).values().map(|sum| sum.0).sum::<u64>(), 200);
@@ -175,7 +175,7 @@ fn without_a_file_there_are_totals() {
     assert_eq!(table.finish().unwrap(), None);
 }
 
-/// A file that takes no bytes: the data path goes on, and the end says so.
+/// With a full disk, the data path continues and the error is reported at the end.
 #[test]
 fn a_full_disk_is_an_error_at_the_end() {
     let full = PathBuf::from("/dev/full");
@@ -193,7 +193,7 @@ fn a_full_disk_is_an_error_at_the_end() {
     assert!(AccountingTable::with_export(&missing, ExportFormat::Csv).is_err());
 }
 
-/// Records that find no room are counted, and packets go on; at the end nothing is in a hurry.
+/// Records that find no free chunk are counted as lost, and packets continue. At the end the function waits for room.
 #[test]
 fn a_writer_that_is_too_slow_costs_records_not_packets() {
     let (table, receiver) = AccountingTable::unattended();
@@ -202,7 +202,7 @@ fn a_writer_that_is_too_slow_costs_records_not_packets() {
     let mut offered = 0;
     for round in 0..3 {
         let now = Nanos::from_secs(1 + 100 * round);
-        // The flows of the round before have expired.
+        // The flows of the previous round have expired.
         (0..512).for_each(|_| rig.chain.expire(now));
         for port in 0..10_000 {
             offered += rig.run(&[udp(port)], now + Nanos::from_millis(port.into())).len() as u64;
@@ -221,7 +221,7 @@ fn a_writer_that_is_too_slow_costs_records_not_packets() {
     });
     let totals = table.totals();
     assert_eq!((totals.packets, totals.records), (30_000, 30_000));
-    // Of 20,000 that ended under way, 16 chunks of 1,024 found room.
+    // Of the 20,000 flows that ended during the run, 16 chunks of 1,024 records found room.
     assert_eq!(totals.lost_records, 20_000 - 16_384);
     assert_eq!(received + totals.lost_records, 30_000);
 }

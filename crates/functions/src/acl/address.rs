@@ -1,37 +1,37 @@
-//! Look-up of an address's rule set.
+//! Tables that map an address to the set of rules that match it.
 
 use super::classifier::GROUP;
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
 
-/// Branches of a tree node: interval starts that are compared at once.
+/// Branches of a tree node: interval starts compared at once.
 const BRANCHES: usize = 16;
 
-/// From an IPv4 address to a rule set: a table over the upper 16 bits, then a B+-tree, mostly of
-/// one node, over the lower 16.
+/// Map from an IPv4 address to a rule set: a table over the upper 16 bits, then a B+-tree over the lower 16. Most trees
+/// have one node.
 pub(super) struct V4Table {
-    /// The tree of each upper half: index of the root node and, above [`NODE_BITS`], the levels below
-    /// it. Upper halves of one interval share a tree with others in the same set.
+    /// Tree of each upper half: the root node's index and, from bit [`NODE_BITS`], the number of levels below it. Upper
+    /// halves that lie in one interval share a tree with all others of the same set.
     roots: Box<[u32; 1 << 16]>,
     nodes: Nodes,
 }
 
-/// Bits of a node's index: 26 GB of nodes, far above the classifier's bound on memory. The rest is for
-/// the levels of a tree, of which 65,536 intervals need four.
+/// Bits of a node's index. They address 26 GB of nodes, far more than the classifier's memory limit. The remaining bits
+/// hold the number of tree levels: 65,536 intervals need four.
 const NODE_BITS: u32 = 28;
 
 /// The nodes of all trees.
 #[derive(Default)]
 struct Nodes {
-    /// Per node the first lower half in each branch, ascending; in a tree's leftmost node the
-    /// first is 0. The last branch is repeated to fill the node.
+    /// First lower half of each branch, per node, ascending. In a tree's leftmost node the first is 0. The last branch
+    /// is repeated to fill the node.
     starts: Vec<[u16; BRANCHES]>,
-    /// Per node and branch the node below it or, in a leaf, the set of rules.
+    /// Child node of each branch, per node; in a leaf, the rule set.
     branches: Vec<[u32; BRANCHES]>,
 }
 
 impl V4Table {
-    /// From the intervals' first addresses (the first 0, ascending) and sets.
+    /// Builds the table from the intervals' first addresses and sets. The addresses ascend from 0.
     pub(super) fn new(intervals: &[(u128, u32)]) -> Self {
         let mut nodes = Nodes::default();
         let mut roots = Box::new([0; 1 << 16]);
@@ -60,11 +60,11 @@ impl V4Table {
         V4Table { roots, nodes }
     }
 
-    /// Writes to `sets[i]` the position of the set of rules that match `addresses[i]`, of which there
-    /// are at most [`GROUP`].
+    /// Writes to `sets[i]` the position of the rule set that matches `addresses[i]`. There are at most [`GROUP`]
+    /// addresses.
     ///
-    /// Level by level for all, those that go deeper in a list: how deep a tree is cannot be
-    /// predicted, and a branch on it would cost more than the comparison.
+    /// The search descends level by level for all addresses, with a list of those that have levels left. A tree's depth
+    /// is unpredictable, so a branch on it would cost more than the comparison.
     #[inline(always)]
     pub(super) fn find_all(&self, addresses: &[u32], sets: &mut [u32; GROUP]) {
         const NODE: u32 = (1 << NODE_BITS) - 1;
@@ -91,7 +91,7 @@ impl V4Table {
         }
     }
 
-    /// Bytes on the heap.
+    /// Returns the heap size in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of_val(&*self.roots)
             + self.nodes.starts.capacity() * size_of::<[u16; BRANCHES]>()
@@ -100,7 +100,7 @@ impl V4Table {
 }
 
 impl Nodes {
-    /// Adds the tree of these intervals, of which there is at least one. Returns its root as in
+    /// Adds the tree of these intervals, of which there must be at least one. Returns its root in the format of
     /// [`V4Table::roots`].
     fn tree(&mut self, intervals: &[(u16, u32)]) -> u32 {
         let mut level = self.level(intervals);
@@ -114,7 +114,7 @@ impl Nodes {
         root | (height << NODE_BITS)
     }
 
-    /// Adds a level of nodes with these branches; returns each one's first start and index.
+    /// Adds a level of nodes with these branches. Returns each node's first start and index.
     fn level(&mut self, branches: &[(u16, u32)]) -> Vec<(u16, u32)> {
         let mut nodes = Vec::new();
         for node in branches.chunks(BRANCHES) {
@@ -126,28 +126,28 @@ impl Nodes {
         nodes
     }
 
-    /// What is in a node's last branch that does not start after `low`.
+    /// Returns the value of the node's last branch that starts at or before `low`.
     #[inline(always)]
     fn branch(&self, node: u32, low: u16) -> u32 {
         let not_after: u16 = self.starts[node as usize]
             .iter()
             .map(|start| u16::from(*start <= low))
             .sum();
-        // The first branch of a node that is reached is never after, so the count is 1 to 16.
+        // The first branch of a reached node starts at or before `low`, so the count is 1 to 16.
         self.branches[node as usize][usize::from(not_after.wrapping_sub(1)) % BRANCHES]
     }
 }
 
-/// From an IPv6 address to a rule set: binary search over the intervals.
+/// Map from an IPv6 address to a rule set, by binary search over the intervals.
 pub(super) struct V6Table {
-    /// First address of each interval, ascending, the first 0.
+    /// First address of each interval, ascending from 0.
     starts: Vec<u128>,
-    /// The sets of these intervals.
+    /// Rule set of each interval.
     sets: Vec<u32>,
 }
 
 impl V6Table {
-    /// From the intervals' first addresses (the first 0, ascending) and sets.
+    /// Builds the table from the intervals' first addresses and sets. The addresses ascend from 0.
     pub(super) fn new(intervals: &[(u128, u32)]) -> Self {
         V6Table {
             starts: intervals.iter().map(|(start, _)| *start).collect(),
@@ -155,16 +155,16 @@ impl V6Table {
         }
     }
 
-    /// The position of the set of rules that match the address.
+    /// Returns the position of the rule set that matches the address.
     #[inline(always)]
     pub(super) fn find(&self, address: Ipv6Addr) -> u32 {
         let address = address.to_bits();
         let not_after = self.starts.partition_point(|start| *start <= address);
-        // The first start is 0, so it is never after.
+        // The first start is 0, so at least one start is not above the address.
         self.sets[not_after.saturating_sub(1)]
     }
 
-    /// Bytes on the heap.
+    /// Returns the heap size in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.starts.capacity() * size_of::<u128>() + self.sets.capacity() * size_of::<u32>()
     }

@@ -1,19 +1,18 @@
 //! ClassBench rule files and header traces.
 //!
-//! A rule file has one rule per line, fields separated by blanks or tabs:
+//! A rule file has one rule per line, its fields separated by blanks or tabs:
 //!
 //! ```text
 //! @10.1.2.0/24  198.18.0.0/15  0 : 65535  443 : 443  0x06/0xFF  0x0000/0x0200
 //! ```
 //!
-//! source prefix, destination prefix, source ports, destination ports, protocol/mask and,
-//! optionally, TCP flags/mask. Address bits below the prefix length are dropped. The protocol's
-//! mask is `0xFF` (exactly this one) or `0x00` (any). The flags column is ignored: a flow key has
-//! no flags, so a rule holds for the whole flow. Lines that are empty or begin with `#` are
-//! skipped. Prefixes may be IPv6, as ClassBench-ng writes them, but not mixed in a rule. Rules carry
-//! no action.
+//! The fields are source prefix, destination prefix, source ports, destination ports, protocol/mask and, optionally,
+//! TCP flags/mask. Address bits below the prefix length are dropped. The protocol's mask is `0xFF` (exactly this
+//! protocol) or `0x00` (any). The flags column is ignored: a flow key has no flags, so a rule applies to the whole
+//! flow. Empty lines and lines that begin with `#` are skipped. Prefixes may be IPv6, as ClassBench-ng writes them, but
+//! one rule may not mix IP versions. Rules carry no action.
 //!
-//! The format: Taylor and Turner, "ClassBench: A Packet Classification Benchmark", ToN 2007.
+//! Format: Taylor and Turner, "ClassBench: A Packet Classification Benchmark", ToN 2007.
 
 use super::classifier::MAX_RULES;
 use super::rule::{Action, Rule};
@@ -23,38 +22,38 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use tailwater_net::flow::FlowKey;
 
-/// The most bytes of a wrong field that an error quotes.
+/// Maximum number of bytes of an invalid field quoted in an error.
 const QUOTED: usize = 40;
 
-/// A field of a rule or of a trace header.
+/// Field of a rule or of a trace header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// Source prefix, or address.
+    /// Source prefix or address.
     Source,
-    /// Destination prefix, or address.
+    /// Destination prefix or address.
     Destination,
-    /// Source ports, or port.
+    /// Source port range or port.
     SourcePorts,
-    /// Destination ports, or port.
+    /// Destination port range or port.
     DestinationPorts,
-    /// Protocol, and mask.
+    /// Protocol, with its mask in a rule.
     Protocol,
-    /// The trace's TCP flags.
+    /// TCP flags of a trace header.
     Flags,
-    /// The trace's rule number.
+    /// Rule number of a trace header.
     RuleNumber,
     /// The line as a whole.
     Line,
 }
 
-/// What a field should have been.
+/// Expected content of an invalid field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// `@` before the source prefix.
     At,
     /// `address/length`.
     Prefix,
-    /// A prefix length that the address has bits for.
+    /// A prefix length within the address's width.
     PrefixLength,
     /// A prefix of the same IP version as the source's.
     SameVersion,
@@ -62,7 +61,7 @@ pub enum Expected {
     Port,
     /// `:` between the ends of a port range.
     Colon,
-    /// A port that is not below the range's first.
+    /// A port not below the range's first.
     RangeEnd,
     /// `0xPP/0xMM`.
     Protocol,
@@ -82,49 +81,49 @@ pub enum Expected {
     Number,
 }
 
-/// A line that cannot be parsed: where, and what was expected and found there.
+/// Parse error, with its position, the expected content and the text found there.
 ///
-/// The text is one line, without the file's name, which the parser does not know.
+/// The message is one line. It does not name the file, which is unknown to the parser.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {field}: expected {expected}, found {found}")]
 pub struct ParseError {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// Column in bytes, from 1.
     pub column: usize,
-    /// The field.
+    /// The invalid field.
     pub field: Field,
-    /// What was expected.
+    /// The expected content.
     pub expected: Expected,
-    /// What was found.
+    /// The text found instead.
     pub found: Found,
 }
 
-/// The text at an error, shortened.
+/// Text at the position of an error, shortened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found(Option<String>);
 
-/// A header of a trace.
+/// Packet header of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceHeader {
     /// The header's 5-tuple.
     pub key: FlowKey,
-    /// The number, from 0, of the rule that the trace generator made the header from. An earlier
-    /// rule may match it as well.
+    /// Number, from 0, of the rule from which the trace generator made the header. An earlier rule may match the header
+    /// as well.
     pub rule: u32,
 }
 
-/// Parses a rule file. Each rule gets the action.
+/// Parses a rule file. Every rule gets `action`.
 ///
 /// # Errors
 ///
-/// The first line that is not a rule, or rule number [`MAX_RULES`] + 1.
+/// On the first line that is not a rule, or at rule number [`MAX_RULES`] + 1.
 pub fn parse_rules(text: &[u8], action: Action) -> Result<Vec<Rule>, ParseError> {
     parse_up_to(MAX_RULES, text, action)
 }
 
-/// Parses a rule file, whatever is wrong in it: the rules, each with its line, and what is wrong with every other line.
-/// Beyond [`MAX_RULES`] rules nothing is looked at.
+/// Parses a rule file and continues after errors. Returns the rules with their line numbers, and the error of every
+/// other line. Parsing stops after [`MAX_RULES`] rules.
 pub fn parse_lines(text: &[u8], action: Action) -> (Vec<(Rule, usize)>, Vec<ParseError>) {
     let (mut rules, mut errors) = (Vec::new(), Vec::new());
     for line in text.split(|byte| *byte == b'\n').enumerate() {
@@ -163,12 +162,12 @@ fn parse_up_to(limit: usize, text: &[u8], action: Action) -> Result<Vec<Rule>, P
     Ok(rules)
 }
 
-/// Parses a header trace: per line source and destination address (IPv4, as numbers), source and
-/// destination port, protocol, flags (ignored) and rule number, all decimal.
+/// Parses a header trace. Each line has source and destination address (IPv4, as numbers), source and destination port,
+/// protocol, flags (ignored) and rule number, all decimal.
 ///
 /// # Errors
 ///
-/// The first line that is not a header.
+/// On the first line that is not a header.
 pub fn parse_trace(text: &[u8]) -> Result<Vec<TraceHeader>, ParseError> {
     let mut headers = Vec::new();
     for_each_line(text, |line| {
@@ -189,10 +188,10 @@ pub fn parse_trace(text: &[u8]) -> Result<Vec<TraceHeader>, ParseError> {
     Ok(headers)
 }
 
-/// Writes rules as a rule file, with each line of `comment` as a comment before them.
+/// Writes rules as a rule file, preceded by the lines of `comment` as comments.
 ///
-/// The format has neither actions nor a prefix for both IP versions: actions are left out, and a
-/// rule without prefixes becomes one for IPv4.
+/// The format has no actions and no prefix that covers both IP versions. So actions are omitted, and a rule without
+/// prefixes becomes an IPv4 rule.
 pub fn write_rules(comment: &str, rules: &[Rule]) -> String {
     let mut text = String::new();
     for line in comment.lines() {
@@ -224,18 +223,18 @@ pub fn write_rules(comment: &str, rules: &[Rule]) -> String {
     text
 }
 
-/// Appends; writing to a string cannot fail.
+/// Appends formatted text. Writing to a string cannot fail.
 fn push(text: &mut String, arguments: fmt::Arguments<'_>) {
     let _ = text.write_fmt(arguments);
 }
 
-/// Calls `parse` for each line that is not empty or a comment.
+/// Calls `parse` for each line that is neither empty nor a comment.
 fn for_each_line(text: &[u8], mut parse: impl FnMut(&mut Line) -> Result<(), ParseError>) -> Result<(), ParseError> {
     let mut lines = text.split(|byte| *byte == b'\n').enumerate();
     lines.try_for_each(|line| for_line(line, &mut parse))
 }
 
-/// Calls `parse` for a line, of this place from 0, if it is not empty or a comment.
+/// Calls `parse` for a line, given with its index from 0, unless the line is empty or a comment.
 fn for_line(
     (i, bytes): (usize, &[u8]),
     mut parse: impl FnMut(&mut Line) -> Result<(), ParseError>,
@@ -265,7 +264,7 @@ fn for_line(
     }
 }
 
-/// One rule. Its action is a placeholder.
+/// Parses one rule. Its action is a placeholder.
 fn parse_rule(line: &mut Line) -> Result<Rule, ParseError> {
     if !line.take_byte(b'@') {
         return Err(line.error(line.at, Field::Source, Expected::At));
@@ -280,7 +279,7 @@ fn parse_rule(line: &mut Line) -> Result<Rule, ParseError> {
     let source_ports = line.ports(Field::SourcePorts)?;
     let destination_ports = line.ports(Field::DestinationPorts)?;
     let protocol = line.protocol()?;
-    // The flags, whatever they are.
+    // Skips the flags, whatever their value.
     line.token();
     line.end()?;
     Ok(Rule {
@@ -293,12 +292,12 @@ fn parse_rule(line: &mut Line) -> Result<Rule, ParseError> {
     })
 }
 
-/// A line that is being parsed.
+/// Cursor in a line that is being parsed.
 struct Line<'a> {
     text: &'a str,
-    /// From 1.
+    /// Line number, from 1.
     number: usize,
-    /// Bytes parsed.
+    /// Number of bytes consumed.
     at: usize,
 }
 
@@ -312,7 +311,7 @@ impl<'a> Line<'a> {
         self.at += rest.len() - rest.trim_start().len();
     }
 
-    /// Takes what is before the next blank, `end` or end of line. Skips blanks before it.
+    /// Skips blanks, then consumes and returns the text before the next blank, `end` or end of line.
     fn take_until(&mut self, end: Option<char>) -> &'a str {
         self.skip_blanks();
         let rest = self.rest();
@@ -332,7 +331,7 @@ impl<'a> Line<'a> {
         found
     }
 
-    /// An error at a byte, quoting the token there.
+    /// Returns an error at a byte offset, quoting the token there.
     fn error(&self, at: usize, field: Field, expected: Expected) -> ParseError {
         let rest = self.text.get(at..).unwrap_or_default();
         let found = rest.split_whitespace().next().map(|token| {
@@ -351,7 +350,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// `address/length`. Host bits are dropped.
+    /// Parses `address/length`. Host bits are dropped.
     fn prefix(&mut self, field: Field) -> Result<IpNet, ParseError> {
         self.skip_blanks();
         let begin = self.at;
@@ -364,7 +363,7 @@ impl<'a> Line<'a> {
         Ok(length.trunc())
     }
 
-    /// `first : last`.
+    /// Parses `first : last`.
     fn ports(&mut self, field: Field) -> Result<RangeInclusive<u16>, ParseError> {
         let (first, _) = self.port(field)?;
         self.skip_blanks();
@@ -378,7 +377,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A port, and where it begins.
+    /// Parses a port. Returns it with its start offset.
     fn port(&mut self, field: Field) -> Result<(u16, usize), ParseError> {
         self.skip_blanks();
         let begin = self.at;
@@ -387,7 +386,7 @@ impl<'a> Line<'a> {
         Ok((port, begin))
     }
 
-    /// `0xPP/0xMM`.
+    /// Parses `0xPP/0xMM`.
     fn protocol(&mut self) -> Result<Option<u8>, ParseError> {
         self.skip_blanks();
         let begin = self.at;
@@ -401,14 +400,14 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// A decimal number.
+    /// Parses a decimal number.
     fn number<T: std::str::FromStr>(&mut self, field: Field, expected: Expected) -> Result<T, ParseError> {
         self.skip_blanks();
         let begin = self.at;
         decimal(self.token()).ok_or_else(|| self.error(begin, field, expected))
     }
 
-    /// Nothing more.
+    /// Checks that nothing but blanks remains.
     fn end(&mut self) -> Result<(), ParseError> {
         self.skip_blanks();
         match self.rest() {
@@ -418,7 +417,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Digits only: the standard parser also takes a sign.
+/// Parses digits only. The standard parser would also accept a sign.
 fn decimal<T: std::str::FromStr>(text: &str) -> Option<T> {
     match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => text.parse().ok(),
@@ -426,7 +425,7 @@ fn decimal<T: std::str::FromStr>(text: &str) -> Option<T> {
     }
 }
 
-/// `0xHH`.
+/// Parses `0xHH`.
 fn hexadecimal(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("0x").or(text.strip_prefix("0X"))?;
     match digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {

@@ -1,19 +1,21 @@
-//! The rule classifier: which of an ordered list of 5-tuple rules is the first that matches.
+//! Rule classifier: finds the first matching rule in an ordered list of 5-tuple rules.
 //!
-//! Each field of a key names the set of rules that match the key in that field; the lowest rule
-//! in all fields' sets is the answer. This is the *aggregated bit vector* method (Baboescu and
-//! Varghese, SIGCOMM 2001) with four changes: equal sets are stored once, zero words of a set not
-//! at all, ports and protocol are one field where their combinations are few, and an IPv4
-//! address finds its set by a table and one vector comparison rather than by a trie walk.
+//! Each field of a key selects the set of rules that match the key in that field. The result is the lowest rule in the
+//! intersection of these sets. This is the *aggregated bit vector* method (Baboescu and Varghese, SIGCOMM 2001) with
+//! four changes:
+//!
+//! - Equal sets are stored once.
+//! - Zero words of a set are not stored.
+//! - Ports and protocol form one field if they have few combinations.
+//! - An IPv4 address selects its set by a table and one vector comparison instead of a trie walk.
 //!
 //! # Memory
 //!
-//! For up to 65,536 rules the look-up tables take 0.8 MB, plus some 200 bytes for every distinct
-//! IPv4 prefix. A set of `n` rules takes `8 * (ceil(n / 4096) + w)` bytes, `w` of its
-//! `ceil(n / 64)` words being non-zero. There are at most `2n + 1` sets per field, and at most
-//! 64 MiB of sets for combinations of ports and protocol. ClassBench sets of 8,000 rules take 2 to
-//! 7 MB in all. Longer lists are cut in parts of 65,536 rules that are looked up one after the
-//! other. In any case building stops with an error at [`MAX_MEMORY_BYTES`].
+//! For up to 65,536 rules the look-up tables take 0.8 MB, plus some 200 bytes for every distinct IPv4 prefix. A set of
+//! `n` rules takes `8 * (ceil(n / 4096) + w)` bytes if `w` of its `ceil(n / 64)` words are non-zero. There are at most
+//! `2n + 1` sets per field, and at most 64 MiB of sets for combinations of ports and protocol. ClassBench sets of 8,000
+//! rules take 2 to 7 MB in total. Longer lists are split into parts of 65,536 rules, which are searched one after the
+//! other. Building fails with an error beyond [`MAX_MEMORY_BYTES`].
 
 use super::address::{V4Table, V6Table};
 use super::dispatch::{self, NO_RULE, Search};
@@ -25,26 +27,26 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use tailwater_net::flow::FlowKey;
 
-/// The most rules a classifier takes.
+/// Maximum number of rules of a classifier.
 pub const MAX_RULES: usize = 1_000_000;
 
-/// The most memory a classifier takes, in bytes.
+/// Maximum memory of a classifier, in bytes.
 pub const MAX_MEMORY_BYTES: usize = 1 << 30;
 
-/// Keys that are looked up together: enough to hide memory latency, few enough for their
-/// intermediate results to stay in the first-level cache.
+/// Number of keys looked up together. It is large enough to hide memory latency, and small enough for intermediate
+/// results to stay in the L1 cache.
 pub(super) const GROUP: usize = 32;
 
-/// Why a classifier cannot be built.
+/// Failure to build a classifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClassifierError {
-    /// The list is too long.
+    /// The list has more than [`MAX_RULES`] rules.
     #[error("{rules} rules, of at most {MAX_RULES}")]
     TooManyRules {
         /// The number of rules.
         rules: usize,
     },
-    /// The rules overlap in so many ways that the classifier would need more memory.
+    /// The rules overlap in so many ways that the tables would exceed the memory limit.
     #[error("the rules need more than {} MiB of tables", limit_bytes >> 20)]
     TooLarge {
         /// The limit, in bytes.
@@ -52,23 +54,23 @@ pub enum ClassifierError {
     },
 }
 
-/// Finds the first matching rule of a fixed list. Read-only after building, so cores share one.
+/// Finds the first matching rule of a fixed list. It is read-only after building, so cores share one.
 pub struct Classifier {
-    /// Consecutive rules, `limits.part_rules` each.
+    /// Classifiers of consecutive rules, `limits.part_rules` each.
     parts: Vec<Part>,
-    /// Rules in each part but the last.
+    /// Number of rules in each part but the last.
     part_rules: usize,
 }
 
-/// Sizes at which the structure changes.
+/// Limits at which the structure changes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     /// Rules per part.
     pub(super) part_rules: usize,
-    /// Work, in word operations, up to which combinations of ports and protocol are made. Bounds
-    /// build time and, while building, memory.
+    /// Maximum work, in word operations, for which combinations of ports and protocol are built. It bounds build time
+    /// and, during the build, memory.
     pub(super) combination_words: usize,
-    /// Bytes for the whole.
+    /// Maximum memory of the whole classifier, in bytes.
     pub(super) memory_bytes: usize,
 }
 
@@ -85,12 +87,12 @@ impl Classifier {
     ///
     /// # Errors
     ///
-    /// More than [`MAX_RULES`] rules, or tables of more than [`MAX_MEMORY_BYTES`].
+    /// If there are more than [`MAX_RULES`] rules, or if the tables exceed [`MAX_MEMORY_BYTES`].
     pub fn new(rules: &[Rule]) -> Result<Self, ClassifierError> {
         Self::with_limits(rules, Limits::DEFAULT)
     }
 
-    /// As `new`, with the structure's limits set by the caller.
+    /// Builds the tables within the given limits.
     pub(super) fn with_limits(rules: &[Rule], limits: Limits) -> Result<Self, ClassifierError> {
         if rules.len() > MAX_RULES {
             return Err(ClassifierError::TooManyRules { rules: rules.len() });
@@ -108,7 +110,7 @@ impl Classifier {
         Ok(classifier)
     }
 
-    /// The index of the first rule that matches.
+    /// Returns the index of the first rule that matches.
     ///
     /// [`classify_batch`](Self::classify_batch) is several times faster per key.
     pub fn classify(&self, key: &FlowKey) -> Option<u32> {
@@ -127,7 +129,7 @@ impl Classifier {
         dispatch::find(self, keys, found);
     }
 
-    /// The search itself, compiled by [`dispatch`] for several instruction sets.
+    /// Searches for all keys. [`dispatch`] compiles this function for several instruction sets.
     #[inline(always)]
     pub(super) fn find(&self, search: impl Search, keys: &[FlowKey], found: &mut [Option<u32>]) {
         for (keys, found) in keys.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
@@ -138,13 +140,13 @@ impl Classifier {
         }
     }
 
-    /// Bytes that the tables take.
+    /// Returns the memory of the tables in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.parts.iter().map(Part::memory_bytes).sum::<usize>() + self.parts.capacity() * size_of::<Part>()
     }
 }
 
-/// A classifier of up to [`Limits::part_rules`] rules.
+/// Classifier of up to [`Limits::part_rules`] rules.
 struct Part {
     source_v4: V4Table,
     destination_v4: V4Table,
@@ -155,7 +157,7 @@ struct Part {
 }
 
 impl Part {
-    /// The tables of these rules, `used` bytes being taken already.
+    /// Builds the tables of these rules when `used` bytes are already allocated.
     fn new(rules: &[Rule], used: usize, limits: Limits) -> Result<Self, ClassifierError> {
         let words = rule_sets::dense_words(rules.len());
         let mut sets = Packer::new(rules.len(), used, limits.memory_bytes);
@@ -190,7 +192,7 @@ impl Part {
         }
     }
 
-    /// Looks up the keys of a group that have no rule yet. `first` is the part's first rule.
+    /// Looks up those keys of a group that have no rule yet. `first` is the index of the part's first rule.
     #[inline(always)]
     fn find(&self, search: impl Search, keys: &[FlowKey], found: &mut [Option<u32>], first: u32) {
         let mut addresses = [[0; GROUP]; 2];
@@ -210,7 +212,7 @@ impl Part {
         }
     }
 
-    /// Every key's sets are located and fetched before the first is searched.
+    /// Searches the sets of all keys. The sets of every key are located and prefetched before the first search.
     #[inline(always)]
     fn find_in<const SETS: usize>(
         &self,
@@ -237,9 +239,8 @@ impl Part {
         }
     }
 
-    /// The search in sets whose summaries are one word, a step for every key that has no rule yet,
-    /// then another for those that still have none: after how many steps a key is done cannot be
-    /// predicted, and a branch on it for each key would cost as much as the steps.
+    /// Searches sets whose summaries have one word. Each round takes one step for every key that has no rule yet. The
+    /// number of steps per key is unpredictable, so a branch on it for each key would cost as much as the steps.
     #[inline(always)]
     fn search_in_rounds<const SETS: usize>(
         &self,
@@ -271,13 +272,13 @@ impl Part {
         }
     }
 
-    /// The sets for the keys' source and destination addresses.
+    /// Finds the sets of the keys' source and destination addresses.
     #[inline(always)]
     fn find_addresses(&self, keys: &[FlowKey], sets: &mut [[u32; GROUP]; 2]) {
         let mut v4 = [[0_u32; GROUP]; 2];
         let mut others = false;
         for (i, key) in keys.iter().enumerate() {
-            // Both addresses of a key have its IP version.
+            // Both addresses of a key have the same IP version.
             if let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) {
                 v4[0][i] = source.to_bits();
                 v4[1][i] = destination.to_bits();
@@ -306,7 +307,7 @@ impl Part {
     }
 }
 
-/// An IP version, of the addresses that a table is for.
+/// IP version of a table's addresses.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Version {
     V4,
@@ -314,7 +315,7 @@ pub(super) enum Version {
 }
 use Version::{V4, V6};
 
-/// The intervals of one version's addresses.
+/// Computes the intervals of one IP version's addresses.
 pub(super) fn address_intervals(
     packer: &mut Packer,
     rules: &[Rule],
@@ -337,7 +338,7 @@ pub(super) fn address_intervals(
     rule_sets::intervals(packer, last, &everywhere, spans)
 }
 
-/// The intervals of a field of numbers up to `last`; `None` is all of them.
+/// Computes the intervals of a numeric field with values up to `last`. `field` returns `None` for all values.
 pub(super) fn value_intervals(
     packer: &mut Packer,
     rules: &[Rule],
@@ -357,12 +358,12 @@ pub(super) fn value_intervals(
     rule_sets::intervals(packer, last.into(), &everywhere, spans)
 }
 
-/// The ends of a range of ports.
+/// Returns the ends of a port range.
 pub(super) fn ports(range: &RangeInclusive<u16>) -> Option<(u16, u16)> {
     Some((*range.start(), *range.end()))
 }
 
-/// The rules for which a condition holds, as a plain bit vector.
+/// Returns the rules for which a condition holds, as a plain bit vector.
 fn all_of(rules: &[Rule], holds: impl Fn(&Rule) -> bool) -> Vec<u64> {
     let mut bits = vec![0; rule_sets::dense_words(rules.len())];
     for (i, _) in rules.iter().enumerate().filter(|(_, rule)| holds(rule)) {
@@ -371,7 +372,7 @@ fn all_of(rules: &[Rule], holds: impl Fn(&Rule) -> bool) -> Vec<u64> {
     bits
 }
 
-/// The address as an IPv6 address.
+/// Converts an address to an IPv6 address.
 #[inline(always)]
 fn to_v6(address: IpAddr) -> std::net::Ipv6Addr {
     match address {

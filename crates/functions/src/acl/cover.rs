@@ -1,8 +1,9 @@
-//! Rules that never decide, since one earlier rule matches all that they match.
+//! Shadowed rules: rules that never decide, because one earlier rule matches everything they match.
 //!
-//! A rule is a box: a range in each field. An earlier rule that holds both ends of the range in every field holds the box.
-//! The rules that hold a value are a set, found as the [classifier](super::classifier) finds it, so the first rule that
-//! is in the sets of all ends is the one: no rule is compared with another, and long lists take no time to speak of.
+//! A rule is a box: a range in each field. An earlier rule contains the box if it contains both ends of the range in
+//! every field. The rules that contain a value form a set, found as in the [classifier](super::classifier). So the
+//! first rule in the sets of all ends is the shadowing rule. No rule is compared with another, so long lists take
+//! little time.
 
 use super::classifier::value_intervals;
 use super::classifier::{ClassifierError, MAX_MEMORY_BYTES, Version, address_intervals, ports};
@@ -10,31 +11,32 @@ use super::rule::Rule;
 use super::rule_sets::{Packer, RuleSets, dense_words};
 use ipnet::IpNet;
 
-/// Rules whose sets are made together.
+/// Number of rules whose sets are built together.
 const PART: usize = 1 << 16;
 
-/// A rule that never decides.
+/// A shadowed rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Covered {
-    /// Its place.
+    /// Index of the rule.
     pub rule: usize,
-    /// The place of the first rule that matches all that it matches.
+    /// Index of the first rule that matches everything the rule matches.
     pub by: usize,
 }
 
-/// Ranges of a field's values, each with the set of rules that hold it.
+/// First value of each interval of a field, with the set of rules that contain the interval.
 type Intervals = Vec<(u128, u32)>;
 
-/// Ends of ranges: of two addresses in two IP versions, of two ports and the protocol; and the class.
+/// Number of sets to intersect: the range ends of two addresses in two IP versions, of two ports and of the protocol,
+/// and the class.
 const ENDS: usize = 2 * 4 + 2 * 3 + 1;
 
-/// The sets of some consecutive rules.
+/// Sets of up to [`PART`] consecutive rules.
 struct Part {
-    /// By side, then by version.
+    /// Address intervals by side, then by IP version.
     addresses: [[Intervals; 2]; 2],
-    /// Source ports, destination ports, protocols.
+    /// Intervals of source ports, destination ports and protocols.
     values: [Intervals; 3],
-    /// For each class of rules, those that hold it.
+    /// For each class of rules, the set of rules whose class contains it.
     classes: Vec<u32>,
     sets: RuleSets,
 }
@@ -76,7 +78,7 @@ impl Part {
         })
     }
 
-    /// The first rule that holds all of this one.
+    /// Returns the first rule that contains all of `rule`, which may be `rule` itself.
     fn first(&self, rule: &Rule, class: u16) -> Option<u32> {
         let mut ends = [self.classes[usize::from(class)]; ENDS];
         let sides = [rule.source, rule.destination];
@@ -109,7 +111,7 @@ impl Part {
     }
 }
 
-/// The first and the last address of a prefix, or of a version.
+/// Returns the first and the last address of a prefix, or of an IP version.
 fn range(net: Option<IpNet>, version: usize) -> [u128; 2] {
     match (net, version) {
         (Some(IpNet::V4(net)), _) => [net.network(), net.broadcast()].map(|a| a.to_bits().into()),
@@ -119,23 +121,24 @@ fn range(net: Option<IpNet>, version: usize) -> [u128; 2] {
     }
 }
 
-/// The set of a value.
+/// Returns the set of a value.
 fn find(intervals: &Intervals, value: u128) -> u32 {
     let behind = intervals.partition_point(|(first, _)| *first <= value);
     // The first interval begins at 0.
     intervals[behind - 1].1
 }
 
-/// Rules that one earlier rule covers, in order; those that only several earlier ones cover together are not found. Rules
-/// have a class each, below `count`, and `holds(a, b)` says whether rules of class `a` match in all the ways of class `b`:
-/// for what a rule asks beside its 5-tuple. Rules that nothing matches (empty ranges of ports, prefixes of both IP
-/// versions) are left out.
+/// Returns the rules that one earlier rule shadows, in order. Rules that only several earlier ones shadow together are
+/// not found. Rules that match nothing (empty port ranges, prefixes of both IP versions) are skipped.
+///
+/// Each rule has a class below `count`, for match conditions other than the 5-tuple. `holds(a, b)` returns `true` if
+/// rules of class `a` match whenever rules of class `b` do.
 ///
 /// # Errors
-/// If the rules overlap in so many ways that their sets take too much memory.
+/// If the rules overlap in so many ways that their sets exceed the memory limit.
 ///
 /// # Panics
-/// If a rule has no class, or one that is not below `count`.
+/// If a rule has no class, or a class that is not below `count`.
 pub fn covered(
     rules: &[Rule],
     (classes, count): (&[u16], u16),

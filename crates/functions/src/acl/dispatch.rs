@@ -1,28 +1,27 @@
-//! The classifier's search, compiled for the instructions that the machine has.
+//! Variants of the classifier's search, compiled for different instruction sets.
 //!
-//! The search counts bits all the time, which takes one instruction on every x86-64 server of the
-//! last ten years but about twelve in a build for x86-64 in general. With AVX-512 eight words of
-//! a set are unpacked and compared at once.
+//! The search mostly counts bits. A bit count takes one instruction on every x86-64 server of the last ten years, but
+//! about twelve in a generic x86-64 build. With AVX-512, eight words of a set are unpacked and compared at once.
 
 use super::classifier::Classifier;
 use super::rule_sets::RuleSets;
 use tailwater_net::flow::FlowKey;
 
-/// How the first rule in several sets is found.
+/// Search for the first rule in the intersection of several sets.
 pub(super) trait Search: Copy {
-    /// As [`RuleSets::first_in_all`].
+    /// Same as [`RuleSets::first_in_all`].
     fn first_in_all<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS]) -> Option<u32>;
 
-    /// A step of that search where summaries are one word: looks at the first words that `common`
-    /// names, which must name one, and takes them out of there. The lowest rule among them that is in
-    /// all sets, or [`NO_RULE`].
+    /// One step of that search, for summaries of one word. It processes the first words whose bits are set in `common`,
+    /// which must not be 0, and clears those bits. Returns the lowest rule in these words that is in all sets, or
+    /// [`NO_RULE`].
     fn step<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS], common: &mut u64) -> u32;
 }
 
-/// No rule's number.
+/// Value that is no rule's number.
 pub(super) const NO_RULE: u32 = u32::MAX;
 
-/// Word by word, on every machine.
+/// Portable search, one word at a time.
 #[derive(Clone, Copy)]
 pub(super) struct ByWord;
 
@@ -38,7 +37,7 @@ impl Search for ByWord {
     }
 }
 
-/// Runs [`Classifier::find`] in its best form.
+/// Runs [`Classifier::find`] in the fastest variant that the processor supports.
 #[inline]
 pub(super) fn find(classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
     #[cfg(target_arch = "x86_64")]
@@ -53,20 +52,20 @@ pub(super) fn find(classifier: &Classifier, keys: &[FlowKey], found: &mut [Optio
     classifier.find(ByWord, keys, found);
 }
 
-/// Asks for the cache line at an address, which may be any, to be fetched.
+/// Prefetches the cache line at an address, which may be invalid.
 #[inline(always)]
 pub(super) fn prefetch(address: *const u64) {
     #[cfg(target_arch = "x86_64")]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing that the program can see and never faults.
+        // SAFETY: a prefetch has no visible effect on memory and never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(address.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = address;
 }
 
-/// Forms for x86-64. A value of these types is the proof that the processor has the features.
+/// Variants for x86-64. A value of one of these types proves that the processor has the features.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
     use super::{ByWord, Classifier, FlowKey, RuleSets, Search};
@@ -75,12 +74,12 @@ pub(super) mod x86 {
         _mm512_maskz_compress_epi64, _mm512_maskz_expand_epi64, _mm512_set1_epi64, _mm512_test_epi64_mask,
     };
 
-    /// Instructions for bits and 256-bit vectors: Intel's Haswell, AMD's Excavator, and later.
+    /// Bit-manipulation instructions and 256-bit vectors: Intel Haswell, AMD Excavator, and later.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Bits(());
 
     impl Bits {
-        /// Whether this processor has them.
+        /// Returns a value if this processor has the features.
         #[inline]
         pub(in super::super) fn detect() -> Option<Self> {
             (is_x86_feature_detected!("popcnt")
@@ -90,7 +89,7 @@ pub(super) mod x86 {
             .then_some(Bits(()))
         }
 
-        /// Word by word.
+        /// Searches one word at a time.
         #[inline]
         pub(in super::super) fn find(self, classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
             // SAFETY: `self` exists, so `detect` has found every feature.
@@ -103,19 +102,19 @@ pub(super) mod x86 {
         classifier.find(ByWord, keys, found);
     }
 
-    /// These and 512-bit vectors: Intel's Skylake servers, AMD's Zen 4, and later.
+    /// The features of [`Bits`] and 512-bit vectors: Intel Skylake servers, AMD Zen 4, and later.
     #[derive(Clone, Copy)]
     pub(in super::super) struct ByEight(());
 
     impl ByEight {
-        /// Whether this processor has them.
+        /// Returns a value if this processor has the features.
         #[inline]
         pub(in super::super) fn detect() -> Option<Self> {
             Bits::detect()?;
             (is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")).then_some(ByEight(()))
         }
 
-        /// Eight words at a time.
+        /// Searches eight words at a time.
         #[inline]
         pub(in super::super) fn find(self, classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
             // SAFETY: `self` exists, so `detect` has found every feature.
@@ -142,7 +141,7 @@ pub(super) mod x86 {
         }
     }
 
-    /// As [`Search::step`], with eight words.
+    /// Same as [`Search::step`], for eight words.
     #[inline]
     #[target_feature(enable = "popcnt,bmi1,bmi2,avx2,avx512f,avx512vl")]
     fn step_by_eight<const SETS: usize>(sets: &RuleSets, positions: [u32; SETS], common: &mut u64) -> u32 {
@@ -162,22 +161,22 @@ pub(super) mod x86 {
         let word = _mm_cvtsi128_si64(_mm512_castsi512_si128(first)) as u64;
         let index = shift + non_zero.trailing_zeros();
         let rule = index * 64 + word.trailing_zeros();
-        // By arithmetic: whether there is one cannot be predicted.
+        // Computed without a branch: the outcome is unpredictable.
         rule | u32::from(non_zero == 0).wrapping_neg()
     }
 
-    /// As [`RuleSets::first_in_all`]. A byte of a summary stands for eight words, those of which
-    /// are stored that its bits say; `expand` puts them in their places.
+    /// Same as [`RuleSets::first_in_all`]. A byte of a summary covers eight words, of which only those with a set bit
+    /// are stored. `expand` moves them to their positions.
     #[inline]
     #[target_feature(enable = "popcnt,bmi1,bmi2,avx2,avx512f,avx512vl")]
     fn first_in_all_by_eight<const SETS: usize>(sets: &RuleSets, positions: [u32; SETS]) -> Option<u32> {
         let parts = sets.summary_words();
-        // Not `map`: its closure would be a function with features and not be inlined there.
+        // Not `map`: its closure would be a function with target features and would not be inlined.
         let mut views: [&[u64]; SETS] = [&[]; SETS];
         for (view, position) in views.iter_mut().zip(positions) {
             *view = sets.at(position);
         }
-        // Where each set's words of the current summary word begin.
+        // Start of each set's words for the current summary word.
         let mut begin = [parts; SETS];
         for part in 0..parts {
             let mut summaries = [0; SETS];
@@ -212,12 +211,15 @@ pub(super) mod x86 {
         None
     }
 
-    /// The first eight of at least eight words.
+    /// Loads the first eight words of a slice.
+    ///
+    /// # Panics
+    /// If the slice has fewer than eight words.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn load(words: &[u64]) -> __m512i {
         let words = &words[..8];
-        // SAFETY: the slice has the 64 bytes that are read; any alignment will do.
+        // SAFETY: the slice has the 64 bytes that are read, and the load needs no alignment.
         unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
     }
 }

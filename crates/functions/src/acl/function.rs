@@ -8,7 +8,7 @@ use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::FlowKey;
 
-/// One version of the rules, ready to be applied.
+/// One compiled version of the rules.
 pub struct AclRules {
     classifier: Classifier,
     /// The action of each rule, in order.
@@ -17,10 +17,10 @@ pub struct AclRules {
 }
 
 impl AclRules {
-    /// Rules with the action for packets that none of them matches.
+    /// Compiles `rules`, with the `default` action for packets that no rule matches.
     ///
     /// # Errors
-    /// If there are too many, or too intricate ones.
+    /// If there are too many rules, or if they are too complex to compile.
     pub fn new(rules: &[super::Rule], default: Action) -> Result<AclRules, ClassifierError> {
         Ok(AclRules {
             classifier: Classifier::new(rules)?,
@@ -29,7 +29,7 @@ impl AclRules {
         })
     }
 
-    /// The action of a rule, or the default.
+    /// Returns the action of a rule, or the default action.
     #[inline]
     fn action_of(&self, rule: Option<u32>) -> Action {
         rule.and_then(|rule| self.actions.get(rule as usize))
@@ -38,52 +38,53 @@ impl AclRules {
     }
 }
 
-/// Rules that all workers share, and that can be replaced under them.
+/// Rules shared by all workers. They can be replaced at run time.
 pub struct AclTable {
     rules: Live<AclRules>,
 }
 
 impl AclTable {
-    /// As [`AclRules::new`].
+    /// Creates a table from rules, as [`AclRules::new`] does.
     ///
     /// # Errors
-    /// As there.
+    /// See [`AclRules::new`].
     pub fn new(rules: &[super::Rule], default: Action) -> Result<AclTable, ClassifierError> {
         let rules = Live::new(AclRules::new(rules, default)?);
         Ok(AclTable { rules })
     }
 
-    /// The rules, to be replaced: each flow is decided about anew with its next packet.
+    /// Returns the live rules, which can be replaced. After a replacement, each flow is decided again on its next
+    /// packet.
     pub fn live(&self) -> &Live<AclRules> {
         &self.rules
     }
 }
 
-/// Lets packets pass or drops them, by the first rule that matches their 5-tuple. The decision is
-/// made on a flow's first packet and kept with the flow, or made anew for every packet.
+/// Forwards or drops packets by the first rule that matches their 5-tuple. The decision is either made on a flow's
+/// first packet and stored with the flow, or made for every packet.
 pub struct Acl {
     table: Arc<AclTable>,
     held: Arc<Version<AclRules>>,
-    /// Whether decisions are kept with the flows.
+    /// `true` if decisions are stored with the flows.
     in_flow: bool,
     scratch: Box<Scratch>,
 }
 
-/// Where a batch stands while it is decided about.
+/// Scratch space for classifying a batch.
 struct Scratch {
     keys: [FlowKey; MAX_BATCH],
     rules: [Option<u32>; MAX_BATCH],
-    /// The rule for each packet whose flow is new, by place in the batch.
+    /// Rule of each packet whose flow is new, by index in the batch.
     by_place: [Option<u32>; MAX_BATCH],
 }
 
-/// A flow's decision: 0 to let it pass.
+/// Decision stored in a flow's state: 0 means forward.
 type Denied = u32;
 
 const DENIED: u8 = 0;
 
 impl Acl {
-    /// A worker's instance that keeps decisions with the flows.
+    /// Creates a worker's instance that stores decisions with the flows.
     pub fn new(table: Arc<AclTable>) -> Acl {
         let scratch = Scratch {
             keys: [FlowKey::default(); MAX_BATCH],
@@ -98,7 +99,7 @@ impl Acl {
         }
     }
 
-    /// A worker's instance that decides about every packet, and needs no flows.
+    /// Creates a worker's instance that decides for every packet and needs no flow state.
     pub fn without_flows(table: Arc<AclTable>) -> Acl {
         Acl {
             in_flow: false,
@@ -182,7 +183,7 @@ mod tests {
     use tailwater_net::Nanos;
     use tailwater_net::builder::FrameBuilder;
 
-    /// Deciding about every packet and keeping decisions with flows come to the same.
+    /// Deciding for every packet and storing decisions with the flows give the same result.
     #[test]
     fn with_and_without_flows_the_same_packets_pass() {
         let spec = RuleSetSpec {

@@ -1,9 +1,8 @@
-//! Rule sets and headers made from a seed, for examples, tests and benchmarks.
+//! Generator of rule sets and packet headers from a seed, for examples, tests and benchmarks.
 //!
-//! The rule sets look like those that ClassBench derives from real access lists (prefix lengths,
-//! nesting, few distinct port ranges, mostly TCP) but lie in given networks, so that synthetic
-//! traffic between these is decided by many different rules. As administrators do, the list puts
-//! rules for hosts before those for networks, regions and, last, everything.
+//! The rule sets resemble those that ClassBench derives from real access lists: prefix lengths, nesting, few distinct
+//! port ranges, mostly TCP. They lie in given networks, so that many different rules decide synthetic traffic between
+//! these networks. As is common practice, rules for hosts precede those for networks, regions and, last, everything.
 //!
 //! The same seed gives the same output on every machine.
 
@@ -22,13 +21,13 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 const GRE: u8 = 47;
 
-/// All ports ("WC" in ClassBench's terms).
+/// All ports ("WC" in ClassBench).
 const ANY_PORT: RangeInclusive<u16> = 0..=u16::MAX;
-/// Ports of clients ("HI").
+/// Client ports ("HI").
 const HIGH_PORTS: RangeInclusive<u16> = 1024..=u16::MAX;
-/// Ports of system services ("LO").
+/// System service ports ("LO").
 const LOW_PORTS: RangeInclusive<u16> = 0..=1023;
-/// Ranges of several services ("AR").
+/// Port ranges of several services ("AR").
 const SERVICE_RANGES: [RangeInclusive<u16>; 8] = [
     20..=21,
     137..=139,
@@ -39,35 +38,34 @@ const SERVICE_RANGES: [RangeInclusive<u16>; 8] = [
     8000..=8999,
     33434..=33534,
 ];
-/// Well-known TCP services, the most used first.
+/// Well-known TCP services, most used first.
 const TCP_PORTS: [u16; 24] = [
     443, 80, 22, 25, 8080, 8443, 53, 993, 110, 143, 389, 636, 445, 1433, 1521, 1526, 3306, 3389, 5432, 5900, 6379,
     9092, 9200, 1723,
 ];
-/// Well-known UDP services, the most used first.
+/// Well-known UDP services, most used first.
 const UDP_PORTS: [u16; 12] = [53, 443, 123, 161, 514, 67, 69, 500, 1812, 4500, 4789, 5060];
 
-/// What rule set to make.
+/// Parameters of a generated rule set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleSetSpec {
     /// The number of rules.
     pub rules: usize,
     /// The seed.
     pub seed: u64,
-    /// Networks that all source prefixes lie in. None: all of IPv4.
+    /// Networks that contain all source prefixes. If empty, all of IPv4.
     pub sources: Vec<Ipv4Net>,
-    /// Networks that all destination prefixes but those of the last rules lie in. None: all of
-    /// IPv4.
+    /// Networks that contain all destination prefixes but those of the last rules. If empty, all of IPv4.
     pub destinations: Vec<Ipv4Net>,
 }
 
-/// With more rules for regions, these would cover everything.
+/// Maximum number of region rules. More of them would cover everything.
 const MAX_REGION_RULES: usize = 240;
 
-/// How narrow a rule's prefixes are.
+/// Width of a rule's prefixes.
 #[derive(Clone, Copy)]
 enum Scope {
-    /// Hosts and subnets of a few.
+    /// Hosts and small subnets.
     Hosts,
     /// Networks.
     Networks,
@@ -76,9 +74,8 @@ enum Scope {
 }
 
 impl RuleSetSpec {
-    /// The rules, all with the action allow: 55 in 100 for hosts, then some for networks, then
-    /// (at most 240) for regions. The last one in a hundred allow common services from one of
-    /// `sources` to anywhere.
+    /// Generates the rules, all with the action allow. 55 % are for hosts, then come rules for networks, then (at most
+    /// 240) for regions. The last 1 % allow common services from one of `sources` to anywhere.
     pub fn generate(&self) -> Vec<Rule> {
         let mut random = SplitMix64::new(self.seed);
         let random = &mut random;
@@ -99,7 +96,7 @@ impl RuleSetSpec {
             rules.push(specific_rule(random, &sources, &destinations, scope));
         }
         for i in 0..broad {
-            // The services in turn, for each source network in turn.
+            // Iterates over the services, then over the source networks.
             let source = sources.networks[i / BROAD.len() % sources.networks.len()];
             let (protocol, destination_ports) = BROAD[i % BROAD.len()].clone();
             rules.push(Rule {
@@ -127,13 +124,13 @@ const BROAD: [(u8, RangeInclusive<u16>); 8] = [
     (TCP, 22..=22),
 ];
 
-/// The prefixes of one side of a rule set.
+/// Prefixes of one side of a rule set.
 struct Side {
     /// The given networks.
     networks: Vec<Ipv4Net>,
-    /// Networks within these, some within others.
+    /// Networks within the given ones, some nested.
     sites: Vec<Ipv4Net>,
-    /// Hosts and small subnets within the sites, the most used first.
+    /// Hosts and small subnets within the sites, most used first.
     hosts: Vec<Ipv4Net>,
 }
 
@@ -150,7 +147,7 @@ impl Side {
             hosts: Vec::new(),
         };
         for _ in 0..sites.max(4) {
-            // A third of the sites lie within earlier ones.
+            // A third of the sites are nested in earlier ones.
             let outer = match random.one_in(3) {
                 true => *random.choose(&side.sites).unwrap_or(&side.networks[0]),
                 false => side.network(random),
@@ -160,7 +157,7 @@ impl Side {
         }
         for _ in 0..sites.max(4) * 3 {
             let site = *random.choose(&side.sites).unwrap_or(&side.networks[0]);
-            // ClassBench's access lists: two thirds hosts, a fifth /31, the rest down to /24.
+            // As in ClassBench's access lists: two thirds hosts, a fifth /31, the rest down to /24.
             let length = match random.below(20) {
                 0..13 => 32,
                 13..17 => 31,
@@ -191,7 +188,7 @@ impl Side {
     }
 }
 
-/// A rule for a part of the networks.
+/// Generates a rule for a part of the networks.
 fn specific_rule(random: &mut SplitMix64, sources: &Side, destinations: &Side, scope: Scope) -> Rule {
     // Access lists often protect one host from a whole network.
     let source_scope = match random.one_in(6) {
@@ -209,7 +206,7 @@ fn specific_rule(random: &mut SplitMix64, sources: &Side, destinations: &Side, s
     }
 }
 
-/// Protocol, source ports and destination ports. Wider scopes have wider port ranges.
+/// Chooses protocol, source ports and destination ports. Wider scopes have wider port ranges.
 fn service(random: &mut SplitMix64, scope: Scope) -> (Option<u8>, RangeInclusive<u16>, RangeInclusive<u16>) {
     let protocol = match random.below(100) {
         0..62 => Some(TCP),
@@ -249,11 +246,11 @@ fn service(random: &mut SplitMix64, scope: Scope) -> (Option<u8>, RangeInclusive
     (protocol, source_ports, destination_ports)
 }
 
-/// Keys that match a rule each, of rules chosen at random with equal probability.
+/// Generates keys, each matching a rule chosen at random with equal probability.
 ///
-/// An earlier rule may match a key first. A field that the rule leaves open gets any value; if
-/// the rule names no address, the key is for IPv4. Rules that nothing matches (an IPv4 source
-/// with an IPv6 destination, an empty port range) are not used; without others there are no keys.
+/// An earlier rule may match a key first. A field that the rule leaves open gets any value. If the rule has no address,
+/// the key is IPv4. Rules that match nothing (IPv4 source with IPv6 destination, empty port range) are not used. If no
+/// other rules exist, no keys are returned.
 pub fn matching_keys(rules: &[Rule], keys: usize, seed: u64) -> Vec<FlowKey> {
     let usable: Vec<&Rule> = rules.iter().filter(|rule| is_usable(rule)).collect();
     let mut random = SplitMix64::new(seed);
@@ -265,8 +262,8 @@ pub fn matching_keys(rules: &[Rule], keys: usize, seed: u64) -> Vec<FlowKey> {
         .collect()
 }
 
-/// Keys with the source of one rule and the destination, ports and protocol of others: most match
-/// no rule of a set without broad rules, though each of their fields does.
+/// Generates keys with the source of one rule and the destination, ports and protocol of others. Most of them match no
+/// rule of a set without broad rules, though each of their fields matches some rule.
 pub fn mixed_keys(rules: &[Rule], keys: usize, seed: u64) -> Vec<FlowKey> {
     let usable: Vec<&Rule> = rules.iter().filter(|rule| is_usable(rule)).collect();
     let mut random = SplitMix64::new(seed);
@@ -286,8 +283,9 @@ pub fn mixed_keys(rules: &[Rule], keys: usize, seed: u64) -> Vec<FlowKey> {
         .collect()
 }
 
-/// Keys of clients in `sources` to servers in `destinations`, addresses evenly spread: three
-/// quarters TCP, the rest UDP, from high ports to well-known ones or, one in four, any high port.
+/// Generates keys of clients in `sources` to servers in `destinations`, with uniformly distributed addresses. Three
+/// quarters are TCP, the rest UDP. Source ports are high. Destination ports are well known or, one in four, any high
+/// port.
 pub fn client_keys(sources: &[Ipv4Net], destinations: &[Ipv4Net], keys: usize, seed: u64) -> Vec<FlowKey> {
     let mut random = SplitMix64::new(seed);
     (0..keys)
@@ -309,7 +307,7 @@ pub fn client_keys(sources: &[Ipv4Net], destinations: &[Ipv4Net], keys: usize, s
         .collect()
 }
 
-/// Whether some key matches the rule.
+/// Returns `true` if at least one key matches the rule.
 fn is_usable(rule: &Rule) -> bool {
     let same_version = match (rule.source, rule.destination) {
         (Some(source), Some(destination)) => source.addr().is_ipv4() == destination.addr().is_ipv4(),
@@ -318,7 +316,7 @@ fn is_usable(rule: &Rule) -> bool {
     same_version && !rule.source_ports.is_empty() && !rule.destination_ports.is_empty()
 }
 
-/// A key that a usable rule matches.
+/// Returns a key that matches a usable rule.
 fn key_in(random: &mut SplitMix64, rule: &Rule) -> FlowKey {
     let protocol = rule.protocol.unwrap_or_else(|| match random.below(4) {
         0 => random.next() as u8,
@@ -346,12 +344,12 @@ fn key_in(random: &mut SplitMix64, rule: &Rule) -> FlowKey {
             source_port,
             destination_port,
         ),
-        // Not in a usable rule.
+        // Unreachable for a usable rule.
         _ => FlowKey::default(),
     }
 }
 
-/// The SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014): small, and the same everywhere.
+/// SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014): small, and the same on every machine.
 struct SplitMix64(u64);
 
 impl SplitMix64 {
@@ -366,12 +364,12 @@ impl SplitMix64 {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which is not 0; the bias is below `end` / 2^64.
+    /// Returns a number below `end`, which must not be 0. The bias is below `end` / 2^64.
     fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number from `first` to `last`.
+    /// Returns a number from `first` to `last`.
     fn between(&mut self, first: u64, last: u64) -> u64 {
         first + self.below(last - first + 1)
     }
@@ -380,13 +378,13 @@ impl SplitMix64 {
         self.below(n) == 0
     }
 
-    /// One of the items, all equally often; none of none.
+    /// Returns one of the items with equal probability, or `None` if there are none.
     fn choose<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         let index = self.below(items.len().max(1) as u64);
         items.get(index as usize)
     }
 
-    /// One of the items, the first ones more often.
+    /// Returns one of the items, the first ones with higher probability.
     fn choose_early<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         let end = self.below(items.len().max(1) as u64) + 1;
         let index = self.below(end);
@@ -395,7 +393,7 @@ impl SplitMix64 {
 
     fn port(&mut self, ports: &RangeInclusive<u16>) -> u16 {
         let (first, last) = (u64::from(*ports.start()), u64::from(*ports.end()));
-        // A third at the ends, where mistakes are.
+        // A third at the ends of the range, where errors are likely.
         match self.below(6) {
             0 => *ports.start(),
             1 => *ports.end(),
@@ -413,8 +411,8 @@ impl SplitMix64 {
         Ipv6Addr::from_bits(net.network().to_bits() | (any & net.hostmask().to_bits()))
     }
 
-    /// A prefix within `net` that is `longer` bits longer, but no longer than `longest` unless
-    /// `net` is already.
+    /// Returns a prefix within `net` that is `longer` bits longer. It is no longer than `longest`, unless `net` already
+    /// is.
     fn subnet(&mut self, net: Ipv4Net, longer: u8, longest: u8) -> Ipv4Net {
         let length = (net.prefix_len() + longer).min(longest).max(net.prefix_len());
         let inside = self.v4_in(net);

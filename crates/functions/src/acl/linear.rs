@@ -1,11 +1,11 @@
-//! Rule by rule: the plain definition of a match, which the classifier is tested against.
+//! Linear scan: the plain definition of a match, and the oracle for tests of the classifier.
 
 use super::rule::Rule;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use tailwater_net::flow::FlowKey;
 
-/// Whether every field of the rule matches the key.
+/// Returns `true` if every field of the rule matches the key.
 pub fn matches(rule: &Rule, key: &FlowKey) -> bool {
     address_matches(rule.source, key.source())
         && address_matches(rule.destination, key.destination())
@@ -14,13 +14,13 @@ pub fn matches(rule: &Rule, key: &FlowKey) -> bool {
         && rule.protocol.is_none_or(|protocol| protocol == key.protocol())
 }
 
-/// The index of the first rule that matches.
+/// Returns the index of the first rule that matches.
 pub fn classify(rules: &[Rule], key: &FlowKey) -> Option<u32> {
     let index = rules.iter().position(|rule| matches(rule, key))?;
     u32::try_from(index).ok()
 }
 
-/// A prefix holds only addresses of its own IP version.
+/// Returns `true` if the prefix contains the address. A prefix contains only addresses of its own IP version.
 fn address_matches(prefix: Option<IpNet>, address: IpAddr) -> bool {
     prefix.is_none_or(|prefix| prefix.contains(&address))
 }

@@ -1,4 +1,4 @@
-//! Access control: ordered 5-tuple rules, first match decides.
+//! Access control by ordered 5-tuple rules. The first match decides.
 
 mod address;
 pub mod classbench;

@@ -1,33 +1,32 @@
-//! Sets of rules as compressed bit vectors, and the search for the first rule in all of several.
+//! Sets of rules as compressed bit vectors, and the search for the first rule in the intersection of several sets.
 //!
-//! A set over `n` rules is a bit vector of `ceil(n / 64)` words. Most words are zero, so a set is
-//! stored as its *summary*, one bit per word that says whether the word has a bit at all, followed
-//! by the words that have. The intersection of several sets is found from the summaries alone,
-//! except for the few words that none of them rules out.
+//! A set over `n` rules is a bit vector of `ceil(n / 64)` words. Most words are zero. So a set is stored as its
+//! *summary*, one bit per word that is set if the word is non-zero, followed by the non-zero words. The summaries alone
+//! exclude most words from an intersection; only the few remaining words are read.
 
 use super::classifier::ClassifierError;
 use std::collections::HashMap;
 
-/// The number of bits in a word.
+/// Number of bits in a word.
 const BITS: usize = u64::BITS as usize;
 
-/// Words after the last set, so that eight words can be read from any word on.
+/// Number of words after the last set, so that eight words can be read starting at any word.
 const PADDING: usize = 8;
 
-/// Many sets over the same rules in one array. A set is named by its position there.
+/// Sets over the same rules, stored in one array. A set is identified by its position in the array.
 pub(super) struct RuleSets {
-    /// Per set: `summary_words` words of summary, then the set's non-zero words in order.
+    /// For each set, `summary_words` words of summary, then the set's non-zero words in order.
     words: Vec<u64>,
-    /// Words in each set's summary: one per 4,096 rules.
+    /// Number of words in each set's summary: one per 4,096 rules.
     summary_words: usize,
 }
 
 impl RuleSets {
-    /// The lowest rule that is in all of the sets at `positions`.
+    /// Returns the lowest rule that is in all sets at `positions`.
     #[inline(always)]
     pub(super) fn first_in_all<const SETS: usize>(&self, positions: [u32; SETS]) -> Option<u32> {
         let sets = positions.map(|position| self.at(position));
-        // Where each set's words of the current summary word begin.
+        // Start of each set's words for the current summary word.
         let mut begin = [self.summary_words; SETS];
         for part in 0..self.summary_words {
             let summaries = sets.map(|set| set[part]);
@@ -51,8 +50,8 @@ impl RuleSets {
         None
     }
 
-    /// One step of [`first_in_all`](RuleSets::first_in_all) where a summary is one word: looks at the
-    /// first word that `common` names, which must name one, and takes it out of there.
+    /// One step of [`first_in_all`](RuleSets::first_in_all), for summaries of one word. It processes the first word
+    /// whose bit is set in `common`, which must not be 0, and clears that bit.
     #[inline(always)]
     pub(super) fn step<const SETS: usize>(&self, positions: [u32; SETS], common: &mut u64) -> Option<u32> {
         let index = common.trailing_zeros();
@@ -65,43 +64,43 @@ impl RuleSets {
         (word != 0).then(|| index * BITS as u32 + word.trailing_zeros())
     }
 
-    /// Words in each set's summary.
+    /// Returns the number of words in each set's summary.
     #[inline(always)]
     pub(super) fn summary_words(&self) -> usize {
         self.summary_words
     }
 
-    /// A set's summary and words, followed by at least [`PADDING`] other words.
+    /// Returns a set's summary and words, followed by at least [`PADDING`] other words.
     #[inline(always)]
     pub(super) fn at(&self, position: u32) -> &[u64] {
         &self.words[position as usize..]
     }
 
-    /// The address of a set's summary, to prefetch it.
+    /// Returns the address of a set's summary, for prefetching.
     #[inline(always)]
     pub(super) fn address(&self, position: u32) -> *const u64 {
         self.words.as_ptr().wrapping_add(position as usize)
     }
 
-    /// Bytes on the heap.
+    /// Returns the heap size in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.words.capacity() * size_of::<u64>()
     }
 }
 
-/// Packs sets, each distinct one once.
+/// Builder of [`RuleSets`] that stores each distinct set once.
 pub(super) struct Packer {
     sets: RuleSets,
-    /// Position of a set by its hash; a colliding set stands at the next free hash.
+    /// Position of each set by its hash. A set with a colliding hash uses the next free hash.
     by_hash: HashMap<u64, u32>,
-    /// Words that may be stored.
+    /// Maximum number of stored words.
     limit_words: usize,
-    /// Bytes that the caller allowed, for the error.
+    /// Memory limit from the caller, in bytes, for the error.
     limit_bytes: usize,
 }
 
 impl Packer {
-    /// For sets over `rules` rules in `used_bytes..limit_bytes`.
+    /// Creates a builder for sets over `rules` rules, when `used_bytes` of `limit_bytes` are already allocated.
     pub(super) fn new(rules: usize, used_bytes: usize, limit_bytes: usize) -> Self {
         let available = limit_bytes.saturating_sub(used_bytes) / size_of::<u64>();
         Packer {
@@ -115,11 +114,11 @@ impl Packer {
         }
     }
 
-    /// The position of the set given as a plain bit vector.
+    /// Stores the set given as a plain bit vector, unless it exists. Returns its position.
     ///
     /// # Errors
     ///
-    /// The sets together outgrow the memory limit.
+    /// If the sets would together exceed the memory limit.
     pub(super) fn pack(&mut self, dense: &[u64]) -> Result<u32, ClassifierError> {
         let mut hash = hash(dense);
         while let Some(&position) = self.by_hash.get(&hash) {
@@ -143,7 +142,7 @@ impl Packer {
         Ok(begin as u32)
     }
 
-    /// The set as a plain bit vector of `words` words.
+    /// Returns a set as a plain bit vector of `words` words.
     pub(super) fn unpack(&self, position: u32, words: usize) -> Vec<u64> {
         let packed = &self.sets.words[position as usize..];
         let (summaries, packed) = packed.split_at(self.sets.summary_words);
@@ -156,7 +155,7 @@ impl Packer {
             .collect()
     }
 
-    /// Whether the packed set is the plain one.
+    /// Returns `true` if the packed set equals the plain one.
     fn equals(&self, position: u32, dense: &[u64]) -> bool {
         let packed = &self.sets.words[position as usize..];
         let (summaries, words) = packed.split_at(self.sets.summary_words);
@@ -164,7 +163,7 @@ impl Packer {
             && dense.iter().filter(|word| **word != 0).zip(words).all(|(a, b)| a == b)
     }
 
-    /// All sets packed so far.
+    /// Returns all sets packed so far.
     pub(super) fn finish(mut self) -> RuleSets {
         self.sets.words.extend([0; PADDING]);
         self.sets.words.shrink_to_fit();
@@ -172,12 +171,12 @@ impl Packer {
     }
 }
 
-/// Words of a plain bit vector over `rules` rules.
+/// Returns the number of words of a plain bit vector over `rules` rules.
 pub(super) fn dense_words(rules: usize) -> usize {
     rules.div_ceil(BITS)
 }
 
-/// The `part`-th word of a set's summary.
+/// Returns the `part`-th word of a set's summary.
 fn summary(dense: &[u64], part: usize) -> u64 {
     dense
         .iter()
@@ -187,7 +186,7 @@ fn summary(dense: &[u64], part: usize) -> u64 {
         .fold(0, |bits, (i, word)| bits | (u64::from(*word != 0) << i))
 }
 
-/// A hash of a plain bit vector.
+/// Returns a hash of a plain bit vector.
 fn hash(dense: &[u64]) -> u64 {
     dense.iter().fold(0x243f_6a88_85a3_08d3, |state, word| {
         let product = u128::from(state ^ word) * 0x9e37_79b9_7f4a_7c15;
@@ -195,9 +194,9 @@ fn hash(dense: &[u64]) -> u64 {
     })
 }
 
-/// The values of one field, from `low` to `high` inclusive, that a rule matches.
+/// Range of one field's values, from `low` to `high` inclusive, that a rule matches.
 pub(super) struct Span {
-    /// The rule.
+    /// Index of the rule.
     pub(super) rule: usize,
     /// Lowest value.
     pub(super) low: u128,
@@ -205,18 +204,20 @@ pub(super) struct Span {
     pub(super) high: u128,
 }
 
-/// Cuts a field's values, 0 to `last`, into intervals that the same rules match, and packs each
-/// one's set.
+/// Splits a field's values, 0 to `last`, into intervals that the same rules match, and packs the set of each.
 ///
-/// Returns the first value and the set of each interval, in order; the first begins at 0, and
-/// neighbours differ in their sets. `everywhere` has the rules that match every value.
+/// Returns the first value and the set of each interval, in order. The first interval begins at 0, and adjacent
+/// intervals have different sets. `everywhere` contains the rules that match every value.
+///
+/// # Errors
+/// If the sets exceed the memory limit.
 pub(super) fn intervals(
     packer: &mut Packer,
     last: u128,
     everywhere: &[u64],
     spans: impl Iterator<Item = Span>,
 ) -> Result<Vec<(u128, u32)>, ClassifierError> {
-    // Where a rule begins or ceases to match; either flips its bit.
+    // Values at which a rule starts or stops matching. Either flips the rule's bit.
     let mut flips: Vec<(u128, usize)> = Vec::new();
     for span in spans {
         flips.push((span.low, span.rule));

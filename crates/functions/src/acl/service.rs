@@ -1,23 +1,23 @@
-//! Look-up of the rule sets of ports and protocol.
+//! Look-up of the rule sets for ports and protocol.
 
 use super::classifier::ClassifierError;
 use super::rule_sets::Packer;
 use tailwater_net::flow::FlowKey;
 
-/// The most combinations of ports and protocol that are made: half a megabyte of table.
+/// Maximum number of combinations of ports and protocol: half a megabyte of table.
 const MAX_COMBINATIONS: u64 = 1 << 17;
 
-/// From the values of a small field to its classes: values in one class match the same rules.
+/// Map from the values of a small field to classes. Values of one class match the same rules.
 struct ClassTable {
     /// Class of each value.
     class: Box<[u16]>,
-    /// Set of each class.
+    /// Rule set of each class.
     sets: Vec<u32>,
 }
 
 impl ClassTable {
-    /// From the intervals' first values (the first 0, ascending) and sets, of a field of `values`
-    /// values, at most 65,536.
+    /// Builds the map from the intervals' first values, ascending from 0, and sets. The field has `values` values, at
+    /// most 65,536.
     fn new(intervals: &[(u128, u32)], values: usize) -> Self {
         let mut sets: Vec<u32> = intervals.iter().map(|(_, set)| *set).collect();
         sets.sort_unstable();
@@ -25,7 +25,7 @@ impl ClassTable {
         let mut class = vec![0; values];
         for (i, &(start, set)) in intervals.iter().enumerate() {
             let end = intervals.get(i + 1).map_or(values, |next| next.0 as usize);
-            // Every set is in the sorted list, which has at most one entry per value.
+            // The sorted list contains every set, and at most one entry per value.
             let of_set = sets.partition_point(|other| *other < set) as u16;
             if let Some(values) = class.get_mut(start as usize..end) {
                 values.fill(of_set);
@@ -37,30 +37,31 @@ impl ClassTable {
         }
     }
 
-    /// Bytes on the heap.
+    /// Returns the heap size in bytes.
     fn memory_bytes(&self) -> usize {
         size_of_val(&*self.class) + self.sets.capacity() * size_of::<u32>()
     }
 }
 
-/// Rule sets of ports and protocol together (the service that a packet is for).
+/// Rule sets for ports and protocol together, that is, for a packet's service.
 ///
-/// Rule sets name few different port ranges and protocols. So all combinations of their classes
-/// usually fit a table of ready-made intersections, and a look-up intersects one set instead of
-/// three.
+/// Rule lists contain few different port ranges and protocols. So a table of precomputed intersections usually holds
+/// all combinations of their classes. A look-up then intersects one set instead of three.
 pub(super) struct ServiceTable {
     source_port: ClassTable,
     destination_port: ClassTable,
     protocol: ClassTable,
-    /// Set of each combination of classes, protocol fastest, source port slowest. Empty if
-    /// there are too many combinations.
+    /// Rule set of each combination of classes. The protocol varies fastest, the source port slowest. Empty if there
+    /// are too many combinations.
     combined: Vec<u32>,
 }
 
 impl ServiceTable {
-    /// From the intervals of source port, destination port and protocol, whose sets are plain bit
-    /// vectors of `words` words. Combinations are computed if that takes at most `limit_words`
-    /// steps of a word each.
+    /// Builds the table from the intervals of source port, destination port and protocol, whose sets are plain bit
+    /// vectors of `words` words. Combinations are built if that takes at most `limit_words` word operations.
+    ///
+    /// # Errors
+    /// If the sets exceed the memory limit.
     pub(super) fn new(
         packer: &mut Packer,
         words: usize,
@@ -100,12 +101,12 @@ impl ServiceTable {
         Ok(table)
     }
 
-    /// Whether one set stands for all three fields.
+    /// Returns `true` if one set covers all three fields.
     pub(super) fn is_combined(&self) -> bool {
         !self.combined.is_empty()
     }
 
-    /// The set for the key's ports and protocol, if [`is_combined`](Self::is_combined).
+    /// Returns the set for the key's ports and protocol. Requires [`is_combined`](Self::is_combined).
     #[inline(always)]
     pub(super) fn find_combined(&self, key: &FlowKey) -> u32 {
         let [source, destination, protocol] = self.classes(key);
@@ -113,7 +114,7 @@ impl ServiceTable {
         self.combined[pair * self.protocol.sets.len() + protocol]
     }
 
-    /// The sets for the key's source port, destination port and protocol.
+    /// Returns the sets for the key's source port, destination port and protocol.
     #[inline(always)]
     pub(super) fn find_separate(&self, key: &FlowKey) -> [u32; 3] {
         let [source, destination, protocol] = self.classes(key);
@@ -124,7 +125,7 @@ impl ServiceTable {
         ]
     }
 
-    /// The classes of the key's source port, destination port and protocol.
+    /// Returns the classes of the key's source port, destination port and protocol.
     #[inline(always)]
     fn classes(&self, key: &FlowKey) -> [usize; 3] {
         [
@@ -135,7 +136,7 @@ impl ServiceTable {
         .map(usize::from)
     }
 
-    /// Bytes on the heap.
+    /// Returns the heap size in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.source_port.memory_bytes()
             + self.destination_port.memory_bytes()
@@ -144,7 +145,7 @@ impl ServiceTable {
     }
 }
 
-/// Writes the intersection of two plain bit vectors.
+/// Writes the intersection of two plain bit vectors to `to`.
 fn intersect(to: &mut [u64], a: &[u64], b: &[u64]) {
     for (to, (a, b)) in to.iter_mut().zip(a.iter().zip(b)) {
         *to = a & b;

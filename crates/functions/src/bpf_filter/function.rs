@@ -1,4 +1,4 @@
-//! The function.
+//! The `BpfFilter` network function.
 
 use super::interpreter::Filter;
 use super::program::Instruction;
@@ -8,10 +8,10 @@ use tailwater_chain::batch::{Batch, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_chain::live::{Live, Version};
 
-/// The most rules of a function.
+/// Maximum number of rules of a function.
 pub const MAX_RULES: usize = 15;
 
-/// The first is of packets that no rule matches.
+/// Drop reasons. The first is for packets that no rule matches.
 const REASONS: [&str; MAX_RULES + 1] = [
     "no-rule", "rule-1", "rule-2", "rule-3", "rule-4", "rule-5", "rule-6", "rule-7", "rule-8", "rule-9", "rule-10",
     "rule-11", "rule-12", "rule-13", "rule-14", "rule-15",
@@ -35,16 +35,16 @@ const NOTES: [&str; MAX_RULES] = [
     "rule-15-passed",
 ];
 
-/// What becomes of packets that a program matches.
+/// Rule of a BPF filter: a program, and the action for packets that it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The program.
+    /// The BPF program.
     pub program: Vec<Instruction>,
-    /// What becomes of them.
+    /// Action for packets that the program matches.
     pub action: Fate,
 }
 
-/// Rules in order: the first whose program matches a packet decides.
+/// Ordered rules. The first rule whose program matches a packet decides.
 #[derive(Debug)]
 pub struct BpfRules {
     filters: Vec<(Filter, Fate)>,
@@ -52,10 +52,10 @@ pub struct BpfRules {
 }
 
 impl BpfRules {
-    /// Of the first [`MAX_RULES`] of these rules; `default` is for packets that none of them matches.
+    /// Compiles the first [`MAX_RULES`] of `rules`. `default` is the action for packets that no rule matches.
     ///
     /// # Errors
-    /// The place of a rule whose program cannot be run, and why.
+    /// The index of the first rule whose program fails verification, and the reason.
     pub fn new(rules: &[Rule], default: Fate) -> Result<BpfRules, (usize, super::Refused)> {
         let rules = rules.iter().take(MAX_RULES).enumerate();
         let filters = rules.map(|(at, rule)| {
@@ -69,19 +69,19 @@ impl BpfRules {
     }
 }
 
-/// Drops packets by programs of classic BPF. There is no state of flows: a program may read any byte of a packet, and running it
-/// costs about what looking a flow up does.
+/// Drops packets by programs of classic BPF. There is no flow state: a program may read any byte of a packet, and
+/// running it costs about as much as a flow look-up.
 #[derive(Debug)]
 pub struct BpfFilter {
     rules: Arc<Live<BpfRules>>,
     held: Arc<Version<BpfRules>>,
-    /// Rules when the run began, whose counters reports have.
+    /// Number of rules at the start of the run. Reports have counters for these.
     count: usize,
     passed: [u64; MAX_RULES],
 }
 
 impl BpfFilter {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(rules: Arc<Live<BpfRules>>) -> BpfFilter {
         let held = rules.current();
         BpfFilter {

@@ -1,8 +1,9 @@
-//! Programs as they are run: decoded once, jumps as places, and a load with the comparison behind it as one step.
+//! Interpreter of decoded programs. Jump targets are absolute, and a load followed by a comparison is fused into one
+//! step.
 
 use super::program::{Instruction, MEMORY, Refused, code::*, verify};
 
-/// Where a packet's bytes are, and how many a load takes.
+/// Size of an indirect load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
     Word,
@@ -32,23 +33,23 @@ enum Test {
     AnyBit,
 }
 
-/// Where it goes on: if so, and if not.
+/// Indices of the next step if a comparison is true and if it is false.
 type Targets = [u16; 2];
 
-/// What is done at a place. There is one for each instruction, at the same place: a jump to an instruction that is also done
-/// with the one in front of it finds it by itself.
+/// Decoded operation. Each instruction has a step at the same index, also one fused into its predecessor. So a jump to
+/// such an instruction needs no special case.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     WordAt(u32),
     HalfAt(u32),
     ByteAt(u32),
     Indirect(Width, u32),
-    /// A load at a fixed offset, the comparison with a constant behind it, and where that leads.
+    /// Load at a fixed offset, comparison with a constant, and the two targets.
     HalfIsEqual(u16, u16, Targets),
     ByteIsEqual(u16, u8, Targets),
     WordIsEqual(u16, u32, Targets),
     HalfHasAnyBit(u16, u16, Targets),
-    /// The same at an offset from X.
+    /// Same, at an offset relative to X.
     IndirectHalfIsEqual(u16, u16, Targets),
     LoadConstant(u32),
     LoadLength,
@@ -73,30 +74,31 @@ enum Step {
 
 const _: () = assert!(size_of::<Step>() <= 12);
 
-/// A verified program, ready to be run.
+/// Verified program, decoded for execution.
 #[derive(Clone, Debug)]
 pub struct Filter {
     steps: Box<[Step]>,
 }
 
 impl Filter {
-    /// Verifies a program and decodes it.
+    /// Verifies and decodes a program.
     ///
     /// # Errors
-    /// As [`verify`].
+    /// See [`verify`].
     pub fn new(program: &[Instruction]) -> Result<Filter, Refused> {
         verify(program)?;
         let steps = (0..program.len()).map(|at| fused(program, at));
         Ok(Filter { steps: steps.collect() })
     }
 
-    /// Runs the program on a packet; 0 if it does not match. Bytes beyond the packet's end, and division by zero, are no match.
+    /// Runs the program on a packet. Returns 0 if the packet does not match. A load beyond the packet's end and a
+    /// division by zero count as no match.
     #[inline]
     pub fn run(&self, packet: &[u8]) -> u32 {
         let length = packet.len() as u32;
         let (mut a, mut x, mut at) = (0_u32, 0_u32, 0_usize);
         let mut memory = [0_u32; MEMORY];
-        // Ends because jumps go forward; there is a step at every place that they lead to.
+        // Terminates because jumps only go forward. Every jump target has a step.
         while let Some(step) = self.steps.get(at) {
             at += 1;
             let next = |found: bool, targets: Targets| usize::from(targets[usize::from(!found)]);
@@ -193,7 +195,7 @@ impl Filter {
         0
     }
 
-    /// Whether a packet matches.
+    /// Returns `true` if the packet matches.
     #[inline]
     pub fn matches(&self, packet: &[u8]) -> bool {
         self.run(packet) != 0
@@ -223,7 +225,7 @@ fn compute(operation: Arithmetic, a: u32, by: u32) -> Option<u32> {
         Arithmetic::Or => a | by,
         Arithmetic::And => a & by,
         Arithmetic::Xor => a ^ by,
-        // By all bits or more, nothing is left.
+        // A shift by 32 bits or more gives 0.
         Arithmetic::Shl => a.checked_shl(by).unwrap_or(0),
         Arithmetic::Shr => a.checked_shr(by).unwrap_or(0),
     })
@@ -239,7 +241,7 @@ fn holds(test: Test, a: u32, value: u32) -> bool {
     }
 }
 
-/// The step at a place, with the comparison behind it where there is one for both.
+/// Returns the step at index `at`, fused with the following comparison if there is a combined step for both.
 fn fused(program: &[Instruction], at: usize) -> Step {
     let step = decoded(&program[at], at);
     let behind = program.get(at + 1).map(|behind| (behind, decoded(behind, at + 1)));
@@ -254,7 +256,7 @@ fn fused(program: &[Instruction], at: usize) -> Step {
             .zip(half)
             .map(|(offset, value)| Step::HalfIsEqual(offset, value, targets)),
         (Step::HalfAt(offset), Test::AnyBit) => {
-            // Bits that a half has not are not set.
+            // The upper 16 bits of a half-word load are zero, so those of the mask never match.
             short(offset).map(|offset| Step::HalfHasAnyBit(offset, value as u16, targets))
         }
         (Step::ByteAt(offset), Test::Equal) => short(offset)
@@ -268,7 +270,7 @@ fn fused(program: &[Instruction], at: usize) -> Step {
     both.unwrap_or(step)
 }
 
-/// The step of one instruction of a verified program.
+/// Decodes one instruction of a verified program.
 fn decoded(instruction: &Instruction, at: usize) -> Step {
     let Instruction { code, jt, jf, k } = *instruction;
     let place = |over: u32| (at as u32 + 1 + over) as u16;

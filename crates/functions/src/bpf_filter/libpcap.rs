@@ -1,4 +1,5 @@
-//! Expressions compiled by libpcap, which is loaded when there is one to compile: nothing else needs it.
+//! Compiles expressions with libpcap. The library is loaded when the first expression is compiled, because nothing else
+//! needs it.
 //!
 //! One of the few modules with `unsafe` code: calls into libpcap.
 
@@ -6,16 +7,16 @@ use super::program::{Instruction, SNAPLEN};
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Why an expression is not compiled.
+/// Failure to compile an expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
-    /// There is no library.
+    /// libpcap cannot be loaded.
     #[error(
         "expressions are compiled by libpcap, which is not there ({0}): install it (Debian: apt-get install libpcap0.8), or \
          give programs, as `tcpdump -ddd` prints them, in files"
     )]
     NoLibrary(String),
-    /// The expression is wrong.
+    /// The expression is invalid. The text is libpcap's message.
     #[error("{0}")]
     Expression(String),
 }
@@ -27,7 +28,7 @@ struct Program {
     instructions: *mut Instruction,
 }
 
-/// A capture handle, which only libpcap knows.
+/// Capture handle, opaque outside libpcap.
 #[repr(C)]
 struct Handle {
     _private: [u8; 0],
@@ -39,7 +40,7 @@ type Error = unsafe extern "C" fn(*mut Handle) -> *const c_char;
 type Free = unsafe extern "C" fn(*mut Program);
 type Close = unsafe extern "C" fn(*mut Handle);
 
-/// What is called of the library, which stays loaded.
+/// Functions of the library, which stays loaded.
 struct Library {
     open_dead: OpenDead,
     compile: Compile,
@@ -49,19 +50,19 @@ struct Library {
 }
 
 const NAME: &CStr = c"libpcap.so.0.8";
-/// Frames with Ethernet headers.
+/// Link type of frames with Ethernet headers.
 const ETHERNET: c_int = 1;
-/// No netmask: expressions about broadcasts are refused.
+/// Unknown netmask: libpcap rejects expressions about broadcasts.
 const NO_NETMASK: u32 = 0xffff_ffff;
 
-/// The address of a function of the library, or of null.
+/// Returns the address of a function of the library, or a message if the library or the function is missing.
 pub(super) fn symbol(name: &CStr) -> Result<*mut c_void, String> {
-    // SAFETY: runs the constructors of a library of the system's, as linking it would; the handle stays open.
+    // SAFETY: the call runs the constructors of a system library, as linking it would. The handle stays open.
     let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
         return Err(format!("{} is not found", NAME.to_string_lossy()));
     }
-    // SAFETY: an open handle, and a name that ends with a zero byte.
+    // SAFETY: the handle is open, and the name ends with a zero byte.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     match address.is_null() {
         true => Err(format!("it has no {}", name.to_string_lossy())),
@@ -71,8 +72,8 @@ pub(super) fn symbol(name: &CStr) -> Result<*mut c_void, String> {
 
 impl Library {
     fn load() -> Result<Library, String> {
-        // SAFETY: libpcap's functions of these names are of these types in every version with this ABI (pcap.h), and an address
-        // of a function is as large as any other.
+        // SAFETY: libpcap's functions of these names have these types in every version with this ABI (pcap.h). A
+        // function's address has the size of any other pointer.
         unsafe {
             Ok(Library {
                 open_dead: std::mem::transmute::<*mut c_void, OpenDead>(symbol(c"pcap_open_dead")?),
@@ -85,19 +86,19 @@ impl Library {
     }
 }
 
-/// Compiles an expression as `tcpdump` does, for Ethernet frames. An empty one matches everything.
+/// Compiles an expression as `tcpdump` does, for Ethernet frames. An empty expression matches everything.
 ///
 /// # Errors
-/// There is no libpcap, or it says what is wrong with the expression.
+/// [`CompileError::NoLibrary`] if libpcap is missing; [`CompileError::Expression`] if it rejects the expression.
 pub fn compile(expression: &str) -> Result<Vec<Instruction>, CompileError> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
-    // Before version 1.8 its parser was one for all threads.
+    // Before version 1.8, libpcap's parser had one state for all threads.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let library = LIBRARY.get_or_init(Library::load).as_ref();
     let library = library.map_err(|why| CompileError::NoLibrary(why.clone()))?;
     let text = CString::new(expression).map_err(|_| CompileError::Expression("it has a zero byte".to_owned()))?;
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: as pcap_open_dead(3PCAP) has it; null if there is no memory.
+    // SAFETY: the call follows pcap_open_dead(3PCAP). It returns null if memory runs out.
     let handle = unsafe { (library.open_dead)(ETHERNET, SNAPLEN as c_int) };
     if handle.is_null() {
         return Err(CompileError::Expression("there is no memory".to_owned()));
@@ -106,24 +107,26 @@ pub fn compile(expression: &str) -> Result<Vec<Instruction>, CompileError> {
         length: 0,
         instructions: std::ptr::null_mut(),
     };
-    // SAFETY: an open handle, room for the program, and a text that ends with a zero byte; with optimisation.
+    // SAFETY: the handle is open, `program` is writable, and the text ends with a zero byte. The 1 enables
+    // optimisation.
     let failed = unsafe { (library.compile)(handle, &mut program, text.as_ptr(), 1, NO_NETMASK) != 0 };
     let compiled = match failed {
         true => {
-            // SAFETY: an open handle; the text is the handle's, and ends with a zero byte.
+            // SAFETY: the handle is open. It owns the text, which ends with a zero byte.
             let said = unsafe { CStr::from_ptr((library.error)(handle)) };
             Err(CompileError::Expression(said.to_string_lossy().into_owned()))
         }
         false => {
-            // SAFETY: so many instructions are there, laid out as `Instruction` is, until they are freed.
+            // SAFETY: libpcap has written `length` instructions, with the layout of `Instruction`. They live until they
+            // are freed.
             let instructions = unsafe { std::slice::from_raw_parts(program.instructions, program.length as usize) };
             let copy = instructions.to_vec();
-            // SAFETY: a program that was compiled, freed once.
+            // SAFETY: the program was compiled successfully and is freed once.
             unsafe { (library.free)(&mut program) };
             Ok(copy)
         }
     };
-    // SAFETY: an open handle, closed once.
+    // SAFETY: the handle is open and is closed once.
     unsafe { (library.close)(handle) };
     compiled
 }

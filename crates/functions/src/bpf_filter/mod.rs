@@ -1,7 +1,7 @@
-//! `BpfFilter`: packets by expressions as `tcpdump` has them, or programs of classic BPF.
+//! `BpfFilter`: filters packets by `tcpdump` expressions or by programs of classic BPF.
 //!
-//! An expression is compiled by libpcap (`libpcap`), or a program read from a file (`program`). Either is verified, decoded once
-//! into steps (`interpreter`), and run on each packet.
+//! An expression is compiled by libpcap (`libpcap`); a program is read from a file (`program`). Either is verified,
+//! decoded once into steps (`interpreter`), and run on each packet.
 
 mod function;
 mod interpreter;

@@ -1,32 +1,32 @@
-//! Programs of classic BPF (McCanne, Jacobson: The BSD Packet Filter, 1993), as libpcap makes them: their text, and what is
-//! seen to before one is run.
+//! Programs of classic BPF (McCanne, Jacobson: The BSD Packet Filter, 1993) as libpcap compiles them: text format and
+//! verification.
 
 use std::fmt;
 
-/// The most instructions of a program, as in Linux.
+/// Maximum number of instructions of a program, as in Linux.
 pub const MAX_INSTRUCTIONS: usize = 4096;
-/// The words of scratch memory.
+/// Number of words of scratch memory.
 pub(super) const MEMORY: usize = 16;
-/// What an expression's program returns for a packet that matches: all of it.
+/// Value that a compiled expression returns for a matching packet: the whole packet.
 pub const SNAPLEN: u32 = 262_144;
-/// From here on, offsets ask the Linux kernel for what is not in the packet.
+/// Lowest offset that denotes Linux ancillary data instead of packet bytes.
 const EXTENSIONS: u32 = 0xffff_f000;
 
-/// An instruction, laid out as in C (`struct bpf_insn`).
+/// BPF instruction, laid out as in C (`struct bpf_insn`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
-    /// What to do.
+    /// Operation.
     pub code: u16,
-    /// How many instructions to leave out if a comparison is true.
+    /// Number of instructions to skip if a comparison is true.
     pub jt: u8,
-    /// And if it is false.
+    /// Number of instructions to skip if a comparison is false.
     pub jf: u8,
     /// The operand.
     pub k: u32,
 }
 
-/// The parts of [`Instruction::code`].
+/// Bit fields of [`Instruction::code`].
 pub(super) mod code {
     pub(in super::super) const LD: u16 = 0x00;
     pub(in super::super) const LDX: u16 = 0x01;
@@ -45,7 +45,7 @@ pub(super) mod code {
     pub(in super::super) const MEM: u16 = 0x60;
     pub(in super::super) const LEN: u16 = 0x80;
     pub(in super::super) const MSH: u16 = 0xa0;
-    /// The other operand is X, not the instruction's.
+    /// Second operand is X, not the instruction's constant.
     pub(in super::super) const X: u16 = 0x08;
     pub(in super::super) const ADD: u16 = 0x00;
     pub(in super::super) const SUB: u16 = 0x10;
@@ -63,7 +63,7 @@ pub(super) mod code {
     pub(in super::super) const JGT: u16 = 0x20;
     pub(in super::super) const JGE: u16 = 0x30;
     pub(in super::super) const JSET: u16 = 0x40;
-    /// Returns A, not the instruction's operand.
+    /// Returns A, not the instruction's constant.
     pub(in super::super) const RET_A: u16 = 0x16;
     pub(in super::super) const TAX: u16 = 0x07;
     pub(in super::super) const TXA: u16 = 0x87;
@@ -71,12 +71,12 @@ pub(super) mod code {
 
 use code::*;
 
-/// Why a program is not run.
+/// Reason why a program is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The instruction, from 0; `None` for the program as a whole.
+    /// Index of the instruction, from 0; `None` for the program as a whole.
     pub at: Option<usize>,
-    /// What is wrong with it.
+    /// Description of the error.
     pub why: String,
 }
 
@@ -91,13 +91,20 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Sees to it that a program comes to an end within as many steps as it has instructions, with a result, and touches nothing but its
-/// own memory: that all its instructions are known, jumps go forward and stay inside, the last instruction returns, memory
-/// has 16 words, nothing is divided by a constant zero or shifted by more than there are bits, and nothing is asked of a
-/// kernel that is not there. (Bytes beyond a packet's end and divisions by zero in X end a program when they occur, with 0.)
+/// Verifies a program. An accepted program ends with a result after at most as many steps as it has instructions, and
+/// accesses only its own memory:
+///
+/// - All its instructions are known, and the last one returns.
+/// - Jumps go forward and stay inside the program.
+/// - Memory accesses are within 16 words.
+/// - No constant divisor is zero, and no constant shift exceeds 31 bits.
+/// - No load refers to Linux ancillary data.
+///
+/// A load beyond the packet's end and a division by a zero X end the program at run time, with 0.
 ///
 /// # Errors
-/// The first instruction that is not so.
+/// The first instruction that violates a rule. An error for the whole program if it is empty or has more than
+/// [`MAX_INSTRUCTIONS`] instructions.
 pub fn verify(program: &[Instruction]) -> Result<(), Refused> {
     let whole = |why: String| Refused { at: None, why };
     if program.is_empty() || program.len() > MAX_INSTRUCTIONS {
@@ -118,7 +125,7 @@ pub fn verify(program: &[Instruction]) -> Result<(), Refused> {
     }
 }
 
-/// Sees to one instruction, behind which there are so many others.
+/// Verifies one instruction, which is followed by `behind` others.
 fn check(instruction: &Instruction, behind: usize) -> Result<(), String> {
     let Instruction { code, jt, jf, k } = *instruction;
     let unknown = || Err(format!("{code:#x} is no instruction that is known"));
@@ -166,7 +173,7 @@ fn memory(k: u32) -> Result<(), String> {
     }
 }
 
-/// A jump over so many of the instructions behind it.
+/// Verifies a jump over `over` of the `behind` following instructions.
 fn jump(over: u64, behind: usize) -> Result<(), String> {
     match over < behind as u64 {
         true => Ok(()),
@@ -174,11 +181,11 @@ fn jump(over: u64, behind: usize) -> Result<(), String> {
     }
 }
 
-/// Reads a program as `tcpdump -ddd` prints it: the number of its instructions on the first line, then one a line, as four decimal
-/// numbers.
+/// Reads a program in the format of `tcpdump -ddd`: the number of instructions on the first line, then one instruction
+/// per line, as four decimal numbers.
 ///
 /// # Errors
-/// The line, from 1, and what was expected there.
+/// The line number, from 1, and the expected content.
 pub fn parse_program(text: &str) -> Result<Vec<Instruction>, (usize, String)> {
     let mut lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
     let expected = format!("expected the number of instructions, 1 to {MAX_INSTRUCTIONS}");
@@ -209,7 +216,7 @@ pub fn parse_program(text: &str) -> Result<Vec<Instruction>, (usize, String)> {
     }
 }
 
-/// The beginning of a line.
+/// Returns the beginning of a line, for messages.
 fn shown(line: &str) -> String {
     line.chars().take(60).collect()
 }

@@ -19,12 +19,12 @@ fn instruction(code: u16, jumps: [u8; 2], k: u32) -> Instruction {
     Instruction { code, jt, jf, k }
 }
 
-/// An operand: small ones are offsets and bits, others anything.
+/// Generates operands: small ones for offsets and bits, and arbitrary ones.
 fn operand() -> impl Strategy<Value = u32> {
     prop_oneof![0_u32..70, 0_u32..16, any::<u32>(), Just(0x800), Just(0)]
 }
 
-/// An instruction of any kind, its jumps short.
+/// Generates instructions of any kind with short jumps.
 fn any_instruction() -> impl Strategy<Value = Instruction> {
     let loads = prop::sample::select(vec![
         LD | ABS | WORD,
@@ -66,7 +66,7 @@ fn any_instruction() -> impl Strategy<Value = Instruction> {
     ]
 }
 
-/// Memory that is written before it is read: libpcap's begins with anything.
+/// Adds stores to all memory words in front of a program, because libpcap's memory is uninitialised.
 fn with_memory(program: Vec<Instruction>) -> Vec<Instruction> {
     let clear = (0..16).map(|word| instruction(ST, [0, 0], word));
     let end = [instruction(TXA, [0, 0], 0), instruction(RET_A, [0, 0], 0)];
@@ -77,7 +77,7 @@ fn packet() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop_oneof![any::<u8>(), Just(8), Just(0x45), Just(0)], 0..90)
 }
 
-/// What is accepted libpcap accepts, too, and runs to the same result.
+/// Accepted programs are also accepted by libpcap and give the same result.
 #[test]
 fn programs_are_run_as_libpcap_runs_them() {
     let Some(oracle) = Oracle::load() else { return };
@@ -95,7 +95,7 @@ fn programs_are_run_as_libpcap_runs_them() {
     });
 }
 
-/// Programs that are nearly right, so that most are run, with much of what is done at once.
+/// Runs programs without invalid instructions, so that most execute, many of them with fused steps.
 #[test]
 fn sound_programs_are_run_as_libpcap_runs_them() {
     let Some(oracle) = Oracle::load() else { return };
@@ -105,7 +105,7 @@ fn sound_programs_are_run_as_libpcap_runs_them() {
     )| {
         let mut program = with_memory(program);
         let count = program.len();
-        // What is refused by itself is left out.
+        // Replaces instructions that are invalid on their own.
         for at in 16..count - 2 {
             let behind = vec![instruction(RET, [0, 0], 1); count - at - 1];
             let alone = [&program[at..at + 1], &behind[..]].concat();
@@ -160,7 +160,7 @@ fn what_could_do_harm_is_refused() {
         assert_eq!(alone(JMP | JEQ, jumps, 0), jump);
     }
     assert_eq!(alone(JMP | JA, [0, 0], 1), jump);
-    // Backwards, if places were added in 32 bits.
+    // A jump backwards, if offsets were added in 32 bits.
     let around = "instruction 0: a jump over 4294967295 instructions, of 1 that follow";
     assert_eq!(alone(JMP | JA, [0, 0], u32::MAX), around);
     for code in [LD | MEM, LDX | MEM, ST, STX] {
@@ -235,7 +235,7 @@ fn frames() -> Vec<Vec<u8>> {
     frames
 }
 
-/// Expressions of manuals and of daily use.
+/// Expressions from manuals and from daily use.
 const EXPRESSIONS: &[&str] = &[
     "",
     "ip",
@@ -265,7 +265,7 @@ const EXPRESSIONS: &[&str] = &[
     "tcp[((tcp[12] & 0xf0) >> 2):4] = 0x47455420",
 ];
 
-/// libpcap's own interpreter says of each packet what ours does, for what its compiler makes of expressions.
+/// For compiled expressions, libpcap's interpreter and this one give the same result for each packet.
 #[test]
 fn expressions_match_as_libpcap_says() {
     let Some(oracle) = Oracle::load() else { return };
@@ -307,7 +307,8 @@ fn wrong_expressions_are_refused_in_libpcaps_words() {
     assert_eq!(error, CompileError::Expression("it has a zero byte".to_owned()));
 }
 
-/// An expression's program without libpcap: the destination port is `port`, IPv4 without options.
+/// Returns a program like that of an expression, without libpcap. It matches IPv4 without options and destination port
+/// `port`.
 fn to_port(port: u32) -> Vec<Instruction> {
     vec![
         instruction(LD | ABS | HALF, [0, 0], 12),
@@ -342,7 +343,7 @@ fn the_first_rule_that_matches_decides() {
         let counts = ["rule-1-passed", "rule-2", "rule-2-passed", "rule-3", "no-rule"];
         let counts = counts.map(|name| count(&rig, name));
         assert_eq!(counts, [2, 0, 0, 1, 3 - sent as u64]);
-        // Others are in force with the next batch.
+        // The new rules are in force from the next batch.
         let others = [rule(7, Fate::Drop), rule(7, Fate::Drop), rule(80, Fate::Drop)];
         live.replace(BpfRules::new(&others, Fate::Pass).unwrap());
         assert_eq!(rig.run(&[to(80), to(53), to(7)], Nanos::ZERO).len(), 1);

@@ -1,4 +1,4 @@
-//! Functions of a chain by themselves, each in a process of its own.
+//! Isolated functions of a chain, each in a process of its own.
 
 use super::{BuildError, Shared, check_mixed_flows};
 use crate::accounting::{ExportError, Exported};
@@ -14,47 +14,47 @@ use tailwater_chain::function::{Lifetimes, NetworkFunction};
 use tailwater_chain::live::Live;
 use tailwater_net::toeplitz::RssHasher;
 
-/// Where the flow records of a function [by itself](by_itself) go, if it writes any.
+/// Output of an [isolated](by_itself) function's flow records, if it writes any.
 pub struct Records(Shared);
 
 impl Records {
-    /// Waits until all are in their file. The function must have been dropped, or this waits for ever.
+    /// Waits until all records are in their file. The function must have been dropped, or the call never returns.
     ///
     /// # Errors
-    /// The file is not complete.
+    /// If the file is incomplete.
     pub fn finish(&self) -> Result<Vec<Exported>, ExportError> {
         self.0.finish_exports()
     }
 }
 
-/// What a function [by itself](by_itself) has around it.
+/// Context that the host gives an [isolated](by_itself) function.
 #[derive(Debug)]
 pub struct Surroundings {
-    /// The hash of the port that the chain runs on.
+    /// RSS hash of the port that feeds the chain.
     pub rss: RssHasher,
-    /// Of how many processes of the function this is which: the first number is below the second.
+    /// Index of this process, and the number of processes of the function.
     pub part: [u16; 2],
-    /// What these processes share, of [so many bytes](Demands::shared_bytes), and nothing else.
+    /// Counters that these processes share, [sized as required](Demands::shared_bytes). They share nothing else.
     pub commons: Commons,
-    /// The flow table's capacity.
+    /// Capacity of the flow table.
     pub capacity: usize,
 }
 
-/// What who has a function run [by itself](by_itself) has to know of it. The spec says so: no process is asked.
+/// Requirements of an [isolated](by_itself) function, taken from its spec without querying its process.
 #[derive(Clone, Debug, Default)]
 pub struct Demands {
-    /// The bytes of [`Commons`] that its processes share.
+    /// Size in bytes of the [`Commons`] that its processes share.
     pub shared_bytes: usize,
-    /// Whether [packets of one flow may leave it in several](NetworkFunction::mixes_flows).
+    /// `true` if [packets of one flow can leave in several](NetworkFunction::mixes_flows).
     pub mixes_flows: bool,
-    /// Whether [flows are connections](NetworkFunction::tracks_connections).
+    /// `true` if [flows are connections](NetworkFunction::tracks_connections).
     pub tracks_connections: bool,
-    /// How long flows are kept, if the function decides, by so many bytes of its state.
+    /// Source of idle timeouts, if the function decides on them, and the number of state bytes it receives.
     pub lifetimes: Option<(Arc<dyn Lifetimes>, usize)>,
 }
 
 impl Demands {
-    /// Those of a function with this configuration, in a chain whose flow table has this capacity.
+    /// Returns the requirements of a function with this configuration, in a chain with this flow table capacity.
     pub fn of(config: &FunctionConfig, capacity: usize) -> Demands {
         let tracks_connections = config.tracks_connections();
         match config {
@@ -81,23 +81,23 @@ impl Demands {
     }
 }
 
-/// That functions which are made elsewhere go together. Of each, in the chain's order: its name, whether it
-/// [mixes flows](Demands::mixes_flows), and whether it has state of them.
+/// Checks that functions created elsewhere can be combined. The iterator yields, in chain order, each function's name,
+/// whether it [mixes flows](Demands::mixes_flows), and whether it has flow state.
 ///
 /// # Errors
-/// As [`ChainBuilder::new`](super::ChainBuilder::new).
+/// If a function with flow state follows one that mixes flows.
 pub fn check_apart<'f>(functions: impl Iterator<Item = (&'f str, [bool; 2])>) -> Result<(), BuildError> {
-    // In a line: there are no branches between processes.
+    // In line, since branches do not extend across processes.
     check_mixed_flows(functions, |_, _| true)
 }
 
-/// Prepares a function of a chain and makes its instance, for a process of its own.
+/// Prepares a function of a chain and creates its instance, for a process of its own.
 ///
 /// # Errors
-/// As [`ChainBuilder::new`](super::ChainBuilder::new), and where a function cannot be so.
+/// Same as [`ChainBuilder::new`](super::ChainBuilder::new), and if the function cannot be isolated.
 ///
 /// # Panics
-/// If what processes share is too little.
+/// If the shared counters have too little room.
 pub fn by_itself(
     function: &FunctionSpec,
     surroundings: Surroundings,
@@ -108,7 +108,7 @@ pub fn by_itself(
         commons,
         capacity,
     } = surroundings;
-    // Of one process all is in one place.
+    // With a single process, all its data is in one place.
     let guards = matches!(function.config, FunctionConfig::DnsGuard(_));
     if let Some(what) = function.config.shares().filter(|_| of > 1 || !guards) {
         let function = function.name.clone();
@@ -138,7 +138,7 @@ pub fn by_itself(
             })?;
             Shared::Firewall(Arc::new(table))
         }
-        // Of the others none has to do with the flow table's size and key.
+        // No other function depends on the flow table's size and key.
         config => match Shared::new(&function.name, config, &rss, (0, seed), line)? {
             Shared::Encrypt(rules, _) => Shared::Encrypt(rules, Arc::new(PacketNumbers::among(part, of))),
             shared => shared,

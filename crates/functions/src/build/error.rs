@@ -1,4 +1,4 @@
-//! Why a checked spec still cannot be run.
+//! Errors that prevent a valid spec from running.
 
 use crate::accounting::ExportError;
 use crate::acl::classifier::ClassifierError;
@@ -10,177 +10,177 @@ use crate::upf::UpfError;
 use std::io;
 use tailwater_chain::branches::MAX_WAYS;
 
-/// Why a checked spec still cannot be run.
+/// Error that prevents a valid spec from running.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// An access list is too large.
+    /// An access list or a classifier's rules are too large.
     #[error("function {function}: {source}")]
     Classifier {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What is too large.
+        /// Limit that is exceeded.
         source: ClassifierError,
     },
     /// The services of a load balancer are out of range.
     #[error("function {function}: {source}")]
     LoadBalancer {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What is out of range.
+        /// Value that is out of range.
         source: TableError,
     },
-    /// Routes do not make a table.
+    /// The routes cannot be made into a table.
     #[error("function {function}: {source}")]
     Routes {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What is too large.
+        /// Limit that is exceeded.
         source: crate::ip_forward::TableError,
     },
     /// Flow records cannot be written.
     #[error("function {function}: {source}")]
     Export {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// Why not.
+        /// Cause of the failure.
         source: ExportError,
     },
-    /// Rules of a firewall take too much memory.
+    /// The rules of a firewall need too much memory.
     #[error("function {function}: {source}")]
     Firewall {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What is too much.
+        /// Limit that is exceeded.
         source: RuleSetError,
     },
-    /// Detection rules take too much, or alerts cannot be written.
+    /// Detection rules exceed a limit, or alerts cannot be written.
     #[error("function {function}: {source}")]
     Ids {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What is wrong.
+        /// Cause of the failure.
         source: IdsError,
     },
-    /// Patterns of URLs take too much memory.
+    /// URL patterns need too much memory.
     #[error("function {function}: {source}")]
     UrlPatterns {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What is too much.
+        /// Limit that is exceeded.
         source: crate::url_filter::TableError,
     },
-    /// A function is beyond a port.
+    /// An external function has ports, which only `tailwater run` provides.
     #[error("function {function}: an external function has ports, which only `tailwater run` has")]
     External {
-        /// The function's name.
+        /// Name of the function.
         function: String,
     },
     /// There is not enough memory for caches.
     #[error("function {function}: {source}")]
     Caches {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// For which.
+        /// Cache that cannot be allocated.
         source: crate::wan_optimizer::NoMemory,
     },
-    /// A function of somebody else's was not loaded.
+    /// A third-party function is not loaded in this process.
     #[error(
         "function {function}: its spec was read for functions in processes of their own, and it is not loaded in this one"
     )]
     Apart {
-        /// The function's name.
+        /// Name of the function.
         function: String,
     },
-    /// Associations or policies cannot be applied.
+    /// Security associations or policies cannot be applied.
     #[error("function {function}: {source}")]
     Ipsec {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// Why not.
+        /// Cause of the failure.
         source: IpsecError,
     },
-    /// Sessions cannot be, or nobody can be told of them.
+    /// A session is invalid, usage reports cannot be written, or the API socket cannot be served.
     #[error("function {function}: {source}")]
     Upf {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// Why not.
+        /// Cause of the failure.
         source: UpfError,
     },
-    /// A function with state of flows is behind one whose packets may be of any flow.
+    /// A function with flow state follows a function that mixes flows.
     #[error(
         "function {function} keeps state for each flow, and cannot be behind {behind}: the packets that come out there \
          are not of the flows that were looked up; put it into a chain of its own, or set what it has of cache to none"
     )]
     MixedFlows {
-        /// The function with state.
+        /// Function with state.
         function: String,
-        /// The function in front.
+        /// Preceding function.
         behind: String,
     },
-    /// Packets of a flow may go different ways, and the flow's state does not say which.
+    /// Packets of a flow can take different paths, and the flow's state does not record which.
     #[error(
         "function {function} keeps state for each flow, and where {classifier} sends packets decides whether they pass it: \
          {classifier} must keep its decisions with flows, too (cache: flow)"
     )]
     Uncached {
-        /// The function with state.
+        /// Function with state.
         function: String,
-        /// The classifier.
+        /// Name of the classifier.
         classifier: String,
     },
-    /// There are too many ways through the branches.
+    /// There are more than [`MAX_WAYS`] paths through the branches.
     #[error("there are more than {MAX_WAYS} ways through the chain's branches")]
     Ways,
-    /// A function sends packets to branches, which are not in its process.
+    /// An isolated function sends packets to branches, which are not in its process.
     #[error("function {function} sends packets to branches of the chain, which it cannot do from a process of its own")]
     Branches {
-        /// The function's name.
+        /// Name of the function.
         function: String,
     },
-    /// A program of classic BPF cannot be run.
+    /// A classic BPF program is invalid.
     #[error("function {function}: rule {rule}: {source}")]
     Program {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// The rule, from 1.
+        /// Number of the rule, starting at 1.
         rule: usize,
-        /// What is wrong with it.
+        /// Defect of the program.
         source: crate::bpf_filter::Refused,
     },
-    /// A program of classic BPF that says what is copied cannot be run.
+    /// The classic BPF program that selects packets to mirror is invalid.
     #[error("function {function}: {source}")]
     Mirror {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What is wrong with it.
+        /// Defect of the program.
         source: crate::bpf_filter::Refused,
     },
-    /// A function's instances share what instances in several processes cannot.
+    /// A function's instances share data that instances in several processes cannot share.
     #[error(
         "function {function}: {what}, which they cannot do from processes of their own; it can stay in the run's process, trusted: \
          --isolation-except {function}"
     )]
     Shares {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What they [share](crate::spec::FunctionConfig::shares).
+        /// Description of the [shared data](crate::spec::FunctionConfig::shares).
         what: &'static str,
     },
     /// There is not enough memory for a working set.
     #[error("function {function}: there is no memory for its workingSet ({source})")]
     WorkingSet {
-        /// The function's name.
+        /// Name of the function.
         function: String,
-        /// What the system says.
+        /// Error reported by the operating system.
         source: io::Error,
     },
     /// There is not enough memory for the flow table.
     #[error("there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity")]
     FlowTable {
-        /// The flows asked for.
+        /// Requested number of flows.
         capacity: usize,
-        /// What the system says.
+        /// Error reported by the operating system.
         source: io::Error,
     },
 }

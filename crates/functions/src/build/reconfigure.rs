@@ -1,6 +1,6 @@
-//! Changing functions while their chain runs: the spec, and the files that it names, are read again; for each function
-//! that they say something new of, a version is made off the data path; and when all could be made, all are put in
-//! force. Workers take a version over between two batches.
+//! Reconfiguration of functions while their chain runs. The spec and the files that it names are read again, and a new
+//! version is built off the data path for each function that has changed. If all of them can be built, all are applied.
+//! Workers adopt a version between two batches.
 
 use super::{ChainBuilder, Shared, classifier_rules, mirror_rules, nat_rules, route_table, tunnel_rules};
 use crate::acl::AclRules;
@@ -19,16 +19,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tailwater_api::SpecError;
 use tailwater_chain::live::Live;
 
-/// A function's next version.
+/// Prepared version of a function.
 struct Ready {
-    /// What there is, for a user: a number and a word.
+    /// Summary for a user: a number and a noun.
     what: String,
-    /// Puts it in force; gives its number, and what of it is left out, if anything is.
+    /// Applies the version. Returns its number, and a note on parts that are left out, if any.
     put: Box<dyn FnOnce() -> (u32, Option<String>)>,
 }
 
 impl Ready {
-    /// What a holder of a [`Live`] is to have next.
+    /// Prepares the next value of a [`Live`] in `holder`.
     fn new<H: 'static, T: 'static>(what: String, (holder, value): (&Arc<H>, T), live: fn(&H) -> &Live<T>) -> Ready {
         let holder = Arc::clone(holder);
         live(&holder).free_unheld();
@@ -37,7 +37,7 @@ impl Ready {
     }
 }
 
-/// So many of something.
+/// Formats a number with its noun.
 fn count(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
@@ -45,14 +45,14 @@ fn count(number: usize, what: &str) -> String {
     }
 }
 
-/// Why a function cannot be as it is asked to, on a line.
+/// Formats the reason why a configuration is rejected, on one line.
 fn refused(error: impl Display) -> String {
     error.to_string()
 }
 
 impl Shared {
-    /// Makes the version of this function that `new` asks for; `old` is what is in force. `kept`: flow state is kept
-    /// outside.
+    /// Builds this function's version for the configuration `new`; `old` is the current one. `kept` is `true` if flow
+    /// state is stored externally.
     fn prepare(&self, old: &FunctionConfig, new: &FunctionConfig, kept: bool) -> Result<Ready, String> {
         use FunctionConfig as Of;
         let fixed = |what: &str| {
@@ -80,7 +80,7 @@ impl Shared {
             }
             (Shared::Nat(live, rss), Of::Nat(_), Of::Nat(new)) => {
                 if kept {
-                    // Which ports are free was asked outside by the old pool.
+                    // Redis was queried for free ports of the old pool.
                     return fixed("the pool of a chain whose state is kept outside");
                 }
                 let table = NatTable::new(nat_rules(new), rss.clone());
@@ -239,23 +239,23 @@ impl Shared {
     }
 }
 
-/// A chain that can be changed while it runs.
+/// Chain that can be reconfigured while it runs.
 pub struct Reconfigure {
     spec: ChainSpec,
     functions: Vec<(String, Arc<Shared>)>,
-    /// What is in force, and the files that say so.
+    /// Current configuration of the functions, with the files it comes from.
     present: Mutex<Vec<FunctionSpec>>,
     kept: bool,
 }
 
 impl Reconfigure {
-    /// Of the functions of these builders, which were made from parts of one spec; `None` if nothing of
-    /// it is in a file.
+    /// Collects the functions of these builders, which were created from parts of one spec. Returns `None` if no part
+    /// of it comes from a file.
     pub fn of<'b>(builders: impl Iterator<Item = &'b ChainBuilder>) -> Option<Reconfigure> {
         let (mut functions, mut present, mut first) = (Vec::new(), Vec::new(), None);
         let mut kept = false;
         for builder in builders {
-            // Functions that were made elsewhere are not to be reached from here.
+            // Functions created elsewhere cannot be reconfigured from here.
             let own = |spec: &&FunctionSpec| {
                 builder.functions.iter().any(|(name, _)| *name == spec.name)
                     && !matches!(spec.config, FunctionConfig::Own(_))
@@ -279,38 +279,38 @@ fn lines(error: &SpecError) -> Vec<String> {
     error.to_string().lines().map(str::to_owned).collect()
 }
 
-/// The next versions of functions, all made and none in force. Nothing else can be changed while there are some.
+/// Prepared versions of functions, none applied yet. They block other changes until they are applied or dropped.
 pub struct Changes<'r> {
-    /// What is in force.
+    /// Current configuration.
     present: MutexGuard<'r, Vec<FunctionSpec>>,
     ready: Vec<Next>,
 }
 
-/// What a function is to be next.
+/// Pending update of a function.
 struct Next {
-    /// Where it is among those that are present.
+    /// Index of the function in the current configuration.
     at: usize,
     new: FunctionSpec,
     version: Ready,
-    /// What is odd about it.
+    /// Warnings about the new configuration.
     warnings: Vec<String>,
 }
 
-/// What was put in force. What it replaced of the spec goes with this, which may take a while.
+/// Applied update. It also holds the replaced parts of the spec, which may take a while to drop.
 pub struct Put {
-    /// What is new, in lines for a user; none if nothing is.
+    /// Changes, as lines for a user; empty if nothing changed.
     pub news: Vec<String>,
     _replaced: Vec<FunctionSpec>,
 }
 
 impl Changes<'_> {
-    /// Puts all of them in force, one function right after the other; workers take them over between two batches.
+    /// Applies all versions, one function right after the other. Workers adopt them between two batches.
     pub fn put(mut self) -> Put {
         let all = self.ready.into_iter().map(|next| {
             let (what, put) = (next.version.what, next.version.put);
             ((next.at, next.new), (what, next.warnings), put())
         });
-        // In force before anything else is done about any.
+        // Applies all versions before any further work on one of them.
         let all: Vec<_> = all.collect();
         let (mut news, mut replaced) = (Vec::new(), Vec::new());
         for ((at, new), (what, warnings), (number, left_out)) in all {
@@ -328,11 +328,11 @@ impl Changes<'_> {
 }
 
 impl Reconfigure {
-    /// Reads the files again and makes what is new of every function that they say something new of, off the data path:
-    /// what takes long of a change. Nothing is in force before it is [put](Changes::put) there.
+    /// Reads the files again and builds a version for each changed function, off the data path. This is the slow part
+    /// of a change. Nothing takes effect before it is [applied](Changes::put).
     ///
     /// # Errors
-    /// Everything that is wrong, a line each.
+    /// If a file or configuration is invalid: one line for each problem.
     pub fn prepare(&self) -> Result<Changes<'_>, Vec<String>> {
         let spec = self.spec.source.read_again();
         let spec = spec.map_err(|error| lines(&error))?;
@@ -382,8 +382,7 @@ impl Reload for Reconfigure {
 mod tests {
     use super::*;
 
-    /// What is made ready is in force once it is put there, all of it, and not before; who thinks better of it changes
-    /// nothing.
+    /// Prepared versions take effect together when they are applied, and not before. Dropping them changes nothing.
     #[test]
     fn what_is_ready_waits_to_be_put() {
         let path = std::env::temp_dir().join(format!("tailwater-ready-{}", std::process::id()));
@@ -414,7 +413,7 @@ mod tests {
         assert_eq!(numbers(), [2, 2]);
         let new = told.iter().filter(|line| line.contains("in force (version 2)"));
         assert_eq!(new.count(), 2, "{told:?}");
-        // Nothing is new now.
+        // Nothing has changed this time.
         assert_eq!(reconfigure.prepare().unwrap().put().news, [""; 0]);
         assert_eq!(numbers(), [2, 2]);
         std::fs::remove_file(&path).unwrap();

@@ -21,7 +21,7 @@ fn chains_without_state_look_no_flow_up() {
     assert!(!builder.instance(|_| true).has_flows());
 }
 
-/// Packets that come out of a tunnel are not of the tunnel's flow.
+/// Packets that leave a tunnel do not belong to the tunnel's flow.
 #[test]
 fn no_function_with_state_is_behind_a_tunnels_end() {
     let key = "cipher: aes-128-gcm, key: '000102030405060708090a0b0c0d0e0f10111213'";

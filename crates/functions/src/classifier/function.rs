@@ -6,25 +6,25 @@ use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 
-/// Sends packets to branches of the chain, by the first rule that matches their 5-tuple. The decision is made on a
-/// flow's first packet and kept with the flow, or made anew for every packet.
+/// Sends packets to branches of the chain by the first rule that matches their 5-tuple. The decision is either made on
+/// a flow's first packet and stored with the flow, or made for every packet.
 pub struct Classifier {
     table: Arc<ClassifierTable>,
     held: Arc<Version<ClassifierRules>>,
-    /// Whether decisions are kept with the flows.
+    /// `true` if decisions are stored with the flows.
     in_flow: bool,
     /// Packets sent to each target.
     counts: Vec<u64>,
     scratch: Box<Scratch>,
-    /// The target of each packet whose flow is new, by place in the batch.
+    /// Target of each packet whose flow is new, by index in the batch.
     by_place: Box<[u8; MAX_BATCH]>,
 }
 
-/// A flow's target.
+/// Target stored in a flow's state.
 type Target = u32;
 
 impl Classifier {
-    /// A worker's instance that keeps decisions with the flows.
+    /// Creates a worker's instance that stores decisions with the flows.
     pub fn new(table: Arc<ClassifierTable>) -> Classifier {
         Classifier {
             held: table.live().current(),
@@ -36,7 +36,7 @@ impl Classifier {
         }
     }
 
-    /// A worker's instance that decides about every packet, and needs no flows.
+    /// Creates a worker's instance that decides for every packet and needs no flow state.
     pub fn without_flows(table: Arc<ClassifierTable>) -> Classifier {
         Classifier {
             in_flow: false,
@@ -44,7 +44,7 @@ impl Classifier {
         }
     }
 
-    /// Sends packets on their ways.
+    /// Assigns each packet the path to its target.
     #[inline]
     fn send(&mut self, batch: &mut Batch, mut target_of: impl FnMut(&Packet, usize, &Scratch) -> usize) {
         for (at, packet) in batch.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Branches by rule: each packet, or each flow, goes where the first rule says that matches it.
+//! `Classifier`: sends each packet, or each flow, to the branch of the first matching rule.
 
 mod function;
 mod rules;

@@ -1,4 +1,4 @@
-//! The rules of a classifier, and where they send packets.
+//! Rules of a classifier and their targets.
 
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{self, Rule};
@@ -7,18 +7,18 @@ use tailwater_chain::branches::{ByWay, Path, START, Ways};
 use tailwater_chain::live::Live;
 use tailwater_net::FlowKey;
 
-/// One version of the rules, ready to be applied. Targets are places in the table's list.
+/// One compiled version of the rules. Targets are indices into the table's list.
 pub struct ClassifierRules {
     classifier: acl::Classifier,
-    /// The target of each rule, in order.
+    /// Target of each rule, in order.
     targets: Vec<u8>,
-    /// That of what no rule matches.
+    /// Target of packets that no rule matches.
     default: u8,
-    /// Whether rules hold for both directions.
+    /// `true` if rules match both directions of a connection.
     both: bool,
 }
 
-/// Room for a batch of keys and the rules that match them.
+/// Scratch space for a batch of keys and the rules that match them.
 pub(super) struct Scratch {
     pub(super) keys: [FlowKey; MAX_BATCH],
     found: [[Option<u32>; MAX_BATCH]; 2],
@@ -36,11 +36,12 @@ impl Default for Scratch {
 }
 
 impl ClassifierRules {
-    /// Rules, each with its target, and the target of what none matches. With `both`, a rule that matches one direction of
-    /// a connection matches the other one, too: the first of the list that matches either decides about both.
+    /// Compiles `rules`, each with its target, and the `default` target of packets that no rule matches. With `both`, a
+    /// rule that matches one direction of a connection also matches the other: the first rule that matches either
+    /// direction decides for both.
     ///
     /// # Errors
-    /// If there are too many, or too intricate ones.
+    /// If there are too many rules, or if they are too complex to compile.
     pub fn new(rules: &[Rule], targets: Vec<u8>, default: u8, both: bool) -> Result<ClassifierRules, ClassifierError> {
         Ok(ClassifierRules {
             classifier: acl::Classifier::new(rules)?,
@@ -61,7 +62,7 @@ impl ClassifierRules {
             let back = &mut back[..count];
             self.classifier.classify_batch(keys, back);
             for (there, back) in there.iter_mut().zip(back) {
-                // No rule is behind all rules.
+                // `u32::MAX` stands for no match: it sorts after all rules.
                 let first = there.unwrap_or(u32::MAX).min(back.unwrap_or(u32::MAX));
                 *there = (first != u32::MAX).then_some(first);
             }
@@ -73,20 +74,20 @@ impl ClassifierRules {
     }
 }
 
-/// Rules that all workers share, and that can be replaced under them; and the targets there are, which stay.
+/// Rules shared by all workers, and the list of targets. The rules can be replaced at run time, the targets cannot.
 pub struct ClassifierTable {
     rules: Live<ClassifierRules>,
-    /// Where packets go on from each way through the chain, for each target.
+    /// For each target, the path on which a packet continues, by the path on which it arrived.
     onward: Vec<ByWay<u8>>,
     notes: &'static [&'static str],
 }
 
 impl ClassifierTable {
-    /// Rules for these targets: each with its name, and its branch's place among those of the chain, if it is one.
-    /// `ways` are the chain's, and the classifier is in it.
+    /// Creates a table for these targets. Each has a name and, if it is a branch, the branch's index in the chain.
+    /// `ways` are the paths of the chain that contains the classifier.
     ///
     /// # Panics
-    /// If a rule's target is none of them.
+    /// If a rule's target is not in the list.
     pub(crate) fn new(rules: ClassifierRules, targets: &[(&str, Option<usize>)], ways: &Ways) -> ClassifierTable {
         let known = |target: &u8| usize::from(*target) < targets.len();
         assert!(
@@ -97,7 +98,7 @@ impl ClassifierTable {
             let on = |path: Path| path.and(branch.map_or(Path::START, Path::of));
             ways.each(START, |path| ways.number(on(path)).unwrap_or(START))
         };
-        // Reports have names that live as long as the program: a few bytes for each branch of a chain, once a run.
+        // Reports need names that live as long as the program: a few leaked bytes per branch, once per run.
         let note = |(name, _): &(&str, _)| &*format!("to-{name}").leak();
         ClassifierTable {
             rules: Live::new(rules),
@@ -106,22 +107,23 @@ impl ClassifierTable {
         }
     }
 
-    /// The rules, to be replaced by others for the same ways: each flow is decided about anew with its next packet.
+    /// Returns the live rules, which can be replaced by others for the same targets. After a replacement, each flow is
+    /// decided again on its next packet.
     pub fn live(&self) -> &Live<ClassifierRules> {
         &self.rules
     }
 
-    /// What the classifier counts, for each way.
+    /// Returns the names of the counters, one for each target.
     pub(super) fn notes(&self) -> &'static [&'static str] {
         self.notes
     }
 
-    /// How many targets there are.
+    /// Returns the number of targets.
     pub(super) fn targets(&self) -> usize {
         self.onward.len()
     }
 
-    /// The way of a packet that has come one way and is sent to a target.
+    /// Returns the path of a packet that arrived on path `way` and is sent to `target`.
     #[inline]
     pub(super) fn onward(&self, way: u8, target: usize) -> u8 {
         self.onward[target][usize::from(way)]

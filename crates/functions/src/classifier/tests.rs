@@ -1,4 +1,4 @@
-//! Random trees of branches against a tree of closures that takes one packet at a time.
+//! Random trees of branches, checked against a tree of closures that takes one packet at a time.
 
 use super::ClassifierRules;
 use crate::acl::{Action, Rule};
@@ -18,14 +18,14 @@ use tailwater_net::builder::FrameBuilder;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// What functions saw, in order: of each the packet, and how many of its flow it had seen then.
+/// Packets each function saw, in order, each with the number of packets of its flow seen so far.
 type Log = HashMap<String, Vec<(FlowKey, u32)>>;
 
-/// A function that counts each flow's packets, notes them, and drops every so many.
+/// Function that counts each flow's packets, records them, and drops every n-th.
 struct Stamp {
     name: String,
     every: u32,
-    /// It is one for both directions of a connection, and counts nothing.
+    /// Set if the function tracks connections, both directions as one flow. It then counts nothing.
     tracks: bool,
     stateful: bool,
     log: Arc<Mutex<Log>>,
@@ -91,7 +91,7 @@ impl NetworkFunction for Stamp {
     }
 }
 
-/// A chain, as the test makes it up.
+/// Element of a random chain.
 #[derive(Clone, Debug)]
 enum Node {
     Stamp { every: u32, stateful: bool },
@@ -101,7 +101,7 @@ enum Node {
 #[derive(Clone, Debug)]
 struct Fork {
     branches: Vec<(Vec<Node>, bool)>,
-    /// Each with its target: a branch, or beyond them next or send.
+    /// Rules, each with its target: a branch, or, beyond the branches, next or send.
     rules: Vec<(Rule, usize)>,
     default: usize,
     both: bool,
@@ -156,7 +156,7 @@ fn fork(depth: u32) -> BoxedStrategy<Fork> {
             let targets = branches.len() + 2;
             let rules = rules.into_iter();
             let mut rules: Vec<_> = rules.map(|(r, to)| (r, to.index(targets))).collect();
-            // Each branch is reached, by a rule that no other one covers.
+            // Every branch is reachable, by a rule that no other rule shadows.
             for branch in 0..branches.len() {
                 let own = Rule {
                     source: None,
@@ -187,7 +187,7 @@ impl Fork {
         }
     }
 
-    /// Where the packets go that rules, by linear search, send there.
+    /// Returns the target of a packet by linear search of the rules.
     fn decide(&self, rules: &[(Rule, usize)], key: &FlowKey) -> usize {
         let matches = |rule: &Rule, key: &FlowKey| {
             let prefix = |p: Option<ipnet::IpNet>, a| p.is_none_or(|p| p.contains(&a));
@@ -204,7 +204,7 @@ impl Fork {
     }
 }
 
-/// The spec of a tree, and its names in order.
+/// YAML spec of a tree, and its names in order.
 struct Text {
     yaml: String,
     stamps: Vec<(String, u32, bool)>,
@@ -258,14 +258,14 @@ impl Text {
     }
 }
 
-/// The rules of each classifier, by name, that are in force.
+/// Rules in force for each classifier, by name.
 type Rules = HashMap<String, Vec<(Rule, usize)>>;
 
-/// What becomes of a packet on its way through a list: `Some(true)` if it is sent there, `Some(false)` if it is
-/// dropped; `None` if it goes on behind the list.
+/// Path of a packet through a list: returns `Some(true)` if the packet is sent there, `Some(false)` if it is dropped,
+/// and `None` if it continues after the list.
 type Way<'t> = Box<dyn FnMut(&FlowKey, &Rules, &mut Log) -> Option<bool> + 't>;
 
-/// The way through a list.
+/// Builds the path through a list.
 fn way<'t>(nodes: &'t [Node], count: &mut usize) -> Way<'t> {
     let mut steps: Vec<Way<'t>> = Vec::new();
     for node in nodes {
@@ -330,7 +330,7 @@ fn spec(functions: &str) -> Result<ChainSpec, String> {
     ChainSpec::parse(&text, "test", Path::new(".")).map_err(|error| error.to_string())
 }
 
-/// Runs frames through a chain, in front of a segment and from there on. Returns the keys of what is sent.
+/// Runs frames through a chain, first up to a segment and then from it. Returns the keys of the frames that are sent.
 fn run(
     chain: &mut Chain,
     (pool, batch): (&mut BufferPool, &mut Batch),
@@ -356,8 +356,8 @@ fn run(
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, max_shrink_iters: 4000, ..ProptestConfig::default() })]
 
-    /// Whatever the tree, the cuts and the traffic: each function sees the packets that closures over single packets show
-    /// it, in their order, and those are sent that these send, in that order. New rules change nothing of it.
+    /// For random trees, cuts and traffic, each function sees the same packets in the same order as in closures over
+    /// single packets. The same packets are sent in the same order. Replaced rules do not change this.
     #[test]
     fn packets_go_as_through_a_tree_of_closures(
         nodes in list(2),
@@ -374,7 +374,7 @@ proptest! {
             true => text.yaml.replacen('[', "[{name: tracker, forward: {}},", 1),
             false => text.yaml,
         };
-        // Most trees that are refused have too many functions, or some that no packet comes to.
+        // Most rejected trees have too many functions, or functions that no packet reaches.
         let spec = spec(&yaml);
         prop_assume!(spec.is_ok());
         let mut spec = spec.unwrap();
@@ -409,7 +409,7 @@ proptest! {
             let mut next = rules.clone();
             if turn == new_at {
                 for ((name, fork), new) in forks.iter().zip(new_rules.iter().cycle()) {
-                    // The targets stay: without a way out that a rule names there is none.
+                    // Targets are fixed: "send" exists only if a rule or the default names it at the start.
                     let sends = fork.rules.iter().any(|(_, to)| *to > fork.branches.len()) || fork.default > fork.branches.len();
                     let targets = fork.branches.len() + 1 + usize::from(sends);
                     let new = new.iter().map(|(rule, to)| (rule.clone(), to.index(targets)));
@@ -428,7 +428,7 @@ proptest! {
             if turn == new_at && !late {
                 put(&next);
             }
-            // Those in front of the segment have decided by then.
+            // The classifiers in front of the segment have decided by then.
             let functions = spec.functions.len();
             let first = (1..=functions).find(|last| segment > 0 && chain.segment_of_last(*last) == Some(segment));
             let in_front = first.map_or(0, |last| functions - last);
@@ -457,8 +457,8 @@ proptest! {
     }
 }
 
-/// Where a chain is cut behind its branches, flows are bound to their core until they have been opened, whichever branch
-/// they took.
+/// A chain is cut after its branches. Flows stay bound to their core until they have been opened, whichever branch they
+/// took.
 #[test]
 fn flows_of_branches_are_bound_until_they_are_opened() {
     let spec = spec(
@@ -488,7 +488,7 @@ fn flows_of_branches_are_bound_until_they_are_opened() {
     }
 }
 
-/// Where packets of a flow go must be kept with it where state depends on it.
+/// A classifier must store its decisions with the flows if they determine which stateful functions a packet passes.
 #[test]
 fn decisions_are_kept_where_functions_with_state_need_them() {
     let built = |functions: &str| {
@@ -513,7 +513,8 @@ fn decisions_are_kept_where_functions_with_state_need_them() {
     }
 }
 
-/// Packets that come out of a tunnel's end in one branch are not those of another.
+/// Packets decapsulated in one branch belong to other flows than packets of the other branches. So a function with flow
+/// state behind both branches is rejected.
 #[test]
 fn flows_are_mixed_on_the_way_behind_a_tunnel_only() {
     let key = "cipher: aes-128-gcm, key: '000102030405060708090a0b0c0d0e0f10111213'";

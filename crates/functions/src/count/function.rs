@@ -8,13 +8,13 @@ use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 
-/// What is kept of a flow.
+/// Flow state of the function.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct FlowState {
-    /// The counters that its packets match, whatever tags they have.
+    /// Bit set of the counters that the flow's packets match, VLAN tags aside.
     counters: u64,
-    /// The version of the counters that these are.
+    /// Version of the counters to which the bits refer.
     version: u32,
     unused: u32,
 }
@@ -33,12 +33,12 @@ impl FlowState {
 pub struct Count {
     table: Arc<CountTable>,
     held: Arc<Version<Counters>>,
-    /// Packets and bytes of each counter.
+    /// Packets and bytes of each counter, alternating.
     notes: Box<[u64]>,
 }
 
 impl Count {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<CountTable>) -> Count {
         Count {
             held: table.live().current(),
@@ -85,7 +85,7 @@ impl NetworkFunction for Count {
         batch.for_each(|packet, frame| {
             let state = flows.state::<FlowState>(packet);
             if state.version != held.number {
-                // Counters were replaced between the batch's look-up and here.
+                // The counters were replaced between the batch's look-up and this point.
                 *state = FlowState::decide(held, packet);
             }
             let matching = state.counters;
@@ -94,7 +94,7 @@ impl NetworkFunction for Count {
             while left != 0 {
                 let at = 2 * left.trailing_zeros() as usize;
                 left &= left - 1;
-                // As many notes as counters that can be in force.
+                // `notes` has an entry for every counter that can be in force.
                 if let Some([packets, bytes]) = notes.get_mut(at..at + 2) {
                     *packets += 1;
                     *bytes += packet.length() as u64;

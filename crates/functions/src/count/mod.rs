@@ -1,4 +1,4 @@
-//! `Count`: packets and bytes by rule, each under a name of its own.
+//! `Count`: packets and bytes by rule, each rule under its own name.
 
 mod function;
 mod rules;

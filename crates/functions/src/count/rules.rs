@@ -1,4 +1,4 @@
-//! What is counted, and under which names.
+//! Counters, their rules and their names.
 
 use crate::acl::Rule;
 use crate::acl::linear::matches;
@@ -6,30 +6,30 @@ use crate::tunnel::VlanMatch;
 use tailwater_chain::live::Live;
 use tailwater_net::FlowKey;
 
-/// The most counters of one function: which of them a flow is for is kept with it, a bit each.
+/// Maximum number of counters of one function. A flow's state has one bit for each.
 pub const MAX_COUNTERS: usize = 64;
 
-/// A counter: a packet must match every field that is given.
+/// Named counter. A packet must match every given field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// Its name: that of the packets' count. Bytes are counted under it with `-bytes` behind.
+    /// Name of the packet count. The byte count has the same name with the suffix `-bytes`.
     pub name: String,
-    /// Addresses, ports and protocol, as an access list has them; what its action is makes no difference.
+    /// Addresses, ports and protocol, as in an access list. The rule's action is ignored.
     pub rule: Rule,
-    /// The outer VLAN tag.
+    /// Match on the outer VLAN tag.
     pub vlan: Option<VlanMatch>,
 }
 
-/// Counters that are in force together.
+/// Set of counters in force together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     counters: Vec<Counter>,
-    /// Those that ask for a tag, or for none, a bit each.
+    /// Bit set of the counters with a VLAN match.
     of_vlans: u64,
 }
 
 impl Counters {
-    /// Of more than [`MAX_COUNTERS`], those beyond count nothing.
+    /// Creates a set of counters. Counters beyond [`MAX_COUNTERS`] are discarded.
     pub fn new(mut counters: Vec<Counter>) -> Counters {
         counters.truncate(MAX_COUNTERS);
         let of_vlans = (0..).zip(&counters).filter(|(_, counter)| counter.vlan.is_some());
@@ -39,7 +39,7 @@ impl Counters {
         }
     }
 
-    /// Those that a flow's packets match, whatever tags they have: a bit each.
+    /// Returns the bit set of counters that a flow's packets match, VLAN tags aside.
     pub(super) fn of_flow(&self, key: &FlowKey) -> u64 {
         let matching = (0..)
             .zip(&self.counters)
@@ -47,7 +47,7 @@ impl Counters {
         matching.fold(0, |bits, (at, _)| bits | 1 << at)
     }
 
-    /// Those, among some, that a packet with this outer VLAN identifier does not match.
+    /// Returns the counters in `among` whose VLAN match excludes a packet with this outer VLAN identifier.
     #[inline]
     pub(super) fn of_other_vlans(&self, among: u64, vlan: impl FnOnce() -> Option<u16>) -> u64 {
         let (mut left, mut others) = (among & self.of_vlans, 0);
@@ -69,16 +69,16 @@ impl Counters {
     }
 }
 
-/// What all workers of a function share.
+/// State shared by all workers of a `Count` function.
 #[derive(Debug)]
 pub struct CountTable {
     live: Live<Counters>,
-    /// For each counter its name, and that of its bytes.
+    /// For each counter, its name and the name of its byte count.
     notes: &'static [&'static str],
 }
 
 impl CountTable {
-    /// Names live as long as the program: a chain's are few.
+    /// Creates a table. The names are leaked and live as long as the program: a chain has few of them.
     pub fn new(counters: Counters) -> CountTable {
         let notes = counters
             .names()
@@ -90,12 +90,12 @@ impl CountTable {
         }
     }
 
-    /// The counters, to replace them while workers run.
+    /// Returns the live counters, which can be replaced while workers run.
     pub fn live(&self) -> &Live<Counters> {
         &self.live
     }
 
-    /// Whether these have the same names in the same order, so that they may replace those in force.
+    /// Returns `true` if `counters` have the same names in the same order, so that they may replace those in force.
     pub fn has_names_of(&self, counters: &Counters) -> bool {
         self.notes.iter().step_by(2).copied().eq(counters.names())
     }

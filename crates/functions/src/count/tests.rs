@@ -8,7 +8,8 @@ use tailwater_net::builder::FrameBuilder;
 use tailwater_net::vlan::VlanTag;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// What a counter asks for, as numbers: bits of the source's last byte, low and high destination port, protocol, and a tag.
+/// A counter's rule as numbers: prefix bits and value of the source's last byte, low and high destination port,
+/// protocol, and VLAN tag.
 type Asked = (u8, u8, (u16, u16), Option<u8>, Option<Option<u16>>);
 
 fn counter(at: usize, (bits, value, ports, protocol, vlan): Asked) -> Counter {
@@ -32,7 +33,7 @@ fn counter(at: usize, (bits, value, ports, protocol, vlan): Asked) -> Counter {
     }
 }
 
-/// A packet: the source's last byte, its destination port, whether it is TCP, and its tag.
+/// A packet: the source's last byte, its destination port, `true` for TCP, and its VLAN tag.
 type Sent = (u8, u16, bool, Option<u16>);
 
 fn frame((source, port, tcp, vlan): Sent) -> Vec<u8> {
@@ -51,7 +52,7 @@ fn frame((source, port, tcp, vlan): Sent) -> Vec<u8> {
     builder.payload(&vec![0; usize::from(source)]).to_vec().unwrap()
 }
 
-/// Whether a packet is one that a counter asks for, by numbers alone.
+/// Returns `true` if a packet matches a counter, computed from numbers alone.
 fn asks((bits, value, ports, protocol, vlan): Asked, (source, port, tcp, tag): Sent) -> bool {
     let same = (source ^ value).checked_shr(8 - u32::from(bits)).unwrap_or(0) == 0;
     same && (ports.0..=ports.1).contains(&port)
@@ -68,15 +69,15 @@ fn asked() -> impl Strategy<Value = Asked> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Each packet is counted by every counter that asks for it, also when counters are replaced under way; packets of a
-    /// flow may have different tags.
+    /// Each packet is counted by every counter that it matches, including when counters are replaced during the run.
+    /// Packets of a flow may have different tags.
     #[test]
     fn packets_are_counted_by_every_rule_that_they_match(
         before in prop::collection::vec(asked(), 1..64),
         seed in any::<u64>(),
         packets in prop::collection::vec((any::<u8>(), 50u16..60, any::<bool>(), prop::option::of(1u16..4)), 1..150),
     ) {
-        // Others for the same names: those before, in another order.
+        // Other counters under the same names: the earlier ones in another order.
         let mut after = before.clone();
         after.rotate_left(seed as usize % before.len());
         let counters = |asked: &[Asked]| {

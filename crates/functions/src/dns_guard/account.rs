@@ -1,46 +1,48 @@
-//! What the number of an account means. Each is changed by compare-and-swap: many cores may do so at the same moment.
+//! Encoding of an account in one 64-bit word. Each word is changed by compare-and-swap, because many cores may do so at
+//! the same time.
 //!
-//! In its upper 52 bits it has a time, in [`TICK`]s of a sixteenth of a microsecond since the run's start (enough for
-//! nine years), and below that a count. (An account of bytes has a coarser time, and more room below.)
+//! The upper 52 bits hold a time since the run's start, in ticks of 1/16 µs, enough for nine years. The lower 12 bits
+//! hold a count. An account of bytes has a coarser time and more bits for the count.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::Nanos;
 
-/// Bits of the count.
+/// Number of bits of the count.
 const COUNT: u32 = 12;
 const COUNTS: u64 = (1 << COUNT) - 1;
-/// Ticks in a second.
+/// Number of ticks in a second.
 pub(super) const SECOND: u64 = 16_000_000;
 
-/// A time in ticks.
+/// Converts a time to ticks.
 #[inline]
 pub(super) fn ticks(time: Nanos) -> u64 {
-    // 62.5 ns each; the product fits for 292 years.
+    // A tick is 62.5 ns. The product fits for 292 years.
     time.0 * 2 / 125
 }
 
-/// The number of an account that nobody owes anything, nor waits for.
+/// Word of an account without debt and without waiting queries.
 pub(super) const NOTHING: u64 = 0;
 
-/// Whether a number's time is still to come.
+/// Returns `true` if the word's time is later than `now`.
 #[inline]
 pub(super) fn is_due(value: u64, now: u64) -> bool {
     value >> COUNT > now
 }
 
-/// What becomes of a response that is put on an account.
+/// Result of charging a response to an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It is within the rate.
+    /// The response is within the rate.
     Within,
-    /// It is beyond, as the so-manieth in a row, from 1 on.
+    /// The response exceeds the rate. The number counts such responses in a row, from 1.
     Beyond(u64),
 }
 
-/// Puts a response on an account that `interval` ticks pay for; what comes in a second may come at once. Those that are
-/// beyond count as well, so that an account from which too much is wanted all the time gets nothing, but no more than
-/// `window` ticks pay for: so long it must be left alone to be as before. (The token bucket of response-rate limiting as in BIND,
-/// kept as the time at which all is paid.)
+/// Charges a response to an account. It is repaid in `interval` ticks, and one second's worth may come in a burst.
+///
+/// Responses beyond the rate are charged as well, so an account with constantly excessive demand gets nothing. The debt
+/// is limited to what `window` ticks repay: after that time without responses the account is as before. This is the
+/// token bucket of BIND's response-rate limiting, stored as the time at which the debt is repaid.
 #[inline]
 pub(super) fn debit(value: &AtomicU64, now: u64, interval: u64, window: u64) -> Standing {
     let mut before = value.load(Ordering::Relaxed);
@@ -49,13 +51,13 @@ pub(super) fn debit(value: &AtomicU64, now: u64, interval: u64, window: u64) -> 
         let (after, standing) = match paid - now <= SECOND {
             true => (paid << COUNT, Standing::Within),
             false => {
-                // Goes round after 4,095, as if there had been a pause.
+                // Wraps after 4,095, as if there had been a pause.
                 let beyond = (before & COUNTS) % COUNTS + 1;
                 let paid = paid.min(now + SECOND + window);
                 (paid << COUNT | beyond, Standing::Beyond(beyond))
             }
         };
-        // Only the number itself is shared, nothing that it would guard.
+        // Relaxed: only the word itself is shared, and it guards no other data.
         match value.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return standing,
             Err(now) => before = now,
@@ -63,24 +65,25 @@ pub(super) fn debit(value: &AtomicU64, now: u64, interval: u64, window: u64) -> 
     }
 }
 
-/// Bits of the bytes of an account of bytes; the time above them is in milliseconds.
+/// Number of bits for the bytes of a byte account. The time above them is in milliseconds.
 const BYTES: u32 = 26;
-/// Most bytes of such an account.
+/// Maximum bytes of a byte account.
 pub(super) const MAX_BYTES: u64 = (1 << BYTES) - 1;
 
-/// The number of a new account that so many bytes may be spent from.
+/// Returns the word of a new account with a credit of `bytes`.
 #[inline]
 pub(super) fn credit_of(bytes: u64, now: u64) -> u64 {
     let milliseconds = now / (SECOND / 1000);
     milliseconds << BYTES | bytes.min(MAX_BYTES)
 }
 
-/// Adds bytes to an account, up to `most`.
+/// Adds bytes to an account, up to a credit of `most`.
 pub(super) fn earn(value: &AtomicU64, now: u64, bytes: u64, most: u64) {
     change(value, now, |credit| (credit + bytes).min(most.max(credit)));
 }
 
-/// Takes bytes from an account, if it has as many. That it was asked is noted if it has not, too.
+/// Takes bytes from an account if its credit suffices, and returns `true` if so. The time of the last use is updated in
+/// either case.
 pub(super) fn spend(value: &AtomicU64, now: u64, bytes: u64) -> bool {
     let mut enough = false;
     change(value, now, |credit| {
@@ -95,10 +98,10 @@ fn change(value: &AtomicU64, now: u64, mut to: impl FnMut(u64) -> u64) {
     let _ = value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
 }
 
-/// How long, in milliseconds, an account of bytes is kept that nobody asks or sends for, if others need its room.
+/// Time in milliseconds after which an unused byte account may be evicted as if it were full.
 const FORGOTTEN: u64 = 10 * 60 * 1000;
 
-/// What is missing in an account of bytes that may have `most`: nothing if it was left alone for ten minutes.
+/// Returns the bytes spent from an account with a maximum of `most`, or 0 if it has been unused for ten minutes.
 pub(super) fn spent(value: u64, now: u64, most: u64) -> u64 {
     let age = (now / (SECOND / 1000)).saturating_sub(value >> BYTES);
     match age < FORGOTTEN {
@@ -107,16 +110,17 @@ pub(super) fn spent(value: u64, now: u64, most: u64) -> u64 {
     }
 }
 
-/// Accounts of bytes in the order in which they make room: that from which least is spent, and of several the oldest.
+/// Returns the eviction rank of a byte account. Those with the fewest spent bytes are evicted first, and among equals
+/// the oldest.
 pub(super) fn credit_rank(value: u64, now: u64, most: u64) -> u64 {
     spent(value, now, most) << (u64::BITS - BYTES) | value >> BYTES
 }
 
-/// Bits for the question of an account of queries; above them is the number of those that wait.
+/// Number of bits for the question in an account of queries. The bits above hold the number of waiting queries.
 const QUESTION: u32 = 8;
 const QUESTIONS: u64 = (1 << QUESTION) - 1;
 
-/// Notes a query that may be answered until `until`. Of several, the last one's question is known.
+/// Records a query that may be answered until `until`. Of several queries, only the last one's question is stored.
 pub(super) fn ask(value: &AtomicU64, now: u64, until: u64, question: u64) {
     let ask = |before: u64| {
         let waiting = match is_due(before, now) {
@@ -129,7 +133,8 @@ pub(super) fn ask(value: &AtomicU64, now: u64, until: u64, question: u64) {
     let _ = value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ask);
 }
 
-/// Takes a query that waits for a response, of this question if the response says one. Whether there was one.
+/// Removes a query that waits for this response, and returns `true` if there was one. The question must match if the
+/// response contains one.
 pub(super) fn answer(value: &AtomicU64, now: u64, question: Option<u64>) -> bool {
     let answer = |before: u64| {
         let asked = question.is_none_or(|question| (question ^ before) & QUESTIONS == 0);
@@ -139,7 +144,7 @@ pub(super) fn answer(value: &AtomicU64, now: u64, question: Option<u64>) -> bool
     value.fetch_update(Ordering::Relaxed, Ordering::Relaxed, answer).is_ok()
 }
 
-/// The number of a datagram whose first fragment was dropped, until `until`.
+/// Returns the word of a datagram whose later fragments are dropped until `until`.
 #[inline]
 pub(super) fn dropped_until(until: u64) -> u64 {
     until << COUNT

@@ -1,4 +1,4 @@
-//! The function.
+//! The `DnsGuard` network function.
 
 use super::account::{self, NOTHING, Standing, ticks};
 use super::ledger::Found;
@@ -17,7 +17,7 @@ use tailwater_net::parse::{Fragment, Headers};
 use tailwater_net::protocol;
 use tailwater_net::udp::{self, UdpView};
 
-/// The places of sorts of responses are those of [`Sort`].
+/// Drop reasons. The first five have the indices of the [`Sort`]s.
 const REASONS: &[&str] = &[
     "responses",
     "nodata",
@@ -51,32 +51,32 @@ const QUERIES_EVICTED: usize = 3;
 const FRAGMENTS_EVICTED: usize = 4;
 const NOT_COUNTED: usize = 5;
 
-/// How long later fragments of a datagram are known whose first one was dropped: as long as hosts wait for them.
+/// Time in ticks for which a dropped first fragment is remembered: hosts wait that long for later fragments.
 const REASSEMBLY: u64 = 30 * account::SECOND;
 
-/// What is to become of a packet.
+/// Decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Pass,
     Drop(u8),
-    /// It is beyond a limit for this reason, and what is left of it ends there in its message.
+    /// The packet exceeds a limit, with this drop reason. It is truncated at this offset in its message.
     Truncate(u8, usize),
 }
 
-/// Limits DNS responses, and drops those that nobody asked for.
+/// Limits the rate of DNS responses, and drops unsolicited ones.
 ///
-/// All that is remembered is in a table that the instances share: there is no state of flows.
+/// All state is in a table shared by the instances. There is no flow state.
 #[derive(Debug)]
 pub struct DnsGuard {
     table: Arc<DnsGuardTable>,
     held: Arc<Version<InForce>>,
-    /// Room for a name.
+    /// Scratch space for a name.
     name: Name,
     notes: [u64; NOTES.len()],
 }
 
 impl DnsGuard {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<DnsGuardTable>) -> DnsGuard {
         DnsGuard {
             held: table.live.current(),
@@ -87,7 +87,7 @@ impl DnsGuard {
     }
 }
 
-/// One packet's turn.
+/// Context for the decision on one packet.
 struct Turn<'a> {
     table: &'a DnsGuardTable,
     force: &'a InForce,
@@ -112,7 +112,7 @@ impl<'a> Turn<'a> {
             None => Fate::Pass,
             Some(Way::Query) => self.query(headers, message, bytes.len()),
             Some(Way::Response) => {
-                // With what comes in later fragments.
+                // Includes the bytes in later fragments.
                 let whole = usize::from(datagram.length()).saturating_sub(udp::HEADER);
                 self.response(headers, message, whole.max(bytes.len()))
             }
@@ -120,14 +120,14 @@ impl<'a> Turn<'a> {
         if headers.fragment == Fragment::First {
             match fate {
                 Fate::Pass => self.forget(packet, frame),
-                // What is left of a truncated response is whole: its other fragments are of no use any more.
+                // A truncated response is complete: its other fragments are useless.
                 _ => self.remember(packet, frame),
             }
         }
         fate
     }
 
-    /// An account that may make others go.
+    /// Opens the account of a hash, which may evict another one.
     fn open(&mut self, hash: Hash) -> Option<&'a AtomicU64> {
         let found = self.table.accounts.open(hash.value(), NOTHING);
         let Some(Found { value, evicted }) = found else {
@@ -140,7 +140,7 @@ impl<'a> Turn<'a> {
         Some(value)
     }
 
-    /// Puts a packet on the account of that hash, if there is a limit.
+    /// Charges a packet to the account of a hash, if there is a limit.
     fn debit(&mut self, hash: Hash, interval: u64) -> Standing {
         if interval == 0 {
             return Standing::Within;
@@ -158,7 +158,7 @@ impl<'a> Turn<'a> {
         !exempt && is_among(&rules.servers, server)
     }
 
-    /// The bytes that a client prefix may be sent.
+    /// Returns the byte account of a client prefix.
     fn credit(&mut self, client: Hash, burst: u32) -> Option<&'a AtomicU64> {
         let (now, most) = (self.now, u64::from(burst));
         let hash = client.class(class::BYTES).value();
@@ -202,7 +202,7 @@ impl<'a> Turn<'a> {
                         self.notes[QUERIES_EVICTED] += 1;
                     }
                     let until = self.now + self.force.query_timeout;
-                    // Without a question that can be read there is none to compare.
+                    // A question that cannot be parsed cannot be compared.
                     let question = self.question(message).unwrap_or_default();
                     account::ask(value, self.now, until, question);
                 }
@@ -212,14 +212,15 @@ impl<'a> Turn<'a> {
         Fate::Pass
     }
 
-    /// What a message's question is known by.
+    /// Returns the hash of a message's question.
     fn question(&mut self, message: &Message<'_>) -> Option<u64> {
         let question = message.question(self.name)?;
         let of = [question.kind, question.class];
         Some(Hash::of_question(self.table.seed, self.name, of).value())
     }
 
-    /// Whether a query waits for this response. One without a question, as servers send that could not read the query, will do.
+    /// Returns `true` if a query waits for this response. A response without a question matches any query: servers send
+    /// it if they could not parse the query.
     fn was_asked_for(&mut self, headers: &Headers, message: Option<&Message<'_>>) -> bool {
         let Some(message) = message.filter(|message| message.is_response()) else {
             return false;
@@ -259,7 +260,7 @@ impl<'a> Turn<'a> {
             (_, Standing::Beyond(number)) => Some((ALL, number)),
             _ => None,
         };
-        // A truncated error would bring the client to ask again by TCP, for the same.
+        // A truncated error would make the client retry over TCP, for the same error.
         let rest = subject
             .question_end
             .filter(|_| subject.sort != Sort::Error && rules.slip > 0);
@@ -277,7 +278,7 @@ impl<'a> Turn<'a> {
             && !account::spend(credit, self.now, bytes as u64)
         {
             return match rest {
-                // About as long as its query was.
+                // The truncated response is about as long as its query.
                 Some(end) => Fate::Truncate(AMPLIFICATION, end),
                 None => Fate::Drop(AMPLIFICATION),
             };
@@ -290,7 +291,7 @@ impl<'a> Turn<'a> {
         Fate::Pass
     }
 
-    /// A fragment that has no ports: what it is of, only its datagram's number says.
+    /// Decides on a fragment without ports. Only its identification number relates it to its datagram.
     fn later_fragment(&self, packet: &Packet, frame: &[u8]) -> Fate {
         let dropped = match self.force.rules.fragments {
             Fragments::Pass => false,
@@ -312,7 +313,7 @@ impl<'a> Turn<'a> {
         Some(Hash::of_datagram(self.table.seed, packet, place.identification).value())
     }
 
-    /// Has the later fragments of this datagram pass, though one with its number was dropped before.
+    /// Lets the later fragments of this datagram pass, even if an earlier one with its number was dropped.
     fn forget(&self, packet: &Packet, frame: &[u8]) {
         if self.force.rules.fragments != Fragments::Follow {
             return;
@@ -323,7 +324,7 @@ impl<'a> Turn<'a> {
         }
     }
 
-    /// Has the later fragments of this datagram dropped.
+    /// Records that the later fragments of this datagram are to be dropped.
     fn remember(&mut self, packet: &Packet, frame: &[u8]) {
         if self.force.rules.fragments != Fragments::Follow {
             return;

@@ -1,19 +1,19 @@
-//! Accounts by their hash, in a table of a fixed size that all cores share.
+//! Set-associative table of accounts by hash. It has a fixed size and is shared by all cores.
 //!
-//! An account is one number. When four accounts that share a place are all in use, the one makes room that whoever opens another
-//! ranks first. Where the high bits are the time after which an account is of no use any more, the number itself is its rank: so
-//! a flood of new accounts, which owe little, forgets others of its own kind before those that owe most.
+//! An account is one 64-bit word. When all four accounts of a set are in use, opening another one evicts the account of
+//! the lowest rank. For accounts whose high bits hold their expiry time, the word itself is the rank. So a flood of new
+//! accounts, which owe little, evicts others of its kind before those that owe most.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_chain::region::CACHE_LINE;
 
-/// Accounts that share a place.
+/// Number of accounts in a set.
 const WAYS: usize = 4;
-/// No account. Hashes of accounts are odd.
+/// Hash of a free way. Hashes of accounts are odd.
 const FREE: u64 = 0;
-/// Somebody is making an account here.
+/// Hash of a way in which a core is creating an account.
 const TAKEN: u64 = 2;
-/// How often a place is looked at anew because others changed it meanwhile.
+/// Number of attempts on a set that other cores keep changing.
 const TRIES: usize = 8;
 
 #[derive(Debug, Default)]
@@ -25,23 +25,23 @@ struct Place {
 
 const _: () = assert!(size_of::<Place>() == CACHE_LINE);
 
-/// Accounts by their hash.
+/// Table of accounts by hash.
 #[derive(Debug)]
 pub(super) struct Ledger {
     places: Box<[Place]>,
 }
 
-/// An account that was looked for.
+/// Account that was found or created.
 #[derive(Debug)]
 pub(super) struct Found<'a> {
-    /// Its number.
+    /// The account's word.
     pub(super) value: &'a AtomicU64,
-    /// The number of an account that was still there, and made room for this one.
+    /// Word of the account that was evicted for this one, if any.
     pub(super) evicted: Option<u64>,
 }
 
 impl Ledger {
-    /// Room for at least so many accounts.
+    /// Creates a table for at least `accounts` accounts.
     pub(super) fn new(accounts: usize) -> Ledger {
         let places = accounts.div_ceil(WAYS).next_power_of_two();
         Ledger {
@@ -50,28 +50,28 @@ impl Ledger {
     }
 
     fn place(&self, hash: u64) -> &Place {
-        // The bits that tell accounts of a place apart are the others, too.
+        // Accounts within a set are distinguished by the remaining bits as well.
         let at = (hash >> 32) as usize & (self.places.len() - 1);
         &self.places[at]
     }
 
-    /// The account of that hash, if there is one.
+    /// Returns the account of a hash, if it exists.
     pub(super) fn find(&self, hash: u64) -> Option<&AtomicU64> {
         let place = self.place(hash);
         let at = position(place, hash | 1)?;
         Some(&place.values[at])
     }
 
-    /// As [`open_by`](Ledger::open_by), and the lowest number makes room: the one whose time comes first.
+    /// Same as [`open_by`](Ledger::open_by), with the word as the rank: the account that expires first is evicted.
     pub(super) fn open(&self, hash: u64, first: u64) -> Option<Found<'_>> {
         self.open_by(hash, first, |value| value)
     }
 
-    /// The account of that hash, or else a new one that holds `first`, in a free way or that of the account of the lowest rank.
-    /// `None` if others kept changing the place.
+    /// Returns the account of a hash. If there is none, creates one with the word `first` in a free way, or in that of
+    /// the account with the lowest rank. Returns `None` if other cores kept changing the set.
     ///
-    /// Two cores may open an account at the same moment and find one each; the first in the place counts from then on. One that
-    /// is evicted in the moment in which another core changes it loses that change, or gives it to its successor.
+    /// If two cores open an account at the same time, each may create one. From then on the first in the set counts. If
+    /// an account is evicted while another core changes it, the change is lost or goes to the new account.
     pub(super) fn open_by(&self, hash: u64, first: u64, rank: impl Fn(u64) -> u64) -> Option<Found<'_>> {
         let (place, hash) = (self.place(hash), hash | 1);
         for _ in 0..TRIES {
@@ -92,7 +92,7 @@ impl Ledger {
             let taken = place.hashes[at].compare_exchange(old, TAKEN, Ordering::AcqRel, Ordering::Relaxed);
             if taken.is_ok() {
                 place.values[at].store(first, Ordering::Relaxed);
-                // Who finds the hash finds the number, too.
+                // A core that finds the hash also sees the word.
                 place.hashes[at].store(hash, Ordering::Release);
                 return Some(Found {
                     value: &place.values[at],

@@ -1,4 +1,4 @@
-//! What a packet is to the guard, and the hashes of the accounts that it is on.
+//! Classification of DNS packets, and the hashes of their accounts.
 
 use super::rules::InForce;
 use std::net::IpAddr;
@@ -6,22 +6,22 @@ use tailwater_chain::batch::Packet;
 use tailwater_net::FlowKey;
 use tailwater_net::dns::{Message, Name, kind, rcode};
 
-/// Sorts of responses, each with its limit.
+/// Kinds of responses, each with its own limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// There is an answer.
+    /// Response with an answer.
     Answer,
-    /// The name has nothing of the type.
+    /// NODATA: the name has no record of the type.
     NoData,
-    /// Others know.
+    /// Referral to other servers.
     Referral,
-    /// There is no such name.
+    /// NXDOMAIN: the name does not exist.
     NxDomain,
-    /// Anything else, and what cannot be read.
+    /// Response with another code, or one that cannot be parsed.
     Error,
 }
 
-/// Which way a message goes.
+/// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     /// To a server.
@@ -30,14 +30,14 @@ pub(super) enum Way {
     Response,
 }
 
-/// Which way a UDP packet with such ports goes; `None` if neither end is a server.
+/// Returns the direction of a UDP packet, or `None` if neither port is a server's.
 pub(super) fn way(ports: &[u16], key: &FlowKey, message: Option<&Message<'_>>) -> Option<Way> {
     let is_server = |port: u16| ports.contains(&port);
     match (is_server(key.destination_port()), is_server(key.source_port())) {
         (false, false) => None,
         (true, false) => Some(Way::Query),
         (false, true) => Some(Way::Response),
-        // Two servers: only the message says who asks.
+        // Both ports are servers': only the message shows the direction.
         (true, true) => Some(match message {
             Some(message) if !message.is_response() => Way::Query,
             _ => Way::Response,
@@ -45,18 +45,18 @@ pub(super) fn way(ports: &[u16], key: &FlowKey, message: Option<&Message<'_>>) -
     }
 }
 
-/// What a response is about.
+/// Classification of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subject {
     pub(super) sort: Sort,
-    /// Where the question ends, in bytes of the message, if it can be read.
+    /// Offset of the question's end in the message, if the question can be parsed.
     pub(super) question_end: Option<usize>,
-    /// The hash of its account's name.
+    /// Hash of the account.
     pub(super) hash: Hash,
 }
 
-/// What a response is about. The hash is of what is counted apart: for an answer its name and type, for a denial or referral
-/// the zone that says so.
+/// Classifies a response. Its account is that of the name and type for an answer, and that of the zone for a denial or
+/// a referral.
 pub(super) fn subject(message: Option<&Message<'_>>, name: &mut Name, client: Hash) -> Subject {
     let question = message.and_then(|message| Some((message, message.question(name)?)));
     let Some((message, question)) = question.filter(|(message, _)| message.is_response()) else {
@@ -96,7 +96,7 @@ pub(super) fn subject(message: Option<&Message<'_>>, name: &mut Name, client: Ha
     }
 }
 
-/// Accounts that are not of a sort of responses.
+/// Classes of accounts other than those of the kinds of responses.
 pub(super) mod class {
     pub(in super::super) const ALL: u64 = 5;
     pub(in super::super) const QUERIES: u64 = 6;
@@ -106,8 +106,8 @@ pub(super) mod class {
     pub(in super::super) const QUESTION: u64 = 10;
 }
 
-/// A keyed hash in the making: each word is multiplied with what was before, folded to 64 bits, as in the wyhash family and
-/// [`FlowKey::hash`].
+/// State of a keyed hash. Each word is multiplied with the state, and the product folded to 64 bits, as in the wyhash
+/// family and [`FlowKey::hash`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hash {
     seed: u64,
@@ -149,18 +149,18 @@ impl Hash {
         self.word(bits as u64 ^ version << 60).word((bits >> 64) as u64)
     }
 
-    /// Of the prefix that a client is in.
+    /// Hashes the prefix of a client.
     pub(super) fn of_client(seed: u64, rules: &InForce, client: IpAddr) -> Hash {
         Hash::new(seed).address(client, Some(&rules.masks))
     }
 
-    /// The same for accounts of a class.
+    /// Derives the hash for accounts of a class.
     #[inline]
     pub(super) fn class(self, class: u64) -> Hash {
         self.word(class << 32 | class)
     }
 
-    /// Of a datagram, by its number: those of one have it in common, whatever else they have.
+    /// Hashes a datagram by its addresses and identification number, which all its fragments share.
     pub(super) fn of_datagram(seed: u64, packet: &Packet, identification: u32) -> Hash {
         let key = &packet.headers.key;
         Hash::new(seed)
@@ -170,7 +170,7 @@ impl Hash {
             .class(class::FRAGMENTS)
     }
 
-    /// Of a query, by its addresses, ports and number; `key` is the query's own.
+    /// Hashes a query by its addresses, ports and DNS message ID. `key` is the query's own, not the response's.
     pub(super) fn of_query(seed: u64, key: &FlowKey, id: u16) -> Hash {
         let ports = u64::from(key.source_port()) << 16 | u64::from(key.destination_port());
         Hash::new(seed)
@@ -180,7 +180,7 @@ impl Hash {
             .class(class::WAITING)
     }
 
-    /// Of a question.
+    /// Hashes a question.
     pub(super) fn of_question(seed: u64, name: &Name, [kind, of]: [u16; 2]) -> Hash {
         Hash::new(seed)
             .bytes(name.as_bytes())

@@ -1,10 +1,10 @@
-//! `DnsGuard`: rates of DNS responses, so that name servers are of no use to who reflects floods off them, and responses that
-//! nobody asked for kept away from who would get such a flood.
+//! `DnsGuard`: response-rate limiting for DNS, so that name servers cannot be used for reflection attacks. It also
+//! drops unsolicited responses, to protect the targets of such attacks.
 //!
-//! 1. `message`: what a packet is (a query, a response of some sort, a fragment of one), and which accounts it is on.
-//! 2. `ledger`: accounts by their hash, in a table of a fixed size that all instances share, without locks.
-//! 3. `account`: what an account's number means: a debt that time pays back, bytes to spend, queries that wait.
-//! 4. `truncate`: a response made one that says only: ask again by TCP.
+//! 1. `message`: classification of a packet (query, kind of response, fragment), and its accounts.
+//! 2. `ledger`: lock-free table of accounts by hash, of a fixed size, shared by all instances.
+//! 3. `account`: encoding of an account: a debt repaid over time, bytes to spend, or waiting queries.
+//! 4. `truncate`: truncation of a response, so that the client retries over TCP.
 
 mod account;
 mod function;

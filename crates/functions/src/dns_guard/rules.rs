@@ -1,4 +1,4 @@
-//! What is limited, and what all instances of a guard share.
+//! Limits of a guard, and the state shared by all its instances.
 
 use super::account::{MAX_BYTES, SECOND, ticks};
 use super::ledger::Ledger;
@@ -7,54 +7,54 @@ use std::net::IpAddr;
 use tailwater_chain::live::Live;
 use tailwater_net::Nanos;
 
-/// The most ports on which DNS is looked for.
+/// Maximum number of DNS ports.
 pub const MAX_PORTS: usize = 16;
-/// The highest rate of a limit, per second.
+/// Maximum rate of a limit, per second.
 pub const MAX_RATE: u32 = 100_000;
-/// The most prefixes of a list.
+/// Maximum number of prefixes in a list.
 pub const MAX_EXEMPT: usize = 256;
 
-/// How many responses of a sort a client prefix may get in a second; `None` for any number. The sorts are those of BIND.
+/// Limits per client prefix, in packets per second; `None` for no limit. The kinds of responses are those of BIND.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Answers, for each name and type.
+    /// Answers, per name and type.
     pub responses: Option<u32>,
-    /// Answers that a name has nothing of the type, for each name.
+    /// NODATA responses (the name has no record of the type), per name.
     pub nodata: Option<u32>,
-    /// Referrals, for each zone that they lead to.
+    /// Referrals, per zone referred to.
     pub referrals: Option<u32>,
-    /// Answers that there is no such name, for each zone that does not have it.
+    /// NXDOMAIN responses (the name does not exist), per zone.
     pub nxdomains: Option<u32>,
-    /// Answers with any other response code, and those that cannot be read.
+    /// Responses with any other code, and responses that cannot be parsed.
     pub errors: Option<u32>,
-    /// Responses of all sorts together.
+    /// Responses of all kinds together.
     pub all: Option<u32>,
     /// Queries.
     pub queries: Option<u32>,
 }
 
-/// How many bytes responses to a client prefix may have.
+/// Limit on the bytes of responses to a client prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Amplification {
-    /// For each byte of its queries.
+    /// Bytes of responses allowed per byte of queries.
     pub ratio: u32,
-    /// Before it has asked anything, and the most that it can save up by asking.
+    /// Initial credit in bytes, and the maximum credit that queries can earn.
     pub burst: u32,
 }
 
-/// Whether responses must have been asked for.
+/// Treatment of unsolicited responses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// They need not: rates alone decide.
+    /// No query is required: only rates are limited.
     Limit,
-    /// Each response to a protected client needs a query that waits for it.
+    /// Each response to a protected client requires a waiting query.
     Strict,
 }
 
-/// What becomes of fragments of UDP datagrams that are not their first.
+/// Treatment of later fragments of UDP datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragments {
-    /// They are dropped if their first one was.
+    /// They are dropped if the first fragment was.
     Follow,
     /// They are dropped.
     Drop,
@@ -62,55 +62,55 @@ pub enum Fragments {
     Pass,
 }
 
-/// What can be changed while packets pass, but for [`mode`](GuardRules::mode), and whether there is an
-/// [`amplification`](GuardRules::amplification).
+/// Rules of a guard. They can be replaced while packets pass, except [`mode`](GuardRules::mode) and the presence of an
+/// [`amplification`](GuardRules::amplification) limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuardRules {
-    /// The servers' ports.
+    /// UDP ports of DNS servers.
     pub ports: Vec<u16>,
-    /// Whose responses are limited; empty for all servers.
+    /// Servers whose responses are limited; empty for all servers.
     pub servers: Vec<IpNet>,
-    /// Who is protected from responses that were not asked for; empty for all clients.
+    /// Clients protected from unsolicited responses; empty for all clients.
     pub clients: Vec<IpNet>,
-    /// Clients that have no limits.
+    /// Clients without limits.
     pub exempt: Vec<IpNet>,
-    /// Rates.
+    /// Rate limits.
     pub limits: Limits,
-    /// Bytes.
+    /// Byte limit.
     pub amplification: Option<Amplification>,
-    /// How long a client prefix must ask for less than its limit, at most, until it gets it again.
+    /// Maximum time for which a client prefix must stay below its limit until it gets its full rate again.
     pub window: Nanos,
-    /// Bits of an address that clients of one account have in common, of IPv4 and of IPv6.
+    /// Prefix lengths of IPv4 and IPv6 addresses. Clients in one prefix share their accounts.
     pub prefixes: [u8; 2],
-    /// Of responses beyond a limit each so-manieth is sent truncated; 0 for none.
+    /// Every `slip`-th response beyond a limit is sent truncated, or unchanged if it is an error; 0 for none.
     pub slip: u16,
-    /// Of these each so-manieth passes; 0 for none.
+    /// Every `leak`-th response beyond a limit passes unchanged; 0 for none.
     pub leak: u16,
-    /// Whether responses must have been asked for.
+    /// Treatment of unsolicited responses.
     pub mode: Mode,
-    /// How long a query waits for its response.
+    /// Time for which a query waits for its response.
     pub query_timeout: Nanos,
-    /// What becomes of fragments.
+    /// Treatment of later fragments.
     pub fragments: Fragments,
 }
 
-/// Whether an address is in one of these prefixes; in none there are all.
+/// Returns `true` if an address is in one of the prefixes. An empty list contains all addresses.
 pub(super) fn is_among(prefixes: &[IpNet], address: IpAddr) -> bool {
     prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.contains(&address))
 }
 
-/// The rules, with what they amount to in ticks.
+/// Rules with their values in ticks.
 #[derive(Debug)]
 pub(super) struct InForce {
     pub(super) rules: GuardRules,
-    /// Ticks that a response of each [`Sort`](super::message::Sort) takes to be paid for, then one of all sorts, then a
-    /// query; 0 where there is no limit.
+    /// Ticks in which a response of each [`Sort`](super::message::Sort) is repaid; 0 for no limit. `all` and `queries`
+    /// are the same for responses of all kinds and for queries.
     pub(super) intervals: [u64; 5],
     pub(super) all: u64,
     pub(super) queries: u64,
     pub(super) window: u64,
     pub(super) query_timeout: u64,
-    /// Bits of a client's address that count.
+    /// Masks of the client prefixes, for IPv4 and IPv6.
     pub(super) masks: [u128; 2],
 }
 
@@ -140,34 +140,35 @@ impl InForce {
     }
 }
 
-/// Room for what is remembered.
+/// Capacities of the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Accounts of client prefixes: one for each prefix, sort and name.
+    /// Accounts of client prefixes: one per prefix, kind of response and name.
     pub accounts: usize,
     /// Queries that wait for a response.
     pub queries: usize,
 }
 
-/// The rules, and the accounts that all instances share.
+/// Rules and accounts shared by all instances.
 #[derive(Debug)]
 pub struct DnsGuardTable {
     pub(super) live: Live<InForce>,
     pub(super) accounts: Ledger,
-    /// Bytes of client prefixes, if these are limited.
+    /// Byte accounts of client prefixes, if bytes are limited.
     pub(super) credits: Option<Ledger>,
-    /// Queries that wait, if responses must have been asked for.
+    /// Waiting queries, in [`Mode::Strict`].
     pub(super) queries: Option<Ledger>,
     /// Datagrams whose first fragment was dropped.
     pub(super) fragments: Ledger,
     pub(super) seed: u64,
 }
 
-/// Datagrams whose first fragment was dropped that are remembered.
+/// Maximum number of remembered datagrams whose first fragment was dropped.
 const FRAGMENTED: usize = 1 << 14;
 
 impl DnsGuardTable {
-    /// With no account yet. Without the seed nobody can choose names or addresses whose accounts are in each other's way.
+    /// Creates a table without accounts. An attacker who does not know `seed` cannot choose names or addresses whose
+    /// accounts collide.
     pub fn new(rules: GuardRules, sizes: Sizes, seed: u64) -> DnsGuardTable {
         DnsGuardTable {
             accounts: Ledger::new(sizes.accounts),
@@ -179,8 +180,8 @@ impl DnsGuardTable {
         }
     }
 
-    /// Puts other rules in force; returns the number of their version. What is owed stays owed. The mode, and whether
-    /// there is an amplification, must be as before.
+    /// Replaces the rules and returns the new version number. Debts are kept. The mode and the presence of an
+    /// amplification limit must not change.
     pub fn replace(&self, rules: GuardRules) -> u32 {
         self.live.replace(InForce::new(rules))
     }

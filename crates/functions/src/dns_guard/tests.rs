@@ -45,7 +45,7 @@ fn count(rig: &ChainRig, name: &str) -> u64 {
     rig.count(&format!("dnsguard/{name}"))
 }
 
-/// What a message says, apart from its name.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Says {
     Asks,
@@ -63,10 +63,10 @@ struct Spoken {
     client: IpAddr,
     port: u16,
     id: u16,
-    /// Labels of a name; the last two are its zone.
+    /// Labels of the name. The last two are its zone.
     name: [&'static str; 3],
     kind: u16,
-    /// Bytes more.
+    /// Additional bytes.
     extra: usize,
 }
 
@@ -129,7 +129,7 @@ impl Spoken {
         FrameBuilder::new(&self.key()).payload(&message).to_vec().unwrap()
     }
 
-    /// The message after it was truncated.
+    /// Returns the expected message after truncation.
     fn truncated(&self) -> Vec<u8> {
         let mut message = self.message();
         let name: usize = self.name.iter().map(|label| label.len() + 1).sum();
@@ -140,8 +140,8 @@ impl Spoken {
     }
 }
 
-/// Tokens as BIND counts them: so many come in a second, up to those of a second; each response takes one, until `window`
-/// seconds' are owed.
+/// Token bucket as in BIND: `rate` tokens per second, up to one second's worth. Each response takes one, down to a debt
+/// of `window` seconds' worth.
 struct Tokens {
     rate: i128,
     balance: i128,
@@ -172,7 +172,7 @@ enum Fate {
     Truncate,
 }
 
-/// A guard in the plainest way: maps of what is remembered, and messages that need no reading.
+/// Reference model of a guard: unbounded maps of its state, and messages that need no parsing.
 #[derive(Default)]
 struct Model {
     tokens: HashMap<String, Tokens>,
@@ -309,7 +309,7 @@ fn spoken() -> impl Strategy<Value = Spoken> {
         })
 }
 
-/// Rates that ticks divide.
+/// Generates rates that divide a second's ticks.
 fn rate() -> impl Strategy<Value = Option<u32>> {
     prop::sample::select(vec![None, Some(1), Some(2), Some(5), Some(20)])
 }
@@ -344,7 +344,7 @@ prop_compose! {
     }
 }
 
-/// A frame that left is the one that came, or it truncated, and its checksums are right.
+/// Checks that a sent frame is the original, or its truncated form with correct checksums.
 fn fate(sent: &[Vec<u8>], frame: &[u8], spoken: &Spoken) -> Fate {
     let [sent] = sent else {
         assert!(sent.is_empty());
@@ -387,7 +387,7 @@ proptest! {
         prop_assert_eq!(count(&rig, "not-counted") + count(&rig, "accounts-evicted"), 0);
     }
 
-    /// Whatever is on the servers' port: no panic, and what leaves is what came, or a whole packet.
+    /// Arbitrary bytes on the servers' port cause no panic. A sent frame is the original or a complete shorter packet.
     #[test]
     fn any_bytes_pass_or_are_counted(
         payloads in prop::collection::vec((prop::collection::vec(any::<u8>(), 0..60), any::<bool>()), 1..40),
@@ -419,7 +419,7 @@ fn says(says: Says, client: &str) -> Spoken {
     }
 }
 
-/// Sends so many responses at once; how many leave whole.
+/// Sends `count` responses at once and returns the number that pass unchanged.
 fn whole(rig: &mut ChainRig, spoken: &Spoken, count: usize, now: Nanos) -> usize {
     let frame = spoken.frame();
     let sent: usize = (0..count)
@@ -466,7 +466,7 @@ fn servers_clients_ports_and_exemptions_are_gone_by() {
     assert_eq!((strict("10.0.0.0/24"), strict("10.1.0.0/16")), (0, 5));
 }
 
-/// New rules count at once, and what is owed stays owed.
+/// New rules take effect at once, and debts are kept.
 #[test]
 fn rules_are_replaced_under_traffic() {
     let limits = |responses| Limits {
@@ -489,11 +489,11 @@ fn rules_are_replaced_under_traffic() {
     assert_eq!(whole(&mut rig, &answer, 30, now), 30);
     table.replace(with(Some(20)));
     assert_eq!(whole(&mut rig, &answer, 30, now), 0);
-    // The first 30 take 3 seconds to be paid for, these another 1.5.
+    // Repaying the first 30 takes 3 seconds, the later 30 another 1.5 seconds.
     assert_eq!(whole(&mut rig, &answer, 30, Nanos::from_millis(5500)), 20);
 }
 
-/// A response in fragments: those that follow fare as the first one does, and what is truncated is whole.
+/// Later fragments of a response are treated like the first, and a truncated response is a complete datagram.
 #[test]
 fn fragments_follow_their_first() {
     for (address, server) in [
@@ -535,7 +535,7 @@ fn fragments_follow_their_first() {
                 assert_eq!(headers.payload(&sent), answer.truncated());
             }
             assert_eq!(rig.run(&[later], now).len(), expected[1]);
-            // Fragments of another datagram are another matter, and in half a minute nobody waits for them any more.
+            // Fragments of another datagram are independent, and after 30 seconds the datagram is forgotten.
             let [_, other] = fragments(&answer, server, 3);
             let others = usize::from(policy != Fragments::Drop);
             assert_eq!(rig.run(&[other], now).len(), others);
@@ -545,7 +545,7 @@ fn fragments_follow_their_first() {
     }
 }
 
-/// A client that has asked nothing gets no more than the burst, however few bytes of a response are in its first fragment.
+/// A client that has sent no query gets at most the burst, however few bytes of a response are in its first fragment.
 #[test]
 fn fragments_count_towards_amplification_as_the_whole_does() {
     let answer = Spoken {
@@ -564,7 +564,8 @@ fn fragments_count_towards_amplification_as_the_whole_does() {
     }
 }
 
-/// A datagram's number comes again: of the one that passes now, later fragments do, too.
+/// The number of a dropped datagram is reused by a datagram that passes. The later fragments of the new one pass as
+/// well.
 #[test]
 fn fragments_of_a_number_that_was_dropped_before_follow_their_own_first() {
     let mut rig = guard(GuardRules {
@@ -586,7 +587,7 @@ fn fragments_of_a_number_that_was_dropped_before_follow_their_own_first() {
     assert_eq!(rig.run(&datagram(2), Nanos::from_secs(20)).len(), 2);
 }
 
-/// The two fragments of a response from a server.
+/// Returns the two fragments of a server's response.
 fn fragments(spoken: &Spoken, server: IpAddr, number: u16) -> [Vec<u8>; 2] {
     let key = match (server, spoken.client) {
         (IpAddr::V4(server), IpAddr::V4(client)) => FlowKey::v4(server, client, 17, 53, 4000),

@@ -1,4 +1,4 @@
-//! A response made one that says only that there is more: a client asks again by TCP, whose address nobody can forge.
+//! Truncation of a response, so that the client retries over TCP, where its address cannot be forged.
 
 use std::net::IpAddr;
 use tailwater_chain::batch::Batch;
@@ -9,8 +9,9 @@ use tailwater_net::parse::{Network, parse};
 use tailwater_net::protocol;
 use tailwater_net::udp::{self, UdpView};
 
-/// Sets TC, and takes away all behind the question, which ends so many bytes into the message. A first fragment
-/// becomes a whole datagram. Whether that could be done: with IPv6 extension headers besides that of fragments it cannot.
+/// Sets TC and removes everything after the question, which ends at byte `question_end` of the message. A first
+/// fragment becomes a whole datagram. Returns `false` for packets with IPv6 extension headers other than the fragment
+/// header.
 pub(super) fn truncate(batch: &mut Batch, i: usize, question_end: usize) -> bool {
     rewrite(batch, i, question_end).is_some()
 }
@@ -33,7 +34,7 @@ fn rewrite(batch: &mut Batch, i: usize, question_end: usize) -> Option<()> {
     let message = &mut datagram[udp::HEADER..];
     message.get_mut(..dns::HEADER)?;
     message[2] |= 0x02;
-    // No answers, authorities and additional records.
+    // Clears the counts of answers, authorities and additional records.
     message[6..dns::HEADER].fill(0);
     let length = datagram.len() as u16;
     let mut view = UdpView::first_fragment(&mut *datagram).ok()?;

@@ -1,20 +1,19 @@
-//! ChaCha20 (RFC 8439 §2.3) on many blocks at a time, and HChaCha20 to derive keys.
+//! ChaCha20 (RFC 8439 §2.3) on many blocks at a time, and HChaCha20 for key derivation.
 //!
-//! One of the few modules with `unsafe` code: calls of functions that are compiled for processors
-//! with AVX2 or AVX-512, after asking the processor. The functions themselves are plain loops over
-//! lanes, a lane for each block, that the compiler turns into vector instructions.
+//! One of the few modules with `unsafe` code: it calls functions compiled for AVX2 or AVX-512 after detecting these
+//! features. The functions themselves are plain loops over lanes, one lane per block, which the compiler vectorises.
 
-/// A 256-bit key as little-endian words.
+/// 256-bit key as little-endian words.
 pub(super) type Key = [u32; 8];
 
-/// "expand 32-byte k".
+/// The string "expand 32-byte k" as words.
 const CONSTANTS: [u32; 4] = [0x6170_7865, 0x3320_646e, 0x7962_2d32, 0x6b20_6574];
 /// Bytes of a block.
 pub(super) const BLOCK: usize = 64;
-/// Blocks at a time.
+/// Maximum number of blocks computed at a time.
 const WIDE: usize = 16;
 
-/// What the processor can do.
+/// Instruction set used for the cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instructions {
     #[cfg(target_arch = "x86_64")]
@@ -24,14 +23,14 @@ enum Instructions {
     Any,
 }
 
-/// ChaCha20 for this processor.
+/// ChaCha20 in the variant for this processor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChaCha20 {
     instructions: Instructions,
 }
 
 impl ChaCha20 {
-    /// The fastest that the processor can do.
+    /// Returns the fastest variant that the processor supports.
     pub(super) fn detect() -> ChaCha20 {
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx512f") {
@@ -44,19 +43,19 @@ impl ChaCha20 {
         ChaCha20::portable()
     }
 
-    /// Without special instructions.
+    /// Returns the variant without special instructions.
     pub(super) fn portable() -> ChaCha20 {
         let instructions = Instructions::Any;
         ChaCha20 { instructions }
     }
 
-    /// XORs the key stream from byte `position` on to `data`. `nonce` are the last two words of the
-    /// state; the two before count blocks, 64 bits wide: with less than 256 GiB this is RFC 8439's
-    /// nonce with a first word of zero.
+    /// XORs `data` with the key stream from byte `position` on. `nonce` is the last two words of the state. The two
+    /// words before it are a 64-bit block counter. Below 256 GiB this equals RFC 8439 with a nonce whose first word is
+    /// zero.
     #[inline]
     pub(super) fn apply(&self, key: &Key, nonce: [u32; 2], position: u64, data: &mut [u8]) {
         let (mut block, within) = (position / BLOCK as u64, (position % BLOCK as u64) as usize);
-        // The first block may be cut at its start, and only it.
+        // Only the first block may begin in its middle.
         let mut skip = within;
         let mut data = data;
         while !data.is_empty() {
@@ -74,14 +73,14 @@ impl ChaCha20 {
         }
     }
 
-    /// The first `count` blocks of the key stream from `block` on; more may be written.
+    /// Writes `count` blocks of the key stream from `block` on. May write more blocks.
     #[inline]
     fn blocks(&self, key: &Key, nonce: [u32; 2], block: u64, count: usize, stream: &mut [u8; WIDE * BLOCK]) {
         match self.instructions {
-            // SAFETY: `detect` asked the processor for AVX-512F.
+            // SAFETY: `detect` has found AVX-512F on this processor.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => unsafe { blocks_avx512(key, nonce, block, count, stream) },
-            // SAFETY: `detect` asked the processor for AVX2.
+            // SAFETY: `detect` has found AVX2 on this processor.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => unsafe { blocks_avx2(key, nonce, block, count, stream) },
             Instructions::Any => blocks_any(key, nonce, block, count, stream),
@@ -119,7 +118,7 @@ fn blocks_any(key: &Key, nonce: [u32; 2], block: u64, count: usize, stream: &mut
     }
 }
 
-/// `LANES` blocks: word `w` of all of them stands in `state[w]`.
+/// Computes `LANES` blocks. `state[w]` holds word `w` of all blocks.
 #[inline(always)]
 fn lanes<const LANES: usize>(key: &Key, nonce: [u32; 2], block: u64, stream: &mut [u8]) {
     let mut start = [[0u32; LANES]; 16];
@@ -147,7 +146,7 @@ fn lanes<const LANES: usize>(key: &Key, nonce: [u32; 2], block: u64, stream: &mu
     }
 }
 
-/// Ten times a round on columns and one on diagonals (RFC 8439 §2.3).
+/// Runs ten double rounds, each a column round and a diagonal round (RFC 8439 §2.3).
 #[inline(always)]
 fn rounds<const LANES: usize>(state: &mut [[u32; LANES]; 16]) {
     for _ in 0..10 {
@@ -162,11 +161,11 @@ fn rounds<const LANES: usize>(state: &mut [[u32; LANES]; 16]) {
     }
 }
 
-/// The quarter round (RFC 8439 §2.1) in all lanes.
+/// Runs the quarter round (RFC 8439 §2.1) in all lanes.
 #[inline(always)]
 fn quarter<const LANES: usize>(state: &mut [[u32; LANES]; 16], a: usize, b: usize, c: usize, d: usize) {
     for (sum, with, turned, by) in [(a, b, d, 16), (c, d, b, 12), (a, b, d, 8), (c, d, b, 7)] {
-        // By index: `sum` and `turned` are rows of one array.
+        // Indexed, because `sum` and `turned` are rows of one array.
         #[expect(clippy::needless_range_loop)]
         for lane in 0..LANES {
             state[sum][lane] = state[sum][lane].wrapping_add(state[with][lane]);
@@ -175,7 +174,7 @@ fn quarter<const LANES: usize>(state: &mut [[u32; LANES]; 16], a: usize, b: usiz
     }
 }
 
-/// HChaCha20 (draft-irtf-cfrg-xchacha §2.2): a key from a key and 16 bytes, a pseudorandom function.
+/// HChaCha20 (draft-irtf-cfrg-xchacha §2.2), a pseudorandom function: derives a key from a key and 16 bytes.
 pub(super) fn derive(key: &Key, input: [u8; 16]) -> Key {
     let mut state = [[0u32; 1]; 16];
     let (input, _) = input.as_chunks::<4>();
@@ -193,7 +192,7 @@ pub(super) fn derive(key: &Key, input: [u8; 16]) -> Key {
     derived
 }
 
-/// A key from its 32 bytes.
+/// Converts the 32 bytes of a key.
 pub(super) fn key_of(bytes: &[u8; 32]) -> Key {
     let mut key = [0; 8];
     let (words, _) = bytes.as_chunks::<4>();

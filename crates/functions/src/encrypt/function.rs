@@ -15,10 +15,10 @@ use tailwater_net::parse::Headers;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, protocol};
 
-/// Bytes behind each UDP payload: the packet's number, big-endian.
+/// Bytes after each UDP payload: the packet number, big-endian.
 const TRAILER: usize = 8;
 
-/// Whether payloads become ciphertext or plaintext.
+/// Direction of the conversion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
     /// Plaintext in, ciphertext out.
@@ -28,24 +28,24 @@ pub enum Direction {
     Decrypt,
 }
 
-/// What is encrypted, and how.
+/// Configuration of the function.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EncryptRules {
-    /// The secret that both ends share.
+    /// Secret shared by both ends.
     pub key: [u8; 32],
     /// Encrypt or decrypt.
     pub direction: Direction,
-    /// The longest IP datagram that may leave, in bytes.
+    /// Maximum length of a sent IP datagram, in bytes.
     pub mtu: u16,
-    /// Whether data of TCP connections whose SYN was not seen is encrypted, with a key of the 5-tuple
-    /// alone, rather than dropped.
+    /// `true` to encrypt data of TCP connections whose SYN was not seen, with a key derived from the 5-tuple alone.
+    /// `false` to drop it.
     pub midstream: bool,
-    /// Whether packets that cannot be encrypted (neither TCP nor UDP, or fragments) are dropped rather
-    /// than passed unchanged.
+    /// `true` to drop packets that cannot be encrypted (neither TCP nor UDP, or fragments). `false` to pass them
+    /// unchanged.
     pub drop_others: bool,
 }
 
-/// Without the key.
+/// Omits the key.
 impl std::fmt::Debug for EncryptRules {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EncryptRules")
@@ -57,35 +57,34 @@ impl std::fmt::Debug for EncryptRules {
     }
 }
 
-/// The numbers of UDP packets: each is given once, whatever the flow and the worker.
+/// Packet numbers of UDP packets, unique across flows and workers.
 ///
-/// Two flows can have one key, since keys are of the 5-tuple as it leaves and a function in front may
-/// have given two flows the same. So numbers are not counted per flow. They start with the time, in
-/// nanoseconds since 1970, and packets take far longer than a nanosecond each: after a restart the
-/// numbers are above all that were given before.
+/// Two flows can have the same key: keys depend on the 5-tuple as sent, and an earlier function may have given two
+/// flows the same one. So numbers are not counted per flow. They start with the time in nanoseconds since 1970. Packets
+/// take far longer than a nanosecond each, so after a restart all numbers are above the earlier ones.
 #[derive(Debug)]
 pub struct PacketNumbers {
-    /// The next block's first; 0 before the first is taken.
+    /// First number of the next block; 0 before the first block is taken.
     next: AtomicU64,
-    /// Of so many processes with numbers of their own, which share nothing, this one is `part`.
+    /// Index of this process among `of` processes that generate numbers without sharing state.
     part: u64,
     of: u64,
 }
 
-/// Numbers that a worker takes at a time, so that workers seldom meet.
+/// Numbers that a worker takes at a time, to keep contention low.
 const BLOCK: u64 = 1024;
 
 impl PacketNumbers {
-    /// Numbers from now on.
+    /// Creates a generator of numbers that start with the current time.
     pub fn starting_now() -> PacketNumbers {
         let numbers = PacketNumbers::among(0, 1);
         numbers.next.store(numbers.now(), Ordering::Relaxed);
         numbers
     }
 
-    /// Numbers from the time on at which the first is taken: a process may wait for long until it follows
-    /// another one. It gives every `of`th block, so that as many processes that share nothing never give the same.
-    /// A packet must then take so many nanoseconds at least.
+    /// Creates a generator of numbers that start with the time at which the first is taken. A standby process may wait
+    /// long before it takes over. The generator returns every `of`-th block, so that `of` processes without shared
+    /// state never use the same number. A packet must then take at least `of` nanoseconds.
     ///
     /// # Panics
     /// If `part` is not below `of`.
@@ -98,7 +97,7 @@ impl PacketNumbers {
         }
     }
 
-    /// The first block of this part from now on.
+    /// Returns the first block of this part after the current time.
     fn now(&self) -> u64 {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = since_epoch.map_or(0, |time| time.as_nanos() as u64);
@@ -109,7 +108,7 @@ impl PacketNumbers {
         let step = BLOCK * self.of;
         if self.next.load(Ordering::Relaxed) == 0 {
             let (unset, relaxed) = (0, Ordering::Relaxed);
-            // Who comes second goes on from where the first began.
+            // The loser of the race continues from the winner's start.
             let _ = self.next.compare_exchange(unset, self.now(), relaxed, relaxed);
         }
         let start = self.next.fetch_add(step, Ordering::Relaxed);
@@ -117,50 +116,49 @@ impl PacketNumbers {
     }
 }
 
-/// A flow's part in encryption. Without `Debug`: it holds a key.
+/// Cipher state of a flow. It has no `Debug`, because it contains a key.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct FlowCipher {
-    /// The flow's own key: for TCP the connection's.
+    /// The flow's own key; for TCP, the connection's.
     key: Key,
-    /// TCP: the furthest place in the stream so far.
+    /// TCP: highest position in the stream so far.
     next: u64,
-    /// TCP: the initial sequence number.
+    /// TCP: initial sequence number.
     initial: u32,
-    /// [`KEYED`], [`PASS`], or 0 for a TCP flow whose SYN has not been seen and one that cannot be
-    /// encrypted.
+    /// [`KEYED`], [`PASS`], or 0 for a TCP flow whose SYN has not been seen and for a flow that cannot be encrypted.
     phase: u32,
 }
 
-/// The key is there.
+/// The key has been derived.
 const KEYED: u32 = 1;
-/// The flow passes unchanged.
+/// The flow's packets pass unchanged.
 const PASS: u32 = 2;
 
-/// A packet that cannot be encrypted: neither TCP nor UDP, or a fragment.
+/// Drop reason: the packet cannot be encrypted (neither TCP nor UDP, or a fragment).
 const NOT_ENCRYPTABLE: u8 = 0;
-/// Data of a TCP connection whose start was not seen.
+/// Drop reason: data of a TCP connection whose start was not seen.
 const NO_SYN: u8 = 1;
-/// The packet would be longer than the MTU.
+/// Drop reason: the packet would exceed the MTU.
 const OVERSIZE: u8 = 2;
-/// A UDP packet to decrypt that has no trailer.
+/// Drop reason: a UDP packet to decrypt has no trailer.
 const NO_TRAILER: u8 = 3;
-/// The packet's buffer has no room for the trailer.
+/// Loss reason: the packet's buffer has no room for the trailer.
 const NO_ROOM: u8 = 4;
 
-/// Encrypts or decrypts payloads.
+/// Encrypts or decrypts payloads of TCP and UDP.
 pub struct Encrypt {
     rules: Arc<Live<EncryptRules>>,
     held: Arc<Version<EncryptRules>>,
     secret: Key,
     cipher: ChaCha20,
     numbers: Arc<PacketNumbers>,
-    /// Those of the numbers that this worker may give.
+    /// Packet numbers reserved for this worker.
     own: Range<u64>,
 }
 
 impl Encrypt {
-    /// An instance that shares its numbers with the other workers'.
+    /// Creates an instance that shares its packet numbers with the other workers.
     pub fn new(rules: Arc<Live<EncryptRules>>, numbers: Arc<PacketNumbers>) -> Encrypt {
         let held = rules.current();
         Encrypt {
@@ -173,7 +171,7 @@ impl Encrypt {
         }
     }
 
-    /// Has the worker use the present rules.
+    /// Updates the worker to the rules in force.
     #[inline]
     fn refresh(&mut self) {
         if self.rules.number() != self.held.number {
@@ -182,7 +180,7 @@ impl Encrypt {
         }
     }
 
-    /// A number that no packet has had.
+    /// Returns an unused packet number.
     #[inline]
     fn number(&mut self) -> u64 {
         if self.own.is_empty() {
@@ -193,7 +191,7 @@ impl Encrypt {
         number
     }
 
-    /// Processes a TCP segment, or says why not.
+    /// Processes a TCP segment, or returns its drop reason.
     fn tcp(&self, packet: &Packet, frame: &mut [u8], flow: &mut FlowCipher) -> Result<(), u8> {
         let headers = &packet.headers;
         let (start, end) = (headers.payload_offset.into(), headers.end.into());
@@ -205,7 +203,7 @@ impl Encrypt {
             return Err(NOT_ENCRYPTABLE);
         };
         let sequence = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
-        // The first byte of data, counted from the connection's first.
+        // Offset of the first data byte in the stream, whose first byte follows the SYN.
         let mut offset = sequence.wrapping_sub(flow.initial).wrapping_sub(1);
         if TcpFlags(header[13]).contains(TcpFlags::SYN) {
             if flow.phase != KEYED || flow.initial != sequence {
@@ -225,7 +223,7 @@ impl Encrypt {
             if !self.held.value.midstream {
                 return Err(NO_SYN);
             }
-            // The stream's places are the sequence numbers themselves.
+            // Stream positions are the sequence numbers themselves.
             *flow = FlowCipher {
                 key: flow_key(&self.secret, &headers.key, None),
                 next: sequence.into(),
@@ -236,7 +234,7 @@ impl Encrypt {
         }
         let position = extend(flow.next, offset);
         let after = position.wrapping_add(payload.len() as u64);
-        // What comes before the stream (a keep-alive's byte) is far ahead, taken as a number.
+        // A byte before the stream's start (keep-alive) has a very high unsigned position.
         if after > flow.next && position < 1 << 63 {
             flow.next = after;
         }
@@ -248,7 +246,7 @@ impl Encrypt {
         Ok(())
     }
 
-    /// Encrypts packet `i`, a UDP datagram, or says why not.
+    /// Encrypts packet `i`, a UDP datagram, or returns its drop reason.
     fn encrypt_udp(&mut self, batch: &mut Batch, i: usize, flow: FlowCipher) -> Result<(), u8> {
         let (packet, frame) = batch.packet_mut(i);
         let headers = packet.headers;
@@ -274,7 +272,7 @@ impl Encrypt {
         set_ip_length(network, &headers.key, TRAILER as u16).ok_or(NOT_ENCRYPTABLE)
     }
 
-    /// Decrypts packet `i`, a UDP datagram, or says why not.
+    /// Decrypts packet `i`, a UDP datagram, or returns its drop reason.
     fn decrypt_udp(&self, batch: &mut Batch, i: usize, flow: &FlowCipher) -> Result<(), u8> {
         const LESS: u16 = (TRAILER as u16).wrapping_neg();
         let (packet, frame) = batch.packet_mut(i);
@@ -317,8 +315,8 @@ impl NetworkFunction for Encrypt {
         self.rules.number()
     }
 
-    /// With a new key, a TCP connection stays with that under which it was opened, and a UDP flow goes on under the new
-    /// one: where it began, the number in each packet says.
+    /// After a key change, a TCP connection keeps the key under which it was opened. A UDP flow continues under the new
+    /// key: the number in each packet determines its key stream.
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         self.refresh();
         let key = &packet.headers.key;
@@ -368,8 +366,8 @@ impl NetworkFunction for Encrypt {
     }
 }
 
-/// The key of a flow: of a TCP connection with its initial sequence number, if that is known.
-/// HChaCha20 thrice, each time under the key before, is a pseudorandom function of its 48 bytes.
+/// Derives the key of a flow. For a TCP connection the initial sequence number is included if known. Three applications
+/// of HChaCha20, each keyed by the previous result, form a pseudorandom function of the 48 input bytes.
 fn flow_key(secret: &Key, key: &FlowKey, initial: Option<u32>) -> Key {
     let mut tuple = [0; 16];
     tuple[0] = key.version();
@@ -389,26 +387,26 @@ fn flow_key(secret: &Key, key: &FlowKey, initial: Option<u32>) -> Key {
         .fold(*secret, |key, input| derive(&key, input))
 }
 
-/// A packet's number as the last words of the cipher's state.
+/// Returns a packet number as the last words of the cipher's state.
 fn nonce(number: u64) -> [u32; 2] {
     [number as u32, (number >> 32) as u32]
 }
 
-/// The place in a stream that is nearest to `near` of those with these low 32 bits.
+/// Returns the stream position nearest to `near` with the lower 32 bits `low`.
 fn extend(near: u64, low: u32) -> u64 {
     let ahead = low.wrapping_sub(near as u32) as i32;
     near.wrapping_add_signed(ahead.into())
 }
 
-/// Transport header and payload.
+/// Returns the transport header and the payload.
 #[inline]
 fn parts(frame: &mut [u8], transport: usize, start: usize, end: usize) -> Option<(&mut [u8], &mut [u8])> {
     let (head, payload) = frame.get_mut(transport..end)?.split_at_mut_checked(start - transport)?;
     Some((head, payload))
 }
 
-/// Whether a UDP datagram is as long as the IP packet it is in: what comes behind a shorter one is not
-/// in its checksum.
+/// Returns `true` if a UDP datagram fills its IP packet. The checksum of a shorter one would not cover the bytes after
+/// it.
 #[inline]
 fn fills_its_datagram(headers: &Headers, frame: &[u8]) -> bool {
     let transport = headers.transport(frame);
@@ -417,8 +415,8 @@ fn fills_its_datagram(headers: &Headers, frame: &[u8]) -> bool {
         .is_some_and(|udp| usize::from(u16::from_be_bytes([udp[4], udp[5]])) == transport.len())
 }
 
-/// Updates a UDP header: its length by `more`, and the checksum by that (it is in the pseudo header,
-/// too) and what the payload did.
+/// Updates a UDP header: adds `more` to the length, and adjusts the checksum for the length (which is also in the
+/// pseudo header) and for the payload.
 #[inline]
 fn finish_udp(header: &mut [u8], payload: ChecksumDelta, more: u16) -> Option<()> {
     let header = header.first_chunk_mut::<8>()?;
@@ -432,7 +430,7 @@ fn finish_udp(header: &mut [u8], payload: ChecksumDelta, more: u16) -> Option<()
     Some(())
 }
 
-/// Makes an IP header's length `more`.
+/// Adds `more` to an IP header's length and adjusts its checksum.
 #[inline]
 fn set_ip_length(network: Option<&mut [u8]>, key: &FlowKey, more: u16) -> Option<()> {
     let ip = network?.first_chunk_mut::<20>()?;

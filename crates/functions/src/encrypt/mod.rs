@@ -1,5 +1,5 @@
-//! `Encrypt`: ChaCha20 over the payloads of TCP and UDP, and back. See the function's page for what
-//! it does not protect from.
+//! `Encrypt`: ChaCha20 encryption and decryption of TCP and UDP payloads. The function's documentation page lists the
+//! threats it does not protect against.
 
 mod chacha;
 mod function;

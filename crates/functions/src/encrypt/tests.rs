@@ -24,7 +24,7 @@ fn hex(text: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
-/// RFC 8439 §2.4.2, by its key stream: the nonce's first word is zero there, as here.
+/// Test vector of RFC 8439 §2.4.2. Its nonce has a first word of zero, like those of this function.
 #[test]
 fn the_rfcs_text_is_encrypted_as_in_the_rfc() {
     let mut text = *b"Ladies and Gentlemen of the class of '99: If I could offer you \
@@ -34,12 +34,12 @@ fn the_rfcs_text_is_encrypted_as_in_the_rfc() {
          07ca0dbf500d6a6156a38e088a22b65e52bc514d16ccf806818ce91ab7793736\
          5af90bbf74a35be6b40b8eedf2785e42874d");
     let nonce = [0x4a00_0000, 0];
-    // The RFC's text starts with block 1.
+    // The RFC's text starts at block 1.
     ChaCha20::detect().apply(&key_of(&counting_key()), nonce, 64, &mut text);
     assert_eq!(text.as_slice(), expected);
 }
 
-/// draft-irtf-cfrg-xchacha §2.2.1.
+/// Test vector of draft-irtf-cfrg-xchacha §2.2.1.
 #[test]
 fn keys_are_derived_as_in_the_draft() {
     let input = hex("000000090000004a0000000031415927").try_into().unwrap();
@@ -50,7 +50,8 @@ fn keys_are_derived_as_in_the_draft() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
-    /// Against RustCrypto's: every length, every place in the stream, wide or portable.
+    /// Compares with RustCrypto's implementation for any length and stream position, in the fastest and the portable
+    /// variant.
     #[test]
     fn streams_are_those_of_another_implementation(
         key in any::<[u8; 32]>(),
@@ -93,7 +94,7 @@ fn rig(rules: EncryptRules) -> ChainRig {
     )
 }
 
-/// Both ends, on two machines.
+/// Builds both ends, on two machines.
 fn rigs() -> (ChainRig, ChainRig) {
     (rig(rules(Direction::Encrypt)), rig(rules(Direction::Decrypt)))
 }
@@ -134,8 +135,8 @@ fn payload(frame: &[u8]) -> Vec<u8> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// What one end encrypts the other restores to the byte, padding included; between them every
-    /// checksum is right, and every payload of some length changed.
+    /// Decryption restores every encrypted byte, including padding. In between, all checksums are correct and every
+    /// payload of some length has changed.
     #[test]
     fn decryption_restores_every_byte(
         payloads in prop::collection::vec(
@@ -173,8 +174,8 @@ proptest! {
         }
     }
 
-    /// A stream may be cut anew, sent again and out of order: the same byte is encrypted alike, and
-    /// the far end restores it. Across the wrap of sequence numbers, too.
+    /// A stream may be segmented differently, retransmitted and reordered. Each byte is encrypted identically, and the
+    /// far end restores it. This also holds across a wrap of the sequence numbers.
     #[test]
     fn a_stream_does_not_depend_on_its_segments(
         initial in prop_oneof![any::<u32>(), (u32::MAX - 2000)..=u32::MAX],
@@ -199,7 +200,7 @@ proptest! {
     }
 }
 
-/// The 64-bit place in the stream goes on behind 4 GiB.
+/// The 64-bit stream position continues beyond 4 GiB.
 #[test]
 fn a_stream_beyond_four_gibibytes_repeats_nothing() {
     let (mut encrypt, mut decrypt) = rigs();
@@ -207,7 +208,7 @@ fn a_stream_beyond_four_gibibytes_repeats_nothing() {
     encrypt.run(std::slice::from_ref(&syn), SECOND);
     decrypt.run(&[syn], SECOND);
     let mut seen = HashSet::new();
-    // Steps of 1 GiB: at the fifth the sequence numbers are those of the first again.
+    // Steps of 1 GiB: at the fifth, the sequence numbers repeat those of the first.
     for step in 0..9u32 {
         let frame = segment(1, 6u32.wrapping_add(step << 30), TcpFlags::ACK, &[0; 64]);
         let sent = encrypt.run(std::slice::from_ref(&frame), SECOND);
@@ -216,8 +217,8 @@ fn a_stream_beyond_four_gibibytes_repeats_nothing() {
     }
 }
 
-/// Equal packets never become equal ciphertext: not of one flow, of two, or of a flow that starts
-/// anew, in this run or another.
+/// Equal packets never give equal ciphertext: not in one flow, in two flows, or in a flow that restarts, in this run or
+/// another.
 #[test]
 fn no_key_stream_is_used_twice() {
     let mut seen = HashSet::new();
@@ -263,12 +264,12 @@ fn what_cannot_be_encrypted_is_dropped_and_says_why() {
         ..rules(Direction::Encrypt)
     });
     assert_eq!(passing.run(&others, SECOND), others);
-    // Data without a SYN is dropped, a bare acknowledgment is not.
+    // Data without a SYN is dropped, a bare acknowledgement is not.
     let bare = segment(9, 7, TcpFlags::ACK, b"");
     let frames = [segment(9, 7, TcpFlags::ACK, b"secret"), bare.clone()];
     assert_eq!(passing.run(&frames, SECOND), [bare]);
     assert_eq!(passing.count("encrypt/no-syn"), 1);
-    // 20 + 8 + 1464 + 8 is the MTU.
+    // 20 + 8 + 1464 + 8 bytes equal the MTU.
     assert_eq!(dropping.run(&[datagram(false, 1, &[0; 1464])], SECOND).len(), 1);
     assert!(dropping.run(&[datagram(false, 1, &[0; 1465])], SECOND).is_empty());
     assert_eq!(dropping.count("encrypt/oversize"), 1);
@@ -277,10 +278,10 @@ fn what_cannot_be_encrypted_is_dropped_and_says_why() {
     assert_eq!(decrypt.count("encrypt/no-trailer"), 1);
 }
 
-/// A packet that its buffer had no room for was counted as one too long by configuration.
+/// Regression test: a packet without room in its buffer was counted as one that exceeds the configured MTU.
 #[test]
 fn no_room_for_the_trailer_is_a_loss_and_too_long_a_drop() {
-    /// Leaves three bytes of the room in front of the frames, as functions that add headers would.
+    /// Function that leaves three bytes of headroom, as functions that add headers would.
     struct Fill;
     impl tailwater_chain::function::NetworkFunction for Fill {
         fn kind(&self) -> &'static str {
@@ -305,7 +306,7 @@ fn no_room_for_the_trailer_is_a_loss_and_too_long_a_drop() {
             Arc::new(PacketNumbers::starting_now()),
         );
         let mut rig = ChainRig::new(vec![Box::new(Fill), Box::new(encrypt)], INPUT);
-        // The rig's buffers hold frames of 2,112 bytes: three of the eight find no room.
+        // The rig's buffers hold frames of 2,112 bytes: three of the trailer's eight bytes fit, the rest do not.
         let frame = datagram(false, 1, &[0; 2112 - 42]);
         assert!(rig.run(&[frame], SECOND).is_empty());
         assert_eq!(rig.count("encrypt/no-room"), lost);
@@ -348,7 +349,7 @@ fn the_key_is_not_in_debug_output() {
     assert!(text.contains("mtu") && !text.contains("31"), "{text}");
 }
 
-/// Without the SYN places in the stream are sequence numbers; across their wrap, too.
+/// Without a SYN, stream positions are sequence numbers. This also holds across their wrap.
 #[test]
 fn connections_may_be_joined_midstream() {
     let joining = |direction| EncryptRules {
@@ -365,7 +366,7 @@ fn connections_may_be_joined_midstream() {
         assert!(seen.insert(payload(&sent[0])));
         assert_eq!(decrypt.run(&sent, SECOND), [frame]);
     }
-    // A new connection has a key of its own.
+    // A new connection has its own key.
     let syn = segment(3, 77, TcpFlags::SYN, b"");
     let syn = [syn];
     assert_eq!(encrypt.run(&syn, SECOND), syn);
@@ -376,8 +377,8 @@ fn connections_may_be_joined_midstream() {
     assert_eq!(decrypt.run(&sent, SECOND), [frame]);
 }
 
-/// Numbers were counted per flow, and two flows that a function in front had given one 5-tuple, and
-/// so one key, used the same ones.
+/// Regression test: numbers were counted per flow. Two flows to which an earlier function had given the same 5-tuple
+/// had the same key and used the same numbers.
 #[test]
 fn flows_with_one_tuple_never_share_a_number() {
     struct Merge;
@@ -403,7 +404,7 @@ fn flows_with_one_tuple_never_share_a_number() {
     };
     let numbers = Arc::new(PacketNumbers::starting_now());
     let mut trailers = HashSet::new();
-    // Two workers, many flows each, more packets than a worker takes numbers at a time.
+    // Two workers with many flows each, and more packets than a worker reserves numbers at a time.
     for _ in 0..2 {
         let encrypt = Encrypt::new(Arc::new(Live::new(rules.clone())), Arc::clone(&numbers));
         let mut rig = ChainRig::new(vec![Box::new(Merge), Box::new(encrypt)], INPUT);

@@ -1,4 +1,4 @@
-//! What is kept of a connection.
+//! Flow state of a connection.
 
 use super::table::Timeouts;
 use super::tcp::{Phase, Tcp};
@@ -6,11 +6,11 @@ use bytemuck::{Pod, Zeroable};
 use tailwater_chain::region::write_in_order;
 use tailwater_net::{FlowKey, Nanos};
 
-/// What a flow is.
+/// Kind of a flow.
 pub(super) type Kind = u8;
-/// Nothing that is known: no packet of it has passed.
+/// Unknown: no packet of the flow has passed.
 pub(super) const NONE: Kind = 0;
-/// Allowed with its first packet, which is being processed.
+/// Allowed by the rules on its first packet, which is being processed.
 pub(super) const OPENING: Kind = 1;
 pub(super) const DENIED: Kind = 2;
 pub(super) const REJECTED: Kind = 3;
@@ -21,43 +21,43 @@ pub(super) const ECHO: Kind = 6;
 /// Any other protocol.
 pub(super) const OTHER: Kind = 7;
 
-/// The initiator sends against the direction of the flow's key.
+/// Flag: the initiator sends against the direction of the flow's key.
 pub(super) const REVERSED: u8 = 1;
-/// The other end has sent something.
+/// Flag: the responder has sent a packet.
 pub(super) const ANSWERED: u8 = 2;
-/// All cores know of it.
+/// Flag: the connection is in the table shared by all cores.
 pub(super) const LISTED: u8 = 4;
-/// It counts as half open.
+/// Flag: the connection is counted as half open.
 pub(super) const HALF_OPEN: u8 = 8;
-/// Rules about established connections forbid what the initiator sends, and what the other end does.
+/// Flags: rules about established connections forbid packets of the initiator, and those of the responder.
 pub(super) const FORBIDDEN: [u8; 2] = [16, 32];
 
-/// Its first packet, while that is [`OPENING`], came by the chain's second port.
+/// Flag: the first packet arrived on the chain's second port. Used while the kind is [`OPENING`].
 pub(super) const BY_EXIT: u8 = 64;
 
-/// What is kept of a connection: with what the chain keeps, a cache line.
+/// Flow state of a connection. Together with the chain's own state it fits a cache line.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Connection {
-    /// Its last packet that counted, in milliseconds.
+    /// Arrival of the last packet that refreshed the timeout, in milliseconds.
     pub(super) last: u32,
     pub(super) kind: Kind,
-    /// Of [`REVERSED`] to [`FORBIDDEN`].
+    /// Flags, from [`REVERSED`] to [`FORBIDDEN`], and [`BY_EXIT`].
     pub(super) flags: u8,
-    /// Not 0 while a function changes it.
+    /// Not 0 while the function changes the state.
     changing: u16,
     pub(super) tcp: Tcp,
 }
 
 const _: () = assert!(size_of::<Connection>() <= 48);
 
-/// A time as connections keep it: it comes round after 49 days.
+/// Converts a time to the milliseconds stored in connections. They wrap after 49 days.
 pub(super) fn millis(time: Nanos) -> u32 {
     (time.0 / 1_000_000) as u32
 }
 
 impl Connection {
-    /// Changes it. Should the process be killed meanwhile, whoever comes next [knows](Connection::is_torn).
+    /// Changes the state. If the process is killed meanwhile, its successor [detects this](Connection::is_torn).
     #[inline]
     pub(super) fn change<T>(&mut self, change: impl FnOnce(&mut Connection) -> T) -> T {
         self.changing = 1;
@@ -68,12 +68,12 @@ impl Connection {
         made
     }
 
-    /// Whether a process was killed while it changed this.
+    /// Returns `true` if a process was killed while it changed this state.
     pub(super) fn is_torn(&self) -> bool {
         self.changing != 0
     }
 
-    /// Nothing is known of it any more.
+    /// Resets the state to unknown.
     pub(super) fn clear(&mut self) {
         *self = Connection {
             changing: self.changing,
@@ -85,17 +85,17 @@ impl Connection {
         self.flags & flag != 0
     }
 
-    /// Whether it is one that packets belong to.
+    /// Returns `true` if this is an open connection.
     pub(super) fn is_tracked(&self) -> bool {
         self.kind >= TCP
     }
 
-    /// Which end sends packets of a direction: the initiator (0) or the other (1).
+    /// Returns the sender of packets of a direction: 0 for the initiator, 1 for the responder.
     pub(super) fn side(&self, reversed: bool) -> usize {
         usize::from(reversed != self.has(REVERSED))
     }
 
-    /// The key of what the initiator sends, from that of the flow.
+    /// Returns the key of the initiator's packets, given the flow's key.
     pub(super) fn initiators(&self, key: &FlowKey) -> FlowKey {
         match self.has(REVERSED) {
             true => key.reversed(),
@@ -103,7 +103,7 @@ impl Connection {
         }
     }
 
-    /// How long it lasts after its last packet.
+    /// Returns the idle timeout.
     pub(super) fn timeout(&self, timeouts: &Timeouts) -> Nanos {
         let answered = self.has(ANSWERED);
         match self.kind {
@@ -124,13 +124,13 @@ impl Connection {
         }
     }
 
-    /// Whether its time was up before a packet that arrives now, in milliseconds.
+    /// Returns `true` if the connection has timed out at `now`, in milliseconds.
     pub(super) fn is_over(&self, now: u32, timeouts: &Timeouts) -> bool {
-        // A packet of another core may have arrived later.
+        // The last packet may come from another core and may have arrived later.
         let idle = (now.wrapping_sub(self.last) as i32).max(0) as u64;
         idle * 1_000_000 >= self.timeout(timeouts).0
     }
 }
 
-/// How long the table keeps flows of which nothing is known.
+/// Time for which the flow table keeps unknown flows.
 const NOT_KEPT: Nanos = Nanos::from_secs(1);

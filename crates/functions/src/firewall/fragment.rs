@@ -1,22 +1,22 @@
-//! Where in its datagram a fragment belongs.
+//! Position of a fragment in its datagram.
 
 use tailwater_net::ipv4::Ipv4View;
 use tailwater_net::ipv6::Ipv6View;
 use tailwater_net::parse::{Headers, Network};
 
-/// A fragment's place.
+/// Position of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The datagram's number, among those between the same addresses.
+    /// Identification number of the datagram, unique between its two addresses.
     pub(crate) identification: u32,
-    /// Where its data belongs, in bytes.
+    /// Offset of the fragment's data, in bytes.
     pub(crate) offset: usize,
-    /// Bytes of data.
+    /// Length of the fragment's data, in bytes.
     pub(crate) length: usize,
 }
 
 impl Place {
-    /// The place of a packet that is a fragment.
+    /// Returns the position of a packet that is a fragment.
     pub(crate) fn of(frame: &[u8], headers: &Headers) -> Option<Place> {
         let datagram = headers.datagram(frame);
         if headers.network == Network::V4 {

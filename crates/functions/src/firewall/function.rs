@@ -21,7 +21,7 @@ use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::tcp::{TcpOption, TcpView};
 use tailwater_net::{FlowKey, protocol};
 
-/// Why packets are dropped: places in [`REASONS`].
+/// Drop reason: an index into [`REASONS`].
 type Reason = u8;
 const RULES_DENY: Reason = 0;
 const RULES_REJECT: Reason = 1;
@@ -64,21 +64,21 @@ const NOTED_TOLERATED: usize = 3;
 const NOTED_NOT_LISTED: usize = 4;
 const NOTED_ENDED: usize = 5;
 
-/// As much of a frame as is there before its payload is: an ICMP error's quote must end within it.
+/// Bytes of a frame that are available without its payload. An ICMP error's quoted header must end within them.
 const HEAD: usize = 128;
 
-/// Lets connections pass or not, by rules from zone to zone, and what belongs to them.
+/// Stateful firewall: allows or drops connections by rules between zones, and tracks their packets.
 #[derive(Debug)]
 pub struct Firewall {
     table: Arc<FirewallTable>,
     held: Arc<Version<RuleSet>>,
-    /// What becomes of each packet whose flow is new, by place in the batch.
+    /// Action for each packet whose flow is new, by index in the batch.
     by_place: Box<[Action; MAX_BATCH]>,
     notes: [u64; NOTES.len()],
 }
 
 impl Firewall {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<FirewallTable>) -> Firewall {
         Firewall {
             held: table.rules.current(),
@@ -89,7 +89,7 @@ impl Firewall {
     }
 }
 
-/// Whether an action lets packets pass; if not, why they do not.
+/// Returns the drop reason of an action that does not allow packets.
 fn outcome(action: Action) -> Result<(), Reason> {
     match action {
         Action::Allow => Ok(()),
@@ -98,7 +98,7 @@ fn outcome(action: Action) -> Result<(), Reason> {
     }
 }
 
-/// What of a TCP segment counts.
+/// Extracts the fields of a TCP segment that the state machine uses.
 #[inline]
 fn segment_of(frame: &[u8], headers: &Headers) -> Option<Segment> {
     let view = TcpView::new(headers.transport(frame)).ok()?;
@@ -121,7 +121,7 @@ fn segment_of(frame: &[u8], headers: &Headers) -> Option<Segment> {
     })
 }
 
-/// Whether an echo message asks.
+/// Returns `true` for an echo request.
 fn asks(frame: &[u8], headers: &Headers) -> bool {
     let kind = headers.transport(frame).first().copied();
     matches!(
@@ -130,7 +130,7 @@ fn asks(frame: &[u8], headers: &Headers) -> bool {
     )
 }
 
-/// Whether a packet is ICMP, but no echo.
+/// Returns `true` for an ICMP message other than an echo request or reply.
 fn is_message(frame: &[u8], headers: &Headers) -> bool {
     if !is_icmp(headers.key.protocol()) {
         return false;
@@ -139,13 +139,13 @@ fn is_message(frame: &[u8], headers: &Headers) -> bool {
     match (headers.network, headers.key.protocol()) {
         (Network::V4, protocol::ICMP) => !v4::is_echo(kind),
         (Network::V6, protocol::ICMPV6) => !v6::is_echo(kind),
-        // The other version's: a protocol as any other.
+        // ICMP of the other IP version is treated as any other protocol.
         _ => false,
     }
 }
 
-/// Whether hosts of a link find each other by it (RFC 4861, 2710, 3810): such messages come from the link itself, as
-/// their hop limit shows.
+/// Returns `true` for neighbour discovery and multicast listener messages (RFC 4861, 2710, 3810). Their hop limit shows
+/// that they come from the link itself.
 fn is_of_link(frame: &[u8], headers: &Headers) -> bool {
     let (datagram, message) = (headers.datagram(frame), headers.transport(frame));
     let (Some(hops), [kind, code, ..]) = (datagram.get(7), message) else {
@@ -157,7 +157,8 @@ fn is_of_link(frame: &[u8], headers: &Headers) -> bool {
 }
 
 impl Firewall {
-    /// What becomes of a packet that is no connection's: dropped, unless a rule about such packets says otherwise.
+    /// Decides on a packet that belongs to no connection: it is dropped, unless a rule about the state `invalid` allows
+    /// it.
     fn invalid(&self, packet: &Packet, reason: Reason) -> Result<(), Reason> {
         let rules = &self.held.value;
         if !rules.is_about(State::Invalid) {
@@ -170,7 +171,7 @@ impl Firewall {
         }
     }
 
-    /// A packet of a connection, or the first of one.
+    /// Processes a packet of a connection, or the first packet of a new one.
     #[inline]
     fn connection(&mut self, packet: &Packet, frame: &[u8], state: &mut Connection) -> Result<(), Reason> {
         let now = millis(packet.arrival);
@@ -183,7 +184,7 @@ impl Firewall {
             UDP | OTHER => {}
             ECHO if asks(frame, &packet.headers) == (side == 0) => {}
             ECHO => return self.invalid(packet, NO_CONNECTION),
-            // The rules were asked about this very packet, unless the process was killed before it came here.
+            // The rules have decided on this very packet, unless the process was killed in between.
             OPENING if side == 0 && state.has(BY_EXIT) == (packet.entry != 0) => {
                 return self.open(packet, frame, state, Some(Action::Allow));
             }
@@ -200,7 +201,7 @@ impl Firewall {
         Ok(())
     }
 
-    /// A segment of a TCP connection.
+    /// Processes a segment of a TCP connection.
     #[inline]
     fn segment(
         &mut self,
@@ -248,7 +249,7 @@ impl Firewall {
         self.invalid(packet, reason)
     }
 
-    /// The first packet of a connection; `decided` if rules have been asked.
+    /// Processes the first packet of a connection. `decided` is the rules' action if it is already known.
     #[cold]
     fn open(
         &mut self,
@@ -287,7 +288,8 @@ impl Firewall {
             return Err(reason);
         }
         if kind == TCP && tcp.phase() == Phase::SynSent {
-            // Before it is counted: what a killed process leaves may be one too few, but not one for ever.
+            // Set before the counter is incremented. So a killed process leaves the counter one too low at most, not
+            // one too high forever.
             state.flags |= HALF_OPEN;
             write_in_order();
             if !self.table.handshakes.begin(key.destination()) {
@@ -311,7 +313,7 @@ impl Firewall {
         }
     }
 
-    /// A connection is over.
+    /// Ends a connection.
     #[cold]
     fn end(&self, packet: &Packet, state: &mut Connection) {
         let (key, _) = packet.headers.key.of_connection();
@@ -319,7 +321,7 @@ impl Firewall {
         state.clear();
     }
 
-    /// An ICMP message that is no echo.
+    /// Processes an ICMP message other than an echo.
     #[cold]
     fn message(&mut self, packet: &Packet, frame: &[u8]) -> Result<(), Reason> {
         let headers = &packet.headers;
@@ -338,7 +340,7 @@ impl Firewall {
         let head = &frame[..frame.len().min(HEAD)];
         let mut of_head = *headers;
         of_head.end = of_head.end.min(head.len() as u16);
-        // The one who is told must be the one who sent what is quoted.
+        // The receiver of the error must be the sender of the quoted packet.
         let quoted = quoted(head, &of_head)
             .filter(|quoted| quoted.key.source() == key.destination())
             .filter(|quoted| quoted.fragment != Fragment::Later);
@@ -358,7 +360,7 @@ impl Firewall {
         Ok(())
     }
 
-    /// A fragment.
+    /// Processes a fragment.
     #[cold]
     fn fragment(&self, packet: &Packet, frame: &[u8]) -> Result<(), Reason> {
         match self.table.options.fragments {
@@ -377,7 +379,7 @@ impl Firewall {
             let (connection, _) = key.of_connection();
             let outcome = match self.table.connections.contains(&connection) {
                 true => Ok(()),
-                // TCP connections begin with whole packets.
+                // TCP connections begin with unfragmented packets.
                 false if key.protocol() == protocol::TCP => Err(NO_CONNECTION),
                 false => outcome(self.held.value.decide(&key, packet.entry)),
             };
@@ -392,7 +394,7 @@ impl Firewall {
             None => Err(FRAGMENT_UNKNOWN),
             Some(First { passed: false, .. }) => Err(RULES_DENY),
             Some(first) if place.offset < first.length => {
-                // Nothing more of a datagram that would replace what was decided by.
+                // The fragment would overwrite data on which the decision was based: drop the rest of the datagram.
                 let none = First { passed: false, ..first };
                 datagrams.note(datagram, now, none);
                 Err(FRAGMENT_OVERLAP)
@@ -402,7 +404,7 @@ impl Firewall {
     }
 }
 
-/// How a refusal is kept.
+/// Returns the kind under which a decision is stored in the flow.
 fn refusal(action: Action) -> Kind {
     match action {
         Action::Allow => OPENING,
@@ -411,7 +413,8 @@ fn refusal(action: Action) -> Kind {
     }
 }
 
-/// What rules about established connections forbid, of what the initiator sends, whose key this is, and the other end.
+/// Returns the [`FORBIDDEN`] flags that rules about established connections set for the initiator and the responder.
+/// `key` and `entry` are those of the initiator's packets.
 fn forbidden(rules: &RuleSet, key: &FlowKey, entry: u8) -> u8 {
     if !rules.is_about(State::Established) {
         return 0;
@@ -420,7 +423,7 @@ fn forbidden(rules: &RuleSet, key: &FlowKey, entry: u8) -> u8 {
         let action = rules.find(key, entry, State::Established);
         action.is_some_and(|action| action != Action::Allow)
     };
-    // The other end sends from where the initiator's packets go to.
+    // The responder's packets arrive on the port to which the initiator's packets leave.
     let ways = [(*key, entry), (key.reversed(), 1 - entry.min(1))];
     let flags = ways.iter().zip(FORBIDDEN);
     flags.fold(0, |flags, ((key, entry), flag)| match forbids(key, *entry) {
@@ -504,7 +507,7 @@ impl NetworkFunction for Firewall {
         let place = flow.place();
         let state = flow.state::<Connection>();
         if state.is_tracked() {
-            // New rules: they are asked about the connection as if it began now.
+            // The rules were replaced: evaluate them as if the connection began now.
             let (key, _) = headers.key.of_connection();
             let initiators = state.initiators(&key);
             let entry = match state.side(packet.is_reversed()) {
@@ -526,7 +529,7 @@ impl NetworkFunction for Firewall {
             state.flags = state.flags & kept | forbidden(rules, &initiators, entry);
             return Verdict::Forward;
         }
-        // Rules have just been asked about this packet; what they said of an earlier one no longer counts.
+        // The rules have just been evaluated for this packet. An earlier decision no longer applies.
         state.clear();
         let action = self.by_place[place];
         state.kind = refusal(action);
@@ -550,7 +553,7 @@ impl NetworkFunction for Firewall {
             } else {
                 let state = flows.state::<Connection>(packet);
                 if state.is_torn() {
-                    // What it was is not known. Rules are asked about it anew.
+                    // The connection's state is unknown. The rules are evaluated anew.
                     self.end(packet, state);
                 }
                 debug_assert!(state.kind != NONE || state.flags == 0, "nothing is known");

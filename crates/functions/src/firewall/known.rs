@@ -1,23 +1,23 @@
-//! Connections and fragmented datagrams that all cores know of.
+//! Tables of connections and fragmented datagrams, shared by all cores.
 //!
-//! A packet that is about a connection (an ICMP error, a first fragment) is hashed by other addresses or ports than the
-//! connection's own, so that another core may have it than the connection's. What that core needs is little:
-//! whether there is such a connection. It is kept in tables of single words that all cores read and write, without
-//! locks: fingerprints of keys, by a hash with a secret seed. Two keys share one with a chance of 2⁻⁶⁰ or so.
+//! A packet that refers to a connection (an ICMP error, a first fragment) is hashed by other addresses or ports than
+//! the connection's. So it may arrive on another core. That core only needs to know whether the connection exists. The
+//! tables consist of single words, which all cores read and write without locks. A word holds the fingerprint of a key,
+//! a hash with a secret seed. Two keys have the same fingerprint with a probability of about 2⁻⁶⁰.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_chain::commons::{Commons, SharedNumbers};
 use tailwater_net::{FlowKey, Nanos};
 
-/// Words of a set: a cache line.
+/// Words of a set: one cache line.
 const WAYS: usize = 8;
 
-/// Sets of fingerprints that have the same place: each is a cache line.
+/// Set-associative table of fingerprints. Each set is a cache line.
 #[derive(Debug)]
 struct Sets(SharedNumbers);
 
 impl Sets {
-    /// Words in sets enough for so many.
+    /// Returns the number of words, in whole sets, for at least `words` words.
     fn words(words: usize) -> usize {
         WAYS * words.div_ceil(WAYS).next_power_of_two()
     }
@@ -26,7 +26,7 @@ impl Sets {
         Sets(commons.take(Sets::words(words)))
     }
 
-    /// The set of a hash.
+    /// Returns the set of a hash.
     #[inline]
     fn of(&self, hash: u64) -> &[AtomicU64] {
         let words: &[AtomicU64] = &self.0;
@@ -35,7 +35,7 @@ impl Sets {
     }
 }
 
-/// Connections that are there.
+/// Table of open connections.
 #[derive(Debug)]
 pub(super) struct Connections {
     sets: Sets,
@@ -43,12 +43,12 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// The numbers that this takes, for so many connections.
+    /// Returns the number of shared words for `capacity` connections.
     pub(super) fn words(capacity: usize) -> usize {
         Sets::words(2 * capacity)
     }
 
-    /// For so many connections: all but a few in ten thousand find a place.
+    /// Creates a table for `capacity` connections. All but a few in ten thousand find room.
     pub(super) fn new(capacity: usize, seed: u64, commons: &Commons) -> Connections {
         Connections {
             sets: Sets::new(2 * capacity, commons),
@@ -56,14 +56,14 @@ impl Connections {
         }
     }
 
-    /// A connection's set and fingerprint. The seeds differ, so that the two say nothing of each other.
+    /// Returns a connection's set and fingerprint. Their seeds differ, so that the two are independent.
     fn place(&self, key: &FlowKey) -> (&[AtomicU64], u64) {
         let set = self.sets.of(key.hash(self.seed ^ 0x5d58_8b65_6c07_8965));
         (set, key.hash(self.seed).max(1))
     }
 
-    /// Notes a connection, by its [key](FlowKey::of_connection). Whether there was room. One that is noted already, by a
-    /// process that was killed over its first packet, stays noted once.
+    /// Inserts a connection by its [key](FlowKey::of_connection). Returns `false` if there was no room. A connection
+    /// that exists already, because a process was killed during its first packet, stays in the table once.
     pub(super) fn insert(&self, key: &FlowKey) -> bool {
         if self.contains(key) {
             return true;
@@ -76,7 +76,7 @@ impl Connections {
         !words.iter().all(taken)
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub(super) fn remove(&self, key: &FlowKey) {
         let (words, print) = self.place(key);
         let absent = |word: &AtomicU64| {
@@ -86,41 +86,41 @@ impl Connections {
         let _ = words.iter().all(absent);
     }
 
-    /// Whether it is there.
+    /// Returns `true` if the connection is in the table.
     pub(super) fn contains(&self, key: &FlowKey) -> bool {
         let (words, print) = self.place(key);
         words.iter().any(|word| word.load(Ordering::Relaxed) == print)
     }
 }
 
-/// Datagrams whose first fragments have been decided about.
+/// Table of datagrams with a decision on their first fragment.
 #[derive(Debug)]
 pub(super) struct Datagrams {
     sets: Sets,
     seed: u64,
 }
 
-/// What a datagram's first fragment came to.
+/// Decision on a datagram's first fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct First {
-    /// Whether it passed.
+    /// `true` if the fragment passed.
     pub(super) passed: bool,
-    /// Its bytes of data: no other fragment may lie below.
+    /// Length of the fragment's data in bytes. No other fragment may begin below it.
     pub(super) length: usize,
 }
 
-/// For how long: as long as hosts wait for the rest (RFC 8200 §4.5, RFC 1122 §3.3.2).
+/// Lifetime of a decision: hosts wait that long for the remaining fragments (RFC 8200 §4.5, RFC 1122 §3.3.2).
 const WAIT: Nanos = Nanos::from_secs(60);
-/// Times are kept in quarters of a second, 16 bits of them.
+/// Unit of stored times: a quarter of a second, in 16 bits.
 const QUARTER: u64 = 250_000_000;
 
 impl Datagrams {
-    /// The numbers that this takes, for about so many.
+    /// Returns the number of shared words for about `capacity` datagrams.
     pub(super) fn words(capacity: usize) -> usize {
         Sets::words(capacity)
     }
 
-    /// For about so many at a time. When more come, the oldest are forgotten.
+    /// Creates a table for about `capacity` datagrams at a time. When it is full, the oldest are evicted.
     pub(super) fn new(capacity: usize, seed: u64, commons: &Commons) -> Datagrams {
         Datagrams {
             sets: Sets::new(capacity, commons),
@@ -128,16 +128,17 @@ impl Datagrams {
         }
     }
 
-    /// The set and the upper 34 bits of the word: the key's ports, which fragments do not all have, are not looked at.
+    /// Returns the set and the upper 34 bits of the word. The key's ports are ignored, because later fragments have
+    /// none.
     fn place(&self, key: &FlowKey, identification: u32) -> (&[AtomicU64], u64) {
         let seed = self.seed ^ u64::from(identification).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let key = key.without_ports();
         let set = self.sets.of(key.hash(seed ^ 0x5d58_8b65_6c07_8965));
-        // The highest bit tells a word in use.
+        // The highest bit marks a word in use.
         (set, (key.hash(seed) >> 30 | 1 << 33) << 30)
     }
 
-    /// Notes what a datagram's first fragment came to.
+    /// Stores the decision on a datagram's first fragment.
     pub(super) fn note(&self, (key, identification): (&FlowKey, u32), now: Nanos, first: First) {
         let (words, print) = self.place(key, identification);
         let time = (now.0 / QUARTER) & 0xffff;
@@ -148,20 +149,20 @@ impl Datagrams {
             0 => u64::MAX - 1,
             old => time.wrapping_sub(old >> 14) & 0xffff,
         };
-        // Another core may be at the same set: then the later of the two stays, and the other's fragments are
-        // dropped as if the first had been lost.
+        // Another core may write the same word. Then the later write stays, and fragments of the other datagram are
+        // dropped as if its first fragment had been lost.
         if let Some(oldest) = words.iter().max_by_key(|word| age(word)) {
             oldest.store(word, Ordering::Relaxed);
         }
     }
 
-    /// What a datagram's first fragment came to, if it was seen, and not long ago.
+    /// Returns the decision on a datagram's first fragment if the fragment was seen recently.
     pub(super) fn find(&self, key: &FlowKey, identification: u32, now: Nanos) -> Option<First> {
         let (words, print) = self.place(key, identification);
         let time = now.0 / QUARTER;
         let mut found = words.iter().map(|word| word.load(Ordering::Relaxed));
         let word = found.find(|word| word & PRINT == print)?;
-        // A core whose clock was read earlier may ask about what another has just noted.
+        // A core whose clock was read earlier may look up a decision that another core has just stored.
         let age = time.wrapping_sub(word >> 14) as u16 as i16;
         let fresh = i64::from(age) <= (WAIT.0 / QUARTER) as i64;
         (fresh && age > -100).then_some(First {
@@ -171,7 +172,7 @@ impl Datagrams {
     }
 }
 
-/// Where in a word the fingerprint is.
+/// Mask of the fingerprint in a word.
 const PRINT: u64 = !((1 << 30) - 1);
 
 #[cfg(test)]
@@ -196,7 +197,7 @@ mod tests {
         assert!(!(0..4096).any(|n| known.contains(&key(n))));
         let empty = |word: &AtomicU64| word.load(Ordering::Relaxed) == 0;
         assert!(known.sets.0.iter().all(empty));
-        // Noted twice, by somebody who does not know that it was, is noted once.
+        // A repeated insertion by a caller that does not know of the first is stored once.
         assert!(known.insert(&key(1)) && known.insert(&key(1)));
         known.remove(&key(1));
         assert!(!known.contains(&key(1)));
@@ -224,7 +225,7 @@ mod tests {
         assert_eq!(datagrams.find(&later, 9, soon), None);
         assert_eq!(datagrams.find(&key(2), 7, soon), None);
         assert_eq!(datagrams.find(&later, 7, Nanos::from_secs(16_061)), None);
-        // A flood of others displaces the oldest.
+        // A flood of other datagrams evicts the oldest.
         for n in 0..4096 {
             datagrams.note((&key(n), 7), soon, refused);
         }

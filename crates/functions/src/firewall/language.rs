@@ -1,4 +1,4 @@
-//! Rules as text, one a line:
+//! Parser for rules as text, one per line:
 //!
 //! ```text
 //! allow tcp from lan to wan ports 443
@@ -7,27 +7,27 @@
 //! reject to lan state new,invalid
 //! ```
 //!
-//! The action, perhaps a protocol, then pairs of a word and its value in any order. Empty lines and what follows
-//! `#` count for nothing.
+//! A rule consists of the action, an optional protocol, and pairs of a keyword and its value in any order. Empty lines
+//! and text after `#` are ignored.
 
 use super::rules::{ANY_PORT, Action, MAX_RULES, Rule, State, States, Zone};
 use std::fmt;
 use tailwater_api::error::{nearest, quoted};
 use tailwater_api::values::{Expected, ports_of, prefix_of, protocol_of};
 
-/// The most mistakes that are told one by one.
+/// Maximum number of mistakes reported individually.
 pub const MOST_TOLD: usize = tailwater_api::error::MOST_TOLD;
 
-/// A mistake in a rule.
+/// Error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What was expected and what was found.
+    /// Expected and found content.
     pub message: String,
-    /// What was probably meant.
+    /// Word that was probably meant.
     pub suggestion: Option<String>,
 }
 
@@ -41,7 +41,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// Words that begin a pair.
+/// Keywords that begin a pair.
 const WORDS: [&str; 7] = ["from", "to", "source", "destination", "sourcePorts", "ports", "state"];
 
 const ACTIONS: [(&str, Action); 3] = [
@@ -50,10 +50,10 @@ const ACTIONS: [(&str, Action); 3] = [
     ("reject", Action::Reject),
 ];
 
-/// The rules of a text.
+/// Parses the rules of a text.
 ///
 /// # Errors
-/// Every line that is no rule, up to [`MOST_TOLD`], and how many more there are.
+/// The first [`MOST_TOLD`] invalid lines, and the number of further ones.
 pub fn parse(text: &str, zones: &[Zone]) -> Result<Vec<Rule>, (Vec<Mistake>, usize)> {
     let (mut rules, mut mistakes, mut wrong) = (Vec::new(), Vec::new(), 0);
     for (i, line) in text.lines().enumerate() {
@@ -88,7 +88,7 @@ pub fn parse(text: &str, zones: &[Zone]) -> Result<Vec<Rule>, (Vec<Mistake>, usi
     }
 }
 
-/// A mistake at a byte of a line.
+/// Returns a mistake at a byte offset of a line.
 fn mistake(line: &str, at: usize, message: String) -> Mistake {
     Mistake {
         line: 1,
@@ -98,7 +98,7 @@ fn mistake(line: &str, at: usize, message: String) -> Mistake {
     }
 }
 
-/// A line's words, each with its place.
+/// Iterator over a line's words and their offsets.
 struct Words<'a> {
     line: &'a str,
     at: usize,
@@ -134,7 +134,11 @@ impl<'a> Words<'a> {
     }
 }
 
-/// One rule; its line is 1.
+/// Parses one rule. Its line number is 1.
+///
+/// # Errors
+/// The first mistake in the line: an unknown or repeated word, an invalid value, mixed IP versions, or ports with a
+/// protocol that has none.
 pub fn parse_rule(line: &str, zones: &[Zone]) -> Result<Rule, Mistake> {
     let mut words = Words { line, at: 0 };
     let first = words.next();

@@ -1,4 +1,4 @@
-//! `Firewall`: rules from zone to zone about connections, whose packets it tells from all others.
+//! `Firewall`: stateful firewall with rules between zones.
 
 mod connection;
 pub(crate) mod fragment;

@@ -1,4 +1,4 @@
-//! Rules that never decide anything, since an earlier one matches all that they match.
+//! Shadowed rules: rules that never decide, because an earlier rule matches everything they match.
 
 use super::rules::{Action, Rule, States};
 use crate::acl;
@@ -6,25 +6,25 @@ use crate::acl::classifier::ClassifierError;
 use crate::acl::cover::covered;
 use std::collections::HashMap;
 
-/// A rule behind another that matches all it matches.
+/// A rule shadowed by an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shadowed {
-    /// The rule that never decides: its line.
+    /// Line of the shadowed rule.
     pub line: u32,
-    /// The earlier one's line.
+    /// Line of the earlier rule.
     pub by: u32,
-    /// What they say, if that differs: what the first says counts.
+    /// Actions of the earlier and the shadowed rule if they differ. The first action applies.
     pub conflict: Option<(Action, Action)>,
 }
 
-/// What a rule asks beside its 5-tuple.
+/// Match conditions of a rule besides the 5-tuple: source zone, destination zone and states.
 type Class = (Option<u8>, Option<u8>, States);
 
-/// Rules that one earlier rule shadows, in order. (Those that only several earlier ones shadow together are not
-/// found.)
+/// Returns the rules that one earlier rule shadows, in order. Rules that only several earlier ones shadow together are
+/// not found.
 ///
 /// # Errors
-/// If the rules overlap in so many ways that it takes too much memory to tell.
+/// If the rules overlap in so many ways that the check exceeds its memory limit.
 pub fn shadowed(rules: &[Rule]) -> Result<Vec<Shadowed>, ClassifierError> {
     let mut numbers: HashMap<Class, u16> = HashMap::new();
     let mut classes: Vec<Class> = Vec::new();
@@ -32,7 +32,7 @@ pub fn shadowed(rules: &[Rule]) -> Result<Vec<Shadowed>, ClassifierError> {
         let class = (rule.from, rule.to, rule.states);
         *numbers.entry(class).or_insert_with(|| {
             classes.push(class);
-            // At most 17 zones, twice, and 16 sets of states.
+            // At most 17 zones on each side, and 16 sets of states.
             (classes.len() - 1) as u16
         })
     });

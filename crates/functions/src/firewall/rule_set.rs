@@ -1,4 +1,4 @@
-//! Rules ready to be applied: which zones a packet is from and to, and the first rule that matches.
+//! Compiled rules: finds the zones of a packet and the first rule that matches.
 
 use super::rules::{Action, MAX_ZONES, Rule, State, States, Zone, ZonePort};
 use crate::acl::classifier::{Classifier, ClassifierError};
@@ -7,17 +7,17 @@ use std::collections::HashMap;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_net::FlowKey;
 
-/// Rules in all lists together, at most: each pair of zones has a list, and a rule that names no zones is in all
-/// that differ.
+/// Maximum number of entries in all lists together. Each pair of zones has a list, and a rule without zones is in all
+/// distinct lists.
 const MAX_LISTED: usize = 2_000_000;
 
-/// Why rules cannot be applied.
+/// Failure to compile rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RuleSetError {
-    /// A list is too much for a classifier.
+    /// A list cannot be compiled into a classifier.
     #[error(transparent)]
     Classifier(#[from] ClassifierError),
-    /// The lists are too long together.
+    /// The lists together have too many entries. Contains their number.
     #[error(
         "the rules make {0} entries in the lists of the pairs of zones, of at most {MAX_LISTED}: name both zones \
          in more rules"
@@ -25,22 +25,22 @@ pub enum RuleSetError {
     Listed(usize),
 }
 
-/// Rules of a pair of zones and a state, in order.
+/// Ordered rules of a pair of zones and a state.
 struct List {
     classifier: Classifier,
     actions: Vec<Action>,
 }
 
-/// No list: nobody asks.
+/// Index that is no list's, for an empty batch.
 const NOTHING: u16 = u16::MAX;
 
-/// One version of a firewall's rules.
+/// One compiled version of a firewall's rules.
 pub(crate) struct RuleSet {
     zones: Option<Zones>,
     lists: Vec<List>,
-    /// The list for each pair of zones (addresses of no zone come last) and state.
+    /// List of each pair of zones and state. Addresses outside all zones come last.
     of_pair: Vec<[u16; State::ALL.len()]>,
-    /// Which states rules are about.
+    /// States that at least one rule is about.
     states: States,
     default: Action,
 }
@@ -53,13 +53,13 @@ impl std::fmt::Debug for RuleSet {
     }
 }
 
-/// From addresses and ports to zones.
+/// Map from addresses and ports to zones.
 struct Zones {
-    /// By source address, and by destination address.
+    /// Classifiers of the source address and of the destination address.
     by_address: [Classifier; 2],
-    /// The zone of each prefix.
+    /// Zone of each prefix.
     of_prefix: Vec<u8>,
-    /// Zones behind the entry and the exit port.
+    /// Zones behind the entry port and the exit port.
     behind: [Option<u8>; 2],
     count: usize,
 }
@@ -70,7 +70,7 @@ impl Zones {
         let mut prefixes: Vec<_> = prefixes
             .flat_map(|(i, zone)| zone.prefixes.iter().map(move |prefix| (*prefix, i as u8)))
             .collect();
-        // The longest first, so that the first that matches is the longest.
+        // Longest prefixes first, so that the first match is the longest.
         prefixes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.prefix_len()));
         let any = |action| Rule::any(action, 0).five_tuple();
         let sources = prefixes.iter().map(|(prefix, _)| FiveTuple {
@@ -96,7 +96,7 @@ impl Zones {
         })
     }
 
-    /// The zones that packets are from and to, as a pair's place. `ports` are those that they came in by.
+    /// Writes the index of each packet's pair of source and destination zone. `ports` are the packets' ingress ports.
     fn pairs(&self, keys: &[FlowKey], ports: &[u8], pairs: &mut [u16]) {
         let mut found = [[None; MAX_BATCH]; 2];
         for (classifier, found) in self.by_address.iter().zip(&mut found) {
@@ -110,10 +110,10 @@ impl Zones {
             };
             let port = usize::from(*port != 0);
             let mut from = by_address(sources[i]);
-            // Where zones have ports, a port says more than an address that its sender chose.
+            // If zones have ports, the ingress port takes precedence over the address, which the sender chooses.
             if let Some(zone) = self.behind[port] {
                 let zone = usize::from(zone);
-                // An address that another port's zone claims is not believed: the packet is of no zone.
+                // A source address of another zone is spoofed: the packet belongs to no zone.
                 from = if from == self.count || from == zone {
                     zone
                 } else {
@@ -185,12 +185,12 @@ impl RuleSet {
         Ok(set)
     }
 
-    /// Whether a rule is about this state.
+    /// Returns `true` if any rule is about this state.
     pub(super) fn is_about(&self, state: State) -> bool {
         self.states.has(state)
     }
 
-    /// What becomes of packets that are each the first of a connection. `ports` are those that they came in by.
+    /// Decides on packets, each the first of a connection. `ports` are their ingress ports.
     pub(super) fn decide_new(&self, keys: &[FlowKey], ports: &[u8], actions: &mut [Action]) {
         let mut lists = [0; MAX_BATCH];
         let lists = &mut lists[..keys.len()];
@@ -218,7 +218,7 @@ impl RuleSet {
         }
     }
 
-    /// What rules say about a packet in a state; `None` if none matches.
+    /// Returns the rules' action for a packet in a state, or `None` if no rule matches.
     pub(super) fn find(&self, key: &FlowKey, port: u8, state: State) -> Option<Action> {
         let mut pair = [0];
         if let Some(zones) = &self.zones {
@@ -230,7 +230,7 @@ impl RuleSet {
         list.actions.get(rule as usize).copied()
     }
 
-    /// What becomes of a packet that is the first of a connection.
+    /// Returns the action for the first packet of a connection.
     pub(super) fn decide(&self, key: &FlowKey, port: u8) -> Action {
         self.find(key, port, State::New).unwrap_or(self.default)
     }

@@ -1,40 +1,40 @@
-//! What a firewall's rules say.
+//! Rules and zones of a firewall.
 
 use crate::acl;
 use ipnet::IpNet;
 use std::ops::RangeInclusive;
 
-/// The most zones of a firewall.
+/// Maximum number of zones of a firewall.
 pub const MAX_ZONES: usize = 16;
-/// The most rules of a firewall.
+/// Maximum number of rules of a firewall.
 pub const MAX_RULES: usize = 250_000;
 
-/// What becomes of a connection, or of a packet that is none's.
+/// Action for a connection, or for a packet of no connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// It passes.
+    /// Packets pass.
     Allow,
-    /// It is dropped.
+    /// Packets are dropped.
     Deny,
-    /// It is dropped, and counted apart from what is denied.
+    /// Packets are dropped and counted as rejected instead of denied.
     Reject,
 }
 
-/// How a packet stands to connections.
+/// Relation of a packet to connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum State {
-    /// The first of a connection.
+    /// First packet of a connection.
     New,
-    /// Of a connection that is there.
+    /// Packet of an existing connection.
     Established,
-    /// An ICMP error about one.
+    /// ICMP error about an existing connection.
     Related,
-    /// None of these: out of the window, an answer to nothing.
+    /// Packet of no connection, for example out of the window or an unsolicited answer.
     Invalid,
 }
 
 impl State {
-    /// All of them, in the order of their bits in [`States`].
+    /// All states, in the order of their bits in [`States`].
     pub const ALL: [(&'static str, State); 4] = [
         ("new", State::New),
         ("established", State::Established),
@@ -43,41 +43,41 @@ impl State {
     ];
 }
 
-/// A set of states.
+/// Set of states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct States(u8);
 
 impl States {
-    /// None.
+    /// The empty set.
     pub const NONE: States = States(0);
-    /// The first packets of connections: what rules are about that name no state.
+    /// First packets of connections: the default of rules that name no state.
     pub const NEW: States = States(1);
 
-    /// Whether this one is among them.
+    /// Returns `true` if the set contains `state`.
     pub fn has(self, state: State) -> bool {
         self.0 >> state as u8 & 1 != 0
     }
 
-    /// With this one.
+    /// Returns the set with `state` added.
     #[must_use]
     pub fn with(self, state: State) -> States {
         States(self.0 | 1 << state as u8)
     }
 
-    /// Whether all of the others are among them.
+    /// Returns `true` if the set contains all of `others`.
     pub fn contain(self, others: States) -> bool {
         others.0 & !self.0 == 0
     }
 }
 
-/// A rule: a packet must match everything that is given. The first that matches decides.
+/// Firewall rule. A packet must match every given field. The first rule that matches decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// What becomes of what matches.
+    /// Action for matching packets.
     pub action: Action,
-    /// The zone that it comes from, by its place in the list.
+    /// Source zone, by its index in the list.
     pub from: Option<u8>,
-    /// The zone that it goes to.
+    /// Destination zone, by its index in the list.
     pub to: Option<u8>,
     /// Source prefix.
     pub source: Option<IpNet>,
@@ -89,9 +89,9 @@ pub struct Rule {
     pub destination_ports: RangeInclusive<u16>,
     /// IP protocol; `None` matches all.
     pub protocol: Option<u8>,
-    /// The states that it is about.
+    /// States of matching packets.
     pub states: States,
-    /// The line of the file that it is in, or its place in the list, from 1.
+    /// Line in the rules file, or position in the list, from 1.
     pub line: u32,
 }
 
@@ -99,7 +99,7 @@ pub struct Rule {
 pub(super) const ANY_PORT: RangeInclusive<u16> = 0..=u16::MAX;
 
 impl Rule {
-    /// A rule about everything new.
+    /// Creates a rule that matches all new connections.
     pub(super) fn any(action: Action, line: u32) -> Rule {
         Rule {
             action,
@@ -115,7 +115,7 @@ impl Rule {
         }
     }
 
-    /// Its addresses, ports and protocol, for a classifier.
+    /// Returns the addresses, ports and protocol, for a classifier.
     pub(super) fn five_tuple(&self) -> acl::Rule {
         acl::Rule {
             source: self.source,
@@ -128,18 +128,18 @@ impl Rule {
     }
 }
 
-/// A part of the network.
+/// Network zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Zone {
     /// Its name.
     pub name: String,
-    /// Its addresses: an address is of the zone with the longest prefix that holds it.
+    /// Prefixes of the zone. An address belongs to the zone with the longest matching prefix.
     pub prefixes: Vec<IpNet>,
-    /// The port that it lies behind, if packets from there, and only those, are from the zone.
+    /// Port of the zone. If given, packets from this port, and only these, come from the zone.
     pub port: Option<ZonePort>,
 }
 
-/// Which of a chain's two ports.
+/// One of a chain's two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZonePort {
     /// The entry port.

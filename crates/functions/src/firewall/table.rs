@@ -1,4 +1,4 @@
-//! What all workers of a firewall share.
+//! State shared by all workers of a firewall.
 
 use super::connection::Connection;
 use super::known::{Connections, Datagrams};
@@ -12,30 +12,30 @@ use tailwater_chain::function::Lifetimes;
 use tailwater_chain::live::Live;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// How long connections last without packets.
+/// Idle timeouts of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// TCP until both SYNs are acknowledged.
+    /// TCP, until both SYNs are acknowledged.
     pub handshake: Nanos,
-    /// TCP after that.
+    /// TCP, after the handshake.
     pub established: Nanos,
-    /// TCP after a FIN.
+    /// TCP, after the first FIN.
     pub closing: Nanos,
-    /// TCP after both FINs are acknowledged.
+    /// TCP, after both FINs are acknowledged.
     pub time_wait: Nanos,
-    /// TCP after a reset.
+    /// TCP, after a reset.
     pub closed: Nanos,
     /// UDP without an answer.
     pub udp: Nanos,
-    /// UDP with one.
+    /// UDP with an answer.
     pub udp_answered: Nanos,
     /// ICMP echo.
     pub icmp: Nanos,
     /// Other protocols without an answer.
     pub other: Nanos,
-    /// Other protocols with one.
+    /// Other protocols with an answer.
     pub other_answered: Nanos,
-    /// How long a refusal is remembered.
+    /// Time for which a denial is cached.
     pub denied: Nanos,
 }
 
@@ -60,40 +60,41 @@ impl Default for Timeouts {
     }
 }
 
-/// What happens to fragments.
+/// Treatment of fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fragments {
     /// They are dropped.
     Drop,
     /// They pass, whatever the rules say.
     Pass,
-    /// The first, which has the ports, is decided about, and the others of the datagram follow it.
+    /// The rules decide on the first fragment, which has the ports. The datagram's other fragments follow it.
     FirstDecides,
 }
 
-/// The most TCP connections whose handshakes are under way.
+/// Limits on half-open TCP connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfOpen {
-    /// In all.
+    /// Maximum in total.
     pub total: u32,
-    /// To one address.
+    /// Maximum per destination address.
     pub per_destination: u32,
 }
 
-/// How a firewall works.
+/// Options of a firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Whether TCP segments out of the window pass, and are counted. Resets out of it never do.
+    /// `true` to pass and count TCP segments out of the window. Resets out of the window are always dropped.
     pub liberal: bool,
-    /// Whether TCP connections may be picked up in the middle.
+    /// `true` to pick up TCP connections in midstream.
     pub midstream: bool,
-    /// What happens to fragments.
+    /// Treatment of fragments.
     pub fragments: Fragments,
-    /// Whether IPv6 neighbour discovery and multicast listener messages pass without a rule.
+    /// `true` to pass IPv6 neighbour discovery and multicast listener messages without a rule.
     pub neighbour_discovery: bool,
-    /// Limits for handshakes; `None` for half of the flow table, and no limit for an address.
+    /// Limits on half-open connections. The default `None` limits the total to half of the flow table, and does not
+    /// limit destinations.
     pub half_open: Option<HalfOpen>,
-    /// How long connections last.
+    /// Idle timeouts of connections.
     pub timeouts: Timeouts,
 }
 
@@ -110,22 +111,22 @@ impl Default for Options {
     }
 }
 
-/// Counters of half-open connections by destination: addresses that share one are limited together.
+/// Number of counters of half-open connections by destination. Addresses that share a counter are limited together.
 const DESTINATIONS: usize = 1 << 16;
-/// Fragmented datagrams that are known of at a time.
+/// Number of fragmented datagrams remembered at a time.
 const DATAGRAMS: usize = 1 << 16;
 
-/// Handshakes under way, of all workers.
+/// Counters of half-open connections of all workers.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     limit: HalfOpen,
-    /// All of them, and those of each destination behind.
+    /// The total, followed by the counters of the destinations.
     counts: SharedNumbers,
     seed: u64,
 }
 
 impl Handshakes {
-    /// The numbers that this takes.
+    /// Number of shared words.
     const WORDS: usize = 1 + DESTINATIONS;
 
     fn total(&self) -> &AtomicU64 {
@@ -140,10 +141,10 @@ impl Handshakes {
         &self.counts[1 + key.hash(self.seed) as usize % DESTINATIONS]
     }
 
-    /// Counts one more, if there may be one.
+    /// Counts another half-open connection. Returns `false` if a limit is reached.
     pub(super) fn begin(&self, destination: IpAddr) -> bool {
         let counter = self.counter(destination);
-        // One too many for a moment, when several cores come at once, is as good as refused.
+        // Concurrent cores may exceed the count briefly. A connection rejected because of that is acceptable.
         if self.total().fetch_add(1, Ordering::Relaxed) < self.limit.total.into() {
             if counter.fetch_add(1, Ordering::Relaxed) < self.limit.per_destination.into() {
                 return true;
@@ -154,11 +155,12 @@ impl Handshakes {
         false
     }
 
-    /// One is over. Never below zero: a process that was killed in between may have counted one of the two only.
+    /// Counts a half-open connection less. The counters never fall below zero: a killed process may have counted only
+    /// one of the two.
     pub(super) fn end(&self, destination: IpAddr) {
         for count in [self.counter(destination), self.total()] {
             let less = |count: u64| count.checked_sub(1);
-            // Nothing is left to be taken away.
+            // The update fails only if the counter is already zero.
             let _ = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         }
     }
@@ -169,7 +171,7 @@ impl Handshakes {
     }
 }
 
-/// Rules and connections of a firewall, shared by all workers. Rules can be replaced while these run.
+/// Rules and connections of a firewall, shared by all workers. The rules can be replaced while workers run.
 #[derive(Debug)]
 pub struct FirewallTable {
     pub(super) rules: Live<RuleSet>,
@@ -182,11 +184,11 @@ pub struct FirewallTable {
 }
 
 impl FirewallTable {
-    /// A firewall with these rules, for up to `capacity` connections. What no rule matches has the `default`.
-    /// `seed` keys its hashes.
+    /// Creates a firewall with these zones and rules, for up to `capacity` connections. `default` is the action for
+    /// packets that no rule matches. `seed` is the key of the hashes.
     ///
     /// # Errors
-    /// If the rules are too many, or too intricate.
+    /// If there are too many rules, or if they are too complex to compile.
     pub fn new(
         (zones, rules, default): (&[Zone], &[Rule], Action),
         options: Options,
@@ -197,12 +199,12 @@ impl FirewallTable {
         FirewallTable::with_commons((zones, rules, default), options, (capacity, seed), &commons)
     }
 
-    /// As [`new`](Self::new), for one of several processes: all of them have `commons` of
-    /// [these bytes](Self::shared_bytes), in which are the connections and handshakes that all know of, and the key of their
-    /// hashes, which the first of them draws.
+    /// Creates a firewall as [`new`](Self::new) does, for one of several processes. All of them use the same `commons`
+    /// of [this size](Self::shared_bytes). It holds the shared tables of connections and handshakes, and the key of the
+    /// hashes, which the first process draws.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// See [`new`](Self::new).
     pub fn sharing(
         rules: (&[Zone], &[Rule], Action),
         options: Options,
@@ -218,7 +220,7 @@ impl FirewallTable {
         FirewallTable::with_commons(rules, options, (capacity, seed), commons)
     }
 
-    /// The bytes of what processes share whose connections are so many.
+    /// Returns the bytes of state shared by processes with `capacity` connections.
     pub fn shared_bytes(capacity: usize) -> usize {
         let taken = [
             1,
@@ -229,7 +231,7 @@ impl FirewallTable {
         taken.map(Commons::bytes_of).iter().sum()
     }
 
-    /// The bytes of what is kept of a connection.
+    /// Bytes of flow state per connection.
     pub const STATE_BYTES: usize = size_of::<Connection>();
 
     fn with_commons(
@@ -256,30 +258,30 @@ impl FirewallTable {
         })
     }
 
-    /// Replaces the rules under the running workers, which decide anew about every connection with its next
-    /// packet. Returns the number of the new version.
+    /// Replaces the rules while workers run. Each connection is decided again on its next packet. Returns the new
+    /// version number.
     ///
     /// # Errors
-    /// As [`new`](Self::new); the rules stay as they were.
+    /// See [`new`](Self::new). The current rules stay in force.
     pub fn replace(&self, rules: &[Rule]) -> Result<u32, RuleSetError> {
         Ok(self.put(self.prepare(rules)?))
     }
 
-    /// Makes a version of the rules ready.
+    /// Compiles a version of the rules.
     ///
     /// # Errors
-    /// As [`replace`](Self::replace).
+    /// See [`replace`](Self::replace).
     pub(crate) fn prepare(&self, rules: &[Rule]) -> Result<RuleSet, RuleSetError> {
         self.rules.free_unheld();
         RuleSet::new(&self.zones, rules, self.default)
     }
 
-    /// Puts a version in force.
+    /// Puts a compiled version in force.
     pub(crate) fn put(&self, rules: RuleSet) -> u32 {
         self.rules.replace(rules)
     }
 
-    /// Forgets what all cores know of a connection, and what it counts for.
+    /// Removes a connection from the shared table and from the half-open counters.
     pub(super) fn forget(&self, key: &FlowKey, connection: &Connection) {
         use super::connection::{HALF_OPEN, LISTED};
         if connection.has(LISTED) {
@@ -305,8 +307,7 @@ impl Lifetimes for FirewallTable {
     }
 }
 
-/// Whether packets of a flow with this key are ICMP messages that are no echo: their flow is only that they have the
-/// same ends.
+/// Returns `true` for ICMP and ICMPv6.
 #[inline]
 pub(super) fn is_icmp(protocol: u8) -> bool {
     matches!(protocol, protocol::ICMP | protocol::ICMPV6)

@@ -1,41 +1,41 @@
-//! TCP connections as somebody between the two ends sees them: how far each has come, and whether a segment
-//! can be of the connection.
+//! State of a TCP connection as observed between its two ends. It decides whether a segment can belong to the
+//! connection.
 //!
-//! The bounds on sequence and acknowledgment numbers are those of van Rooij, "Real stateful TCP packet filtering in
-//! IP Filter" (2001): for each end the highest number that it has sent, the highest that it may send (from what the
-//! other has acknowledged, and its window), and the largest window that it has announced. Resets are taken for
-//! the connection's end only where a receiver takes them (RFC 5961 §3.2).
+//! The bounds on sequence and acknowledgment numbers are those of van Rooij, "Real stateful TCP packet filtering in IP
+//! Filter" (2001). They use three values for each end: the highest number it has sent, the highest number it may send,
+//! and the largest window it has announced. The second follows from the peer's acknowledgment and window. A reset ends
+//! the connection only where a receiver would accept it (RFC 5961 §3.2).
 
 use bytemuck::{Pod, Zeroable};
 use tailwater_net::tcp::TcpFlags;
 
-/// How far acknowledgments may lag, if windows are small: what two segments of 64 KiB take.
+/// Maximum lag of acknowledgments if windows are small: enough for two segments of 64 KiB.
 const ACK_LAG: u32 = 66_000;
-/// The largest shift of a window (RFC 7323 §2.3).
+/// Maximum window scale (RFC 7323 §2.3).
 const MOST_SHIFT: u8 = 14;
 
-/// One end of a connection.
+/// State of one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Side {
-    /// The number after the last that it has sent.
+    /// Sequence number after the last sent byte.
     end: u32,
-    /// The number after the last that it may send.
+    /// Sequence number after the last byte that may be sent.
     limit: u32,
-    /// The largest window that it has announced.
+    /// Largest announced window.
     window: u32,
-    /// What the other end has acknowledged.
+    /// Sequence number acknowledged by the peer.
     acked: u32,
 }
 
-/// What is known of a TCP connection: of the initiator, then of the other end.
+/// State of a TCP connection. Index 0 is the initiator, index 1 the responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Tcp {
     sides: [Side; 2],
-    /// What each has sent, of [`SYN`] to [`FIN_ACKED`].
+    /// Progress of each end: flags from [`SYN`] to [`FIN_ACKED`], [`RESET`] and [`LOOSE`].
     marks: [u8; 2],
-    /// How far each one's windows are shifted; [`ASKS`] until the other has answered.
+    /// Window scale of each end. Contains [`ASKS`] until the responder has answered.
     shifts: [u8; 2],
 }
 
@@ -43,30 +43,31 @@ const SYN: u8 = 1;
 const SYN_ACKED: u8 = 2;
 const FIN: u8 = 4;
 const FIN_ACKED: u8 = 8;
-/// Where it ends is not known, since the connection was picked up: [`Side::end`] is beyond.
+/// Mark: the end's last sequence number is unknown, because the connection was picked up in midstream. [`Side::end`] is
+/// an upper bound.
 const LOOSE: u8 = 32;
-/// The connection was reset.
+/// Mark: the end has reset the connection.
 const RESET: u8 = 16;
-/// In a shift: the SYN had the option.
+/// Flag in a window scale: the SYN had the option.
 const ASKS: u8 = 0x80;
 
-/// How far a connection has come.
+/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// A SYN that was not answered.
+    /// A SYN was sent and not answered.
     SynSent,
-    /// Both have sent a SYN, and not both acknowledged them.
+    /// Both ends have sent a SYN, but not both are acknowledged.
     SynReceived,
     Established,
-    /// One end has sent a FIN, or both have and not both been acknowledged.
+    /// At least one end has sent a FIN, and not both are acknowledged.
     Closing,
     /// Both FINs are acknowledged.
     TimeWait,
-    /// Reset.
+    /// The connection was reset.
     Closed,
 }
 
-/// What of a segment counts.
+/// Fields of a segment that the state machine uses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub(super) flags: TcpFlags,
@@ -75,28 +76,28 @@ pub(super) struct Segment {
     pub(super) window: u16,
     /// Bytes of payload.
     pub(super) length: u32,
-    /// The option of a SYN.
+    /// Window scale option of a SYN.
     pub(super) shift: Option<u8>,
 }
 
-/// What a segment is to a connection.
+/// Relation of a segment to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Judgement {
-    /// A part of it.
+    /// The segment belongs to the connection.
     Fits,
-    /// It passes and changes nothing: ends that have lost touch find each other again so.
+    /// The segment passes and changes nothing. Such segments let ends resynchronise after a loss of state.
     Tolerated,
-    /// No part of it.
+    /// The segment is outside the bounds.
     OutOfWindow,
-    /// A reset that the receiver would not take, or should not.
+    /// A reset that the receiver would not, or should not, accept.
     ResetOutOfWindow,
-    /// The flags make no sense in it.
+    /// The flags are invalid for the connection.
     Flags,
-    /// A new connection between the same ports: the old one is over.
+    /// The segment opens a new connection between the same ports. The old one is over.
     Reopens,
 }
 
-/// Whether `a` comes after `b` on the circle of sequence numbers (RFC 9293 §3.4).
+/// Returns `true` if `a` comes after `b` in the cyclic sequence space (RFC 9293 §3.4).
 fn after(a: u32, b: u32) -> bool {
     (b.wrapping_sub(a) as i32) < 0
 }
@@ -110,26 +111,26 @@ impl Segment {
         self.flags.contains(flag)
     }
 
-    /// The number after its last.
+    /// Returns the sequence number after the segment.
     fn end(&self) -> u32 {
         let controls = u32::from(self.has(TcpFlags::SYN)) + u32::from(self.has(TcpFlags::FIN));
         self.sequence.wrapping_add(self.length).wrapping_add(controls)
     }
 
-    /// Whether any TCP sends such flags (RFC 9293 §3.10): not none, nor two of SYN, FIN and RST, and an
-    /// acknowledgment in everything but a first SYN and a reset.
+    /// Returns `true` for flags that a TCP can send (RFC 9293 §3.10). At most one of SYN, FIN and RST is set. All
+    /// segments but a first SYN and a reset have an acknowledgment.
     pub(super) fn makes_sense(&self) -> bool {
         let [syn, fin, reset, ack] =
             [TcpFlags::SYN, TcpFlags::FIN, TcpFlags::RST, TcpFlags::ACK].map(|flag| self.has(flag));
         u8::from(syn) + u8::from(fin) + u8::from(reset) <= 1 && (syn || reset || ack)
     }
 
-    /// Whether it is the first of a connection.
+    /// Returns `true` for the first segment of a connection.
     pub(super) fn opens(&self) -> bool {
         self.makes_sense() && self.has(TcpFlags::SYN) && !self.has(TcpFlags::ACK)
     }
 
-    /// Whether a connection may be picked up here that began before.
+    /// Returns `true` if a connection can be picked up in midstream with this segment.
     pub(super) fn continues(&self) -> bool {
         let not = self.has(TcpFlags::SYN) || self.has(TcpFlags::RST);
         self.makes_sense() && !not
@@ -137,7 +138,7 @@ impl Segment {
 }
 
 impl Side {
-    /// After its SYN.
+    /// Returns the state of an end after its SYN.
     fn opened(segment: &Segment) -> Side {
         Side {
             end: segment.end(),
@@ -149,7 +150,7 @@ impl Side {
 }
 
 impl Tcp {
-    /// A connection with its first SYN.
+    /// Returns the state of a connection after its first SYN.
     pub(super) fn opened(segment: &Segment) -> Tcp {
         let mut tcp = Tcp::zeroed();
         tcp.sides[0] = Side::opened(segment);
@@ -158,11 +159,11 @@ impl Tcp {
         tcp
     }
 
-    /// A connection that began before, with a segment of an end that counts as the initiator. What windows are
-    /// shifted by is not known: as far as can be, so that nothing of the connection is refused.
+    /// Picks up a connection in midstream, with a segment whose sender counts as the initiator. The window scales are
+    /// unknown. The maximum is assumed, so that no segment of the connection is rejected.
     pub(super) fn picked_up(segment: &Segment) -> Tcp {
         let window = u32::from(u16::MAX) << MOST_SHIFT;
-        // As much may have been sent before as half a window, or be sent again.
+        // Half a window may have been sent before, or may be sent again.
         let side = |end: u32, acked| Side {
             end: end.wrapping_add(window / 2),
             limit: end.wrapping_add(window),
@@ -192,8 +193,8 @@ impl Tcp {
         }
     }
 
-    /// Takes a segment of the initiator (0) or the other end (1). Only one that [fits](Judgement::Fits) changes
-    /// anything.
+    /// Processes a segment of the initiator (0) or the responder (1). Only a segment that [fits](Judgement::Fits)
+    /// changes the state.
     pub(super) fn take(&mut self, from: usize, segment: &Segment) -> Judgement {
         if !segment.makes_sense() {
             return Judgement::Flags;
@@ -211,7 +212,7 @@ impl Tcp {
             return self.answer(from, segment);
         }
         if syn && !ack {
-            // Again, or anew: an end that has lost its state begins where it likes.
+            // A retransmission or a new start: an end that has lost its state begins at any sequence number.
             return match (from, answered) {
                 (0, false) => {
                     if segment.end() != self.sides[0].end {
@@ -225,7 +226,7 @@ impl Tcp {
             };
         }
         if !seen {
-            // The other end has an old connection: it says so, and the initiator resets that (RFC 9293 §3.5.1).
+            // The responder acknowledges an old connection, which the initiator then resets (RFC 9293 §3.5.1).
             let bare = segment.length == 0 && !segment.has(TcpFlags::FIN);
             return match bare {
                 true => Judgement::Tolerated,
@@ -239,8 +240,8 @@ impl Tcp {
         Judgement::Fits
     }
 
-    /// Whether a segment lies within the bounds: data that the receiver has room for and that may not have arrived
-    /// yet, acknowledging what was sent, and not long ago.
+    /// Returns `true` if a segment lies within the bounds. The receiver must have room for its data, which may not be
+    /// too old. The acknowledgment must refer to sent data and may not be too old.
     fn fits(&self, from: usize, segment: &Segment) -> bool {
         let (me, peer) = (&self.sides[from], &self.sides[1 - from]);
         let end = segment.end();
@@ -249,11 +250,11 @@ impl Tcp {
             && !after(me.end.wrapping_sub(peer.window), segment.sequence)
             && !after(segment.acknowledgment, peer.end)
             && !after(peer.end.wrapping_sub(lag), segment.acknowledgment)
-            // After a FIN that the other end has, there is nothing.
+            // After an acknowledged FIN, an end sends nothing new.
             && (self.marks[from] & FIN_ACKED == 0 || !after(end, me.end))
     }
 
-    /// What a segment that fits changes.
+    /// Updates the state with a segment that fits.
     fn advance(&mut self, from: usize, segment: &Segment) {
         let to = 1 - from;
         let shift = match segment.has(TcpFlags::SYN) {
@@ -266,7 +267,7 @@ impl Tcp {
         let end = segment.end();
         if after(end, me.end) {
             me.end = end;
-            // What looked like the last was not.
+            // Data after the FIN: it was not the last segment.
             *marks &= !(FIN | LOOSE);
         }
         me.window = me.window.max(window);
@@ -285,18 +286,18 @@ impl Tcp {
         }
     }
 
-    /// The other end's SYN: with an acknowledgment, or at the same time as the initiator's.
+    /// Processes the responder's SYN, either with an acknowledgment or as a simultaneous open.
     fn answer(&mut self, from: usize, segment: &Segment) -> Judgement {
         let to = 1 - from;
         let peer = self.sides[to];
         let acknowledged = segment.acknowledgment;
         let ack = segment.has(TcpFlags::ACK);
-        // Of a SYN with data, part may be acknowledged (RFC 7413).
+        // Part of a SYN's data may be acknowledged (RFC 7413).
         if ack && (!after(acknowledged, peer.acked) || after(acknowledged, peer.end)) {
             return Judgement::OutOfWindow;
         }
         let mut me = Side::opened(segment);
-        // The SYN has told a window, of what comes after it.
+        // The peer's SYN has announced a window for the data after this SYN.
         me.limit = me.end.wrapping_add(peer.window);
         self.sides[from] = me;
         self.marks[from] |= SYN;
@@ -322,7 +323,7 @@ impl Tcp {
     fn reset(&mut self, from: usize, segment: &Segment) -> Judgement {
         let (me, peer) = (self.sides[from], self.sides[1 - from]);
         let exact = match [self.marks[from], self.marks[1 - from]].map(|marks| marks & SYN != 0) {
-            // Refused: the acknowledgment says of what.
+            // The responder rejects the SYN, which the acknowledgment must cover.
             [false, _] => {
                 let acknowledged = segment.acknowledgment;
                 let refuses =
@@ -332,7 +333,7 @@ impl Tcp {
                 }
                 true
             }
-            // Of the initiator, before there is an answer: it may reset what the other end has of old.
+            // The initiator may reset before an answer, to end an old connection of the responder.
             [true, false] => segment.sequence == me.end,
             [true, true] => {
                 let sequence = segment.sequence;

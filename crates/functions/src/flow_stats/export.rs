@@ -1,4 +1,4 @@
-//! Flow records on their way to collectors and files: rings from the workers, and a thread for each outlet.
+//! Export of flow records to collectors and files: one ring per worker and outlet, and one thread per outlet.
 
 use super::ipfix::NotSent;
 use super::record::FlowRecord;
@@ -16,47 +16,47 @@ use std::time::{Duration, Instant};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
 
-/// Records that may wait for an outlet, of each worker: 1.3 MiB.
+/// Records per worker that can wait for an outlet: 1.3 MiB.
 const RING: usize = 1 << 14;
-/// Records taken from a worker's ring at a time.
+/// Maximum number of records taken from a worker's ring at a time.
 const TURN: usize = 1024;
-/// How often an outlet looks for records when there are none.
+/// Polling interval of an outlet without records.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a message waits for more records.
+/// Time for which a message waits for more records.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// How records get to a collector.
+/// Transport to a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Datagrams: templates are repeated.
+    /// Datagrams. Templates are repeated.
     #[default]
     Udp,
-    /// A connection, opened again when it is lost.
+    /// Connection, reopened when it is lost.
     Tcp,
 }
 
-/// Where records go.
+/// Destination of records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outlet {
-    /// A collector.
+    /// IPFIX collector.
     Collector {
-        /// Its address and port.
+        /// Address and port.
         address: SocketAddr,
-        /// How records get there.
+        /// Transport to the collector.
         transport: Transport,
-        /// The most bytes of a message, among [`MESSAGE_BYTES`](super::MESSAGE_BYTES).
+        /// Maximum bytes of a message, within [`MESSAGE_BYTES`](super::MESSAGE_BYTES).
         message_bytes: usize,
-        /// How often templates are repeated, where they are, and what was lost is told.
+        /// Interval at which loss counters are sent and, over UDP, templates are repeated.
         refresh: Nanos,
-        /// The most bits of messages a second.
+        /// Maximum rate of messages, in bits per second.
         bits_per_second: u64,
     },
-    /// A file of messages (RFC 5655), written anew. Relative to the folder that the program runs in.
+    /// File of messages (RFC 5655), which is overwritten. The path is relative to the program's working directory.
     File(PathBuf),
 }
 
 impl Outlet {
-    /// What it is called in errors.
+    /// Returns the name used in errors.
     pub fn name(&self) -> PathBuf {
         match self {
             Outlet::Collector { address, transport, .. } => {
@@ -71,33 +71,33 @@ impl Outlet {
     }
 }
 
-/// What is counted, and where it is told.
+/// Options of the function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// A flow that goes on is told of after this time.
+    /// Active timeout: a flow that continues is reported after this time.
     pub active: Nanos,
-    /// A flow without packets for this time is told of.
+    /// Idle timeout: a flow without packets for this time is reported.
     pub idle: Nanos,
-    /// One packet in so many is counted; at least 1.
+    /// Sampling interval: one packet in `sampling` is counted; at least 1.
     pub sampling: u32,
-    /// What tells this exporter's flows from those of others at the same address.
+    /// Observation domain. It distinguishes this exporter's flows from those of others at the same address.
     pub domain: u32,
-    /// Where records go, if anywhere.
+    /// Destinations of records. May be empty.
     pub outlets: Vec<Outlet>,
 }
 
-/// What workers and the thread of an outlet share.
+/// State shared by workers and the thread of an outlet.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
-    /// Rings of workers that the thread has not taken yet.
+    /// New workers' rings that the thread has not taken yet.
     rings: Mutex<Vec<Consumer<FlowRecord>>>,
-    /// Whether workers have no more packets.
+    /// Set when workers receive no more packets.
     ending: AtomicBool,
-    /// Whether there will be no more rings, and whether those that there are do not count any more.
+    /// `over` is set when no more rings will be added; `abandoned` when the remaining records are to be discarded.
     over: AtomicBool,
     abandoned: AtomicBool,
     lost: [AtomicU64; 3],
-    /// Whether the thread gets on. It bounds by itself what it waits for, but for a file, which may hang.
+    /// Progress of the thread. The thread itself bounds all its waits except those for a file, which may hang.
     pub(super) pulse: Pulse,
 }
 
@@ -127,7 +127,7 @@ impl Shared {
     }
 }
 
-/// A worker's way to an outlet.
+/// A worker's sender to an outlet.
 #[derive(Debug)]
 pub(super) struct Sender {
     ring: Producer<FlowRecord>,
@@ -135,7 +135,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Hands over a record; `false` if it is lost, for want of room.
+    /// Sends a record. Returns `false` if it is lost because the ring is full.
     pub(super) fn send(&mut self, record: &FlowRecord) -> bool {
         let taken = self.ring.push(*record).is_ok();
         if !taken {
@@ -144,7 +144,7 @@ impl Sender {
         taken
     }
 
-    /// As [`send`](Sender::send), but waits for room. It is lost only if nobody makes any, or the outlet hangs.
+    /// Same as [`send`](Sender::send), but waits for room. The record is lost only if the outlet has ended or hangs.
     pub(super) fn send_waiting(&mut self, record: &FlowRecord) -> bool {
         let ring = &mut self.ring;
         let pulse = &self.shared.pulse;
@@ -156,18 +156,18 @@ impl Sender {
     }
 }
 
-/// A thread that tells records.
+/// Thread that exports records to an outlet.
 #[derive(Debug)]
 struct Teller {
     outlet: Outlet,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<Sent>>>,
-    /// What became of it, until that is told.
+    /// The thread's result, until it is reported.
     ended: Mutex<Option<io::Result<Sent>>>,
 }
 
 impl Teller {
-    /// Waits until everything is told or lost, or the outlet hangs.
+    /// Waits until all records are exported or lost, or the outlet hangs.
     fn end(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
@@ -205,29 +205,29 @@ impl Teller {
 
 impl Drop for Teller {
     fn drop(&mut self) {
-        // Whoever wanted to know of losses has finished it.
+        // A caller interested in losses has called `finish`.
         self.shared.abandoned.store(true, Ordering::Release);
         self.end();
     }
 }
 
-/// What all workers of a function share.
+/// State shared by all workers of a function.
 #[derive(Debug)]
 pub struct FlowStatsTable {
     options: Options,
     tellers: Vec<Teller>,
-    /// The run's start, on the clock of the world.
+    /// Start of the run in wall-clock time.
     origin: Arc<Origin>,
     unsent: Arc<AtomicU64>,
-    /// Instances that may have more records.
+    /// Number of instances that may have more records.
     instances: AtomicUsize,
 }
 
 impl FlowStatsTable {
-    /// Creates files, and starts a thread for each outlet. Nobody is connected to yet.
+    /// Creates the files and starts a thread for each outlet. Collectors are connected later.
     ///
     /// # Errors
-    /// A file cannot be created, or a thread not be started.
+    /// If a file cannot be created or a thread cannot be started.
     pub fn new(options: Options) -> Result<FlowStatsTable, ExportError> {
         let origin = Arc::<Origin>::default();
         let unsent = Arc::new(AtomicU64::new(0));
@@ -264,12 +264,12 @@ impl FlowStatsTable {
         })
     }
 
-    /// What is counted, and where it is told.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// A worker's ways to the outlets, in their order. Given back by [`leave`](FlowStatsTable::leave).
+    /// Returns a worker's senders, one per outlet and in their order. [`leave`](FlowStatsTable::leave) takes them back.
     pub(super) fn senders(&self) -> Vec<Sender> {
         self.instances.fetch_add(1, Ordering::Relaxed);
         let senders = self.tellers.iter().map(|teller| {
@@ -283,13 +283,13 @@ impl FlowStatsTable {
         senders.collect()
     }
 
-    /// Says what time it is, since the run's start: what is told first counts.
+    /// Sets the start of the run from the time since then. Only the first call has an effect.
     #[inline]
     pub(super) fn set_origin(&self, now: Nanos) {
         self.origin.set_by(now);
     }
 
-    /// Records that outlets could not tell since this was last asked.
+    /// Returns and resets the number of records that outlets could not send.
     #[inline]
     pub(super) fn take_unsent(&self) -> u64 {
         match self.unsent.load(Ordering::Relaxed) {
@@ -298,44 +298,44 @@ impl FlowStatsTable {
         }
     }
 
-    /// A worker has no more records; `true` if no other one has.
+    /// Deregisters a worker that has no more records. Returns `true` for the last worker.
     pub(super) fn leave(&self, senders: Vec<Sender>) -> bool {
         drop(senders);
         self.instances.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Waits until all records are told or lost, every worker having [left](FlowStatsTable::leave).
+    /// Waits until all records are sent or lost. Every worker must have [left](FlowStatsTable::leave).
     pub(super) fn end(&self) {
         self.tellers.iter().for_each(Teller::end);
     }
 
-    /// A worker has no more packets, and waits if an outlet is too slow.
+    /// Declares that a worker receives no more packets. From then on it waits for slow outlets.
     pub(super) fn ending(&self) {
         for teller in &self.tellers {
             teller.shared.ending.store(true, Ordering::Release);
         }
     }
 
-    /// Waits until everything is told, all workers' chains having
-    /// [finished](tailwater_chain::chain::Chain::finish), or given up.
+    /// Waits until all records are sent or given up. All workers' chains must have
+    /// [finished](crate::chain::Chain::finish).
     ///
     /// # Errors
-    /// The first outlet that could not be told everything.
+    /// The error of the first outlet that lost records or whose file could not be written.
     pub fn finish(&self) -> Result<Vec<Exported>, ExportError> {
         let finished: Vec<_> = self.tellers.iter().map(Teller::finish).collect();
         finished.into_iter().filter_map(Result::transpose).collect()
     }
 }
 
-/// Tells what workers hand over, until they all have ended.
+/// Exports records from the workers' rings until all workers have ended.
 fn tell(shared: &Shared, mut session: Session) -> Sent {
     let mut rings: Vec<Consumer<FlowRecord>> = Vec::new();
-    // Since when there has been nothing to do but wait: for more records, or, at the end, for a collector.
+    // Start of the current wait: for more records or, at the end, for a collector.
     let mut waiting = Instant::now();
     let (mut stuck, mut given_up) = (None, false);
     loop {
         shared.pulse.beat();
-        // In this order: what was pushed before its worker ended is popped below.
+        // The flags are read before the rings: records pushed before a worker ended are popped below.
         let over = shared.over.load(Ordering::Acquire);
         let ending = shared.ending.load(Ordering::Acquire) || over;
         let mut new = shared.rings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -353,7 +353,7 @@ fn tell(shared: &Shared, mut session: Session) -> Sent {
                 popped += ring.pop_each(TURN, |record| session.tell(&record));
             }
         } else if ending {
-            // No worker is to wait for it for ever.
+            // Workers must not wait for the outlet indefinitely.
             given_up = stuck.get_or_insert_with(Instant::now).elapsed() >= GRACE;
         }
         if popped > 0 {

@@ -15,7 +15,7 @@ const RECORDS: usize = 0;
 const LOST: usize = 1;
 const UNSENT: usize = 2;
 
-/// What is kept of a flow; all zero while nothing is to be told of it.
+/// Flow state. All zero while there is nothing to report of the flow.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct FlowState {
@@ -26,7 +26,7 @@ struct FlowState {
 }
 
 impl FlowState {
-    /// A flow that begins with this packet, which is not counted yet.
+    /// Returns the state of a flow that begins with this packet, which is not counted yet.
     #[cold]
     fn begin(packet: &Packet, frame: &[u8]) -> FlowState {
         let headers = &packet.headers;
@@ -68,7 +68,7 @@ impl FlowState {
     }
 }
 
-/// When a flow is told of.
+/// Timeouts after which a flow is reported.
 #[derive(Clone, Copy, Debug)]
 struct Timeouts {
     active: Nanos,
@@ -76,7 +76,7 @@ struct Timeouts {
 }
 
 impl Timeouts {
-    /// Why what was counted is to be told at this time, if it is.
+    /// Returns the reason to report a flow at this time, or `None` if it is not due.
     #[inline]
     fn over(&self, counts: &Counts, now: Nanos) -> Option<EndReason> {
         if now.saturating_sub(counts.last()) >= self.idle {
@@ -86,22 +86,22 @@ impl Timeouts {
     }
 }
 
-/// Tells packets and bytes of each flow to collectors.
+/// Exports packets and bytes of each flow to collectors.
 pub struct FlowStats {
-    /// `None` when there are no more records.
+    /// `None` once there are no more records.
     senders: Option<Vec<Sender>>,
     table: Arc<FlowStatsTable>,
     timeouts: Timeouts,
-    /// One packet in so many is counted, and how many come before the next one.
+    /// Sampling interval, and number of packets to skip until the next sample.
     every: u32,
     before: u32,
     notes: [u64; NOTES.len()],
-    /// Whether the last packet has passed, so that there is nothing to hold up any more.
+    /// Set once the last packet has passed: from then on the function may wait for room.
     finishing: bool,
 }
 
 impl FlowStats {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<FlowStatsTable>) -> FlowStats {
         let options = table.options();
         FlowStats {
@@ -189,7 +189,7 @@ impl NetworkFunction for FlowStats {
     fn finished(&mut self) {
         let last = self.senders.take().is_some_and(|senders| self.table.leave(senders));
         if last {
-            // What outlets take none of is known then, and belongs to somebody's counts.
+            // Only now is the number of unsent records final. The last instance adds it to its counters.
             self.table.end();
             self.notes[UNSENT] += self.table.take_unsent();
         }
@@ -219,9 +219,9 @@ impl NetworkFunction for FlowStats {
             if over.is_none() && state.counts.add(arrival, bytes, flags) {
                 return;
             }
-            // Its time is up, or its counters are full: what follows is told apart.
+            // A timeout has elapsed or a counter is full: the flow continues in a new record.
             let counted = std::mem::replace(state, FlowState::begin(packet, frame));
-            // A fresh one has room.
+            // Fresh counters have room.
             let _ = state.counts.add(arrival, bytes, flags);
             let key = flows.key(packet);
             self.export(&counted.record(&key, over.unwrap_or(EndReason::Active)));

@@ -1,18 +1,18 @@
-//! IPFIX messages (RFC 7011) of flow records; information elements by their numbers in IANA's registry.
+//! IPFIX messages (RFC 7011) of flow records. Information elements have their numbers from IANA's registry.
 
 use super::record::FlowRecord;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use tailwater_net::Nanos;
 
-/// Bytes that a message may have: the least that every IPv4 host takes, the most that its length field can say and a
-/// datagram over IPv6 carries.
+/// Allowed sizes of a message in bytes. The minimum is what every IPv4 host accepts. The maximum fits the length field
+/// and a datagram over IPv6.
 pub const MESSAGE_BYTES: RangeInclusive<u64> = 512..=65_000;
 
 const VERSION: u16 = 10;
 const HEADER: usize = 16;
 const SET_HEADER: usize = 4;
-/// Where in the header the fields are that are known last.
+/// Offsets in the header of the fields that are filled in last.
 const LENGTH_AT: usize = 2;
 const TIME_AT: usize = 4;
 const SEQUENCE_AT: usize = 8;
@@ -20,13 +20,13 @@ const SEQUENCE_AT: usize = 8;
 const TEMPLATES: u16 = 2;
 const OPTIONS_TEMPLATES: u16 = 3;
 
-/// An information element and its bytes.
+/// Information element: its number and its length in bytes.
 type Field = (u16, u16);
 
 const COMMON: [Field; 8] = [
     (4, 1),   // protocolIdentifier
     (5, 1),   // ipClassOfService
-    (6, 1),   // tcpControlBits, reduced to the eight that there are flags of
+    (6, 1),   // tcpControlBits, reduced to the eight flag bits
     (136, 1), // flowEndReason
     (1, 8),   // octetDeltaCount
     (2, 8),   // packetDeltaCount
@@ -39,7 +39,7 @@ const PORTS: &[Field] = &[(7, 2), (11, 2)];
 const ICMP_V4: &[Field] = &[(32, 2)];
 const ICMP_V6: &[Field] = &[(139, 2)];
 
-/// Templates of flows by their numbers: ICMP's have a type and a code in the place of ports.
+/// Templates of flows by their numbers. ICMP flows have a type and code instead of ports.
 const FLOWS: [(u16, [Field; 2], &[Field]); 4] = [
     (256, ADDRESSES_V4, PORTS),
     (257, ADDRESSES_V6, PORTS),
@@ -47,8 +47,8 @@ const FLOWS: [(u16, [Field; 2], &[Field]); 4] = [
     (259, ADDRESSES_V6, ICMP_V6),
 ];
 
-/// How packets are sampled (RFC 5477): one is counted, and a space of others is not, which is systematic count-based
-/// sampling. It is of the whole domain, and names no selector: so nfdump understands it, too.
+/// Systematic count-based sampling (RFC 5477): one packet is counted, then a space of others is skipped. It applies to
+/// the whole domain and names no selector, so nfdump understands it as well.
 const SAMPLING: u16 = 260;
 const SAMPLING_FIELDS: [Field; 3] = [
     (149, 4), // observationDomainId, the scope
@@ -56,7 +56,7 @@ const SAMPLING_FIELDS: [Field; 3] = [
     (306, 4), // samplingPacketSpace
 ];
 
-/// What the exporter lost (RFC 7011 §4.3).
+/// Loss counters of the exporter (RFC 7011 §4.3).
 const RELIABILITY: u16 = 261;
 const RELIABILITY_FIELDS: [Field; 4] = [
     (144, 4), // exportingProcessId, the scope
@@ -65,7 +65,7 @@ const RELIABILITY_FIELDS: [Field; 4] = [
     (168, 8), // notSentOctetTotalCount
 ];
 
-/// Records that could not be told.
+/// Counters of records that could not be sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NotSent {
     pub(super) records: u64,
@@ -73,23 +73,22 @@ pub(super) struct NotSent {
     pub(super) bytes: u64,
 }
 
-/// A message that is being filled.
+/// IPFIX message under construction.
 #[derive(Debug)]
 pub(super) struct Message {
     bytes: Vec<u8>,
     limit: usize,
     domain: u32,
-    /// One packet in so many is counted.
+    /// Sampling interval: one packet in `every` is counted.
     every: u32,
-    /// The set that records are being added to: its number, and where it begins.
+    /// Number and start offset of the set to which records are added.
     set: Option<(u16, usize)>,
-    /// Data records in it.
+    /// Number of data records in the message.
     records: u32,
 }
 
 impl Message {
-    /// Empty, for at most so many bytes, which are among [`MESSAGE_BYTES`], of flows of which one packet in `every` is
-    /// counted.
+    /// Creates an empty message of at most `limit` bytes, within [`MESSAGE_BYTES`]. One packet in `every` is counted.
     pub(super) fn new(limit: usize, domain: u32, every: u32) -> Message {
         let mut message = Message {
             bytes: Vec::with_capacity(limit),
@@ -103,23 +102,23 @@ impl Message {
         message
     }
 
-    /// Begins anew.
+    /// Starts a new message.
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
         self.put_u16(VERSION);
-        // Length, time of export and sequence number.
+        // Length, export time and sequence number.
         self.bytes.resize(HEADER - size_of::<u32>(), 0);
         self.put_u32(self.domain);
         self.set = None;
         self.records = 0;
     }
 
-    /// Data records in it.
+    /// Returns the number of data records in the message.
     pub(super) fn records(&self) -> u32 {
         self.records
     }
 
-    /// Adds all templates. They fit an empty message.
+    /// Adds all templates. They fit into an empty message.
     pub(super) fn add_templates(&mut self) {
         self.begin_set(TEMPLATES);
         for (number, addresses, service) in FLOWS {
@@ -136,8 +135,7 @@ impl Message {
         self.end_set();
     }
 
-    /// Adds what holds for all records: how packets are chosen, and what was lost. It fits behind templates in an empty
-    /// message.
+    /// Adds the options data: sampling parameters and loss counters. It fits after the templates into an empty message.
     pub(super) fn add_options(&mut self, process: u32, not_sent: NotSent) {
         if self.every > 1 {
             self.begin_set(SAMPLING);
@@ -155,8 +153,8 @@ impl Message {
         self.end_set();
     }
 
-    /// Adds a record; `false`, with nothing changed, if there is no room for it. `origin` is the run's start, on the
-    /// clock of the world.
+    /// Adds a record. Returns `false` and changes nothing if there is no room. `origin` is the start of the run in
+    /// wall-clock time.
     pub(super) fn add(&mut self, record: &FlowRecord, origin: Nanos) -> bool {
         let key = &record.key;
         let place = usize::from(!key.is_v4()) + 2 * usize::from(record.is_icmp());
@@ -196,7 +194,8 @@ impl Message {
         true
     }
 
-    /// The message, with the number of data records that were told before it, and when it is told, in seconds since 1970.
+    /// Completes the message and returns it. `sequence` is the number of data records sent before it, `time` the export
+    /// time in seconds since 1970.
     pub(super) fn finish(&mut self, sequence: u32, time: u32) -> &[u8] {
         self.end_set();
         let length = self.bytes.len() as u16;
@@ -211,7 +210,7 @@ impl Message {
         self.end_set();
         self.set = Some((number, self.bytes.len()));
         self.put_u16(number);
-        // Its length.
+        // Placeholder for the length.
         self.put_u16(0);
     }
 
@@ -225,7 +224,7 @@ impl Message {
     fn put_options_template(&mut self, number: u16, fields: &[Field]) {
         self.put_u16(number);
         self.put_u16(fields.len() as u16);
-        // Fields of the scope.
+        // Number of scope fields.
         self.put_u16(1);
         self.put_fields(fields);
     }

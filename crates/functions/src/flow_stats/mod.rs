@@ -1,4 +1,4 @@
-//! `FlowStats`: packets and bytes of each flow, told while it lasts and when it is over, as IPFIX (RFC 7011).
+//! `FlowStats`: packets and bytes of each flow, exported as IPFIX (RFC 7011) while the flow lasts and when it ends.
 
 mod export;
 mod function;

@@ -1,45 +1,45 @@
-//! What is told of a flow.
+//! Exported flow records.
 
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// Why a record was made (RFC 5102, `flowEndReason`).
+/// Reason for a record (RFC 5102, `flowEndReason`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EndReason {
-    /// The flow was idle for its timeout, or made room for another.
+    /// The flow was idle for its timeout, or was evicted.
     Idle = 1,
-    /// It lasted for the active timeout, or filled its counters; more may follow.
+    /// The flow lasted for the active timeout, or a counter was full. More records may follow.
     Active = 2,
     /// The run has ended.
     Forced = 4,
 }
 
-/// A flow in one direction, or a part of a long one.
+/// Record of a flow in one direction, or of a part of a long flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowRecord {
-    /// Whose packets they were, as they came to the chain.
+    /// Key of the flow's packets as they entered the chain.
     pub key: FlowKey,
-    /// Packets that were counted: with sampling, fewer than there were.
+    /// Counted packets. With sampling, fewer than arrived.
     pub packets: u64,
-    /// Bytes of their IP datagrams, from the IP header on.
+    /// Bytes of the counted packets, from the IP header on.
     pub bytes: u64,
-    /// The union of their TCP flags.
+    /// Union of their TCP flags.
     pub flags: TcpFlags,
-    /// The first one's class of service: differentiated services code point and congestion bits.
+    /// Class of service of the first packet: DSCP and ECN bits.
     pub class: u8,
-    /// The first one's ICMP type, in the high half, and code; 0 if it was none.
+    /// ICMP type (upper byte) and code of the first packet; 0 for other protocols.
     pub icmp: u16,
-    /// Arrival of the first, since the run's start.
+    /// Arrival of the first packet, since the start of the run.
     pub first: Nanos,
-    /// Arrival of the last, rounded down to whole microseconds after the first.
+    /// Arrival of the last packet, rounded down to whole microseconds after the first.
     pub last: Nanos,
-    /// Why the record was made.
+    /// Reason for the record.
     pub reason: EndReason,
 }
 
 impl FlowRecord {
-    /// Whether the flow has types of messages rather than ports.
+    /// Returns `true` if the flow has ICMP types instead of ports.
     pub fn is_icmp(&self) -> bool {
         matches!(
             (self.key.is_v4(), self.key.protocol()),

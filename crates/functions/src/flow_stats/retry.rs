@@ -1,14 +1,14 @@
-//! When a connection that is not there is tried again.
+//! Exponential backoff for connections.
 
 use std::time::{Duration, Instant};
 
-/// How long after a failure the next try comes, at first and at most: the time doubles.
+/// Initial and maximum delay after a failure. The delay doubles with each failure.
 const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
-/// A connection that has held for so long was a good one: when it is lost, the times begin anew. That it was made says
-/// little: there are collectors that take connections and end them at once.
+/// Duration after which the loss of a connection resets the delay. An established connection alone is not enough,
+/// because some collectors accept connections and close them at once.
 const HELD: Duration = AFTER[1];
 
-/// Tries to connect, one after the other.
+/// Schedule of connection attempts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Retry {
     at: Option<Instant>,
@@ -17,7 +17,7 @@ pub(super) struct Retry {
 }
 
 impl Retry {
-    /// A first try may be made at once.
+    /// Creates a schedule whose first attempt may be made at once.
     pub(super) fn new() -> Retry {
         Retry {
             at: None,
@@ -26,17 +26,17 @@ impl Retry {
         }
     }
 
-    /// How long the next try is to wait.
+    /// Returns the time until the next attempt.
     pub(super) fn wait(&self, now: Instant) -> Duration {
         self.at.map_or(Duration::ZERO, |at| at.saturating_duration_since(now))
     }
 
-    /// There is a connection.
+    /// Records that a connection was established.
     pub(super) fn connected(&mut self, now: Instant) {
         (self.at, self.connected) = (None, Some(now));
     }
 
-    /// There is none, or not any more.
+    /// Records that an attempt failed or a connection was lost.
     pub(super) fn failed(&mut self, now: Instant) {
         let held = self.connected.take();
         if held.is_some_and(|since| now.saturating_duration_since(since) >= HELD) {
@@ -51,7 +51,8 @@ impl Retry {
 mod tests {
     use super::*;
 
-    /// How long each try waits after connections, if they are made at all, that hold for so many seconds.
+    /// Returns the delay in seconds after each attempt. An attempt fails (`None`), or its connection lasts for the
+    /// given number of seconds.
     fn waits(connections: &[Option<u64>]) -> Vec<u64> {
         let (mut retry, mut now) = (Retry::new(), Instant::now());
         assert_eq!(retry.wait(now), Duration::ZERO);

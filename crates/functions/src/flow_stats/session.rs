@@ -1,4 +1,4 @@
-//! A transport session: messages in order to one collector or file, with the templates that they need.
+//! Transport session: ordered messages to one collector or file, with the templates they need.
 
 use super::export::{Options, Outlet, Shared, Transport};
 use super::ipfix::{Message, NotSent};
@@ -15,37 +15,37 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a message in a file.
 const FILE_MESSAGE: usize = 16 << 10;
-/// How long a connection may take to be made, and a message to be taken: less than a thread may take to be known to
-/// [get on](crate::out_file::Pulse).
+/// Timeouts for establishing a connection and for sending a message. Both are shorter than the time after which a
+/// thread counts as [hung](crate::out_file::Pulse).
 const CONNECT: Duration = Duration::from_secs(3);
 const WRITE: Duration = Duration::from_secs(4);
-/// How long is slept at a time.
+/// Maximum length of one sleep.
 const NAP: Duration = Duration::from_secs(1);
-/// How long the last records may wait for the next try to connect.
+/// Maximum time for which the last records wait for the next connection attempt.
 const LAST_TRY: Duration = Duration::from_millis(500);
-/// As many records may wait for a message to be full, or a connection to come back.
+/// Maximum number of records that wait for a full message or for a connection.
 const BACKLOG: usize = 4096;
 
-/// What an outlet came to.
+/// Result of an outlet.
 #[derive(Debug)]
 pub(super) struct Sent {
-    /// Records told, as far as is known.
+    /// Records sent and not known to be lost.
     pub(super) records: u64,
-    /// What a file could not be written for.
+    /// First error of writing a file.
     pub(super) error: Option<io::Error>,
 }
 
-/// What messages are written to.
+/// Output of messages.
 #[derive(Debug)]
 enum Stream {
-    /// Not there yet, or not any more.
+    /// Not connected.
     None,
     Udp(UdpSocket),
     Tcp(TcpStream),
     File(BufWriter<OutFile>),
 }
 
-/// When templates and options are told.
+/// Time at which templates and options are sent next.
 #[derive(Clone, Copy, Debug)]
 enum Refresh {
     First,
@@ -53,33 +53,33 @@ enum Refresh {
     Never,
 }
 
-/// Where messages go, if there is no stream.
+/// Address of the collector, for connecting.
 #[derive(Clone, Copy, Debug)]
 struct Far {
     address: SocketAddr,
     transport: Transport,
 }
 
-/// Messages to one collector or file.
+/// Session with one collector or file.
 #[derive(Debug)]
 pub(super) struct Session {
     stream: Stream,
     /// `None` for a file.
     far: Option<Far>,
-    /// Records that are not told yet.
+    /// Records not sent yet.
     backlog: VecDeque<FlowRecord>,
     message: Message,
-    /// Data records told in this session, modulo 2^32.
+    /// Data records sent in this session, modulo 2^32.
     sequence: u32,
-    /// When templates, where they are repeated, and what was lost are told again: at once in a new session.
+    /// Time at which loss counters and, over UDP, templates are sent again. In a new session they are sent at once.
     refresh_at: Refresh,
-    /// `None`: only at the end.
+    /// Interval of repetition; `None` to repeat only at the end.
     refresh: Option<Duration>,
     retry: Retry,
-    /// What a bit takes, and when the next message may go.
+    /// Rate limit, and the time at which the next message may be sent.
     bits_per_second: Option<u64>,
     next_at: Instant,
-    /// The last datagram's records: that it was refused is told with the next one.
+    /// Records of the last datagram. The error for a rejected datagram comes with the next send.
     last: NotSent,
     origin: Arc<Origin>,
     shared: Arc<Shared>,
@@ -87,7 +87,7 @@ pub(super) struct Session {
     sent: Sent,
 }
 
-/// Whether a stream has its templates.
+/// Need to send templates on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Templates {
     Told,
@@ -95,10 +95,10 @@ enum Templates {
 }
 
 impl Session {
-    /// A session that begins with its first record; a file is created now.
+    /// Creates a session that connects with its first record. A file is created immediately.
     ///
     /// # Errors
-    /// The file cannot be.
+    /// If the file cannot be created.
     pub(super) fn new(
         outlet: &Outlet,
         (options, origin): (&Options, Arc<Origin>),
@@ -148,12 +148,12 @@ impl Session {
         })
     }
 
-    /// Whether more records can be told: those before are, but for the last ones.
+    /// Returns `true` if the backlog has room for another record, after sending full messages if necessary.
     pub(super) fn is_ready(&mut self) -> bool {
         self.backlog.len() < BACKLOG || self.pump(false)
     }
 
-    /// Tells a record, with others.
+    /// Adds a record, which is sent together with others.
     pub(super) fn tell(&mut self, record: &FlowRecord) {
         self.backlog.push_back(*record);
         if self.backlog.len() == BACKLOG {
@@ -161,23 +161,23 @@ impl Session {
         }
     }
 
-    /// Gives up a record, and those before it that were not told.
+    /// Counts a record as lost, together with the backlog.
     pub(super) fn give_up(&mut self, record: &FlowRecord) {
         self.lose_backlog();
         self.lose(record);
     }
 
-    /// Tells what waits for a message to be full.
+    /// Sends the records that wait for a full message.
     pub(super) fn flush(&mut self) {
         self.pump(true);
         if let Stream::File(file) = &mut self.stream {
-            // Whoever follows the file sees what there is.
+            // A reader that follows the file sees all records.
             let flushed = file.flush();
             self.note(flushed);
         }
     }
 
-    /// Ends the session. What cannot be told any more is lost.
+    /// Ends the session. Records that can no longer be sent are lost.
     pub(super) fn end(mut self, abandoned: bool) -> Sent {
         if !abandoned {
             if !self.pump(true) {
@@ -188,7 +188,7 @@ impl Session {
                 }
             }
             self.lose_backlog();
-            // What was lost is known by now.
+            // The loss counters are final now.
             if !matches!(self.stream, Stream::None) {
                 self.tell_options(Templates::Told);
             }
@@ -217,7 +217,7 @@ impl Session {
         self.backlog = backlog;
     }
 
-    /// Sends full messages, and with `all` what is left, too. `false` if it cannot now.
+    /// Sends full messages and, with `all`, the remaining records. Returns `false` if sending is not possible now.
     fn pump(&mut self, all: bool) -> bool {
         let origin = self.origin.get();
         while !self.backlog.is_empty() {
@@ -243,7 +243,7 @@ impl Session {
                     self.backlog.drain(..count);
                     self.sent.records += told.records;
                 }
-                // It is told again when there is another stream.
+                // The records are sent again on the next stream.
                 Err(_) if matches!(self.stream, Stream::None) => return false,
                 Err(error) => {
                     if matches!(self.stream, Stream::File(_)) {
@@ -258,7 +258,7 @@ impl Session {
         true
     }
 
-    /// Has a stream, with templates that are not too old. `false` if there is none now.
+    /// Ensures a connected stream with current templates. Returns `false` if there is none now.
     fn open(&mut self) -> bool {
         if let (Stream::None, Some(far)) = (&self.stream, self.far) {
             if !self.retry.wait(Instant::now()).is_zero() {
@@ -290,7 +290,7 @@ impl Session {
         }
     }
 
-    /// Tells what holds for all records, behind their templates if these are due. `false` if the stream is gone.
+    /// Sends the options data, after their templates if these are due. Returns `false` if the connection was lost.
     fn tell_options(&mut self, templates: Templates) -> bool {
         self.message.clear();
         if templates == Templates::Due {
@@ -313,14 +313,14 @@ impl Session {
         }
     }
 
-    /// Sends the message, which tells this much. A connection that does not take it is gone.
+    /// Sends the message, which contains the records counted in `told`. A TCP connection is closed on an error.
     fn send(&mut self, told: NotSent) -> io::Result<()> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let time = since.map_or(0, |since| since.as_secs() as u32);
         let records = self.message.records();
         let bytes = self.message.finish(self.sequence, time);
         let length = bytes.len();
-        // Records that were told in vain count: their collector is to see that they are missing.
+        // Lost records count as well, so that the collector detects them.
         self.sequence = self.sequence.wrapping_add(records);
         let sent = match &mut self.stream {
             Stream::None => Err(io::ErrorKind::NotConnected.into()),
@@ -328,7 +328,7 @@ impl Session {
             Stream::Tcp(stream) => stream.write_all(bytes),
             Stream::Udp(socket) => match socket.send(bytes) {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    // Nobody was there for the one before.
+                    // The previous datagram was rejected.
                     let refused = std::mem::take(&mut self.last);
                     self.shared.add_lost(refused);
                     self.unsent.fetch_add(refused.records, Ordering::Relaxed);
@@ -351,7 +351,7 @@ impl Session {
         sent
     }
 
-    /// Waits as long as a message of so many bytes takes.
+    /// Waits for the transmission time of `bytes` bytes at the rate limit.
     fn pace(&mut self, bytes: usize) {
         let Some(rate) = self.bits_per_second else {
             return;

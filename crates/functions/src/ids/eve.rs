@@ -1,6 +1,6 @@
-//! Alerts on their way to a file, as EVE JSON: an object a line, with the names that Suricata has.
+//! Alert file in Suricata's EVE JSON format: one object a line.
 //!
-//! One thread writes what all workers hand it. What it cannot keep up with is counted, and lost.
+//! One thread writes the alerts of all workers. Alerts it cannot keep up with are lost and counted.
 
 use super::sources::Classes;
 use crate::accounting::{ExportError, Exported};
@@ -20,19 +20,19 @@ use tailwater_net::{Nanos, protocol};
 
 /// Alerts in a chunk.
 const CHUNK: usize = 128;
-/// Chunks of each worker: as many alerts may be waiting for the disk.
+/// Chunks per worker; they bound the alerts that can wait for the disk.
 const CHUNKS: usize = 16;
-/// Most workers; more wait for each other.
+/// Largest number of workers with chunks of their own; further workers wait for a free one.
 const WORKERS: usize = 256;
-/// Sets of rules that alerts may still be of.
+/// Rule sets kept for alerts that still refer to them.
 const EDITIONS: usize = 4;
-/// How grave a rule is that says nothing of it.
+/// Severity of a rule without a class.
 const SEVERITY: u8 = 3;
 
-/// Sets of rules by their numbers, the newest last.
+/// Rule sets with their version numbers, newest last.
 type Editions = Arc<Mutex<Vec<(u32, Arc<RuleSet>)>>>;
 
-/// The thread that writes.
+/// Writer thread and its file.
 #[derive(Debug)]
 struct Writer {
     file: PathBuf,
@@ -40,7 +40,7 @@ struct Writer {
     thread: JoinHandle<io::Result<u64>>,
 }
 
-/// A file of alerts.
+/// Alert file with its writer thread.
 #[derive(Debug)]
 pub struct Eve {
     chunks: Mutex<Option<Chunks<Alert>>>,
@@ -51,10 +51,10 @@ pub struct Eve {
 }
 
 impl Eve {
-    /// Creates the file, and a thread that writes it.
+    /// Creates the file and starts the thread that writes it.
     ///
     /// # Errors
-    /// The file cannot be created.
+    /// The file or the thread cannot be created.
     pub(super) fn create(path: &Path, rules: Arc<RuleSet>, classes: Classes) -> Result<Eve, ExportError> {
         let error = |source| ExportError::Write {
             file: path.to_owned(),
@@ -89,7 +89,7 @@ impl Eve {
         })
     }
 
-    /// Rules that are about to be in force.
+    /// Adds the rule set that is about to take effect, and removes the oldest beyond the limit.
     pub(super) fn renew(&self, number: u32, rules: Arc<RuleSet>) {
         let mut editions = self.editions.lock().unwrap_or_else(PoisonError::into_inner);
         if editions.len() == EDITIONS {
@@ -98,19 +98,19 @@ impl Eve {
         editions.push((number, rules));
     }
 
-    /// A worker's way to the file.
+    /// Returns a worker's sender to the writer thread.
     pub(super) fn sender(&self) -> Option<ChunkSender<Alert>> {
         let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
         chunks.as_ref().map(|chunks| chunks.sender(0))
     }
 
-    /// A worker has finished: alerts that it had, and those that found no room.
+    /// Adds a finished worker's counts: all alerts, and those lost for lack of room.
     pub(super) fn count(&self, told: u64, lost: u64) {
         self.told.fetch_add(told, Ordering::Relaxed);
         self.lost.fetch_add(lost, Ordering::Relaxed);
     }
 
-    /// Waits until everything is in the file, or this hangs.
+    /// Waits until all alerts are written or the file is found to hang.
     pub(super) fn finish(&self) -> Result<Option<Exported>, ExportError> {
         drop(self.chunks.lock().unwrap_or_else(PoisonError::into_inner).take());
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
@@ -128,27 +128,27 @@ fn write_alerts(mut file: BufWriter<OutFile>, mut texts: Texts, receiver: ChunkR
     let (mut outcome, mut written) = (Ok(()), 0);
     receiver.for_each(|_, alerts| {
         for alert in alerts {
-            // After an error the workers are still relieved of their chunks.
+            // After an error the workers' chunks are still returned.
             if outcome.is_ok() {
                 outcome = texts.write(alert, &mut file);
                 written += 1;
             }
         }
         if outcome.is_ok() {
-            // Whoever follows the file sees what there is.
+            // Readers that follow the file see alerts promptly.
             outcome = file.flush();
         }
     });
     outcome.map(|()| written)
 }
 
-/// What alerts are about.
+/// Context that turns alerts into JSON: rule sets, classes and the clock's origin.
 struct Texts {
     editions: Editions,
-    /// The rules of the last alert.
+    /// Rule set of the last alert, cached.
     known: Option<(u32, Arc<RuleSet>)>,
     classes: Classes,
-    /// When the run's clock began, on the clock of the world.
+    /// Wall-clock time at which the run's clock started.
     origin: Nanos,
 }
 
@@ -171,7 +171,7 @@ impl Texts {
         out.write_all(b"\n")
     }
 
-    /// The alert as an object.
+    /// Returns the alert as a JSON object.
     fn value(&self, alert: &Alert, rules: Option<&RuleSet>) -> Value {
         let key = &alert.key;
         let time = Nanos(self.origin.0.wrapping_add(alert.time.0));
@@ -212,11 +212,11 @@ impl Texts {
         Value::Object(event)
     }
 
-    /// What is said of the rule.
+    /// Returns the `alert` object, which describes the rule.
     fn about(&self, alert: &Alert, rules: Option<&RuleSet>) -> Value {
         let action = if alert.dropped { "blocked" } else { "allowed" };
         let Some(about) = rules.and_then(|rules| rules.rule(alert.rule)).map(|rule| &rule.about) else {
-            // Its rules have been replaced several times since.
+            // The rule set has been replaced several times since and is gone.
             return json!({"action": action});
         };
         let class = self.classes.get(&about.class);
@@ -254,12 +254,12 @@ fn protocol_name(number: u8) -> String {
     }
 }
 
-/// A time as ISO 8601 has it: `2026-11-22T16:03:44.000123+0000`.
+/// Formats a time as ISO 8601: `2026-11-22T16:03:44.000123+0000`.
 fn timestamp(time: Nanos) -> String {
     let (seconds, micros) = (time.0 / 1_000_000_000, time.0 / 1000 % 1_000_000);
     let (days, second) = (seconds / 86_400, seconds % 86_400);
-    // Counted from the 1st of March of the year 0, so that a leap day is the last of its year: in eras of 400 years,
-    // 146,097 days each.
+    // Days count from 1 March of year 0, so that the leap day is the last day of its year. Eras have 400 years of
+    // 146,097 days in total.
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

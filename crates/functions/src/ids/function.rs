@@ -15,7 +15,7 @@ use tailwater_ids::ruleset::RuleSet;
 use tailwater_ids::slots::Slots;
 use tailwater_net::{FlowKey, Nanos};
 
-/// The inspector's notes, and one of our own.
+/// The inspector's counters, and one for alerts that could not be written.
 const NOTES: usize = inspector::NOTES.len() + 1;
 const NAMES: [&str; NOTES] = {
     let mut names = ["alerts-unwritten"; NOTES];
@@ -27,7 +27,7 @@ const NAMES: [&str; NOTES] = {
     names
 };
 
-/// An instance's slots of the stock.
+/// One instance's slots of the buffer pool for streams.
 #[derive(Debug)]
 struct StockSlots(Lender);
 
@@ -62,20 +62,20 @@ impl Slots for StockSlots {
     }
 }
 
-/// Asks rules about packets, and what they are parts of.
+/// Network function that matches packets, streams and messages against Suricata rules.
 #[derive(Debug)]
 pub struct Ids {
     table: Arc<IdsTable>,
     held: Arc<Version<Arc<RuleSet>>>,
     inspector: Inspector,
     slots: StockSlots,
-    /// `None` without a file.
+    /// `None` if alerts are not written to a file.
     sender: Option<ChunkSender<Alert>>,
     notes: [u64; NOTES],
 }
 
 impl Ids {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<IdsTable>) -> Ids {
         let held = table.rules.current();
         let rules = (held.number, Arc::clone(&held.value));
@@ -90,7 +90,7 @@ impl Ids {
         }
     }
 
-    /// Hands what the last packet's rules tell to who writes it.
+    /// Passes the last packet's alerts to the writer thread; counts those that find no room.
     #[cold]
     fn tell(&mut self) {
         let Some(sender) = &mut self.sender else {

@@ -1,8 +1,11 @@
-//! `Ids`: packets, streams and messages of HTTP, TLS and DNS against Suricata's rules, which tell or drop.
+//! `Ids`: matches packets, streams and messages of HTTP, TLS and DNS against Suricata rules that alert or drop.
 //!
-//! The rules and what asks them are [`tailwater_ids`]'s; here is what makes a network function of it: the connections
-//! are the flow table's, the memory of streams is a `stock` that all instances share, alerts are written by a thread of their own,
-//! and rules are replaced while workers run.
+//! [`tailwater_ids`] holds the rule language and the matching engine. This module makes a network function of it:
+//!
+//! - Connections come from the flow table.
+//! - Stream memory is a buffer pool (`stock`) shared by all instances.
+//! - A separate thread writes alerts.
+//! - Rules are reloaded while workers run.
 
 mod eve;
 mod function;

@@ -1,4 +1,4 @@
-//! Where rules come from, and what became of them.
+//! Rule sources of a detection function, and the rules loaded from them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,39 +8,39 @@ use std::sync::Arc;
 use tailwater_ids::language::Variables;
 use tailwater_ids::rule::Rule;
 
-/// Classes of rules: what each is about, and how grave it is, from 1 on.
+/// Rule classes (`classtype`): name to description and severity, 1 the most severe.
 pub type Classes = BTreeMap<String, (String, u8)>;
 
-/// Where rules come from.
+/// Configured sources of rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// Files, as they are found from here.
+    /// Rule files, as paths relative to the working directory.
     pub files: Vec<PathBuf>,
-    /// Rules that stand in the spec.
+    /// Rules written in the spec.
     pub inline: Vec<String>,
-    /// What variables mean.
+    /// Values of address and port variables.
     pub variables: Variables,
     /// Classes of rules.
     pub classes: Classes,
-    /// Rules that drop, whatever they say: by number, or by class.
+    /// Rules that drop regardless of their action, by `sid`.
     pub drop_sids: Vec<u32>,
-    /// The same by class.
+    /// Rules that drop regardless of their action, by class.
     pub drop_classes: Vec<String>,
 }
 
-/// Rules that were read.
+/// Rules parsed from their sources.
 #[derive(Clone)]
 pub struct Loaded {
     /// The rules.
     pub rules: Arc<Vec<Rule>>,
-    /// What is not supported, with how many rules that concerns, the most first.
+    /// Unsupported features, each with the number of rules that use it, most frequent first.
     pub skipped: Vec<(String, usize)>,
-    /// The texts that they were read from: what tells rules apart.
+    /// Texts the rules were parsed from. Equality and `Debug` compare and show these.
     texts: Arc<Vec<String>>,
 }
 
 impl Loaded {
-    /// Rules, and why others are not among them.
+    /// Collects parsed rules, and the skipped ones counted by reason.
     pub(crate) fn new(rules: Vec<Rule>, reasons: BTreeMap<String, usize>, texts: Vec<String>) -> Loaded {
         let mut skipped: Vec<_> = reasons.into_iter().collect();
         skipped.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -51,7 +51,7 @@ impl Loaded {
         }
     }
 
-    /// What a user is to know: what was not loaded, and why.
+    /// Returns lines for the user: number of rules not loaded, and the reasons.
     pub fn notices(&self) -> Vec<String> {
         let skipped: usize = self.skipped.iter().map(|(_, count)| count).sum();
         if skipped == 0 {
@@ -67,7 +67,7 @@ impl Loaded {
     }
 }
 
-/// Texts may have many megabytes: a number stands for them.
+/// Prints a hash in place of the texts, which can be many megabytes.
 impl fmt::Debug for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut hasher = DefaultHasher::new();

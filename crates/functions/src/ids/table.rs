@@ -1,4 +1,4 @@
-//! What all workers of a detection function share.
+//! State shared by all workers of a detection function.
 
 use super::eve::Eve;
 use super::sources::{Loaded, Sources};
@@ -13,39 +13,39 @@ use tailwater_ids::ruleset::{BitNames, RuleSet, RuleSetError};
 use tailwater_ids::slots::slot_bytes;
 use tailwater_ids::threshold::Thresholds;
 
-/// How a detection function works.
+/// Options of a detection function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// How packets are inspected.
+    /// Settings of packet inspection.
     pub settings: Settings,
-    /// Connections whose streams are followed at a time, of all workers together; at most 1,048,575.
+    /// Connections whose streams are reassembled at a time, all workers together; at most 1,048,575.
     pub streams: usize,
-    /// Where alerts go, if anywhere.
+    /// Path of the alert file, if any.
     pub eve: Option<PathBuf>,
 }
 
 impl Options {
-    /// Bytes of all streams' memory.
+    /// Returns the bytes of memory for all streams.
     pub fn stream_memory(&self) -> u64 {
         self.streams as u64 * stride(slot_bytes(self.settings.window)) as u64
     }
 }
 
-/// Why rules cannot be put in force.
+/// Reasons rules cannot take effect.
 #[derive(Debug, thiserror::Error)]
 pub enum IdsError {
-    /// They are too many.
+    /// Too many rules.
     #[error("{0}")]
     Rules(#[from] RuleSetError),
-    /// There is not enough memory for streams.
+    /// Not enough memory for streams.
     #[error("there is no memory for {streams} streams ({source}): lower streams or windowBytes")]
     Memory {
-        /// The streams asked for.
+        /// Streams requested.
         streams: usize,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// Alerts cannot be written.
+    /// The alert file cannot be written.
     #[error("{0}")]
     Eve(#[from] ExportError),
 }
@@ -62,10 +62,10 @@ pub struct IdsTable {
 }
 
 impl IdsTable {
-    /// Puts rules in force. `seed` decides what shares a place where matches are counted.
+    /// Compiles the rules and allocates stream memory. `seed` decides which threshold counters share a slot.
     ///
     /// # Errors
-    /// What there is not enough of; the file for alerts cannot be written.
+    /// There are too many rules, memory is short, or the alert file cannot be created.
     pub fn new((sources, loaded): (&Sources, &Loaded), options: &Options, seed: u64) -> Result<IdsTable, IdsError> {
         let mut names = BitNames::default();
         let rules = Arc::new(RuleSet::new(loaded.rules.to_vec(), &mut names)?);
@@ -88,10 +88,10 @@ impl IdsTable {
         })
     }
 
-    /// Makes rules ready to be put in force. Bits of connections keep their numbers.
+    /// Compiles new rules without activating them. Flowbits keep their numbers.
     ///
     /// # Errors
-    /// They are too many: those in force stay.
+    /// There are too many rules; the current ones remain in effect.
     pub(crate) fn prepare(&self, loaded: &Loaded) -> Result<Arc<RuleSet>, IdsError> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = RuleSet::new(loaded.rules.to_vec(), &mut names)?;
@@ -99,11 +99,11 @@ impl IdsTable {
         Ok(Arc::new(rules))
     }
 
-    /// Replaces the rules under the workers. Returns their number.
+    /// Replaces the rules of running workers, and returns the new version number.
     pub(crate) fn put(&self, rules: Arc<RuleSet>) -> u32 {
-        // Nobody else replaces them meanwhile.
+        // The lock serialises replacements.
         let _names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        // Whoever writes what they tell knows them first.
+        // The alert writer gets the rules before any worker can raise alerts with them.
         if let Some(eve) = &self.eve {
             let number = tailwater_chain::live::number_after(self.rules.number());
             eve.renew(number, Arc::clone(&rules));
@@ -111,11 +111,11 @@ impl IdsTable {
         self.rules.replace(rules)
     }
 
-    /// Waits until all alerts are in their file, all workers' chains having
-    /// [finished](tailwater_chain::chain::Chain::finish). `None` if there is no file, or not any more.
+    /// Waits until all alerts are in the file. All workers' chains must have [finished](crate::chain::Chain::finish).
+    /// Returns `None` if there is no file or it was finished before.
     ///
     /// # Errors
-    /// The first error of writing; alerts that are missing.
+    /// The first write error, or missing alerts.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
         self.eve.as_ref().map_or(Ok(None), Eve::finish)
     }

@@ -1,4 +1,4 @@
-//! The function in a chain: alerts in a file, drops, rules that are replaced, memory that comes back.
+//! Tests of the function in a chain: alert file, drops, rule reloads, and release of stream memory.
 
 use super::*;
 use crate::spec::load_ids_rules;
@@ -40,7 +40,7 @@ fn rig(table: &Arc<IdsTable>) -> ChainRig {
     ChainRig::new(vec![Box::new(Ids::new(Arc::clone(table)))], INPUT)
 }
 
-/// The client's handshake and data, a segment each, on its own port.
+/// Returns a connection's frames: the client's handshake, then each element of `data` in a segment of its own.
 fn conversation(port: u16, data: &[&[u8]]) -> Vec<Vec<u8>> {
     let key = FlowKey::v4([10, 0, 0, 1].into(), [198, 51, 100, 1].into(), protocol::TCP, port, 80);
     let frame = |key: &FlowKey, sequence, acknowledgment, flags, data: &[u8]| {
@@ -121,7 +121,7 @@ fn drops_are_counted_by_reason_and_the_rest_of_the_connection_goes_with_them() {
     assert_eq!(chain.run(&frames, NOW), frames[..4]);
     assert_eq!(chain.count("ids/dropped"), 1);
     assert_eq!(chain.count("ids/flow-blocked"), 2);
-    // Others are not concerned.
+    // Other connections are unaffected.
     let frames = conversation(8, &[b"hello"]);
     assert_eq!(chain.run(&frames, NOW), frames);
 }
@@ -170,7 +170,7 @@ fn rules_are_replaced_in_the_middle_of_streams() {
                 .unwrap()
         })
         .collect();
-    // A content that was begun under other rules is looked for anew; what was noted of the connection stays.
+    // A content partly matched under the old rules is searched anew; the connection's flowbits survive the reload.
     assert_eq!(sids, [1, 2, 3]);
 }
 
@@ -186,7 +186,7 @@ fn memory_of_streams_comes_back_when_connections_end_or_are_forgotten() {
     assert_eq!(chain.count("ids/no-room"), 2);
     (0..512).for_each(|_| chain.chain.expire(NOW + Nanos::from_secs(500)));
     assert_eq!(table.stock.free(), 8);
-    // Those of connections that are silent for long are taken when there are no others.
+    // Slots of connections idle for long are reclaimed when the pool is empty.
     for port in 0..8 {
         chain.run(&conversation(port, &[b"hello"]), NOW);
     }

@@ -16,43 +16,43 @@ const TTL_EXPIRED: u8 = 1;
 const BLACKHOLE: u8 = 2;
 const LOCAL: u8 = 3;
 
-/// One hop less: the time to live is the high byte of its word, and whatever the word is, the change
-/// is the same.
+/// Checksum change for one hop. The TTL is the high byte of its word, so the change does not depend on the word's
+/// value.
 const ONE_HOP: ChecksumDelta = ChecksumDelta::u16(0x0100, 0);
 
-/// What else a forwarder is told.
+/// Options of a forwarder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForwardOptions {
-    /// Packets to the router itself go on unchanged instead of being dropped.
+    /// `true` to pass packets addressed to the router itself unchanged, instead of dropping them.
     pub pass_local: bool,
-    /// The decision is kept with the flow instead of being looked up for each packet.
+    /// `true` to store the decision with the flow, instead of a look-up for each packet.
     pub in_flow: bool,
 }
 
-/// Sends packets to the next hop of the longest prefix that holds their destination: takes one off
-/// the time to live or hop limit, and sets the MAC addresses.
+/// Forwards packets to the next hop of the longest prefix that contains their destination. Decrements the TTL or hop
+/// limit and sets the MAC addresses.
 pub struct IpForward {
     table: Arc<Live<RouteTable>>,
     held: Arc<Version<RouteTable>>,
     options: ForwardOptions,
-    /// Scratch space, one entry for each packet of a batch.
+    /// Scratch space, one entry per packet of a batch.
     decisions: Box<[Decision; MAX_BATCH]>,
     v4_addresses: Box<[u32; MAX_BATCH]>,
     v6_searches: Vec<Search>,
 }
 
-/// A flow's decision: the [`Decision`] in the lower half, the lower half of the version's number above, since the numbers
-/// of next hops are a version's own.
+/// Decision stored in a flow's state. The lower half is the [`Decision`], the upper half the lower 16 bits of the
+/// version number. Next-hop numbers are valid in one version only.
 type Decided = u32;
 
-/// A decision of a version as it is kept.
+/// Encodes a decision and its version for the flow's state.
 #[inline]
 fn kept(decision: Decision, version: u32) -> Decided {
     version << 16 | Decided::from(decision.0)
 }
 
 impl IpForward {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<Live<RouteTable>>, options: ForwardOptions) -> IpForward {
         IpForward {
             held: table.current(),
@@ -64,7 +64,7 @@ impl IpForward {
         }
     }
 
-    /// Looks all packets' destinations up, their memory accesses overlapped.
+    /// Looks up the destinations of all packets with overlapping memory accesses.
     #[inline]
     fn decide_all(&mut self, batch: &Batch) {
         let IpForward {
@@ -83,7 +83,7 @@ impl IpForward {
                     table.v4.prefetch(*v4_address);
                 }
                 IpAddr::V6(address) => {
-                    // Looked up as well, rather than told apart again.
+                    // IPv6 packets look up a dummy address, which is cheaper than a second test of the version.
                     *v4_address = 0;
                     v6_searches.push(Search::new(address.to_bits(), i));
                 }
@@ -104,7 +104,7 @@ impl IpForward {
     }
 }
 
-/// Takes one hop off. `false`, with nothing changed, if it was the last.
+/// Decrements the TTL or hop limit. Returns `false` and changes nothing if it was 1 or 0.
 #[inline(always)]
 fn take_hop(packet: &Packet, frame: &mut [u8]) -> bool {
     let header = frame.get_mut(usize::from(packet.headers.network_offset)..);
@@ -164,7 +164,7 @@ impl NetworkFunction for IpForward {
                 let decided = *flows.state::<Decided>(packet);
                 *decision = Decision(decided as u16);
                 if decided >> 16 != held.number & 0xffff {
-                    // The routes were replaced between the batch's look-up and here.
+                    // The routes were replaced between the batch's look-up and this point.
                     *decision = held.value.decide(packet.headers.key.destination());
                 }
             }

@@ -1,9 +1,9 @@
-//! Longest-prefix match by looking at every route: what the fast structures are checked against.
+//! Longest-prefix match by linear scan, the oracle for the fast structures.
 
 use super::{Route, Target};
 use std::net::IpAddr;
 
-/// The target of the longest prefix that holds the address; of equal prefixes the last one's.
+/// Returns the target of the longest prefix that contains the address. Of equal prefixes the last counts.
 pub fn find(routes: &[Route], address: IpAddr) -> Option<Target> {
     routes
         .iter()

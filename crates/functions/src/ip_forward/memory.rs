@@ -1,5 +1,5 @@
-//! Large tables in memory that asks for huge pages: a look-up in 32 MiB of ordinary pages would
-//! often miss the TLB, too.
+//! Large tables in memory backed by huge pages if available. With ordinary pages, a look-up in 32 MiB would often also
+//! miss the TLB.
 
 use bytemuck::Pod;
 use std::io;
@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use tailwater_chain::region::Region;
 
-/// A slice that owns a region of its own.
+/// Slice that owns a memory region.
 #[derive(Debug)]
 pub(super) struct HugeSlice<T> {
     region: Region,
@@ -16,10 +16,10 @@ pub(super) struct HugeSlice<T> {
 }
 
 impl<T: Pod> HugeSlice<T> {
-    /// `length` items of all zero bytes.
+    /// Allocates `length` zeroed items.
     ///
     /// # Errors
-    /// What the kernel says when it cannot give that much memory.
+    /// The kernel's error if it cannot provide the memory.
     pub(super) fn zeroed(length: usize) -> io::Result<Self> {
         const { assert!(align_of::<T>() <= 4096, "regions are aligned to pages") };
         let bytes = length.checked_mul(size_of::<T>()).ok_or(io::ErrorKind::OutOfMemory)?;
@@ -30,17 +30,17 @@ impl<T: Pod> HugeSlice<T> {
         })
     }
 
-    /// A copy of `items`.
+    /// Allocates a copy of `items`.
     ///
     /// # Errors
-    /// As [`zeroed`](HugeSlice::zeroed).
+    /// See [`zeroed`](HugeSlice::zeroed).
     pub(super) fn copy_of(items: &[T]) -> io::Result<Self> {
         let mut slice = HugeSlice::zeroed(items.len())?;
         slice.copy_from_slice(items);
         Ok(slice)
     }
 
-    /// The memory taken, in bytes.
+    /// Returns the allocated memory in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.region.len()
     }
@@ -51,8 +51,8 @@ impl<T: Pod> Deref for HugeSlice<T> {
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: the region holds `length` items, is aligned to a page, initialised, and any
-        // bytes are a `Pod`. It belongs to `self` alone, so what borrows `self` borrows it.
+        // SAFETY: the region holds `length` initialised items and is page-aligned, and any bytes are a valid `Pod`. The
+        // region belongs to `self` alone, so a borrow of `self` covers it.
         unsafe { std::slice::from_raw_parts(self.region.base().cast(), self.length) }
     }
 }

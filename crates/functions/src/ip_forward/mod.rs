@@ -1,8 +1,7 @@
-//! IP forwarding: longest-prefix match over full routing tables, hop counts, next hops' MAC
-//! addresses.
+//! `IpForward`: longest-prefix match over full routing tables, TTL handling, and MAC addresses of next hops.
 //!
-//! [`RouteTable`] is built once and shared by all workers; a change of routes is a new table.
-//! [`linear`] says the same in the plainest way: tests and the fuzz target compare the two.
+//! [`RouteTable`] is immutable and shared by all workers. A change of routes builds a new table. [`linear`] is the
+//! plain implementation with which tests and the fuzz target compare it.
 
 pub mod function;
 pub mod linear;

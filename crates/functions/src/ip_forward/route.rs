@@ -1,48 +1,48 @@
-//! Routes and next hops, as they are configured.
+//! Configured routes and next hops.
 
 use ipnet::IpNet;
 use std::net::IpAddr;
 
-/// The most next hops of a table.
+/// Maximum number of next hops of a table.
 pub const MAX_NEXT_HOPS: usize = 4096;
 
-/// The most routes of a table, both IP versions together.
+/// Maximum number of routes of a table, both IP versions together.
 pub const MAX_ROUTES: usize = 4_000_000;
 
-/// A router that packets can be sent to next.
+/// Next-hop router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// Its name in routes.
+    /// Name used in routes.
     pub name: String,
-    /// Its MAC address: the destination of the frames sent to it.
+    /// MAC address, the destination of frames sent to the router.
     pub mac: [u8; 6],
-    /// The MAC address of the egress towards it, if not the function's.
+    /// Source MAC address of the egress port, if it differs from the function's.
     pub source_mac: Option<[u8; 6]>,
-    /// Its IP address: another name in routes.
+    /// IP address, which routes can use instead of the name.
     pub address: Option<IpAddr>,
 }
 
-/// Where a route leads.
+/// Target of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
-    /// The place of a next hop in their list, below [`MAX_NEXT_HOPS`].
+    /// A next hop by its index in the list, below [`MAX_NEXT_HOPS`].
     NextHop(u16),
     /// The router itself.
     Local,
-    /// Nowhere: packets are dropped.
+    /// None: packets are dropped.
     Blackhole,
 }
 
 /// A route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The destinations it is for.
+    /// Destinations of the route.
     pub prefix: IpNet,
-    /// Where it leads.
+    /// Target of the route.
     pub target: Target,
 }
 
-/// A route's target in the look-up structures: a number below [`Decision::LIMIT`].
+/// Encoded target of a route in the look-up structures, below [`Decision::LIMIT`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Decision(pub(super) u16);
 
@@ -51,9 +51,9 @@ impl Decision {
     pub(super) const NONE: Decision = Decision(0);
     pub(super) const BLACKHOLE: Decision = Decision(1);
     pub(super) const LOCAL: Decision = Decision(2);
-    /// The first next hop.
+    /// Number of the first next hop.
     const HOPS: u16 = 3;
-    /// All are below: the upper half is for the structures' own use.
+    /// Upper bound of all decisions. The look-up structures use the values from here on.
     pub(super) const LIMIT: u16 = 0x8000;
 
     pub(super) fn of(target: Option<Target>) -> Decision {
@@ -77,7 +77,7 @@ impl Decision {
         }
     }
 
-    /// The place of the next hop; beyond all of them for anything else.
+    /// Returns the index of the next hop, or an index beyond the list for any other decision.
     #[inline(always)]
     pub(super) fn hop(self) -> usize {
         usize::from(self.0.wrapping_sub(Decision::HOPS))

@@ -1,9 +1,8 @@
 //! Files of routes.
 //!
-//! A route per line: a prefix and, after blanks, the name or address of a next hop, or `local` or
-//! `blackhole`. A prefix alone gets one of the next hops by a hash of the prefix: the same one
-//! whatever else the table holds. A bare address is a prefix of its full length. `#` begins a
-//! comment.
+//! Each line has a prefix and, after blanks, the name or address of a next hop, or `local` or `blackhole`. A prefix
+//! alone is assigned one of the next hops by a hash of the prefix, independent of the other routes. A bare address is a
+//! prefix of full length. `#` begins a comment.
 //!
 //! ```text
 //! 0.0.0.0/0        upstream
@@ -18,21 +17,21 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The most bytes of a wrong field that an error quotes.
+/// Maximum number of bytes of an invalid field quoted in an error.
 const QUOTED: usize = 40;
 
-/// What a route's place should have held.
+/// Expected content of an invalid field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// An address and perhaps a length.
+    /// An address, optionally with a prefix length.
     Prefix,
-    /// A length that the address has bits for.
+    /// A prefix length within the address's width.
     PrefixLength,
-    /// No address bits beyond the length: the prefix without them.
+    /// No address bits beyond the prefix length. Contains the prefix without them.
     NoHostBits(IpNet),
     /// A next hop.
     NextHop,
-    /// A next hop by name, as there is none to choose from.
+    /// An explicit next hop, because there are none to choose from by hash.
     SomeNextHop,
     /// Nothing after the next hop.
     EndOfLine,
@@ -40,23 +39,23 @@ pub enum Expected {
     Utf8,
     /// No more routes.
     EndOfRoutes,
-    /// Each prefix once; the line it stands on first.
+    /// A prefix that occurs once. Contains the line of its first occurrence.
     Once(u32),
 }
 
-/// A line that cannot be parsed: where, and what was expected and found there.
+/// Parse error, with its position, the expected content and the text found there.
 ///
-/// The text is one line, without the file's name, which the parser does not know.
+/// The message is one line. It does not name the file, which is unknown to the parser.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: expected {expected}, found {found}")]
 pub struct ParseError {
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// Column in bytes, from 1.
     pub column: usize,
-    /// What was expected.
+    /// The expected content.
     pub expected: Expected,
-    /// What was found: quoted and shortened, or `nothing`.
+    /// The text found instead, quoted and shortened, or `nothing`.
     pub found: String,
 }
 
@@ -78,7 +77,7 @@ impl fmt::Display for Expected {
     }
 }
 
-/// Next hops by what routes call them.
+/// Map from names and addresses used in routes to targets.
 pub struct Names<'a> {
     names: HashMap<&'a str, Target>,
     addresses: HashMap<IpAddr, Target>,
@@ -86,7 +85,7 @@ pub struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// The names and addresses of these; of the first one where they are not unique.
+    /// Builds the map of these next hops. Of equal names or addresses the first counts.
     pub fn new(next_hops: &'a [NextHop]) -> Names<'a> {
         let words = [("local", Target::Local), ("blackhole", Target::Blackhole)];
         let mut names = HashMap::from(words);
@@ -105,13 +104,13 @@ impl<'a> Names<'a> {
         }
     }
 
-    /// The target that is called so.
+    /// Returns the target with this name or address.
     pub fn find(&self, text: &str) -> Option<Target> {
         let by_address = || self.addresses.get(&text.parse().ok()?);
         self.names.get(text).or_else(by_address).copied()
     }
 
-    /// The next hop for a prefix that comes without one; `None` if there are no next hops.
+    /// Returns the next hop of a prefix without an explicit one, or `None` if there are no next hops.
     pub fn of_prefix(&self, prefix: &IpNet) -> Option<Target> {
         let bits = match prefix {
             IpNet::V4(prefix) => u64::from(prefix.addr().to_bits()) << 8,
@@ -120,7 +119,7 @@ impl<'a> Names<'a> {
                 (bits >> 64) as u64 ^ (bits as u64).rotate_left(7)
             }
         };
-        // Fibonacci hashing: the product's high bits depend on all bits before.
+        // Fibonacci hashing: the product's high bits depend on all lower bits.
         let mixed = (bits ^ u64::from(prefix.prefix_len())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ (mixed >> 32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let place = ((mixed >> 32) * self.count) >> 32;
@@ -128,10 +127,10 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Parses a file of routes. They come sorted by prefix, each prefix once.
+/// Parses a file of routes. Returns them sorted by prefix.
 ///
 /// # Errors
-/// The first line that is wrong.
+/// The first invalid line, a repeated prefix, or a line beyond [`MAX_ROUTES`] routes.
 pub fn parse(text: &[u8], next_hops: &[NextHop]) -> Result<Vec<Route>, ParseError> {
     let names = Names::new(next_hops);
     let mut routes: Vec<(Route, u32)> = Vec::new();
@@ -160,14 +159,14 @@ pub fn parse(text: &[u8], next_hops: &[NextHop]) -> Result<Vec<Route>, ParseErro
     Ok(routes.into_iter().map(|(route, _)| route).collect())
 }
 
-/// A line that is being parsed.
+/// Line being parsed.
 struct Line<'a> {
     number: u32,
     line: &'a [u8],
 }
 
 impl<'a> Line<'a> {
-    /// The route; `None` if there is only blank space or a comment.
+    /// Returns the line's route, or `None` if it has only blanks or a comment.
     fn route(&self, names: &Names<'_>) -> Result<Option<Route>, ParseError> {
         let text = str::from_utf8(self.line).map_err(|error| self.error(error.valid_up_to(), Expected::Utf8))?;
         let text = text.split('#').next().unwrap_or_default();
@@ -175,7 +174,7 @@ impl<'a> Line<'a> {
         let Some(field) = fields.next() else {
             return Ok(None);
         };
-        // Where a field stands in its line.
+        // Offset of a field in its line.
         let at = |field: &str| field.as_ptr() as usize - text.as_ptr() as usize;
         let prefix = parse_prefix(field).map_err(|expected| self.error(at(field), expected))?;
         let target = match fields.next() {
@@ -191,7 +190,7 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// An error at a byte, quoting the field there.
+    /// Returns an error at a byte offset, quoting the field there.
     fn error(&self, at: usize, expected: Expected) -> ParseError {
         let rest = self.line.get(at..).unwrap_or_default();
         let field = rest.split(|byte| byte.is_ascii_whitespace() || *byte == b'#');
@@ -214,7 +213,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// `address/length` or an address.
+/// Parses `address/length` or an address.
 fn parse_prefix(text: &str) -> Result<IpNet, Expected> {
     let (address, length) = match text.split_once('/') {
         Some((address, length)) => (address, Some(length)),
@@ -223,7 +222,7 @@ fn parse_prefix(text: &str) -> Result<IpNet, Expected> {
     let address: IpAddr = address.parse().map_err(|_| Expected::Prefix)?;
     let prefix = match length {
         None => IpNet::from(address),
-        // The standard parser also takes a sign.
+        // Digits only: the standard parser would also accept a sign.
         Some(length) if length.bytes().all(|digit| digit.is_ascii_digit()) => {
             let length = length.parse().map_err(|_| Expected::PrefixLength)?;
             IpNet::new(address, length).map_err(|_| Expected::PrefixLength)?

@@ -1,4 +1,4 @@
-//! The route table: both IP versions, and what a packet becomes on each route.
+//! Route table for both IP versions.
 
 use super::route::{Decision, MAX_NEXT_HOPS, MAX_ROUTES, NextHop, Route, Target};
 use super::v4::{self, V4Table};
@@ -7,40 +7,41 @@ use ipnet::IpNet;
 use std::io;
 use std::net::IpAddr;
 
-/// Why routes do not make a table.
+/// Failure to build a route table.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The second level of the IPv4 structure is full.
     #[error("more than {} IPv4 /24 networks hold prefixes longer than /24", v4::MAX_EXTENDED)]
     TooManyLongPrefixes,
-    /// The IPv6 structure would take too much memory.
+    /// The IPv6 structure would exceed its memory limit.
     #[error("the IPv6 routes need more than {} MiB", v6::MAX_BYTES >> 20)]
     TooLarge,
-    /// Too many routes.
+    /// There are more than [`MAX_ROUTES`] routes.
     #[error("more than {MAX_ROUTES} routes")]
     TooManyRoutes,
-    /// Too many next hops, or a route to one that is not there.
+    /// There are too many next hops, or a route refers to an unknown one.
     #[error("more than {MAX_NEXT_HOPS} next hops, or a route to one that is not among them")]
     NextHops,
-    /// There is not enough memory.
+    /// The system is out of memory.
     #[error("there is no memory for the routes ({0})")]
     Memory(io::Error),
 }
 
-/// Routes ready to be looked up; shared by all workers.
+/// Compiled routes, shared by all workers.
 pub struct RouteTable {
     pub(super) v4: V4Table,
     pub(super) v6: V6Table,
-    /// Destination and source MAC address for each next hop, as they stand in a frame.
+    /// Destination and source MAC address of each next hop, as laid out in a frame.
     pub(super) addresses: Box<[[u8; 12]]>,
 }
 
 impl RouteTable {
-    /// A table of routes; of equal prefixes the last counts. `default` is for destinations without
-    /// a route, in both IP versions; `source_mac` for next hops that have none of their own.
+    /// Builds a table of routes. Of equal prefixes the last counts. `default` is the target for destinations without a
+    /// route, in both IP versions. `source_mac` applies to next hops without their own.
     ///
     /// # Errors
-    /// If there are too many routes or next hops, or not enough memory.
+    /// If there are too many routes, long prefixes or next hops. If a route refers to an unknown next hop, or if memory
+    /// runs out.
     pub fn new(
         routes: &[Route],
         default: Option<Target>,
@@ -89,12 +90,12 @@ impl RouteTable {
         }
     }
 
-    /// Where packets to an address go; `None` if there is no route.
+    /// Returns the target of packets to an address, or `None` if there is no route.
     pub fn find(&self, address: IpAddr) -> Option<Target> {
         self.decide(address).target()
     }
 
-    /// The memory that the look-up structures take, in bytes.
+    /// Returns the memory of the look-up structures in bytes.
     pub fn memory_bytes(&self) -> usize {
         self.v4.memory_bytes() + self.v6.memory_bytes() + size_of_val(&*self.addresses)
     }

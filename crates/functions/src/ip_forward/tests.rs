@@ -34,7 +34,7 @@ fn table(routes: &[Route], default: Option<Target>) -> RouteTable {
     RouteTable::new(routes, default, &hops(8), SOURCE).unwrap()
 }
 
-/// The prefix's first and last address and their neighbours outside.
+/// Returns the prefix's first and last address and their neighbours outside.
 fn boundaries(prefix: &IpNet) -> [IpAddr; 4] {
     match prefix {
         IpNet::V4(prefix) => {
@@ -72,7 +72,7 @@ fn nested_prefixes_of_every_length() {
             assert_eq!(table.find(address), linear::find(&routes, address));
         }
     }
-    // Nothing ends where no default is.
+    // An empty table without a default has no routes.
     let empty = self::table(&[], None);
     assert_eq!(empty.find(IpAddr::V4(Ipv4Addr::BROADCAST)), None);
     assert_eq!(empty.find(IpAddr::V6(Ipv6Addr::LOCALHOST)), None);
@@ -81,7 +81,7 @@ fn nested_prefixes_of_every_length() {
     assert_eq!(found, Some(Target::NextHop(3)));
 }
 
-/// Addresses that share many leading bits, so that prefixes nest.
+/// Generates addresses that share many leading bits, so that prefixes nest.
 fn v4_address() -> impl Strategy<Value = u32> {
     let near = prop::sample::select(vec![0u32, 0xc612_0000, 0xc612_00ff, 0xc613_fffe, u32::MAX]);
     (near, 0u32..1 << 10, 0u32..22).prop_map(|(near, bits, shift)| near ^ (bits << shift))
@@ -138,7 +138,7 @@ proptest! {
             Ok(())
         };
         check(&routes)?;
-        // A change of routes is a new table: some go, one goes elsewhere.
+        // A change of routes builds a new table: some routes are removed, one changes its target.
         for _ in 0..rebuilt {
             routes.truncate(2 * routes.len() / 3);
             if let Some(route) = routes.first_mut() {
@@ -207,7 +207,7 @@ fn some_routes() -> Vec<Route> {
     ]
 }
 
-/// What the frame should become: by the oracle, with the header's checksum computed anew.
+/// Returns the expected frame: next hop by the oracle, checksum of the header computed from scratch.
 fn expected(frame: &[u8], routes: &[Route]) -> Option<Vec<u8>> {
     let headers = parse_frame(frame).unwrap();
     let Some(Target::NextHop(hop)) = linear::find(routes, headers.key.destination()) else {
@@ -265,7 +265,7 @@ fn every_drop_has_its_reason() {
         v4([198, 18, 7, 1], 0),
         v6("2001:db8::1".parse().unwrap(), 1),
         v4([198, 18, 8, 1], 64),
-        // A route decides before the time to live.
+        // The route is evaluated before the TTL.
         v4([198, 18, 8, 1], 1),
         v4([192, 0, 2, 254], 1),
         v6("2001:db8:7::42".parse().unwrap(), 64),
@@ -318,7 +318,7 @@ fn routes_files_are_read() {
         route("2001:db8::/32", bare.unwrap()),
     ];
     assert_eq!(routes, expected);
-    // Bare prefixes spread evenly over the next hops, whatever stands beside them.
+    // Bare prefixes are spread evenly over the next hops, independent of the other routes.
     let many: Vec<u8> = (0..4000u32)
         .flat_map(|i| format!("{}/24\n", Ipv4Addr::from_bits(i << 8)).into_bytes())
         .collect();
@@ -358,7 +358,7 @@ fn wrong_routes_files_say_where() {
     assert_eq!(shown, wanted);
 }
 
-/// Something like a routes file, wrong in places.
+/// Generates text similar to a routes file, with errors.
 fn nearly_routes() -> impl Strategy<Value = Vec<u8>> {
     let pieces = [
         "0.0.0.0/0",
@@ -410,7 +410,7 @@ proptest! {
     }
 }
 
-/// The full BGP table: `None`, and why, without the test data.
+/// Returns the full BGP table, or `None` with a message if the test data is missing.
 fn full_table() -> Option<Vec<u8>> {
     let Some(data) = std::env::var_os("TAILWATER_TEST_DATA") else {
         eprintln!("skipped: TAILWATER_TEST_DATA is not set");
@@ -427,7 +427,7 @@ fn full_table() -> Option<Vec<u8>> {
     }
 }
 
-/// The longest of the routes in a map by prefix: an oracle for a million routes.
+/// Finds the longest matching route in a map by prefix: an oracle for a million routes.
 fn longest(map: &std::collections::HashMap<IpNet, Target>, address: IpAddr) -> Option<Target> {
     let most = if address.is_ipv4() { 32 } else { 128 };
     (0..=most).rev().find_map(|length| {
@@ -445,7 +445,7 @@ fn the_full_bgp_table_agrees_with_a_map_of_prefixes() {
     let mib = table.memory_bytes() >> 20;
     assert!(mib < 64, "{mib} MiB");
     let map = routes.iter().map(|route| (route.prefix, route.target)).collect();
-    // A deterministic walk over addresses at random and around prefixes' ends.
+    // A deterministic sequence of random addresses and addresses around prefix boundaries.
     let mut state = 1u64;
     let mut random = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,23 +1,23 @@
-//! IPv4: DIR-24-8. One read answers for all but the longest prefixes.
+//! IPv4 look-up by DIR-24-8: one read for all prefixes up to /24, two for longer ones.
 //!
-//! The structure is that of Gupta, Lin and McKeown, "Routing Lookups in Hardware at Memory Access
-//! Speeds", INFOCOM 1998, with entries of 16 bits.
+//! The structure follows Gupta, Lin and McKeown, "Routing Lookups in Hardware at Memory Access Speeds", INFOCOM 1998,
+//! with 16-bit entries.
 
 use super::memory::HugeSlice;
 use super::route::Decision;
 use super::table::TableError;
 use tailwater_chain::region::prefetch;
 
-/// Entries of the first table: one for each /24.
+/// Entries of the first table, one per /24.
 const FIRST: usize = 1 << 24;
 
-/// In the first table: the rest of the entry is the place of 256 entries in the second one.
+/// Flag in an entry of the first table: the remaining bits are the index of a group of 256 entries in the second table.
 const EXTENDED: u16 = Decision::LIMIT;
 
-/// The most /24s that hold longer prefixes.
+/// Maximum number of /24s that contain longer prefixes.
 pub(super) const MAX_EXTENDED: usize = EXTENDED as usize;
 
-/// The look-up structure: 32 MiB, and 512 bytes for each /24 that holds longer prefixes.
+/// Look-up structure: 32 MiB, and 512 bytes for each /24 that contains longer prefixes.
 pub(super) struct V4Table {
     first: HugeSlice<u16>,
     second: Vec<u16>,
@@ -27,7 +27,8 @@ pub(super) struct V4Table {
 pub(super) type Entry = (u32, u8, Decision);
 
 impl V4Table {
-    /// From entries in any order, each prefix once. `default` is for all other addresses.
+    /// Builds the structure from entries in any order. Of equal prefixes the last counts. `default` is for all other
+    /// addresses.
     pub(super) fn new(mut entries: Vec<Entry>, default: Decision) -> Result<V4Table, TableError> {
         // Longer prefixes overwrite shorter ones.
         entries.sort_by_key(|(_, length, _)| *length);
@@ -54,7 +55,7 @@ impl V4Table {
         Ok(table)
     }
 
-    /// The /24's place in the second table.
+    /// Returns the group of a /24 in the second table, which is created if necessary.
     fn extended(&mut self, at: usize) -> Result<usize, TableError> {
         let entry = self.first[at];
         if entry & EXTENDED != 0 {
@@ -69,7 +70,7 @@ impl V4Table {
         Ok(group)
     }
 
-    /// Asks for the cache line that [`find`](V4Table::find) will read.
+    /// Prefetches the cache line that [`find`](V4Table::find) will read.
     #[inline(always)]
     pub(super) fn prefetch(&self, address: u32) {
         if let Some(entry) = self.first.get((address >> 8) as usize) {
@@ -77,7 +78,7 @@ impl V4Table {
         }
     }
 
-    /// The decision on an address.
+    /// Returns the decision for an address.
     #[inline(always)]
     pub(super) fn find(&self, address: u32) -> Decision {
         let entry = self.first[(address >> 8) as usize];

@@ -1,9 +1,9 @@
-//! IPv6: a table over the first 20 bits, then a compressed trie of 6 bits a node.
+//! IPv6 look-up: a table over the first 20 bits, then a compressed trie with 6 bits per node.
 //!
-//! A node says with one bit for each of its 64 branches whether a node or a leaf stands there; both
-//! are counted up to the branch to find their place in arrays without gaps. Neighbouring leaves
-//! that agree are stored once. After Asai and Ohara, "Poptrie: A Compressed Trie with Population
-//! Count for Fast and Scalable Software IP Routing Table Lookup", SIGCOMM 2015.
+//! A node has one bit for each of its 64 branches, which distinguishes nodes from leaves. Counting the bits up to a
+//! branch gives the index of its node or leaf in dense arrays. Equal adjacent leaves are stored once. After Asai and
+//! Ohara, "Poptrie: A Compressed Trie with Population Count for Fast and Scalable Software IP Routing Table Lookup",
+//! SIGCOMM 2015.
 
 use super::memory::HugeSlice;
 use super::route::Decision;
@@ -11,32 +11,32 @@ use super::table::TableError;
 use bytemuck::{Pod, Zeroable};
 use tailwater_chain::region::prefetch;
 
-/// Bits that the first table resolves.
+/// Number of bits that the first table resolves.
 const FIRST_BITS: u32 = 20;
-/// Bits that a node resolves: 18 levels of them complete the 128.
+/// Number of bits that a node resolves. 18 levels complete the 128 bits.
 const STRIDE: u32 = 6;
 
-/// In the first table: the rest of the entry is a decision, not a node.
+/// Flag in an entry of the first table: the remaining bits are a decision, not a node.
 const DECIDED: u32 = 1 << 31;
 
-/// The most bytes that nodes and leaves may take.
+/// Maximum bytes of nodes and leaves.
 pub(super) const MAX_BYTES: usize = 1 << 30;
 
-/// 64 branches.
+/// Trie node with 64 branches.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Node {
-    /// The branches that lead to nodes.
+    /// Bit set of the branches that lead to nodes.
     children: u64,
-    /// The other branches whose leaf differs from the one before.
+    /// Bit set of the other branches whose leaf differs from the previous one.
     leaves: u64,
-    /// The place of the first child.
+    /// Index of the first child.
     first_child: u32,
-    /// The place of the first leaf.
+    /// Index of the first leaf.
     first_leaf: u32,
 }
 
-/// How far a look-up has come.
+/// State of a look-up.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Node(u32),
@@ -52,21 +52,21 @@ impl Node {
             let before = (self.children & (bit - 1)).count_ones();
             Step::Node(self.first_child + before)
         } else {
-            // The first leaf's bit is set, so the count is at least one.
+            // The first leaf's bit is set, so the count is at least 1.
             let up_to = (self.leaves & (bit | (bit - 1))).count_ones();
             Step::Leaf(self.first_leaf.wrapping_add(up_to.wrapping_sub(1)))
         }
     }
 }
 
-/// A look-up in a batch.
+/// Look-up of one address in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Search {
     address: u128,
-    /// Bits of the address not yet used.
+    /// Number of address bits not yet used.
     left: u32,
     step: Step,
-    /// The packet's place in the batch.
+    /// Index of the packet in the batch.
     pub(super) packet: usize,
 }
 
@@ -80,7 +80,7 @@ impl Search {
         }
     }
 
-    /// What a finished look-up has found.
+    /// Returns the result of a finished look-up.
     pub(super) fn decision(&self) -> Decision {
         match self.step {
             Step::Done(decision) => decision,
@@ -89,7 +89,7 @@ impl Search {
     }
 }
 
-/// The look-up structure: 4 MiB, 24 bytes a node, 2 bytes a leaf.
+/// Look-up structure: 4 MiB, 24 bytes per node, 2 bytes per leaf.
 pub(super) struct V6Table {
     first: HugeSlice<u32>,
     nodes: HugeSlice<Node>,
@@ -99,16 +99,17 @@ pub(super) struct V6Table {
 /// A prefix: network, length, decision.
 pub(super) type Entry = (u128, u8, Decision);
 
-/// The bits of an address that a node at this depth branches by.
+/// Returns the bits of an address that select a branch when `left` bits are unused.
 #[inline(always)]
 fn branch_at(address: u128, left: u32) -> u32 {
     (address >> (left - STRIDE)) as u32 & ((1 << STRIDE) - 1)
 }
 
 impl V6Table {
-    /// From entries in any order, each prefix once. `default` is for all other addresses.
+    /// Builds the structure from entries in any order. Of equal prefixes the last counts. `default` is for all other
+    /// addresses.
     pub(super) fn new(mut entries: Vec<Entry>, default: Decision) -> Result<V6Table, TableError> {
-        // A prefix comes after all that hold it, and everything in a prefix right after it.
+        // Each prefix comes after those that contain it, and is followed by those within it.
         entries.sort_by_key(|(network, length, _)| (*network, *length));
         let first = HugeSlice::zeroed(1 << FIRST_BITS);
         let mut first: HugeSlice<u32> = first.map_err(TableError::Memory)?;
@@ -137,7 +138,7 @@ impl V6Table {
         })
     }
 
-    /// Takes a look-up one step on, and asks for what the next step will read.
+    /// Advances a look-up by one step and prefetches the data of the next step.
     #[inline(always)]
     fn advance(&self, search: &mut Search) {
         search.step = match search.step {
@@ -172,7 +173,7 @@ impl V6Table {
         self.prefetch(search.step);
     }
 
-    /// Finishes all look-ups, all one step at a time, so that their memory accesses overlap.
+    /// Completes all look-ups, one step of each in turn, so that their memory accesses overlap.
     #[inline]
     pub(super) fn find_all(&self, searches: &mut [Search]) {
         for search in searches.iter() {
@@ -194,7 +195,7 @@ impl V6Table {
         }
     }
 
-    /// The decision on an address.
+    /// Returns the decision for an address.
     pub(super) fn find(&self, address: u128) -> Decision {
         let mut search = [Search::new(address, 0)];
         self.find_all(&mut search);
@@ -206,7 +207,7 @@ impl V6Table {
     }
 }
 
-/// Nodes and leaves while they become more.
+/// Nodes and leaves under construction.
 #[derive(Default)]
 struct Builder {
     nodes: Vec<Node>,
@@ -214,8 +215,8 @@ struct Builder {
 }
 
 impl Builder {
-    /// Fills node `at`, which branches by the first of the `left` bits, from sorted entries that
-    /// are all longer than the bits before. `inherited` is for what they leave open.
+    /// Fills node `at`, which branches by the first of the `left` bits. The entries are sorted and longer than the bits
+    /// before. `inherited` is the decision for addresses without an entry.
     fn node(&mut self, at: u32, entries: &[Entry], left: u32, inherited: Decision) -> Result<(), TableError> {
         // Prefixes up to this length end in this node.
         let last = 128 - left + STRIDE;

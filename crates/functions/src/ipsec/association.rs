@@ -1,134 +1,133 @@
-//! Security associations and policies, as they are configured.
+//! Configuration of security associations and policies.
 
 use super::cipher::Keying;
 use crate::acl;
 use std::net::IpAddr;
 
-/// The most associations of each direction.
+/// Largest number of associations per direction.
 pub const MAX_ASSOCIATIONS: usize = 65_536;
-/// The most policies, and the most prefixes that may come out of one association.
+/// Largest number of policies, and of prefixes allowed out of one association.
 pub const MAX_POLICIES: usize = 65_536;
-/// The largest anti-replay window, in packets.
+/// Largest anti-replay window, in packets.
 pub const MAX_WINDOW: u32 = 65_536;
-/// The anti-replay window where nothing is said.
+/// Default anti-replay window, in packets.
 pub const WINDOW: u32 = 1024;
 
-/// What makes up an ESP association of either direction.
+/// Parameters common to ESP associations of both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Association {
-    /// Its name in the spec.
+    /// Name in the spec.
     pub name: String,
-    /// The security parameters index, from 256 on.
+    /// Security parameters index (SPI), at least 256.
     pub spi: u32,
-    /// The cipher with its key.
+    /// Cipher with its key.
     pub keying: Keying,
-    /// Whether sequence numbers have 64 bits (ESN, RFC 4304), of which 32 are in the packets.
+    /// `true` for 64-bit sequence numbers (ESN, RFC 4304), of which packets carry the low 32 bits.
     pub extended: bool,
 }
 
-/// The ports of ESP in UDP (RFC 3948).
+/// UDP ports of ESP in UDP (RFC 3948).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpPorts {
-    /// The source port.
+    /// Source port.
     pub source: u16,
-    /// The destination port.
+    /// Destination port.
     pub destination: u16,
 }
 
-/// How the outer IPv4 header's "don't fragment" is set.
+/// Setting of the outer IPv4 header's "don't fragment" bit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DontFragment {
-    /// As in the inner header; set for IPv6, whose packets routers do not fragment.
+    /// Copied from the inner header; set for IPv6, which routers do not fragment.
     #[default]
     Copy,
-    /// Always.
+    /// Always set.
     Set,
-    /// Never.
+    /// Never set.
     Clear,
 }
 
-/// An association that packets leave by.
+/// Outbound association: encapsulates packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outbound {
-    /// Index and key.
+    /// SPI and key.
     pub association: Association,
-    /// The outer source.
+    /// Outer source address.
     pub source: IpAddr,
-    /// The outer destination, of the same IP version.
+    /// Outer destination address, of the same IP version.
     pub destination: IpAddr,
-    /// The ports, if ESP is in UDP.
+    /// Ports, if ESP is in UDP.
     pub udp: Option<UdpPorts>,
-    /// The outer time to live, or hop limit.
+    /// Outer time to live, or hop limit.
     pub ttl: u8,
-    /// The outer code point; `None`: the inner one's.
+    /// Outer DSCP; `None` copies the inner one.
     pub dscp: Option<u8>,
-    /// "Don't fragment" of an outer IPv4 header.
+    /// "Don't fragment" bit of an outer IPv4 header.
     pub dont_fragment: DontFragment,
-    /// The first packet's sequence number, at least 1.
+    /// First sequence number, at least 1.
     pub first: u64,
 }
 
-/// An association that packets come by.
+/// Inbound association: decapsulates packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inbound {
-    /// Index and key.
+    /// SPI and key.
     pub association: Association,
-    /// The outer destination: an address of this end.
+    /// Outer destination, an address of this endpoint.
     pub destination: IpAddr,
-    /// This end's port, if ESP is in UDP.
+    /// UDP port of this endpoint, if ESP is in UDP.
     pub udp: Option<u16>,
-    /// How many sequence numbers the anti-replay window holds; `None`: there is none, which 64-bit numbers do not
-    /// allow.
+    /// Sequence numbers in the anti-replay window; `None` disables it, which 64-bit numbers do not allow.
     pub window: Option<u32>,
-    /// The first packet's sequence number, at least 1: with a window none below is taken.
+    /// First sequence number, at least 1. With a window, lower numbers are rejected.
     pub first: u64,
-    /// Which packets may come out; all if empty. Actions do not count.
+    /// Inner packets allowed; empty allows all. The rules' actions are ignored.
     pub allow: Vec<acl::Rule>,
 }
 
-/// What a policy does.
+/// Action of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PolicyAction {
-    /// The packet leaves by the outbound association at this place in the list.
+    /// Encapsulate with the outbound association at this index of the list.
     Protect(u32),
-    /// It goes on as it is.
+    /// Forward unchanged.
     Pass,
-    /// It is dropped.
+    /// Drop.
     Drop,
 }
 
-/// Which packets become what. The first policy that matches counts.
+/// Policy that maps packets to an action. The first match applies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// What matches; its action does not count.
+    /// Match condition; its own action is ignored.
     pub rule: acl::Rule,
-    /// What becomes of it.
+    /// Action on matching packets.
     pub action: PolicyAction,
 }
 
-/// All that an IPsec function is told.
+/// Complete configuration of an IPsec function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpsecRules {
-    /// Associations that packets leave by.
+    /// Outbound associations.
     pub outbound: Vec<Outbound>,
-    /// Associations that packets come by; no two have the same index.
+    /// Inbound associations; each SPI occurs once.
     pub inbound: Vec<Inbound>,
-    /// Policies in order, for packets that are not ESP to one of this end's addresses.
+    /// Policies in order, for packets other than ESP to one of this endpoint's addresses.
     pub policies: Vec<Policy>,
-    /// What becomes of packets that no policy matches: `Pass` or `Drop`.
+    /// Action on packets that match no policy: `Pass` or `Drop`.
     pub default: PolicyAction,
-    /// The longest outer IP packet, in bytes.
+    /// Largest outer IP packet, in bytes.
     pub mtu: u16,
-    /// Whether the key exchange's packets on ESP's UDP port (non-ESP marker) pass.
+    /// Lets IKE packets on ESP's UDP port (non-ESP marker) pass.
     pub pass_ike: bool,
-    /// Whether NAT keep-alives pass.
+    /// Lets NAT keep-alives pass.
     pub pass_keep_alives: bool,
 }
 
-/// What tells an association's end from others: whether it sends, the index and the outer destination.
+/// Identity of one end of an association: outbound flag, SPI and outer destination.
 pub(crate) type Identity = (bool, u32, IpAddr);
 
-/// One end of an association, as it stands in rules.
+/// One end of an association, as configured.
 pub(crate) struct End<'a> {
     pub(crate) association: &'a Association,
     destination: IpAddr,
@@ -140,14 +139,14 @@ impl End<'_> {
         (self.sends, self.association.spi, self.destination)
     }
 
-    /// Whether the two are the ends of one association, which share a key.
+    /// Returns `true` if the two are opposite ends of one association and so share a key.
     pub(crate) fn is_far_end_of(&self, other: Identity) -> bool {
         (!self.sends, self.association.spi, self.destination) == other
     }
 }
 
 impl IpsecRules {
-    /// The ends of the associations of both directions.
+    /// Iterates over the ends of the associations of both directions.
     pub(crate) fn ends(&self) -> impl Iterator<Item = End<'_>> {
         let outbound = self.outbound.iter().map(|outbound| End {
             association: &outbound.association,

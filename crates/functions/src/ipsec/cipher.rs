@@ -1,4 +1,4 @@
-//! The ciphers of ESP, each with authentication: keys, nonces and what is authenticated.
+//! Authenticated ciphers of ESP: keys, nonces and associated data.
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, Algorithm, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::fmt;
@@ -7,22 +7,22 @@ use std::fmt;
 pub(super) const IV: usize = 8;
 /// Bytes of the integrity check value behind each ciphertext: the full 16 of all three ciphers.
 pub(super) const ICV: usize = 16;
-/// Bytes of a key's salt, which begins each nonce.
+/// Bytes of a key's salt, the start of each nonce.
 const SALT: usize = 4;
 
-/// A cipher that encrypts and authenticates.
+/// Authenticated cipher (AEAD).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
-    /// AES in Galois/counter mode with a key of 128 bits (RFC 4106).
+    /// AES-GCM with a 128-bit key (RFC 4106).
     Aes128Gcm,
-    /// AES in Galois/counter mode with a key of 256 bits (RFC 4106).
+    /// AES-GCM with a 256-bit key (RFC 4106).
     Aes256Gcm,
-    /// ChaCha20 and Poly1305 (RFC 7634).
+    /// ChaCha20-Poly1305 (RFC 7634).
     ChaCha20Poly1305,
 }
 
 impl Cipher {
-    /// Bytes of the key and the four of the salt behind it.
+    /// Returns the bytes of the key and the 4-byte salt behind it.
     pub const fn keying_bytes(self) -> usize {
         SALT + match self {
             Cipher::Aes128Gcm => 16,
@@ -39,33 +39,33 @@ impl Cipher {
     }
 }
 
-/// A cipher with its key and the salt, as both ends have agreed.
+/// Cipher with its key and salt, as both ends have agreed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keying {
     cipher: Cipher,
-    /// The key, then the salt.
+    /// Key, then salt.
     bytes: Vec<u8>,
 }
 
 impl Keying {
-    /// From the key followed by the salt, as `ip xfrm` takes them; `None` if these are not
-    /// [`keying_bytes`](Cipher::keying_bytes).
+    /// Takes the key followed by the salt, as `ip xfrm` does. Returns `None` unless there are
+    /// [`keying_bytes`](Cipher::keying_bytes) of them.
     pub fn new(cipher: Cipher, bytes: Vec<u8>) -> Option<Keying> {
         (bytes.len() == cipher.keying_bytes()).then_some(Keying { cipher, bytes })
     }
 
-    /// The cipher.
+    /// Returns the cipher.
     pub fn cipher(&self) -> Cipher {
         self.cipher
     }
 
-    /// The key and the salt: what makes a key stream, with a nonce.
+    /// Returns key and salt, which with a nonce determine the key stream.
     pub(crate) fn secret(&self) -> &[u8] {
         &self.bytes
     }
 }
 
-/// Without the key.
+/// Omits the key.
 impl fmt::Debug for Keying {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keying")
@@ -74,16 +74,16 @@ impl fmt::Debug for Keying {
     }
 }
 
-/// A key that is ready to be used, by all workers.
+/// Expanded key, shared by all workers.
 pub(super) struct Sealer {
     key: LessSafeKey,
     salt: [u8; SALT],
-    /// Whether sequence numbers have 64 bits, all of which are authenticated.
+    /// `true` for 64-bit sequence numbers, all bits of which are authenticated.
     extended: bool,
 }
 
 impl Sealer {
-    /// `None` if the key does not fit its cipher.
+    /// Returns `None` if the key does not fit its cipher.
     pub(super) fn new(keying: &Keying, extended: bool) -> Option<Sealer> {
         let (key, salt) = keying.bytes.split_last_chunk::<SALT>()?;
         let key = UnboundKey::new(keying.cipher.algorithm(), key).ok()?;
@@ -94,10 +94,10 @@ impl Sealer {
         })
     }
 
-    /// Encrypts `text` in place, and writes the check value into `icv`. `None` if the cipher does not take so
-    /// much, which no packet is.
+    /// Encrypts `text` in place, and writes the integrity check value into `icv`. Returns `None` if the text exceeds
+    /// the cipher's limit, which no packet does.
     ///
-    /// No nonce may be used twice: `iv` is one that no packet has had under this key.
+    /// No nonce may be used twice: `iv` must be one no packet has had with this key.
     #[inline]
     pub(super) fn seal(
         &self,
@@ -112,8 +112,8 @@ impl Sealer {
         self.key.seal_in_place_scatter(self.nonce(iv), aad, text, &[], icv).ok()
     }
 
-    /// Decrypts in place a ciphertext with its check value behind it. `None`, with the bytes spoilt, if it is
-    /// not what the other end has sealed.
+    /// Decrypts a ciphertext followed by its check value in place. Returns `None`, with the bytes destroyed, if
+    /// authentication fails.
     #[inline]
     pub(super) fn open(&self, spi: u32, sequence: u64, iv: [u8; IV], text: &mut [u8]) -> Option<()> {
         let (aad, length) = self.authenticated(spi, sequence);
@@ -129,8 +129,8 @@ impl Sealer {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// What is authenticated beside the ciphertext, and how many bytes of it count: the index, then the
-    /// sequence number, of 32 or 64 bits (RFC 4106 §5).
+    /// Returns the associated data and its length in bytes: SPI, then the sequence number of 32 or 64 bits (RFC 4106
+    /// §5).
     #[inline]
     fn authenticated(&self, spi: u32, sequence: u64) -> ([u8; 12], usize) {
         let mut bytes = [0; 12];

@@ -15,82 +15,82 @@ use tailwater_net::protocol::ethertype;
 use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG};
 use tailwater_net::{FlowKey, ethernet, ipv4, protocol};
 
-/// Bytes of padding length and next header, behind the padding.
+/// Bytes of the pad length and next header fields, behind the padding.
 const TRAILER: usize = 2;
-/// The ciphertext ends at a multiple of this (RFC 4303 §2.4).
+/// Alignment in bytes of the ciphertext's end (RFC 4303 §2.4).
 const ALIGNMENT: usize = 4;
-/// The next header of IPv4 in IP.
+/// Next header value of IPv4.
 const IPV4: u8 = 4;
-/// The next header of IPv6 in IP.
+/// Next header value of IPv6.
 const IPV6: u8 = 41;
 
-/// A policy says so, or no policy matches.
+/// Drop reason: a policy drops the packet, or no policy matches.
 const POLICY: u8 = 0;
-/// Encapsulated, it would be longer than the MTU.
+/// Drop reason: the encapsulated packet would exceed the MTU.
 const TOO_BIG: u8 = 1;
-/// The association has no sequence number left.
+/// Drop reason: the association's sequence numbers are exhausted.
 const EXHAUSTED: u8 = 2;
-/// The packet's buffer has no room for the new headers.
+/// Drop reason: the buffer has no room for the new headers.
 const NO_ROOM: u8 = 3;
-/// To this end, with an index that is none of its associations' there.
+/// Drop reason: the packet is for this endpoint, but no association has its SPI at that address.
 const NO_ASSOCIATION: u8 = 4;
-/// Shorter than ESP can be, or its UDP length is not its packet's.
+/// Drop reason: shorter than the minimum of ESP, or the UDP length disagrees with the IP length.
 const MALFORMED: u8 = 5;
-/// A fragment of ESP.
+/// Drop reason: a fragment of ESP.
 const FRAGMENT: u8 = 6;
-/// A sequence number that was there before.
+/// Drop reason: the sequence number was received before.
 const REPLAYED: u8 = 7;
-/// A sequence number left of the window.
+/// Drop reason: the sequence number is left of the window.
 const TOO_OLD: u8 = 8;
-/// Not sealed with the association's key.
+/// Drop reason: authentication failed.
 const NOT_AUTHENTIC: u8 = 9;
-/// Padding that is not 1, 2, 3, ..., or longer than the packet.
+/// Drop reason: padding is not 1, 2, 3, ..., or is longer than the packet.
 const PADDING: u8 = 10;
-/// What is inside is not an IP packet.
+/// Drop reason: the payload is not an IP packet.
 const NEXT_HEADER: u8 = 11;
-/// The IP packet inside is malformed.
+/// Drop reason: the inner IP packet is malformed.
 const INNER_MALFORMED: u8 = 12;
-/// The association does not allow the packet that was inside.
+/// Drop reason: the association does not allow the inner packet.
 const NOT_ALLOWED: u8 = 13;
-/// Congestion on the way that the packet inside cannot tell of (RFC 6040).
+/// Drop reason: congestion was marked on the path, and the inner packet is not ECN-capable (RFC 6040).
 const CONGESTION: u8 = 14;
-/// A NAT keep-alive, or a dummy packet: nothing for anybody.
+/// Drop reason: a NAT keep-alive, or a dummy packet, neither of which has a recipient.
 const KEEP_ALIVE: u8 = 15;
 
-/// Puts packets into ESP tunnels by policy, and takes those out that came by one.
+/// Network function that encapsulates packets in ESP tunnels by policy, and decapsulates those of inbound tunnels.
 pub struct Ipsec {
     table: Arc<Live<IpsecTable>>,
     held: Arc<Version<IpsecTable>>,
     scratch: Box<Scratch>,
-    /// For each association that packets leave by, how many of the batch do.
+    /// Packets of the batch to encapsulate, per outbound association.
     pending: Vec<u32>,
-    /// Their sequence numbers.
+    /// Sequence numbers taken for them, per outbound association.
     taken: Vec<Range<u64>>,
-    /// Packets that went in and came out.
+    /// Counts of encapsulated and decapsulated packets.
     counts: [u64; 2],
 }
 
-/// Where a batch stands while it is decided about.
+/// Working memory for the classification of one batch.
 struct Scratch {
     keys: [FlowKey; MAX_BATCH],
     places: [u16; MAX_BATCH],
     policies: [Option<u32>; MAX_BATCH],
-    /// Packets to encapsulate: the place in the batch, and the association.
+    /// Packets to encapsulate: index in the batch and association.
     protect: [(u16, u32); MAX_BATCH],
 }
 
-/// What a packet is to this end.
+/// Kind of a packet, seen from this endpoint.
 enum Kind {
-    /// ESP to it.
+    /// ESP to this endpoint.
     Esp,
-    /// To the UDP port where ESP comes.
+    /// UDP to this endpoint's ESP port.
     Udp,
     /// Anything else.
     Other,
 }
 
 impl Ipsec {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<Live<IpsecTable>>) -> Ipsec {
         let held = table.current();
         let scratch = Scratch {
@@ -109,7 +109,7 @@ impl Ipsec {
         }
     }
 
-    /// Takes over the present version.
+    /// Switches to the current version of the table.
     #[cold]
     fn fetch(&mut self) {
         self.table.refresh(&mut self.held);
@@ -127,7 +127,7 @@ impl Ipsec {
         }
     }
 
-    /// Finds the policies of packets that do not come by a tunnel, and encapsulates those that are to be.
+    /// Classifies packets that are not for this endpoint, and encapsulates those whose policy says so.
     fn outbound(&mut self, batch: &mut Batch, others: usize) {
         let Scratch {
             keys,
@@ -156,7 +156,7 @@ impl Ipsec {
             protect[found] = (*place, association);
             found += 1;
         }
-        // All workers share an association's numbers: one step for all its packets of the batch.
+        // Workers share an association's sequence numbers: one atomic step takes them for all its packets of the batch.
         for &(place, association) in &protect[..found] {
             let at = association as usize;
             let leaving = &self.held.value.leaving[at];
@@ -175,8 +175,7 @@ impl Ipsec {
         }
     }
 
-    /// Takes the packet out that is in packet `i`, or says why not. `in_udp`: it is a datagram to the port where ESP
-    /// comes.
+    /// Decapsulates packet `i`, or returns a drop reason. `in_udp`: the packet is a datagram to the ESP port.
     fn inbound(&mut self, batch: &mut Batch, i: usize, in_udp: bool) -> Result<(), u8> {
         let (packet, frame) = batch.packet_mut(i);
         let Some(found) = uncover(&self.held.value, &packet.headers, frame, in_udp)? else {
@@ -192,7 +191,7 @@ impl Ipsec {
         headers.transport_offset = start as u16;
         headers.payload_offset = start as u16;
         headers.end = whole as u16;
-        // The packet inside lies within the frame, so there is as much.
+        // The inner packet lies within the frame, so this cannot fail.
         let _ = batch.shrink_back(i, whole - start - length);
         let _ = batch.shrink_front(i, start - link);
         let (packet, frame) = batch.packet_mut(i);
@@ -274,7 +273,7 @@ impl NetworkFunction for Ipsec {
     }
 }
 
-/// Where in a frame the packet lies that came out of it.
+/// Position of the decrypted inner packet within its frame.
 struct Uncovered<'a> {
     association: &'a Coming,
     start: usize,
@@ -282,7 +281,7 @@ struct Uncovered<'a> {
     ethertype: u16,
 }
 
-/// Decrypts what is in a packet to this end, in place, or says why not. `None`: it is no ESP, and passes.
+/// Decrypts a packet to this endpoint in place, or returns a drop reason. `None`: the packet is not ESP and passes.
 fn uncover<'a>(
     table: &'a IpsecTable,
     headers: &Headers,
@@ -329,7 +328,7 @@ fn uncover<'a>(
         .map_or(Ok(low.into()), |window| window.check(low))
         .map_err(refused)?;
     association.sealer.open(spi, sequence, iv, text).ok_or(NOT_AUTHENTIC)?;
-    // Not before: a forged packet must not move the window.
+    // Only after authentication: a forged packet must not move the window.
     window.map_or(Ok(()), |window| window.mark(sequence)).map_err(refused)?;
     let (text, _) = text.split_last_chunk_mut::<ICV>().ok_or(MALFORMED)?;
     let (text, [padding, next]) = text.split_last_chunk_mut::<TRAILER>().ok_or(MALFORMED)?;
@@ -361,7 +360,7 @@ fn uncover<'a>(
     }))
 }
 
-/// Whether a UDP datagram is as long as the packet it is in.
+/// Returns `true` if a UDP datagram fills its IP packet.
 #[inline]
 fn fills_its_packet(headers: &Headers, frame: &[u8]) -> bool {
     let transport = headers.transport(frame);
@@ -369,7 +368,7 @@ fn fills_its_packet(headers: &Headers, frame: &[u8]) -> bool {
     udp.is_some_and(|udp| usize::from(u16::from_be_bytes([udp[4], udp[5]])) == transport.len())
 }
 
-/// Lets a packet that leaves a tunnel know of congestion on the tunnel's way.
+/// Copies congestion marks of the outer header to the inner packet (RFC 6040).
 #[inline]
 fn tell_congestion(outer: Inner, datagram: &mut [u8]) -> Result<(), u8> {
     let inner = Inner::of(datagram).ok_or(INNER_MALFORMED)?.class;
@@ -380,20 +379,20 @@ fn tell_congestion(outer: Inner, datagram: &mut [u8]) -> Result<(), u8> {
     Ok(())
 }
 
-/// Bytes of padding behind a packet of this length.
+/// Returns the bytes of padding for an inner packet of this length.
 #[inline]
 fn padding(inner: usize) -> usize {
     (inner + TRAILER).next_multiple_of(ALIGNMENT) - inner - TRAILER
 }
 
-/// The length of a packet once it is in a tunnel whose outer headers have so many bytes.
+/// Returns the length of a packet once encapsulated with `outer` bytes of outer headers.
 #[inline]
 fn length_outside(outer: usize, headers: &Headers) -> usize {
     let inner = usize::from(headers.end - headers.network_offset);
     outer + ESP + IV + inner + padding(inner) + TRAILER + ICV
 }
 
-/// Puts packet `i` into a tunnel, or says why not.
+/// Encapsulates packet `i`, or returns a drop reason.
 #[inline]
 fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) -> Result<(), u8> {
     let (packet, frame) = batch.packet_mut(i);
@@ -409,7 +408,7 @@ fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) ->
         IPV6
     };
     if whole > end {
-        // Ethernet padding: what follows becomes part of the packet.
+        // Ethernet padding is cut off: bytes behind the packet become part of it.
         packet.headers.end = whole as u16;
         let _ = batch.shrink_back(i, whole - end);
     }
@@ -418,8 +417,8 @@ fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) ->
     let (front, back) = (outer.length + ESP + IV, padding + TRAILER + ICV);
     batch.grow_back(i, back).ok_or(NO_ROOM)?;
     let (packet, frame) = batch.grow_front(i, front).ok_or(NO_ROOM)?;
-    // All that can be in front of the packet, whatever it is: what is too much is written over. So many bytes are there,
-    // since the packet inside has more.
+    // A copy of constant size covers the longest possible link header; the excess is overwritten later. The frame has
+    // these bytes, since the inner packet is longer.
     const LINK: usize = ethernet::HEADER + MAX_VLAN_TAGS * TAG;
     let link_header: [u8; LINK] = *frame.get(front..).and_then(<[u8]>::first_chunk).ok_or(NO_ROOM)?;
     *frame.first_chunk_mut().ok_or(NO_ROOM)? = link_header;

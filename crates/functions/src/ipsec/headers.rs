@@ -1,4 +1,4 @@
-//! The outer headers of tunnels, and congestion bits on the way out.
+//! Outer headers of tunnels, and congestion bits (ECN) at decapsulation.
 
 use super::association::{DontFragment, Outbound};
 use std::net::IpAddr;
@@ -7,46 +7,46 @@ use tailwater_net::{FlowKey, ipv4, ipv6, protocol};
 
 /// Bytes of a UDP header.
 pub(crate) const UDP: usize = 8;
-/// Bytes of index and sequence number.
+/// Bytes of SPI and sequence number.
 pub(crate) const ESP: usize = 8;
 
-/// The two bits of explicit congestion notification.
+/// Mask of the two ECN bits.
 pub(crate) const ECN: u8 = 3;
 const CONGESTION_EXPERIENCED: u8 = 3;
 const NOT_CAPABLE: u8 = 0;
 const CAPABLE_1: u8 = 1;
 const CAPABLE_0: u8 = 2;
 
-/// What an outer header is made of that does not change.
+/// Constant part of an outer header.
 #[derive(Debug)]
 pub(crate) struct Outer {
-    /// The IP header, with everything that is the same for all packets; of IPv4 it is the first half.
+    /// Template of the IP header. IPv4 uses the first 20 bytes.
     template: [u8; ipv6::HEADER],
-    /// The sum of an IPv4 template.
+    /// Checksum sum of the IPv4 template.
     sum: u16,
-    /// The ports in front of ESP, as they stand in the packet.
+    /// UDP ports in front of ESP, in network byte order.
     ports: Option<[u8; 4]>,
-    /// Bytes of the headers.
+    /// Bytes of all outer headers.
     pub(crate) length: usize,
     /// Bytes of the IP header.
     pub(crate) network: usize,
-    /// The key of all packets.
+    /// Flow key of all encapsulated packets.
     pub(crate) key: FlowKey,
     dscp: Option<u8>,
     dont_fragment: DontFragment,
 }
 
-/// What an outer header takes from the packet inside.
+/// Fields an outer header copies from the inner packet.
 #[derive(Clone, Copy)]
 pub(crate) struct Inner {
     /// Type of service, or traffic class.
     pub(crate) class: u8,
-    /// "Don't fragment"; true for IPv6.
+    /// "Don't fragment" bit; `true` for IPv6.
     pub(crate) dont_fragment: bool,
 }
 
 impl Inner {
-    /// Of an IP packet; `None` if it is too short to be one.
+    /// Reads the fields of an IP packet, or returns `None` if it is too short.
     #[inline]
     pub(crate) fn of(datagram: &[u8]) -> Option<Inner> {
         let head = datagram.first_chunk::<8>()?;
@@ -71,8 +71,8 @@ impl Outer {
         Outer::between([outbound.source, outbound.destination], ports, inside, kept)
     }
 
-    /// Between these ends, source first, of which each has the same IP version: in UDP between ports, or as the protocol
-    /// `inside` where there are none. `kept`: time to live, code point and "don't fragment".
+    /// Builds the header between `ends`, source first, both of the same IP version. With `udp` (ports) the payload is
+    /// in UDP, without it follows directly as protocol `inside`. `kept` holds time to live, DSCP and "don't fragment".
     pub(crate) fn between(
         ends: [IpAddr; 2],
         udp: Option<[u16; 2]>,
@@ -128,14 +128,14 @@ impl Outer {
         }
     }
 
-    /// Whether the packets are UDP over IPv6, which must have a checksum.
+    /// Returns `true` if the packets are UDP over IPv6, where the checksum is mandatory.
     #[inline]
     pub(crate) fn wants_checksum(&self) -> bool {
         self.network == ipv6::HEADER && self.ports.is_some()
     }
 
-    /// Writes the headers in front of an IP packet that will be `total` bytes long with them. `identification` is
-    /// for IPv4. `None`, with anything written, if there is no room.
+    /// Writes the outer headers; `total` is the length in bytes of the packet including them. `identification` is used
+    /// for IPv4. Returns `None` if there is no room; `out` may then be partly written.
     #[inline]
     pub(crate) fn write(&self, out: &mut [u8], total: u16, inner: Inner, identification: u16) -> Option<()> {
         let class = match self.dscp {
@@ -157,7 +157,7 @@ impl Outer {
             header[6..8].copy_from_slice(&flags.to_be_bytes());
             let words = [self.sum, class.into(), total, identification, flags];
             let all = words.into_iter().fold(0, |all, word| all + u32::from(word));
-            // Five words carry less than one: twice is enough.
+            // The sum of five words carries at most 4, so two folds are enough.
             let folded = (all >> 16) + (all & 0xffff);
             let checksum = !((folded >> 16) + folded) as u16;
             header[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -173,13 +173,13 @@ impl Outer {
             let [high, low] = (total - self.network as u16).to_be_bytes();
             let udp = out.get_mut(self.network..)?.first_chunk_mut::<UDP>()?;
             udp[..4].copy_from_slice(ports);
-            // IPv6 gets a checksum when all is there.
+            // The IPv6 checksum is written once the packet is complete.
             udp[4..].copy_from_slice(&[high, low, 0, 0]);
         }
         Some(())
     }
 
-    /// Writes the checksum of the UDP datagram in `packet`, an IPv6 packet that is complete but for it.
+    /// Writes the UDP checksum of `packet`, an IPv6 packet that is otherwise complete.
     #[inline]
     pub(crate) fn finish(&self, packet: &mut [u8]) -> Option<()> {
         let (IpAddr::V6(source), IpAddr::V6(destination)) = (self.key.source(), self.key.destination()) else {
@@ -194,7 +194,7 @@ impl Outer {
     }
 }
 
-/// An address in 16 bytes.
+/// Returns an address as 16 bytes, IPv4 as IPv4-mapped.
 fn v6(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -202,8 +202,8 @@ fn v6(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The inner congestion bits of a packet that leaves a tunnel, from those that came outside and inside (RFC 6040 §4.2);
-/// `None` if it must be dropped: the congestion could not be told to anybody.
+/// Returns the ECN bits of a decapsulated packet from its outer and inner bits (RFC 6040 §4.2), or `None` if it must be
+/// dropped: its transport cannot signal the congestion.
 #[inline]
 pub(crate) fn leaving_ecn(outer: u8, inner: u8) -> Option<u8> {
     match (outer & ECN, inner & ECN) {
@@ -214,7 +214,7 @@ pub(crate) fn leaving_ecn(outer: u8, inner: u8) -> Option<u8> {
     }
 }
 
-/// Sets the congestion bits of an IP packet, and updates its header's checksum.
+/// Sets the ECN bits of an IP packet and updates the IPv4 header checksum.
 pub(crate) fn set_ecn(datagram: &mut [u8], bits: u8) -> Option<()> {
     let header = datagram.first_chunk_mut::<{ ipv4::HEADER }>()?;
     if header[0] >> 4 != 4 {

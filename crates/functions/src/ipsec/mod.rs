@@ -1,4 +1,4 @@
-//! `Ipsec`: ESP in tunnel mode (RFC 4303), both ways. See the function's page for what it does not do.
+//! `Ipsec`: ESP in tunnel mode (RFC 4303), both directions. The function's page lists its limits.
 
 mod association;
 mod cipher;

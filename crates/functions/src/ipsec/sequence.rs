@@ -1,31 +1,32 @@
-//! Sequence numbers: given to packets that leave, each once, and those of packets that came, each taken once.
-//! All workers share them, without locks. What they share may be in memory that outlives their processes: each number is
-//! one word of it, so that whoever is killed leaves it as it was before or as it is after, and a number that was taken is
-//! taken for ever.
+//! Sequence numbers: each outbound number is given once, each inbound number is accepted once.
+//!
+//! All workers share them without locks, possibly in memory that outlives their processes. Each number is one word of
+//! it. A process killed at any instant leaves the word as before or as after an update, and an accepted number stays
+//! accepted.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tailwater_chain::commons::{Commons, SharedNumbers};
 
-/// The last sequence number of 32 bits.
+/// Last 32-bit sequence number.
 const LAST_SHORT: u64 = u32::MAX as u64;
-/// The last that is given of 64 bits. What is above is room for workers that ask at the same time.
+/// Last 64-bit sequence number given out. The headroom above absorbs concurrent increments by several workers.
 const LAST_LONG: u64 = u64::MAX - (1 << 32);
 
-/// The sequence numbers of packets that leave.
+/// Outbound sequence numbers of an association.
 #[derive(Debug)]
 pub(super) struct Sequence {
-    /// How many were given, and what makes initialisation vectors of them, 0 until somebody has said.
+    /// Count of numbers given, and base of the initialisation vectors, 0 until set.
     shared: SharedNumbers,
     first: u64,
     last: u64,
 }
 
 impl Sequence {
-    /// The numbers that it shares.
+    /// Shared words per association.
     pub(super) const SHARED: usize = 2;
 
-    /// From `first` on, of 64 bits if they are `extended`.
+    /// Starts at `first`; numbers have 64 bits if `extended`.
     pub(super) fn new(first: u64, extended: bool, commons: &Commons) -> Sequence {
         let last = if extended { LAST_LONG } else { LAST_SHORT };
         Sequence {
@@ -35,8 +36,8 @@ impl Sequence {
         }
     }
 
-    /// What is added to a number to make an initialisation vector: `wished`, if nobody has begun before. The numbers are
-    /// given once, but a vector must not come again either.
+    /// Returns the value added to a sequence number to make its initialisation vector, and sets it to `wished` if
+    /// unset. Numbers are given once, but a vector must not be reused either.
     pub(super) fn iv_base(&self, wished: u64) -> u64 {
         let wished = wished.max(1);
         match self.shared[1].compare_exchange(0, wished, Relaxed, Relaxed) {
@@ -45,13 +46,13 @@ impl Sequence {
         }
     }
 
-    /// So many numbers that nobody else gets; fewer, or none, when they come to their end: they never wrap.
+    /// Takes `count` numbers exclusively; fewer or none when the numbers are exhausted. They never wrap.
     #[inline]
     pub(super) fn take(&self, count: u32) -> Range<u64> {
         let end = self.last + 1;
         let given = &self.shared[0];
         let next = |given: u64| self.first.saturating_add(given).min(end);
-        // So that the counter itself does not wrap, however long one asks in vain.
+        // Keeps the counter itself from wrapping, however many calls follow exhaustion.
         if next(given.load(Relaxed)) >= end {
             return end..end;
         }
@@ -60,44 +61,44 @@ impl Sequence {
     }
 }
 
-/// Why a packet's sequence number is not taken.
+/// Reasons a sequence number is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// It was there before.
+    /// Received before.
     Replayed,
-    /// It is left of the window, so that nobody knows any more, or below the first, as the number 0 is.
+    /// Left of the window, so its state is unknown; or below the first number, as 0 is.
     TooOld,
 }
 
-/// Sequence numbers in a word of the window.
+/// Sequence numbers per word of the window.
 const WORD: u64 = 32;
 
-/// Which sequence numbers have come, of the last so many (RFC 4303 §3.4.3).
+/// Anti-replay window: the received ones among the last `size` sequence numbers (RFC 4303 §3.4.3).
 ///
-/// As in RFC 6479 the window is a ring of words, so that nothing is shifted. Here each word holds, beside 32 bits, the
-/// number of the block of sequence numbers that the bits are for, and all of it is changed by one compare-and-swap: whichever
-/// workers have packets at the same time, each number is taken once, and a word goes only forward.
+/// As in RFC 6479 the window is a ring of words, so nothing is shifted. Each word holds 32 bits and the number of the
+/// block of sequence numbers they describe; one compare-and-swap changes both. So each number is accepted once, even
+/// with concurrent workers, and a word only moves forward.
 #[derive(Debug)]
 pub(super) struct Window {
-    /// By how much the highest number that has come is above the one before the first.
+    /// Highest number received, relative to the number before the first.
     ahead: SharedNumbers,
-    /// For each block its number's low 32 bits, and its bits. All zero: no number of the word has come.
+    /// Per word: low 32 bits of the block's number, and 32 bits of received flags. All zero: none received.
     words: SharedNumbers,
     size: u64,
-    /// The lowest number that any packet has.
+    /// Lowest valid number.
     first: u64,
     extended: bool,
 }
 
 impl Window {
-    /// The numbers that a window of this size shares: twice some, in lines of their own.
+    /// Returns the shared words a window of this size needs: two groups, each in its own cache lines.
     pub(super) fn shared(size: u32) -> [usize; 2] {
-        // One block more than the size, since the highest number's is not full.
+        // One block more than the size, since the highest number's block is incomplete.
         let words = (u64::from(size).div_ceil(WORD) + 1).next_power_of_two();
         [1, words as usize]
     }
 
-    /// A window of so many numbers, the first of which is at least 1. They are of 64 bits if they are `extended`.
+    /// Creates a window of `size` numbers. `first` is at least 1; numbers have 64 bits if `extended`.
     pub(super) fn new(size: u32, extended: bool, first: u64, commons: &Commons) -> Window {
         let [ahead, words] = Window::shared(size).map(|count| commons.take(count));
         Window {
@@ -109,15 +110,14 @@ impl Window {
         }
     }
 
-    /// The highest number that has come.
+    /// Returns the highest number received.
     #[inline]
     fn top(&self) -> u64 {
         let ahead = self.ahead[0].load(Relaxed);
         (self.first - 1).saturating_add(ahead)
     }
 
-    /// The whole sequence number of a packet that has these low 32 bits, if it may be new. Nobody knows yet whether
-    /// the packet is what it says.
+    /// Returns the whole sequence number for these low 32 bits, if it may be new. The packet is not yet authenticated.
     #[inline]
     pub(super) fn check(&self, low: u32) -> Result<u64, Refused> {
         let top = self.top();
@@ -133,7 +133,7 @@ impl Window {
         }
     }
 
-    /// Takes a sequence number, of a packet that has been authenticated.
+    /// Marks the sequence number of an authenticated packet as received.
     #[inline]
     pub(super) fn mark(&self, sequence: u64) -> Result<(), Refused> {
         let top = self.top();
@@ -168,7 +168,7 @@ impl Window {
         top.saturating_sub(sequence) >= self.size
     }
 
-    /// A number's word, the low bits of its block's number, and its bit.
+    /// Returns a number's word, the low bits of its block's number, and its bit.
     #[inline]
     fn place(&self, sequence: u64) -> (&AtomicU64, u32, u64) {
         let block = sequence / WORD;
@@ -177,8 +177,8 @@ impl Window {
         (&self.words[at], block as u32, 1 << (sequence % WORD))
     }
 
-    /// The whole of a number by its low bits: the only one that is not left of the window by much (RFC 4303, A2.2).
-    /// `None` if that would be below zero.
+    /// Recovers a whole number from its low bits: the only candidate not far left of the window (RFC 4303, A2.2).
+    /// Returns `None` if it would be negative or exceed 64 bits.
     #[inline]
     fn whole(&self, top: u64, low: u32) -> Option<u64> {
         if !self.extended {

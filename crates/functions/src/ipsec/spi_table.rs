@@ -1,15 +1,15 @@
-//! Which association a security parameters index (SPI) stands for.
+//! Lookup of associations by security parameters index (SPI).
 
-/// From indices to numbers; fixed once it is made. Open addressing with linear probing, at most half full.
+/// Immutable hash table from SPIs to association numbers: open addressing with linear probing, at most half full.
 #[derive(Debug)]
 pub(super) struct SpiTable {
-    /// An index, and its number plus one; 0 where there is none.
+    /// SPI, and association number plus one; 0 marks an empty slot.
     slots: Box<[(u32, u32)]>,
     shift: u32,
 }
 
 impl SpiTable {
-    /// Each index with its place in the list.
+    /// Builds the table; each SPI maps to its position in the list.
     pub(super) fn new(indices: &[u32]) -> SpiTable {
         let bits = (2 * indices.len().max(1)).next_power_of_two().trailing_zeros();
         let mut slots = vec![(0, 0); 1 << bits].into_boxed_slice();
@@ -27,7 +27,7 @@ impl SpiTable {
     #[inline]
     pub(super) fn find(&self, spi: u32) -> Option<usize> {
         let mut at = place(spi, self.shift);
-        // There is an empty slot, so this ends.
+        // The table has an empty slot, so the loop ends.
         loop {
             match self.slots[at] {
                 (_, 0) => return None,
@@ -38,7 +38,7 @@ impl SpiTable {
     }
 }
 
-/// Fibonacci hashing: neighbours, as indices often are, fall apart.
+/// Fibonacci hashing: spreads consecutive SPIs, which are common.
 #[inline]
 fn place(spi: u32, shift: u32) -> usize {
     (spi.wrapping_mul(0x9e37_79b1) >> shift) as usize

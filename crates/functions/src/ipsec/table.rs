@@ -1,4 +1,4 @@
-//! What all workers of an IPsec function share: keys, sequence numbers, windows and policies, ready to be used.
+//! State shared by all workers of an IPsec function: keys, sequence numbers, windows and policies, ready for use.
 
 use super::association::{Inbound, IpsecRules, Outbound, PolicyAction};
 use super::cipher::Sealer;
@@ -14,30 +14,30 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_chain::commons::Commons;
 use tailwater_net::FlowKey;
 
-/// Why rules cannot be applied.
+/// Reasons rules cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IpsecError {
-    /// The policies take too much.
+    /// The policies need too much memory.
     #[error("policies: {0}")]
     Policies(#[from] ClassifierError),
-    /// A key is not one of its cipher's.
+    /// A key does not fit its cipher.
     #[error("the key of association {0} does not fit its cipher")]
     Key(String),
-    /// Sequence numbers of a key that was in use were to begin otherwise.
+    /// A key that was in use has other sequence number parameters.
     #[error(
         "association {0} has a key that was in use with other sequence numbers, or another window: give it a new key"
     )]
     Numbers(String),
-    /// Packets come out of tunnels, and did not before, or the other way round.
+    /// Decapsulation would start or cease, which is fixed while the function runs.
     #[error("inbound associations cannot be the first, or the last to go, while it runs")]
     Decapsulates,
 }
 
-/// How sequence numbers are counted: the first, whether they have 64 bits, and the window of those that come.
+/// Sequence number parameters: first number, 64-bit flag, and size of the inbound window.
 type Counting = (u64, bool, Option<u32>);
 
-/// What is counted for each key that was ever in use: a key that comes back goes on with its numbers, so that no nonce is
-/// used twice and no replay is taken.
+/// Sequence number state of every key ever in use. A key that returns continues its numbers, so that no nonce is used
+/// twice and no replay is accepted.
 #[derive(Clone, Default)]
 struct Numbers {
     leaving: HashMap<Vec<u8>, (Counting, Arc<Sequence>, u64)>,
@@ -45,7 +45,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// The numbers of packets that leave, and what makes their initialisation vectors.
+    /// Returns the outbound sequence numbers, and the base of their initialisation vectors.
     fn leaving(
         &mut self,
         outbound: &Outbound,
@@ -65,7 +65,7 @@ impl Numbers {
         }
     }
 
-    /// The window of packets that come.
+    /// Returns the inbound window, if any.
     fn coming(&mut self, inbound: &Inbound, commons: &Commons) -> Result<Option<Arc<Window>>, IpsecError> {
         let association = &inbound.association;
         let counting = (inbound.first, association.extended, inbound.window);
@@ -81,17 +81,17 @@ impl Numbers {
     }
 }
 
-/// An association that packets leave by, in use.
+/// Outbound association, ready for use.
 pub(super) struct Leaving {
     pub(super) spi: u32,
     pub(super) sealer: Sealer,
     pub(super) sequence: Arc<Sequence>,
     pub(super) outer: Outer,
-    /// What is added to a sequence number to make an initialisation vector.
+    /// Value added to a sequence number to make its initialisation vector.
     pub(super) iv_base: u64,
 }
 
-/// An association that packets come by, in use.
+/// Inbound association, ready for use.
 pub(super) struct Coming {
     pub(super) sealer: Sealer,
     pub(super) destination: IpAddr,
@@ -101,36 +101,36 @@ pub(super) struct Coming {
 }
 
 impl Coming {
-    /// Whether a packet with this key may come out.
+    /// Returns `true` if an inner packet with this key is allowed.
     #[inline]
     pub(super) fn allows(&self, key: &FlowKey) -> bool {
         self.allow.is_empty() || linear::classify(&self.allow, key).is_some()
     }
 }
 
-/// The time since 1970 in nanoseconds.
+/// Returns the time since 1970, in nanoseconds.
 fn now() -> u64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_nanos() as u64)
 }
 
-/// Up to so many policies are tried in turn: fewer instructions than the classifier takes for any number.
+/// Up to this many policies are scanned linearly, which takes fewer instructions than the classifier.
 const FEW: usize = 8;
 
-/// What policies match.
+/// Matching strategy of the policies.
 enum Matching {
     InTurn(Vec<Rule>),
     Classified(Classifier),
 }
 
-/// One version of associations and policies, ready to be used; shared by all workers.
+/// One version of associations and policies, ready for use; shared by all workers.
 pub struct IpsecTable {
-    /// Of this version and those before.
+    /// Sequence number state of this and earlier versions.
     numbers: Numbers,
     pub(super) leaving: Vec<Leaving>,
     coming: Vec<Coming>,
     by_spi: SpiTable,
-    /// This end's addresses, each with the port where ESP is in UDP; sorted.
+    /// This endpoint's addresses, each with its UDP port if ESP is in UDP; sorted.
     ends: Vec<(IpAddr, Option<u16>)>,
     policies: Matching,
     actions: Vec<PolicyAction>,
@@ -141,18 +141,18 @@ pub struct IpsecTable {
 }
 
 impl IpsecTable {
-    /// From rules. Initialisation vectors start with the time, so that they do not come again if the same rules
-    /// are used once more.
+    /// Builds a table from rules. Initialisation vectors start from the current time, so that reusing the same rules
+    /// does not reuse vectors.
     ///
     /// # Errors
-    /// If the policies take too much memory, or a key does not fit its cipher.
+    /// The policies need too much memory, or a key does not fit its cipher.
     pub fn new(rules: &IpsecRules) -> Result<IpsecTable, IpsecError> {
         IpsecTable::starting_at(rules, now())
     }
 
-    /// As [`new`](IpsecTable::new), for one of several processes: all of them have `commons` of
-    /// [these bytes](IpsecTable::shared_bytes), in which sequence numbers and windows are, and initialisation vectors
-    /// begin as they do for the first of them.
+    /// Like [`new`](IpsecTable::new), for one of several processes. All of them map `commons`, of [these
+    /// bytes](IpsecTable::shared_bytes), which holds sequence numbers and windows. Initialisation vectors start from
+    /// the first process's base.
     ///
     /// # Errors
     /// As [`new`](IpsecTable::new).
@@ -160,7 +160,7 @@ impl IpsecTable {
         IpsecTable::with_numbers(rules, now(), Numbers::default(), commons)
     }
 
-    /// The bytes of what processes share that have these rules: those that have one key twice share less.
+    /// Returns the bytes processes with these rules share. Rules that use one key twice share less.
     pub fn shared_bytes(rules: &IpsecRules) -> usize {
         let leaving = rules.outbound.len() * Commons::bytes_of(Sequence::SHARED);
         let sizes = rules.inbound.iter().filter_map(|inbound| inbound.window);
@@ -168,11 +168,11 @@ impl IpsecTable {
         leaving + coming.flatten().sum::<usize>()
     }
 
-    /// The version that follows this one. Associations that keep their key keep their sequence numbers and windows.
+    /// Builds the version that follows this one. Associations that keep their key keep sequence numbers and windows.
     ///
     /// # Errors
-    /// As [`new`](IpsecTable::new); if a key that was in use is to count otherwise; if packets come out of tunnels where
-    /// none did, or none where they did, which the chain must know of before it runs.
+    /// As [`new`](IpsecTable::new). Also if a key that was in use has other sequence number parameters. Also if
+    /// decapsulation would start or cease, which the chain must know before it runs.
     pub fn succeed(&self, rules: &IpsecRules) -> Result<IpsecTable, IpsecError> {
         if rules.inbound.is_empty() == self.decapsulates() {
             return Err(IpsecError::Decapsulates);
@@ -181,7 +181,7 @@ impl IpsecTable {
         IpsecTable::with_numbers(rules, now(), self.numbers.clone(), &commons)
     }
 
-    /// As [`new`](IpsecTable::new), with the initialisation vector of each association's first packet.
+    /// Like [`new`](IpsecTable::new), with the given initialisation vector for each association's first packet.
     pub(super) fn starting_at(rules: &IpsecRules, iv: u64) -> Result<IpsecTable, IpsecError> {
         let commons = Commons::of_this_process();
         IpsecTable::with_numbers(rules, iv, Numbers::default(), &commons)
@@ -253,17 +253,17 @@ impl IpsecTable {
         })
     }
 
-    /// Whether packets come by any association.
+    /// Returns `true` if there is an inbound association.
     pub fn decapsulates(&self) -> bool {
         !self.coming.is_empty()
     }
 
-    /// Whether ESP to this address, and perhaps UDP port, is for this end.
+    /// Returns `true` if ESP to this address, and UDP port if any, is for this endpoint.
     #[inline]
     pub(super) fn is_end(&self, address: IpAddr, port: Option<u16>) -> bool {
         match port {
             Some(_) => self.ends.binary_search(&(address, port)).is_ok(),
-            // An address at which ESP comes in UDP only is one of ours, too.
+            // An address that receives ESP only in UDP belongs to this endpoint, too.
             None => {
                 let at = self.ends.partition_point(|end| *end < (address, None));
                 self.ends.get(at).is_some_and(|end| end.0 == address)
@@ -271,14 +271,14 @@ impl IpsecTable {
         }
     }
 
-    /// The association of an index, if it is for this address and port.
+    /// Returns the inbound association with this SPI, if it belongs to this address and port.
     #[inline]
     pub(super) fn coming(&self, spi: u32, address: IpAddr, port: Option<u16>) -> Option<&Coming> {
         let found = self.coming.get(self.by_spi.find(spi)?)?;
         (found.destination == address && found.udp == port).then_some(found)
     }
 
-    /// Writes to each of `found` the first policy that matches the key at its place.
+    /// Writes to each element of `found` the first policy that matches the key at the same index.
     #[inline]
     pub(super) fn find_policies(&self, keys: &[FlowKey], found: &mut [Option<u32>]) {
         match &self.policies {
@@ -291,7 +291,7 @@ impl IpsecTable {
         }
     }
 
-    /// The action of a policy, or the default.
+    /// Returns the action of a policy, or the default.
     #[inline]
     pub(super) fn action_of(&self, policy: Option<u32>) -> PolicyAction {
         let found = policy.and_then(|policy| self.actions.get(policy as usize));

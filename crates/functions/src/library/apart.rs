@@ -1,9 +1,9 @@
-//! Functions whose code this process does not run.
+//! Third-party functions that do not run in this process.
 
 use super::error::LibraryError;
 use std::path::Path;
 
-/// The code of a function of somebody else's.
+/// Code of a third-party function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code<'a> {
     /// A shared library.
@@ -13,7 +13,7 @@ pub enum Code<'a> {
 }
 
 impl<'a> Code<'a> {
-    /// The file that it is in.
+    /// File that holds the code.
     pub fn file(&self) -> &'a Path {
         match self {
             Code::Library(file) | Code::Program(file) => file,
@@ -21,20 +21,20 @@ impl<'a> Code<'a> {
     }
 }
 
-/// Finds out about functions of others in processes of their own.
+/// Examines third-party functions in processes of their own.
 pub trait Apart {
-    /// Has a function read its configuration, a JSON object. The name that it gives itself.
+    /// Makes a function read its configuration, a JSON object. Returns the name that it reports.
     ///
     /// # Errors
-    /// What is wrong with the code, or its configuration.
+    /// If the code or its configuration is invalid.
     fn learn(&self, code: &Code<'_>, config: &str) -> Result<String, LibraryError>;
 }
 
-/// Where functions of others are to run.
+/// Process in which third-party functions run.
 #[derive(Clone, Copy)]
 pub enum Runs<'a> {
-    /// In this process.
+    /// This process.
     Here,
-    /// In processes of their own.
+    /// Processes of their own.
     Apart(&'a dyn Apart),
 }

@@ -1,4 +1,4 @@
-//! Trying something out in a child process that may crash.
+//! Trial runs in a child process that may crash.
 //!
 //! One of the few modules with `unsafe` code.
 
@@ -13,21 +13,21 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// How long the child may take: configurations can be large, and it may have to be built by others first.
+/// Maximum run time of the child. Configurations can be large, and other code may have to build them first.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How often the parent looks.
+/// Polling interval of the parent.
 const LOOK: Duration = Duration::from_millis(1);
-/// How much of what the child printed is shown.
+/// Maximum number of bytes of the child's output that an error shows.
 const SHOWN: usize = 200;
 
-/// What a library is asked to do, in this order.
+/// Steps of a trial, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Load,
     Configure,
     Start,
     Stop,
-    /// All is done.
+    /// All steps have been completed.
     Done,
 }
 
@@ -45,26 +45,24 @@ impl Step {
     }
 }
 
-/// The program that tries libraries out, and what it is told before the library's file.
+/// Program that runs trials, and its argument in front of the library's file.
 static TRIED_BY: OnceLock<(OsString, OsString)> = OnceLock::new();
 
-/// Has libraries tried out by a program of its own, started as `PROGRAM COMMAND FILE`, which calls
-/// [`try_out`](super::try_out)
-/// with the file. Without this a process forks itself, which the kernel may refuse to one with much memory. Counts the
-/// first time only.
+/// Sets the program that runs trials. It is started as `PROGRAM COMMAND FILE` and calls [`try_out`](super::try_out)
+/// with the file. Without it, a process forks itself, which the kernel may refuse to one with much memory. Only the
+/// first call has an effect.
 pub fn try_by(program: impl Into<OsString>, command: impl Into<OsString>) {
     let _ = TRIED_BY.set((program.into(), command.into()));
 }
 
-/// Runs `work` in a child process, on a library's file and its configuration. It is given a function to call at the
-/// beginning of each step.
+/// Runs `work` in a child process, on a library's file and its configuration. `work` calls the function it is given at
+/// the beginning of each step.
 ///
-/// What `work` allocates, prints or changes is gone with the child: only whether it came to its end counts. A program
-/// that tries out in
-/// place of this one [works likewise](tried).
+/// Memory, output and other changes of `work` vanish with the child: the only result is whether it reached the end. A
+/// program that runs trials instead of this one [works likewise](tried).
 ///
 /// # Errors
-/// There can be no child, or it did not come to the end.
+/// If no child can be started, or if it did not reach the end.
 pub(super) fn survives(
     (file, config): (&Path, &str),
     work: fn(&Path, &str, &mut dyn FnMut(Step)),
@@ -78,13 +76,13 @@ pub(super) fn survives(
     }
 }
 
-/// As [`survives`], in a program that is told the configuration.
+/// Same as [`survives`], in a program that receives the configuration.
 fn survives_program(program: &mut Command, config: &str) -> Result<(), LibraryError> {
     let mut trial = || {
         let (mut steps, said) = (memory(c"steps")?, memory(c"said")?);
         steps.write_all(config.as_bytes())?;
         steps.rewind()?;
-        // It reads the configuration, and writes its steps behind that.
+        // The child reads the configuration from this file, and appends its steps.
         let [input, output, error] = [&steps, &said, &said].map(File::try_clone);
         let child = program.stdin(input?).stdout(output?).stderr(error?).spawn()?;
         Ok((child.id() as libc::pid_t, steps, said))
@@ -93,13 +91,13 @@ fn survives_program(program: &mut Command, config: &str) -> Result<(), LibraryEr
     outcome(child, PATIENCE, (steps, config.len() as u64), said)
 }
 
-/// The program's side: does the work, on a configuration that is read from standard input, and ends the process.
+/// Program's side: runs the work on a configuration from standard input, and ends the process.
 pub(super) fn tried(file: &Path, work: fn(&Path, &str, &mut dyn FnMut(Step))) -> io::Error {
     let given = || {
         let mut steps = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let mut config = String::new();
         steps.read_to_string(&mut config)?;
-        // The library is to find nothing there.
+        // Gives the library an empty standard input.
         let nothing = File::open("/dev/null")?;
         Ok((steps, config, nothing))
     };
@@ -116,10 +114,10 @@ pub(super) fn tried(file: &Path, work: fn(&Path, &str, &mut dyn FnMut(Step))) ->
 fn survives_within(patience: Duration, work: impl FnOnce(&mut dyn FnMut(Step))) -> Result<(), LibraryError> {
     let steps = memory(c"steps").map_err(LibraryError::Child)?;
     let said = memory(c"said").map_err(LibraryError::Child)?;
-    // SAFETY: in a program with one thread, such as one that reads its chain spec, a child can do whatever its
-    // parent can. In one with several (tests), the GNU C library has `fork` leave its allocator and its dynamic
-    // linker usable for the child, and the child does not touch the standard library's locks: it prints nothing
-    // by it and ends by `_exit`. Should it stand still all the same, it is killed below.
+    // SAFETY: in a single-threaded program, such as one that reads its chain spec, a child can do whatever its parent
+    // can. In a multi-threaded one (tests), the GNU C library keeps its allocator and its dynamic linker usable for the
+    // child across `fork`. The child does not touch the standard library's locks: it does not print through it, and
+    // ends by `_exit`. If it blocks anyway, it is killed below.
     let child = unsafe { libc::fork() };
     if child < 0 {
         return Err(LibraryError::Child(io::Error::last_os_error()));
@@ -133,9 +131,9 @@ fn survives_within(patience: Duration, work: impl FnOnce(&mut dyn FnMut(Step))) 
     outcome(child, patience, (steps, 0), said)
 }
 
-/// In the child: does the work, says how far it is, and ends the process.
+/// Child's side: runs the work, records its steps, and ends the process.
 fn end(mut steps: File, work: impl FnOnce(&mut dyn FnMut(Step))) -> ! {
-    // What cannot be written is a step that the parent does not see: it will say that of the one before.
+    // A failed write hides the step from the parent, which then reports the one before.
     let mut step = |step| drop(steps.write_all(&[step as u8]));
     let ended = catch_unwind(AssertUnwindSafe(|| work(&mut step)));
     let code = match ended {
@@ -145,11 +143,11 @@ fn end(mut steps: File, work: impl FnOnce(&mut dyn FnMut(Step))) -> ! {
         }
         Err(_) => 101,
     };
-    // SAFETY: ends the child at once, without exit handlers: neither the parent's, if it was forked, nor the library's.
+    // SAFETY: ends the child at once, without exit handlers of the forked parent or of the library.
     unsafe { libc::_exit(code) }
 }
 
-/// What became of a child whose steps are in this file from here on.
+/// Result of a child whose steps start at offset `from` of this file.
 fn outcome(
     child: libc::pid_t,
     patience: Duration,
@@ -174,9 +172,9 @@ fn outcome(
     })
 }
 
-/// A file in memory.
+/// Creates an anonymous file in memory.
 fn memory(name: &CStr) -> io::Result<File> {
-    // SAFETY: a name that ends with a zero byte; the descriptor is new, and the file's from here on.
+    // SAFETY: the name ends with a zero byte. The descriptor is new, and the file owns it from here on.
     unsafe {
         match libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) {
             -1 => Err(io::Error::last_os_error()),
@@ -185,40 +183,40 @@ fn memory(name: &CStr) -> io::Result<File> {
     }
 }
 
-/// In the child: makes a file one of its standard descriptors.
+/// Child's side: replaces one of its standard descriptors by a file.
 fn redirect(file: &File, standard: i32) {
-    // SAFETY: a system call on the child's own descriptors.
+    // SAFETY: system call on the child's own descriptors.
     unsafe { libc::dup2(file.as_raw_fd(), standard) };
 }
 
-/// In the child: a crash leaves no core file behind, and nothing is left of it when its parent is killed.
+/// Child's side: disables core files, and makes the child die with its parent.
 fn alone() {
     let none = libc::rlimit {
         rlim_cur: 0,
         rlim_max: 0,
     };
-    // SAFETY: system calls on the child's own limits and signals; `none` outlives its call.
+    // SAFETY: system calls on the child's own limits and signals. `none` outlives its call.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
-        // Where a program caught these, the library is not to be saved by it.
+        // Restores the default actions, so that a program's handlers do not save the library from a crash.
         for signal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGABRT, libc::SIGTERM] {
             libc::signal(signal, libc::SIG_DFL);
         }
     }
 }
 
-/// Waits for a child to end, and ends it if that takes too long. Its status; `None` if it was ended.
+/// Waits for a child to end, and kills it after `patience`. Returns its status, or `None` if it was killed.
 fn wait(child: libc::pid_t, patience: Duration) -> io::Result<Option<i32>> {
     let began = Instant::now();
     let mut killed = false;
     loop {
         let mut status = 0;
         let flags = if killed { 0 } else { libc::WNOHANG };
-        // SAFETY: a child of this process that nobody else waits for; `status` outlives the call.
+        // SAFETY: a child of this process that no other code waits for. `status` outlives the call.
         match unsafe { libc::waitpid(child, &raw mut status, flags) } {
             0 if !killed && began.elapsed() > patience => {
-                // SAFETY: the child has not been waited for, so its number is still its own.
+                // SAFETY: the child has not been waited for, so its process ID is still its own.
                 unsafe { libc::kill(child, libc::SIGKILL) };
                 killed = true;
             }
@@ -234,7 +232,7 @@ fn wait(child: libc::pid_t, patience: Duration) -> io::Result<Option<i32>> {
     }
 }
 
-/// How a process ended, in words.
+/// Describes how a process ended.
 fn ending(status: Option<i32>, patience: Duration) -> String {
     let Some(status) = status else {
         return format!("did not come back within {patience:?}");
@@ -256,7 +254,7 @@ fn ending(status: Option<i32>, patience: Duration) -> String {
     format!("crashed ({name})")
 }
 
-/// The last line that the child printed, ready to be said.
+/// Last line that the child printed, ready for a message.
 fn last_line(said: &mut File) -> String {
     const TAIL: u64 = 4096;
     let mut bytes = Vec::new();
@@ -307,7 +305,7 @@ mod tests {
             let result = survives_program(shell.args(["-c", script]), config);
             result.map_or_else(|error| error.to_string(), |()| "all is well".to_owned())
         };
-        // The configuration is there; steps go behind it, whatever bytes it has.
+        // The configuration comes first; steps follow it, whatever bytes it contains.
         let whole = r#"cat > /dev/null; printf '\000\001\002\003\004' >&0"#;
         for config in ["", "{}", "\u{4}\u{4}"] {
             assert_eq!(told(whole, config), "all is well");

@@ -1,56 +1,56 @@
-//! Why a library cannot be used.
+//! Errors of loading and configuring a library.
 
 use std::io;
 use tailwater_sdk::host::{WrongConfig, WrongFunction};
 
-/// Why a library cannot be used.
+/// Error of loading or configuring a library.
 #[derive(Debug, thiserror::Error)]
 pub enum LibraryError {
     /// The file cannot be read.
     #[error("cannot be read: {error}{}", advice(.0), error = .0)]
     Read(io::Error),
-    /// It is no file.
+    /// The path is not a file.
     #[error("expected a shared library, found a folder or device")]
     NoFile,
-    /// No child process can be had to try it in.
+    /// No child process can be started for the trial.
     #[error("cannot be tried out in a child process: {0}")]
     Child(io::Error),
-    /// It ended the child process that it was tried in.
+    /// The child process of the trial ended early.
     #[error("{how} while {doing}{said}")]
     Crashed {
-        /// What the library was asked to do.
+        /// Step that the library was executing.
         doing: &'static str,
-        /// How the process ended, as in `crashed (SIGSEGV)`.
+        /// End of the process, as in `crashed (SIGSEGV)`.
         how: String,
-        /// What the library printed last, if anything, as in `; it said "..."`.
+        /// Last output of the library, if any, as in `; it said "..."`.
         said: String,
     },
-    /// The dynamic linker refuses it.
+    /// The dynamic linker rejects the library.
     #[error("cannot be loaded: {0}")]
     Linker(String),
-    /// It is a library, but not one for Tailwater.
+    /// The file is a library, but not one for Tailwater.
     #[error("expected a library that exports tailwater_function (see tailwater_nf.h), found none of that name")]
     NoSymbol,
-    /// It is one, but not for this version, or says what makes no sense.
+    /// The library is for another version of Tailwater, or its description is invalid.
     #[error(transparent)]
     Function(#[from] WrongFunction),
-    /// It gives no instance.
+    /// The library does not create an instance.
     #[error("tailwater_function: start: expected an instance, found NULL")]
     NoInstance,
-    /// It does not work in a process of its own.
+    /// The function does not work in a process of its own.
     #[error("{0}")]
     Apart(String),
-    /// It refuses its configuration.
+    /// The library rejects its configuration.
     #[error("{message}")]
     Config {
-        /// The field, such as `limits[2].rate`; empty for all of it.
+        /// Field, such as `limits[2].rate`; empty for the whole configuration.
         field: String,
-        /// What the library says.
+        /// Message of the library.
         message: String,
     },
 }
 
-/// What to do about a file that cannot be read.
+/// Advice for a file that cannot be read.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "; expected one that has been built",

@@ -1,7 +1,6 @@
-//! A worker's instance of a library's function.
+//! Worker's instance of a library's function.
 //!
-//! One of the few modules with `unsafe` code: the calls into the library. What comes back is checked before it
-//! is believed.
+//! One of the few modules with `unsafe` code: the calls into the library. Their results are validated before use.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -11,22 +10,22 @@ use tailwater_net::FlowKey;
 use tailwater_sdk::abi;
 use tailwater_sdk::host::{self, Configured, Described, NO_PACKET, Place};
 
-/// A function from a library.
+/// Function from a library.
 pub struct Foreign {
     library: &'static Described,
     shared: Arc<Configured>,
     instance: *mut c_void,
-    /// The batch under way, as the library sees it.
+    /// Current batch in the library's format.
     packets: Box<[abi::Packet]>,
     counters: Box<[u64]>,
-    /// Packets, by place in the batch, whose flow the function has not seen.
+    /// Batch indices of packets whose flow the function has not seen.
     new: Vec<u16>,
-    /// The state of a flow that ended, aligned.
+    /// State of a flow that ended, aligned.
     last_state: Box<[u64]>,
 }
 
-// SAFETY: the header's rule: an instance may be used by any thread, by one at a time. The pointers in `packets` mean
-// something only while a batch is processed.
+// SAFETY: by the header's rules, any thread may use an instance, one at a time. The pointers in `packets` are valid
+// only while a batch is processed.
 unsafe impl Send for Foreign {}
 
 impl Foreign {
@@ -43,7 +42,7 @@ impl Foreign {
         }
     }
 
-    /// Describes the batch for the library. How many packets it has.
+    /// Describes the batch for the library. Returns its number of packets.
     #[inline]
     fn describe(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) -> u32 {
         let has_state = self.library.function.state_bytes > 0;
@@ -69,7 +68,7 @@ impl Foreign {
         count
     }
 
-    /// Looks anew at a packet that the library rewrote.
+    /// Parses a packet again after the library rewrote it.
     #[cold]
     fn take_up(&self, i: usize, batch: &mut Batch) -> Verdict {
         let buffer_bytes = batch.buffer_bytes();
@@ -129,7 +128,7 @@ impl NetworkFunction for Foreign {
     }
 
     fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        // None is refused here, so that packets keep their places until they are processed.
+        // None is refused here, so that packets keep their indices until they are processed.
         self.new.push(flow.place() as u16);
         if self.library.function.flags & abi::REWRITES_FLOWS != 0 {
             flow.rekeyed();
@@ -154,8 +153,8 @@ impl NetworkFunction for Foreign {
             key: (key as *const FlowKey).cast(),
             state: self.last_state.as_ptr().cast(),
         };
-        // SAFETY: as the header says: the worker's instance, one flow with a state of the declared size, aligned
-        // to 8, and as many counters as the library has; all outlive the call.
+        // SAFETY: as the header requires: the worker's instance, one flow with a state of the declared size, aligned to
+        // 8, and as many counters as the library has. All outlive the call.
         unsafe {
             flows_ended(self.instance, &raw const ended, 1, self.counters.as_mut_ptr());
         }
@@ -169,11 +168,10 @@ impl NetworkFunction for Foreign {
             count,
             reserved: 0,
         };
-        // SAFETY: as the header says. The instance is the worker's own. Each of the `count` packets has a frame,
-        // with so much room around it, in a buffer that only this batch refers to; a key in the packet's
-        // metadata, which is not touched meanwhile; and the state of its flow, which is this worker's by the
-        // rules of the flow table and not touched by others meanwhile: batch, flow states and `self` are
-        // borrowed exclusively.
+        // SAFETY: as the header requires. The instance belongs to the worker. Each of the `count` packets has a frame
+        // with the stated room around it, in a buffer to which only this batch refers; a key in the packet's metadata,
+        // which is not touched meanwhile; and the state of its flow. By the flow table's rules that state belongs to
+        // this worker and no other accesses it meanwhile. Batch, flow states and `self` are borrowed exclusively.
         let code = unsafe { (self.library.process)(self.instance, &raw mut described) };
         let name = self.library.name;
         assert!(code == 0, "the function {name} failed (code {code})");
@@ -191,7 +189,7 @@ impl NetworkFunction for Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // SAFETY: made by this library, and not used again.
+        // SAFETY: created by this library, and not used again.
         unsafe { self.shared.stop(self.instance) }
     }
 }

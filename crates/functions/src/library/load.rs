@@ -1,4 +1,4 @@
-//! Loading a library.
+//! Loading of libraries.
 //!
 //! One of the few modules with `unsafe` code.
 
@@ -10,14 +10,13 @@ use std::sync::{Mutex, PoisonError};
 use tailwater_sdk::abi;
 use tailwater_sdk::host::Described;
 
-/// All libraries that were loaded, and stay so, by what the linker calls them: a file that is loaded again is the same
-/// library.
+/// All libraries loaded so far, which stay loaded, by the linker's handle: loading a file again gives the same library.
 static LOADED: Mutex<Vec<(usize, &'static Described)>> = Mutex::new(Vec::new());
 
-/// Loads a library, or finds it loaded.
+/// Loads a library, or returns the one already loaded.
 ///
 /// # Errors
-/// It cannot be loaded, or is none for this program.
+/// If the file cannot be loaded, or is not for this program.
 pub fn load(path: &Path) -> Result<&'static Described, LibraryError> {
     let handle = open(path)?;
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -30,11 +29,11 @@ pub fn load(path: &Path) -> Result<&'static Described, LibraryError> {
     Ok(library)
 }
 
-/// Loads a library in a process that will soon be gone: nothing is kept, and no lock taken, which a thread of
-/// the parent's might have held.
+/// Loads a library in a short-lived process. It records nothing and takes no lock, since a thread of the parent might
+/// have held it.
 ///
 /// # Errors
-/// As [`load`].
+/// Same as [`load`].
 pub(super) fn load_for_a_trial(path: &Path) -> Result<&'static Described, LibraryError> {
     Ok(Box::leak(Box::new(read(open(path)?)?)))
 }
@@ -46,18 +45,18 @@ fn read(handle: *mut c_void) -> Result<Described, LibraryError> {
     if function.is_null() || !function.is_aligned() {
         return Err(LibraryError::NoSymbol);
     }
-    // SAFETY: aligned by the above; what a library exports under this name is a function by the header's rules, and
+    // SAFETY: aligned, as checked above. By the header's rules, a library exports a function under this name, which
     // stays as long as the library is loaded.
     Ok(unsafe { Described::read(function) }?)
 }
 
-/// Has the linker load a library, if it has not yet.
+/// Makes the linker load a library if it is not loaded yet.
 fn open(path: &Path) -> Result<*mut c_void, LibraryError> {
-    // Without a slash the linker would look elsewhere.
+    // Without a slash, the linker would search other directories.
     let path = path.canonicalize().map_err(LibraryError::Read)?;
     let path = CString::new(path.as_os_str().as_bytes())
         .map_err(|_| LibraryError::Linker("its name has a zero byte".to_owned()))?;
-    // SAFETY: this runs the library's constructors, which can do anything: who wrote the chain spec trusts them.
+    // SAFETY: this runs the library's constructors, which can do anything; the author of the chain spec trusts them.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     match handle.is_null() {
         true => Err(LibraryError::Linker(linker_says(&path))),
@@ -65,9 +64,9 @@ fn open(path: &Path) -> Result<*mut c_void, LibraryError> {
     }
 }
 
-/// What the linker has to say about its last error, without the file's name.
+/// Message of the linker's last error, without the file's name.
 fn linker_says(path: &CStr) -> String {
-    // SAFETY: a text that stays until this thread calls the linker again, or null.
+    // SAFETY: a text that is valid until this thread calls the linker again, or null.
     let said = unsafe {
         let said = libc::dlerror();
         match said.is_null() {

@@ -1,15 +1,13 @@
-//! Functions from shared libraries: `tailwater_nf.h` from the runtime's side.
+//! Functions from shared libraries: the runtime's side of `tailwater_nf.h`.
 //!
-//! [`LibraryFunction::open`] tries a library in a child process first (`child`; [`try_by`] says which program's), so
-//! that one that crashes while it
-//! is loaded or configured gives an error and nothing worse; then loads it (`load`), and has it read its
-//! configuration. [`Foreign`] is a worker's instance: a [`NetworkFunction`](tailwater_chain::function::NetworkFunction)
-//! that hands each batch to the library.
+//! [`LibraryFunction::open`] first tries a library in a child process (`child`; [`try_by`] sets its program), so that a
+//! crash while it is loaded or configured only gives an error. Then it loads the library (`load`) and passes it the
+//! configuration. [`Foreign`] is a worker's instance: a [`NetworkFunction`](crate::function::NetworkFunction) that
+//! passes each batch to the library.
 //!
-//! What a library does in this process cannot be checked: who names one in the spec of a chain that runs in one process
-//! trusts it as much as this program. A library stays loaded as long as the process lives. Where functions run in
-//! processes of their own, libraries are loaded there only, and so is whatever is to be known of them found out
-//! ([`Apart`]).
+//! A library's actions in this process cannot be checked. A user who names one in the spec of a chain that runs in one
+//! process trusts it as much as this program. A library stays loaded as long as the process lives. Where functions run
+//! in processes of their own, libraries are loaded and examined only there ([`Apart`]).
 
 mod apart;
 mod child;

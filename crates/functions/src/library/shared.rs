@@ -1,4 +1,4 @@
-//! A library with a configuration: what all workers' instances share.
+//! Library with a configuration, shared by all workers' instances.
 //!
 //! One of the few modules with `unsafe` code.
 
@@ -14,22 +14,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tailwater_sdk::host::Configured;
 
-/// A function from a library, configured.
+/// Function from a library, configured.
 #[derive(Clone)]
 pub struct LibraryFunction {
     file: PathBuf,
-    /// A hash of the file.
+    /// Hash of the file.
     content: u64,
-    /// JSON.
+    /// Configuration as JSON.
     config: String,
     shared: Arc<Configured>,
 }
 
 impl LibraryFunction {
-    /// Loads a library and has it read its configuration, a JSON object; each in a child process first.
+    /// Loads a library and passes it its configuration, a JSON object. Each step is tried in a child process first.
     ///
     /// # Errors
-    /// The library crashes, is none for this program, or refuses the configuration.
+    /// If the library crashes, is not for this program, or rejects the configuration.
     pub fn open(file: &Path, config: &str) -> Result<LibraryFunction, LibraryError> {
         let kind = fs::metadata(file).map_err(LibraryError::Read)?.file_type();
         if !kind.is_file() {
@@ -42,9 +42,9 @@ impl LibraryFunction {
 
     fn loaded(file: &Path, content: u64, config: &str) -> Result<LibraryFunction, LibraryError> {
         let shared = Configured::new(load(file)?, config)?;
-        // Can one be had at all?
+        // Checks that the library can create an instance.
         match shared.start() {
-            // SAFETY: an instance of this library, not used any more.
+            // SAFETY: an instance of this library, not used again.
             Some(instance) => unsafe { shared.stop(instance) },
             None => return Err(LibraryError::NoInstance),
         }
@@ -56,25 +56,25 @@ impl LibraryFunction {
         })
     }
 
-    /// The name that the library gives itself.
+    /// Name that the library reports.
     pub fn name(&self) -> &str {
         self.shared.what.name
     }
 
-    /// The file.
+    /// File of the library.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// The configuration, as JSON.
+    /// Configuration as JSON.
     pub fn config(&self) -> &str {
         &self.config
     }
 
-    /// An instance for a worker.
+    /// Creates an instance for a worker.
     ///
     /// # Panics
-    /// If the library gives none, though it gave one when it was opened.
+    /// If the library creates none, though it did when it was opened.
     pub fn instance(&self) -> Foreign {
         let instance = self.shared.start();
         let name = self.shared.what.name;
@@ -83,7 +83,7 @@ impl LibraryFunction {
     }
 }
 
-/// The file's content and the configuration: where the file lies makes no difference.
+/// Shows a hash of the file's content and the configuration, but not the path.
 impl fmt::Debug for LibraryFunction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LibraryFunction")
@@ -94,7 +94,7 @@ impl fmt::Debug for LibraryFunction {
     }
 }
 
-/// Equal if the files' contents and the configurations are.
+/// Compares the files' contents and the configurations.
 impl PartialEq for LibraryFunction {
     fn eq(&self, other: &LibraryFunction) -> bool {
         (self.content, &self.config) == (other.content, &other.config)
@@ -103,18 +103,17 @@ impl PartialEq for LibraryFunction {
 
 impl Eq for LibraryFunction {}
 
-/// Tries out a library, with a configuration that comes from standard input, and ends the process: what a program does
-/// that
-/// libraries are [tried out by](super::try_by). If it cannot, why not.
+/// Tries out a library, with a configuration from standard input, and ends the process. This is the task of a program
+/// set by [`try_by`](super::try_by). Returns the error if it cannot start.
 #[must_use]
 pub fn try_out(file: &Path) -> io::Error {
     tried(file, trial)
 }
 
-/// What a library has to survive.
+/// Steps that a library has to survive.
 fn trial(file: &Path, config: &str, step: &mut dyn FnMut(Step)) {
     step(Step::Load);
-    // What is wrong without a crash is found again by the parent, and told.
+    // The parent finds errors other than crashes again, and reports them.
     let Ok(library) = load_for_a_trial(file) else {
         return;
     };
@@ -126,12 +125,12 @@ fn trial(file: &Path, config: &str, step: &mut dyn FnMut(Step)) {
     let instance = shared.start();
     step(Step::Stop);
     if let Some(instance) = instance {
-        // SAFETY: an instance of this library, not used any more.
+        // SAFETY: an instance of this library, not used again.
         unsafe { shared.stop(instance) }
     }
 }
 
-/// A hash of a file, however large.
+/// Hash of a file of any size.
 fn content(file: &Path) -> io::Result<u64> {
     let mut hash = DefaultHasher::new();
     let mut reader = BufReader::new(File::open(file)?);

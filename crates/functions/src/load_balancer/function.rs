@@ -9,22 +9,22 @@ use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 use tailwater_net::Nanos;
 
-/// A packet of a balanced flow that cannot be rewritten: IPv6 extension headers.
+/// Drop reason: the packet has IPv6 extension headers and cannot be rewritten.
 const NOT_REWRITABLE: u8 = 2;
 
-/// A flow's state: a [`TargetNumber`], with room for the fingerprint that stands for it outside.
+/// Flow state: a [`TargetNumber`], with room for the fingerprint that replaces it in durable state.
 type Kept = u64;
 
-/// Sends each flow to one of its service's backends.
+/// Network function that sends each flow to one of its service's backends.
 #[derive(Debug)]
 pub struct LoadBalancer {
     table: Arc<LoadBalancerTable>,
-    /// The version that this worker uses.
+    /// Table version this worker uses.
     held: Arc<Version<Choices>>,
 }
 
 impl LoadBalancer {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<LoadBalancerTable>) -> LoadBalancer {
         let held = table.live().current();
         LoadBalancer { table, held }
@@ -53,7 +53,7 @@ impl NetworkFunction for LoadBalancer {
         Some(2)
     }
 
-    /// Numbers are an instance's own: outside, a target goes by its fingerprint.
+    /// Replaces the target number, which is local to an instance, by the target's fingerprint.
     fn to_durable(&self, state: &mut [u8], _origin: Nanos) {
         let number: Kept = bytemuck::pod_read_unaligned(state);
         let fingerprint = self.held.value.fingerprints.get(number as usize);
@@ -66,7 +66,7 @@ impl NetworkFunction for LoadBalancer {
         let fingerprint: u64 = bytemuck::pod_read_unaligned(state);
         let mut known = self.held.value.fingerprints.iter();
         let number = known.position(|known| *known == fingerprint);
-        // One that is gone is as none: the flow is decided about anew.
+        // A target that is gone counts as none: the flow gets a new one.
         let number = number.map_or(0, |number| number as Kept);
         state.copy_from_slice(bytemuck::bytes_of(&number));
     }
@@ -92,7 +92,7 @@ impl NetworkFunction for LoadBalancer {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        // A flow that came from another worker may have a target of a later version.
+        // A flow migrated from another worker may have a target of a later version.
         self.refresh();
         let targets = &*self.held.value.targets;
         batch.for_each(|packet, frame| {
@@ -105,7 +105,7 @@ impl NetworkFunction for LoadBalancer {
     }
 }
 
-/// Directs a packet to its target, or says why not.
+/// Rewrites a packet for its target, or returns a drop reason.
 #[inline]
 fn send_to(target: Target, packet: &mut Packet, frame: &mut [u8]) -> Result<(), u8> {
     let key = packet.headers.key;

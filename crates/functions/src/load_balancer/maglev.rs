@@ -1,22 +1,22 @@
-//! The look-up table of Maglev §3.4: every backend claims places in an order of its own, in turns.
+//! Look-up table of Maglev §3.4: backends claim entries in turns, each in its own order.
 
 /// The paper's small table size. Its imbalance is below 1 % up to 655 backends.
 pub const DEFAULT_TABLE_SIZE: u32 = 65_537;
 
-/// A backend's part in filling a table.
+/// A backend's parameters for filling a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// The first place of the backend's order, below the table's size.
+    /// First entry of the backend's order, below the table size.
     pub(super) offset: u32,
-    /// From one place of its order to the next, from 1 to the table's size less one.
+    /// Step between entries of its order, from 1 to the table size minus 1.
     pub(super) skip: u32,
-    /// Its share, not zero.
+    /// Relative share of entries, not zero.
     pub(super) weight: u32,
 }
 
 impl Candidate {
-    /// The order of the backend of that name. Two different hashes of the name, so that backends
-    /// that begin at the same place go on differently.
+    /// Derives the order from the backend's name. Two different hashes are used, so that backends with the same offset
+    /// continue differently.
     pub(super) fn new(name: &[u8], weight: u32, size: u32) -> Candidate {
         Candidate {
             offset: (hash(name, 0x6f66_6673_6574) % u64::from(size)) as u32,
@@ -26,11 +26,10 @@ impl Candidate {
     }
 }
 
-/// For each of `size` places (a prime), the number of the candidate that has it; no places without
-/// candidates.
+/// Returns the candidate's index for each of `size` entries (a prime); empty without candidates.
 ///
-/// With equal weights this is the paper's algorithm. With others a candidate takes its turn in a
-/// part of the rounds, its weight by the largest.
+/// With equal weights this is the paper's algorithm. Otherwise a candidate takes a turn only in the fraction of rounds
+/// given by its weight over the largest weight.
 pub(super) fn populate(size: u32, candidates: &[Candidate]) -> Vec<u16> {
     const FREE: u16 = u16::MAX;
     let Some(largest) = candidates.iter().map(|candidate| candidate.weight).max() else {
@@ -47,7 +46,7 @@ pub(super) fn populate(size: u32, candidates: &[Candidate]) -> Vec<u16> {
                 continue;
             }
             credits[i] -= u64::from(largest);
-            // A skip prime to the size comes by every place; there is a free one.
+            // The skip is coprime to the size, so the walk visits every entry, one of which is free.
             let mut place = cursors[i];
             while table[place as usize] != FREE {
                 place = step(place, candidate.skip, size);
@@ -68,7 +67,7 @@ fn step(place: u32, skip: u32, size: u32) -> u32 {
     if next >= size { next - size } else { next }
 }
 
-/// Whether a number is prime, by trial: table sizes are small.
+/// Returns `true` if a number is prime, by trial division: table sizes are small.
 pub fn is_prime(number: u32) -> bool {
     number >= 2
         && (2..)
@@ -76,8 +75,7 @@ pub fn is_prime(number: u32) -> bool {
             .all(|divisor| !number.is_multiple_of(divisor))
 }
 
-/// FNV-1a, its bits mixed by SplitMix64's finaliser: the same on every machine, so that all
-/// balancers make the same table.
+/// FNV-1a mixed by SplitMix64's finaliser. The same on every machine, so that all balancers build the same table.
 fn hash(bytes: &[u8], seed: u64) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325 ^ seed;
     let mut x = bytes.iter().fold(start, |hash, byte| {

@@ -1,10 +1,9 @@
-//! `LoadBalancer`: flows to virtual services spread over backends by Maglev hashing (Eisenbud et
-//! al., "Maglev: A Fast and Reliable Software Network Load Balancer", NSDI 2016).
+//! `LoadBalancer`: spreads flows to virtual services over backends by Maglev hashing (Eisenbud et al., "Maglev: A Fast
+//! and Reliable Software Network Load Balancer", NSDI 2016).
 //!
-//! A flow's backend is chosen on its first packet and kept with the flow, as a number that stands
-//! for the same destination in every version of the table: a change of backends moves a flow only
-//! if its own backend is down or gone. All balancers with the same services choose alike, whatever
-//! they remember.
+//! A flow's backend is chosen on its first packet and kept in the flow state as a number. The number means the same
+//! destination in every version of the table. So a change of backends moves a flow only if its own backend is down or
+//! gone. Balancers with the same services choose alike for new flows, independent of their state.
 
 mod function;
 mod maglev;

@@ -1,4 +1,4 @@
-//! Services and their backends, and the table that all workers share and control code replaces.
+//! Services, their backends, and the table that workers share and the control plane replaces.
 
 use super::maglev::{Candidate, is_prime, populate};
 use ipnet::IpNet;
@@ -8,54 +8,53 @@ use std::sync::{Mutex, PoisonError};
 use tailwater_chain::live::Live;
 use tailwater_net::FlowKey;
 
-/// Most services of a balancer.
+/// Largest number of services per balancer.
 pub const MAX_SERVICES: usize = 1024;
-/// Most backends of a service, if its table is large enough.
+/// Largest number of backends per service, if its table is large enough.
 pub const MAX_BACKENDS: usize = 10_000;
-/// The largest weight.
+/// Largest weight.
 pub const MAX_WEIGHT: u32 = 1000;
-/// Most different destinations in a balancer's life: each keeps its number, also when it is gone.
+/// Largest number of distinct destinations in a balancer's lifetime: removed ones keep their numbers.
 const MAX_DESTINATIONS: usize = 1 << 20;
 
-/// Selects a flow's place in a look-up table. The same everywhere: two balancers choose alike.
+/// Seed of the hash that selects a flow's table entry. It is constant, so that all balancers choose alike.
 const SPREAD: u64 = 0x6261_6c61_6e63_6572;
 
-/// A virtual service.
+/// Virtual service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its addresses.
+    /// Address prefix.
     pub address: IpNet,
-    /// Its port; `None` for all.
+    /// Port; `None` for all.
     pub port: Option<u16>,
     /// TCP or UDP.
     pub protocol: u8,
-    /// Who serves it.
+    /// Servers of the service.
     pub backends: Vec<Backend>,
 }
 
-/// A server of a service.
+/// Server of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend {
-    /// Where its packets go.
+    /// Destination of its packets.
     pub destination: Destination,
     /// Its share of new flows, relative to the others' weights: 1 to [`MAX_WEIGHT`].
     pub weight: u32,
-    /// Whether it gets any.
+    /// Administrative state.
     pub state: BackendState,
 }
 
-/// Where packets to a backend go.
+/// Destination of packets to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
-    /// To another IP address, and another port unless it is `None`.
+    /// Rewrites the IP address, and the port if given.
     Address(IpAddr, Option<u16>),
-    /// To another Ethernet address, the IP packet unchanged: the server answers the client itself
-    /// (direct server return).
+    /// Rewrites the Ethernet address only. The server answers the client directly (direct server return).
     Mac([u8; 6]),
 }
 
 impl Destination {
-    /// What the backend's order in the look-up table is made of.
+    /// Returns the name that determines the backend's order in the look-up table.
     fn name(&self) -> Vec<u8> {
         match self {
             Destination::Address(IpAddr::V4(address), port) => {
@@ -69,19 +68,19 @@ impl Destination {
     }
 }
 
-/// What a backend gets.
+/// State of a backend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BackendState {
-    /// New flows and its own.
+    /// Receives new flows and keeps its own.
     #[default]
     Up,
-    /// The flows it has, no new ones.
+    /// Keeps its flows, receives no new ones.
     Drain,
-    /// Nothing: its flows move to others.
+    /// Receives nothing; its flows move to other backends.
     Down,
 }
 
-/// Why services are refused.
+/// Reasons services are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// The table size is not a prime.
@@ -93,41 +92,41 @@ pub enum TableError {
     /// Too many backends for the table size.
     #[error("expected at most {most} backends of service {service}, found {found}")]
     Backends {
-        /// The service's place in the list.
+        /// Index of the service in the list.
         service: usize,
-        /// What the table size allows.
+        /// Limit for this table size.
         most: usize,
-        /// What was found.
+        /// Number found.
         found: usize,
     },
     /// A weight is out of range.
     #[error("expected weights from 1 to {MAX_WEIGHT} in service {service}, found {weight}")]
     Weight {
-        /// The service's place in the list.
+        /// Index of the service in the list.
         service: usize,
-        /// What was found.
+        /// Weight found.
         weight: u32,
     },
-    /// A backend is of another IP version than its service.
+    /// A backend's IP version differs from its service's.
     #[error("expected backends of the IP version of service {service}, found {address}")]
     Version {
-        /// The service's place in the list.
+        /// Index of the service in the list.
         service: usize,
         /// The backend's address.
         address: IpAddr,
     },
-    /// More destinations than a balancer can number in its life.
+    /// More destinations than a balancer can number in its lifetime.
     #[error("more than {0} different destinations since the start")]
     Destinations(usize),
 }
 
-/// The most backends that a table of that size spreads flows over evenly: with 100 places each the
-/// imbalance is 1 % (Maglev §5.3).
+/// Returns the largest number of backends a table of this size balances evenly: with 100 entries each the imbalance is
+/// 1 % (Maglev §5.3).
 pub fn most_backends(size: u32) -> usize {
     (size as usize / 100).min(MAX_BACKENDS)
 }
 
-/// What becomes of a flow's packets.
+/// Treatment of a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Pass,
@@ -138,7 +137,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// A number by which other instances know the target (FNV-1a); 0 for those that are no destination.
+    /// Returns a hash (FNV-1a) that identifies the target to other instances; 0 for targets that are not destinations.
     pub(super) fn fingerprint(&self) -> u64 {
         let destination = match *self {
             Target::Pass | Target::Refuse(_) => return 0,
@@ -164,30 +163,30 @@ impl From<Destination> for Target {
     }
 }
 
-/// A place in [`Choices::targets`]; kept in the flow's state. A number means the same in all
-/// versions of a table, so that a worker can apply it whatever version it holds.
+/// Index in [`Choices::targets`], kept in the flow state. A number means the same in all versions of a table, so a
+/// worker can apply it whatever version it holds.
 pub(super) type TargetNumber = u32;
-/// The flow is of no service and passes. What fresh flow state holds.
+/// The flow belongs to no service and passes. Value of fresh flow state.
 pub(super) const PASS: TargetNumber = 0;
-/// The flow is of no service and is dropped.
+/// The flow belongs to no service and is dropped.
 pub(super) const REFUSE_OTHERS: TargetNumber = 1;
 /// The flow's service has no backend that is up.
 pub(super) const REFUSE_UNSERVED: TargetNumber = 2;
-/// Reasons for drops, as the function lists them.
+/// Drop reasons, in the order the function lists them.
 pub(super) const NO_SERVICE: u8 = 0;
 pub(super) const NO_BACKEND: u8 = 1;
 
-/// One service, ready to choose.
+/// One service, compiled for backend selection.
 #[derive(Debug)]
 struct Choice {
     address: IpNet,
     port: Option<u16>,
     protocol: u8,
-    /// Places in `backends`; empty if none is up.
+    /// Maglev table of indices into `backends`; empty if none is up.
     places: Vec<u16>,
-    /// The backends that are up.
+    /// Backends that are up.
     backends: Vec<TargetNumber>,
-    /// The backends whose flows stay: up or draining. Sorted.
+    /// Backends that keep their flows: up or draining. Sorted.
     keeping: Vec<TargetNumber>,
 }
 
@@ -199,25 +198,25 @@ impl Choice {
     }
 }
 
-/// One version of the table: services ready to choose backends.
+/// One version of the table: all services compiled for backend selection.
 #[derive(Debug)]
 pub struct Choices {
     pub(super) targets: Vec<Target>,
-    /// What other instances know them by.
+    /// Fingerprints of `targets`, by which other instances identify them.
     pub(super) fingerprints: Vec<u64>,
-    /// Services of one address and port.
+    /// Services with a single address and port.
     exact: HashMap<(IpAddr, u16, u8), Choice>,
-    /// The others, in order.
+    /// All other services, in order.
     wide: Vec<Choice>,
     drop_others: bool,
 }
 
 impl Choices {
-    /// What becomes of a flow whose state holds `present`.
+    /// Returns the target of a flow whose state holds `present`.
     pub(super) fn choose(&self, key: &FlowKey, present: TargetNumber) -> TargetNumber {
         let exact = (key.destination(), key.destination_port(), key.protocol());
         let found = match self.exact.get(&exact) {
-            // Fragments have no transport header to speak of: they are of no service.
+            // Fragments have no usable transport header and belong to no service.
             _ if key.is_fragment() => None,
             None => self.wide.iter().find(|choice| choice.matches(key)),
             found => found,
@@ -237,12 +236,12 @@ impl Choices {
     }
 }
 
-/// Numbers destinations for good.
+/// Permanent numbers of destinations.
 #[derive(Debug)]
 struct Numbering {
     numbers: HashMap<Destination, TargetNumber>,
     destinations: Vec<Destination>,
-    /// As many as there may ever be.
+    /// Largest number of destinations.
     most: usize,
 }
 
@@ -255,8 +254,8 @@ impl Numbering {
         }
     }
 
-    /// Whether there are numbers for the destinations of these services that flows can be sent to:
-    /// each counts once, wherever it is listed, and not at all if it has a number.
+    /// Returns `true` if numbers are left for these services' destinations. Each counts once, however often it is
+    /// listed. Destinations that are down or already numbered do not count.
     fn has_room(&self, services: &[Service]) -> bool {
         let listed = services.iter().flat_map(|service| &service.backends);
         let fresh: HashSet<Destination> = listed
@@ -281,30 +280,30 @@ impl Numbering {
     }
 }
 
-/// The table of a balancer, shared by all workers.
+/// Table of a balancer, shared by all workers.
 #[derive(Debug)]
 pub struct LoadBalancerTable {
     choices: Live<Choices>,
-    /// For whoever changes the table.
+    /// Used by the control plane only.
     numbering: Mutex<Numbering>,
     size: u32,
     drop_others: bool,
 }
 
 impl LoadBalancerTable {
-    /// A table of these services, with `size` places for each (a prime). Packets to none of them
-    /// are dropped or passed.
+    /// Builds a table of these services, each with `size` entries (a prime). `drop_others` drops packets that belong to
+    /// none of them.
     ///
-    /// Of the services that a packet is for, one of a single address and a port decides, and else
-    /// the first in the list.
+    /// Among the matching services, one with a single address and port takes precedence; otherwise the first in the
+    /// list.
     ///
     /// # Errors
-    /// What is out of its range.
+    /// A value is out of range, or there are too many destinations.
     pub fn new(services: &[Service], size: u32, drop_others: bool) -> Result<Self, TableError> {
         Self::with_most(MAX_DESTINATIONS, services, size, drop_others)
     }
 
-    /// As [`new`](Self::new), for at most so many destinations in its life.
+    /// Like [`new`](Self::new), with a limit of `most` destinations.
     pub(super) fn with_most(
         most: usize,
         services: &[Service],
@@ -324,17 +323,16 @@ impl LoadBalancerTable {
         })
     }
 
-    /// Replaces the services under the running workers, which see it with their next batch. Flows
-    /// stay with their backends where these are still listed for the service, up or draining.
-    /// Returns the number of the new version.
+    /// Replaces the services under running workers, which see the change with their next batch. A flow keeps its
+    /// backend if that is still listed for the service, up or draining. Returns the new version number.
     ///
     /// # Errors
-    /// As [`new`](Self::new); the table stays as it was.
+    /// As [`new`](Self::new); the table is then unchanged.
     pub fn replace(&self, services: &[Service]) -> Result<u32, TableError> {
         Ok(self.choices.replace(self.prepare(services)?))
     }
 
-    /// Makes a version ready, to be put in force by [`live`](Self::live).
+    /// Compiles a version, to be activated through [`live`](Self::live).
     ///
     /// # Errors
     /// As [`replace`](Self::replace).
@@ -343,12 +341,12 @@ impl LoadBalancerTable {
         compile(services, self.size, self.drop_others, &mut numbering)
     }
 
-    /// The services in force.
+    /// Returns the active services.
     pub fn live(&self) -> &Live<Choices> {
         &self.choices
     }
 
-    /// The number of the present version.
+    /// Returns the active version number.
     #[inline]
     pub fn version(&self) -> u32 {
         self.choices.number()
@@ -409,7 +407,7 @@ fn compile(
 }
 
 fn compile_service(service: &Service, size: u32, numbering: &mut Numbering) -> Choice {
-    // By name, so that the order of the list does not matter.
+    // Sorted by name, so that the order of the list does not matter.
     let mut backends: Vec<&Backend> = service.backends.iter().collect();
     backends.sort_by_cached_key(|backend| backend.destination.name());
     backends.dedup_by_key(|backend| backend.destination);

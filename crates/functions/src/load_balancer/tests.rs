@@ -15,10 +15,10 @@ use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 const SECOND: Nanos = Nanos::from_secs(1);
-/// A small prime, so that tests are quick.
+/// Table size in tests: a small prime, for speed.
 const SIZE: u32 = 2003;
 
-/// Maglev's pseudo code 1, as printed: whole permutations, a cursor each, one entry in turn.
+/// Maglev's pseudo code 1 as printed: whole permutations, a cursor per backend, one entry per turn.
 fn as_in_the_paper(size: usize, candidates: &[Candidate]) -> Vec<u16> {
     let permutation: Vec<Vec<usize>> = candidates
         .iter()
@@ -82,14 +82,13 @@ proptest! {
         let sum: u32 = weights.iter().sum();
         for (count, weight) in counts.iter().zip(&weights) {
             let share = 10_007.0 * f64::from(*weight) / f64::from(sum);
-            // At any moment of the filling nobody is a turn away from its due, but for the last round.
+            // During filling each count stays within one turn of its share, except in the last round.
             prop_assert!((*count as f64 - share).abs() <= 2.0 + share * 0.01, "{count} of {share}");
         }
     }
 }
 
-/// The paper's Figure 12: with 65,537 places few entries move besides those of backends that come
-/// and go.
+/// The paper's Figure 12: with 65,537 entries few entries move other than those of the backend added or removed.
 #[test]
 fn other_backends_hardly_notice_a_change() {
     let names: Vec<u32> = (0..100).collect();
@@ -110,7 +109,7 @@ fn other_backends_hardly_notice_a_change() {
             .filter(|(before, after)| u32::from(**before) != gone && u32::from(**before) != rest[usize::from(**after)])
             .count();
         assert!((of_gone as i64 - 655).abs() <= 1, "{of_gone}");
-        // Read the other way round, this is what adding a backend moves.
+        // Read in reverse, this counts the entries that adding a backend moves.
         assert!(moved < DEFAULT_TABLE_SIZE as usize / 50, "{moved} others moved");
     }
 }
@@ -165,7 +164,7 @@ fn frame(key: &FlowKey) -> Vec<u8> {
         .unwrap()
 }
 
-/// Where a packet of the flow is sent, everything else being as it was.
+/// Returns the address a packet of the flow is sent to, and asserts that nothing else changed.
 fn backend_of(rig: &mut ChainRig, key: &FlowKey) -> Option<IpAddr> {
     let sent = rig.run(&[frame(key)], SECOND);
     let sent = sent.first()?;
@@ -207,14 +206,14 @@ fn flows_go_where_the_papers_table_says() {
         assert_eq!(backend_of(&mut rig, &client(n)), Some(expected));
         *seen.entry(expected).or_default() += 1;
     }
-    // 2000 flows over 7: 286 each, with a standard deviation of 16.
+    // 2,000 flows over 7 backends: 286 each, with a standard deviation of 16.
     assert!(seen.values().all(|flows| (200..380).contains(flows)), "{seen:?}");
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// Against a map from flow to backend: whatever the changes, a flow leaves its backend only
-    /// when this is down or gone, for one that is up.
+    /// Compared with a map from flow to backend: a flow leaves its backend only when that is down or gone, and for one
+    /// that is up.
     #[test]
     fn flows_stay_with_their_backends(
         changes in prop::collection::vec(prop::collection::vec(0u8..5, 6), 1..12),
@@ -223,7 +222,7 @@ proptest! {
         let mut homes: HashMap<u32, IpAddr> = HashMap::new();
         let states = [BackendState::Up, BackendState::Up, BackendState::Drain, BackendState::Down];
         for (round, change) in changes.iter().enumerate() {
-            // 4: not in the list at all.
+            // 4: absent from the list.
             let list: Vec<Backend> = (1u8..)
                 .zip(change)
                 .filter_map(|(last, state)| {
@@ -267,7 +266,7 @@ fn no_backend_is_a_reason_until_there_is_one() {
     assert_eq!(rig.count("loadbalancer/no-backend"), 2);
     assert_eq!(table.replace(&[service(up(1))]), Ok(2));
     assert!(backend_of(&mut rig, &client(1)).is_some());
-    // A list that is refused changes nothing.
+    // A refused list changes nothing.
     let mut wrong = up(1);
     wrong[0].weight = 0;
     let error = TableError::Weight { service: 0, weight: 0 };
@@ -355,7 +354,7 @@ fn ipv6_destinations_are_rewritten() {
     let expected = FlowKey::v6(client.into(), server.into(), protocol::UDP, 4000, 5353);
     let sent = rig.run(&[frame(&key)], SECOND);
     assert_eq!(sent, [frame(&expected)]);
-    // A hop-by-hop header in between: eight bytes of padding options.
+    // Inserts a hop-by-hop header: eight bytes of padding options.
     let mut extended = frame(&key);
     extended[20] = 0;
     let length = u16::from_be_bytes([extended[18], extended[19]]) + 8;
@@ -382,8 +381,8 @@ fn tables_out_of_range_are_refused() {
     assert_eq!(refused(&[service(mixed)], SIZE), Some(error));
 }
 
-/// Destinations were counted as often as they were listed, also those with a number from before, so
-/// that a table replaced now and then was refused in the end.
+/// Regression: destinations were counted once per listing, even those already numbered, so a table replaced repeatedly
+/// was refused in the end.
 #[test]
 fn the_limit_counts_distinct_destinations() {
     let other = |backends| Service {
@@ -391,7 +390,7 @@ fn the_limit_counts_distinct_destinations() {
         ..service(backends)
     };
     let make = |services: &[Service]| LoadBalancerTable::with_most(4, services, SIZE, false);
-    // Listed twice, each counts once; what is down gets no flows, and no number.
+    // Listed twice, each destination counts once. A backend that is down gets neither flows nor a number.
     let table = make(&[service(up(3)), other(up(3))]).unwrap();
     let mut four = up(5);
     four[4].state = BackendState::Down;
@@ -405,7 +404,7 @@ fn the_limit_counts_distinct_destinations() {
     assert_eq!(make(&[service(up(5))]).err(), full);
 }
 
-/// Workers use a table that is replaced under them.
+/// Workers keep processing while their table is replaced.
 #[test]
 fn the_table_changes_while_packets_flow() {
     let (table, mut rig) = rig(&[service(up(6))], false);
@@ -426,7 +425,7 @@ fn the_table_changes_while_packets_flow() {
     assert_eq!(table.version(), 201);
 }
 
-/// A balancer, and behind it what decides by where it sends flows.
+/// Returns a chain of a balancer and a function that decides by the balanced destination.
 fn with_behind(services: &[Service], behind: Box<dyn NetworkFunction>) -> (Arc<LoadBalancerTable>, ChainRig) {
     let table = Arc::new(LoadBalancerTable::new(services, SIZE, false).unwrap());
     let balancer = Box::new(LoadBalancer::new(Arc::clone(&table)));
@@ -448,7 +447,7 @@ fn an_acl_behind_decides_anew_for_the_new_backend() {
     let (table, mut rig) = with_behind(&only(1), Box::new(Acl::new(Arc::new(rules))));
     let address = |last| Some(IpAddr::from([192, 0, 2, last]));
     assert_eq!(backend_of(&mut rig, &client(1)), address(1));
-    // To a backend that is denied, and from there to one that is not.
+    // First to a backend that is denied, then to one that is allowed.
     table.replace(&only(2)).unwrap();
     assert_eq!(backend_of(&mut rig, &client(1)), None);
     assert_eq!(backend_of(&mut rig, &client(1)), None);

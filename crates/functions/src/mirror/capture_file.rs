@@ -1,4 +1,4 @@
-//! Copies in pcap files of bounded size.
+//! Writes copies to pcap files of bounded size.
 
 use super::cells::Copied;
 use super::writer::numbered;
@@ -8,10 +8,10 @@ use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use tailwater_net::{Nanos, pcap};
 
-/// Bytes that wait to be written together.
+/// Write buffer, in bytes.
 const BUFFER: usize = 256 << 10;
 
-/// A pcap file, and the full ones before it: `NAME`, then `NAME.1`, which was full last, and so on.
+/// Current pcap file `NAME` with its rotated predecessors `NAME.1` (newest), `NAME.2` and so on.
 #[derive(Debug)]
 pub(super) struct CaptureFile {
     path: PathBuf,
@@ -19,14 +19,14 @@ pub(super) struct CaptureFile {
     file: Option<File>,
     max_bytes: u64,
     files: u32,
-    /// Bytes of the file, those in the buffer, too.
+    /// Bytes of the file including those in the buffer.
     bytes: u64,
     full: bool,
     buffer: Vec<u8>,
     /// Copies in the buffer.
     waiting: u64,
     pub(super) written: u64,
-    /// Copies beyond the bound, and copies that could not be written.
+    /// Copies past the size limit, and copies that could not be written.
     pub(super) over: u64,
     pub(super) failed: u64,
     pub(super) error: Option<io::Error>,
@@ -36,7 +36,7 @@ impl CaptureFile {
     /// Creates the file.
     ///
     /// # Errors
-    /// It cannot be, or is to be followed by others though it is no ordinary file.
+    /// The file cannot be created, or rotation is configured for a path that is not a regular file.
     pub(super) fn create(path: &Path, max_bytes: u64, files: u32) -> io::Result<CaptureFile> {
         let file = out_file::create(path)?;
         if files > 1 && !file.metadata()?.is_file() {
@@ -58,7 +58,7 @@ impl CaptureFile {
             error: None,
         };
         capture.begin();
-        // Whoever looks at it finds a capture, though there may be no packet for long.
+        // Readers find a valid capture even if no packet arrives for long.
         capture.write_out();
         match capture.error.take() {
             None => Ok(capture),
@@ -72,7 +72,7 @@ impl CaptureFile {
         self.bytes = header.len() as u64;
     }
 
-    /// Takes a copy that arrived at this time since 1970.
+    /// Adds a copy. `time` is its arrival since 1970.
     pub(super) fn put(&mut self, time: Nanos, copied: &Copied<'_>) {
         let captured = copied.frame.len() as u32;
         let header = pcap::record_header(time, captured, copied.length);
@@ -83,7 +83,7 @@ impl CaptureFile {
         let size = header.len() as u64 + u64::from(captured);
         if self.full || self.bytes + size > self.max_bytes {
             if self.files == 1 {
-                // Nothing smaller behind it either: the file is what came until then.
+                // Later, smaller copies are refused, too: the file is a prefix of the copies.
                 self.full = true;
                 self.over += 1;
                 return;
@@ -108,7 +108,7 @@ impl CaptureFile {
         }
     }
 
-    /// Writes what has been taken.
+    /// Writes the buffer to the file.
     pub(super) fn write_out(&mut self) {
         if let Some(file) = &mut self.file {
             match file.write_all(&self.buffer) {
@@ -127,7 +127,7 @@ impl CaptureFile {
         self.error.get_or_insert(error);
     }
 
-    /// Each full file gets the next name; the one with the last is replaced.
+    /// Renames each full file to the next number and replaces the one with the last.
     fn rotate(&mut self) -> io::Result<()> {
         for number in (0..self.files - 1).rev() {
             match fs::rename(numbered(&self.path, number), numbered(&self.path, number + 1)) {

@@ -1,14 +1,14 @@
-//! Copies of packets as pieces of one size, which a ring can hold.
+//! Packet copies cut into cells of one size, for a ring.
 
 use tailwater_net::Nanos;
 
-/// Bytes of a cell: a cache line.
+/// Bytes of a cell: one cache line.
 pub(super) const CELL: usize = 64;
-/// Bytes of the first cell of a copy that are not the frame's.
+/// Header bytes in a copy's first cell.
 const HEAD: usize = 16;
 const FIRST: usize = CELL - HEAD;
 
-/// A piece of a copy: its [head](Copied) and the frame's beginning, or what follows.
+/// Cell of a copy: the [header](Copied) and the frame's start, or a continuation.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct Cell([u8; CELL]);
@@ -17,19 +17,19 @@ impl Cell {
     pub(super) const EMPTY: Cell = Cell([0; CELL]);
 }
 
-/// A copy of a packet.
+/// Copy of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copied<'a> {
-    /// When the packet arrived, since the run's start.
+    /// Arrival time since the run's start.
     pub(super) arrival: Nanos,
-    /// The packet's length.
+    /// Original length in bytes.
     pub(super) length: u32,
-    /// Its bytes, or the first of them.
+    /// Captured bytes, a prefix of the packet.
     pub(super) frame: &'a [u8],
 }
 
 impl<'a> Copied<'a> {
-    /// The cells that hold the copy. The frame's length has 32 bits.
+    /// Returns the cells of the copy. The frame's length must fit in 32 bits.
     #[inline]
     pub(super) fn cells(self) -> Cells<'a> {
         Cells {
@@ -40,7 +40,7 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// The cells of a copy, in order.
+/// Iterator over the cells of a copy, in order.
 pub(super) struct Cells<'a> {
     head: Option<(Nanos, u32)>,
     rest: &'a [u8],
@@ -78,18 +78,18 @@ impl Iterator for Cells<'_> {
 
 impl ExactSizeIterator for Cells<'_> {}
 
-/// Puts the copies of one worker together again.
+/// Reassembles the copies of one worker.
 #[derive(Debug, Default)]
 pub(super) struct Assembler {
     arrival: Nanos,
     length: u32,
-    /// Bytes that are still to come, and those that are there.
+    /// Bytes still missing, and bytes received.
     missing: usize,
     frame: Vec<u8>,
 }
 
 impl Assembler {
-    /// Takes the next cell; `each` gets the copy that it completes, if it does.
+    /// Takes the next cell, and calls `each` with the copy if that completes one.
     #[inline]
     pub(super) fn take(&mut self, cell: &Cell, each: impl FnOnce(Copied<'_>)) {
         let bytes = match self.missing {

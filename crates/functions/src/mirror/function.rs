@@ -11,23 +11,23 @@ use tailwater_chain::live::Version;
 const NOTES: &[&str] = &["copied", "no-room", "file-full", "not-written"];
 const COPIED: usize = 0;
 const NO_ROOM: usize = 1;
-/// From here on what is [lost](Sender::take_lost) later.
+/// First counter of copies [lost](Sender::take_lost) behind the ring.
 const LOST: usize = 2;
 const NOT_WRITTEN: usize = 3;
 
-/// Which of the packets that match are copied.
+/// Sampling of matching packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sampling {
-    /// All.
+    /// All packets.
     #[default]
     All,
-    /// One in so many, of those on a core.
+    /// One packet in this many, per core.
     Packets(u32),
-    /// Those of one flow in so many, by the flow's RSS hash: on every core, and in every run, of the same flows.
+    /// All packets of one flow in this many, chosen by RSS hash: the same flows on every core and in every run.
     Flows(u32),
 }
 
-/// What is copied.
+/// Selection of packets and bytes to copy.
 #[derive(Debug)]
 pub struct MirrorRules {
     filter: Option<Filter>,
@@ -36,10 +36,10 @@ pub struct MirrorRules {
 }
 
 impl MirrorRules {
-    /// Packets that this program matches, or all, sampled; of each at most `snap` bytes.
+    /// Selects packets matched by `program`, or all, after sampling; copies at most `snap` bytes of each.
     ///
     /// # Errors
-    /// The program cannot be run.
+    /// The program is not valid.
     pub fn new(program: Option<&[Instruction]>, sampling: Sampling, snap: usize) -> Result<MirrorRules, Refused> {
         Ok(MirrorRules {
             filter: program.map(Filter::new).transpose()?,
@@ -49,26 +49,26 @@ impl MirrorRules {
     }
 }
 
-/// Whether a flow with this hash is among one in `every`.
+/// Returns `true` if a flow with this hash is among the one in `every` sampled.
 #[inline]
 fn is_sampled(rss_hash: u32, every: u32) -> bool {
-    // Neighbouring hashes are of flows of one RSS bucket: they are spread first.
+    // Hashes of one RSS bucket are close together, so they are spread first.
     let spread = u64::from(rss_hash).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     spread * u64::from(every) < 1 << 32
 }
 
-/// Copies packets, which go on as they are.
+/// Network function that copies packets and forwards the originals unchanged.
 pub struct Mirror {
     table: Arc<MirrorTable>,
     held: Arc<Version<MirrorRules>>,
     sender: Sender,
-    /// How many matching packets come before the next one that is copied.
+    /// Matching packets to skip before the next copy.
     before: u32,
     notes: [u64; NOTES.len()],
 }
 
 impl Mirror {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<MirrorTable>) -> Mirror {
         Mirror {
             held: table.live().current(),
@@ -127,7 +127,7 @@ impl NetworkFunction for Mirror {
                 return;
             }
             if let Sampling::Packets(every) = *sampling {
-                // There may have been more of them until now.
+                // The sampling interval may have been longer until now.
                 *before = (*before).min(every - 1);
                 if *before > 0 {
                     *before -= 1;

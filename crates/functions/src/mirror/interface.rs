@@ -1,4 +1,4 @@
-//! Copies out of a network interface of the kernel's, by a packet socket.
+//! Sends copies out of a kernel network interface through a packet socket.
 
 use super::cells::Copied;
 use std::ffi::CString;
@@ -6,53 +6,53 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// Frames that are sent together.
+/// Frames per system call.
 const TOGETHER: usize = 64;
-/// How long the kernel may take none before they are given up.
+/// Time the kernel may refuse frames before they are given up.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long it is left alone in between.
+/// Sleep between attempts.
 const NAP: Duration = Duration::from_millis(1);
 
-/// An interface that frames are sent out of.
+/// Network interface open for sending.
 #[derive(Debug)]
 pub(super) struct Interface {
     socket: OwnedFd,
-    /// Frames one after the other, and where each ends.
+    /// Frames back to back; `ends` holds the end of each.
     frames: Vec<u8>,
     ends: Vec<usize>,
     pub(super) written: u64,
     pub(super) failed: u64,
-    /// The first error.
+    /// First error.
     pub(super) error: Option<io::Error>,
 }
 
 impl Interface {
-    /// Opens the interface of that name, for frames out of it only.
+    /// Opens the named interface for sending.
     ///
     /// # Errors
-    /// There is none, or it may not be opened: that takes `CAP_NET_RAW`.
+    /// The interface does not exist, or `CAP_NET_RAW` is missing.
     pub(super) fn open(name: &str) -> io::Result<Interface> {
         let name = CString::new(name)?;
-        // SAFETY: a string that ends with 0.
+        // SAFETY: the string ends with a zero byte.
         let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
         if index == 0 {
             return Err(io::Error::last_os_error());
         }
-        // Protocol 0: nothing that comes in is given to it.
+        // With protocol 0 the socket receives nothing.
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no memory is passed.
+        // SAFETY: the call passes no memory.
         let socket = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };
         if socket < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: it was opened just now, and nobody else has it.
+        // SAFETY: the descriptor was just opened and has no other owner.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        // SAFETY: a plain structure of numbers, for which all 0 is a value.
+        // SAFETY: the structure holds only integers, for which all zeros is valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
         address.sll_ifindex = index as i32;
         let size = size_of_val(&address) as libc::socklen_t;
-        // SAFETY: the address is of this size, and lives until the call is over.
+        // SAFETY: the address has this size and outlives the call.
         let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), size) };
         if bound != 0 {
             return Err(io::Error::last_os_error());
@@ -67,7 +67,7 @@ impl Interface {
         })
     }
 
-    /// Takes a copy.
+    /// Queues a copy.
     pub(super) fn put(&mut self, copied: &Copied<'_>) {
         self.frames.extend_from_slice(copied.frame);
         self.ends.push(self.frames.len());
@@ -76,7 +76,7 @@ impl Interface {
         }
     }
 
-    /// Sends what has been taken. A frame that the kernel does not want is left out.
+    /// Sends all queued frames. A frame the kernel rejects is skipped and counted.
     pub(super) fn write_out(&mut self) {
         let mut at = 0;
         let mut waiting: Option<Instant> = None;
@@ -96,7 +96,7 @@ impl Interface {
                     std::thread::sleep(NAP);
                     continue;
                 }
-                // No room for a second: the others have none either.
+                // No room for one second: the remaining frames are given up, too.
                 ErrorKind::WouldBlock => {
                     self.failed += (self.ends.len() - at) as u64;
                     at = self.ends.len();
@@ -112,7 +112,7 @@ impl Interface {
         self.ends.clear();
     }
 
-    /// Sends frames from number `at` on, and says how many went: at least one.
+    /// Sends frames from index `at` on, and returns the number sent, at least one.
     fn send(&self, at: usize) -> io::Result<usize> {
         let begins = std::iter::once(0).chain(self.ends.iter().copied());
         let frames = begins.zip(&self.ends).skip(at);
@@ -123,7 +123,7 @@ impl Interface {
             })
             .collect::<Vec<_>>();
         let messages = pieces.iter_mut().map(|piece| {
-            // SAFETY: a plain structure of numbers and addresses, for which all 0 is a value.
+            // SAFETY: the structure holds only integers and pointers, for which all zeros is valid.
             let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
             message.msg_hdr.msg_iov = piece;
             message.msg_hdr.msg_iovlen = 1;
@@ -131,8 +131,8 @@ impl Interface {
         });
         let mut messages: Vec<_> = messages.collect();
         let count = messages.len() as libc::c_uint;
-        // SAFETY: so many messages, each of one piece, which is a part of `frames`. All outlive the call, which only reads the
-        // frames.
+        // SAFETY: `messages` has `count` elements, each with one iovec that points into `frames`. All outlive the call,
+        // which only reads the frames.
         let sent = unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), count, 0) };
         match usize::try_from(sent) {
             Ok(0) => Err(ErrorKind::WouldBlock.into()),

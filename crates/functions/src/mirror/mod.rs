@@ -1,7 +1,7 @@
-//! `Mirror`: copies of packets to a capture file or an interface, while the originals go on.
+//! `Mirror`: copies packets to a capture file or an interface; the originals go on.
 //!
-//! A worker cuts each copy into cells of a ring of its own, and a thread (`writer`) puts them together and writes
-//! them. What finds the ring full is not copied, and counted.
+//! A worker cuts each copy into cells of its own ring. A thread (`writer`) reassembles and writes them. A copy that
+//! finds the ring full is dropped and counted.
 
 mod capture_file;
 mod cells;

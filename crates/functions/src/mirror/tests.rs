@@ -19,7 +19,7 @@ const BUFFER: usize = 64 << 10;
 const SECOND: Nanos = Nanos::from_secs(1);
 const EVERYTHING: usize = pcap::MAX_FRAME as usize;
 
-/// A folder of a test's own, which goes with it.
+/// Temporary folder of one test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -64,7 +64,7 @@ fn rig(table: &Arc<MirrorTable>) -> ChainRig {
     ChainRig::new(vec![Box::new(Mirror::new(Arc::clone(table)))], INPUT)
 }
 
-/// A packet's source port, and the bytes of its payload.
+/// Source port, and bytes of payload.
 type Sent = (u16, usize);
 
 fn frame((port, bytes): Sent, number: usize) -> Vec<u8> {
@@ -73,14 +73,14 @@ fn frame((port, bytes): Sent, number: usize) -> Vec<u8> {
     FrameBuilder::new(&key).payload(&payload).to_vec().unwrap()
 }
 
-/// Sends packets through the chain, which must leave them as they are.
+/// Sends packets through the chain, and asserts that they leave unchanged.
 fn pass(rig: &mut ChainRig, frames: &[Vec<u8>]) {
     for batch in frames.chunks(32) {
         assert_eq!(rig.run(batch, SECOND), batch);
     }
 }
 
-/// The function's counts, after its end: copied, no room, file full, not written.
+/// Returns the function's final counts: copied, no room, file full, not written.
 fn finished(rig: ChainRig) -> [u64; 4] {
     let names = rig.chain.reasons();
     let before: Vec<u64> = rig.chain.reason_counts().collect();
@@ -91,7 +91,7 @@ fn finished(rig: ChainRig) -> [u64; 4] {
     })
 }
 
-/// The packets of a capture: their bytes, and how long they were. Read as plainly as can be.
+/// Reads a capture with a minimal parser: each packet's bytes and original length.
 fn read(bytes: &[u8]) -> Vec<(Vec<u8>, u32)> {
     assert_eq!(bytes[..4], 0xa1b2_3c4d_u32.to_le_bytes());
     assert_eq!(bytes[20..24], 1u32.to_le_bytes());
@@ -112,7 +112,7 @@ fn whole(frame: &[u8]) -> (Vec<u8>, u32) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
-    /// What is cut into cells is put together again, one copy after the other.
+    /// Copies cut into cells are reassembled in order.
     #[test]
     fn cells_hold_copies(
         copies in prop::collection::vec((any::<u64>(), any::<u32>(), prop::collection::vec(any::<u8>(), 0..400)), 1..20),
@@ -133,8 +133,8 @@ proptest! {
         }
     }
 
-    /// The file has what the filter, the sample and the snap length say, byte for byte, in order; also when they change under
-    /// way. The originals pass as they are.
+    /// The file has exactly the packets and bytes that filter, sampling and snap length select, in order, also when
+    /// these change during the run. The originals pass unchanged.
     #[test]
     fn the_file_has_what_was_asked_for(
         packets in prop::collection::vec((1000_u16..1020, 0_usize..1400), 1..120),
@@ -145,7 +145,7 @@ proptest! {
     ) {
         let (every, by_flow) = sample;
         let rules = |snap| {
-            // Packets with any of these bits in their source port.
+            // Matches packets with any of these bits in their source port.
             let program = bits.map(|bits| {
                 let text = format!("5\n40 0 0 34\n84 0 0 {bits}\n21 1 0 0\n6 0 0 1\n6 0 0 0\n");
                 parse_program(&text).unwrap()
@@ -162,7 +162,7 @@ proptest! {
         let mut rig = rig(&table);
         let frames: Vec<_> = packets.iter().enumerate().map(|(at, sent)| frame(*sent, at)).collect();
         let (first, second) = frames.split_at(frames.len() / 2);
-        // So few at a time that all have room.
+        // Batches are small enough that every copy has room.
         for (part, in_force) in [(first, snap), (second, next)] {
             table.live().replace(rules(in_force));
             for frames in part.chunks(8) {
@@ -216,7 +216,7 @@ fn a_full_file_has_the_first_packets_and_files_the_last() {
     for files in [1, 3] {
         let table = table(to(&folder.file(), MOST, files), all());
         let mut rig = rig(&table);
-        // A batch at a time, so that none finds the ring full.
+        // One batch at a time, so that the ring never fills.
         for batch in frames.chunks(32) {
             pass(&mut rig, batch);
             std::thread::sleep(Duration::from_millis(3));
@@ -233,7 +233,7 @@ fn a_full_file_has_the_first_packets_and_files_the_last() {
             assert!(bytes.len() as u64 <= MOST, "{name}: {}", bytes.len());
             found.extend(read(&bytes));
         }
-        // On a machine so busy that copies found no room, the rest is as it was.
+        // On a busy machine some copies may find no room; the others are still correct.
         let expected: Vec<_> = frames.iter().map(|frame| whole(frame)).collect();
         let mut rest = expected.iter();
         assert!(found.iter().all(|copy| rest.any(|it| it == copy)));
@@ -257,26 +257,26 @@ fn a_full_file_has_the_first_packets_and_files_the_last() {
     }
 }
 
-/// A file that takes nothing for as long as packets come: originals pass, and each copy is there or counted.
+/// With a file that blocks while packets arrive, originals pass, and each copy is written or counted.
 #[test]
 fn copies_that_find_no_room_are_counted() {
     let folder = Folder::new();
     let made = std::process::Command::new("mkfifo").arg(folder.file()).status();
     assert!(made.unwrap().success());
-    // Open both ways: neither end waits for the other.
+    // Opened for reading and writing, so that neither end waits for the other.
     let mut reader = OpenOptions::new().read(true).write(true).open(folder.file()).unwrap();
     let table = table(to(&folder.file(), 1 << 30, 1), all());
     let mut rig = rig(&table);
     let frames: Vec<_> = (0..4000).map(|at| frame((at as u16, 900), at)).collect();
     pass(&mut rig, &frames);
-    // What it took then goes on into the file.
+    // Copies accepted so far are written once the pipe is read.
     let bytes = std::thread::scope(|scope| {
         let path = folder.file();
         let table = &table;
         let ends = scope.spawn(move || {
             let counts = finished(rig);
             let exported = table.finish().unwrap().unwrap();
-            // Tells the reader that this was all.
+            // End marker for the reader.
             let mut file = OpenOptions::new().write(true).open(path).unwrap();
             file.write_all(b"the end").unwrap();
             (counts, exported.records)
@@ -299,7 +299,7 @@ fn copies_that_find_no_room_are_counted() {
     assert!(read(&bytes).iter().all(|copy| rest.any(|it| it == copy)));
 }
 
-/// A file that takes nothing any more is given up, and what is not known to be in it is counted.
+/// A file that blocks for good is given up, and copies not known to be written are counted.
 #[test]
 fn a_file_that_hangs_is_given_up() {
     let folder = Folder::new();
@@ -312,12 +312,12 @@ fn a_file_that_hangs_is_given_up() {
     pass(&mut rig, &frames);
     let [copied, no_room, full, failed] = finished(rig);
     assert_eq!((copied + no_room, full), (4000, 0));
-    // A pipe takes no more than this.
+    // Capacity of a pipe.
     assert!(copied - failed <= (64 << 10) / 942, "{copied} {failed}");
     assert!(failed > 0);
     let error = table.finish().unwrap_err().to_string();
     assert!(error.contains("it took nothing for 5 seconds"), "{error}");
-    // It has ended with all that it had: nothing hangs any more.
+    // Everything has been settled, so dropping the table does not block.
     drop(table);
     drop(reader);
 }
@@ -340,21 +340,22 @@ fn what_cannot_be_opened_is_told() {
     }
 }
 
-/// A socket that gets what leaves the loopback interface; `None`, told, where that is not allowed.
+/// Opens a socket that receives packets leaving the loopback interface; prints a note and returns `None` without the
+/// permission.
 fn listen() -> Option<File> {
     let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let everything = (libc::ETH_P_ALL as u16).to_be();
-    // SAFETY: no memory is passed.
+    // SAFETY: the call passes no memory.
     let socket = unsafe { libc::socket(libc::AF_PACKET, kind, everything.into()) };
     if socket < 0 {
         eprintln!("skipped: packet sockets: {}", std::io::Error::last_os_error());
         return None;
     }
-    // SAFETY: it was opened just now, and nobody else has it.
+    // SAFETY: the descriptor was just opened and has no other owner.
     Some(unsafe { File::from_raw_fd(socket) })
 }
 
-/// What leaves an interface is what was asked for, in order.
+/// The selected packets leave the interface, in order.
 #[test]
 fn an_interface_gets_copies() {
     let Some(mut socket) = listen() else {
@@ -373,7 +374,7 @@ fn an_interface_gets_copies() {
     while found.len() < frames.len() {
         assert!(Instant::now() < deadline, "{} of 100", found.len());
         match socket.read(&mut bytes) {
-            // Each leaves, and comes in again; and there may be others of other programs.
+            // Each frame is seen leaving and arriving; other programs' frames may be in between.
             Ok(count) => {
                 let frame = &bytes[..count];
                 if frames.iter().any(|it| it == frame) && !found.iter().any(|it| it == frame) {

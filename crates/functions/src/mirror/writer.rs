@@ -1,4 +1,4 @@
-//! The thread that writes copies, and what workers share with it.
+//! Writer thread of packet copies, and its state shared with workers.
 
 use super::capture_file::CaptureFile;
 use super::cells::{Assembler, CELL, Cell, Copied};
@@ -18,29 +18,30 @@ use tailwater_chain::live::Live;
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
 
-/// Cells taken from a worker's ring at a time.
+/// Largest number of cells taken from a worker's ring per turn.
 const TURN: usize = 4096;
-/// How often the thread looks for copies when there are none. Workers do not wake it: that would be a system call.
+/// Poll interval of the idle thread. Workers do not wake it, which would take a system call.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Where copies go.
+/// Destination of copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outlet {
-    /// A pcap file, written anew. Relative to the folder that the program runs in.
+    /// A pcap file, created anew. The path is relative to the working directory.
     File {
-        /// Its name.
+        /// Path.
         path: PathBuf,
-        /// The most bytes of a file.
+        /// Largest size of one file, in bytes.
         max_bytes: u64,
-        /// The most files: with 1, what is beyond a full one is not written; with more, a full one is renamed.
+        /// Largest number of files. With 1, copies beyond a full file are not written; otherwise a full file is
+        /// renamed.
         files: u32,
     },
-    /// Out of a network interface of this name.
+    /// Network interface of this name.
     Interface(String),
 }
 
 impl Outlet {
-    /// What it is called in errors.
+    /// Returns the name used in error messages.
     pub fn name(&self) -> PathBuf {
         match self {
             Outlet::File { path, .. } => path.clone(),
@@ -48,7 +49,7 @@ impl Outlet {
         }
     }
 
-    /// The files that it makes: the one that is written, and those that full ones become, whether there are any yet or not.
+    /// Returns the paths of all files it may create: the current one, and the names of rotated ones.
     pub fn files(&self) -> Vec<PathBuf> {
         match self {
             Outlet::File { path, files, .. } => (0..*files).map(|number| numbered(path, number)).collect(),
@@ -68,7 +69,7 @@ impl Outlet {
     }
 }
 
-/// A file, or the name that it has when so many newer ones have become full.
+/// Returns the path of the current file (0), or of the rotated file with this number.
 pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
     match number {
         0 => path.to_owned(),
@@ -80,16 +81,16 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
     }
 }
 
-/// What does not change while packets pass.
+/// Options that are fixed during a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Where copies go. `None`: nowhere; they are made, and forgotten.
+    /// Destination of copies. With `None` copies are made and discarded.
     pub to: Option<Outlet>,
-    /// Bytes of each worker's ring, a power of two of them, at least 64 KiB.
+    /// Bytes of each worker's ring: a power of two, at least 64 KiB.
     pub buffer: usize,
 }
 
-/// An outlet that is open.
+/// Open outlet.
 #[derive(Debug)]
 enum Writing {
     File(CaptureFile),
@@ -116,7 +117,7 @@ impl Writing {
         }
     }
 
-    /// Copies beyond the bound, and those that could not be written.
+    /// Returns the copies past the size limit, and those that could not be written.
     fn lost(&self) -> [u64; 2] {
         match self {
             Writing::File(file) => [file.over, file.failed],
@@ -134,28 +135,29 @@ impl Writing {
     }
 }
 
-/// A worker's ring, as the thread has it.
+/// Reader's side of a worker's ring.
 #[derive(Debug)]
 struct Source {
     ring: Consumer<Cell>,
     assembler: Assembler,
     taken: u64,
-    /// As many of its copies as are written, or lost and counted.
+    /// Number of the worker's copies that are written, or lost and counted.
     settled: Arc<AtomicU64>,
 }
 
-/// What workers and the thread share.
+/// State shared by workers and the thread.
 #[derive(Debug, Default)]
 struct Shared {
-    /// Those that the thread has not taken yet.
+    /// New rings the thread has not yet picked up.
     sources: Mutex<Vec<Source>>,
-    /// Whether there will be no more.
+    /// Set when no more copies will come.
     over: AtomicBool,
-    /// Copies that were taken, and are [lost](Writing::lost), until a worker has counted them.
+    /// Copies taken and then [lost](Writing::lost), until a worker counts them.
     lost: [AtomicU64; 2],
-    /// Whether the thread gets on.
+    /// Heartbeat of the thread.
     pulse: Pulse,
-    /// Whether the thread has hung for so long that what it has not settled counts as lost. While this is locked nothing is settled.
+    /// Set when the thread has hung so long that unsettled copies count as lost. Nothing is settled while this is
+    /// locked.
     given_up: Mutex<bool>,
     origin: Origin,
 }
@@ -165,18 +167,18 @@ impl Shared {
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until this is so; `false` if the thread hangs before, and is given up.
+    /// Waits until `is_done` holds; returns `false` if the thread hangs first and is given up.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
         if self.pulse.wait(&is_done) {
             return true;
         }
         *self.given_up() = true;
-        // It may have been done at the last moment.
+        // It may have completed at the last moment.
         is_done()
     }
 }
 
-/// A worker's way to the thread.
+/// A worker's sender to the thread.
 #[derive(Debug)]
 pub(super) struct Sender {
     ring: Producer<Cell>,
@@ -186,7 +188,7 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// Hands over a copy; `false` if there is no room for it.
+    /// Enqueues a copy; returns `false` if the ring has no room.
     #[inline]
     pub(super) fn send(&mut self, copied: Copied<'_>) -> bool {
         let mut cells = copied.cells();
@@ -200,13 +202,14 @@ impl Sender {
         true
     }
 
-    /// Says what time it is, since the run's start.
+    /// Sets the clock's origin from the current time since the run's start.
     #[inline]
     pub(super) fn set_origin(&self, now: Nanos) {
         self.shared.origin.set_by(now);
     }
 
-    /// Copies that were lost behind the ring since any worker last asked: beyond the bound, and not written.
+    /// Takes the counts of copies lost behind the ring since the last call by any worker: past the size limit, and not
+    /// written.
     #[inline]
     pub(super) fn take_lost(&self) -> [u64; 2] {
         let take = |lost: &AtomicU64| match lost.load(Ordering::Relaxed) {
@@ -216,8 +219,8 @@ impl Sender {
         [take(&self.shared.lost[0]), take(&self.shared.lost[1])]
     }
 
-    /// Waits until all that was sent is written, or lost and counted. How many copies are given up instead, for nothing was written
-    /// for long.
+    /// Waits until all copies sent are written, or lost and counted. Returns the number given up instead because the
+    /// thread hangs.
     pub(super) fn settle(&self) -> u64 {
         let open = || self.sent - self.settled.load(Ordering::Acquire);
         match self.shared.wait(|| open() == 0 || self.ring.is_closed()) {
@@ -227,7 +230,7 @@ impl Sender {
     }
 }
 
-/// What all workers of a function share.
+/// State shared by all workers of a function.
 #[derive(Debug)]
 pub struct MirrorTable {
     options: Options,
@@ -237,10 +240,10 @@ pub struct MirrorTable {
 }
 
 impl MirrorTable {
-    /// Opens where copies go to, and starts the thread that writes them.
+    /// Opens the outlet and starts the writer thread.
     ///
     /// # Errors
-    /// A file cannot be created, an interface not be opened, or a thread not be started.
+    /// The file, interface or thread cannot be created.
     pub fn new(options: Options, rules: MirrorRules) -> Result<MirrorTable, ExportError> {
         let writing = options.to.as_ref().map_or(Ok(Writing::Nowhere), Outlet::open)?;
         let shared = Arc::<Shared>::default();
@@ -260,15 +263,15 @@ impl MirrorTable {
         })
     }
 
-    /// What is copied, to replace it while workers run.
+    /// Returns the replaceable selection of packets.
     pub fn live(&self) -> &Live<MirrorRules> {
         &self.live
     }
 
-    /// A worker's way to the thread.
+    /// Creates a worker's sender to the thread.
     pub(super) fn sender(&self) -> Sender {
         let (mut producer, mut consumer) = ring(self.options.buffer.div_ceil(CELL));
-        // The memory is there before packets are.
+        // Touches the ring's memory before the first packet.
         while producer.push(Cell::EMPTY).is_ok() {}
         while consumer.pop().is_some() {}
         let settled = Arc::<AtomicU64>::default();
@@ -300,10 +303,11 @@ impl MirrorTable {
         }
     }
 
-    /// Waits until all copies are written, all workers' chains having [finished](tailwater_chain::chain::Chain::finish), or given up.
+    /// Waits until all copies are written or given up. All workers' chains must have
+    /// [finished](crate::chain::Chain::finish). Returns `None` without an outlet, or if it was finished before.
     ///
     /// # Errors
-    /// Some could not be written, or not in time.
+    /// Some copies could not be written, or not in time.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
         let (Some(to), Some((records, error))) = (&self.options.to, self.end()) else {
             return Ok(None);
@@ -318,17 +322,17 @@ impl MirrorTable {
 
 impl Drop for MirrorTable {
     fn drop(&mut self) {
-        // Whoever wanted to know of errors has finished it.
+        // Errors are reported by `finish`; here they are ignored.
         let _ = self.end();
     }
 }
 
-/// Writes what workers hand over, until there are no more workers.
+/// Writes the copies of all workers until shutdown.
 fn write(shared: &Shared, mut writing: Writing) -> Writing {
     let mut sources: Vec<Source> = Vec::new();
     let mut counted = [0; 2];
     loop {
-        // In this order: what was pushed before its worker ended is popped below.
+        // Read first, so that cells pushed before their worker ended are popped below.
         let over = shared.over.load(Ordering::Acquire);
         let mut new = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.append(&mut new);

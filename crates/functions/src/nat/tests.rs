@@ -29,7 +29,7 @@ fn frame(key: &FlowKey, payload: &[u8]) -> Vec<u8> {
     FrameBuilder::new(key).payload(payload).to_vec().unwrap()
 }
 
-/// A connection from an internal host.
+/// Returns the key of a connection from an internal host.
 fn outward(host: u8, port: u16, remote: u8, tcp: bool) -> FlowKey {
     let protocol = if tcp { protocol::TCP } else { protocol::UDP };
     let ends = (Ipv4Addr::new(10, 0, 0, host), Ipv4Addr::new(198, 18, 0, remote));
@@ -45,9 +45,8 @@ fn key_of(frame: &[u8]) -> FlowKey {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Against a plain map from connection to binding: a binding is stable, no two connections
-    /// look alike outside, both directions share a bucket, answers come back to the host, and
-    /// nothing but addresses, ports and checksums changes.
+    /// Compared with a map from connection to binding: bindings are stable and unique outside, both directions share a
+    /// bucket, and replies return to the host. Only addresses, ports and checksums change.
     #[test]
     fn translates_as_a_map_does(
         packets in prop::collection::vec((0u8..4, 0u16..40, 0u8..3, any::<bool>(), any::<bool>()), 1..120),
@@ -107,8 +106,8 @@ fn a_host_keeps_its_external_address() {
     }
 }
 
-/// Connections that are there go on, both ways and as they were, whatever is added to the pool or withdrawn from it,
-/// and also where a remote end's address comes to be in it; to such an address no connection is opened any more.
+/// Established connections continue unchanged in both directions, whatever is added to or withdrawn from the pool, even
+/// if a remote end's address enters it. No new connection to such an address is opened.
 #[test]
 fn changes_of_the_pool_lose_no_connection() {
     let with = |external: &[Ipv4Addr]| {
@@ -143,7 +142,7 @@ fn changes_of_the_pool_lose_no_connection() {
 
 #[test]
 fn exhausted_ports_are_counted_and_come_back() {
-    // One address and one port for each bucket: a bucket's second connection to a remote fails.
+    // One address and one port per bucket: a bucket's second connection to a remote fails.
     let mut rules = rules();
     rules.external.truncate(1);
     rules.ports = 1024..=1535;
@@ -159,9 +158,9 @@ fn exhausted_ports_are_counted_and_come_back() {
     assert_eq!(delivered, per_bucket.len() as u64, "one connection a bucket");
     assert_eq!(rig.count("nat/ports-exhausted"), 2000 - delivered);
     assert_eq!(rig.chain.lost(), 2000 - delivered, "no room is a loss, not a decision");
-    // To another remote the same ports are free.
+    // The same ports are free for another remote.
     assert_eq!(rig.run(&[frame(&outward(1, 7, 2, false), b"")], SECOND).len(), 1);
-    // When the bindings have expired, so are they to the first.
+    // Once the bindings have expired, the ports are free for the first remote again.
     let later = Nanos::from_secs(200);
     (0..512).for_each(|_| rig.chain.expire(later));
     assert_eq!(rig.chain.flows(), 0);
@@ -196,7 +195,7 @@ fn what_cannot_be_translated_is_dropped_or_passed() {
     );
     let transit = FlowKey::v4([192, 0, 2, 1].into(), [192, 0, 2, 2].into(), protocol::TCP, 1, 2);
     let v6 = FlowKey::v6(1u128.into(), 2u128.into(), protocol::TCP, 1, 2);
-    // The second fragment of a datagram: offset 8 bytes, more to follow.
+    // A datagram's second fragment: offset 8 bytes, more fragments follow.
     let mut fragment = frame(&outward(1, 9, 1, false), &[0; 64]);
     fragment[20..22].copy_from_slice(&0x2001u16.to_be_bytes());
     let frames = [
@@ -218,9 +217,8 @@ fn what_cannot_be_translated_is_dropped_or_passed() {
     assert_eq!(passing.run(&frames, SECOND), frames);
 }
 
-/// A fragment of a connection's datagram once found the connection's own entry in the table, when
-/// the bucket of its addresses happened to be the one of its 5-tuple, and was translated as if it
-/// had ports.
+/// Regression: a fragment could find its connection's own table entry when both hashed to one bucket, and was then
+/// translated as if it had ports.
 #[test]
 fn fragments_never_share_a_flow_with_whole_packets() {
     let mut rig = rig(NatRules {
@@ -231,7 +229,7 @@ fn fragments_never_share_a_flow_with_whole_packets() {
         let key = outward(1, port, 1, false);
         let mut first = frame(&key, &[0; 64]);
         first[20..22].copy_from_slice(&0x2000u16.to_be_bytes());
-        // As time passes, old flows make room in the one bucket that all these fragments share.
+        // Old flows expire as time passes and make room in the one bucket these fragments share.
         let now = SECOND + Nanos::from_millis(port.into());
         let sent = rig.run(&[frame(&key, b""), first.clone()], now);
         assert_eq!(sent[1], first, "port {port}");

@@ -1,39 +1,38 @@
 //! Token buckets.
 //!
-//! A bucket is kept as the time at which it will be full again, in 256ths of a nanosecond: an empty bucket
-//! of so many bytes at such a rate is full that much later, and a packet that takes tokens puts that off by
-//! what they take to come back. So a bucket is one number, nothing ticks, and a bucket that many cores
-//! share is one atomic number. (The "virtual scheduling" form of the generic cell rate algorithm of ITU-T
-//! I.371, which admits exactly what a bucket of tokens does.)
+//! A bucket is stored as the time at which it will be full, in 256ths of a nanosecond. A packet delays that time by the
+//! refill time of the tokens it takes. So a bucket is one number without timers, and one atomic number if cores share
+//! it. This is the "virtual scheduling" form of the generic cell rate algorithm (ITU-T I.371), which admits exactly
+//! what a token bucket does.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::Nanos;
 
-/// Steps in a nanosecond.
+/// Binary digits of a nanosecond's fraction: one step is 2^-8 ns.
 const STEPS: u32 = 8;
 
-/// What tokens are, and how fast they come.
+/// Refill rate and unit of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rate {
-    /// Bits of frames a second, without preamble, frame check sequence and gap.
+    /// Bits of frames per second, without preamble, frame check sequence and inter-frame gap.
     Bits(u64),
-    /// Packets a second.
+    /// Packets per second.
     Packets(u64),
 }
 
-/// A bucket's rate and depth.
+/// Rate and depth of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meter {
-    /// Steps that one packet takes, in 2^24ths.
+    /// Refill time of one packet, in 2^-24 steps.
     per_packet: u64,
-    /// Steps that one byte takes, in 2^24ths.
+    /// Refill time of one byte, in 2^-24 steps.
     per_byte: u64,
-    /// Steps that it takes to fill it.
+    /// Time to fill an empty bucket, in steps.
     depth: u64,
 }
 
 impl Meter {
-    /// A bucket that fills with `rate` up to `burst`: bytes, or packets if the rate is of these.
+    /// Meter of a bucket that refills at `rate` up to `burst`: bytes, or packets if the rate is in packets.
     ///
     /// # Panics
     /// If the rate is 0.
@@ -55,14 +54,14 @@ impl Meter {
         }
     }
 
-    /// Steps that a packet's tokens take to come back.
+    /// Returns the refill time of a packet's tokens, in steps.
     #[inline]
     fn cost(&self, bytes: usize) -> u64 {
         let steps = u128::from(self.per_byte) * bytes as u128 + u128::from(self.per_packet);
         u64::try_from(steps >> 24).unwrap_or(u64::MAX)
     }
 
-    /// Takes a packet's tokens, if there are as many. `full` is the bucket.
+    /// Takes a packet's tokens if the bucket has them, and returns `true` if so. `full` is the bucket.
     #[inline]
     pub fn take(&self, full: &mut u64, now: Nanos, bytes: usize) -> bool {
         let now = now.0.saturating_mul(1 << STEPS);
@@ -74,22 +73,21 @@ impl Meter {
         conforms
     }
 
-    /// A bucket that another meter filled, as it is to be under this one: with what was taken from it, as far as this
-    /// one's burst goes.
+    /// Converts a bucket of another meter to this one. Tokens taken still count, up to this meter's burst.
     #[inline]
     pub(super) fn take_over(&self, full: u64, now: Nanos) -> u64 {
         let now = now.0.saturating_mul(1 << STEPS);
         full.min(now.saturating_add(self.depth))
     }
 
-    /// As [`take_over`](Self::take_over), where nobody knows the time: at the latest it is that at which the other meter's
-    /// bucket was empty.
+    /// Like [`take_over`](Self::take_over) when the current time is unknown. It assumes the latest possible time, that
+    /// at which the other meter's bucket was empty.
     pub(super) fn take_over_from(&self, other: &Meter, full: u64) -> u64 {
         full.min(full.saturating_sub(other.depth).saturating_add(self.depth))
     }
 
-    /// As [`take`](Meter::take), for packets in order, from a bucket that others take from at the same time:
-    /// all of these come together, before or after what others take. `conforms` is told of each.
+    /// Like [`take`](Meter::take), for packets in order, from a bucket shared with other cores. The packets take their
+    /// tokens atomically as a group. Writes the result for each packet to `conforms`.
     #[inline]
     pub fn take_all(
         &self,
@@ -97,7 +95,7 @@ impl Meter {
         packets: impl Iterator<Item = (Nanos, usize)> + Clone,
         conforms: &mut Vec<bool>,
     ) {
-        // Only the number itself is shared, nothing that it would guard.
+        // Relaxed is enough: the number guards no other data.
         let mut before = full.load(Ordering::Relaxed);
         loop {
             let mut after = before;
@@ -106,7 +104,7 @@ impl Meter {
             conforms.extend(each.map(|(now, bytes)| self.take(&mut after, now, bytes)));
             match full.compare_exchange_weak(before, after, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return,
-                // Another core took some, and so got on: these packets are looked at again.
+                // Another core took tokens and so made progress: these packets are evaluated again.
                 Err(now) => before = now,
             }
         }

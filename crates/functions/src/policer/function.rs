@@ -9,7 +9,7 @@ use tailwater_chain::live::{Live, Version};
 use tailwater_net::Nanos;
 use tailwater_net::checksum::ChecksumDelta;
 
-/// How a packet stands to its limit.
+/// Colour of a packet under its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Colour {
     Conforming,
@@ -19,28 +19,28 @@ enum Colour {
 
 const NO_LIMIT: u8 = 0;
 
-/// Notes: packets that pass all the same.
+/// Counters of packets beyond a limit that pass nevertheless.
 const NOTES: &[&str] = &["exceeding-passed", "violating-passed"];
 
-/// No limit matches the flow.
+/// Value for flows that match no limit.
 const NONE: u32 = u32::MAX;
 
-/// What is kept of a flow.
+/// Flow state.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct FlowState {
-    /// The flow's own buckets, if its limit is per flow.
+    /// Buckets of the flow, if its limit is per flow.
     committed: u64,
     peak: u64,
-    /// The place of its limit, or [`NONE`].
+    /// Index of its limit, or [`NONE`].
     limit: u32,
-    /// The version of the limits that it is a place in.
+    /// Version of the limits the index refers to.
     version: u32,
 }
 
 impl FlowState {
-    /// Finds the limit of a flow that another version of the limits, or another key, was decided by. What it took counts
-    /// on if the key is the same, as far as its burst goes.
+    /// Finds the flow's limit anew after a change of the limits or of its key. If the key is the same, tokens taken
+    /// still count, up to the new burst.
     #[cold]
     fn decide(&mut self, held: &Version<PolicerRules>, packet: &Packet) {
         let found = held.value.find(&packet.headers.key);
@@ -57,24 +57,25 @@ impl FlowState {
     }
 }
 
-/// Lets packets pass at a rate, with bursts, and drops or marks those beyond it.
+/// Network function that enforces rates with bursts: packets beyond are dropped or marked.
 pub struct Policer {
     rules: Arc<Live<PolicerRules>>,
     held: Arc<Version<PolicerRules>>,
-    /// Whether flows' limits are kept with them, and their buckets can be.
+    /// `true` if the flow state holds limits and per-flow buckets.
     in_flow: bool,
-    /// Packets of limits with shared buckets: the limit and the place in the batch.
+    /// Packets of limits with shared buckets: limit and index in the batch.
     pending: Vec<(u32, u16)>,
-    /// Places of packets of one such limit, and how they stand to one of its rates.
+    /// Batch indices of one such limit's packets; `conforms` holds their results for one rate.
     places: Vec<u16>,
     conforms: Vec<bool>,
     notes: [u64; 2],
 }
 
 impl Policer {
-    /// A worker's instance. Buckets that are not a flow's own are shared with all others.
-    /// Flows are looked up unless one limit is for all packets; should limits that replace it not be so, they are found for
-    /// each packet.
+    /// Creates a worker's instance. Buckets that are not per flow are shared by all instances.
+    ///
+    /// Flows are looked up unless one limit covers all packets. If such a limit is later replaced by narrower ones,
+    /// these are matched per packet.
     pub fn new(rules: Arc<Live<PolicerRules>>) -> Policer {
         let held = rules.current();
         Policer {
@@ -89,7 +90,7 @@ impl Policer {
     }
 }
 
-/// Does with a packet what its limit says.
+/// Applies a limit's outcome for this colour to a packet.
 #[inline]
 fn apply(limit: &Limit, colour: Colour, batch: &mut Batch, place: u16, notes: &mut [u64; 2]) {
     let (outcome, reason) = match colour {
@@ -110,7 +111,7 @@ fn apply(limit: &Limit, colour: Colour, batch: &mut Batch, place: u16, notes: &m
     }
 }
 
-/// Writes a code point into an IP header, and leaves the two bits of explicit congestion notification.
+/// Writes a DSCP into an IP header and preserves the two ECN bits.
 #[inline]
 fn mark(packet: &Packet, frame: &mut [u8], point: u8) {
     let Some(ip) = frame.get_mut(usize::from(packet.headers.network_offset)..) else {
@@ -132,7 +133,7 @@ fn mark(packet: &Packet, frame: &mut [u8], point: u8) {
     }
 }
 
-/// A packet's colour by buckets that nobody else uses.
+/// Returns a packet's colour by unshared buckets.
 #[inline]
 fn colour(limit: &Limit, [committed, peak]: [&mut u64; 2], now: Nanos, bytes: usize) -> Colour {
     if let Some(meter) = &limit.peak
@@ -147,8 +148,8 @@ fn colour(limit: &Limit, [committed, peak]: [&mut u64; 2], now: Nanos, bytes: us
     }
 }
 
-/// Judges the packets at these places, which are those of one limit, by its shared buckets, and does what is
-/// to be done. The peak's bucket comes first: what it refuses takes no committed tokens.
+/// Meters the packets at these indices, all of one limit, by its shared buckets, and applies the outcomes. The peak
+/// bucket comes first: packets it refuses take no committed tokens.
 fn judge(
     (limit, buckets): (&Limit, &SharedBuckets),
     batch: &mut Batch,
@@ -257,7 +258,7 @@ impl NetworkFunction for Policer {
                 }
             };
             if state.version != held.number {
-                // Limits were replaced between the batch's look-up and here, or nothing is kept.
+                // The limits were replaced after the batch's lookup, or there is no flow state.
                 state.decide(held, packet);
             }
             let Some(limit) = limits.get(state.limit as usize) else {
@@ -283,7 +284,7 @@ impl NetworkFunction for Policer {
                 }
             }
         }
-        // Limit by limit, each in order of arrival: shared buckets are touched once a batch.
+        // Grouped by limit, each group in order of arrival: a shared bucket is updated once per batch.
         while let Some(&(first, _)) = pending.first() {
             places.clear();
             pending.retain(|(limit, place)| {

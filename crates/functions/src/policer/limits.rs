@@ -1,4 +1,4 @@
-//! What is limited, and what becomes of packets beyond a limit.
+//! Limits, and outcomes for packets beyond them.
 
 use super::bucket::Meter;
 use ipnet::IpNet;
@@ -8,54 +8,54 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::FlowKey;
 
-/// The most limits of one function: they are tried one after the other for each new flow.
+/// Largest number of limits per function; they are scanned linearly for each new flow.
 pub const MAX_LIMITS: usize = 1024;
 
-/// What becomes of a packet.
+/// Outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It passes.
+    /// Forward.
     Pass,
-    /// It passes with this differentiated services code point, below 64.
+    /// Forward with this DSCP, below 64.
     Mark(u8),
-    /// It is dropped.
+    /// Drop.
     Drop,
 }
 
-/// Whose bucket it is.
+/// Sharing of a limit's bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// All packets that match, on all cores, share one.
+    /// All matching packets on all cores share one bucket.
     All,
-    /// Each flow has its own.
+    /// Each flow has its own bucket.
     Flow,
 }
 
-/// A limit: a packet must match every field that is given.
+/// Limit; a packet must match every field that is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// The source address is in this prefix.
+    /// Source prefix.
     pub source: Option<IpNet>,
-    /// The destination address is in this prefix.
+    /// Destination prefix.
     pub destination: Option<IpNet>,
-    /// The IP protocol is this one.
+    /// IP protocol.
     pub protocol: Option<u8>,
-    /// Whose bucket it is.
+    /// Sharing of the bucket.
     pub scope: Scope,
-    /// The bucket of the rate that is committed to.
+    /// Meter of the committed rate.
     pub committed: Meter,
-    /// The bucket of the peak rate, if packets between the two are told apart (RFC 2698, colour-blind).
+    /// Meter of the peak rate, if packets between the two are distinguished (RFC 2698, colour-blind mode).
     pub peak: Option<Meter>,
-    /// What becomes of packets within both.
+    /// Outcome for packets within both rates.
     pub conforming: Outcome,
-    /// Of packets beyond the committed rate and within the peak.
+    /// Outcome for packets beyond the committed rate and within the peak.
     pub exceeding: Outcome,
-    /// Of packets beyond the peak; or, without one, beyond the committed rate.
+    /// Outcome for packets beyond the peak; without one, beyond the committed rate.
     pub violating: Outcome,
 }
 
 impl Limit {
-    /// Whether a flow with this key is limited by it.
+    /// Returns `true` if a flow with this key matches.
     pub fn matches(&self, key: &FlowKey) -> bool {
         let holds = |prefix: Option<IpNet>, address: IpAddr| prefix.is_none_or(|prefix| prefix.contains(&address));
         holds(self.source, key.source())
@@ -63,19 +63,19 @@ impl Limit {
             && self.protocol.is_none_or(|protocol| protocol == key.protocol())
     }
 
-    /// What tells which packets it is for, and whether they share a bucket.
+    /// Returns the fields that identify the matched packets, and whether they share a bucket.
     fn packets(&self) -> (Option<IpNet>, Option<IpNet>, Option<u8>, bool) {
         let shared = self.scope == Scope::All;
         (self.source, self.destination, self.protocol, shared)
     }
 
-    /// Whether every packet matches.
+    /// Returns `true` if every packet matches.
     fn is_for_all(&self) -> bool {
         self.source.is_none() && self.destination.is_none() && self.protocol.is_none()
     }
 }
 
-/// The buckets of a limit that all its packets share: full when the run starts. On a cache line of its own.
+/// Buckets shared by all packets of a limit, full at the start, in a cache line of their own.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct SharedBuckets {
@@ -83,22 +83,22 @@ pub(super) struct SharedBuckets {
     pub(super) peak: AtomicU64,
 }
 
-/// Limits in order with their shared buckets; one value serves all workers.
+/// Ordered limits with their shared buckets; all workers share one value.
 #[derive(Debug)]
 pub struct PolicerRules {
     limits: Vec<Limit>,
     pub(super) shared: Vec<Arc<SharedBuckets>>,
-    /// What becomes of packets that no limit matches.
+    /// Outcome for packets that match no limit.
     pub(super) default: Outcome,
-    /// Whether functions that began with these limits, or with those in front of them, look flows up.
+    /// `true` if functions started with these limits, or earlier versions, look flows up.
     of_flows: bool,
 }
 
 impl PolicerRules {
-    /// The first limit that matches counts. Of more than [`MAX_LIMITS`], those beyond are not applied.
+    /// Builds the rules; the first matching limit applies. Limits beyond [`MAX_LIMITS`] are ignored.
     pub fn new(mut limits: Vec<Limit>, default: Outcome) -> PolicerRules {
         limits.truncate(MAX_LIMITS);
-        // What is behind one that matches everything is never reached.
+        // Limits after one that matches everything are unreachable.
         if let Some(last) = limits.iter().position(Limit::is_for_all) {
             limits.truncate(last + 1);
         }
@@ -111,13 +111,13 @@ impl PolicerRules {
         }
     }
 
-    /// The version that follows this one. A limit of the same packets keeps its bucket: as it is if its rates are the same,
-    /// and else with what was taken from it, as far as the new burst goes.
+    /// Builds the next version. A limit on the same packets keeps its bucket: unchanged if the rates are the same,
+    /// otherwise with the tokens taken so far, up to the new burst.
     #[must_use]
     pub fn succeed(&self, limits: Vec<Limit>, default: Outcome) -> PolicerRules {
         let mut next = PolicerRules::new(limits, default);
         next.of_flows = self.of_flows;
-        // Of limits for the same packets only the first counts.
+        // Among limits on the same packets only the first applies.
         let mut before: HashMap<_, usize> = HashMap::new();
         for (at, limit) in self.limits.iter().enumerate() {
             before.entry(limit.packets()).or_insert(at);
@@ -146,28 +146,28 @@ impl PolicerRules {
         next
     }
 
-    /// The limits that can be reached, in order.
+    /// Returns the reachable limits, in order.
     pub fn limits(&self) -> &[Limit] {
         &self.limits
     }
 
-    /// Whether they need what functions that began with the first version do not have: flows have buckets of their own, and
-    /// are not looked up.
+    /// Returns `true` if the limits need per-flow buckets but functions started with the first version do not look
+    /// flows up.
     pub fn lack_flows(&self) -> bool {
         !self.of_flows && self.limits.iter().any(|limit| limit.scope == Scope::Flow)
     }
 
-    /// Whether flows are looked up.
+    /// Returns `true` if flows are looked up.
     pub(super) fn are_of_flows(&self) -> bool {
         self.of_flows
     }
 
-    /// Whether one bucket is for all packets, so that nothing depends on the flow.
+    /// Returns `true` if one bucket covers all packets, so that nothing depends on the flow.
     pub(super) fn is_one_for_all(&self) -> bool {
         is_one_for_all(&self.limits)
     }
 
-    /// The place of the first limit that matches.
+    /// Returns the index of the first limit that matches.
     pub(super) fn find(&self, key: &FlowKey) -> Option<usize> {
         self.limits.iter().position(|limit| limit.matches(key))
     }

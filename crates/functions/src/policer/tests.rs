@@ -10,10 +10,10 @@ use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// A bucket of tokens, in the plainest way: it holds `rate` times a nanosecond's share of a second of them.
+/// Reference token bucket; counts tokens in units of a billionth, so that `rate` of them come per nanosecond.
 struct Bucket {
     rate: u128,
-    /// What a packet takes: bytes in bits, or one.
+    /// Cost of a packet: its length in bits, or one.
     cost: fn(usize) -> u128,
     depth: u128,
     tokens: u128,
@@ -53,7 +53,7 @@ impl Bucket {
     }
 }
 
-/// Rates whose tokens come in whole 256ths of a nanosecond, so that nothing is rounded.
+/// Rates whose token interval is a whole number of 256ths of a nanosecond, so that nothing is rounded.
 const EXACT: [Rate; 5] = [
     Rate::Bits(8_000_000_000),
     Rate::Bits(100_000_000),
@@ -86,20 +86,20 @@ fn udp(source_port: u16) -> FlowKey {
     FlowKey::v4(ends.0, ends.1, protocol::UDP, source_port, 53)
 }
 
-/// A frame of flow `flow` with so many bytes.
+/// Returns a frame of `bytes` bytes of flow `flow`.
 fn frame(flow: u16, bytes: usize) -> Vec<u8> {
     let headers = FrameBuilder::new(&udp(flow)).to_vec().unwrap().len();
     let payload = vec![7; bytes.saturating_sub(headers)];
     FrameBuilder::new(&udp(flow)).payload(&payload).to_vec().unwrap()
 }
 
-/// The count of one of the function's reasons or notes.
+/// Returns the count of one of the function's drop reasons or counters.
 fn count(rig: &ChainRig, name: &str) -> u64 {
     rig.count(&format!("policer/{name}"))
 }
 
 proptest! {
-    /// One at a time or many at once, the same packets pass as with tokens that are counted.
+    /// One at a time or in batches, the same packets pass as with counted tokens.
     #[test]
     fn a_bucket_admits_what_tokens_would(
         rate in prop::sample::select(&EXACT[..]),
@@ -129,7 +129,7 @@ proptest! {
         prop_assert_eq!(&together, &expected);
     }
 
-    /// Two rates, as RFC 2698 has them for packets without a colour; a flow's buckets and shared ones.
+    /// Two rates as in RFC 2698, colour-blind mode, with per-flow and shared buckets.
     #[test]
     fn two_rates_tell_three_colours(
         rates in prop::sample::select(&[(EXACT[1], EXACT[0]), (EXACT[4], EXACT[3])][..]),
@@ -145,7 +145,7 @@ proptest! {
             violating: Outcome::Drop,
             ..limit(rates.0, bursts.0)
         };
-        // With a limit that nothing matches, decisions are kept with flows.
+        // A limit that matches nothing makes decisions live in the flow state.
         let nobody = Limit { protocol: Some(protocol::TCP), ..rule.clone() };
         let mut rig = rig(vec![nobody, rule], Outcome::Drop);
         let buckets = || (Bucket::new(rates.0, bursts.0), Bucket::new(rates.1, bursts.1));
@@ -171,13 +171,12 @@ proptest! {
         prop_assert_eq!(count(&rig, "exceeding-passed"), exceeding);
     }
 
-    /// Rates at which tokens come in odd times: what passes is at most burst and rate, and a thousandth less
-    /// at worst.
+    /// With rates whose intervals are rounded, at most burst plus rate passes, and at worst 0.1 % less.
     #[test]
     fn odd_rates_are_met(bits in 1_000_000_u64..100_000_000_000, bytes in 64_usize..1514) {
         let (burst, meter) = (10_000, Meter::new(Rate::Bits(bits), 10_000));
         let (mut full, mut passed) = (0, 0_u64);
-        // Packets come twice as fast as they may.
+        // Packets arrive at twice the permitted rate.
         let gap = bytes as f64 * 8e9 / bits as f64 / 2.0;
         let time = |packet: u64| Nanos((packet as f64 * gap) as u64);
         for packet in 0..20_000 {
@@ -190,7 +189,7 @@ proptest! {
     }
 }
 
-/// Many cores take from one bucket at the same moment: as many packets pass as it holds.
+/// Many cores take from one bucket concurrently: exactly as many packets pass as it holds.
 #[test]
 fn a_shared_bucket_is_never_overdrawn() {
     let meter = Meter::new(Rate::Packets(1000), 1000);
@@ -228,7 +227,7 @@ fn the_first_limit_that_matches_counts() {
     let limits = vec![within("198.18.0.7/32", 1), within("198.18.0.0/28", 3)];
     let mut some = rig(limits.clone(), Outcome::Drop);
     let now = Nanos::from_secs(1);
-    // In one batch, of two limits and of none.
+    // One batch with packets of two limits and of none.
     let batch = [frames(7, 3), frames(8, 2), frames(200, 1), frames(9, 2)].concat();
     let sent = some.run(&batch, now);
     let kept: Vec<u8> = sent.iter().map(|frame| frame[33]).collect();
@@ -236,7 +235,7 @@ fn the_first_limit_that_matches_counts() {
     assert_eq!((count(&some, "violating"), count(&some, "no-limit")), (3, 1));
     let mut passing = rig(limits, Outcome::Pass);
     assert_eq!(passing.run(&frames(200, 2), now).len(), 2);
-    // Without a match nothing is kept with flows, and flows are not looked up.
+    // If every packet falls to one shared limit, there is no flow state and no flow lookup.
     let all = PolicerRules::new(vec![limit(Rate::Packets(1), 1), within("::/0", 1)], Outcome::Pass);
     assert_eq!(all.limits().len(), 1);
     assert_eq!(Policer::new(Arc::new(Live::new(all))).state_bytes(), 0);
@@ -263,7 +262,7 @@ fn marks_leave_the_rest_of_a_packet_right() {
         .iter()
         .map(|key| FrameBuilder::new(key).payload(b"question").to_vec().unwrap())
         .collect();
-    // Congestion was experienced, and a flow label is set.
+    // Sets congestion experienced and a flow label.
     let parsed = parse(&frames[0]).unwrap();
     frames[0][15] |= 3;
     let sum = tailwater_net::checksum::sum(&[&frames[0][14..24], &frames[0][26..34]].concat());
@@ -276,19 +275,19 @@ fn marks_leave_the_rest_of_a_packet_right() {
     assert_eq!(sent[0][15], 46 << 2 | 3);
     assert_eq!(verify_network(&sent[0], &parsed), Checksum::Correct);
     assert_eq!(verify_transport(&sent[0], &parsed), Checksum::Correct);
-    // The second and third are beyond the one packet.
+    // The second and third packet exceed the burst of one packet.
     assert_eq!(sent[1][14..16], [0x62, 0x3a]);
     assert_eq!(sent[1][16..], before[16..]);
     assert_eq!(sent[2][14..16], [0x62, 0]);
     assert_eq!(count(&rig, "violating-passed"), 2);
 }
 
-/// So many packets of a flow.
+/// Returns this many packets of one flow.
 fn of_flow(packets: usize) -> Vec<Vec<u8>> {
     vec![FrameBuilder::new(&udp(1)).to_vec().unwrap(); packets]
 }
 
-/// New rates: a bucket that is as it was stays as it is, and a smaller one is no emptier than empty.
+/// On a change of rates an unchanged bucket keeps its level; a smaller bucket is at most empty.
 #[test]
 fn what_was_taken_counts_under_new_rates() {
     let second = Nanos::from_secs(1);
@@ -314,16 +313,16 @@ fn what_was_taken_counts_under_new_rates() {
             let next = live.current().value.succeed(limits(rate, burst), Outcome::Pass);
             live.replace(next)
         };
-        // Nothing has come back, and nothing is given away.
+        // The bucket neither refills nor loses tokens.
         change(1, 100);
         assert_eq!(rig.run(&of_flow(10), at(1000)).len(), 0);
         assert_eq!(rig.run(&of_flow(10), at(1002)).len(), 2);
-        // The empty bucket would take 100 seconds to fill; the new one takes one, and is as empty.
+        // The empty bucket would take 100 s to fill; the new one takes 1 s and starts empty, too.
         change(10, 10);
         assert_eq!(rig.run(&of_flow(10), at(1002)).len(), 0);
         assert_eq!(rig.run(&of_flow(20), at(1003)).len(), 10);
     }
-    // A run that began without flows finds none for limits that need them.
+    // A run started without flow lookup cannot serve limits that need it.
     let one = |scope| {
         let limit = limit(Rate::Packets(1), 1);
         vec![Limit { scope, ..limit }]
@@ -339,7 +338,7 @@ fn what_was_taken_counts_under_new_rates() {
     );
 }
 
-/// Limits of prefixes replace one for everything: without flows they are found for each packet.
+/// Limits on prefixes replace one for all packets: without flow lookup they are matched per packet.
 #[test]
 fn limits_are_found_without_flows() {
     let live = Arc::new(Live::new(PolicerRules::new(

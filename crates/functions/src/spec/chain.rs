@@ -1,4 +1,4 @@
-//! The chain spec itself: what a chain matches, and what it is made of.
+//! Chain spec: the traffic that a chain matches, and its functions.
 
 use super::functions::{Context, ExternalConfig, FunctionConfig};
 use super::sequence::{FunctionSpec, functions, taken, user_of};
@@ -20,48 +20,48 @@ use tailwater_api::values::{prefix, protocol};
 use tailwater_chain::branches::Branch;
 use tailwater_net::toeplitz::RssHasher;
 
-/// The `kind` of chain specs.
+/// `kind` of chain specs.
 pub(super) const KIND: &str = "Chain";
-/// What a chain spec is, in errors.
+/// Description of a chain spec in errors.
 pub(super) const WHAT: &str = "a chain spec";
-/// What its `spec` is, in errors.
+/// Description of its `spec` in errors.
 pub(super) const PARTS: &str = "a map with functions and slo";
-/// The fields of its `spec`.
+/// Fields of its `spec`.
 pub(super) const FIELDS: &[&str] = &["match", "functions", "slo", "flows", "packets", "ports", "state"];
-/// What its `functions` are, in errors.
+/// Description of its `functions` in errors.
 pub(super) const FUNCTIONS: &str = "a list of functions";
-/// Most entries in a list of `match`.
+/// Maximum number of entries in a list of `match`.
 const MAX_MATCHES: usize = 1024;
 
-/// A chain of network functions with its objectives.
+/// Chain of network functions with its objectives.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainSpec {
-    /// The chain's name, an RFC 1123 label; equal to `metadata.name`.
+    /// Name of the chain, an RFC 1123 label; equal to `metadata.name`.
     pub name: String,
-    /// The object's metadata.
+    /// Metadata of the object.
     pub metadata: Metadata,
-    /// Which traffic the chain is for.
+    /// Traffic that the chain processes.
     pub match_: Match,
-    /// The functions in the order in which packets pass them: 1 to 16, names all different. Those of a classifier's
-    /// branches follow it, and what is behind it follows them.
+    /// Functions in the order in which packets pass them: 1 to 16, with unique names. A classifier is followed by the
+    /// functions of its branches, and then by the functions after it.
     pub functions: Vec<FunctionSpec>,
-    /// The branches of all classifiers; none in a chain that is a line.
+    /// Branches of all classifiers; empty in a linear chain.
     pub branches: Vec<Branch>,
-    /// The objectives.
+    /// Service level objectives.
     pub slo: Slo,
-    /// The flow table.
+    /// Flow table.
     pub flows: FlowsSpec,
-    /// How packets are taken in.
+    /// Input policy for packets.
     pub packets: PacketsSpec,
-    /// Where packets come from and go to, if the spec says.
+    /// Ports of the chain, if the spec names them.
     pub ports: Option<PortsSpec>,
-    /// Where flow state is kept that is to outlive this server, if it is.
+    /// External store of flow state that outlives this server, if any.
     pub state: Option<StateSpec>,
-    /// Where it was read.
+    /// Source of the spec, for reloads.
     pub source: Source,
 }
 
-/// Which traffic a chain is for: a packet must match every list that is not empty.
+/// Traffic that a chain processes: a packet must match every list that is not empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Match {
     /// Source prefixes; empty matches all.
@@ -75,7 +75,7 @@ pub struct Match {
 }
 
 impl ChainSpec {
-    /// The external functions, in order, by name.
+    /// Iterates over the external functions and their names, in order.
     pub fn externals(&self) -> impl Iterator<Item = (&str, &ExternalConfig)> {
         self.functions.iter().filter_map(|function| {
             let FunctionConfig::External(external) = &function.config else {
@@ -85,8 +85,8 @@ impl ChainSpec {
         })
     }
 
-    /// The chain cut at its external functions: a chain for what is in front of the first one, and for what is
-    /// behind each. A part may have no function.
+    /// Splits the chain at its external functions: one chain for the functions in front of the first, and one for those
+    /// after each. A part may have no function.
     pub fn parts(&self) -> Vec<ChainSpec> {
         let is_external = |function: &FunctionSpec| matches!(function.config, FunctionConfig::External(_));
         let parts = self.functions.split(is_external);
@@ -104,7 +104,7 @@ impl ChainSpec {
         parts.map(part).collect()
     }
 
-    /// The external function that uses this port, or the device or interface behind it.
+    /// External function that uses this port, or the device or interface behind it.
     pub fn external_at(&self, port: &PortName) -> Option<&str> {
         user_of(&self.functions, port)
     }
@@ -112,12 +112,12 @@ impl ChainSpec {
     /// Reads a spec and the files it names, which are relative to its folder.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// If the spec is invalid: the first problem, with its position.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
         let base_dir = path.parent().unwrap_or(Path::new(""));
         let name = path.display().to_string();
         let text = read_text(path, &name)?;
-        // A pipe is read once.
+        // A pipe can be read only once.
         match path.is_file() {
             true => {
                 let document = Document::parse(&text, &name, WHAT)?;
@@ -127,28 +127,27 @@ impl ChainSpec {
         }
     }
 
-    /// As [`read`](ChainSpec::read), for a chain whose functions run in processes of their own: no code of others is
-    /// loaded here, and `apart` finds out about it.
+    /// Same as [`read`](ChainSpec::read), for a chain whose functions run in processes of their own. No third-party
+    /// code is loaded here; `apart` examines it.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`read`](ChainSpec::read).
     pub fn read_apart(path: &Path, apart: &dyn Apart) -> Result<Self, SpecError> {
         let base_dir = path.parent().unwrap_or(Path::new(""));
         let document = Document::read(path, WHAT)?;
         chain(&document, None, base_dir, Runs::Apart(apart))
     }
 
-    /// Parses the text of a spec. `name` is the file's name in errors; files that the spec
-    /// names are relative to `base_dir`.
+    /// Parses the text of a spec. Errors call the file `name`; files that the spec names are relative to `base_dir`.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// If the spec is invalid: the first problem, with its position.
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
         let document = Document::parse(text, name, WHAT)?;
         chain(&document, Some(Text::Given(text, name)), base_dir, Runs::Here)
     }
 
-    /// What is dangerous about it, though it is right.
+    /// Warnings about dangerous settings of a valid spec.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
         let warnings = self.functions.iter().map(|function| match &function.config {
             FunctionConfig::Ipsec(ipsec) => &ipsec.warnings[..],
@@ -159,8 +158,7 @@ impl ChainSpec {
 }
 
 impl ChainSpec {
-    /// The RSS hash that ports of the chain are to have: where a function tracks connections, one that is the
-    /// same for both directions.
+    /// RSS hash that the chain's ports must use. It is symmetric if a function tracks connections.
     pub fn rss(&self) -> RssHasher {
         let mut functions = self.functions.iter();
         match functions.any(|function| function.config.tracks_connections()) {
@@ -170,7 +168,7 @@ impl ChainSpec {
     }
 }
 
-/// Reads a spec; with `text`, one that can be [read again](Source::read_again).
+/// Reads a spec; with `text`, the result can be [reloaded](Source::read_again).
 fn chain(document: &Document, text: Option<Text<'_>>, base_dir: &Path, runs: Runs<'_>) -> Result<ChainSpec, SpecError> {
     let began = SystemTime::now();
     let (metadata, spec) = document.object(KIND, PARTS)?;

@@ -1,12 +1,11 @@
-//! Chain specs: the YAML a user writes, checked and turned into types.
+//! Chain specs: the YAML a user writes, validated and converted to types.
 //!
-//! [`ChainSpec::read`] is the one door: what it returns can be run as it is, and whatever is
-//! wrong is a [`SpecError`] that names file, line, column, field, what was expected and what
-//! was found. `docs/chain-spec.md` describes every field.
+//! [`ChainSpec::read`] is the only entry point. A spec that it returns can run as it is. Any problem is a [`SpecError`]
+//! that names file, line, column, field, expected and found value. `docs/chain-spec.md` describes every field.
 //!
-//! Text becomes a tree of located nodes (`yaml`), which is read field by field (`located`,
-//! `values`) into the types of `chain`, `sequence` and `functions`. A new function kind is a file in
-//! `functions/` and a line in its registry.
+//! The text is parsed into a tree of located nodes (`yaml`). These are read field by field (`located`, `values`) into
+//! the types of `chain`, `sequence` and `functions`. A new function type is a file in `functions/` and a line in its
+//! registry.
 
 mod chain;
 mod functions;

@@ -1,31 +1,32 @@
-//! Rows: functions of a chain that follow each other for all packets that come to them.
+//! Rows: consecutive functions of a chain that process the same packets.
 
 use super::chain::ChainSpec;
 use super::functions::FunctionConfig;
 use super::sequence::{FunctionSpec, places};
 use tailwater_chain::branches::{Path, follow, routes};
 
-/// Functions of a chain that follow each other: every packet that comes to the first goes on to the next, unless it is
-/// dropped, and none comes to a later one by another way.
+/// Consecutive functions of a chain. Every packet that reaches the first continues with the next unless it is dropped,
+/// and none reaches a later one on another path.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Row<'s> {
-    /// The functions, at least one.
+    /// Functions, at least one.
     pub functions: &'s [FunctionSpec],
-    /// Whether packets come to further functions of the chain behind them.
+    /// `true` if packets reach further functions of the chain behind them.
     pub followed: bool,
-    /// Whether the chain has packets that do not come to them, since these take other branches or have left.
+    /// `true` if some of the chain's packets do not reach them, because they take other branches or have left.
     pub passed_by: bool,
 }
 
 impl ChainSpec {
-    /// The chain's functions in rows, in order, without those that are `left_out`, at which rows end; so are all classifiers.
+    /// Splits the chain's functions into rows, in order. Functions that are `left_out` and classifiers belong to no
+    /// row, and end the row in front of them.
     pub fn rows(&self, left_out: impl Fn(&FunctionSpec) -> bool) -> Vec<Row<'_>> {
         let places = places(&self.functions);
         let routes = routes(&self.branches, &places);
         let is_in =
             |function: &FunctionSpec| !matches!(function.config, FunctionConfig::Classifier(_)) && !left_out(function);
         let mut end = 0;
-        // Where packets leave the chain, or take branches, there is a classifier; where they come together, another branch.
+        // A classifier marks where packets leave the chain or take branches; a change of branch marks where they join.
         let alike = |one: &FunctionSpec, next: &FunctionSpec| one.branch == next.branch && is_in(one) == is_in(next);
         let rows = self.functions.chunk_by(alike).filter_map(|functions| {
             let first = end;
@@ -53,7 +54,7 @@ mod tests {
         ChainSpec::parse(&text, "test.yaml", std::path::Path::new("")).unwrap()
     }
 
-    /// Each row's functions, with `>` if it is followed, and in parentheses if others' packets pass it by.
+    /// Formats each row's functions, with `>` if it is followed, and in parentheses if other packets bypass it.
     fn rows(spec: &ChainSpec, left_out: &str) -> String {
         let rows = spec.rows(|function| function.name == left_out);
         let text = |row: &Row<'_>| {

@@ -1,4 +1,4 @@
-//! The functions of a chain, in their order, with those of branches.
+//! Functions of a chain in order, including those of branches.
 
 use super::chain::{FIELDS, FUNCTIONS, KIND, PARTS, WHAT};
 use super::functions::{self, Context, FunctionConfig, Target};
@@ -12,29 +12,29 @@ use tailwater_api::located::Located;
 use tailwater_api::port_name::PortName;
 use tailwater_chain::branches::{Branch, MAX_WAYS, Place, SEND, Ways, around};
 
-/// Most functions in a chain.
+/// Maximum number of functions in a chain.
 const MAX_FUNCTIONS: usize = 16;
 
-/// One function of a chain.
+/// Function of a chain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionSpec {
-    /// The function's name in reports, unique in its chain.
+    /// Name of the function in reports, unique in its chain.
     pub name: String,
-    /// Its kind and configuration.
+    /// Type and configuration.
     pub config: FunctionConfig,
-    /// The files that its configuration was read from, besides the spec: rules, keys, a library.
+    /// Files other than the spec that its configuration was read from: rules, keys, a library.
     pub files: Vec<PathBuf>,
-    /// The innermost branch that it is in, as a place in the chain's [list](super::ChainSpec::branches), if it is in one.
+    /// Index in the chain's [list](super::ChainSpec::branches) of the innermost branch that contains it, if any.
     pub branch: Option<usize>,
 }
 
 impl FunctionSpec {
-    /// Reads one function of a spec that was read as a whole by another process, by its place in the
-    /// [chain's list](super::ChainSpec::functions): what is wrong with others, or between them, is not seen, and none of their files
-    /// is read, so that it is not known which branch it is in. A library is not tried out before it is loaded.
+    /// Reads one function, by its index in the [chain's list](super::ChainSpec::functions), of a spec that another
+    /// process has read as a whole. Errors in and between other functions are not detected, and none of their files is
+    /// read, so the function's branch is unknown. A library is loaded without a trial.
     ///
     /// # Errors
-    /// There is no such function; the first thing that is wrong with it, with its place.
+    /// If there is no such function, or if it is invalid: the first problem, with its position.
     pub fn read_at(path: &Path, place: usize) -> Result<FunctionSpec, SpecError> {
         let document = Document::read(path, WHAT)?;
         let (_, spec) = document.object(KIND, PARTS)?;
@@ -50,7 +50,7 @@ impl FunctionSpec {
     }
 }
 
-/// The items of a list of functions, each with those of its branches behind it, as in the chain's list.
+/// Flattens a list of functions: each is followed by those of its branches, as in the chain's list.
 fn with_branches<'a>(node: &Located<'a>, items: &mut Vec<Located<'a>>) -> Result<(), SpecError> {
     for item in node.list("functions", MAX_FUNCTIONS)? {
         let branches = functions::functions_of_branches(&item)?;
@@ -69,7 +69,7 @@ fn too_many() -> String {
     format!("expected at most {MAX_FUNCTIONS} functions in a chain, those of branches included, found more")
 }
 
-/// Reads a function, and tells whether the spec gives it a name.
+/// Reads a function. Also returns `true` if the spec names it.
 fn function(item: &Located<'_>, context: &Context<'_>) -> Result<(bool, FunctionSpec), SpecError> {
     let (name, config) = functions::parse(item, context)?;
     let named = name.is_some();
@@ -82,14 +82,14 @@ fn function(item: &Located<'_>, context: &Context<'_>) -> Result<(bool, Function
     Ok((named, function))
 }
 
-/// The functions of a chain, while they are read.
+/// State while the functions of a chain are read.
 struct Reader<'c> {
     context: &'c Context<'c>,
     functions: Vec<FunctionSpec>,
-    /// Where in the spec each function is.
+    /// Field path of each function.
     paths: Vec<String>,
     branches: Vec<Branch>,
-    /// Of tunnels' ends, with the places of their functions.
+    /// Keys of tunnel ends, with the indices of their functions.
     keys: HashMap<Vec<u8>, (usize, Identity)>,
 }
 
@@ -117,7 +117,7 @@ pub(super) fn functions(
     Ok((functions, branches))
 }
 
-/// The functions' places.
+/// Positions of the functions.
 pub(crate) fn places(functions: &[FunctionSpec]) -> Vec<Place<'_>> {
     let places = functions.iter();
     places
@@ -126,7 +126,7 @@ pub(crate) fn places(functions: &[FunctionSpec]) -> Vec<Place<'_>> {
 }
 
 impl Reader<'_> {
-    /// Reads a list of functions, of a branch or of none. Whether packets come out at its end.
+    /// Reads a list of functions, of a branch or of none. Returns `true` if packets leave at its end.
     fn list(&mut self, node: &Located<'_>, branch: Option<usize>) -> Result<bool, SpecError> {
         let mut reached = true;
         for item in node.list("functions", MAX_FUNCTIONS)? {
@@ -139,7 +139,7 @@ impl Reader<'_> {
         Ok(reached)
     }
 
-    /// Reads a function, and those of its branches. Whether packets come out behind it.
+    /// Reads a function, and those of its branches. Returns `true` if packets continue behind it.
     fn function(&mut self, item: &Located<'_>, branch: Option<usize>) -> Result<bool, SpecError> {
         let (named, function) = function(item, self.context)?;
         let FunctionSpec {
@@ -158,8 +158,8 @@ impl Reader<'_> {
         let translates = |config: &FunctionConfig| matches!(config, FunctionConfig::Nat(_));
         let nat = functions.iter().position(|function| translates(&function.config));
         if let Some(other) = nat.filter(|_| translates(&config)) {
-            // Both directions run the functions in the same order, so that of two translations
-            // the return path would undo the wrong one first.
+            // Both directions run the functions in the same order, so with two translations the return path would undo
+            // the wrong one first.
             let message = format!("expected at most one nat in a chain, found {} too", paths[other]);
             return Err(item.error(message));
         }
@@ -167,7 +167,7 @@ impl Reader<'_> {
         let tracking = functions.iter().position(|function| tracks(&function.config));
         let both = (nat, tracking, translates(&config), tracks(&config));
         if let (_, Some(other), true, _) | (Some(other), _, _, true) = both {
-            // Behind a translation both directions of a connection have different addresses.
+            // Behind a translation, the two directions of a connection have different addresses.
             let message = format!(
                 "expected no nat beside a firewall or ids, found {} too: run them as two chains, \
                  that one on the inner side",
@@ -253,7 +253,7 @@ impl Reader<'_> {
         Ok(reached)
     }
 
-    /// Why a function cannot be where it is among branches.
+    /// Reason why a function is not allowed at its position among branches.
     fn out_of_place(&self, config: &FunctionConfig, branch: Option<usize>) -> Option<&'static str> {
         let external = matches!(config, FunctionConfig::External(_));
         let tracks = config.tracks_connections();
@@ -288,7 +288,7 @@ impl Reader<'_> {
     }
 }
 
-/// The function that uses this port, or the device or interface behind it.
+/// Function that uses this port, or the device or interface behind it.
 pub(super) fn user_of<'f>(functions: &'f [FunctionSpec], port: &PortName) -> Option<&'f str> {
     let uses = |function: &&FunctionSpec| match &function.config {
         FunctionConfig::External(external) => external.ports().any(|other| other.conflicts(port)),

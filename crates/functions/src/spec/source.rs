@@ -1,4 +1,4 @@
-//! Where a chain spec was read, so that it can be read again while its chain runs.
+//! Source of a chain spec, for reloads while its chain runs.
 
 use super::chain::ChainSpec;
 use std::path::{Path, PathBuf};
@@ -6,31 +6,31 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use tailwater_api::error::SpecError;
 
-/// The text of a spec.
+/// Text of a spec.
 pub(super) enum Text<'a> {
-    /// In a file.
+    /// Text in a file.
     File(&'a Path),
-    /// Given, under a name.
+    /// Given text, with a name.
     Given(&'a str, &'a str),
 }
 
-/// Where a spec was read, and what it said there.
+/// Source of a spec, and the settings that were read from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
-    /// The file that it is in; `None` for a text.
+    /// File that holds the spec; `None` for a text.
     file: Option<PathBuf>,
-    /// The text, if it is not in a file, and its name in errors.
+    /// Text of the spec and its name in errors, if it is not in a file.
     text: Option<(Arc<str>, String)>,
-    /// The folder that names of files in it are relative to.
+    /// Folder that file names in the spec are relative to.
     base_dir: PathBuf,
-    /// The spec as it was read, without what is in its functions.
+    /// Spec as first read, without its functions' configurations.
     read: Option<Arc<ChainSpec>>,
-    /// Its functions' names, with their branches.
+    /// Names of its functions, with their branches.
     names: Vec<(String, Option<usize>)>,
     began: Began,
 }
 
-/// When reading began. It makes no difference between specs.
+/// Start time of reading. Specs compare as equal regardless of it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Began(Option<SystemTime>);
 
@@ -41,7 +41,7 @@ impl PartialEq for Began {
 }
 
 impl Source {
-    /// Of a spec that has just been read from a text.
+    /// Creates the source of a spec that has just been read from a text.
     pub(super) fn new(spec: &ChainSpec, text: Text<'_>, base_dir: &Path, began: SystemTime) -> Source {
         let (file, text) = match text {
             Text::File(path) => (Some(path.to_owned()), None),
@@ -57,22 +57,20 @@ impl Source {
         }
     }
 
-    /// The file that the spec is in, if it is in one.
+    /// File that holds the spec, if any.
     pub fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
-    /// When reading the spec, and the files that it names, began: what was written to them later may not have been
-    /// read.
+    /// Time at which reading the spec and the files that it names began. Later writes to these may have been missed.
     pub fn began(&self) -> Option<SystemTime> {
         self.began.0
     }
 
-    /// Reads the spec again, and the files that it names.
+    /// Reads the spec and the files that it names again.
     ///
     /// # Errors
-    /// What is wrong with it; and whatever differs from what was read at first, but for what is said of each
-    /// function.
+    /// If the spec is invalid, or if it differs from the first one in anything but the configurations of functions.
     pub fn read_again(&self) -> Result<ChainSpec, SpecError> {
         let spec = match (&self.file, &self.text) {
             (Some(path), _) => ChainSpec::read(path)?,
@@ -121,7 +119,7 @@ fn names(spec: &ChainSpec) -> Vec<(String, Option<usize>)> {
         .collect()
 }
 
-/// The spec without its functions.
+/// Copies the spec without its functions.
 fn settings(spec: &ChainSpec) -> ChainSpec {
     ChainSpec {
         name: spec.name.clone(),

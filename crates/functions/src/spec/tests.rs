@@ -1,5 +1,5 @@
-//! Properties of specs: no text makes reading panic, errors point into the text, and what is
-//! written is what is read.
+//! Properties of specs: no text makes the parser panic, errors point into the text, and a written spec reads back
+//! unchanged.
 
 use super::*;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ use tailwater_net::Nanos;
 const FULL: &str = include_str!("../../tests/specs/right/full.yaml");
 const UNUSUAL: &str = include_str!("../../tests/specs/right/unusual-yaml.yaml");
 
-/// One change to a text. Places and lengths are taken modulo the text's.
+/// One change to a text. Positions and lengths are taken modulo the text's length.
 #[derive(Clone, Debug)]
 enum Mutation {
     Remove { at: usize, length: usize },
@@ -21,7 +21,7 @@ enum Mutation {
 }
 
 fn mutation() -> impl Strategy<Value = Mutation> {
-    // What a spec is made of, what YAML gives meaning to, and anything else.
+    // Fragments of specs, characters with a meaning in YAML, and anything else.
     let pieces = prop::sample::select(vec![
         ":",
         ": ",
@@ -118,14 +118,14 @@ fn mutate(text: &str, mutation: &Mutation) -> String {
     chars.into_iter().collect()
 }
 
-/// Reads a spec; each error of it must be on one line, and the first point into the text.
+/// Reads a spec. Each error must fit on one line, and the first must point into the text.
 fn check(text: &str) -> Result<(), TestCaseError> {
     let Err(error) = ChainSpec::parse(text, "spec.yaml", Path::new("no-such-folder")) else {
         return Ok(());
     };
     let shown = error.to_string();
     prop_assert!(!shown.contains(['\r', '\u{1b}']), "{shown:?}");
-    // The parser may notice only at the end of the text, one line after the last.
+    // The parser may detect an error only at the end of the text, one line after the last.
     let lines = text.split(['\n', '\r']).count();
     prop_assert!(error.line <= lines + 1, "{shown} in {lines} lines");
     prop_assert!(shown.split('\n').all(|line| line.starts_with("spec.yaml:")), "{shown}");
@@ -225,7 +225,7 @@ fn the_network_takes_less_than_the_objective() {
     assert!(error.contains("spec.slo.network"), "{error}");
 }
 
-/// What is measured writes no files, makes no sockets and speaks to nobody, whatever the function.
+/// A measured function writes no files, creates no sockets and opens no connections, whatever its type.
 #[test]
 fn exports_are_forgotten_by_every_function_that_has_some() {
     let upf = "upf: {addresses: [192.0.2.1], profiles: {all: {usage: {volume: 1000000}}}, api: sessions.sock, \
@@ -273,12 +273,12 @@ fn a_function_by_itself_is_read_with_its_own_files_and_no_others() {
     }
     let none = FunctionSpec::read_at(&chain, 3).unwrap_err().to_string();
     assert!(none.contains("expected functions[3], found 3"), "{none}");
-    // Of the first, nothing is needed for the second.
+    // The second function needs no file of the first.
     std::fs::remove_file(&rules).unwrap();
     assert!(ChainSpec::read(&chain).is_err());
     let secret = FunctionSpec::read_at(&chain, 1).unwrap();
     assert_eq!(secret, whole.functions[1]);
-    // Those of branches have their places, too: where packets come to them from, they do not know.
+    // Functions of branches have indices too. Read alone, a function does not record its branch.
     let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  functions:\n  \
                 - name: first\n    classifier:\n      rulesFile: edge.rules\n      matchTo: a\n      branches:\n        \
                 a:\n          functions:\n          - name: second\n            classifier:\n              \

@@ -1,4 +1,4 @@
-//! The function.
+//! The `Synthetic` network function.
 
 use super::{Memory, Work, WorkingSet, burn, mix};
 use bytemuck::{Pod, Zeroable};
@@ -9,40 +9,42 @@ use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 
-/// What is kept with a flow.
+/// Flow state.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 struct FlowState {
-    /// Where its visits begin.
+    /// Start of its next visits.
     place: u64,
-    /// Packets so far: chance decides by flow and number, on whichever core.
+    /// Packets so far. Drops depend on flow and packet number, on any core.
     packets: u64,
 }
 
-/// Costs what [`Work`] and [`Memory`] say. A packet's visits begin when its arithmetic has ended, and the arithmetic of
-/// the next packet when all that was read has come: costs add up, and are not hidden behind each other.
+/// Network function with the costs of [`Work`] and [`Memory`].
+///
+/// A packet's visits start after its arithmetic, and the next packet's arithmetic starts after all reads have
+/// completed. So costs add up and do not overlap.
 #[derive(Debug)]
 pub struct Synthetic {
     work: Arc<Live<Work>>,
     held: Arc<Version<Work>>,
     set: WorkingSet,
     of_flows: bool,
-    /// Whether flows are looked up.
+    /// `true` if flows are looked up.
     has_flows: bool,
-    /// Where the next packet's visits begin, and its number, if flows have neither.
+    /// Start of the next packet's visits; `packets` is its number. Used without flow state.
     place: u64,
     packets: u64,
-    /// The last result of arithmetic, which that of the next packet begins with.
+    /// Last result of the arithmetic, the input of the next packet's.
     value: u64,
-    /// No bit, which the compiler does not know: what is masked with it has to be waited for.
+    /// Zero, unknown to the compiler: masking with it creates a data dependency.
     nothing: u64,
 }
 
 impl Synthetic {
-    /// An instance with memory of its own. Flows are looked up if visits are of flows, or new flows cost something
-    /// in the present version of the work.
+    /// Creates an instance with its own memory. Flows are looked up if visits are per flow, or if the current work has
+    /// a cost for new flows.
     ///
-    /// As with any other memory, the program ends when there is none.
+    /// Aborts the program when memory allocation fails, as other allocations do.
     pub fn new(work: Arc<Live<Work>>, memory: &Memory) -> Synthetic {
         let held = work.current();
         let set = WorkingSet::new(memory).unwrap_or_else(|_| {

@@ -1,4 +1,4 @@
-//! `Synthetic`: a function that costs what it is told to, for profilers and tests of schedules.
+//! `Synthetic`: a function with configured costs, for profilers and tests of schedulers.
 
 mod function;
 mod working_set;
@@ -6,31 +6,30 @@ mod working_set;
 pub use function::Synthetic;
 pub use working_set::{LINE, MAX_BYTES, Memory, Pattern, WorkingSet};
 
-/// The most cycles for a packet, or a new flow.
+/// Largest number of cycles per packet, or per new flow.
 pub const MAX_CYCLES: u32 = 10_000_000;
-/// The most lines that a packet reads, and as many that it writes.
+/// Largest number of lines a packet reads, and of lines it writes.
 pub const MAX_LINES: u32 = 65_536;
-/// Cycles of a step of [`burn`].
+/// Cycles per step of [`burn`].
 const STEP: u32 = 4;
 
-/// What a packet costs. All of it can change while packets pass, but for whether
-/// [`new_flow_cycles`](Work::new_flow_cycles) is 0.
+/// Cost of a packet. All of it can change during a run, except whether [`new_flow_cycles`](Work::new_flow_cycles) is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
-    /// Core cycles of arithmetic for a packet, to the next multiple of four.
+    /// Core cycles of arithmetic per packet, rounded up to a multiple of four.
     pub cycles: u32,
-    /// Core cycles more for the first packet of a flow.
+    /// Additional core cycles for the first packet of a flow.
     pub new_flow_cycles: u32,
-    /// Cache lines that a packet reads.
+    /// Cache lines a packet reads.
     pub reads: u32,
-    /// Cache lines that it writes after that.
+    /// Cache lines it writes afterwards.
     pub writes: u32,
-    /// The share of packets to drop, in parts of 2^64.
+    /// Share of packets to drop, in parts of 2^64.
     pub drop: u64,
 }
 
-/// Takes so many core cycles: each step takes an exclusive or (one cycle) and a multiplication (three, on x86-64 since
-/// 2008), and none can begin before the one in front has ended. The compiler has no shorter way to the result either.
+/// Burns this many core cycles. Each step has an exclusive or (1 cycle) and a multiplication (3 cycles on x86-64 since
+/// 2008) and depends on the previous step. The compiler has no shorter way to the result.
 #[inline]
 fn burn(mut value: u64, cycles: u32) -> u64 {
     for _ in 0..cycles.div_ceil(STEP) {
@@ -39,7 +38,7 @@ fn burn(mut value: u64, cycles: u32) -> u64 {
     value
 }
 
-/// A number without pattern for each number (the finaliser of SplitMix64).
+/// Returns a pseudo-random number for each number (SplitMix64's finaliser).
 #[inline]
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);

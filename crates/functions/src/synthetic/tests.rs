@@ -23,13 +23,13 @@ fn pattern() -> impl Strategy<Value = Pattern> {
     ]
 }
 
-/// Reads one line, which tells whether it is the one that was written.
+/// Reads one line and returns its value, which identifies the line.
 fn read_at(set: &mut WorkingSet, from: u64) -> u64 {
     set.visit(from, (1, 0), 0).sum
 }
 
 proptest! {
-    /// A plain model: which lines are visited is found out one by one, and what was written last is kept in a map.
+    /// Reference model: enumerates the visited lines one by one, and keeps the last value written to each in a map.
     #[test]
     fn what_is_read_is_what_was_written_where_the_walk_came_by(
         lines in 40u64..300,
@@ -45,7 +45,7 @@ proptest! {
                 let line = (u128::from(mix(state) >> 32) * u128::from(lines)) >> 32;
                 (state.wrapping_add(1), line as u64)
             }
-            // The walk itself says where it goes; that it goes everywhere is tested apart.
+            // The walk itself provides the order here; another test checks that it covers everything.
             Pattern::Chase => (chase.visit(state, (1, 0), 0).next, state),
         };
         for (hash, reads, writes, value) in walks {
@@ -78,7 +78,7 @@ proptest! {
         prop_assert_eq!(at, from);
     }
 
-    /// Fewer cycles than declared would be burnt if steps were left out or came to something shorter.
+    /// No step of the arithmetic is skipped or simplified, which would burn fewer cycles than declared.
     #[test]
     fn every_step_is_taken(value in any::<u64>(), cycles in 0u32..4000) {
         let mut expected = u128::from(value);
@@ -89,7 +89,7 @@ proptest! {
     }
 }
 
-/// Neighbours in a chase are not neighbours in memory: that would be what a processor fetches ahead.
+/// Neighbours in a chase are not neighbours in memory, which a processor would prefetch.
 #[test]
 fn a_chase_is_in_no_order() {
     let mut set = WorkingSet::new(&memory(10_000, Pattern::Chase, false)).unwrap();
@@ -131,7 +131,7 @@ fn the_share_that_is_dropped_is_the_one_declared() {
     }
 }
 
-/// With flows, chance decides by flow and number: packets of other flows in between make no difference.
+/// With flow state, drops depend on the flow and its packet number only: packets of other flows make no difference.
 #[test]
 fn which_packets_of_a_flow_are_dropped_is_the_flows_own() {
     let fates = |others: &[u16]| {

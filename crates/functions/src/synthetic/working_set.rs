@@ -1,36 +1,36 @@
-//! The memory that packets read and write, and the order in which they do.
+//! Memory that packets read and write, and the access order.
 
 use super::mix;
 use bytemuck::{Pod, Zeroable};
 use memmap2::MmapMut;
 use std::io;
 
-/// Bytes of a line: what is read or written at once.
+/// Bytes of a line, the unit of access.
 pub const LINE: u64 = 64;
-/// The most bytes of a working set.
+/// Largest size of a working set, in bytes.
 pub const MAX_BYTES: u64 = 1 << 30;
-/// Sets of at least this many bytes ask for huge pages.
+/// Smallest size in bytes for which huge pages are requested.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// In which order lines are visited.
+/// Order of visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Each so many lines behind the one before, fewer than there are, and round again: 1 is one after the other.
+    /// Each visit is this many lines after the previous one, modulo the number of lines: 1 is sequential.
     Stride(u64),
-    /// Any line, known before the one in front has come: several can be on their way.
+    /// Random lines, known in advance: several loads can be in flight.
     Random,
-    /// Each where the one before says, in one round through all: one at a time.
+    /// Pointer chase in one cycle through all lines: one load at a time.
     Chase,
 }
 
-/// What is visited.
+/// Working set of a packet's visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Memory {
-    /// Bytes for each core: a multiple of [`LINE`] up to [`MAX_BYTES`], and not 0.
+    /// Bytes per core: a multiple of [`LINE`] up to [`MAX_BYTES`], not 0.
     pub bytes: u64,
-    /// The order.
+    /// Order of visits.
     pub pattern: Pattern,
-    /// Whether a flow's packets visit the same lines again, and not those that follow.
+    /// If `true`, a flow's packets revisit the same lines; otherwise each packet continues after the last.
     pub of_flows: bool,
 }
 
@@ -38,23 +38,23 @@ pub struct Memory {
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(super) struct Line {
-    /// Which line follows in a [chase](Pattern::Chase).
+    /// Next line in a [chase](Pattern::Chase).
     next: u64,
-    /// What is read and written.
+    /// Value read and written.
     value: u64,
     rest: [u64; 6],
 }
 
-/// What a packet's visits came to.
+/// Result of a packet's visits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Visited {
-    /// Where the visits after these begin.
+    /// Start of the next visits.
     pub(super) next: u64,
-    /// The sum of what was read, which is not known before all has come.
+    /// Sum of the values read, available only when all reads have completed.
     pub(super) sum: u64,
 }
 
-/// Memory of one core, all of it present from the start: no packet pays for a page fault.
+/// Memory of one core, fully populated at creation: no packet incurs a page fault.
 #[derive(Debug)]
 pub struct WorkingSet {
     map: MmapMut,
@@ -62,22 +62,22 @@ pub struct WorkingSet {
 }
 
 impl WorkingSet {
-    /// Memory for `memory.bytes`; in huge pages where the kernel has them.
+    /// Allocates `memory.bytes`, in huge pages where the kernel has them.
     ///
     /// # Errors
-    /// What the kernel says when it cannot give that much.
+    /// The kernel cannot provide the memory.
     pub fn new(memory: &Memory) -> io::Result<WorkingSet> {
         let lines = memory.bytes / LINE;
         let map = MmapMut::map_anon(memory.bytes as usize)?;
         if map.len() >= HUGE_PAGE {
-            // Only advice: without huge pages everything works, with more misses of the TLB.
+            // A hint only: without huge pages there are more TLB misses.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         let mut set = WorkingSet {
             map,
             pattern: memory.pattern,
         };
-        // One round through all in random order (Sattolo): each number changes places with one in front.
+        // One cycle through all lines in random order (Sattolo): each element is swapped with an earlier one.
         let all = set.lines();
         for (at, line) in all.iter_mut().enumerate() {
             line.next = at as u64;
@@ -97,7 +97,7 @@ impl WorkingSet {
         bytemuck::cast_slice_mut(&mut self.map)
     }
 
-    /// Where the visits of a flow begin.
+    /// Returns the start of a flow's visits.
     pub(super) fn place_of(&self, hash: u32) -> u64 {
         match self.pattern {
             Pattern::Random => mix(u64::from(hash)),
@@ -105,7 +105,7 @@ impl WorkingSet {
         }
     }
 
-    /// Visits `reads` lines and reads them, then `writes` lines and writes `value` there.
+    /// Reads `reads` lines, then writes `value` to `writes` lines.
     #[inline]
     pub(super) fn visit(&mut self, from: u64, (reads, writes): (u32, u32), value: u64) -> Visited {
         let pattern = self.pattern;
@@ -127,7 +127,7 @@ impl WorkingSet {
     }
 }
 
-/// Visits lines. `step` turns a state of the walk into the one that follows, and the line that is visited.
+/// Visits lines. `step` maps the walk's state to the next state and the line to visit.
 #[inline(always)]
 fn walk(
     lines: &mut [Line],
@@ -150,7 +150,7 @@ fn walk(
     Visited { next: state, sum }
 }
 
-/// A number below `end`, which is below 2^32, by the upper half of `random`.
+/// Returns a number below `end`, which is below 2^32, from the upper half of `random`.
 #[inline]
 fn below(random: u64, end: u64) -> u64 {
     ((random >> 32) * end) >> 32

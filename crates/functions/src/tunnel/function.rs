@@ -7,7 +7,7 @@ use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG, VlanTag};
 
-/// Bytes of an Ethernet header, and of the two addresses it begins with.
+/// Bytes of an Ethernet header, and of its two addresses.
 const ETHERNET: usize = 14;
 const ADDRESSES: usize = 12;
 
@@ -15,21 +15,20 @@ const NO_RULE: u8 = 0;
 const TOO_MANY_TAGS: u8 = 1;
 const NO_ROOM: u8 = 2;
 
-/// Puts VLAN tags on frames and takes them off, by the first rule that matches.
+/// Network function that pushes and pops VLAN tags by the first matching rule.
 pub struct Tunnel {
     rules: Arc<Live<TunnelRules>>,
     held: Arc<Version<TunnelRules>>,
-    /// Whether decisions are kept with the flow.
+    /// `true` if decisions are kept in the flow state.
     in_flow: bool,
 }
 
-/// A flow's decision: an [`Action`] as a number.
+/// A flow's decision: an encoded [`Action`].
 type Decided = u32;
 
 impl Tunnel {
-    /// A worker's instance. With `in_flow` a decision is made for a flow's first packet; rules that
-    /// [depend on the VLAN](TunnelRules::depend_on_vlan) are applied to each packet all the same.
-    /// Should rules that replace these depend on it, they are too.
+    /// Creates a worker's instance. With `in_flow` the decision is made on a flow's first packet. Rules that [depend on
+    /// the VLAN](TunnelRules::depend_on_vlan) are still applied to each packet, also if they replace rules that do not.
     pub fn new(rules: Arc<Live<TunnelRules>>, in_flow: bool) -> Tunnel {
         let held = rules.current();
         let in_flow = in_flow && !held.value.depend_on_vlan();
@@ -37,13 +36,13 @@ impl Tunnel {
     }
 }
 
-/// The tags a packet has.
+/// Returns the number of VLAN tags of a packet.
 #[inline(always)]
 fn tags(packet: &Packet) -> usize {
     usize::from(packet.headers.network_offset).saturating_sub(ETHERNET) / TAG
 }
 
-/// The identifier of the outer tag.
+/// Returns the VLAN identifier of the outer tag.
 #[inline(always)]
 pub(crate) fn outer_vlan(packet: &Packet, frame: &[u8]) -> Option<u16> {
     match (tags(packet), frame.get(ETHERNET..ETHERNET + 2)) {
@@ -52,7 +51,7 @@ pub(crate) fn outer_vlan(packet: &Packet, frame: &[u8]) -> Option<u16> {
     }
 }
 
-/// A tag as it stands in a frame.
+/// Returns a tag's bytes in a frame.
 #[inline(always)]
 fn bytes_of(tag: VlanTag) -> [u8; TAG] {
     let (kind, control) = (tag.ethertype.to_be_bytes(), tag.control().to_be_bytes());
@@ -62,7 +61,7 @@ fn bytes_of(tag: VlanTag) -> [u8; TAG] {
 #[inline(always)]
 fn push(batch: &mut Batch, i: usize, tag: [u8; TAG]) {
     let (packet, _) = batch.packet_mut(i);
-    // One tag more, and nobody could read the frame.
+    // With one more tag the parser could not read the frame.
     if tags(packet) >= MAX_VLAN_TAGS {
         packet.verdict = Verdict::Drop(TOO_MANY_TAGS);
         return;
@@ -86,7 +85,7 @@ fn pop(batch: &mut Batch, i: usize) {
     }
     if let Some(head) = frame.first_chunk_mut::<{ TAG + ADDRESSES }>() {
         head.copy_within(..ADDRESSES, TAG);
-        // There is a tag before the network header, so there are its bytes.
+        // A tag precedes the network header, so the frame has these bytes.
         let _ = batch.shrink_front(i, TAG);
     }
 }
@@ -101,13 +100,13 @@ fn apply(batch: &mut Batch, i: usize, action: Action) {
     }
 }
 
-/// An action in 32 bits.
+/// Encodes an action in 32 bits.
 fn encoded(action: Action) -> Decided {
     match action {
         Action::Pass => 0,
         Action::Pop => 1,
         Action::Drop => 2,
-        // The type is not below 0x8100, so these numbers are apart from the others.
+        // The tag's type is at least 0x8100, so these numbers differ from the other actions'.
         Action::Push(tag) => u32::from_be_bytes(bytes_of(tag)),
     }
 }
@@ -144,7 +143,7 @@ impl NetworkFunction for Tunnel {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        // Decisions in flows stand by themselves: it does not matter under which version they were made.
+        // Decisions in flow state are self-contained, whichever version made them.
         self.rules.refresh(&mut self.held);
         let rules = &self.held.value;
         if self.in_flow && !rules.depend_on_vlan() {

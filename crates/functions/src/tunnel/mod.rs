@@ -1,4 +1,4 @@
-//! VLAN tunnels: tags pushed and popped by rule.
+//! `Tunnel`: pushes and pops VLAN tags by rule.
 
 pub mod function;
 pub mod rules;

@@ -1,55 +1,55 @@
-//! Tunnel rules, and the form in which packets are matched with them.
+//! Tunnel rules, and their compiled form for matching.
 
 use ipnet::IpNet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tailwater_net::FlowKey;
 use tailwater_net::vlan::VlanTag;
 
-/// The most rules of one function: they are tried one after the other.
+/// Largest number of rules per function; they are scanned linearly.
 pub const MAX_RULES: usize = 256;
 
-/// The number of VLAN identifiers; the entry after them is for packets without a tag.
+/// Number of VLAN identifiers. The table entry after them is for untagged packets.
 const VLANS: usize = 4096;
 
-/// What a rule asks of a packet's outer tag.
+/// Condition on a packet's outer tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VlanMatch {
-    /// It must have none.
+    /// Untagged.
     Untagged,
-    /// It must have this identifier, 0 to 4095.
+    /// This VLAN identifier, 0 to 4,095.
     Id(u16),
 }
 
-/// What is done to a packet.
+/// Action on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A tag is put in front of all others.
+    /// Push a tag in front of all others.
     Push(VlanTag),
-    /// The outer tag is removed, if there is one.
+    /// Pop the outer tag, if there is one.
     Pop,
-    /// Nothing.
+    /// Forward unchanged.
     Pass,
-    /// It is dropped.
+    /// Drop.
     Drop,
 }
 
-/// A rule: a packet must match every field that is given.
+/// Rule; a packet must match every field that is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// The source address is in this prefix.
+    /// Source prefix.
     pub source: Option<IpNet>,
-    /// The destination address is in this prefix.
+    /// Destination prefix.
     pub destination: Option<IpNet>,
-    /// The IP protocol is this one.
+    /// IP protocol.
     pub protocol: Option<u8>,
-    /// The outer tag.
+    /// Condition on the outer tag.
     pub vlan: Option<VlanMatch>,
-    /// What is done.
+    /// Action.
     pub action: Action,
 }
 
 impl Rule {
-    /// Whether a packet with this key and this outer VLAN identifier matches.
+    /// Returns `true` if a packet with this key and outer VLAN identifier matches.
     pub fn matches(&self, key: &FlowKey, vlan: Option<u16>) -> bool {
         let holds = |prefix: Option<IpNet>, address: IpAddr| prefix.is_none_or(|prefix| prefix.contains(&address));
         holds(self.source, key.source())
@@ -60,7 +60,7 @@ impl Rule {
 }
 
 impl VlanMatch {
-    /// The identifier that a packet's outer tag must have; `None`: it must have no tag.
+    /// Returns the required VLAN identifier; `None` requires an untagged packet.
     pub(crate) fn id(self) -> Option<u16> {
         match self {
             VlanMatch::Untagged => None,
@@ -69,14 +69,14 @@ impl VlanMatch {
     }
 }
 
-/// An address under a mask.
+/// Address prefix as value and mask.
 #[derive(Clone, Copy, Debug)]
 struct Masked<T> {
     value: T,
     mask: T,
 }
 
-/// A rule for one IP version.
+/// Rule for one IP version.
 #[derive(Clone, Copy, Debug)]
 struct Line<T> {
     source: Masked<T>,
@@ -85,7 +85,7 @@ struct Line<T> {
     action: Action,
 }
 
-/// The first line that matches. The last line of every list matches everything.
+/// Finds the first line that matches. The last line of every list matches everything.
 macro_rules! first {
     ($lines:expr, $source:expr, $destination:expr, $protocol:expr) => {{
         let (source, destination, protocol) = ($source, $destination, $protocol);
@@ -98,12 +98,12 @@ macro_rules! first {
     }};
 }
 
-/// The rules that packets of some VLANs can match, in order.
+/// Rules that packets of one set of VLANs can match, in order.
 #[derive(Clone, Debug)]
 struct Group {
     v4: Vec<Line<u32>>,
     v6: Vec<Line<u128>>,
-    /// The action, if it is the same for all packets.
+    /// Action, if it is the same for all packets.
     constant: Option<Action>,
 }
 
@@ -119,7 +119,7 @@ impl Group {
         let rules = rules.iter().copied().chain([&everything]);
         let mut v4: Vec<Line<u32>> = rules.clone().filter_map(v4_line).collect();
         let mut v6: Vec<Line<u128>> = rules.filter_map(v6_line).collect();
-        // Nothing is reached after a line that matches everything.
+        // Lines after one that matches everything are unreachable.
         let end = |all: Option<usize>| all.map_or(0, |at| at + 1);
         v4.truncate(end(v4.iter().position(|line| {
             (line.source.mask | line.destination.mask) == 0 && line.protocol.mask == 0
@@ -148,7 +148,7 @@ impl Group {
                 let (source, destination) = (source.to_bits(), destination.to_bits());
                 first!(self.v6, source, destination, key.protocol())
             }
-            // A key has one version.
+            // A key has a single IP version, so this is unreachable.
             _ => Action::Pass,
         }
     }
@@ -161,7 +161,7 @@ fn protocol_line(protocol: Option<u8>) -> Masked<u8> {
     }
 }
 
-/// `None` if no IPv4 packet can match.
+/// Compiles a rule for IPv4; `None` if no IPv4 packet can match.
 fn v4_line(rule: &Rule) -> Option<Line<u32>> {
     let masked = |prefix: Option<IpNet>| match prefix {
         None => Some(Masked { value: 0, mask: 0 }),
@@ -179,7 +179,7 @@ fn v4_line(rule: &Rule) -> Option<Line<u32>> {
     })
 }
 
-/// `None` if no IPv6 packet can match.
+/// Compiles a rule for IPv6; `None` if no IPv6 packet can match.
 fn v6_line(rule: &Rule) -> Option<Line<u128>> {
     let masked = |prefix: Option<IpNet>| match prefix {
         None => Some(Masked { value: 0, mask: 0 }),
@@ -197,19 +197,18 @@ fn v6_line(rule: &Rule) -> Option<Line<u128>> {
     })
 }
 
-/// Rules ready to be applied; shared by all workers.
+/// Compiled rules, shared by all workers.
 #[derive(Clone, Debug)]
 pub struct TunnelRules {
-    /// The first is for VLANs that no rule names.
+    /// Rule groups; the first is for VLANs that no rule names.
     groups: Vec<Group>,
-    /// For each VLAN identifier, and last for untagged packets, the place of its group; `None` if no
-    /// rule asks for the VLAN.
+    /// Group index for each VLAN identifier, and last for untagged packets; `None` if no rule has a VLAN condition.
     of_vlan: Option<Box<[u16]>>,
 }
 
 impl TunnelRules {
-    /// From rules in order, at most [`MAX_RULES`] (what is beyond is not applied), and the action
-    /// for packets that none of them matches.
+    /// Compiles ordered rules, at most [`MAX_RULES`] (further ones are ignored), and the action for packets that match
+    /// none.
     pub fn new(rules: &[Rule], default: Action) -> TunnelRules {
         let rules = rules.get(..MAX_RULES).unwrap_or(rules);
         let others: Vec<_> = rules.iter().filter(|rule| rule.vlan.is_none()).collect();
@@ -218,7 +217,7 @@ impl TunnelRules {
         for wanted in rules.iter().filter_map(|rule| rule.vlan) {
             let entry = &mut of_vlan[place(wanted.id())];
             if *entry == 0 {
-                // At most one group a rule.
+                // There is at most one group per rule.
                 *entry = groups.len() as u16;
                 let able = |rule: &&Rule| rule.vlan.is_none_or(|vlan| vlan == wanted);
                 let able: Vec<_> = rules.iter().filter(able).collect();
@@ -231,12 +230,12 @@ impl TunnelRules {
         }
     }
 
-    /// Whether the decision depends on the outer tag, and so not on the flow alone.
+    /// Returns `true` if the decision depends on the outer tag, and so not only on the flow.
     pub fn depend_on_vlan(&self) -> bool {
         self.of_vlan.is_some()
     }
 
-    /// The action, if it is the same for all packets.
+    /// Returns the action, if it is the same for all packets.
     #[inline]
     pub fn constant(&self) -> Option<Action> {
         match (&self.of_vlan, &*self.groups) {
@@ -245,7 +244,7 @@ impl TunnelRules {
         }
     }
 
-    /// The action for a packet with this key and this outer VLAN identifier.
+    /// Returns the action for a packet with this key and outer VLAN identifier.
     #[inline]
     pub fn find(&self, key: &FlowKey, vlan: Option<u16>) -> Action {
         let group = self.of_vlan.as_ref().map_or(0, |of_vlan| of_vlan[place(vlan)]);
@@ -253,7 +252,7 @@ impl TunnelRules {
     }
 }
 
-/// A VLAN's place among the groups.
+/// Returns a VLAN's index in the group table.
 #[inline]
 fn place(vlan: Option<u16>) -> usize {
     vlan.map_or(VLANS, |id| usize::from(id) % VLANS)

@@ -13,7 +13,7 @@ use tailwater_net::protocol::ethertype;
 use tailwater_net::vlan::{self, VlanTag};
 use tailwater_net::{FlowKey, Nanos};
 
-/// Fails where what is known of a packet is not what its frame says.
+/// Function that fails if a packet's parsed headers disagree with its frame.
 struct HeadersAreTrue;
 
 impl NetworkFunction for HeadersAreTrue {
@@ -56,7 +56,7 @@ fn push(tag: VlanTag) -> Rule {
     }
 }
 
-/// What becomes of a frame, in the plainest way; `None` if it is dropped.
+/// Reference implementation: returns the frame after the rules; `None` if it is dropped.
 fn expected(frame: &[u8], rules: &[Rule], default: Action) -> Option<Vec<u8>> {
     let key = parse(frame).unwrap().key;
     let tags: Vec<VlanTag> = vlan::tags(frame).collect();

@@ -1,5 +1,5 @@
-//! Packets that become answers to their senders: echo responses, error indications, ICMP errors about their size. They go back
-//! where they came from.
+//! Packets turned into responses to their senders: echo responses, error indications, and ICMP errors about packet
+//! size.
 
 use super::gtp;
 use std::net::IpAddr;
@@ -9,15 +9,15 @@ use tailwater_net::parse::{Fragment, Headers, parse};
 use tailwater_net::{ethernet, icmp, ipv4, ipv6, protocol};
 
 const TTL: u8 = 64;
-/// Bytes of a UDP header, and of an ICMP one.
+/// Bytes of a UDP header, and of an ICMP header.
 const UDP: usize = 8;
 const ICMP: usize = 8;
-/// The most of a packet that is quoted in an ICMP error: what 576 bytes have room for in IPv4 (RFC 1812 §4.3.2.3), 1,280 in
-/// IPv6 (RFC 4443 §2.4).
+/// Largest part of a packet quoted in an ICMP error, in bytes: the error is at most 576 bytes in IPv4 (RFC 1812
+/// §4.3.2.3) and 1,280 in IPv6 (RFC 4443 §2.4).
 const QUOTED: [usize; 2] = [576 - ipv4::HEADER - ICMP, 1280 - ipv6::HEADER - ICMP];
 
-/// Has packet `i`, a datagram to this end, be the answer `message` to its sender, from port `from` to port `to`. `None`: it
-/// cannot, and anything may have been written.
+/// Turns packet `i`, a datagram to this endpoint, into the response `message` to its sender, from port `from` to port
+/// `to`. Returns `None` if that is impossible; the packet may then be partly overwritten.
 pub(crate) fn datagram(batch: &mut Batch, i: usize, [from, to]: [u16; 2], message: &[u8]) -> Option<()> {
     let key = batch.packet(i).headers.key;
     let length = (UDP + message.len()) as u16;
@@ -43,13 +43,13 @@ pub(crate) fn datagram(batch: &mut Batch, i: usize, [from, to]: [u16; 2], messag
     finish(batch, i)
 }
 
-/// Has packet `i`, which asked for an echo, be the answer.
+/// Turns packet `i`, an echo request, into the response.
 pub(super) fn echo(batch: &mut Batch, i: usize, sequence: u16) -> Option<()> {
     let source = batch.packet(i).headers.key.source_port();
     datagram(batch, i, [gtp::PORT, source], &gtp::echo_response(sequence))
 }
 
-/// Has packet `i`, which came by a tunnel that is not known, tell its sender so.
+/// Turns packet `i`, which has an unknown TEID, into an error indication to its sender.
 pub(super) fn error_indication(batch: &mut Batch, i: usize, teid: u32) -> Option<()> {
     let key = batch.packet(i).headers.key;
     let mut message = [0; gtp::ERROR_INDICATION];
@@ -61,8 +61,8 @@ pub(super) fn error_indication(batch: &mut Batch, i: usize, teid: u32) -> Option
     datagram(batch, i, [gtp::PORT; 2], message.get(..length)?)
 }
 
-/// Whether an ICMP error may be sent about a packet (RFC 1122 §3.2.2, RFC 4443 §2.4): whole or a first fragment, of and to one host,
-/// and no ICMP error itself. In IPv4 only one that must not be fragmented.
+/// Returns `true` if an ICMP error may be sent about a packet (RFC 1122 §3.2.2, RFC 4443 §2.4). The packet must be
+/// whole or a first fragment, unicast, and not itself an ICMP error; in IPv4 it must have "don't fragment" set.
 pub(super) fn may_be_told(headers: &Headers, frame: &[u8]) -> bool {
     let key = &headers.key;
     let of_one = match key.source() {
@@ -82,7 +82,7 @@ pub(super) fn may_be_told(headers: &Headers, frame: &[u8]) -> bool {
     of_one && !is_error && unfragmentable && headers.fragment != Fragment::Later
 }
 
-/// Has packet `i` tell its sender, from the address `own`, that no more than `mtu` bytes pass.
+/// Turns packet `i` into an ICMP "too big" error to its sender, from address `own`, with this MTU in bytes.
 pub(super) fn too_big(batch: &mut Batch, i: usize, own: IpAddr, mtu: u16) -> Option<()> {
     let headers = batch.packet(i).headers;
     let v4 = own.is_ipv4();
@@ -90,7 +90,7 @@ pub(super) fn too_big(batch: &mut Batch, i: usize, own: IpAddr, mtu: u16) -> Opt
     let front = network_length(own) + ICMP;
     let quoted = usize::from(headers.end - headers.network_offset).min(QUOTED[usize::from(!v4)]);
     let link = usize::from(headers.network_offset);
-    // What is quoted moves behind the new headers; first it is cut.
+    // The packet is cut to the quoted length, which then moves behind the new headers.
     cut(batch, i, link + quoted)?;
     let (_, frame) = batch.grow_front(i, front)?;
     frame.copy_within(front..front + link, 0);
@@ -121,11 +121,11 @@ fn network_length(address: IpAddr) -> usize {
     }
 }
 
-/// Takes everything behind the first `length` bytes off the frame of packet `i`.
+/// Truncates the frame of packet `i` to `length` bytes.
 fn cut(batch: &mut Batch, i: usize, length: usize) -> Option<()> {
     let (packet, _) = batch.packet_mut(i);
     let whole = packet.length();
-    // Headers that only say where the frame ends, so that all of it may go.
+    // Placeholder headers that only give the frame's end, so that all of it may be cut.
     let headers = &mut packet.headers;
     headers.payload_offset = headers.network_offset;
     headers.transport_offset = headers.network_offset;
@@ -134,7 +134,7 @@ fn cut(batch: &mut Batch, i: usize, length: usize) -> Option<()> {
     Some(())
 }
 
-/// Has the frame of packet `i` have `datagram` bytes from its network header on.
+/// Resizes the frame of packet `i` to `datagram` bytes from its network header on.
 pub(crate) fn resize(batch: &mut Batch, i: usize, datagram: usize) -> Option<()> {
     let link = usize::from(batch.packet(i).headers.network_offset);
     let whole = batch.packet(i).length();
@@ -148,7 +148,7 @@ pub(crate) fn resize(batch: &mut Batch, i: usize, datagram: usize) -> Option<()>
     Some(())
 }
 
-/// Sends a frame back: its addresses change places.
+/// Swaps the Ethernet addresses of a frame.
 fn turn(link: &mut [u8]) -> Option<()> {
     let addresses = link.first_chunk_mut::<{ ethernet::HEADER }>()?;
     let (to, rest) = addresses.split_at_mut_checked(6)?;
@@ -156,7 +156,7 @@ fn turn(link: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Writes the IP header of a packet that is complete but for it.
+/// Writes the IP header of an otherwise complete packet.
 fn write_network(packet: &mut [u8], ends: [IpAddr; 2], kind: u8) -> Option<()> {
     let total = packet.len();
     match ends {
@@ -165,7 +165,7 @@ fn write_network(packet: &mut [u8], ends: [IpAddr; 2], kind: u8) -> Option<()> {
             *header = [0; ipv4::HEADER];
             (header[0], header[8], header[9]) = (0x45, TTL, kind);
             header[2..4].copy_from_slice(&u16::try_from(total).ok()?.to_be_bytes());
-            // Short enough that nobody fragments it.
+            // "Don't fragment": the packet is short enough never to need it.
             header[6] = 0x40;
             header[12..16].copy_from_slice(&from.octets());
             header[16..20].copy_from_slice(&to.octets());
@@ -186,7 +186,7 @@ fn write_network(packet: &mut [u8], ends: [IpAddr; 2], kind: u8) -> Option<()> {
     Some(())
 }
 
-/// Makes what is known of packet `i` true of its frame, and has it go back.
+/// Parses the new headers of packet `i`, and marks it to leave through its ingress port.
 fn finish(batch: &mut Batch, i: usize) -> Option<()> {
     let (packet, frame) = batch.packet_mut(i);
     packet.headers = parse(frame).ok()?;

@@ -1,4 +1,4 @@
-//! Sessions changed by a socket: a line for each wish, and a line for each answer.
+//! Session control over a Unix socket: one request per line, one response per line.
 //!
 //! ```text
 //! set 7 ue 10.60.0.7 teid 0x1007 peer 192.0.2.10 peerTeid 0x2007 profile internet
@@ -22,16 +22,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The most who may be connected at a time.
+/// Largest number of concurrent clients.
 const MAX_CLIENTS: usize = 16;
-/// The longest line.
+/// Longest line, in bytes.
 const MAX_LINE: usize = 4096;
-/// How often it is looked whether it is over.
+/// Interval at which threads check for shutdown.
 const LOOK: Duration = Duration::from_millis(50);
-/// Who takes no answers for so long is left.
+/// Time after which a client that reads no responses is disconnected.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Answers to a line of a client, which `names` is the table's.
+/// Executes a client's request line and returns the response. `names` must be the table's.
 pub fn answer(table: &UpfTable, names: &Names, line: &str) -> String {
     match wish(table, names, line.trim()) {
         Ok(done) => format!("ok {done}"),
@@ -86,10 +86,10 @@ fn used(usage: &Usage) -> String {
     format!(" up_bytes {up} down_bytes {down} up_packets {up_packets} down_packets {down_packets}")
 }
 
-/// A session in the words that make it.
+/// Describes a session in the syntax of requests.
 fn described(table: &UpfTable, session: &Session) -> String {
     let mut text = session.id.to_string();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     if let Some(address) = session.address {
         let _ = write!(text, " ue {address}");
     }
@@ -107,7 +107,7 @@ fn described(table: &UpfTable, session: &Session) -> String {
     text
 }
 
-/// The threads that serve a socket.
+/// Threads that serve a socket.
 #[derive(Debug)]
 pub(super) struct Api {
     path: PathBuf,
@@ -116,13 +116,13 @@ pub(super) struct Api {
 }
 
 impl Api {
-    /// Serves a socket, which is made for this user alone.
+    /// Serves a socket accessible to the current user only.
     ///
     /// # Errors
-    /// What the system says; somebody serves it already.
+    /// The socket or its threads cannot be created, or another process already serves it.
     pub(super) fn start(table: Arc<UpfTable>, path: &Path) -> io::Result<Api> {
         if fs::symlink_metadata(path).is_ok_and(|file| file.file_type().is_socket()) {
-            // Left by somebody who was killed, unless he answers.
+            // A stale socket of a killed process is replaced; one that accepts connections is not.
             match UnixStream::connect(path) {
                 Ok(_) => return Err(io::Error::from(ErrorKind::AddrInUse)),
                 Err(_) => fs::remove_file(path)?,
@@ -143,7 +143,8 @@ impl Api {
     }
 }
 
-/// A socket for this user alone, from its first moment: made in a folder that nobody else may enter, and moved when its mode is right.
+/// Creates a socket that only the current user can ever access: it is made in a private folder, and moved once its mode
+/// is set.
 fn bind(path: &Path) -> io::Result<UnixListener> {
     if fs::symlink_metadata(path).is_ok() {
         return Err(io::Error::from(ErrorKind::AddrInUse));
@@ -191,7 +192,7 @@ fn serve(table: &UpfTable, listener: &UnixListener, over: &AtomicBool) {
             }
             let (names, clients) = (&names, &clients);
             scope.spawn(move || {
-                // A client that goes away has nothing to be told.
+                // Errors of a disconnected client need no handling.
                 let _ = converse(table, names, &client, over);
                 clients.fetch_sub(1, Ordering::Relaxed);
             });
@@ -199,7 +200,7 @@ fn serve(table: &UpfTable, listener: &UnixListener, over: &AtomicBool) {
     });
 }
 
-/// Answers a client's lines until he goes or it is over.
+/// Serves a client's lines until it disconnects or shutdown.
 fn converse(table: &UpfTable, names: &Names, client: &UnixStream, over: &AtomicBool) -> io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_read_timeout(Some(LOOK))?;
@@ -208,7 +209,7 @@ fn converse(table: &UpfTable, names: &Names, client: &UnixStream, over: &AtomicB
     let mut line = Vec::new();
     while !over.load(Ordering::Relaxed) {
         let room = (MAX_LINE + 1).saturating_sub(line.len()) as u64;
-        // What came before a time-out stays in the line.
+        // Bytes read before a timeout remain in the line.
         let read = reader.by_ref().take(room).read_until(b'\n', &mut line);
         match read {
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
@@ -218,7 +219,7 @@ fn converse(table: &UpfTable, names: &Names, client: &UnixStream, over: &AtomicB
             Ok(_) if line.len() > MAX_LINE => {
                 return writeln!(writer, "error: expected lines of at most {MAX_LINE} bytes");
             }
-            // What does not end is no line, but perhaps the front of one: he is gone.
+            // Without a final newline the line is incomplete: the client has disconnected.
             Ok(_) if line.last() != Some(&b'\n') => return Ok(()),
             Ok(_) => {}
         }

@@ -1,4 +1,4 @@
-//! Outer headers, put on packets and taken off.
+//! Encapsulation and decapsulation.
 
 use super::gtp::{self, Header, PORT, Unreadable};
 use super::reasons::{CONGESTION, FRAGMENT, INNER_MALFORMED, MALFORMED, NO_ROOM, UNSUPPORTED};
@@ -13,7 +13,7 @@ use tailwater_net::protocol::ethertype;
 use tailwater_net::vlan::{MAX_VLAN_TAGS, TAG};
 use tailwater_net::{FlowKey, ethernet, ipv4, protocol};
 
-/// Reads the header of a tunnel's packet.
+/// Parses the GTP-U header of a tunnelled packet.
 #[inline]
 pub(super) fn read(headers: &Headers, frame: &[u8]) -> Result<Header, u8> {
     if headers.fragment != Fragment::Whole {
@@ -30,7 +30,7 @@ pub(super) fn read(headers: &Headers, frame: &[u8]) -> Result<Header, u8> {
     })
 }
 
-/// Takes the outer headers off packet `i`.
+/// Removes the outer headers of packet `i`.
 #[inline]
 pub(super) fn uncover(batch: &mut Batch, i: usize, header: &Header) -> Result<(), u8> {
     let (packet, frame) = batch.packet_mut(i);
@@ -56,7 +56,7 @@ pub(super) fn uncover(batch: &mut Batch, i: usize, header: &Header) -> Result<()
     headers.transport_offset = start as u16;
     headers.payload_offset = start as u16;
     headers.end = whole as u16;
-    // The packet inside lies within the frame, so there is as much.
+    // The inner packet lies within the frame, so this cannot fail.
     let _ = batch.shrink_back(i, whole - end);
     let _ = batch.shrink_front(i, start - link);
     let (packet, frame) = batch.packet_mut(i);
@@ -64,7 +64,7 @@ pub(super) fn uncover(batch: &mut Batch, i: usize, header: &Header) -> Result<()
     Ok(())
 }
 
-/// A tunnel that a packet is put into.
+/// Tunnel for encapsulation of one packet.
 pub(super) struct Into<'a> {
     pub(super) outer: &'a Outer,
     pub(super) teid: u32,
@@ -73,7 +73,7 @@ pub(super) struct Into<'a> {
 }
 
 impl Into<'_> {
-    /// Puts packet `i` into it.
+    /// Encapsulates packet `i` in this tunnel.
     #[inline]
     pub(super) fn wrap(&self, batch: &mut Batch, i: usize, options: &Options) -> Result<(), u8> {
         let (outer, qfi) = (self.outer, self.treatment.qfi);
@@ -92,14 +92,14 @@ impl Into<'_> {
             ..seen
         };
         if whole > end {
-            // Ethernet padding: what follows becomes part of the packet.
+            // Ethernet padding is cut off: bytes behind the packet become part of it.
             packet.headers.end = whole as u16;
             let _ = batch.shrink_back(i, whole - end);
         }
         let front = outer.length + gtp::length(qfi);
         let (packet, frame) = batch.grow_front(i, front).ok_or(NO_ROOM)?;
-        // All that can be in front of the packet, whatever it is: what is too much is written over. So many bytes are there,
-        // since the packet inside has more.
+        // A copy of constant size covers the longest possible link header; the excess is overwritten later. The frame
+        // has these bytes, since the inner packet is longer.
         const LINK: usize = ethernet::HEADER + MAX_VLAN_TAGS * TAG;
         let link_header: [u8; LINK] = *frame.get(front..).and_then(<[u8]>::first_chunk).ok_or(NO_ROOM)?;
         *frame.first_chunk_mut().ok_or(NO_ROOM)? = link_header;
@@ -137,7 +137,7 @@ impl Into<'_> {
         Ok(())
     }
 
-    /// Writes a source port that tells flows apart, of those that nobody is given (RFC 6335), and tells the key with it.
+    /// Writes a dynamic source port (RFC 6335) derived from the inner flow's hash, and returns the outer key with it.
     #[inline]
     fn tell_flow(&self, datagram: &mut [u8], hash: u32) -> Option<FlowKey> {
         let port = 0xc000 | (hash ^ hash >> 16) as u16;
@@ -155,7 +155,7 @@ impl Into<'_> {
         })
     }
 
-    /// Writes the checksum of UDP over IPv4, which may be left out.
+    /// Writes the optional checksum of UDP over IPv4.
     fn finish_v4(&self, packet: &mut [u8]) -> Option<()> {
         let key = &self.outer.key;
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {

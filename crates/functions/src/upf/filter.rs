@@ -1,4 +1,4 @@
-//! Flow descriptions: the part of RFC 6733's IPFilterRule that 3GPP uses for packet filters (TS 29.212 §5.4.2).
+//! Flow descriptions: the subset of RFC 6733's IPFilterRule that 3GPP uses for packet filters (TS 29.212 §5.4.2).
 
 use super::session::Way;
 use crate::acl::{Action, Rule};
@@ -7,44 +7,44 @@ use std::ops::RangeInclusive;
 use tailwater_api::error::{nearest, quoted};
 use tailwater_api::values::{ports_of, prefix_of, protocol_of};
 
-/// Packets between a user and others, of both directions.
+/// Filter for packets between a UE and others, both directions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Flows {
-    /// As packets from the user look, and as those to him do.
+    /// Match rules for uplink and downlink packets.
     rules: [Rule; 2],
 }
 
 impl Flows {
-    /// What packets of this direction must match. Its action does not count.
+    /// Returns the match rule for this direction. Its action is ignored.
     #[inline]
     pub(super) fn of(&self, way: Way) -> &Rule {
         &self.rules[way.at()]
     }
 }
 
-/// What was expected instead of a description.
+/// Syntax error of a flow description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoDescription {
-    /// What was expected, and what stands there.
+    /// Expected and actual text.
     pub message: String,
-    /// What was probably meant.
+    /// Suggested correction.
     pub suggestion: Option<String>,
 }
 
 /// Any port.
 const ANY: RangeInclusive<u16> = 0..=u16::MAX;
 
-/// One end of a description.
+/// One end of a flow description.
 struct End {
-    /// `None` is the user, or anybody.
+    /// Prefix; `None` is the UE, or any address.
     prefix: Option<IpNet>,
     ports: RangeInclusive<u16>,
 }
 
-/// Reads a description: `permit out PROTOCOL from ADDRESS [PORTS] to assigned [PORTS]`, as seen by packets to the user.
+/// Parses a description: `permit out PROTOCOL from ADDRESS [PORTS] to assigned [PORTS]`, in terms of downlink packets.
 ///
 /// # Errors
-/// The first word that is wrong.
+/// Names the first word that is wrong.
 pub fn parse(text: &str) -> Result<Flows, NoDescription> {
     let mut words = text.split_whitespace().peekable();
     let expect = |words: &mut std::iter::Peekable<std::str::SplitWhitespace<'_>>, word| {

@@ -16,34 +16,34 @@ use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_net::parse::Fragment;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// What is kept of a flow of packets that go into a tunnel.
+/// State of a flow to be encapsulated.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct FlowState {
-    /// The session's when this was decided.
+    /// Generation of the session when this was decided.
     generation: u64,
-    /// The session's place.
+    /// Slot of the session.
     place: u32,
-    /// The session's profile then, and the treatment's place in it.
+    /// Profile of the session at that time, and index of the treatment in it.
     profile: u16,
     treatment: u16,
 }
 
-/// What a packet is to this end.
+/// Kind of a packet, seen from this endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 enum Kind {
-    /// Decided already.
+    /// Verdict already set.
     #[default]
     Done,
-    /// A user's packet, by a tunnel.
+    /// G-PDU to this endpoint.
     Tunnelled,
-    /// Anything else, with the address that may be a user's.
+    /// Any other packet; one of its addresses may be a UE's.
     Plain,
-    /// The same, of a flow of which a session is kept: nothing is to be looked up.
+    /// Like `Plain`, with a session cached in the flow state: no lookup is needed.
     Kept,
 }
 
-/// Where a packet of a batch stands.
+/// Intermediate result for a packet of the batch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     kind: Kind,
@@ -51,22 +51,22 @@ struct Work {
     buckets: Buckets,
 }
 
-/// Takes users' packets out of GTP-U tunnels and puts others' packets to them into theirs.
+/// Network function that decapsulates UEs' packets from GTP-U tunnels, and encapsulates packets to UEs.
 pub struct Upf {
     table: Arc<UpfTable>,
     work: Box<[Work; MAX_BATCH]>,
     hands: Hands,
 }
 
-/// What changes with every packet.
+/// Mutable per-worker state.
 struct Hands {
-    /// The last outer IPv4 header's.
+    /// Identification of the last outer IPv4 header.
     identification: u16,
     counts: [u64; NOTES.len()],
 }
 
 impl Upf {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<UpfTable>) -> Upf {
         Upf {
             table,
@@ -113,7 +113,7 @@ impl NetworkFunction for Upf {
 
     fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         if self.table.options.cached {
-            // A function in front may have given the flow another key, and so another user.
+            // An earlier function may have changed the flow's key, and so its UE.
             *flow.state::<FlowState>() = FlowState::zeroed();
         }
         Verdict::Forward
@@ -125,7 +125,7 @@ impl NetworkFunction for Upf {
         if let Some(packet) = batch.last() {
             table.set_now(packet.arrival);
         }
-        // Three passes, so that a packet's memory is fetched while others are looked at.
+        // Three passes, so that one packet's memory is prefetched while others are processed.
         for i in 0..batch.len() {
             work[i] = match hands.sort(table, batch, i, flows) {
                 Ok(work) => work,
@@ -151,11 +151,11 @@ impl NetworkFunction for Upf {
     }
 }
 
-/// Starts to fetch what is known of the packet's session.
+/// Prefetches the packet's session.
 #[inline]
 fn fetch(table: &UpfTable, packet: &Packet, work: &Work) {
     let place = match work.kind {
-        // What is kept is being fetched already.
+        // A cached session is being prefetched already.
         Kind::Done | Kind::Kept => None,
         Kind::Tunnelled => table.guess_teid(work.buckets),
         Kind::Plain => {
@@ -169,12 +169,12 @@ fn fetch(table: &UpfTable, packet: &Packet, work: &Work) {
 }
 
 impl Hands {
-    /// What the packet is, with what is needed of its session being fetched.
+    /// Classifies a packet and prefetches the index entries it needs.
     #[inline]
     fn sort(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, flows: &mut FlowStates<'_>) -> Result<Work, u8> {
         let packet = batch.packet(i);
         let key = &packet.headers.key;
-        // The later fragments of a datagram have no ports.
+        // Later fragments of a datagram have no ports.
         let later = packet.headers.fragment == Fragment::Later;
         if key.protocol() == protocol::UDP
             && (key.destination_port() == PORT || later)
@@ -208,7 +208,7 @@ impl Hands {
         })
     }
 
-    /// Does what a message asks for.
+    /// Handles a GTP-U message other than a G-PDU.
     #[cold]
     fn signalled(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, header: &Header) -> Result<(), u8> {
         match header.message {
@@ -229,7 +229,7 @@ impl Hands {
         Err(SIGNALLING)
     }
 
-    /// Takes the packet out that is in packet `i`, or says why not.
+    /// Decapsulates packet `i`, or returns a drop reason.
     #[inline]
     fn take_out(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, work: &Work) -> Result<(), u8> {
         let Work { header, buckets, .. } = work;
@@ -268,7 +268,7 @@ impl Hands {
         Ok(())
     }
 
-    /// No session has this tunnel: its sender may be told.
+    /// Handles a packet with an unknown TEID: sends an error indication if the rate permits.
     #[cold]
     fn unknown(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, teid: u32) -> Result<(), u8> {
         if !table.may_tell(0, batch.packet(i).arrival) {
@@ -279,7 +279,7 @@ impl Hands {
         Ok(())
     }
 
-    /// Puts packet `i` into its session's tunnel, or says why not.
+    /// Encapsulates packet `i` in its session's tunnel, or returns a drop reason.
     #[inline]
     fn put_in(
         &mut self,
@@ -330,7 +330,7 @@ impl Hands {
         Ok(())
     }
 
-    /// Packet `i` would be too long with so many bytes in front: its sender may be told.
+    /// Handles packet `i`, which exceeds the MTU with `front` bytes of headers: sends an ICMP error if permitted.
     #[cold]
     fn too_big(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, front: usize) -> Result<(), u8> {
         let packet = batch.packet(i);
@@ -347,8 +347,8 @@ impl Hands {
     }
 }
 
-/// Whose a packet is that goes into a tunnel, with its session, and which treatment it has; `None`: nobody's. What is kept of its
-/// flow holds as long as the session is there and has the same profile.
+/// Finds the session and treatment of a packet to encapsulate: slot, record and treatment index; `None` without a
+/// session. The flow's cached decision is valid while the session exists with the same profile.
 #[inline]
 fn decide(
     table: &UpfTable,
@@ -386,14 +386,15 @@ fn decide(
     Ok(Some((place, record, found)))
 }
 
-/// The session's profile.
+/// Returns the session's profile.
 #[inline]
 fn used<'a>(table: &'a UpfTable, record: &Record) -> Result<&'a Used, u8> {
     let place = usize::from(record.forward.profile);
     table.profiles.get(place).ok_or(NO_RULE)
 }
 
-/// Applies rates, and counts what passes. `treated`: the profile, and the treatment with its place.
+/// Enforces rates, and counts packets that pass. The third argument holds the profile, and the treatment with its
+/// index.
 #[inline]
 fn enforce(
     table: &UpfTable,

@@ -1,77 +1,77 @@
-//! GTPv1-U headers (3GPP TS 29.281), read and written.
+//! Parsing and writing of GTPv1-U headers (3GPP TS 29.281).
 
-/// The UDP port of GTP-U.
+/// UDP port of GTP-U.
 pub const PORT: u16 = 2152;
 /// Bytes of a header without options.
 pub const HEADER: usize = 8;
-/// Bytes of a header with a PDU session container, as it is written.
+/// Bytes of a header with a PDU session container.
 pub const WITH_CONTAINER: usize = 16;
 
-/// Version 1, GTP and not GTP'.
+/// Flags of version 1, protocol type GTP (not GTP').
 const PLAIN: u8 = 0x30;
 const VERSION_BITS: u8 = 0xf0;
-/// The flags of an extension header, a sequence number and an N-PDU number.
+/// Flags for an extension header, a sequence number and an N-PDU number.
 const EXTENSION: u8 = 4;
 const SEQUENCE: u8 = 2;
 const OPTIONS: u8 = 7;
-/// The extension header that has the QFI (TS 38.415).
+/// Extension header type of the PDU session container, which holds the QFI (TS 38.415).
 const CONTAINER: u8 = 0x85;
-/// Extension header types with this bit must be understood by who takes the packet out.
+/// Bit of extension header types that the tunnel's endpoint must understand.
 const MUST_BE_KNOWN: u8 = 0x80;
-/// The extension header that has the UDP port of the packet that an error is about.
+/// Extension header type with the UDP port of the packet an error is about.
 const UDP_PORT: u8 = 0x40;
 
-/// Information elements.
+/// Types of information elements.
 const RECOVERY: u8 = 14;
 const TEID_DATA: u8 = 16;
 const PEER_ADDRESS: u8 = 133;
 
-/// Types of messages.
+/// Message types.
 pub mod message {
-    /// Is anybody there?
+    /// Echo request.
     pub const ECHO_REQUEST: u8 = 1;
-    /// Somebody is.
+    /// Echo response.
     pub const ECHO_RESPONSE: u8 = 2;
-    /// A packet came by a tunnel that its receiver does not know.
+    /// Error indication: the receiver of a packet does not know its tunnel.
     pub const ERROR_INDICATION: u8 = 26;
-    /// Which extension headers somebody understands.
+    /// Supported extension headers notification.
     pub const EXTENSIONS: u8 = 31;
-    /// The last packet of a tunnel.
+    /// End marker, the last packet of a tunnel.
     pub const END_MARKER: u8 = 254;
-    /// A packet of a user.
+    /// G-PDU: a user's packet.
     pub const G_PDU: u8 = 255;
 }
 
-/// A header, as it is read.
+/// Parsed header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The type of message.
+    /// Message type.
     pub message: u8,
-    /// The tunnel's endpoint at the receiver.
+    /// Tunnel endpoint identifier (TEID) at the receiver.
     pub teid: u32,
-    /// The sequence number, if there is one.
+    /// Sequence number, if present.
     pub sequence: Option<u16>,
-    /// The QFI of the PDU session container, if there is one.
+    /// QFI of the PDU session container, if present.
     pub qfi: Option<u8>,
-    /// Bytes of the header with all that is optional.
+    /// Bytes of the header with all optional parts.
     pub length: usize,
     /// Bytes of header and message.
     pub end: usize,
 }
 
-/// Why bytes are no header.
+/// Reasons a header is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Shorter than a header, or than its own lengths say, or another version.
+    /// Shorter than a header or than its own lengths, or another version.
     Malformed,
-    /// There is an extension header that must be understood and is not.
+    /// An extension header that must be understood is unknown.
     Extension,
 }
 
-/// Reads the header at the start of a UDP payload. What is behind the message's end is not looked at.
+/// Parses the header at the start of a UDP payload. Bytes behind the message are ignored.
 ///
 /// # Errors
-/// Why there is none.
+/// The header is malformed, or has an unknown mandatory extension header.
 #[inline]
 pub fn parse(bytes: &[u8]) -> Result<Header, Unreadable> {
     let head = bytes.first_chunk::<HEADER>().ok_or(Unreadable::Malformed)?;
@@ -95,7 +95,7 @@ pub fn parse(bytes: &[u8]) -> Result<Header, Unreadable> {
     Ok(header)
 }
 
-/// Reads what follows the fixed part, if any flag is set: four bytes, and extension headers one after the other.
+/// Parses the optional part, present if any flag is set: four bytes, then extension headers.
 #[inline]
 fn extensions(flags: u8, options: &[u8], header: &mut Header) -> Result<(), Unreadable> {
     let (&[s0, s1, _, next], mut rest) = options.split_first_chunk().ok_or(Unreadable::Malformed)?;
@@ -103,17 +103,17 @@ fn extensions(flags: u8, options: &[u8], header: &mut Header) -> Result<(), Unre
     if flags & SEQUENCE != 0 {
         header.sequence = Some(u16::from_be_bytes([s0, s1]));
     }
-    // Without the flag the type means nothing.
+    // Without the flag the type field has no meaning.
     let mut next = if flags & EXTENSION != 0 { next } else { 0 };
     while next != 0 {
-        // Each has four bytes at least, so this ends.
+        // Each extension header has at least four bytes, so the loop ends.
         let length = usize::from(*rest.first().ok_or(Unreadable::Malformed)?) * 4;
         let (extension, behind) = rest.split_at_checked(length).ok_or(Unreadable::Malformed)?;
         let [_, first, second, .., last] = *extension else {
             return Err(Unreadable::Malformed);
         };
         match next {
-            // Types of PDU 0 and 1, downlink and uplink, both have the QFI there.
+            // PDU types 0 (downlink) and 1 (uplink) both have the QFI here.
             CONTAINER if first >> 4 <= 1 => header.qfi = Some(second & 0x3f),
             CONTAINER => return Err(Unreadable::Malformed),
             kind if kind & MUST_BE_KNOWN != 0 => return Err(Unreadable::Extension),
@@ -125,14 +125,14 @@ fn extensions(flags: u8, options: &[u8], header: &mut Header) -> Result<(), Unre
     Ok(())
 }
 
-/// Bytes of the header of a user's packet.
+/// Returns the bytes of a G-PDU's header.
 #[inline]
 pub fn length(qfi: Option<u8>) -> usize {
     qfi.map_or(HEADER, |_| WITH_CONTAINER)
 }
 
-/// Writes the header of a user's packet of so many bytes. `uplink`: the type of PDU that a container names. `None` if there is
-/// no room, or the packet too long.
+/// Writes the header of a G-PDU with `inner` bytes of payload. `uplink` selects the PDU type of the container. Returns
+/// `None` if there is no room, or the packet is too long.
 #[inline]
 pub fn write(out: &mut [u8], teid: u32, qfi: Option<u8>, uplink: bool, inner: usize) -> Option<()> {
     let options = length(qfi) - HEADER;
@@ -151,19 +151,18 @@ pub fn write(out: &mut [u8], teid: u32, qfi: Option<u8>, uplink: bool, inner: us
 /// Bytes of an echo response.
 pub const ECHO_RESPONSE: usize = 14;
 
-/// The answer to an echo request.
+/// Returns the response to an echo request.
 pub fn echo_response(sequence: u16) -> [u8; ECHO_RESPONSE] {
     let [s0, s1] = sequence.to_be_bytes();
     let kind = message::ECHO_RESPONSE;
-    // The restart counter says nothing in the user plane, and is 0.
+    // The restart counter is unused in the user plane, and 0.
     [PLAIN | SEQUENCE, kind, 0, 6, 0, 0, 0, 0, s0, s1, 0, 0, RECOVERY, 0]
 }
 
-/// The most bytes of an error indication.
+/// Largest size of an error indication, in bytes.
 pub const ERROR_INDICATION: usize = 40;
 
-/// Writes what tells the sender of a packet that its tunnel is not known at `address`, where it was sent to from the UDP
-/// port `port`. Returns its length.
+/// Writes an error indication for a packet sent to TEID `teid` at `address`, from UDP port `port`. Returns its length.
 pub fn error_indication(out: &mut [u8; ERROR_INDICATION], teid: u32, address: &[u8], port: u16) -> usize {
     let length = 16 + 5 + 3 + address.len();
     let message = (length - HEADER) as u8;
@@ -203,7 +202,7 @@ mod tests {
         assert_eq!(write(&mut [0; 16], 1, Some(1), true, 65_528), None);
     }
 
-    /// Bytes of other implementations: as free5GC's and a commercial gNB's look in captures.
+    /// Headers as free5GC and a commercial gNB send them, taken from captures.
     #[test]
     fn headers_by_hand() {
         // An uplink G-PDU with a container of PDU type 1, QFI 1.
@@ -240,12 +239,12 @@ mod tests {
             (0, 0x54, Malformed),  // version 2
             (0, 0x24, Malformed),  // GTP'
             (3, 9, Malformed),     // longer than the packet
-            (3, 7, Malformed),     // the extension header is beyond the end
-            (3, 3, Malformed),     // the options are
-            (12, 0, Malformed),    // an extension header of no length
+            (3, 7, Malformed),     // extension header beyond the end
+            (3, 3, Malformed),     // options beyond the end
+            (12, 0, Malformed),    // extension header of length 0
             (12, 2, Malformed),    // beyond the end
-            (13, 0x20, Malformed), // a type of PDU that is not there
-            (15, 0x85, Malformed), // one that follows and is not there
+            (13, 0x20, Malformed), // unknown PDU type
+            (15, 0x85, Malformed), // missing next extension header
             (11, 0xc0, Extension),
             (11, 0x84, Extension),
         ] {

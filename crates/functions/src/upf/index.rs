@@ -1,14 +1,14 @@
-//! From keys to places of sessions: read by all workers while one thread changes it.
+//! Concurrent index from keys to session slots: many readers, one writer.
 //!
-//! An entry is one atomic number, and never moves: so a reader finds every key that is there, whatever is added or
-//! removed meanwhile, and nobody waits. That takes two buckets for each key, of a cache line each, of which the emptier one
-//! gets it; at half of the room, which is all that is used, no bucket of eight is ever full in practice.
+//! An entry is one atomic number and never moves. So a reader finds every present key while others are inserted or
+//! removed, without waiting. Each key has two candidate buckets of one cache line, and goes to the emptier one. The
+//! index is filled to at most half, where a bucket of eight practically never overflows.
 
 use super::lines::{Line, WORDS, lines};
 use std::sync::atomic::Ordering;
 use tailwater_chain::region::prefetch;
 
-/// Keys, each with a place. What is found is to be compared with the key: others may look the same.
+/// Index from keys to slots. Results are candidates that must be compared with the key: entries hold only a tag of it.
 #[derive(Debug)]
 pub(super) struct Index {
     buckets: Box<[Line]>,
@@ -16,7 +16,7 @@ pub(super) struct Index {
     seed: u64,
 }
 
-/// Where a key may be.
+/// Candidate buckets of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Buckets {
     tag: u32,
@@ -24,9 +24,9 @@ pub(super) struct Buckets {
 }
 
 impl Index {
-    /// For so many keys.
+    /// Creates an index for `capacity` keys.
     pub(super) fn new(capacity: usize, seed: u64) -> Index {
-        // Half of the room at most, and two buckets at least.
+        // At most half full, and at least two buckets.
         let buckets = (capacity * 2).div_ceil(WORDS).next_power_of_two().max(2);
         Index {
             buckets: lines(buckets),
@@ -35,7 +35,7 @@ impl Index {
         }
     }
 
-    /// Where the key may be, and starts to fetch it.
+    /// Computes the key's buckets and prefetches them.
     #[inline]
     pub(super) fn prefetch(&self, key: u64) -> Buckets {
         let found = self.buckets_of(key);
@@ -49,7 +49,7 @@ impl Index {
 
     #[inline]
     fn buckets_of(&self, key: u64) -> Buckets {
-        // Two rounds of multiplying and folding: every bit of the key is in every bit of the result.
+        // Two rounds of multiply and fold: every bit of the key affects every bit of the result.
         let mixed = |key: u64, by: u64| {
             let product = u128::from(key ^ self.seed) * u128::from(by);
             (product as u64) ^ (product >> 64) as u64
@@ -59,27 +59,27 @@ impl Index {
         let second = (hash >> 32) as u32 & self.mask;
         let second = if second == first { first ^ 1 } else { second };
         Buckets {
-            // Of both halves, so that it tells keys of different prefixes apart.
+            // Uses both halves, so that keys with different prefixes get different tags.
             tag: key as u32 ^ ((key >> 32) as u32).wrapping_mul(0x85eb_ca6b),
             at: [first, second],
         }
     }
 
-    /// Places whose keys may be this one, one by one.
+    /// Iterates over the slots whose keys may match.
     #[inline]
     pub(super) fn find(&self, buckets: Buckets) -> impl Iterator<Item = u32> + '_ {
         let lines = buckets.at.into_iter();
         let lines = lines.filter_map(|at| self.buckets.get(at as usize));
         let entries = lines.flat_map(|line| &line.0);
         entries.filter_map(move |entry| {
-            // What the place holds is read under a generation of its own.
+            // The slot's record has its own generation, which guards its contents.
             let entry = entry.load(Ordering::Acquire);
             let (tag, place) = ((entry >> 32) as u32, entry as u32);
             (tag == buckets.tag && place != 0).then(|| place - 1)
         })
     }
 
-    /// Adds a key with its place. `false`: there is no room. For one thread at a time.
+    /// Inserts a key with its slot; returns `false` if there is no room. Only one thread may write at a time.
     pub(super) fn insert(&self, key: u64, place: u32) -> bool {
         let Buckets { tag, at } = self.buckets_of(key);
         let used = |at: &u32| {
@@ -96,7 +96,7 @@ impl Index {
         true
     }
 
-    /// Removes a key that has this place. For one thread at a time.
+    /// Removes the key's entry with this slot. Only one thread may write at a time.
     pub(super) fn remove(&self, key: u64, place: u32) {
         let Buckets { tag, at } = self.buckets_of(key);
         let whole = u64::from(tag) << 32 | u64::from(place + 1);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn all_keys_find_room_up_to_the_capacity() {
-        // Neighbours, keys that differ in their high bits only, and both at once.
+        // Consecutive keys, keys that differ in their high bits only, and both.
         let patterns: [fn(u64) -> u64; 3] = [|i| i, |i| i << 32, |i| i << 16 | i >> 8 << 48];
         for (seed, pattern) in patterns.into_iter().enumerate() {
             for capacity in [1, 2, 3, 8, 100, 4096, 100_000, 1 << 17] {

@@ -1,12 +1,12 @@
-//! Sessions as text, one a line:
+//! Text format of sessions, one per line:
 //!
 //! ```text
 //! 1 ue 10.60.0.1 teid 0x1001 peer 192.0.2.10 peerTeid 0x2001 profile internet
 //! 2 ue 10.60.0.2 ue6 2001:db8:60:2::/64 teid 4098 profile internet
 //! ```
 //!
-//! The session's number, then pairs of a word and its value in any order. Empty lines and what follows `#` count for
-//! nothing.
+//! A line has the session's number, then pairs of keyword and value in any order. Empty lines and text after `#` are
+//! ignored.
 
 use super::session::{MAX_SESSIONS, Session, Tunnel};
 use crate::firewall::language::{MOST_TOLD, Mistake};
@@ -16,21 +16,21 @@ use std::net::{IpAddr, Ipv4Addr};
 use tailwater_api::error::{nearest, quoted};
 use tailwater_api::values::prefix_of;
 
-/// What sessions may name.
+/// Names sessions may refer to.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
-    /// Profiles by name, with their places.
+    /// Profile indices by name.
     pub profiles: HashMap<String, u16>,
-    /// Whether this end has an IPv4 address, and an IPv6 one.
+    /// Presence of a local IPv4 and IPv6 address.
     pub versions: [bool; 2],
 }
 
 const WORDS: [&str; 6] = ["ue", "ue6", "teid", "peer", "peerTeid", "profile"];
 
-/// All sessions of a text, at most `most` of them.
+/// Parses all sessions of a text, at most `most`.
 ///
 /// # Errors
-/// Every line that is no session or contradicts another, up to [`MOST_TOLD`], and how many more there are.
+/// Lists every line that is malformed or conflicts with another, up to [`MOST_TOLD`], and the number of further ones.
 pub fn parse(text: &str, names: &Names, most: usize) -> Result<Vec<Session>, (Vec<Mistake>, usize)> {
     let most = most.min(MAX_SESSIONS);
     let (mut sessions, mut lines) = (Vec::new(), Vec::new());
@@ -72,7 +72,7 @@ struct Told {
 impl Told {
     fn tell(&mut self, line: usize, column: usize, message: String, suggestion: Option<String>) {
         self.wrong += 1;
-        // As many of lines that are wrong, and of those that contradict others: then they are sorted.
+        // Room for malformed and for conflicting lines; they are sorted later.
         if self.mistakes.len() < 2 * MOST_TOLD {
             self.mistakes.push(Mistake {
                 line,
@@ -83,7 +83,7 @@ impl Told {
         }
     }
 
-    /// Tells what more than one session has.
+    /// Reports values that occur in more than one session.
     fn repeated(&mut self, sessions: &[Session], lines: &[u32]) {
         let mut seen: Vec<(u64, u32)> = Vec::with_capacity(sessions.len());
         for (what, of) in OWN {
@@ -106,7 +106,7 @@ impl Told {
 
 type Of = fn(&Session) -> Option<u64>;
 
-/// What no two sessions have in common.
+/// Values that must be unique among sessions.
 const OWN: [(&str, Of); 4] = [
     ("a number", |session| Some(session.id)),
     ("a teid", |session| Some(session.teid.into())),
@@ -116,7 +116,7 @@ const OWN: [(&str, Of); 4] = [
     ("a ue6", |session| session.prefix),
 ];
 
-/// A mistake at a byte of a line.
+/// Creates a mistake at a byte offset of a line.
 fn mistake(line: &str, at: usize, message: String) -> Mistake {
     let before = line.get(..at).unwrap_or(line);
     Mistake {
@@ -127,7 +127,7 @@ fn mistake(line: &str, at: usize, message: String) -> Mistake {
     }
 }
 
-/// A line's words, each with its place.
+/// Words of a line with their offsets.
 struct Words<'a> {
     line: &'a str,
     at: usize,
@@ -152,10 +152,10 @@ impl<'a> Words<'a> {
     }
 }
 
-/// One session; a mistake's line is 1.
+/// Parses one session. The line number of a mistake is 1.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// Names the first mistake.
 pub fn parse_session(line: &str, names: &Names) -> Result<Session, Mistake> {
     let mut words = Words { line, at: 0 };
     let first = words.next();
@@ -221,7 +221,7 @@ const UE: &str = "an IPv4 address of a host";
 const UE6: &str = "an IPv6 prefix of 64 bits such as 2001:db8:60:1::/64";
 const TEID: &str = "a tunnel's identifier from 1 to 4294967295, such as 4097 or 0x1001";
 
-/// A decimal number, or a hexadecimal one with `0x`.
+/// Parses a decimal number, or a hexadecimal one with `0x`.
 pub(super) fn number(text: &str) -> Option<u64> {
     let (digits, radix) = match text.strip_prefix("0x") {
         Some(digits) => (digits, 16),
@@ -246,7 +246,7 @@ fn user_prefix(text: &str) -> Option<u64> {
     match prefix_of(text).ok()? {
         IpNet::V6(prefix) if prefix.prefix_len() == 64 => {
             let bits = (prefix.network().to_bits() >> 64) as u64;
-            // Neither nothing, nor link-local, nor multicast.
+            // Unspecified, link-local and multicast prefixes are rejected.
             (bits != 0 && bits >> 54 != 0xfe80 >> 6 && bits >> 56 != 0xff).then_some(bits)
         }
         _ => None,

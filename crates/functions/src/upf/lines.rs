@@ -2,15 +2,15 @@
 
 use std::sync::atomic::AtomicU64;
 
-/// Numbers in a line.
+/// Numbers per cache line.
 pub(super) const WORDS: usize = 8;
 
-/// A cache line.
+/// Cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Line(pub(super) [AtomicU64; WORDS]);
 
-/// So many lines of zeros, in memory from the start: no packet pays for a page fault.
+/// Allocates `count` lines of zeros, populated at once: no packet incurs a page fault.
 pub(super) fn lines(count: usize) -> Box<[Line]> {
     (0..count).map(|_| Line::default()).collect()
 }

@@ -1,8 +1,9 @@
-//! `Upf`: the user plane of a mobile network. Users' packets go through GTP-U tunnels (3GPP TS 29.281), each session's by rules,
-//! rates and counters of its own (TS 23.501, TS 29.244); both directions. See the function's page for what it does not do.
+//! `Upf`: user plane function of a mobile network. UEs' packets go through GTP-U tunnels (3GPP TS 29.281), in both
+//! directions. Each session has its own rules, rates and counters (TS 23.501, TS 29.244). The function's page lists its
+//! limits.
 //!
-//! Sessions are found by the identifier of the tunnel that a packet came by, or by the user's address: one look-up a packet, in an
-//! index that workers read while sessions come and go.
+//! A session is found by the packet's TEID or by the UE's address: one lookup per packet, in an index that workers read
+//! while sessions are added and removed.
 
 pub(crate) mod answer;
 pub mod api;

@@ -1,6 +1,6 @@
-//! Why packets are dropped, and what is counted of others.
+//! Drop reasons and counters.
 
-/// The names of reasons, in the order of their numbers.
+/// Names of the drop reasons, in order of their numbers.
 pub(super) const REASONS: &[&str] = &[
     "unknown-teid",
     "unknown-user",
@@ -21,42 +21,42 @@ pub(super) const REASONS: &[&str] = &[
     "congestion",
 ];
 
-/// By a tunnel that no session has.
+/// The TEID belongs to no session.
 pub(super) const UNKNOWN_TEID: u8 = 0;
-/// Neither by a tunnel, nor of any session.
+/// A packet outside tunnels belongs to no session.
 pub(super) const UNKNOWN_USER: u8 = 1;
-/// No GTP-U, or a length that is not the packet's.
+/// Not GTP-U, or the length disagrees with the packet's.
 pub(super) const MALFORMED: u8 = 2;
-/// A fragment of a tunnel's packet.
+/// A fragment of an outer packet.
 pub(super) const FRAGMENT: u8 = 3;
-/// A message, or an extension header, that is not known.
+/// Unknown message or extension header.
 pub(super) const UNSUPPORTED: u8 = 4;
-/// What is in a tunnel's packet is no IP packet.
+/// The payload of a G-PDU is not an IP packet.
 pub(super) const INNER_MALFORMED: u8 = 5;
-/// The packet inside is of another address than the session's.
+/// The inner packet's UE address is not the session's.
 pub(super) const NOT_ITS_ADDRESS: u8 = 6;
 /// The packet's QFI is not its rule's.
 pub(super) const WRONG_QFI: u8 = 7;
-/// Its rule lets nothing pass.
+/// The gate of its rule is closed.
 pub(super) const GATE_CLOSED: u8 = 8;
 /// No rule matches.
 pub(super) const NO_RULE: u8 = 9;
-/// Beyond the rate of its rule.
+/// The rate of its rule is exceeded.
 pub(super) const OVER_RATE: u8 = 10;
-/// Beyond the session's rate.
+/// The session's rate is exceeded.
 pub(super) const OVER_SESSION_RATE: u8 = 11;
-/// Encapsulated, it would be longer than the MTU.
+/// The encapsulated packet would exceed the MTU.
 pub(super) const TOO_BIG: u8 = 12;
-/// The session has no tunnel to its user.
+/// The session has no tunnel to its UE.
 pub(super) const NO_TUNNEL: u8 = 13;
-/// The packet's buffer has no room for the headers.
+/// The buffer has no room for the headers.
 pub(super) const NO_ROOM: u8 = 14;
-/// A message for this end, which goes no further.
+/// A message for this endpoint, which is consumed.
 pub(super) const SIGNALLING: u8 = 15;
-/// Congestion on the way that the packet inside cannot tell of (RFC 6040).
+/// Congestion was marked on the path, and the inner packet is not ECN-capable (RFC 6040).
 pub(super) const CONGESTION: u8 = 16;
 
-/// The names of what is counted, in the order of their places.
+/// Names of the counters, in order of their indices.
 pub(super) const NOTES: &[&str] = &[
     "decapsulated",
     "encapsulated",

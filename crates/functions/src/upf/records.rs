@@ -1,8 +1,8 @@
-//! Sessions as workers see them: two cache lines each, all atomic numbers, so that one thread can add, change and remove
-//! sessions while workers use them, and nobody waits.
+//! Session records as workers see them: two cache lines of atomic numbers each. One thread adds, changes and removes
+//! sessions while workers read them without waiting.
 //!
-//! What tells a session from others never changes while it lives; where its packets go is one number, and so changes at once.
-//! A generation tells whether a session was there all the time that it was read: one that was removed meanwhile is none.
+//! A session's identity is constant during its life. Its forwarding state is one number, and so changes atomically. A
+//! generation shows whether the session existed throughout a read; one removed meanwhile counts as absent.
 
 use super::lines::{Line, WORDS, lines};
 use super::session::{Session, Tunnel, Way};
@@ -10,10 +10,10 @@ use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use tailwater_chain::region::prefetch;
 
-// What is decided.
-/// Odd while there is a session.
+// Words of the first line: identity and forwarding.
+/// Odd while the slot holds a session.
 const GENERATION: usize = 0;
-/// The user's IPv4 address, and the identifier of the tunnel here in the low half.
+/// The UE's IPv4 address, and the local TEID in the low half.
 const OWN: usize = 1;
 const PREFIX: usize = 2;
 const FORWARD: usize = 3;
@@ -23,29 +23,29 @@ const FLAGS: usize = 5;
 const HAS_ADDRESS: u64 = 1;
 const HAS_PREFIX: u64 = 2;
 
-// What is counted.
+// Words of the second line: counters and buckets.
 /// Buckets of the session's rates, up and down.
 const RATE: usize = 0;
 /// Bytes, up and down.
 const BYTES: usize = 2;
 /// Packets, up and down.
 const PACKETS: usize = 4;
-/// Bytes at the last report for volume.
+/// Bytes at the last volume report.
 const VOLUME_MARK: usize = 6;
-/// The time of the last report for time, or of the session's start.
+/// Time of the last time report, or of the session's start.
 const TIME_MARK: usize = 7;
 
-/// No peer.
+/// Value for a session without a peer.
 pub(super) const NO_PEER: u16 = u16::MAX;
 
-/// Where packets go, and how they are treated.
+/// Forwarding state: remote tunnel end and profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Forward {
-    /// The tunnel's identifier at the other end.
+    /// TEID at the remote end.
     pub(super) teid: u32,
-    /// The place of the other end, or [`NO_PEER`].
+    /// Index of the peer, or [`NO_PEER`].
     pub(super) peer: u16,
-    /// The place of the profile.
+    /// Index of the profile.
     pub(super) profile: u16,
 }
 
@@ -64,7 +64,7 @@ impl Forward {
     }
 }
 
-/// A session as it was at a moment.
+/// Snapshot of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record {
     pub(super) generation: u64,
@@ -75,7 +75,7 @@ pub(super) struct Record {
     pub(super) forward: Forward,
 }
 
-/// What a session used.
+/// Usage of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes of inner packets, up and down.
@@ -85,24 +85,24 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Bytes of both ways.
+    /// Returns the bytes of both directions.
     pub fn volume(&self) -> u64 {
         self.bytes[0].saturating_add(self.bytes[1])
     }
 }
 
-/// All sessions.
+/// Records of all sessions.
 #[derive(Debug)]
 pub(super) struct Records {
     decided: Box<[Line]>,
     counted: Box<[Line]>,
-    /// Buckets of rules' rates: so many pairs a session.
+    /// Buckets of rules' rates: `pairs` pairs per session.
     rates: Box<[AtomicU64]>,
     pairs: usize,
 }
 
 impl Records {
-    /// For so many sessions, with so many rates of rules each.
+    /// Allocates `capacity` records, each with `pairs` pairs of rule rates.
     pub(super) fn new(capacity: usize, pairs: usize) -> Records {
         Records {
             decided: lines(capacity),
@@ -120,7 +120,7 @@ impl Records {
         self.decided.len() as u32
     }
 
-    /// Starts to fetch a session.
+    /// Prefetches a session.
     #[inline]
     pub(super) fn prefetch(&self, place: u32) {
         for lines in [&self.decided, &self.counted] {
@@ -140,7 +140,7 @@ impl Records {
         &self.counted[place as usize].0
     }
 
-    /// The session at a place, if there is one.
+    /// Reads the session in a slot, if there is one.
     #[inline]
     pub(super) fn read(&self, place: u32) -> Option<Record> {
         let words = &self.decided.get(place as usize)?.0;
@@ -150,9 +150,9 @@ impl Records {
         }
         let word = |at: usize| words[at].load(Ordering::Relaxed);
         let (own, prefix, id, flags) = (word(OWN), word(PREFIX), word(ID), word(FLAGS));
-        // A peer that this names has been made before.
+        // The acquire pairs with the peer's publication: its entry exists before a record names it.
         let forward = words[FORWARD].load(Ordering::Acquire);
-        // If any of these is a later session's, the generation is no longer this one, and that is seen.
+        // If any word is a later session's, the generation has changed as well, and the check below sees that.
         fence(Ordering::Acquire);
         if words[GENERATION].load(Ordering::Relaxed) != generation {
             return None;
@@ -167,7 +167,7 @@ impl Records {
         })
     }
 
-    /// Makes a session at a place where there is none. For one thread at a time, as all that follows.
+    /// Creates a session in an empty slot. Only one thread may call this and the following functions at a time.
     pub(super) fn create(&self, place: u32, session: &Session, forward: Forward, now: u64) {
         let words = self.decided(place);
         let generation = words[GENERATION].load(Ordering::Relaxed);
@@ -197,33 +197,33 @@ impl Records {
         words[GENERATION].store(generation + 1, Ordering::Release);
     }
 
-    /// Has a session's packets go elsewhere, or be treated in another way.
+    /// Changes a session's forwarding state.
     pub(super) fn redirect(&self, place: u32, forward: Forward) {
         self.decided(place)[FORWARD].store(forward.word(), Ordering::Release);
     }
 
-    /// Ends a session.
+    /// Removes a session.
     pub(super) fn remove(&self, place: u32) {
         let generation = &self.decided(place)[GENERATION];
         generation.store(generation.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        // Before anything is written of the next session there.
+        // Orders the generation before any write of the slot's next session.
         fence(Ordering::Release);
     }
 
-    /// The bucket of a session's rate.
+    /// Returns the bucket of a session's rate.
     #[inline]
     pub(super) fn session_rate(&self, place: u32, way: Way) -> &AtomicU64 {
         &self.counted(place)[RATE + way.at()]
     }
 
-    /// The bucket of the rate of a rule of a session.
+    /// Returns the bucket of a rule's rate in a session.
     #[inline]
     pub(super) fn rule_rate(&self, place: u32, pair: u8, way: Way) -> Option<&AtomicU64> {
         let pair = place as usize * self.pairs + usize::from(pair);
         self.rates.get(pair * 2 + way.at())
     }
 
-    /// Counts a packet. Returns the bytes used up to now, both ways.
+    /// Counts a packet. Returns the bytes used so far, both directions.
     #[inline]
     pub(super) fn count(&self, place: u32, way: Way, bytes: u64) -> u64 {
         let words = self.counted(place);
@@ -232,7 +232,8 @@ impl Records {
         mine.wrapping_add(words[BYTES + 1 - way.at()].load(Ordering::Relaxed))
     }
 
-    /// Whether so many bytes have been used since the last report for volume, which this then is: true for one who asks.
+    /// Returns `true` if the session used `threshold` bytes since the last volume report, and marks this as the next
+    /// one. Only one caller gets `true`.
     #[inline]
     pub(super) fn volume_is_due(&self, place: u32, used: u64, threshold: u64) -> bool {
         let mark = &self.counted(place)[VOLUME_MARK];
@@ -243,7 +244,8 @@ impl Records {
                 .is_ok()
     }
 
-    /// Whether the time since the last report for time is over, which this then is. For one thread at a time.
+    /// Returns `true` if `threshold` has passed since the last time report, and marks this as the next one. Only one
+    /// thread may call it at a time.
     pub(super) fn time_is_due(&self, place: u32, now: u64, threshold: u64) -> bool {
         let mark = &self.counted(place)[TIME_MARK];
         let due = now.saturating_sub(mark.load(Ordering::Relaxed)) >= threshold;
@@ -253,7 +255,7 @@ impl Records {
         due
     }
 
-    /// What the session at a place used.
+    /// Returns the usage of the session in a slot.
     pub(super) fn usage(&self, place: u32) -> Usage {
         let words = self.counted(place);
         let pair = |at: usize| [at, at + 1].map(|at| words[at].load(Ordering::Relaxed));
@@ -265,7 +267,7 @@ impl Records {
 }
 
 impl Record {
-    /// The session, as it is configured.
+    /// Returns the session in its configured form.
     pub(super) fn session(&self, peer: impl FnOnce(u16) -> Option<std::net::IpAddr>) -> Session {
         let Forward {
             teid,
@@ -288,7 +290,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU32};
 
-    /// Sessions whose parts belong together come and go at one place: whoever reads one has all of one.
+    /// Sessions are created and removed in one slot: a reader always sees one session's values together.
     #[test]
     fn nobody_reads_half_of_a_session() {
         let records = Records::new(1, 1);
@@ -330,7 +332,7 @@ mod tests {
                     last = number;
                 }
             });
-            // Until the reader has met some of those that come and go, however late it starts.
+            // Runs until the reader has seen some of the sessions, however late it starts.
             for number in 1..u32::MAX {
                 let enough = seen.load(Ordering::Relaxed) >= ENOUGH || reader.is_finished();
                 if number > 200_000 && enough {

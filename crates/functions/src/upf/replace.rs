@@ -1,5 +1,5 @@
-//! All sessions of a file at once: those of it that are new are added, others changed, those that it has no more removed. What
-//! others own stays.
+//! Replacement of all sessions of a file: adds new ones, changes others, removes missing ones. Sessions with other
+//! owners remain.
 
 use super::session::Session;
 use super::table::{MAX_PEERS, Owner, Refused, UpfTable};
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Sessions of a file that can be put in force. Until that is done, or this is dropped, nobody else sets any.
+/// Validated sessions of a file. Until they are applied or this is dropped, all other changes are refused.
 #[derive(Debug)]
 pub struct Prepared {
     table: Arc<UpfTable>,
@@ -15,10 +15,10 @@ pub struct Prepared {
 }
 
 impl UpfTable {
-    /// Looks whether these can be a file's sessions. No two have anything in common that is to be one's own.
+    /// Validates a file's sessions, and blocks other changes. The sessions must not conflict with each other.
     ///
     /// # Errors
-    /// Each session that cannot be, with its place in the list.
+    /// Lists each invalid session with its index.
     pub fn prepare(table: &Arc<UpfTable>, sessions: &Arc<[Session]>) -> Result<Prepared, Vec<(usize, Refused)>> {
         let mut named: Vec<u64> = sessions.iter().map(|session| session.id).collect();
         named.sort_unstable();
@@ -28,7 +28,7 @@ impl UpfTable {
             .iter()
             .filter(|(id, (_, owner))| *owner == Owner::Api && named.binary_search(id).is_err());
         let room = table.options().capacity - others.count();
-        // As many new ends of tunnels as there may be.
+        // New peers must fit within the limit.
         let (mut peers, mut refused): (HashSet<IpAddr>, _) = (HashSet::new(), Vec::new());
         for (at, session) in sessions.iter().enumerate() {
             let stays = |id: &u64| {
@@ -68,19 +68,19 @@ impl UpfTable {
     }
 }
 
-/// How sessions of a file were put in force.
+/// Result of applying a file's sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Put {
-    /// How often that has been done with this table.
+    /// Number of replacements of this table so far.
     pub version: u32,
-    /// How many times a session was tried, over all of them: no session more than twice.
+    /// Total attempts to set a session; at most two per session.
     pub tries: usize,
-    /// The numbers of those that are left out, and why.
+    /// Session numbers left out, with reasons.
     pub left_out: Vec<(u64, Refused)>,
 }
 
 impl Prepared {
-    /// Puts them in force, one after the other: packets pass meanwhile.
+    /// Applies the sessions one by one, while packets are processed.
     pub fn put(self) -> Put {
         let (table, sessions) = (&self.table, &*self.sessions);
         let mut named: Vec<u64> = sessions.iter().map(|session| session.id).collect();
@@ -92,14 +92,15 @@ impl Prepared {
             .filter(|(id, (_, owner))| *owner == Owner::File && named.binary_search(id).is_err())
             .map(|(id, _)| *id)
             .collect();
-        // First, so that what was theirs can be others'.
+        // Removed first, so that their identifiers become free.
         for id in gone {
             table.remove_locked(&mut writer, id);
         }
         let mut waiting: Vec<&Session> = sessions.iter().collect();
         waiting.retain(|session| table.set_locked(&mut writer, session, Owner::File).is_err());
         let tries = sessions.len() + waiting.len();
-        // They are in each other's way, in rows or rings: whoever waits gives up what he had, and then each finds his own free.
+        // The rest block each other in chains or cycles. All of them are removed, after which each finds its
+        // identifiers free.
         for session in &waiting {
             table.remove_locked(&mut writer, session.id);
         }
@@ -118,7 +119,7 @@ impl Prepared {
 }
 
 impl Put {
-    /// What is left out, for a user; `None`: nothing is.
+    /// Returns a message about the sessions left out, or `None` if there are none.
     pub(crate) fn told(&self) -> Option<String> {
         let (session, why) = self.left_out.first()?;
         let number = self.left_out.len();

@@ -1,4 +1,4 @@
-//! What goes on beside the workers: reports and the socket.
+//! Threads other than workers: usage reports and the socket.
 
 use super::api::Api;
 use super::table::{Refused, UpfTable};
@@ -9,42 +9,42 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Why a user plane function cannot run.
+/// Reasons a user plane function cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum UpfError {
-    /// A session cannot be.
+    /// A session is refused.
     #[error("session {session}: {why}")]
     Session {
-        /// Its number.
+        /// Number of the session.
         session: u64,
-        /// Why not.
+        /// Reason.
         why: Refused,
     },
-    /// Reports cannot be written.
+    /// Usage reports cannot be written.
     #[error("{0}")]
     Usage(#[from] ExportError),
     /// The socket cannot be served.
     #[error("{}: cannot be served: {source}", path.display())]
     Api {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
-/// The threads of a user plane function; they end when it is dropped.
+/// Threads of a user plane function; they stop when this is dropped.
 #[derive(Debug, Default)]
 pub struct Services {
-    // Nobody changes sessions any more when the last reports are made.
+    // Dropped first: sessions no longer change when the last reports are made.
     api: Mutex<Option<Api>>,
     reports: Mutex<Option<Reports>>,
 }
 
-/// A table with the configured sessions, and what goes on beside it. `seed` keys its hashes.
+/// Builds the table with the configured sessions, and starts its threads. `seed` keys the hashes.
 ///
 /// # Errors
-/// Why it cannot run.
+/// A session is refused, the report file cannot be written, or the socket cannot be served.
 pub fn start(config: &UpfConfig, seed: u64) -> Result<(Arc<UpfTable>, Services), UpfError> {
     let reports = config.usage.is_some();
     let options = config.options.clone();
@@ -78,10 +78,10 @@ pub fn start(config: &UpfConfig, seed: u64) -> Result<(Arc<UpfTable>, Services),
 }
 
 impl Services {
-    /// Ends them. With a file of reports, waits until all are in it.
+    /// Stops the threads. With a report file, waits until all reports are written.
     ///
     /// # Errors
-    /// The first error of writing.
+    /// The first write error.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
         let mut api = self.api.lock().unwrap_or_else(PoisonError::into_inner);
         drop(api.take());

@@ -1,4 +1,4 @@
-//! Sessions, and how they are treated.
+//! Sessions, profiles and treatments.
 
 use super::filter::Flows;
 use crate::acl::linear;
@@ -6,29 +6,29 @@ use crate::policer::Meter;
 use std::net::{IpAddr, Ipv4Addr};
 use tailwater_net::{FlowKey, Nanos};
 
-/// The most sessions of a function.
+/// Largest number of sessions per function.
 pub const MAX_SESSIONS: usize = 4 << 20;
-/// The most profiles.
+/// Largest number of profiles.
 pub const MAX_PROFILES: usize = 4096;
-/// The most rules of a profile.
+/// Largest number of rules per profile.
 pub const MAX_RULES: usize = 64;
-/// The most rules of a profile that have rates of their own.
+/// Largest number of rules with their own rates per profile.
 pub const MAX_RATES: usize = 8;
-/// The most addresses of this end.
+/// Largest number of local addresses.
 pub const MAX_ADDRESSES: usize = 16;
 
-/// Which end of tunnels this is.
+/// End of the tunnels this function implements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// The user plane function: users are on the tunnels' far side.
+    /// User plane function: UEs are on the tunnels' remote side.
     #[default]
     Core,
-    /// The base station: users are on the near side.
+    /// Base station: UEs are on the local side.
     Access,
 }
 
 impl Role {
-    /// The address that says whose a packet is that comes by no tunnel.
+    /// Returns the UE's address in a packet outside tunnels.
     #[inline]
     pub(super) fn user(self, key: &FlowKey) -> IpAddr {
         match self {
@@ -37,7 +37,7 @@ impl Role {
         }
     }
 
-    /// The ways of packets that come out of tunnels, and that go into them.
+    /// Returns the directions of decapsulated and of encapsulated packets.
     #[inline]
     pub(super) fn ways(self) -> [Way; 2] {
         match self {
@@ -47,17 +47,17 @@ impl Role {
     }
 }
 
-/// The way of a packet.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// From the user.
+    /// Uplink: from the UE.
     Up,
-    /// To the user.
+    /// Downlink: to the UE.
     Down,
 }
 
 impl Way {
-    /// As a place in pairs of what there is for either way.
+    /// Returns the index in pairs of per-direction values.
     #[inline]
     pub(super) fn at(self) -> usize {
         match self {
@@ -67,77 +67,77 @@ impl Way {
     }
 }
 
-/// Where a session's packets are tunnelled to.
+/// Remote end of a session's tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// The other end.
+    /// Address of the peer.
     pub peer: IpAddr,
-    /// Its identifier there; not 0.
+    /// TEID at the peer; not 0.
     pub teid: u32,
 }
 
-/// A session of a user.
+/// Session of a UE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Its number, for whoever manages it.
+    /// Number assigned by the control plane.
     pub id: u64,
-    /// The user's address.
+    /// The UE's IPv4 address.
     pub address: Option<Ipv4Addr>,
-    /// The first 64 bits of the user's IPv6 addresses.
+    /// First 64 bits of the UE's IPv6 addresses.
     pub prefix: Option<u64>,
-    /// The identifier of the tunnel that ends here; not 0.
+    /// Local TEID; not 0.
     pub teid: u32,
-    /// The tunnel that begins here; `None`: there is none, as while a user is idle.
+    /// Tunnel to the peer; `None` while there is none, for example for an idle UE.
     pub tunnel: Option<Tunnel>,
-    /// The place of its profile.
+    /// Index of its profile.
     pub profile: u16,
 }
 
-/// What is done with packets.
+/// Treatment of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Treatment {
-    /// The QoS flow in the container of packets that go into tunnels; `None`: there is no container, as in 4G.
+    /// QoS flow in the container of encapsulated packets; `None` omits the container, as in 4G.
     pub qfi: Option<u8>,
-    /// The code point of outer headers; `None`: the inner one's.
+    /// DSCP of outer headers; `None` copies the inner one.
     pub dscp: Option<u8>,
-    /// Whether packets pass at all, up and down.
+    /// Gates, up and down: `true` lets packets pass.
     pub open: [bool; 2],
-    /// Rates of these packets alone, up and down.
+    /// Rates of these packets, up and down.
     pub rates: [Option<Meter>; 2],
-    /// Whether they count for the session's own rates.
+    /// `true` if the packets count against the session's rates.
     pub in_session_rate: bool,
-    /// Whether they count for usage.
+    /// `true` if the packets count as usage.
     pub counted: bool,
 }
 
-/// Some packets of a session that are treated in a way of their own.
+/// Rule that gives some of a session's packets their own treatment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Which.
+    /// Packets it applies to.
     pub flows: Flows,
-    /// How.
+    /// Their treatment.
     pub treatment: Treatment,
 }
 
-/// How a session's packets are treated. What is no rule's has the last treatment.
+/// Profile of sessions: rules, rates and reporting thresholds. Packets without a rule get treatment `rest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
-    /// What sessions call it.
+    /// Name sessions refer to.
     pub name: String,
-    /// Rules in order; the first that matches counts.
+    /// Rules in order; the first match applies.
     pub rules: Vec<Rule>,
-    /// What becomes of packets that no rule matches; `None`: they are dropped.
+    /// Treatment of packets that match no rule; `None` drops them.
     pub rest: Option<Treatment>,
-    /// The rates of the session, up and down.
+    /// Rates of the session, up and down.
     pub session_rates: [Option<Meter>; 2],
-    /// A report is made each time so many bytes were used, both ways.
+    /// Bytes of usage between volume reports, both directions.
     pub volume: Option<u64>,
-    /// A report is made as often as this.
+    /// Interval of time reports.
     pub time: Option<Nanos>,
 }
 
 impl Profile {
-    /// The place of a packet's treatment; `None` if there is none for it. `key` is the inner packet's.
+    /// Returns the index of a packet's treatment, or `None` if it has none. `key` is the inner packet's.
     #[inline]
     pub(super) fn find(&self, key: &FlowKey, way: Way) -> Option<u16> {
         let matches = |rule: &Rule| linear::matches(rule.flows.of(way), key);
@@ -147,14 +147,14 @@ impl Profile {
         }
     }
 
-    /// The treatment at a place that was found.
+    /// Returns the treatment with an index from [`find`](Profile::find).
     #[inline]
     pub(super) fn treatment(&self, place: u16) -> Option<&Treatment> {
         let rule = self.rules.get(usize::from(place));
         rule.map(|rule| &rule.treatment).or(self.rest.as_ref())
     }
 
-    /// All treatments in the order of their places.
+    /// Iterates over all treatments in order of their indices.
     pub(super) fn treatments(&self) -> impl Iterator<Item = &Treatment> {
         let rules = self.rules.iter().map(|rule| &rule.treatment);
         rules.chain(&self.rest)

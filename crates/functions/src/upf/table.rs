@@ -1,4 +1,4 @@
-//! What all workers of a user plane function share: sessions, profiles, the other ends of tunnels.
+//! State shared by all workers of a user plane function: sessions, profiles and peers.
 
 use super::gtp::PORT;
 use super::index::{Buckets, Index};
@@ -14,111 +14,111 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use tailwater_api::Fate;
 use tailwater_net::{Nanos, protocol};
 
-/// The most other ends of tunnels, over all of a run.
+/// Largest number of peers over a whole run.
 pub const MAX_PEERS: usize = 16_384;
 
-/// How a user plane function works.
+/// Options of a user plane function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which end it is.
+    /// End of the tunnels.
     pub role: Role,
-    /// Its addresses, where tunnels end; the first of each IP version is the source of what it sends.
+    /// Local addresses, where tunnels end. The first of each IP version is the source of outer packets.
     pub addresses: Vec<IpAddr>,
-    /// The most sessions.
+    /// Largest number of sessions.
     pub capacity: usize,
-    /// The longest outer IP packet, in bytes.
+    /// Largest outer IP packet, in bytes.
     pub mtu: u16,
-    /// Addresses to send ICMP errors from about packets that are too big, by IP version; `None`: none is sent.
+    /// Source addresses of ICMP "too big" errors, by IP version; `None` sends none.
     pub error_sources: [Option<IpAddr>; 2],
-    /// What becomes of packets that belong to no session and come by no tunnel.
+    /// Action on packets that belong to no session and come outside tunnels.
     pub others: Fate,
-    /// Whether a packet whose QFI is not its rule's is dropped.
+    /// If `true`, packets whose QFI is not their rule's are dropped.
     pub check_qfi: bool,
-    /// Whether the source port of outer headers tells inner flows apart.
+    /// If `true`, the outer source port depends on the inner flow.
     pub flow_ports: bool,
-    /// Whether UDP over IPv4 has a checksum.
+    /// If `true`, UDP over IPv4 has a checksum.
     pub checksums: bool,
     /// Time to live of outer headers.
     pub ttl: u8,
-    /// "Don't fragment" of outer IPv4 headers.
+    /// "Don't fragment" bit of outer IPv4 headers.
     pub dont_fragment: DontFragment,
-    /// The most error indications and ICMP errors a second, each.
+    /// Largest number of error indications per second, and of ICMP errors per second.
     pub errors_per_second: u64,
-    /// Whether what is decided about packets to users is kept with their flows.
+    /// If `true`, decisions for packets to be encapsulated are cached in the flow state.
     pub cached: bool,
 }
 
-/// Who a session belongs to.
+/// Owner of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// The file of sessions: what is not in it any more is removed.
+    /// The file of sessions. A reload removes its sessions that are no longer listed.
     File,
-    /// Whoever uses the API.
+    /// A client of the API.
     Api,
 }
 
-/// Why a session cannot be.
+/// Reasons a session is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Another session has what is to be one's own.
+    /// An identifier belongs to another session.
     #[error("{what} is session {other}'s")]
     Taken {
-        /// What.
+        /// Identifier.
         what: &'static str,
-        /// Whose it is.
+        /// Number of the session that has it.
         other: u64,
     },
-    /// There are as many sessions as there may be.
+    /// The limit of sessions is reached.
     #[error("there is no room: the capacity is {0} sessions")]
     Full(usize),
-    /// Tunnels have had too many other ends.
+    /// The limit of peers is reached.
     #[error("there have been {MAX_PEERS} peers, as many as there may be")]
     Peers,
-    /// This end has no address of the peer's IP version.
+    /// There is no local address of the peer's IP version.
     #[error("this end has no address of the IP version of {0}")]
     Version(IpAddr),
-    /// The sessions of a file are being put in force: what others want has to wait.
+    /// The sessions of a file are being applied; other changes must be retried.
     #[error("the file's sessions are being put in force: ask again")]
     Replacing,
-    /// There is no such profile.
+    /// The profile does not exist.
     #[error("there is no profile {0}")]
     Profile(u16),
 }
 
-/// What changed.
+/// Effect of setting a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// There is a session more.
+    /// The session is new.
     Added,
-    /// It is another.
+    /// The session was changed.
     Changed,
-    /// It was so already.
+    /// The session was already the same.
     Nothing,
 }
 
-/// What one thread at a time knows, to change sessions.
+/// State of the single writer of sessions.
 #[derive(Debug, Default)]
 pub(super) struct Writer {
     pub(super) sessions: HashMap<u64, (u32, Owner)>,
-    /// Places of no session: the one that has been free for the longest is the next.
+    /// Free slots; the one free the longest is used first.
     free: VecDeque<u32>,
     pub(super) peers: HashMap<IpAddr, u16>,
     removed: Vec<(u64, IpAddr, Usage)>,
-    /// Whether all of the file's sessions are about to be replaced.
+    /// `true` while a replacement of the file's sessions is prepared.
     pub(super) replacing: bool,
-    /// How often they have been.
+    /// Number of replacements so far.
     pub(super) version: u32,
 }
 
-/// A profile with the places of its rates.
+/// Profile with the indices of its rates.
 #[derive(Debug)]
 pub(super) struct Used {
     pub(super) profile: Profile,
-    /// For each treatment, the place of its rates among the session's.
+    /// Per treatment, the index of its pair of rates within the session's.
     pub(super) pairs: Vec<u8>,
 }
 
-/// Sessions and profiles; one value serves all workers.
+/// Sessions and profiles, shared by all workers.
 #[derive(Debug)]
 pub struct UpfTable {
     pub(super) options: Options,
@@ -129,19 +129,19 @@ pub struct UpfTable {
     prefixes: Index,
     peers: Box<[OnceLock<(IpAddr, Outer)>]>,
     writer: Mutex<Writer>,
-    /// Sessions of which a report is due, a bit each.
+    /// Bitmap of sessions due for a volume report.
     due: Box<[AtomicU64]>,
-    /// When the last batch was taken.
+    /// Time of the last batch.
     now: AtomicU64,
     errors: Meter,
-    /// Buckets of what is sent about errors: indications, ICMP.
+    /// Buckets that limit error indications and ICMP errors.
     pub(super) error_buckets: [AtomicU64; 2],
-    /// Whether anybody wants to know of removed sessions.
+    /// `true` if the usage of removed sessions is to be reported.
     reports: bool,
 }
 
 impl UpfTable {
-    /// Without sessions. `seed` keys its hashes; `reports`: somebody takes what removed sessions used.
+    /// Creates a table without sessions. `seed` keys the hashes; `reports` keeps the usage of removed sessions.
     pub fn new(options: Options, profiles: &[Profile], reports: bool, seed: u64) -> UpfTable {
         let capacity = options.capacity;
         let used = |profile: &Profile| {
@@ -184,12 +184,12 @@ impl UpfTable {
         }
     }
 
-    /// How it works.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// The profiles' names with their places, and which IP versions this end has.
+    /// Returns the profiles' names with their indices, and the IP versions of the local addresses.
     pub fn names(&self) -> super::language::Names {
         let profiles = (0..).zip(&self.profiles);
         super::language::Names {
@@ -203,12 +203,13 @@ impl UpfTable {
         }
     }
 
-    /// The profile at a place.
+    /// Returns the profile with this index.
     pub fn profile(&self, place: u16) -> Option<&Profile> {
         self.profiles.get(usize::from(place)).map(|used| &used.profile)
     }
 
-    /// Bytes that it takes, whatever the number of sessions; without what is needed to change them.
+    /// Returns the bytes allocated for the data path, independent of the number of sessions. The writer's state is
+    /// excluded.
     pub fn memory_bytes(&self) -> usize {
         let indices = [&self.teids, &self.addresses, &self.prefixes];
         let indices: usize = indices.iter().map(|index| index.bytes()).sum();
@@ -219,15 +220,15 @@ impl UpfTable {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many sessions there are.
+    /// Returns the number of sessions.
     pub fn sessions(&self) -> usize {
         self.lock().sessions.len()
     }
 
-    /// Adds a session, or has the one of its number be so. Workers see it with the next packet that they look at.
+    /// Adds a session, or changes the one with its number. Workers see the change with their next packet.
     ///
     /// # Errors
-    /// Why it cannot be; all is as it was.
+    /// The session is refused; the table is then unchanged.
     pub fn set(&self, session: &Session, owner: Owner) -> Result<Changed, Refused> {
         let mut writer = self.lock();
         if writer.replacing {
@@ -263,14 +264,14 @@ impl UpfTable {
                 self.records.redirect(place, forward);
                 return Ok(Changed::Changed);
             }
-            // With other addresses it is another session of the same number.
+            // Changed identifiers make it a new session with the same number.
             self.remove_locked(writer, session.id);
             return self.add(writer, session, forward, owner).map(|()| Changed::Changed);
         }
         self.add(writer, session, forward, owner).map(|()| Changed::Added)
     }
 
-    /// That nobody else has what is to be the session's own.
+    /// Checks that no other session has one of the session's identifiers.
     fn check_free(&self, session: &Session) -> Result<(), Refused> {
         match self.in_the_way(session).next() {
             None => Ok(()),
@@ -278,7 +279,7 @@ impl UpfTable {
         }
     }
 
-    /// Who has what is to be the session's own, and what.
+    /// Iterates over conflicts: identifiers that belong to other sessions, with those sessions' numbers.
     pub(super) fn in_the_way(&self, session: &Session) -> impl Iterator<Item = (&'static str, u64)> {
         let teid = self.find_teid(session.teid);
         let address = session.address.and_then(|address| self.find_user(address.into()));
@@ -295,7 +296,7 @@ impl UpfTable {
         let full = || Refused::Full(self.options.capacity);
         let place = writer.free.pop_front().ok_or_else(full)?;
         let now = self.now.load(Ordering::Relaxed);
-        // What was due about the last session there is not about this one.
+        // A report due for the slot's previous session does not concern this one.
         self.clear_due(place);
         self.records.create(place, session, forward, now);
         for (at, (index, key)) in self.keys(session).into_iter().enumerate() {
@@ -312,7 +313,7 @@ impl UpfTable {
         Ok(())
     }
 
-    /// By what a session is found.
+    /// Returns the index keys of a session.
     fn keys(&self, session: &Session) -> Vec<(&Index, u64)> {
         let teid = Some((&self.teids, session.teid.into()));
         let address = session.address.map(|a| (&self.addresses, a.to_bits().into()));
@@ -320,7 +321,8 @@ impl UpfTable {
         [teid, address, prefix].into_iter().flatten().collect()
     }
 
-    /// Removes a session. What it used is given to whoever takes that; `None`: there is no such session.
+    /// Removes a session and returns its usage, which is also queued for the reports. Returns `None` if it does not
+    /// exist.
     pub fn remove(&self, id: u64) -> Option<Usage> {
         self.remove_locked(&mut self.lock(), id)
     }
@@ -334,7 +336,7 @@ impl UpfTable {
         }
         self.records.remove(place);
         let usage = self.records.usage(place);
-        // A batch that is under way may still count for it: the place waits for its turn.
+        // A batch in progress may still count for the session, so its slot goes to the end of the queue.
         writer.free.push_back(place);
         if self.reports {
             writer.removed.push((id, record.user(), usage));
@@ -342,7 +344,7 @@ impl UpfTable {
         Some(usage)
     }
 
-    /// The place of the other end of tunnels.
+    /// Returns the index of a peer, and adds it if new.
     fn peer_of(&self, writer: &mut Writer, peer: IpAddr) -> Result<u16, Refused> {
         if let Some(place) = writer.peers.get(&peer) {
             return Ok(*place);
@@ -359,13 +361,13 @@ impl UpfTable {
         Ok(place as u16)
     }
 
-    /// The outer header to the peer at a place.
+    /// Returns the outer header to the peer with this index.
     #[inline]
     pub(super) fn outer(&self, peer: u16) -> Option<&Outer> {
         Some(&self.peers.get(usize::from(peer))?.get()?.1)
     }
 
-    /// A session with its usage, by its number.
+    /// Returns a session and its usage by number.
     pub fn session(&self, id: u64) -> Option<(Session, Usage)> {
         let writer = self.lock();
         let (place, _) = writer.sessions.get(&id)?;
@@ -377,19 +379,19 @@ impl UpfTable {
         record.session(|place| Some(self.peers.get(usize::from(place))?.get()?.0))
     }
 
-    /// Whether the address is one of this end's.
+    /// Returns `true` if the address is local.
     #[inline]
     pub(super) fn is_own(&self, address: IpAddr) -> bool {
         self.options.addresses.contains(&address)
     }
 
-    /// Where the session of a tunnel may be.
+    /// Prefetches the index buckets of a TEID.
     #[inline]
     pub(super) fn prefetch_teid(&self, teid: u32) -> Buckets {
         self.teids.prefetch(teid.into())
     }
 
-    /// Where the session of a user's address may be.
+    /// Prefetches the index buckets of a UE's address.
     #[inline]
     pub(super) fn prefetch_user(&self, address: IpAddr) -> Buckets {
         match address {
@@ -398,13 +400,13 @@ impl UpfTable {
         }
     }
 
-    /// The first place that may be that of the session of a tunnel, to be fetched.
+    /// Returns the first slot that may hold the session of a TEID, for prefetching.
     #[inline]
     pub(super) fn guess_teid(&self, buckets: Buckets) -> Option<u32> {
         self.teids.find(buckets).next()
     }
 
-    /// The first place that may be that of a user's session.
+    /// Returns the first slot that may hold the session of a UE, for prefetching.
     #[inline]
     pub(super) fn guess_user(&self, address: IpAddr, buckets: Buckets) -> Option<u32> {
         match address {
@@ -413,7 +415,7 @@ impl UpfTable {
         }
     }
 
-    /// The session of a tunnel.
+    /// Returns the slot and session of a local TEID.
     #[inline]
     pub(super) fn session_of_teid(&self, teid: u32, buckets: Buckets) -> Option<(u32, Record)> {
         let mut places = self.teids.find(buckets);
@@ -423,7 +425,7 @@ impl UpfTable {
         })
     }
 
-    /// The session of a user.
+    /// Returns the slot and session of a UE.
     #[inline]
     pub(super) fn session_of_user(&self, user: IpAddr, buckets: Buckets) -> Option<(u32, Record)> {
         let found = |place| {
@@ -448,27 +450,27 @@ impl UpfTable {
         self.find_user(IpAddr::V6((u128::from(prefix) << 64).into()))
     }
 
-    /// Whether one more error may be told now, of one of two kinds.
+    /// Returns `true` if the rate permits one more error of this kind: 0 for indications, 1 for ICMP.
     #[inline]
     pub(super) fn may_tell(&self, kind: usize, now: Nanos) -> bool {
         self.options.errors_per_second > 0 && take(&self.errors, &self.error_buckets[kind], now, 1)
     }
 
-    /// A worker has taken a batch.
+    /// Updates the clock with a batch's time.
     #[inline]
     pub(super) fn set_now(&self, now: Nanos) {
-        // Written only when it is another millisecond: it is one line of all workers.
+        // Written about once a millisecond only, since all workers share the cache line.
         if now.0 >> 20 != self.now.load(Ordering::Relaxed) >> 20 {
             self.now.store(now.0, Ordering::Relaxed);
         }
     }
 
-    /// When the last batch was taken, since the run's start.
+    /// Returns the time of the last batch, since the run's start.
     pub fn now(&self) -> Nanos {
         Nanos(self.now.load(Ordering::Relaxed))
     }
 
-    /// A report is due about the session at a place.
+    /// Marks the session in a slot as due for a volume report.
     #[inline]
     pub(super) fn set_due(&self, place: u32) {
         if let Some(word) = self.due.get(place as usize / 64) {
@@ -482,7 +484,7 @@ impl UpfTable {
         }
     }
 
-    /// Tells sessions of which a report is due: for their volume, then, with `times`, for their time.
+    /// Passes sessions due for a volume report to `each`; with `times`, also those due for a time report.
     pub(super) fn take_due(&self, times: bool, mut each: impl FnMut(Due, &Record, Usage)) {
         for (at, word) in (0u32..).zip(&self.due) {
             let mut bits = match word.load(Ordering::Relaxed) {
@@ -510,12 +512,12 @@ impl UpfTable {
         }
     }
 
-    /// What sessions used that were removed since this was last asked.
+    /// Takes the usage of sessions removed since the last call.
     pub(super) fn take_removed(&self) -> Vec<(u64, IpAddr, Usage)> {
         std::mem::take(&mut self.lock().removed)
     }
 
-    /// All sessions that there are, with what they used.
+    /// Passes all sessions with their usage to `each`.
     pub(super) fn each(&self, mut each: impl FnMut(&Record, Usage)) {
         for place in 0..self.records.capacity() {
             if let Some(record) = self.records.read(place) {
@@ -525,7 +527,7 @@ impl UpfTable {
     }
 }
 
-/// Why a report is due.
+/// Trigger of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     Volume,
@@ -533,7 +535,7 @@ pub(super) enum Due {
 }
 
 impl Record {
-    /// Whether the address is the user's.
+    /// Returns `true` if the address is the UE's.
     #[inline]
     pub(super) fn is_of(&self, user: IpAddr) -> bool {
         match user {
@@ -542,7 +544,7 @@ impl Record {
         }
     }
 
-    /// The user's IPv4 address, or the first of his IPv6 ones.
+    /// Returns the UE's IPv4 address, or the first of its IPv6 addresses.
     pub(super) fn user(&self) -> IpAddr {
         let prefix = u128::from(self.prefix.unwrap_or(0)) << 64;
         let address = self.address.map(Ipv4Addr::into);
@@ -550,10 +552,10 @@ impl Record {
     }
 }
 
-/// Takes a packet's tokens from a bucket that others take from at the same time, if there are as many.
+/// Takes a packet's tokens from a bucket shared with other cores, if it has them.
 #[inline]
 pub(super) fn take(meter: &Meter, bucket: &AtomicU64, now: Nanos, bytes: usize) -> bool {
-    // Only the number itself is shared, nothing that it would guard.
+    // Relaxed is enough: the number guards no other data.
     let mut before = bucket.load(Ordering::Relaxed);
     loop {
         let mut after = before;

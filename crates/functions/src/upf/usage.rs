@@ -1,4 +1,4 @@
-//! Reports of what sessions used: one thread writes them, while workers only say that one is due.
+//! Usage reports of sessions. One thread writes them; workers only mark sessions as due.
 
 use super::records::Usage;
 use super::table::{Due, UpfTable};
@@ -13,12 +13,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_net::Nanos;
 
-/// How often it is looked which reports are due.
+/// Interval at which due reports are collected.
 const LOOK: Duration = Duration::from_millis(100);
-/// So many looks later sessions' times are looked at.
+/// Collections per check of time reports.
 const TIMES: u32 = 10;
 
-/// Why a report is made.
+/// Cause of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     Volume,
@@ -29,7 +29,7 @@ pub(super) enum Cause {
     End,
 }
 
-/// What a session used up to now.
+/// Report of a session's usage so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) session: u64,
@@ -52,7 +52,7 @@ impl Report {
         };
         let time = self.time.0 / 1000;
         let Usage { bytes, packets } = self.usage;
-        // None of the values needs quoting, but for the text in JSON.
+        // Only the text in JSON needs quoting.
         match format {
             ExportFormat::Csv => writeln!(
                 out,
@@ -69,7 +69,7 @@ impl Report {
     }
 }
 
-/// The thread that writes reports.
+/// Writer thread of reports.
 #[derive(Debug)]
 pub(super) struct Reports {
     file: PathBuf,
@@ -79,10 +79,10 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Reports to a file, which is created.
+    /// Creates the report file and starts its writer thread.
     ///
     /// # Errors
-    /// If it cannot be.
+    /// The file or the thread cannot be created.
     pub(super) fn start(table: Arc<UpfTable>, path: &Path, format: ExportFormat) -> Result<Reports, ExportError> {
         let error = |source| ExportError::Write {
             file: path.to_owned(),
@@ -104,10 +104,10 @@ impl Reports {
         })
     }
 
-    /// Reports on all sessions, and waits until everything is in the file.
+    /// Reports all sessions, and waits until everything is written.
     ///
     /// # Errors
-    /// The first error of writing; the file hangs.
+    /// The first write error, or the file hangs.
     pub(super) fn finish(mut self) -> Result<Exported, ExportError> {
         let records = self.end().map_err(|source| ExportError::Write {
             file: self.file.clone(),
@@ -131,7 +131,7 @@ impl Reports {
 
 impl Drop for Reports {
     fn drop(&mut self) {
-        // Whoever wanted to know of errors has finished it.
+        // Errors are reported by `finish`; here they are ignored.
         let _ = self.end();
     }
 }
@@ -151,7 +151,7 @@ fn write_reports(
         let last = over.load(Ordering::Relaxed);
         let before = written;
         let mut each = |report: Report| {
-            // After an error sessions that were removed are still forgotten.
+            // After an error removed sessions are still taken from the table.
             if outcome.is_ok() {
                 outcome = report.write(format, &mut file);
                 written += 1;
@@ -161,7 +161,7 @@ fn write_reports(
         if last {
             collect_all(table, &mut each);
         }
-        // Whoever bills reads along.
+        // Billing systems follow the file.
         if outcome.is_ok() && (written > before || last) {
             outcome = file.flush();
         }
@@ -173,7 +173,7 @@ fn write_reports(
     }
 }
 
-/// Tells the reports that are due; with `times` those for time, too.
+/// Passes due reports to `each`; with `times`, time reports as well.
 pub(super) fn collect(table: &UpfTable, times: bool, each: &mut impl FnMut(Report)) {
     let time = table.now();
     for (session, user, usage) in table.take_removed() {
@@ -199,7 +199,7 @@ pub(super) fn collect(table: &UpfTable, times: bool, each: &mut impl FnMut(Repor
     });
 }
 
-/// Tells what all sessions used that used anything, at the end of a run.
+/// Passes a final report of every session with usage to `each`.
 pub(super) fn collect_all(table: &UpfTable, each: &mut impl FnMut(Report)) {
     table.each(|record, usage| {
         if usage != Usage::default() {

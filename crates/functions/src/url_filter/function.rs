@@ -1,4 +1,4 @@
-//! The function: each packet's place in its stream, and what becomes of it.
+//! The `UrlFilter` network function: position of each packet in its stream, and verdicts.
 
 use super::parser::{Event, Lookup, Parser};
 use super::reassembly::{NoRoom, Pool, distance};
@@ -15,86 +15,86 @@ use tailwater_net::parse::Fragment;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, protocol};
 
-/// A request's URL is blocked.
+/// Drop reason: a request's URL is blocked.
 const URL_BLOCKED: u8 = 0;
-/// The name in a ClientHello is blocked.
+/// Drop reason: the server name in a ClientHello is blocked.
 const SNI_BLOCKED: u8 = 1;
-/// A later packet of a flow that was blocked.
+/// Drop reason: a later packet of a blocked flow.
 const FLOW_BLOCKED: u8 = 2;
-/// A packet that cannot be looked into for want of room, or because the request's framing is unclear.
+/// Drop reason: a packet that cannot be inspected for lack of room, or because the request's framing is unclear.
 const OVERFLOW: u8 = 3;
-/// A fragment of a TCP segment.
+/// Drop reason: a fragment of a TCP segment.
 const FRAGMENT: u8 = 4;
 
-/// What the function notes of packets that pass; places in [`UrlFilter::notes`].
+/// Counters of packets that pass; indices into [`UrlFilter::notes`].
 const NOTE_URL: usize = 0;
 const NOTE_SNI: usize = 1;
 const NOTE_CONFLICT: usize = 2;
 const NOTE_OVERFLOW: usize = 3;
 const NOTE_RESTART: usize = 4;
 
-/// Not looked at: not TCP, or of a port that is not filtered.
+/// Not inspected: not TCP, or not a filtered port.
 const OFF: u8 = 0;
-/// Nothing was seen yet.
+/// No packet inspected yet.
 const NEW: u8 = 1;
-/// Looked at.
+/// Being inspected.
 const LIVE: u8 = 2;
-/// Nothing of interest can follow, until the connection is opened anew.
+/// Nothing of interest can follow until a new connection is opened.
 const DONE: u8 = 3;
 /// Later packets are dropped.
 const BLOCKED: u8 = 4;
-/// Packets with the byte in front of [`Stream::next`] are dropped, others pass.
+/// Packets with the byte before [`Stream::next`] are dropped, others pass.
 const HELD: u8 = 5;
-/// As [`BLOCKED`], since the stream could not be followed.
+/// Like [`BLOCKED`], because the stream could not be followed.
 const LOST: u8 = 6;
-/// Fragments, which are dropped.
+/// Fragments, all dropped.
 const FRAGMENTS: u8 = 7;
 
-/// A flow's state.
+/// Flow state.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 struct Stream {
     parser: Parser,
-    /// Bytes from `next` on that are of no interest.
+    /// Bytes from `next` on to skip.
     skip: u64,
-    /// The sequence number of the next byte to look at.
+    /// Sequence number of the next byte to inspect.
     next: u32,
-    /// The sequence number of the SYN, or the one in front of the first byte seen.
+    /// Sequence number of the SYN, or the one before the first byte seen.
     first: u32,
-    /// The stream's [`Lease`]: the buffer's place, 0 for none, and above [`PLACE_BITS`] the upper bits
-    /// of the generation. The stock is with the parser, where there is room.
+    /// The stream's [`Lease`]: the buffer's index, 0 for none, and above [`PLACE_BITS`] the upper bits of the
+    /// generation. The number of the buffer pool is in the parser, where there is room.
     place: u32,
     generation: u16,
     status: u8,
-    /// What is looked at by port, bits [`HTTP`] and [`TLS`]; [`NAMED`] and [`MIDSTREAM`].
+    /// Protocols to inspect by port, bits [`HTTP`] and [`TLS`]; also [`NAMED`] and [`MIDSTREAM`].
     flags: u8,
 }
 
-// With the flow's version, a cache line.
+// Together with the flow's version this is one cache line.
 const _: () = assert!(size_of::<Stream>() == 56);
 
 const HTTP: u8 = 1;
 const TLS: u8 = 2;
-/// The flow is blocked for its server name.
+/// Flag: the flow is blocked because of its server name.
 const NAMED: u8 = 4;
-/// The stream's start was not seen, and no request since.
+/// Flag: the stream's start was not seen, and no request since.
 const MIDSTREAM: u8 = 8;
 
-/// What a segment led to.
+/// Result of inspecting a segment.
 enum Outcome {
-    /// Nothing: it passes.
+    /// The segment passes.
     Passes,
-    /// Nothing that follows is of interest.
+    /// Nothing of interest follows.
     Finished,
-    /// A match: the reason to drop.
+    /// Match, with the drop reason.
     Blocked(u8),
-    /// There is no room now; there may be when the sender tries again.
+    /// No room at present; a retransmission may succeed.
     NoRoom,
-    /// What follows cannot be told.
+    /// The rest of the stream cannot be interpreted.
     Unclear,
 }
 
-/// Drops requests and TLS handshakes for hosts and URLs on a list.
+/// Network function that drops requests and TLS handshakes for listed hosts and URLs.
 #[derive(Debug)]
 pub struct UrlFilter {
     table: Arc<FilterTable>,
@@ -105,7 +105,7 @@ pub struct UrlFilter {
 }
 
 impl UrlFilter {
-    /// A worker's instance.
+    /// Creates a worker's instance.
     pub fn new(table: Arc<FilterTable>) -> UrlFilter {
         let config = table.config();
         UrlFilter {
@@ -117,14 +117,14 @@ impl UrlFilter {
         }
     }
 
-    /// Looks at a packet of a flow that is filtered.
+    /// Inspects a packet of a filtered flow.
     fn examine(&mut self, stream: &mut Stream, packet: &Packet, frame: &[u8]) -> Verdict {
         let verdict = self.judge(stream, packet, frame);
         self.pool.close(packet.arrival);
         verdict
     }
 
-    /// As [`examine`](Self::examine); leaves the stream's buffer open.
+    /// Like [`examine`](Self::examine), but leaves the stream's buffer open.
     fn judge(&mut self, stream: &mut Stream, packet: &Packet, frame: &[u8]) -> Verdict {
         let headers = &packet.headers;
         let Some(header) = headers.transport(frame).first_chunk::<20>() else {
@@ -137,13 +137,13 @@ impl UrlFilter {
             if let Some(verdict) = self.open(stream, sequence) {
                 return verdict;
             }
-            // Data on a SYN follows it (RFC 7413).
+            // Data on a SYN starts one sequence number later (RFC 7413).
             sequence = sequence.wrapping_add(1);
         } else if stream.status == NEW {
             if payload.is_empty() {
                 return Verdict::Forward;
             }
-            // Its start was not seen.
+            // The stream's start was not seen.
             stream.start(sequence.wrapping_sub(1));
             stream.flags |= MIDSTREAM;
         }
@@ -153,7 +153,7 @@ impl UrlFilter {
         if let Some(lease) = stream.lease()
             && !self.pool.open(lease, sequence)
         {
-            // It was silent for too long.
+            // The stream was idle for too long and lost its buffer.
             return self.unclear(stream);
         }
         let mut verdict = Verdict::Forward;
@@ -165,7 +165,7 @@ impl UrlFilter {
             }
             verdict = match outcome {
                 Outcome::Passes => Verdict::Forward,
-                // The rest of a request, for all that is known.
+                // This may be the rest of a request.
                 Outcome::Finished if self.is_strict() && stream.flags & MIDSTREAM != 0 => self.unclear(stream),
                 Outcome::Finished => {
                     self.release(stream);
@@ -182,7 +182,7 @@ impl UrlFilter {
                     return Verdict::Drop(reason);
                 }
                 Outcome::NoRoom if self.is_strict() => {
-                    // The sender will try again: nothing of this segment was seen.
+                    // The sender will retransmit: the stream is reset to its state before this segment.
                     if before.lease().is_none() {
                         self.release(stream);
                         *stream = before;
@@ -192,7 +192,7 @@ impl UrlFilter {
                 Outcome::NoRoom | Outcome::Unclear => self.unclear(stream),
             };
         }
-        // The last byte before a FIN was looked at, or the receiver takes the RST (RFC 5961 §3).
+        // All bytes before the FIN were inspected, or the receiver accepts the RST (RFC 5961 §3).
         let end = sequence.wrapping_add(payload.len() as u32);
         let fin = flags.intersects(TcpFlags::FIN) && stream.skip == 0;
         if stream.status == LIVE && end == stream.next && (fin || flags.intersects(TcpFlags::RST)) {
@@ -202,7 +202,7 @@ impl UrlFilter {
         verdict
     }
 
-    /// A SYN: a stream starts, again perhaps. A verdict if there is nothing more to look at.
+    /// Handles a SYN, which starts or restarts a stream. Returns a verdict if nothing is left to inspect.
     fn open(&mut self, stream: &mut Stream, sequence: u32) -> Option<Verdict> {
         if stream.status == NEW {
             stream.start(sequence);
@@ -211,9 +211,9 @@ impl UrlFilter {
         if stream.first == sequence {
             return None;
         }
-        // A receiver in the middle of a connection takes no SYN (RFC 5961 §4), so it could be there
-        // to mislead: what it makes of the stream's next bytes is another request, or none. Wherever
-        // its number lies: a second one can lead back.
+        // A receiver does not accept a SYN within a connection (RFC 5961 §4), so this one may be an evasion: the
+        // receiver would interpret the following bytes differently. The sequence number is no excuse, since a second
+        // SYN could lead back.
         match stream.status {
             DONE => {}
             BLOCKED if self.is_strict() => return Some(Verdict::Drop(FLOW_BLOCKED)),
@@ -226,12 +226,12 @@ impl UrlFilter {
         None
     }
 
-    /// Whether nothing passes that cannot be looked into.
+    /// Returns `true` if packets that cannot be inspected are dropped.
     fn is_strict(&self) -> bool {
         self.table.config().on_overflow == Fate::Drop
     }
 
-    /// The stream can no longer be followed.
+    /// Gives up a stream that can no longer be followed, and returns the packet's verdict.
     fn unclear(&mut self, stream: &mut Stream) -> Verdict {
         self.release(stream);
         match self.table.config().on_overflow {
@@ -247,7 +247,7 @@ impl UrlFilter {
         }
     }
 
-    /// Reads what a segment adds to the stream, and keeps it if it comes too early.
+    /// Parses the new bytes of a segment, or buffers them if they are out of order.
     fn advance(&mut self, stream: &mut Stream, mut sequence: u32, mut data: &[u8], packet: &Packet) -> Outcome {
         if self.pool.conflicts(sequence, data) {
             self.notes[NOTE_CONFLICT] += 1;
@@ -286,7 +286,7 @@ impl UrlFilter {
                 tls: stream.flags & TLS != 0,
                 begun: false,
             };
-            // What came first counts: bytes kept go before those of the segment.
+            // The first copy of a byte counts: buffered bytes take precedence over the segment's.
             let (used, event) = if gap == Some(0) {
                 let Some((piece, mut text)) = self.pool.first() else {
                     return Outcome::Passes;
@@ -318,7 +318,7 @@ impl UrlFilter {
             if self.table.config().action == Action::Drop {
                 return Outcome::Blocked(reason);
             }
-            // A request is noted once, however many patterns it matches.
+            // A request is counted once, however many patterns it matches.
             self.notes[note] += u64::from(stream.parser.reported == 0);
             stream.parser.reported = 1;
         }
@@ -334,7 +334,7 @@ impl UrlFilter {
         }
     }
 
-    /// Gives the stream a buffer if something has to be kept, takes it back if not.
+    /// Takes a buffer for the stream if bytes must be kept, and releases it otherwise.
     fn settle_buffer(&mut self, stream: &mut Stream, packet: &Packet) -> Outcome {
         let text = stream.parser.holds_text();
         if !self.pool.is_open() {
@@ -354,12 +354,12 @@ impl UrlFilter {
         Ok(())
     }
 
-    /// Gives the stream's buffer back, if it has one.
+    /// Releases the stream's buffer, if it has one.
     fn release(&mut self, stream: &mut Stream) {
         let Some(lease) = stream.lease() else {
             return;
         };
-        // What is open is this stream's; else it may have lost its buffer.
+        // An open buffer is this stream's; a closed one may have gone to another stream.
         if self.pool.is_open() || self.pool.open(lease, stream.next) {
             self.pool.give();
         }
@@ -368,7 +368,7 @@ impl UrlFilter {
 }
 
 impl Stream {
-    /// The stream's right to a buffer, if it has one.
+    /// Returns the stream's lease of a buffer, if it has one.
     #[inline]
     fn lease(&self) -> Option<Lease> {
         let place = self.place & ((1 << PLACE_BITS) - 1);
@@ -385,7 +385,7 @@ impl Stream {
         self.parser.stock = lease.stock;
     }
 
-    /// A stream whose first byte follows `first`.
+    /// Restarts the stream; its first byte follows sequence number `first`.
     fn start(&mut self, first: u32) {
         *self = Stream {
             first,
@@ -396,14 +396,14 @@ impl Stream {
         };
     }
 
-    /// The verdict on a segment of a flow that is not looked at any more.
+    /// Returns the verdict on a segment of a flow no longer inspected.
     #[inline]
     fn settled(&self, sequence: u32, length: usize) -> Verdict {
         match self.status {
             BLOCKED => Verdict::Drop(FLOW_BLOCKED),
             LOST => Verdict::Drop(OVERFLOW),
             FRAGMENTS => Verdict::Drop(FRAGMENT),
-            // The byte that completed the match, sent again.
+            // Retransmission of the byte that completed the match.
             HELD if distance(self.next, sequence) > 0 && distance(self.next, sequence) <= length as i32 => {
                 Verdict::Drop(if self.flags & NAMED != 0 {
                     SNI_BLOCKED
@@ -416,7 +416,7 @@ impl Stream {
     }
 }
 
-/// Whether a TCP segment has its SYN flag set.
+/// Returns `true` if a TCP segment has its SYN flag set.
 #[inline]
 fn is_syn(packet: &Packet, frame: &[u8]) -> bool {
     let flags = frame.get(usize::from(packet.headers.transport_offset) + 13);
@@ -467,7 +467,7 @@ impl NetworkFunction for UrlFilter {
             }
         }
         let stream = flow.state::<Stream>();
-        // A flow that is shown again stays where it is in its stream.
+        // A known flow keeps its position in the stream.
         if status != NEW || stream.status == OFF || stream.flags & (HTTP | TLS) != protocols {
             self.release(stream);
             *stream = Stream {
@@ -497,7 +497,7 @@ impl NetworkFunction for UrlFilter {
                 OFF => continue,
                 NEW | LIVE | HELD => self.examine(stream, packet, frame),
                 FRAGMENTS => Verdict::Drop(FRAGMENT),
-                // The connection may be over, and another one have its addresses and ports.
+                // The connection may have ended, and a new one uses the same addresses and ports.
                 _ if is_syn(packet, frame) => self.examine(stream, packet, frame),
                 _ => stream.settled(0, 0),
             };

@@ -1,52 +1,51 @@
-//! HTTP/1.x requests, as a lenient server reads them (RFC 9112): what is matched is the target of the
-//! request line and every Host field; bodies are passed over by their framing.
+//! HTTP/1.x requests, parsed as a lenient server does (RFC 9112). The request line's target and every Host field are
+//! matched; bodies are skipped by their framing.
 
 use super::normalize::{self, Host, hex};
 use super::parser::{Event, Lookup, Parser, START, Text};
 
-/// Method and target, up to the end of the line.
+/// State: method and target, up to the line's end.
 pub(crate) const FIRST_STATE: u8 = REQUEST_LINE;
 const REQUEST_LINE: u8 = 1;
-/// The start of a line of the header section.
+/// State: start of a line in the header section.
 const LINE: u8 = 2;
-/// A carriage return at the start of a line.
+/// State: a carriage return at the start of a line.
 const LINE_CR: u8 = 3;
 const NAME: u8 = 4;
-/// A field value, by its name.
+/// State: a field's value; one state per field name.
 const HOST: u8 = 5;
 const CONTENT_LENGTH: u8 = 6;
 const TRANSFER_ENCODING: u8 = 7;
 const OTHER: u8 = 8;
 const CHUNK_SIZE: u8 = 9;
 const CHUNK_EXTENSION: u8 = 10;
-/// The line end after a chunk.
+/// State: line end after a chunk.
 const CHUNK_END: u8 = 11;
 const TRAILER: u8 = 12;
 const TRAILER_LINE: u8 = 13;
 
-/// The fields of interest; a name's place is its bit in [`Parser::names`] and its state after
-/// [`HOST`].
+/// Field names of interest. A name's index is its bit in [`Parser::names`], and its state's offset from [`HOST`].
 const NAMES: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];
 const ALL_NAMES: u8 = 0b111;
 
-/// Flags: the body is chunked.
+/// Flag: the body is chunked.
 const CHUNKED: u8 = 1;
-/// The framing is contradictory or no number.
+/// Flag: the framing is contradictory or not a number.
 const BAD_FRAMING: u8 = 2;
-/// A Content-Length was read whole.
+/// Flag: a complete Content-Length was read.
 const HAS_LENGTH: u8 = 4;
-/// The method is CONNECT: there is no path.
+/// Flag: the method is CONNECT, so there is no path.
 const CONNECT: u8 = 8;
-/// There was a digit since the value's start.
+/// Flag: a digit was read since the value's start.
 const DIGIT: u8 = 16;
-/// White space after a digit: a further one would start another number.
+/// Flag: white space followed a digit; a further digit would start another number.
 const GAP: u8 = 32;
 
-/// Longest method.
+/// Longest method, in bytes.
 const MAX_METHOD: usize = 32;
 const CHUNKED_CODING: &[u8] = b"chunked";
 
-/// Whether a byte can be of a method or field name (RFC 9110 §5.6.2).
+/// Returns `true` if a byte may occur in a method or field name (RFC 9110 §5.6.2).
 pub(crate) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -55,7 +54,7 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Reads a piece, at most to the end of the message; see [`Parser::feed`].
+/// Parses a piece of the stream, at most to the end of the message; see [`Parser::feed`].
 pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
     let mut used = 0;
     while used < bytes.len() && parser.state != START {
@@ -68,7 +67,7 @@ pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, looku
     (used, Event::More)
 }
 
-/// The bytes up to the line's end, how many that is with the line end, and whether it is there.
+/// Returns the bytes up to the line's end, their number including the line end, and whether the line end is present.
 fn rest_of_line(bytes: &[u8]) -> (&[u8], usize, bool) {
     match memchr::memchr(b'\n', bytes) {
         Some(end) => (&bytes[..end], end + 1, true),
@@ -76,7 +75,7 @@ fn rest_of_line(bytes: &[u8]) -> (&[u8], usize, bool) {
     }
 }
 
-/// Reads at least one of the bytes, of which there is one.
+/// Parses at least one byte of the non-empty input.
 fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
     let first = bytes[0];
     match parser.state {
@@ -105,7 +104,7 @@ fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Loo
         }
         LINE | LINE_CR if first == b'\n' => (1, end_of_head(parser)),
         LINE if is_blank(first) => {
-            // A folded line goes on with the value before (RFC 9112 §5.2).
+            // A folded line continues the previous value (RFC 9112 §5.2).
             parser.state = parser.names;
             (1, Event::More)
         }
@@ -160,7 +159,7 @@ fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Loo
             }
             (used, Event::More)
         }
-        // OTHER, and nothing else.
+        // Only `OTHER` remains.
         _ => {
             let (_, used, ended) = rest_of_line(bytes);
             if ended {
@@ -171,13 +170,13 @@ fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Loo
     }
 }
 
-/// A field's line has ended; the next one may go on with it.
+/// Ends a field's line; the next line may continue it.
 fn end_of_line(parser: &mut Parser) {
     parser.names = parser.state;
     parser.state = LINE;
 }
 
-/// Whether a line so far can be a request's: a method, blanks, and something visible.
+/// Returns `true` if a partial line may be a request's: a method, blanks, and a visible character.
 fn may_be_request(line: &[u8]) -> bool {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let head = &line[..line.len().min(MAX_METHOD + 1)];
@@ -189,7 +188,7 @@ fn may_be_request(line: &[u8]) -> bool {
     target.is_none_or(|&b| b > b' ' && b != 0x7f)
 }
 
-/// Where the target lies in a request line that ends at `line.len()`, and its version.
+/// Returns the target's start and end in a request line that ends at `line.len()`, and its version.
 fn split_line(line: &[u8]) -> Option<(usize, usize, &[u8])> {
     let method_end = line.iter().position(|&b| is_blank(b))?;
     let start = method_end + line[method_end..].iter().position(|&b| !is_blank(b))?;
@@ -206,11 +205,11 @@ fn split_line(line: &[u8]) -> Option<(usize, usize, &[u8])> {
     Some((start, end, version.unwrap_or_default()))
 }
 
-/// The request line has ended: leaves the normalised path in its place.
+/// Handles a complete request line, and replaces it by the normalised path.
 fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> Event {
     let line = text.target[..usize::from(parser.target)].trim_ascii_end();
     if line.starts_with(b"PROXY ") {
-        // A load balancer's line in front of the stream (PROXY protocol, version 1).
+        // A load balancer's line at the start of the stream (PROXY protocol version 1).
         *parser = parser.anew();
         return Event::More;
     }
@@ -240,14 +239,14 @@ fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_
     };
     let too_long = authority.is_some_and(|authority| authority.len() > normalize::MAX_HOST);
     let (has_authority, host) = (authority.is_some(), authority.and_then(Host::new));
-    // A method and a blank stood in front, so there is room for the slash of a path that has none.
+    // A method and a blank stood before, so there is room for the slash a path may lack.
     text.target.copy_within(path_start..end, 1);
     text.target[0] = b'/';
     let rooted = has_authority && !matches!(text.target[1..1 + end - path_start], [b'/' | b'\\', ..]);
     let from = usize::from(!rooted);
     let normal = normalize::path(&mut text.target[from..1 + end - path_start]);
     text.target.copy_within(from..from + normal, 0);
-    // An empty path is the root, so that the target is never empty within a head.
+    // An empty path becomes the root, so that the target is never empty within a header section.
     if normal == 0 {
         text.target[0] = b'/';
     }
@@ -266,7 +265,7 @@ fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_
     }
 }
 
-/// Where the authority lies in an absolute URI (RFC 9112 §3.2.2).
+/// Returns the start and end of the authority in an absolute URI (RFC 9112 §3.2.2).
 fn authority(target: &[u8]) -> Option<(usize, usize)> {
     let scheme = target
         .iter()
@@ -283,7 +282,7 @@ fn authority(target: &[u8]) -> Option<(usize, usize)> {
     Some((from, to))
 }
 
-/// Reads a field's name up to the colon, or until it can be none of interest.
+/// Reads a field's name up to the colon, or until it matches no name of interest.
 fn field_name(parser: &mut Parser, bytes: &[u8]) -> usize {
     for (i, &byte) in bytes.iter().enumerate() {
         match byte {
@@ -296,7 +295,7 @@ fn field_name(parser: &mut Parser, bytes: &[u8]) -> usize {
                 begin_value(parser, found);
                 return i + 1;
             }
-            // Some servers look past white space in front of the colon.
+            // Some servers ignore white space before the colon.
             byte if is_blank(byte) => continue,
             _ => {}
         }
@@ -307,7 +306,7 @@ fn field_name(parser: &mut Parser, bytes: &[u8]) -> usize {
             }
         }
         if parser.names == 0 {
-            // Not this byte: it may be the line's end.
+            // This byte is not consumed: it may be the line's end.
             parser.state = OTHER;
             return i;
         }
@@ -366,7 +365,7 @@ fn transfer_encoding(parser: &mut Parser, bytes: &[u8]) -> usize {
         }
         let place = usize::from(parser.position);
         let lower = byte.to_ascii_lowercase();
-        // "chunked" has no second c: a failed match starts again with this byte or the next.
+        // "chunked" contains no second "c", so a failed match restarts with this byte or the next.
         parser.position = match CHUNKED_CODING.get(place) {
             Some(&wanted) if wanted == lower => parser.position + 1,
             _ => u8::from(lower == b'c'),
@@ -379,12 +378,11 @@ fn transfer_encoding(parser: &mut Parser, bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// The header section has ended: what follows is a body or the next request.
+/// Handles the end of the header section: a body or the next request follows.
 fn end_of_head(parser: &mut Parser) -> Event {
     let (flags, length) = (parser.flags, parser.number);
     *parser = parser.anew();
-    // With both, servers differ in what they believe (RFC 9112 §6.3), and a request can hide in
-    // the difference.
+    // With both, servers differ in which they use (RFC 9112 §6.3), and a request can hide in the difference.
     const BOTH: u8 = CHUNKED | HAS_LENGTH;
     if flags & BAD_FRAMING != 0 || flags & BOTH == BOTH {
         return Event::Unclear;

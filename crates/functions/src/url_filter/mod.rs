@@ -1,15 +1,15 @@
-//! `UrlFilter`: hosts and URLs of HTTP/1.x requests, and server names of TLS ClientHellos, against
-//! lists of patterns.
+//! `UrlFilter`: matches hosts and URLs of HTTP/1.x requests, and server names of TLS ClientHellos, against lists of
+//! patterns.
 //!
-//! A packet goes through three stages, each of which ends for most packets:
+//! A packet goes through up to three stages; most packets leave early:
 //!
-//! 1. `function`: is the flow still of interest? Once a stream is known not to be HTTP or TLS,
-//!    or its ClientHello was seen, later packets cost a look at the flow's state.
-//! 2. `reassembly`: which bytes of the segment come next in the stream? Those that come too
-//!    early wait in a buffer of bounded size, of a `stock` that all instances share: a flow's state
-//!    names its buffer, so that any instance can go on with the flow.
-//! 3. `parser` with `http` and `tls`: does a request line, Host field or server name end in these
-//!    bytes? If so it is normalised and looked up in the table.
+//! 1. `function` checks that the flow is still of interest. Once a stream is known not to be HTTP or TLS, or its
+//!    ClientHello seen, later packets only cost a read of the flow state.
+//! 2. `reassembly` determines the segment's next bytes in the stream. Out-of-order bytes wait in a bounded buffer of a
+//!    buffer pool (`stock`) shared by all instances. The flow state names the buffer, so that any instance can continue
+//!    with the flow.
+//! 3. `parser` with `http` and `tls` detects the end of a request line, Host field or server name in these bytes. The
+//!    result is normalised and looked up in the table.
 
 mod function;
 mod http;

@@ -1,22 +1,21 @@
-//! One form for hosts and paths that mean the same, for patterns and requests alike.
+//! Normal form of hosts and paths with the same meaning, for patterns and requests alike.
 
-/// The longest host that is looked at, in bytes: a name has at most 253 (RFC 1035 §2.3.4), the
-/// rest is for user information, a port and percent-encoding.
+/// Longest host inspected, in bytes: a name has at most 253 (RFC 1035 §2.3.4), the rest is for user information, a port
+/// and percent-encoding.
 pub(crate) const MAX_HOST: usize = 512;
 
-/// A host as it is looked up.
+/// Normalised host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host {
     bytes: [u8; MAX_HOST],
     length: usize,
-    /// The port given with it.
+    /// Port given with the host.
     pub(crate) port: Option<u16>,
 }
 
 impl Host {
-    /// Reads an authority (RFC 3986 §3.2): user information is dropped, percent-encoding decoded,
-    /// upper case lowered, dots at the end and white space around taken away. `None` if it is longer
-    /// than [`MAX_HOST`].
+    /// Parses an authority (RFC 3986 §3.2). Drops user information, decodes percent-encoding, lowers case, and trims
+    /// trailing dots and surrounding white space. Returns `None` if it exceeds [`MAX_HOST`].
     pub(crate) fn new(authority: &[u8]) -> Option<Host> {
         let mut authority = authority.trim_ascii();
         if authority.len() > MAX_HOST {
@@ -43,13 +42,13 @@ impl Host {
         Some(host)
     }
 
-    /// The name, or an address as text; an IPv6 address has its brackets.
+    /// Returns the name, or an address as text; an IPv6 address keeps its brackets.
     pub(crate) fn name(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
 
-/// `name:8080` into `name` and 8080. Colons inside of brackets are an IPv6 address's.
+/// Splits `name:8080` into `name` and 8080. Colons within brackets belong to an IPv6 address.
 fn split_port(authority: &[u8]) -> (&[u8], Option<u16>) {
     let name_end = match authority.first() {
         Some(b'[') => authority.iter().position(|&b| b == b']').map(|end| end + 1),
@@ -65,12 +64,12 @@ fn split_port(authority: &[u8]) -> (&[u8], Option<u16>) {
     }
 }
 
-/// Digits as a port; `None` for none or too many.
+/// Parses digits as a port; `None` for no digits or too many.
 pub(crate) fn number(digits: &[u8]) -> Option<u16> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The first byte with its percent-encoding undone (RFC 3986 §2.1), and what follows.
+/// Returns the first byte after percent-decoding (RFC 3986 §2.1), and the rest.
 #[inline]
 fn decoded(bytes: &[u8]) -> Option<(u8, &[u8])> {
     if let [b'%', high, low, rest @ ..] = bytes
@@ -81,7 +80,7 @@ fn decoded(bytes: &[u8]) -> Option<(u8, &[u8])> {
     bytes.split_first().map(|(byte, rest)| (*byte, rest))
 }
 
-/// The value of a hexadecimal digit.
+/// Returns the value of a hexadecimal digit.
 #[inline]
 pub(crate) fn hex(digit: u8) -> Option<u8> {
     match digit {
@@ -94,13 +93,12 @@ pub(crate) fn hex(digit: u8) -> Option<u8> {
 
 /// Normalises a path with its query in place and returns its new length, which is never larger.
 ///
-/// Percent-encoding is undone once, in the path and in the query. In the path backslashes are
-/// slashes, slashes in a row are one, and the segments `.` and `..` are resolved (RFC 3986
-/// §5.2.4). A fragment is cut off.
+/// Percent-encoding is decoded once, in path and query. In the path backslashes become slashes, repeated slashes become
+/// one, and the segments `.` and `..` are resolved (RFC 3986 §5.2.4). A fragment is cut off.
 pub(crate) fn path(bytes: &mut [u8]) -> usize {
     let end = memchr::memchr(b'#', bytes).unwrap_or(bytes.len());
     let mut kept = 0;
-    // Where the current segment starts among the bytes kept.
+    // Start of the current segment in the output.
     let mut segment = 0;
     let mut next = 0;
     let mut query = false;
@@ -136,13 +134,13 @@ pub(crate) fn path(bytes: &mut [u8]) -> usize {
     kept
 }
 
-/// The length of what is left when the last segment, from `segment` on, is resolved.
+/// Returns the output length after resolving the last segment, which starts at `segment`.
 fn close_segment(kept: &[u8], segment: usize) -> usize {
     match &kept[segment..] {
         b"." => segment,
         b".." if segment == 0 => 0,
         b".." => {
-            // Back over the slash and the segment before; the root stays.
+            // Removes the slash and the previous segment; the root stays.
             let before = &kept[..segment - 1];
             before
                 .iter()
@@ -208,7 +206,7 @@ mod tests {
         assert!(Host::new(&[b'a'; MAX_HOST + 1]).is_none());
     }
 
-    /// RFC 3986 §5.2.4 on whole segments, the simple way.
+    /// Reference implementation of RFC 3986 §5.2.4 on whole segments.
     fn by_segments(path: &str) -> String {
         let mut kept: Vec<&str> = Vec::new();
         let segments: Vec<&str> = path.split('/').skip(1).collect();
@@ -229,7 +227,7 @@ mod tests {
                 kept.push("");
             }
         }
-        // An empty last segment stands for the slash at the end; two of them are one.
+        // An empty last segment stands for the trailing slash; two of them are one.
         format!("/{}", kept.join("/"))
     }
 

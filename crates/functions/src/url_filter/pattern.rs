@@ -1,40 +1,40 @@
-//! Patterns as a person writes them, alone or in a list.
+//! Syntax of patterns and of lists of them.
 
 use super::normalize::{self, Host};
 
-/// Most patterns of one filter.
+/// Largest number of patterns per filter.
 pub const MAX_PATTERNS: usize = 1_000_000;
 /// Longest pattern, in bytes.
 pub const MAX_PATTERN_BYTES: usize = 2048;
-/// Most bytes of `*text*` patterns together: their automaton takes up to some hundred times as many.
+/// Most bytes of all `*text*` patterns together: their automaton takes some hundred times as much memory.
 pub const MAX_TEXT_BYTES: usize = 1 << 20;
-/// Shortest `*text*`: shorter ones are in nearly every URL.
+/// Shortest `*text*`, in bytes: shorter ones occur in nearly every URL.
 const MIN_TEXT: usize = 3;
 
-/// What a request, or the name in a ClientHello, is compared with; normalised.
+/// Normalised pattern for requests and for server names in ClientHellos.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// A host, perhaps with a port and the start of a path.
+    /// Host, optionally with a port and a path prefix.
     Host {
-        /// The name.
+        /// Host name.
         name: Box<[u8]>,
-        /// The name alone, without its subdomains.
+        /// If `true`, subdomains do not match.
         exact: bool,
-        /// Only this port.
+        /// Port, if only one matches.
         port: Option<u16>,
-        /// How the path starts; `None` for any, and for names in a ClientHello.
+        /// Path prefix; `None` matches any path, and server names in a ClientHello.
         path: Option<Box<[u8]>>,
     },
-    /// How the path starts, on any host.
+    /// Path prefix on any host.
     Path(Box<[u8]>),
-    /// Text anywhere in host, path or query, in upper or lower case.
+    /// Text anywhere in host, path or query, in either case.
     Text(Box<[u8]>),
 }
 
-/// Why a text is no pattern.
+/// Reasons a text is not a pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// Nothing is there.
+    /// The text is empty.
     #[error("expected a pattern, found nothing")]
     Empty,
     /// Too long.
@@ -43,24 +43,24 @@ pub enum PatternError {
     /// White space or a control character.
     #[error("expected a pattern without white space and control characters, found {0:?}")]
     Character(char),
-    /// No host name.
+    /// The host name is invalid.
     #[error("expected a host name such as example.com, found \"{0}\"")]
     Host(String),
-    /// No port.
+    /// The port is invalid.
     #[error("expected a port from 1 to 65535, found \"{0}\"")]
     Port(String),
-    /// A star in the wrong place.
+    /// Misplaced star.
     #[error(
         "expected a star only as the first and last character (*text*), or none: a host stands \
          for its subdomains, too, a path for all that start so"
     )]
     Star,
-    /// A text that is too short.
+    /// The text between stars is too short.
     #[error("expected at least {MIN_TEXT} bytes between the stars, found {0}")]
     ShortText(usize),
 }
 
-/// What is wrong in a list of patterns, and where.
+/// Error in a list of patterns, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {error}")]
 pub struct ListError {
@@ -68,14 +68,14 @@ pub struct ListError {
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong.
+    /// Kind of error.
     pub error: ListErrorKind,
 }
 
-/// What can be wrong in a list.
+/// Kinds of errors in a list.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ListErrorKind {
-    /// A line is no pattern.
+    /// A line is not a pattern.
     #[error("{0}")]
     Pattern(#[from] PatternError),
     /// Too many patterns.
@@ -87,9 +87,8 @@ pub enum ListErrorKind {
 }
 
 impl Pattern {
-    /// Reads `example.com`, `=example.com`, `example.com:8080/path`, `/path` or `*text*`. A scheme in
-    /// front is ignored; so are the marks of ad-blocking lists, `||` in front with `^` or `$all`
-    /// at the end.
+    /// Parses `example.com`, `=example.com`, `example.com:8080/path`, `/path` or `*text*`. A leading scheme is ignored.
+    /// So are the marks of ad-blocking lists: leading `||`, and trailing `^` or `$all`.
     ///
     /// # Errors
     /// The text is none of these, or too long.
@@ -137,7 +136,7 @@ impl Pattern {
     }
 
     fn text(inner: &str) -> Result<Pattern, PatternError> {
-        // Only percent-encoding: a text may start and end anywhere in a path.
+        // Only percent-encoding is decoded: a text may start and end anywhere in a path.
         let mut bytes = b"?".to_vec();
         bytes.extend_from_slice(inner.as_bytes());
         let length = normalize::path(&mut bytes);
@@ -182,12 +181,12 @@ impl Pattern {
             name: name.into(),
             exact,
             port: host.port,
-            // Every path starts with a slash: this is the whole host.
+            // Every path starts with a slash, so this covers the whole host.
             path: (path.len() > 1).then_some(path),
         })
     }
 
-    /// The memory that a `*text*` counts for.
+    /// Returns the bytes a `*text*` adds to the text limit.
     pub(crate) fn text_bytes(&self) -> usize {
         match self {
             Pattern::Text(text) => text.len(),
@@ -203,16 +202,16 @@ fn normal_path(text: &str) -> Box<[u8]> {
     bytes.into()
 }
 
-/// Text for an error, shortened.
+/// Shortens a text for error messages.
 fn shown(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-/// Reads a list: a pattern a line. Empty lines, lines that start with `#` or `!`, and what follows
-/// white space and `#` are comments.
+/// Parses a list, one pattern per line. Empty lines and lines starting with `#` or `!` are ignored; white space
+/// followed by `#` starts a comment.
 ///
 /// # Errors
-/// The first line that is no pattern, or one too many.
+/// Names the first line that is not a pattern or exceeds a limit.
 pub fn parse_list(text: &str) -> Result<Vec<Pattern>, ListError> {
     let mut patterns = Vec::new();
     let mut text_bytes = 0;

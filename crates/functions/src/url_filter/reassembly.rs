@@ -1,5 +1,5 @@
-//! What an instance keeps of streams whose text or segments have to wait: in a buffer of the shared
-//! stock, the one of the stream at hand, or in a scratch for what is found within one packet.
+//! Buffers of an instance for text and segments that must wait: the current stream's buffer in the shared pool, or a
+//! scratch area for streams without one.
 
 use super::normalize::MAX_HOST;
 use super::parser::Text;
@@ -10,10 +10,10 @@ use std::sync::Arc;
 use tailwater_chain::region::CACHE_LINE;
 use tailwater_net::Nanos;
 
-/// Most stretches of bytes that wait for a gap in front of them to be filled.
+/// Largest number of ranges that wait for a gap before them to be filled.
 pub(super) const MAX_STRETCHES: usize = 16;
 
-/// Bytes of a stream from `start` on, as sequence numbers.
+/// Range of stream bytes, `start` being a sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Stretch {
@@ -21,36 +21,36 @@ pub(super) struct Stretch {
     pub(super) length: u32,
 }
 
-/// What is known of a buffer's content.
+/// Header of a buffer.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct Kept {
-    /// In order, apart from each other.
+    /// Buffered ranges, sorted and disjoint.
     pub(super) stretches: [Stretch; MAX_STRETCHES],
     pub(super) count: u32,
 }
 
-/// Where a buffer's text begins, behind what is known of it.
+/// Offset of a buffer's text, behind the header.
 const HEAD: usize = (size_of::<Kept>() + 8).next_multiple_of(64) - 8;
 
-/// A buffer's bytes: what is known of it, the text (target, host) and a ring for segments out of order.
+/// Returns a buffer's size in bytes: header, text (target and host), and a ring for out-of-order segments.
 const fn content(size: usize) -> usize {
     HEAD + 2 * size + MAX_HOST
 }
 
-/// Bytes of memory that a buffer takes.
+/// Returns the bytes of memory a buffer takes.
 pub(super) const fn buffer_memory(size: usize) -> usize {
     stride(content(size))
 }
 
-/// So many buffers, each for `size` bytes of a request's target and as many out of order: a power
-/// of two, so that sequence numbers wrap around where the ring does.
+/// Creates a pool of `count` buffers, each for `size` bytes of a request's target and as many out-of-order bytes.
+/// `size` is a power of two, so that sequence numbers wrap where the ring does.
 ///
 /// # Errors
-/// What the kernel says when there is not that much memory; too many buffers.
+/// There is not enough memory, or there are too many buffers.
 ///
 /// # Panics
-/// If `size` is none, or less than a cache line.
+/// If `size` is not a power of two, or less than a cache line.
 pub(super) fn stock(count: usize, size: usize) -> io::Result<Stock> {
     let fits = size.is_power_of_two() && size >= CACHE_LINE;
     assert!(fits, "a ring of {size} bytes");
@@ -63,41 +63,41 @@ impl Stretch {
     }
 }
 
-/// The buffer that is open: what is known of it, and its text and ring.
+/// Returns the open buffer's header, and its text and ring.
 #[inline]
 fn parts(window: &mut Window) -> Option<(&mut Kept, &mut [u8])> {
     let (head, bytes) = window.bytes_mut()?.split_at_mut(HEAD);
     Some((bytemuck::from_bytes_mut(&mut head[..size_of::<Kept>()]), bytes))
 }
 
-/// What is known of the buffer that is open.
+/// Returns the open buffer's header.
 #[inline]
 fn kept(window: &Window) -> Option<&Kept> {
     let bytes = window.bytes()?;
     Some(bytemuck::from_bytes(&bytes[..size_of::<Kept>()]))
 }
 
-/// How far `a` lies behind `b`; negative if in front.
+/// Returns how far `a` lies after `b` in sequence space; negative if before.
 #[inline]
 pub(super) fn distance(a: u32, b: u32) -> i32 {
     a.wrapping_sub(b) as i32
 }
 
-/// There is no room for what must be kept.
+/// There is no room for bytes that must be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoRoom;
 
-/// An instance's buffers. Nothing is allocated after [`Pool::new`].
+/// An instance's access to the buffer pool. Nothing is allocated after [`Pool::new`].
 #[derive(Debug)]
 pub(super) struct Pool {
     window: Lender,
-    /// Target and host of a stream that has no buffer.
+    /// Target and host of a stream without a buffer.
     scratch: Box<[u8]>,
     size: usize,
 }
 
 impl Pool {
-    /// An instance's part of a stock.
+    /// Creates an instance's access to a buffer pool.
     pub(super) fn new(stock: Arc<Stock>) -> Pool {
         let size = (stock.bytes() - HEAD - MAX_HOST) / 2;
         Pool {
@@ -107,8 +107,8 @@ impl Pool {
         }
     }
 
-    /// Takes a buffer, none being open, with a copy of the scratch text's first bytes: target and host
-    /// of these lengths. Without a free one, that of a stream silent for long.
+    /// Takes a buffer while none is open, and copies target and host of these lengths from the scratch area. If none is
+    /// free, takes that of a stream idle for long.
     pub(super) fn take(&mut self, now: Nanos, target: u16, host: u16) -> Option<Lease> {
         let lease = self.window.take(now)?;
         if let Some(next) = self.window.next() {
@@ -124,8 +124,8 @@ impl Pool {
         Some(lease)
     }
 
-    /// Opens a stream's buffer, none being open, so that what follows is about it: about the byte of this
-    /// number, probably. `false` if the stream has lost it.
+    /// Opens a stream's buffer while none is open, and prefetches it for the byte with this sequence number. Returns
+    /// `false` if the stream has lost the buffer.
     #[inline]
     pub(super) fn open(&mut self, lease: Lease, sequence: u32) -> bool {
         let places = self.touched(sequence);
@@ -133,32 +133,32 @@ impl Pool {
         self.window.open(lease)
     }
 
-    /// Where a buffer is touched first: what is known, the start of its text, and the ring where the byte of this
-    /// number belongs.
+    /// Returns the offsets a buffer is accessed at first: header, start of the text, and the ring at this sequence
+    /// number.
     #[inline]
     fn touched(&self, sequence: u32) -> [usize; 3] {
         let ring = HEAD + self.size + MAX_HOST + (sequence as usize & (self.size - 1));
         [64, HEAD, ring]
     }
 
-    /// Whether a buffer is open.
+    /// Returns `true` if a buffer is open.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
         self.window.is_open()
     }
 
-    /// Closes the buffer that is open, if one is; its stream keeps it.
+    /// Closes the open buffer, if any; its stream keeps it.
     #[inline]
     pub(super) fn close(&mut self, now: Nanos) {
         self.window.close(now);
     }
 
-    /// Gives back the buffer that is open.
+    /// Releases the open buffer.
     pub(super) fn give(&mut self) {
         self.window.give();
     }
 
-    /// The text of the buffer that is open, or the scratch's, and the ring.
+    /// Returns the open buffer's text, or the scratch area's, and the ring.
     #[inline]
     fn split(&mut self) -> (Text<'_>, &mut [u8]) {
         let bytes = match parts(&mut self.window) {
@@ -170,20 +170,20 @@ impl Pool {
         (Text { target, host }, ring)
     }
 
-    /// The text of the buffer that is open, or the scratch's.
+    /// Returns the open buffer's text, or the scratch area's.
     #[inline]
     pub(super) fn text(&mut self) -> Text<'_> {
         self.split().0
     }
 
-    /// The stretches that the buffer which is open keeps; the scratch keeps none.
+    /// Returns the ranges in the open buffer; the scratch area has none.
     #[inline]
     pub(super) fn stretches(&self) -> &[Stretch] {
         let kept = kept(&self.window);
         kept.map_or(&[], |kept| &kept.stretches[..kept.count as usize])
     }
 
-    /// The first bytes that are kept, as many as lie together in the ring, and the text.
+    /// Returns the first buffered bytes, as far as they are contiguous in the ring, and the text.
     pub(super) fn first(&mut self) -> Option<(&[u8], Text<'_>)> {
         let stretch = *self.stretches().first()?;
         let (text, ring) = self.split();
@@ -192,7 +192,7 @@ impl Pool {
         Some((&ring[start..end], text))
     }
 
-    /// Forgets what is kept in front of `next`.
+    /// Discards buffered bytes before `next`.
     pub(super) fn forget_before(&mut self, next: u32) {
         let Some((kept, _)) = parts(&mut self.window) else {
             return;
@@ -213,7 +213,7 @@ impl Pool {
         kept.count -= gone as u32;
     }
 
-    /// Whether bytes of a segment differ from what is kept in their place.
+    /// Returns `true` if bytes of a segment differ from buffered ones at the same positions.
     pub(super) fn conflicts(&mut self, sequence: u32, data: &[u8]) -> bool {
         let Some(&Kept { stretches, count }) = kept(&self.window) else {
             return false;
@@ -229,8 +229,7 @@ impl Pool {
         })
     }
 
-    /// Keeps a segment that lies behind `next` in the buffer that is open; bytes that are there already
-    /// stay.
+    /// Copies a segment after `next` to the open buffer; bytes already buffered are not overwritten.
     pub(super) fn keep(&mut self, next: u32, sequence: u32, data: &[u8]) -> Result<(), NoRoom> {
         let new = Stretch {
             start: sequence,
@@ -271,7 +270,7 @@ impl Pool {
         let (_, ring) = self.split();
         let mut at = new.start;
         let mut rest = data;
-        // Gap by gap: what lies between the old stretches is new.
+        // Fills gap by gap: the bytes between the old ranges are new.
         for stretch in old.iter().chain([&Stretch {
             start: new.end(),
             length: 0,

@@ -1,4 +1,4 @@
-//! What all workers' instances of a filter share.
+//! State shared by all instances of a filter.
 
 use super::pattern::Pattern;
 use super::reassembly::{buffer_memory, stock};
@@ -9,69 +9,69 @@ use std::sync::Arc;
 use tailwater_api::Fate;
 use tailwater_chain::live::Live;
 
-/// What a match leads to.
+/// Action on a match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The packet that completes the match is dropped.
+    /// Drop the packet that completes the match.
     Drop,
-    /// It is counted.
+    /// Count the match.
     Alert,
 }
 
-/// What becomes of a blocked flow's later packets.
+/// Action on later packets of a blocked flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// They are dropped.
+    /// Drop.
     Drop,
-    /// They pass, but those that hold the byte that completed the match.
+    /// Forward, except packets with the byte that completed the match.
     Pass,
 }
 
-/// Destination ports.
+/// Set of destination ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ports(pub Vec<RangeInclusive<u16>>);
 
 impl Ports {
-    /// Every port.
+    /// Returns the set of all ports.
     pub fn any() -> Ports {
         Ports(vec![0..=u16::MAX])
     }
 
-    /// Whether a port is among them.
+    /// Returns `true` if the set contains a port.
     pub fn contain(&self, port: u16) -> bool {
         self.0.iter().any(|range| range.contains(&port))
     }
 }
 
-/// How a filter works, but for its patterns.
+/// Configuration of a filter, without its patterns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterConfig {
-    /// What a match leads to.
+    /// Action on a match.
     pub action: Action,
-    /// What becomes of a blocked flow's later packets.
+    /// Action on later packets of a blocked flow.
     pub rest: Rest,
-    /// Where HTTP is looked for.
+    /// Ports inspected for HTTP.
     pub http_ports: Ports,
-    /// Where TLS is looked for.
+    /// Ports inspected for TLS.
     pub tls_ports: Ports,
-    /// Streams that something can be kept of at once, of all workers together; at most 1,048,575.
+    /// Streams with a buffer at a time, all workers together; at most 1,048,575.
     pub streams: usize,
-    /// Bytes kept of a stream: of a request line, and as many out of order. A power of two, from 64 on.
+    /// Bytes buffered per stream of a request line, and as many out of order. A power of two, at least 64.
     pub buffer_bytes: usize,
-    /// What becomes of packets that cannot be looked into for want of room.
+    /// Action on packets that cannot be inspected for lack of room.
     pub on_overflow: Fate,
-    /// What becomes of fragments of TCP segments.
+    /// Action on fragments of TCP segments.
     pub fragments: Fate,
 }
 
 impl FilterConfig {
-    /// Bytes of all buffers.
+    /// Returns the bytes of all buffers.
     pub fn buffer_memory(&self) -> u64 {
         self.streams as u64 * buffer_memory(self.buffer_bytes) as u64
     }
 }
 
-/// A filter's patterns and configuration, and the memory for streams that something is kept of.
+/// Patterns, configuration and stream buffers of a filter.
 #[derive(Debug)]
 pub struct FilterTable {
     patterns: Live<UrlTable>,
@@ -80,13 +80,13 @@ pub struct FilterTable {
 }
 
 impl FilterTable {
-    /// A filter for these patterns.
+    /// Builds a filter for these patterns.
     ///
     /// # Errors
-    /// The patterns, or the buffers, take too much memory.
+    /// The patterns or the buffers need too much memory.
     ///
     /// # Panics
-    /// If [`buffer_bytes`](FilterConfig::buffer_bytes) is no power of two, or below 64.
+    /// If [`buffer_bytes`](FilterConfig::buffer_bytes) is not a power of two, or below 64.
     pub fn new(patterns: &[Pattern], config: FilterConfig) -> Result<FilterTable, TableError> {
         let patterns = UrlTable::new(patterns)?;
         let stock = stock(config.streams, config.buffer_bytes).map_err(|error| {
@@ -100,18 +100,17 @@ impl FilterTable {
         })
     }
 
-    /// The patterns, to be replaced: what is blocked then stays so, and what is looked up from then on is looked up in
-    /// the new ones.
+    /// Returns the replaceable patterns. A replacement affects later lookups; flows already blocked remain blocked.
     pub fn live(&self) -> &Live<UrlTable> {
         &self.patterns
     }
 
-    /// The configuration.
+    /// Returns the configuration.
     pub fn config(&self) -> &FilterConfig {
         &self.config
     }
 
-    /// The buffers of all instances.
+    /// Returns the buffer pool of all instances.
     pub(super) fn stock(&self) -> &Arc<Stock> {
         &self.stock
     }

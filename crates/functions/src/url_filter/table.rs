@@ -1,8 +1,8 @@
-//! Patterns as they are looked up: hosts by hash, label by label from the right, paths by binary
-//! search, texts by an Aho-Corasick automaton.
+//! Compiled patterns: hosts by hash, label by label from the right; paths by binary search; texts by an Aho-Corasick
+//! automaton.
 //!
-//! A host is looked up once a request, so nothing ever runs over payload: the cost is a hash of
-//! the host's bytes and about one cache miss for each of its labels, whatever the number of patterns.
+//! A host is looked up once per request, so nothing scans payload. A lookup costs a hash of the host's bytes and about
+//! one cache miss per label, independent of the number of patterns.
 
 use super::normalize::Host;
 use super::pattern::Pattern;
@@ -10,39 +10,39 @@ use aho_corasick::AhoCorasick;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// A filter cannot be made.
+/// Reasons a filter cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// The patterns take too much memory.
+    /// The patterns need too much memory.
     #[error("the patterns take too much memory: {0}")]
     Patterns(String),
-    /// There is no memory for what is kept of streams.
+    /// There is not enough memory for stream buffers.
     #[error("there is no memory for {streams} streams ({error}): lower streams or bufferBytes")]
     Buffers {
-        /// The streams asked for.
+        /// Streams requested.
         streams: usize,
-        /// What the system says.
+        /// Error of the operating system.
         error: String,
     },
 }
 
-/// All patterns of a filter, shared by its workers.
+/// Compiled patterns of a filter, shared by its workers.
 #[derive(Debug)]
 pub struct UrlTable {
-    /// A host's place in `hosts`, plus 1, by its hash; a power of two, at most half full.
+    /// Hash table of indices into `hosts`, plus 1. Its size is a power of two; it is at most half full.
     slots: Box<[u32]>,
     hosts: Box<[HostEntry]>,
     groups: Box<[Group]>,
-    /// Prefixes of paths: sorted within each group, none a prefix of another.
+    /// Path prefixes: sorted within each group, none a prefix of another.
     paths: Box<[Span]>,
-    /// Prefixes on any host.
+    /// Path prefixes for any host.
     any_host: Range<u32>,
     texts: Option<AhoCorasick>,
-    /// What the spans are of.
+    /// Bytes the spans refer to.
     bytes: Box<[u8]>,
 }
 
-/// A stretch of [`UrlTable::bytes`].
+/// Range of [`UrlTable::bytes`].
 #[derive(Clone, Copy, Debug)]
 struct Span {
     start: u32,
@@ -56,26 +56,26 @@ struct HostEntry {
     groups: Range<u32>,
 }
 
-/// The patterns of a host that agree in exactness and port.
+/// Patterns of a host with the same exactness and port.
 #[derive(Debug)]
 struct Group {
     exact: bool,
-    /// 0 for any.
+    /// Port; 0 for any.
     port: u16,
-    /// Every path.
+    /// `true` if every path matches.
     whole: bool,
     paths: Range<u32>,
 }
 
-/// Patterns in the order in which the table is filled: by name, exactness and port; whether one is
-/// for the whole host, and the paths of the others.
+/// Patterns in table order: by name, then by exactness and port; each with a flag for the whole host, and the paths of
+/// the other patterns.
 type Sorted<'a> = BTreeMap<&'a [u8], BTreeMap<(bool, u16), (bool, Vec<&'a [u8]>)>>;
 
 impl UrlTable {
-    /// A table of these patterns.
+    /// Compiles patterns.
     ///
     /// # Errors
-    /// The patterns are too many for 32-bit offsets, or too much text.
+    /// There are too many patterns for 32-bit offsets, or too much text.
     pub fn new(patterns: &[Pattern]) -> Result<UrlTable, TableError> {
         let mut sorted = Sorted::new();
         let mut any_host = Vec::new();
@@ -131,7 +131,7 @@ impl UrlTable {
         })
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory used.
     pub fn memory_bytes(&self) -> usize {
         size_of_val(&*self.slots)
             + size_of_val(&*self.hosts)
@@ -145,14 +145,14 @@ impl UrlTable {
         &self.bytes[span.start as usize..][..span.length as usize]
     }
 
-    /// Whether a normalised path is blocked on every host.
+    /// Returns `true` if a normalised path is blocked on every host.
     pub(crate) fn blocks_path(&self, path: &[u8]) -> bool {
         self.any_prefix(&self.any_host, path) || self.texts.as_ref().is_some_and(|texts| texts.is_match(path))
     }
 
-    /// Whether a host is blocked. `path` is the normalised path of a request, `None` where there is
-    /// none to see; `ports` are those that a pattern's may be; `joined` is room to put
-    /// host and path together, never more than its capacity.
+    /// Returns `true` if a host is blocked. `path` is a request's normalised path, `None` where none is visible.
+    /// `ports` are the ports a pattern may name. `joined` is a buffer for host and path together; it never grows beyond
+    /// its capacity.
     pub(crate) fn blocks(&self, host: &Host, ports: [u16; 2], path: Option<&[u8]>, joined: &mut Vec<u8>) -> bool {
         if self.blocks_host(host.name(), ports, path) {
             return true;
@@ -212,8 +212,8 @@ impl UrlTable {
             .any(|port| blocks(false, port) || (!is_subdomain && blocks(true, port)))
     }
 
-    /// Whether one of the prefixes is one of `path`. None is a prefix of another, so only the
-    /// last that is not beyond `path` can be.
+    /// Returns `true` if one of `prefixes` is a prefix of `path`. None is a prefix of another, so only the last one not
+    /// greater than `path` can match.
     fn any_prefix(&self, prefixes: &Range<u32>, path: &[u8]) -> bool {
         let prefixes = &self.paths[prefixes.start as usize..prefixes.end as usize];
         let beyond = prefixes.partition_point(|&prefix| self.text(prefix) <= path);
@@ -223,13 +223,13 @@ impl UrlTable {
 
 const SEED: u64 = 0x243f_6a88_85a3_08d3;
 
-/// Adds a byte to a host's hash, from its last byte to its first.
+/// Adds a byte to a host's hash; bytes are added from last to first.
 #[inline]
 fn mix(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The best bits of a product are its upper ones.
+/// Takes the upper bits, which are a product's best mixed ones.
 #[inline]
 fn finish(hash: u64) -> usize {
     (hash >> 32 ^ hash >> 17) as usize
@@ -269,7 +269,7 @@ impl Filler {
         })
     }
 
-    /// Adds prefixes, sorted, without those that another one covers.
+    /// Adds path prefixes, sorted, without those another one covers.
     fn prefixes(&mut self, mut prefixes: Vec<&[u8]>) -> Result<Range<u32>, TableError> {
         prefixes.sort_unstable();
         let start = self.paths.len() as u32;
@@ -341,7 +341,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a scan of all patterns.
+        /// Compares lookups with a scan of all patterns.
         #[test]
         fn as_a_scan_finds(
             patterns in prop::collection::vec("=?([ab]\\.){0,2}[ab](:8[01])?(/[ab]{0,3})?", 1..12),

@@ -1,28 +1,28 @@
-//! The server name in a TLS ClientHello (RFC 8446 §4.1.2, RFC 6066 §3), however it is cut into records,
-//! and in the one that answers a HelloRetryRequest.
+//! Server name of a TLS ClientHello (RFC 8446 §4.1.2, RFC 6066 §3), across any record boundaries, and of the second one
+//! after a HelloRetryRequest.
 
 use super::parser::{Event, Lookup, Parser, Text};
 
-/// The content type of handshake records; the first byte of a TLS stream.
+/// Content type of handshake records, the first byte of a TLS stream.
 pub(crate) const HANDSHAKE: u8 = 22;
-/// May stand in front of a second ClientHello.
+/// Content type that may precede a second ClientHello.
 const CHANGE_CIPHER_SPEC: u8 = 20;
 const CLIENT_HELLO: u64 = 1;
 const SERVER_NAME: u16 = 0;
-/// Of every version from SSL 3.0 on.
+/// Major version of all versions since SSL 3.0.
 const MAJOR_VERSION: u8 = 3;
-/// Longest record (RFC 8446 §5.1 and its leeway for encryption).
+/// Longest record in bytes (RFC 8446 §5.1 with its allowance for encryption).
 const MAX_RECORD: u16 = 16_384 + 256;
 
-/// Reading a record's header; [`Parser::position`] says which byte.
+/// State: record header; [`Parser::position`] is the byte read next.
 pub(crate) const FIRST_STATE: u8 = 64;
 const RECORD_HEADER: u8 = FIRST_STATE;
-/// Within a record's content: a piece of the handshake message.
+/// State: content of a handshake record.
 const CONTENT: u8 = 65;
-/// Within a record of no interest.
+/// State: content of a record to skip.
 const OTHER_CONTENT: u8 = 66;
 
-/// What is read next of the ClientHello ([`Parser::step`]), in the order in which it stands.
+/// Steps through a ClientHello ([`Parser::step`]), in order of its fields.
 const MESSAGE_TYPE: u8 = 0;
 const MESSAGE_LENGTH: u8 = 1;
 const SESSION_ID: u8 = 2;
@@ -35,13 +35,13 @@ const NAME_LIST: u8 = 8;
 const NAME_TYPE: u8 = 9;
 const NAME_LENGTH: u8 = 10;
 const NAME: u8 = 11;
-/// The bytes of the numbers among them.
+/// Bytes of each step's number.
 const WIDTHS: [u8; 11] = [1, 3, 1, 2, 1, 2, 2, 2, 2, 1, 2];
 
-/// Version and random.
+/// Bytes of version and random.
 const FIXED: u32 = 34;
 
-/// Reads a piece; see [`Parser::feed`].
+/// Parses a piece of the stream; see [`Parser::feed`].
 pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
     let mut used = 0;
     while used < bytes.len() {
@@ -68,7 +68,7 @@ pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, looku
 }
 
 impl Parser {
-    /// Whether no ClientHello is begun and not ended.
+    /// Returns `true` if no ClientHello is in progress.
     fn between_hellos(&self) -> bool {
         self.step == MESSAGE_TYPE && self.pass == 0
     }
@@ -89,7 +89,7 @@ fn record_header(parser: &mut Parser, byte: u8) -> Event {
                 return Event::Finished;
             }
             parser.position = 0;
-            // An empty record has no content to go through.
+            // An empty record has no content to parse.
             if parser.record > 0 {
                 parser.state = parser.flags;
             }
@@ -99,7 +99,7 @@ fn record_header(parser: &mut Parser, byte: u8) -> Event {
     Event::More
 }
 
-/// Reads some of the handshake message: at least one of the bytes, of which there is one.
+/// Parses some of the handshake message: at least one byte of the non-empty input.
 fn message(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
     if parser.pass > 0 {
         let count = bytes.len().min(parser.pass as usize);
@@ -115,7 +115,7 @@ fn message(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut 
         return (count, event);
     }
     parser.number = parser.number << 8 | u64::from(bytes[0]);
-    // The bytes of the number that have been read.
+    // Counts the bytes of the number read so far.
     parser.names += 1;
     if parser.names < WIDTHS[usize::from(parser.step)] {
         return (1, Event::More);
@@ -127,7 +127,7 @@ fn message(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut 
 }
 
 fn end_of_number(parser: &mut Parser, number: u64) -> Event {
-    // Numbers have at most three bytes, those that are kept as 16 bits two.
+    // Numbers have at most three bytes; those stored in 16 bits have two.
     let (pass, short) = (number as u32, number as u16);
     match parser.step {
         MESSAGE_TYPE if number != CLIENT_HELLO => return Event::Finished,
@@ -138,7 +138,7 @@ fn end_of_number(parser: &mut Parser, number: u64) -> Event {
             parser.extensions = short;
             return next_extension(parser);
         }
-        // The type, until its length is known, too.
+        // Holds the type until the length is known.
         EXTENSION_TYPE => parser.extension = short,
         EXTENSION_LENGTH => {
             let whole = pass + 4;
@@ -167,7 +167,7 @@ fn end_of_number(parser: &mut Parser, number: u64) -> Event {
                 return next_name(parser);
             }
         }
-        // The type of a name: only one is defined.
+        // Name type: only one is defined.
         _ => {}
     }
     parser.step += 1;
@@ -177,7 +177,7 @@ fn end_of_number(parser: &mut Parser, number: u64) -> Event {
 fn next_extension(parser: &mut Parser) -> Event {
     parser.step = EXTENSION_TYPE;
     if parser.extensions < 4 {
-        // After a HelloRetryRequest there is another one, else the next message ends it.
+        // After a HelloRetryRequest a second ClientHello follows; otherwise the next message ends parsing.
         parser.pass += u32::from(parser.extensions);
         parser.step = MESSAGE_TYPE;
     }

@@ -1,6 +1,6 @@
-//! The checksum of restored content.
+//! Checksum of restored content, and fingerprints.
 
-/// Odd numbers without pattern, the fraction of the golden ratio and of the square roots of 2, 3 and 5.
+/// Odd constants without pattern: the fractions of the golden ratio and of the square roots of 2, 3 and 5.
 const KEYS: [u64; 4] = [
     0x9e37_79b9_7f4a_7c15,
     0x6a09_e667_f3bc_c909,
@@ -8,10 +8,10 @@ const KEYS: [u64; 4] = [
     0x3c6e_f372_fe94_f82b,
 ];
 const WORD: usize = 8;
-/// Bytes that are mixed at a time.
+/// Bytes mixed at a time.
 const BLOCK: usize = 4 * 2 * WORD;
 
-/// Both halves of the product in one word.
+/// Returns the exclusive or of the product's halves.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -23,7 +23,7 @@ fn word(bytes: &[u8; WORD]) -> u64 {
     u64::from_le_bytes(*bytes)
 }
 
-/// A checksum of the content that an epoch has at a line. It finds accidents, and no forgeries: it has no secret.
+/// Returns a checksum of an epoch's content at a line. It detects accidental errors, not forgeries: it has no secret.
 #[inline]
 pub(super) fn checksum(content: &[u8], epoch: u32, line: u32) -> u32 {
     let start = u64::from(epoch) << 32 | u64::from(line);
@@ -36,7 +36,7 @@ pub(super) fn checksum(content: &[u8], epoch: u32, line: u32) -> u32 {
     last[..rest.len()].copy_from_slice(rest);
     mix(&mut lanes, &last);
     let [a, b, c, d] = lanes;
-    // Content that ends in zeros is not as content without them.
+    // The length distinguishes content with trailing zeros from content without.
     let all = fold(a ^ content.len() as u64, KEYS[1] ^ b) ^ fold(c ^ KEYS[2], d ^ KEYS[3]);
     fold(all, KEYS[0]) as u32
 }
@@ -49,7 +49,7 @@ fn mix(lanes: &mut [u64; 4], block: &[u8; BLOCK]) {
     }
 }
 
-/// The fingerprint of a window, of which high bits are the best ones.
+/// Returns the fingerprint of a window. Its high bits are the best mixed.
 #[inline]
 pub(super) fn fingerprint(window: &[u8; super::WINDOW]) -> u64 {
     let (words, _) = window.as_chunks::<WORD>();

@@ -1,4 +1,4 @@
-//! The end of a stream that restores what was sent.
+//! Decoder: the end of a stream that restores content.
 
 use super::checksum::checksum;
 use super::header::{Content, MAX_RANGES};
@@ -6,64 +6,65 @@ use super::{LINE, lines_of};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Words of a line.
+/// 64-bit words per line.
 const WORDS: usize = LINE / 8;
 
-/// A stream's cache, as its encoder has it, with holes where packets were lost.
+/// Copy of the encoder's cache, with holes where packets were lost.
 ///
-/// It may be used by several cores. Packets of a stream come to one core at a time, and are in order then; should two cores have
-/// some at the same time, one may read a line that the other one writes, and the checksum finds that. So there is no lock.
+/// Several cores may use it without a lock. Normally a stream's packets reach one core at a time, in order. If two
+/// cores have some concurrently, one may read a line the other writes; the checksum detects that.
 pub(super) struct Decoder {
     words: Box<[AtomicU64]>,
-    /// For each place, the epoch and, in the low half, the line that is there; 0: none, as epochs are not 0.
+    /// Per slot, the epoch, and in the low half the line stored; 0 if empty, as epochs are not 0.
     lines: Box<[AtomicU64]>,
-    /// The present epoch, and the line that it began with here.
+    /// Current epoch, and the line it started with here.
     epoch: AtomicU64,
-    /// The epoch before it, of which packets may still be on their way, and how many have come in a row: since the last one of
-    /// the present epoch.
+    /// Previous epoch, whose packets may still be in flight, and the number received in a row since the last packet of
+    /// the current epoch.
     before: AtomicU64,
 }
 
-/// So many packets of the epoch before in a row are no late ones: by the worst chance an encoder has begun it again.
+/// After this many packets of the previous epoch in a row, they are not late: by chance an encoder has reused its
+/// number.
 const MOST_LATE: u64 = 1024;
 
-/// The lines that content refers to and that are not here, and its own, which cannot be.
+/// Lines that content refers to and the cache lacks, and the content's own lines, which cannot be restored.
 #[derive(Debug)]
 pub(super) struct Missing {
     ranges: Vec<[u32; 2]>,
 }
 
 impl Missing {
-    /// None, with room for those of any content.
+    /// Creates an empty list with room for any content's lines.
     pub(super) fn new() -> Missing {
         Missing {
             ranges: Vec::with_capacity(MAX_RANGES),
         }
     }
 
-    /// The first lines of ranges, and how many each has.
+    /// Returns the ranges: first line and number of lines.
     pub(super) fn ranges(&self) -> &[[u32; 2]] {
         &self.ranges
     }
 }
 
-/// Why content was not restored.
+/// Reasons content was not restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lost {
-    /// It refers to lines that are not here.
+    /// Referenced lines are not in the cache.
     Missing,
-    /// What it refers to is something else here, or it was damaged on its way.
+    /// Referenced lines hold other data here, or the packet was damaged.
     Damaged,
 }
 
-/// What a place holds that has a line of an epoch.
+/// Returns the tag of a slot that holds this line of an epoch.
 #[inline]
 fn tag(epoch: u32, line: u32) -> u64 {
     u64::from(epoch) << 32 | u64::from(line)
 }
 
 impl Decoder {
-    /// With a cache of so many bytes, a power of two from a line on; `None` if there is no memory.
+    /// Allocates a cache of `bytes`, a power of two and at least one line. Returns `None` without enough memory.
     pub(super) fn new(bytes: u64) -> Option<Decoder> {
         let count = bytes as usize / LINE;
         Some(Decoder {
@@ -74,12 +75,12 @@ impl Decoder {
         })
     }
 
-    /// Lines of the cache.
+    /// Returns the number of lines of the cache.
     pub(super) fn lines(&self) -> u32 {
         self.lines.len() as u32
     }
 
-    /// The first line of an epoch that can be here.
+    /// Returns the first line of an epoch that may be in the cache.
     pub(super) fn since(&self, epoch: u32) -> u32 {
         let present = self.epoch.load(Relaxed);
         match present >> 32 == u64::from(epoch) {
@@ -88,7 +89,7 @@ impl Decoder {
         }
     }
 
-    /// Notes that a packet came. `false`: it is a late one, of the epoch before the present one.
+    /// Records the arrival of a packet. Returns `false` if it is a late one of the previous epoch.
     fn arrive(&self, epoch: u32, line: u32) -> bool {
         let present = self.epoch.load(Relaxed);
         let before = self.before.load(Relaxed);
@@ -102,16 +103,16 @@ impl Decoder {
             self.before.store(before + 1, Relaxed);
             return false;
         }
-        // Should two cores do so at the same moment, they say the same, but for the line: the later one is the safe one.
+        // Two cores doing this concurrently store the same values, except the line, of which the later one is safe.
         self.before.store(present >> 32 << 32, Relaxed);
         self.epoch.store(tag(epoch, line), Relaxed);
         true
     }
 
-    /// Restores content over the front of `out`, which has as many bytes at least, and remembers it.
+    /// Restores content to the front of `out`, which must be long enough, and stores it in the cache.
     ///
     /// # Errors
-    /// It cannot; `missing` then has the lines that are missing.
+    /// Lines are missing, which `missing` then lists, or the result is damaged.
     pub(super) fn restore(&self, content: &Content<'_>, out: &mut [u8], missing: &mut Missing) -> Result<(), Lost> {
         missing.ranges.clear();
         let (epoch, line) = (content.epoch, content.line);
@@ -125,7 +126,7 @@ impl Decoder {
             (literals, end) = (rest, at + length);
             let from = u64::from(line) * LINE as u64;
             let Some(from) = from.checked_sub(region.distance.into()) else {
-                // Before the first line: the encoder made no such thing.
+                // A reference before the first line: no encoder writes this.
                 return Err(Lost::Damaged);
             };
             if !self.copy(epoch, from, &mut out[at..end]) {
@@ -136,7 +137,7 @@ impl Decoder {
         }
         out[end..].copy_from_slice(literals);
         if !missing.ranges.is_empty() {
-            // What it would have been is not here either.
+            // The content's own lines are missing as well.
             missing.ranges.push([line, lines_of(out.len())]);
             return Err(Lost::Missing);
         }
@@ -147,7 +148,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Copies bytes of the stream from its byte `from` on; `false` if not all are here.
+    /// Copies stream bytes from offset `from` on; returns `false` if some are not in the cache.
     fn copy(&self, epoch: u32, from: u64, out: &mut [u8]) -> bool {
         let first = from / LINE as u64;
         let last = (from + out.len() as u64 - 1) / LINE as u64;
@@ -158,7 +159,7 @@ impl Decoder {
         if !(first..=last).all(here) {
             return false;
         }
-        // Word by word, each of which may be cut at either end.
+        // Copies word by word; the first and last may be partial.
         let mask = self.words.len() - 1;
         let word = |at: u64| self.words[(at / 8) as usize & mask].load(Relaxed).to_le_bytes();
         let skip = (from % 8) as usize;
@@ -174,7 +175,8 @@ impl Decoder {
         true
     }
 
-    /// Remembers content, but where a later line is by now: of its epoch, or, if that is not `present` any more, of another.
+    /// Stores content, except in slots that hold a later line of its epoch, or of a newer epoch if its own is not
+    /// `present` any more.
     fn keep(&self, (epoch, present): (u32, bool), line: u32, content: &[u8]) {
         for (bytes, line) in content.chunks(LINE).zip(line..) {
             let place = line as usize & (self.lines.len() - 1);

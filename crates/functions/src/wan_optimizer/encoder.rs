@@ -1,4 +1,4 @@
-//! The end of a stream that finds what was sent before.
+//! Encoder: the end of a stream that finds repeated content.
 
 use super::checksum::{checksum, fingerprint};
 use super::header::{self, MAX_REGIONS, Region, Request, coded_length};
@@ -9,30 +9,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use tailwater_chain::batch::MAX_BATCH;
 
-/// No line: they are numbered from 1 on.
+/// Line number of an empty slot: lines are numbered from 1.
 const NONE: u32 = 0;
-/// One of so many lines, the oldest, are not referred to any more: packets that overtake others on their way may have taken their
-/// places already.
+/// Inverse of the share of oldest lines that are no longer referred to: reordered packets may have overwritten them at
+/// the decoder.
 const GUARD: u32 = 16;
 
-/// The most lines of a batch: its packets are the longest, and as many lines are left out before each, at the cache's end.
+/// Most lines of one batch: all packets have the maximum length, and as many lines are skipped at the cache's end
+/// before each.
 pub(super) const MOST_OF_BATCH: u32 = (2 * MAX_BATCH * MAX_CONTENT.div_ceil(LINE)) as u32;
 
-/// What an encoder shares with the instance that a request comes to, on whichever core: nothing that must be seen in an order.
+/// State shared by an encoder and the instance that receives its requests, on any core. No ordering is required.
 pub(super) struct Outbound {
-    /// For each place of the cache, the line that is there and may be referred to.
+    /// Per cache slot, the line stored that may be referred to.
     lines: Box<[AtomicU32]>,
     epoch: AtomicU32,
-    /// An epoch that is to end.
+    /// Epoch that must end.
     ended: AtomicU32,
-    /// An epoch, and the first line of it that may be referred to in the low half.
+    /// Epoch, and in the low half its first line that may be referred to.
     floor: AtomicU64,
-    /// Lines that the other end has room for.
+    /// Capacity of the remote cache, in lines.
     remote_lines: AtomicU32,
 }
 
 impl Outbound {
-    /// For a cache of so many bytes; `None` if there is no memory.
+    /// Allocates the state for a cache of `bytes`. Returns `None` without enough memory.
     pub(super) fn new(bytes: u64) -> Option<Outbound> {
         let count = bytes as usize / LINE;
         Some(Outbound {
@@ -44,7 +45,7 @@ impl Outbound {
         })
     }
 
-    /// Does what the other end asks for. `false`: it is about an epoch that has ended.
+    /// Applies a request of the remote end. Returns `false` if its epoch is not the current one.
     pub(super) fn heed(&self, request: &Request<'_>) -> bool {
         let epoch = self.epoch.load(Relaxed);
         if request.epoch != epoch {
@@ -61,7 +62,7 @@ impl Outbound {
         for [first, count] in request.ranges() {
             for line in first..first + count {
                 let place = &self.lines[line as usize & (self.lines.len() - 1)];
-                // Unless another one is there by now.
+                // Only if the slot still holds this line.
                 let _ = place.compare_exchange(line, NONE, Relaxed, Relaxed);
             }
         }
@@ -69,7 +70,7 @@ impl Outbound {
     }
 }
 
-/// A window of the content: where it starts, its place in the table of fingerprints, and where that was seen.
+/// Window of the content: its offset, its slot in the fingerprint table, and the cache offset found there.
 #[derive(Clone, Copy)]
 struct Window {
     at: u32,
@@ -77,20 +78,20 @@ struct Window {
     seen: u32,
 }
 
-/// Codes content by what was sent before, and remembers it.
+/// Encodes content as references to earlier content, and stores it.
 pub(super) struct Encoder {
     outbound: Arc<Outbound>,
     fingerprints: Fingerprints,
-    /// The cache: content begins at whole lines, and does not go round the end.
+    /// Cache. Content starts at a line, and does not wrap around the end.
     bytes: Box<[u8]>,
-    /// By fingerprint, where in the cache a window with it was seen. What is there now is compared, so that nothing has to be
-    /// taken out.
+    /// Cache offset of a window by fingerprint. Matches are verified against the cache, so stale entries need no
+    /// removal.
     table: Box<[u32]>,
     shift: u32,
     epoch: u32,
-    /// The next content's first line.
+    /// First line of the next content.
     next: u32,
-    /// The first line that may be referred to, and how far back lines may be.
+    /// First line that may be referred to; `reach` is the largest distance in lines.
     floor: u32,
     reach: u32,
     windows: Vec<Window>,
@@ -98,10 +99,10 @@ pub(super) struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder whose first epoch is `epoch`, for a cache of as many bytes as `outbound` has.
+    /// Creates an encoder with first epoch `epoch`, for a cache of `outbound`'s size.
     pub(super) fn new(outbound: Arc<Outbound>, fingerprints: Fingerprints, epoch: u32) -> Encoder {
         let bytes = outbound.lines.len() * LINE;
-        // Twice the room that fingerprints need: few are written over before their windows are.
+        // Twice the slots that fingerprints need: few are overwritten before their windows are.
         let slots = (2 * bytes / usize::from(fingerprints.period)).next_power_of_two();
         let mut encoder = Encoder {
             bytes: vec![0; bytes].into(),
@@ -120,8 +121,8 @@ impl Encoder {
         encoder
     }
 
-    /// Begins an epoch. Places of earlier ones need not be cleared: lines have their places by their numbers, so none of these is
-    /// taken for a line of this epoch before it has been written over.
+    /// Starts an epoch. Slots of earlier epochs need no clearing: a line's slot follows from its number, so an old line
+    /// is overwritten before its number is reached again.
     pub(super) fn begin(&mut self, epoch: u32) {
         (self.epoch, self.next) = (epoch, 1);
         self.outbound.epoch.store(epoch, Relaxed);
@@ -129,13 +130,13 @@ impl Encoder {
         self.outbound.remote_lines.store(lines, Relaxed);
     }
 
-    /// Goes on at a line far behind.
+    /// Continues at a much later line.
     #[cfg(test)]
     pub(super) fn skip_to(&mut self, line: u32) {
         self.next = line;
     }
 
-    /// Has the encoder do what was asked for; once a batch. `true`: it needs a new epoch to [begin](Encoder::begin).
+    /// Applies requests, once per batch. Returns `true` if a new epoch must [begin](Encoder::begin).
     pub(super) fn refresh(&mut self) -> bool {
         let count = self.outbound.lines.len() as u32;
         let floor = self.outbound.floor.load(Relaxed);
@@ -148,8 +149,8 @@ impl Encoder {
         self.outbound.ended.load(Relaxed) == self.epoch || u32::MAX - self.next < MOST_OF_BATCH
     }
 
-    /// Finds what of the content was sent before; fingerprints are taken from byte `from` on. Gives the bytes that
-    /// [`write`](Encoder::write) will need. Nothing is remembered yet.
+    /// Finds repeated regions of the content; fingerprints start at byte `from`. Returns the bytes
+    /// [`write`](Encoder::write) will need. Does not store the content.
     pub(super) fn plan(&mut self, content: &[u8], from: usize) -> usize {
         self.make_room(lines_of(content.len()));
         let Encoder {
@@ -171,7 +172,7 @@ impl Encoder {
                 seen: 0,
             });
         });
-        // Apart from what is done with each: so the memory is waited for only once.
+        // A separate loop, so that the table's cache misses overlap.
         for window in windows.iter_mut() {
             window.seen = table[window.slot as usize];
         }
@@ -197,7 +198,8 @@ impl Encoder {
         coded_length(content.len(), &self.regions)
     }
 
-    /// Writes content that was [planned](Encoder::plan) just now, and remembers it. Gives its bytes; `None` if there is no room.
+    /// Encodes the content last [planned](Encoder::plan), and stores it. Returns its encoded length; `None` if there is
+    /// no room.
     pub(super) fn write(&mut self, content: &[u8], out: &mut [u8]) -> Option<usize> {
         let checksum = checksum(content, self.epoch, self.next);
         let numbers = [self.epoch, self.next, checksum];
@@ -219,7 +221,7 @@ impl Encoder {
         Some(length)
     }
 
-    /// Has the next content begin where so many lines do not go round the cache's end.
+    /// Skips to the cache's start if this many lines would wrap around its end.
     fn make_room(&mut self, lines: u32) {
         let (place, count) = (self.place(self.next), self.outbound.lines.len());
         if place + lines as usize > count {
@@ -230,13 +232,13 @@ impl Encoder {
         }
     }
 
-    /// The place of a line: their number is a power of two.
+    /// Returns a line's slot; the number of slots is a power of two.
     #[inline]
     fn place(&self, line: u32) -> usize {
         line as usize & (self.outbound.lines.len() - 1)
     }
 
-    /// Whether the line that a place has may be referred to.
+    /// Returns `true` if the line in a slot may be referred to.
     #[inline]
     fn is_known(&self, place: usize) -> bool {
         let count = self.outbound.lines.len() as u32;
@@ -248,14 +250,14 @@ impl Encoder {
             && self.outbound.lines[place].load(Relaxed) == line
     }
 
-    /// How many bytes before the next content a byte of the cache is.
+    /// Returns the distance in bytes from a cache offset to the next content.
     fn distance(&self, at: usize) -> u32 {
         let size = self.bytes.len();
         let next = self.place(self.next) * LINE;
         ((next.wrapping_sub(at + 1) & (size - 1)) + 1) as u32
     }
 
-    /// Bytes from there on that are the content's, in lines that may be referred to.
+    /// Returns the length of the match from cache offset `seen` on, within lines that may be referred to.
     fn same_after(&self, seen: usize, content: &[u8]) -> usize {
         let mut same = 0;
         while same < content.len() {
@@ -274,7 +276,8 @@ impl Encoder {
         same
     }
 
-    /// Bytes before it that are those at the content's end, likewise.
+    /// Returns the length of the match that ends at cache offset `seen` and at the content's end, within lines that may
+    /// be referred to.
     fn same_before(&self, seen: usize, content: &[u8]) -> usize {
         let mut same = 0;
         while same < content.len() {

@@ -16,24 +16,24 @@ use tailwater_net::parse::{Fragment, Headers, Network, parse};
 use tailwater_net::protocol::ethertype;
 use tailwater_net::{FlowKey, ipv4};
 
-/// The tunnel's packet contradicts itself.
+/// Drop reason: the tunnel packet is inconsistent.
 const MALFORMED: u8 = 0;
-/// It is of a version of the header that this end does not know.
+/// Drop reason: unknown version of the header.
 const VERSION: u8 = 1;
-/// It is a fragment.
+/// Drop reason: a fragment.
 const FRAGMENT: u8 = 2;
-/// What was restored is no IP packet.
+/// Drop reason: the restored content is not an IP packet.
 const INNER_MALFORMED: u8 = 3;
-/// Congestion on the way that the packet inside cannot tell of (RFC 6040).
+/// Drop reason: congestion was marked on the path, and the inner packet is not ECN-capable (RFC 6040).
 const CONGESTION: u8 = 4;
-/// A request of the other end's, which was heeded.
+/// Drop reason: a request of the remote end, which was applied.
 const REQUEST: u8 = 5;
-/// A request about an epoch that has ended.
+/// Drop reason: a request for an epoch that has ended.
 const STALE: u8 = 6;
-/// The packet's buffer has no room for what it becomes.
+/// Drop reason: the buffer has no room for the resulting packet.
 const NO_ROOM: u8 = 7;
 
-// Notes, by their places in the list.
+// Indices of the counters.
 const ENCODED: usize = 0;
 const ENCODED_IN: usize = 1;
 const ENCODED_OUT: usize = 2;
@@ -61,11 +61,12 @@ const NOTES: &[&str] = &[
     "damaged",
 ];
 
-/// An end of a tunnel in which nothing goes twice: packets to the other end are coded, those from there restored.
+/// Network function at one end of a redundancy-eliminating tunnel: encodes packets to the remote end, and restores
+/// those from it.
 pub struct WanOptimizer {
     table: Arc<WanTable>,
     destinations: Arc<Version<Vec<IpNet>>>,
-    /// Its stream, if there was one left. It is given back after the encoder is gone.
+    /// Encoder with its stream, if one was free. The lease is released after the encoder is dropped.
     encoder: Option<(Encoder, Lease)>,
     missing: Missing,
     /// A datagram's payload, or restored content.
@@ -73,11 +74,11 @@ pub struct WanOptimizer {
     counts: [u64; NOTES.len()],
 }
 
-/// Bytes of scratch: content for which nothing is known is the longest that is coded.
+/// Scratch size in bytes: content without any match has the longest encoding.
 const SCRATCH: usize = (MAX_CONTENT + header::HEADER).next_multiple_of(LINE);
 
 impl WanOptimizer {
-    /// A worker's instance. It takes a stream for as long as it is there.
+    /// Creates a worker's instance. It leases a stream for its lifetime.
     pub fn new(table: Arc<WanTable>) -> WanOptimizer {
         let encoder = table.lease().map(|lease| {
             let outbound = Arc::clone(table.outbound(lease.stream));
@@ -102,7 +103,7 @@ impl WanOptimizer {
         prefixes.any(|prefix| prefix.contains(&destination))
     }
 
-    /// Sends packet `i` by the tunnel, unless it cannot be.
+    /// Encodes packet `i` and sends it through the tunnel, unless it is too small, too big, or there is no stream.
     fn outbound(&mut self, batch: &mut Batch, i: usize) -> Result<(), u8> {
         let Some((encoder, lease)) = &mut self.encoder else {
             self.counts[NO_STREAM] += 1;
@@ -133,7 +134,7 @@ impl WanOptimizer {
         Ok(())
     }
 
-    /// Does with packet `i`, which is for this end's ports, what it says.
+    /// Handles packet `i`, which has the tunnel's ports: restores content or applies a request.
     fn inbound(&mut self, batch: &mut Batch, i: usize, ports: super::table::Ports) -> Result<(), u8> {
         let (packet, frame) = batch.packet_mut(i);
         let headers = packet.headers;
@@ -187,7 +188,8 @@ impl WanOptimizer {
         Ok(())
     }
 
-    /// Has packet `i`, of which content is lost, ask the encoder not to refer to what is missing, or to begin anew.
+    /// Turns packet `i`, whose content could not be restored, into a request to the encoder: avoid the missing lines,
+    /// or start a new epoch.
     fn ask(&mut self, batch: &mut Batch, i: usize, (stream, epoch): (usize, u32), lost: Lost) -> Result<(), u8> {
         let decoder = self.table.inbound(stream);
         let note = match lost {
@@ -206,7 +208,7 @@ impl WanOptimizer {
     }
 }
 
-/// Has the frame of packet `i` hold an IP packet of another length, and gives its room.
+/// Resizes the IP packet of packet `i`, and returns its bytes for writing.
 fn replace(batch: &mut Batch, i: usize, kind: u16, length: usize) -> Result<&mut [u8], u8> {
     answer::resize(batch, i, length).ok_or(NO_ROOM)?;
     let (packet, frame) = batch.packet_mut(i);
@@ -216,7 +218,7 @@ fn replace(batch: &mut Batch, i: usize, kind: u16, length: usize) -> Result<&mut
     Ok(datagram)
 }
 
-/// Has packet `i` be a datagram of the tunnel with this payload. `inner` is what its headers take from the packet inside.
+/// Turns packet `i` into a tunnel datagram with this payload. `inner` holds fields copied from the inner packet.
 fn wrap(batch: &mut Batch, i: usize, (outer, inner): (&Outer, Inner), payload: &[u8]) -> Result<(), u8> {
     let (network, kind) = match outer.network {
         ipv4::HEADER => (Network::V4, ethertype::IPV4),
@@ -226,7 +228,7 @@ fn wrap(batch: &mut Batch, i: usize, (outer, inner): (&Outer, Inner), payload: &
     let datagram = replace(batch, i, kind, total)?;
     let (_, room) = datagram.split_at_mut_checked(outer.length).ok_or(NO_ROOM)?;
     room.copy_from_slice(payload);
-    // Not to be fragmented, so that it needs no identification (RFC 6864).
+    // "Don't fragment" is set, so no identification is needed (RFC 6864).
     outer.write(datagram, total as u16, inner, 0).ok_or(NO_ROOM)?;
     if outer.wants_checksum() {
         outer.finish(datagram).ok_or(NO_ROOM)?;

@@ -1,109 +1,109 @@
-//! What is in the UDP datagrams between two ends, version 1. All numbers are big-endian.
+//! Format of the UDP datagrams between two ends, version 1. All numbers are big-endian.
 //!
 //! Content, from encoder to decoder:
 //!
-//! | bytes | what |
+//! | bytes | field |
 //! |---|---|
 //! | 0 | version (high four bits), kind: 0 |
-//! | 1 | regions |
-//! | 2-3 | bytes of the content, once restored |
+//! | 1 | number of regions |
+//! | 2-3 | length of the restored content, in bytes |
 //! | 4-7 | epoch |
-//! | 8-11 | the content's first line |
+//! | 8-11 | first line of the content |
 //! | 12-15 | checksum of the restored content |
-//! | 8 for each region | 2: where it goes in the content; 2: its bytes; 4: how many bytes before the content's first one it begins |
-//! | rest | the bytes that no region covers, in their order |
+//! | 8 per region | 2: offset in the content; 2: length in bytes; 4: distance in bytes from its start in the cache to the content's first byte |
+//! | rest | bytes covered by no region, in order |
 //!
-//! A request, from decoder to encoder:
+//! Request, from decoder to encoder:
 //!
-//! | bytes | what |
+//! | bytes | field |
 //! |---|---|
 //! | 0 | version, kind: 1 |
-//! | 1 | ranges of missing lines |
-//! | 2-3 | 1: begin a new epoch; else 0 |
+//! | 1 | number of ranges of missing lines |
+//! | 2-3 | 1 to start a new epoch; otherwise 0 |
 //! | 4-7 | epoch |
-//! | 8-11 | the first line of the epoch that the decoder may have |
+//! | 8-11 | first line of the epoch the decoder may have |
 //! | 12-15 | lines of the decoder's cache |
-//! | 8 for each range | 4: first line; 4: lines |
+//! | 8 per range | 4: first line; 4: number of lines |
 
 use super::{MAX_CONTENT, lines_of};
 
-/// The version of both.
+/// Version of both message kinds.
 pub const VERSION: u8 = 1;
-/// Bytes in front of regions or ranges.
+/// Bytes before regions or ranges.
 pub const HEADER: usize = 16;
 /// Bytes of a region, or of a range.
 pub const ENTRY: usize = 8;
-/// The most ranges of a request.
+/// Largest number of ranges in a request.
 pub const MAX_RANGES: usize = 255;
-/// The most regions of content: one fewer, for a request is about the content's own lines, too.
+/// Largest number of regions in content: one fewer, since a request also lists the content's own lines.
 pub const MAX_REGIONS: usize = MAX_RANGES - 1;
-/// The most lines that a request can be about: what the longest content refers to, and its own.
+/// Largest number of lines a request can list: those the longest content refers to, and its own.
 pub const MAX_MISSING: u32 = 2 * (MAX_CONTENT as u32).div_ceil(super::LINE as u32) + 2 * MAX_RANGES as u32;
 
 const CONTENT: u8 = VERSION << 4;
 const REQUEST: u8 = VERSION << 4 | 1;
 
-/// A datagram that was read.
+/// Parsed datagram.
 #[derive(Debug)]
 pub enum Message<'a> {
-    /// From an encoder.
+    /// Content from an encoder.
     Content(Content<'a>),
-    /// From a decoder.
+    /// Request from a decoder.
     Request(Request<'a>),
 }
 
-/// Content as it is sent.
+/// Encoded content.
 #[derive(Clone, Copy, Debug)]
 pub struct Content<'a> {
     /// The encoder's epoch.
     pub epoch: u32,
-    /// Its first line, from 1 on.
+    /// First line, at least 1.
     pub line: u32,
-    /// Its bytes, once restored.
+    /// Length of the restored content, in bytes.
     pub length: u16,
-    /// Of the restored content.
+    /// Checksum of the restored content.
     pub checksum: u32,
     regions: &'a [[u8; ENTRY]],
-    /// What no region covers: as many bytes as are left.
+    /// Bytes covered by no region, in order.
     pub literals: &'a [u8],
 }
 
-/// A stretch of content that is in the cache.
+/// Range of content found in the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where it goes in the content.
+    /// Offset in the content.
     pub at: u16,
-    /// Its bytes, 1 at least.
+    /// Length in bytes, at least 1.
     pub length: u16,
-    /// How many bytes before the content's first one it begins in the cache.
+    /// Distance in bytes from its start in the cache to the content's first byte.
     pub distance: u32,
 }
 
-/// What a decoder asks for.
+/// Request of a decoder.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// The epoch that it is about.
+    /// Epoch the request applies to.
     pub epoch: u32,
-    /// Whether the encoder is to begin a new one.
+    /// `true` requests a new epoch.
     pub reset: bool,
-    /// The first line of the epoch that the decoder may have.
+    /// First line of the epoch the decoder may have.
     pub since: u32,
     /// Lines of the decoder's cache.
     pub lines: u32,
     ranges: &'a [[u8; ENTRY]],
 }
 
-/// Why bytes are no datagram of these.
+/// Reasons a datagram is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// They contradict themselves.
+    /// The datagram is inconsistent.
     Malformed,
-    /// They are of another version or kind.
+    /// Unknown version or kind.
     Version,
 }
 
 impl<'a> Content<'a> {
-    /// The regions, each behind the one before; their bytes and the literals' are the content's.
+    /// Iterates over the regions in order; their bytes and the literals make up the content.
     pub fn regions(&self) -> impl ExactSizeIterator<Item = Region> + use<'a> {
         self.regions.iter().map(|entry| {
             let [a0, a1, l0, l1, d @ ..] = *entry;
@@ -115,7 +115,7 @@ impl<'a> Content<'a> {
         })
     }
 
-    /// Whether regions are in order, and with the literals fill the content.
+    /// Returns `true` if regions are in order, and fill the content together with the literals.
     fn is_whole(&self) -> bool {
         let (mut end, mut copied) = (0, 0);
         for region in self.regions() {
@@ -136,7 +136,7 @@ impl<'a> Content<'a> {
 }
 
 impl Request<'_> {
-    /// The missing lines: the first ones and how many.
+    /// Iterates over the missing ranges: first line and number of lines.
     pub fn ranges(&self) -> impl ExactSizeIterator<Item = [u32; 2]> {
         self.ranges.iter().map(|entry| {
             let [a, b, c, d, count @ ..] = *entry;
@@ -145,10 +145,10 @@ impl Request<'_> {
     }
 }
 
-/// Reads a datagram's payload.
+/// Parses a datagram's payload.
 ///
 /// # Errors
-/// If it is none.
+/// The payload is inconsistent, or of unknown version or kind.
 pub fn parse(bytes: &[u8]) -> Result<Message<'_>, Unreadable> {
     match bytes.first() {
         Some(&(CONTENT | REQUEST)) => {}
@@ -192,14 +192,14 @@ pub fn parse(bytes: &[u8]) -> Result<Message<'_>, Unreadable> {
     sound.then_some(Message::Request(request)).ok_or(Unreadable::Malformed)
 }
 
-/// The bytes that content takes as it is sent.
+/// Returns the encoded length of content, in bytes.
 pub(super) fn coded_length(content: usize, regions: &[Region]) -> usize {
     let saved: usize = regions.iter().map(|r| usize::from(r.length)).sum();
     HEADER + regions.len() * ENTRY + content - saved
 }
 
-/// Writes content with these regions, of which there are at most [`MAX_REGIONS`], over the front of `out`. Gives its bytes;
-/// `None`, with anything written, if there is no room.
+/// Writes content with these regions, at most [`MAX_REGIONS`], to the front of `out`, and returns the length. Returns
+/// `None` if there is no room; `out` may then be partly written.
 pub(super) fn write_content(
     out: &mut [u8],
     content: &[u8],
@@ -231,7 +231,8 @@ pub(super) fn write_content(
     Some(length)
 }
 
-/// Writes a request over the front of `out`. Gives its bytes; `None`, with anything written, if there is no room.
+/// Writes a request to the front of `out`, and returns the length. Returns `None` if there is no room; `out` may then
+/// be partly written.
 pub(super) fn write_request(
     out: &mut [u8],
     [epoch, since, lines]: [u32; 3],

@@ -1,32 +1,33 @@
-//! Which windows of a packet have fingerprints: places that its content decides, so that the same stretch has the same ones wherever in
-//! a packet it is.
+//! Selection of the windows to fingerprint. It depends on the content only, so equal byte ranges have equal
+//! fingerprints at any offset in a packet.
 
-/// Bytes that a fingerprint is of: the shortest stretch that is found again.
+/// Bytes per fingerprint: the shortest range that is found again.
 pub const WINDOW: usize = 32;
 
-/// How places are chosen (EndRE, §4).
+/// Method of selecting windows (EndRE, §4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sampling {
-    /// Bytes of certain values, half a period apart at least: the cheapest. EndRE learns the values from traffic; these are fixed.
+    /// Bytes of certain values, at least half a period apart: the cheapest method. EndRE learns the values from
+    /// traffic; these are fixed.
     SampleByte,
-    /// Bytes that, with the one behind them, are more than those within half a period: whatever values the content has.
+    /// Two-byte values that are maximal within half a period, whatever values the content has.
     MaxP,
 }
 
-/// How many fingerprints a packet has, and where.
+/// Method and density of fingerprints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprints {
-    /// How places are chosen.
+    /// Method of selecting windows.
     pub sampling: Sampling,
-    /// About one of so many bytes is a place.
+    /// Average distance of fingerprints, in bytes.
     pub period: u16,
 }
 
-/// The least and the most bytes of a period.
+/// Smallest and largest period, in bytes.
 pub(crate) const PERIODS: [u16; 2] = [16, 128];
 
-/// What `SampleByte` stops at: common in text, in markup, in numbers, and in what binary formats fill up with; eight values, so that
-/// content without pattern has a place in 32 bytes.
+/// Values at which `SampleByte` takes a fingerprint: common in text, markup, numbers, and the padding of binary
+/// formats. There are eight, so that random content has one in 32 bytes.
 const MARKERS: [bool; 256] = {
     let mut markers = [false; 256];
     let values = *b"\x00\xff e/0ta";
@@ -39,12 +40,12 @@ const MARKERS: [bool; 256] = {
 };
 
 impl Fingerprints {
-    /// The most places that content of this length has.
+    /// Returns the largest number of fingerprints of content of this length.
     pub(super) fn most(&self, length: usize) -> usize {
         length / usize::from(self.period / 2).max(1) + 1
     }
 
-    /// Calls `found` with the start of each window, in their order; no two starts are closer than half a period.
+    /// Calls `found` with the start of each window, in order; starts are at least half a period apart.
     #[inline]
     pub(super) fn sample(&self, content: &[u8], mut found: impl FnMut(usize, &[u8; WINDOW])) {
         let Some(last) = content.len().checked_sub(WINDOW) else {
@@ -67,7 +68,7 @@ impl Fingerprints {
     }
 }
 
-/// Two bytes as a number; what is behind the end is 0.
+/// Returns two bytes as a number, with 0 beyond the end.
 #[inline]
 fn value(content: &[u8], at: usize) -> u16 {
     match content.get(at..).unwrap_or_default() {
@@ -77,8 +78,8 @@ fn value(content: &[u8], at: usize) -> u16 {
     }
 }
 
-/// Whether the value there is above those of the places before it, and none of those behind it is above, as far as
-/// `half` goes. The neighbours are asked first: most places are not, and neither are those of runs and slopes.
+/// Returns `true` if the value at `at` exceeds all values up to `half` before it, and is exceeded by none up to `half`
+/// after it. The neighbours come first: they rule out most positions, also in runs and slopes.
 #[inline]
 fn is_maximum(content: &[u8], at: usize, half: usize) -> bool {
     let here = value(content, at);

@@ -1,4 +1,4 @@
-//! What all instances share: the tunnel's headers, the decoders' caches, and what the other end asked the encoders for.
+//! State shared by all instances: tunnel headers, decoder caches, and requests to the encoders.
 
 use super::decoder::Decoder;
 use super::encoder::Outbound;
@@ -14,36 +14,37 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tailwater_chain::live::Live;
 use tailwater_net::{FlowKey, protocol};
 
-/// The most streams of an end.
+/// Largest number of streams per end.
 pub const MAX_STREAMS: u8 = 64;
-/// The most prefixes behind the other end: each is looked at for packets that match none before it.
+/// Largest number of prefixes behind the remote end; they are scanned linearly.
 pub const MAX_DESTINATIONS: usize = 64;
 
-/// How an end is set up.
+/// Options of one end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// This end.
+    /// Local address.
     pub local: IpAddr,
-    /// The other one, of the same IP version.
+    /// Remote address, of the same IP version.
     pub remote: IpAddr,
-    /// The UDP port of both; the ones from it on are the streams'.
+    /// UDP port of both ends; streams use the ports from it on.
     pub port: u16,
-    /// Streams, 1 to [`MAX_STREAMS`].
+    /// Number of streams, 1 to [`MAX_STREAMS`].
     pub streams: u8,
-    /// Bytes of each stream's cache: a power of two from [`LEAST_CACHE`](super::LEAST_CACHE) to [`MOST_CACHE`](super::MOST_CACHE).
+    /// Bytes of each stream's cache: a power of two from [`LEAST_CACHE`](super::LEAST_CACHE) to
+    /// [`MOST_CACHE`](super::MOST_CACHE).
     pub cache: u64,
-    /// Packets with fewer bytes of payload pass as they are: nothing is gained by them.
+    /// Packets with fewer bytes of payload pass unchanged: encoding gains nothing.
     pub minimum: u16,
-    /// How stretches are found again.
+    /// Selection of fingerprints.
     pub fingerprints: Fingerprints,
-    /// The longest outer IP packet.
+    /// Largest outer IP packet, in bytes.
     pub mtu: u16,
     /// Time to live of outer packets.
     pub ttl: u8,
 }
 
 impl Options {
-    /// The ports that streams have.
+    /// Returns the streams' UDP ports.
     pub(super) fn ports(&self) -> Range<u16> {
         self.port..self.port + u16::from(self.streams)
     }
@@ -57,35 +58,35 @@ pub struct NoMemory {
     bytes: u64,
 }
 
-/// An end of a tunnel.
+/// One end of a tunnel.
 pub struct WanTable {
     options: Options,
     destinations: Live<Vec<IpNet>>,
-    /// The outer headers of each stream.
+    /// Outer headers, per stream.
     outers: Box<[Outer]>,
     outbound: Box<[Arc<Outbound>]>,
     inbound: Box<[Decoder]>,
-    /// A bit for each stream that an instance has.
+    /// Bitmap of leased streams.
     leased: AtomicU64,
-    /// Epochs come of it.
+    /// Source of epoch numbers.
     seed: RandomState,
     epochs: AtomicU64,
 }
 
-/// What a packet between the two ends is, by its ports.
+/// Meaning of a packet between the two ends, by its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ports {
-    /// The stream of content that it would be.
+    /// Stream, if the packet may be content.
     pub(super) content: Option<usize>,
-    /// The stream that it would be a request about.
+    /// Stream, if the packet may be a request.
     pub(super) request: Option<usize>,
 }
 
 impl WanTable {
-    /// An end; packets to `destinations` go to the other one.
+    /// Creates one end; packets to `destinations` go to the remote end.
     ///
     /// # Errors
-    /// If there is not enough memory.
+    /// There is not enough memory for the caches.
     pub fn new(options: Options, destinations: Vec<IpNet>) -> Result<WanTable, NoMemory> {
         let no_memory = || NoMemory {
             streams: options.streams,
@@ -114,17 +115,17 @@ impl WanTable {
         })
     }
 
-    /// What this end was set up with.
+    /// Returns the options of this end.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// What is behind the other end, which can be replaced.
+    /// Returns the replaceable prefixes behind the remote end.
     pub fn destinations(&self) -> &Live<Vec<IpNet>> {
         &self.destinations
     }
 
-    /// Takes a stream that nobody has, for as long as the lease is kept.
+    /// Leases a free stream until the lease is dropped.
     pub(super) fn lease(self: &Arc<Self>) -> Option<Lease> {
         let take = |leased: u64| {
             let free = leased.trailing_ones();
@@ -137,7 +138,8 @@ impl WanTable {
         })
     }
 
-    /// A number for a new epoch: by chance, so that what is in a cache from an earlier run is not taken for a later one's.
+    /// Returns a random number for a new epoch, so that cache content of an earlier run is not mistaken for a later
+    /// one's.
     pub(super) fn new_epoch(&self) -> u32 {
         let count = self.epochs.fetch_add(1, Relaxed);
         (self.seed.hash_one(count) as u32).max(1)
@@ -155,7 +157,7 @@ impl WanTable {
         &self.inbound[stream]
     }
 
-    /// What a packet from the other end is; `None`: none of the tunnel's.
+    /// Classifies a packet from the remote end; `None` if it does not belong to the tunnel.
     #[inline]
     pub(super) fn ports_of(&self, key: &FlowKey) -> Option<Ports> {
         let options = &self.options;
@@ -176,7 +178,7 @@ impl WanTable {
     }
 }
 
-/// A stream that an instance has.
+/// Stream leased to an instance.
 pub(super) struct Lease {
     table: Arc<WanTable>,
     pub(super) stream: usize,

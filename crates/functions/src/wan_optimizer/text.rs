@@ -1,8 +1,8 @@
-//! How far two stretches of bytes are the same.
+//! Lengths of common prefixes and suffixes.
 
 const WORD: usize = 8;
 
-/// Bytes that are the same from the start on.
+/// Returns the number of equal bytes at the start.
 #[inline]
 pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     let length = a.len().min(b.len());
@@ -19,7 +19,7 @@ pub(super) fn common_prefix(a: &[u8], b: &[u8]) -> usize {
     whole + rest.take_while(|(a, b)| a == b).count()
 }
 
-/// Bytes that are the same before the end.
+/// Returns the number of equal bytes at the end.
 #[inline]
 pub(super) fn common_suffix(a: &[u8], b: &[u8]) -> usize {
     let length = a.len().min(b.len());

@@ -1,4 +1,4 @@
-//! `DnsGuard`: what is counted is in a table of all instances, so that it does not matter who processes what.
+//! `DnsGuard`: all instances share one table of counts, so any of them may process any packet.
 
 use super::INSTANCES;
 use super::rig::{CLIENT, Rig, SECOND, SERVER, sums};
@@ -38,7 +38,7 @@ fn rig(instances: usize, mode: Mode) -> Rig {
     Rig::new((0..instances).map(|_| DnsGuard::new(Arc::clone(&table))))
 }
 
-/// A query for one of two names, or its answer.
+/// Query for one of two names, or its response.
 fn frame(port: u16, name: u8, answers: bool) -> Vec<u8> {
     let key = FlowKey::v4(CLIENT, SERVER, protocol::UDP, port, 53);
     let (key, flags, count) = match answers {

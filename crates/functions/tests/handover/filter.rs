@@ -1,4 +1,4 @@
-//! `UrlFilter`: requests in pieces that different instances look at.
+//! `UrlFilter`: requests in segments that different instances process.
 
 use super::INSTANCES;
 use super::rig::{Rig, SECOND, segment, sums};
@@ -29,7 +29,7 @@ fn rig(instances: usize, change: impl FnOnce(&mut FilterConfig)) -> Rig {
     Rig::new((0..instances).map(|_| UrlFilter::new(Arc::clone(&table))))
 }
 
-/// All buffers are free, with whichever instance: as many new streams as there are find one.
+/// Returns `true` if all buffers are free, in any instance: one new stream more than there are buffers overflows once.
 fn all_buffers_are_free(rig: &mut Rig, now: Nanos, turns: impl Iterator<Item = usize>) -> bool {
     let before = rig.count("overflow");
     let last = STREAMS as u16 + 1;
@@ -45,7 +45,7 @@ fn all_buffers_are_free(rig: &mut Rig, now: Nanos, turns: impl Iterator<Item = u
 fn halves_of_a_request_at_different_instances_make_one() {
     let request = b"GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n";
     for cut in 1..request.len() {
-        // In order, and the second half first.
+        // In order, and with the second half first.
         for (first, second) in [(0..cut, cut..request.len()), (cut..request.len(), 0..cut)] {
             let mut rig = rig(INSTANCES, |_| {});
             rig.run(&[segment(1, 0, TcpFlags::SYN, b"")], SECOND);
@@ -60,7 +60,7 @@ fn halves_of_a_request_at_different_instances_make_one() {
     }
 }
 
-/// A flow ends at the first instance, whichever has the buffer last.
+/// A flow ends at the first instance, whichever instance has the buffer last.
 #[test]
 fn memory_comes_back_when_a_flow_ends_elsewhere() {
     let mut rig = rig(INSTANCES, |_| {});
@@ -107,7 +107,7 @@ proptest! {
             config.action = if alert { Action::Alert } else { Action::Drop };
         };
         let (mut one, mut relay) = (rig(1, change), rig(INSTANCES, change));
-        // Three connections with the same stream, so that several have a buffer at once.
+        // Three connections with the same stream, so that several hold a buffer at once.
         let ports = [1, 2, 3];
         let syns = ports.map(|port| segment(port, u32::MAX - 100, TcpFlags::SYN, b""));
         prop_assert_eq!(one.run(&syns, SECOND), relay.run(&syns, SECOND));

@@ -1,4 +1,4 @@
-//! `Firewall`: connections both of whose directions are judged by different instances.
+//! `Firewall`: connections whose two directions are processed by different instances.
 
 use super::INSTANCES;
 use super::rig::{CLIENT, Rig, SECOND, SERVER, sums};
@@ -9,7 +9,7 @@ use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// Who is asked may answer, but not ask.
+/// The server side may respond to connections, but not open any.
 fn rig(instances: usize) -> Rig {
     let mut rules = firewall::language::parse("allow source 10.0.0.0/8", &[]).unwrap();
     rules.truncate(1);
@@ -19,7 +19,7 @@ fn rig(instances: usize) -> Rig {
     Rig::new((0..instances).map(|_| Firewall::new(Arc::clone(&table))))
 }
 
-/// A segment of a connection of the client's, as far as it goes: SYN, its answer, data, ends, and what does not belong there.
+/// Segment of the client's connection by step: SYN, its response, data, end, and invalid ones.
 fn segment(port: u16, step: u8, answer: bool) -> Vec<u8> {
     let key = FlowKey::v4(CLIENT, SERVER, protocol::TCP, 1000 + port, 80);
     let (flags, sequence) = match step {
@@ -62,7 +62,7 @@ proptest! {
             several.turn_to(turn);
             for rig in [&mut several, &mut one] {
                 rig.expire(now);
-                // What rules refuse they are asked about again: that counts, in one as in the other.
+                // Refused flows are checked against the rules again. That is counted, equally in both.
                 if pause % 5 == 0 {
                     rig.show_again();
                 }
@@ -75,7 +75,7 @@ proptest! {
     }
 }
 
-/// A connection that goes from instance to instance with each segment, from its first to its last.
+/// A connection moves to the next instance with each segment, from its first to its last.
 #[test]
 fn a_connection_goes_round() {
     let mut rig = rig(INSTANCES);

@@ -1,4 +1,4 @@
-//! `FlowStats`: flows that different instances count, told as a plain model tells them.
+//! `FlowStats`: flows counted by different instances, compared with the records of a simple model.
 
 use super::ipfix::{Record, assert_in_sequence, number, whole};
 use super::rig::{Rig, SECOND};
@@ -18,7 +18,7 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 const ACTIVE: Nanos = Nanos::from_secs(30);
 const IDLE: Nanos = Nanos::from_secs(7);
 
-/// What is told of a flow, times in milliseconds since its run's start.
+/// Record of a flow, with times in milliseconds since its run's start.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Told {
     ends: [IpAddr; 2],
@@ -57,10 +57,10 @@ fn told(record: &Record, origin: u64) -> Told {
     }
 }
 
-/// A packet: which flow, of which sort, milliseconds since the one before, and who processes it.
+/// Step: flow, packet type, milliseconds since the previous packet, and the instance that processes it.
 type Step = (u16, u8, u64, usize);
 
-/// The packet's frame, with what the model is to tell of it alone.
+/// Frame of the packet, with the model's record of it alone.
 fn frame((port, sort, pause, _): Step, now: Nanos) -> (Vec<u8>, Told) {
     let ports = (1000 + port, 80);
     let v4 = |protocol, (source, destination)| {
@@ -72,7 +72,7 @@ fn frame((port, sort, pause, _): Step, now: Nanos) -> (Vec<u8>, Told) {
         0 => v4(protocol::TCP, ports),
         1 => v6(protocol::TCP),
         2 => v6(protocol::UDP),
-        // An echo's identifier is its flow's both ports.
+        // An echo's identifier stands for both ports of its flow.
         _ => v4(protocol::ICMP, (port, port)),
     };
     let flags = TcpFlags(1 << (pause % 6));
@@ -112,12 +112,12 @@ fn frame((port, sort, pause, _): Step, now: Nanos) -> (Vec<u8>, Told) {
         first: now.0 / 1_000_000,
         last: now.0 / 1_000_000,
     };
-    // Padding up to the least frame is no part of the datagram.
+    // Padding to the minimum frame is not part of the datagram.
     frame.resize(frame.len().max(60), 0);
     (frame, told)
 }
 
-/// Every packet in a list of its flow's, and each record a piece of such a list.
+/// Collects the packets of each flow in a list; each record covers a part of such a list.
 fn model(steps: &[Step]) -> Vec<Told> {
     let mut records: Vec<Told> = Vec::new();
     let mut open: HashMap<(u16, u8), usize> = HashMap::new();
@@ -166,7 +166,7 @@ fn table(file: &Scratch, sampling: u32) -> Arc<FlowStatsTable> {
     Arc::new(FlowStatsTable::new(options).unwrap())
 }
 
-/// What is told when these packets are processed in turns, and flows are looked at in between.
+/// Records exported when these packets are processed in turns, with flow timers in between.
 fn records(instances: usize, steps: &[Step]) -> Vec<Told> {
     let file = file();
     let table = table(&file, 1);
@@ -201,7 +201,7 @@ fn records(instances: usize, steps: &[Step]) -> Vec<Told> {
     assert_eq!(exported[0].records, records.len() as u64);
     let options = messages.last().unwrap().options.last().unwrap();
     assert_eq!((number(options, 166), number(options, 167)), (0, 0));
-    // When the clock began is known to within what the first packet took; the model's clock begins with it.
+    // The clock's start is known up to the time the first packet took. The model's clock starts with that packet.
     let firsts = records.iter().map(|record| number(record, 152));
     let origin = firsts.min().unwrap() - (SECOND.0 / 1_000_000 + steps[0].2);
     assert!(origin.abs_diff(begun.unwrap()) < 60_000, "{origin}");
@@ -212,7 +212,7 @@ fn records(instances: usize, steps: &[Step]) -> Vec<Told> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whoever counts which packet, and whether a flow's end is seen by a look at it or by its next packet.
+    /// Holds whichever instance counts a packet, and whether a timer or the next packet detects a flow's end.
     #[test]
     fn records_are_those_of_the_model(
         steps in prop::collection::vec((0u16..5, any::<u8>(), 0u64..9_000, 0..INSTANCES), 1..300),
@@ -223,8 +223,8 @@ proptest! {
     }
 }
 
-/// A flow that sends no more is told of after its timeout, and one that goes on after the other, by looking at them
-/// alone: it takes no packet, and no end of the flow, which the table keeps for a minute.
+/// Timers alone export an idle flow after its idle timeout, and an active one after the active timeout. Neither a
+/// packet nor the end of the flow is needed, which the table keeps for a minute.
 #[test]
 fn flows_are_told_of_without_packets() {
     let file = file();
@@ -232,14 +232,14 @@ fn flows_are_told_of_without_packets() {
     let mut rig = Rig::new([FlowStats::new(Arc::clone(&table))]);
     let frame = |port| frame((port, 0, 0, 0), SECOND).0;
     rig.run(&[frame(1), frame(2)], SECOND);
-    // The second goes on every three seconds.
+    // The second flow sends a packet every three seconds.
     for second in 2..=33 {
         let now = Nanos::from_secs(second);
         if second % 3 == 0 {
             rig.run(&[frame(2)], now);
         }
         rig.expire(now);
-        // Timers are looked at every seven seconds, in steps that are a little coarser.
+        // The timer interval is seven seconds, rounded up to coarser steps.
         let expected = match second {
             ..8 => Some(0),
             17..31 => Some(1),
@@ -268,7 +268,7 @@ fn flows_are_told_of_without_packets() {
     assert_eq!((reasons[1].0, reasons[1].1), (1002, 2));
 }
 
-/// One packet in three of all, whichever flows they are of.
+/// One packet in three is counted over all flows.
 #[test]
 fn sampled_packets_are_counted_and_the_sampling_is_told() {
     let file = file();
@@ -283,7 +283,7 @@ fn sampled_packets_are_counted_and_the_sampling_is_told() {
     let messages = whole(&bytes);
     assert_eq!(messages[0].templates, 6);
     let sampling = &messages[0].options[0];
-    // Of the whole domain: one packet, then a space of two.
+    // Sampling of the whole domain: one packet, then a space of two.
     let elements = [149, 305, 306].map(|element| number(sampling, element));
     assert_eq!(elements, [77, 1, 2]);
     let counts = messages

@@ -1,23 +1,23 @@
-//! A plain reader of IPFIX messages (RFC 7011), which knows of flows only what templates say.
+//! Minimal reader of IPFIX messages (RFC 7011), which interprets flows only by their templates.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// The elements of a record by their numbers.
+/// Elements of a record by number.
 pub type Record = BTreeMap<u16, Vec<u8>>;
 
-/// A message.
+/// IPFIX message.
 pub struct Message {
-    /// Data records before it in its session, as it says.
+    /// Number of data records in front of it in its session, as the message states.
     pub sequence: u32,
     pub domain: u32,
-    /// Templates in it.
+    /// Number of templates in the message.
     pub templates: usize,
     pub flows: Vec<Record>,
     /// Records of options templates.
     pub options: Vec<Record>,
 }
 
-/// An element of a record as a number.
+/// Element of a record as a number.
 pub fn number(record: &Record, element: u16) -> u64 {
     let bytes = record.get(&element).unwrap_or_else(|| panic!("no {element}"));
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -28,7 +28,7 @@ struct Template {
     is_option: bool,
 }
 
-/// A reader of one session.
+/// Reader of one session.
 #[derive(Default)]
 pub struct Reader {
     templates: HashMap<u16, Template>,
@@ -51,7 +51,7 @@ fn double(bytes: &mut &[u8]) -> u32 {
 }
 
 impl Reader {
-    /// Takes the next message off the front.
+    /// Reads the next message, and removes it from `bytes`.
     pub fn read(&mut self, bytes: &mut &[u8]) -> Message {
         assert_eq!(word(bytes), 10, "the version");
         let length = usize::from(word(bytes));
@@ -104,7 +104,7 @@ impl Reader {
     }
 }
 
-/// The messages at the beginning of a stream that are there as a whole.
+/// Returns the complete messages at the beginning of a stream.
 pub fn whole(mut bytes: &[u8]) -> Vec<Message> {
     let (mut reader, mut messages) = (Reader::default(), Vec::new());
     while let [_, _, high, low, ..] = bytes
@@ -115,7 +115,7 @@ pub fn whole(mut bytes: &[u8]) -> Vec<Message> {
     messages
 }
 
-/// That each message says how many data records were in those before it, of one session.
+/// Asserts that each message of a session states the number of data records in the messages before it.
 pub fn assert_in_sequence(messages: &[Message]) {
     let mut before = 0;
     for message in messages {

@@ -1,8 +1,7 @@
-//! Flows whose packets are processed by one instance of a function after the other, as when a core
-//! hands flows to others: flow state is all that the instances need of each other, so what leaves is
-//! what leaves one instance alone. Flows end at the first instance, and those that open companions begin
-//! there. That a flow is shown again on the way, because something it could depend on has changed, makes
-//! no difference either.
+//! Flows whose packets are processed by several instances of a function in turn, as when a core offloads flows to
+//! others. Instances share only flow state, so the output equals that of a single instance. Flows end at the first
+//! instance, and flows that open companions begin there. Showing a flow again in between, because a rule version has
+//! changed, makes no difference either.
 
 mod dns;
 mod filter;
@@ -29,10 +28,10 @@ use tailwater_functions::synthetic::{LINE, Memory, Pattern, Synthetic, Work};
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos};
 
-/// Instances of a function in a chain of relays.
+/// Instances of a function in a relay.
 const INSTANCES: usize = 3;
 
-/// A file that is gone when its test is.
+/// File that is removed on drop.
 struct Scratch(std::path::PathBuf);
 
 impl Drop for Scratch {
@@ -41,8 +40,8 @@ impl Drop for Scratch {
     }
 }
 
-/// The records of these packets (flow, milliseconds since the one before, who processes it), sorted.
-/// With several instances flows are shown again now and then.
+/// Sorted records of these packets (flow, milliseconds since the previous packet, instance). With several instances,
+/// flows are shown again from time to time.
 fn records(instances: usize, packets: &[(u16, u64, usize)]) -> (String, Vec<String>) {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -73,8 +72,8 @@ fn records(instances: usize, packets: &[(u16, u64, usize)]) -> (String, Vec<Stri
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Counters are in the flow's state; the last record of a flow is written where it ends, others,
-    /// of flows that outlast 71 minutes, where that is seen.
+    /// Counters are in the flow's state. The last record of a flow is written where it ends; others, of flows longer
+    /// than 71 minutes, where the split is detected.
     #[test]
     fn accounting_counts_the_same(
         packets in prop::collection::vec((0u16..6, 0u64..55_000, 0..INSTANCES), 1..400),
@@ -114,7 +113,7 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Which counters a flow is for goes with it, and every instance counts for all.
+    /// The flow's state holds the matching counters, and every instance counts for all.
     #[test]
     fn counters_count_the_same(packets in prop::collection::vec((0u16..6, any::<bool>(), 0..INSTANCES), 1..200)) {
         let counter = |name: &str, ports| Counter {
@@ -146,8 +145,8 @@ proptest! {
     }
 }
 
-/// The records are not the trivial ones: a flow of 1,500 packets over 100 minutes, each processed
-/// elsewhere than the one before.
+/// Covers records of a non-trivial flow: 1,500 packets over 100 minutes, each processed by another instance than the
+/// one before.
 #[test]
 fn a_long_flow_is_split_where_it_is_processed() {
     let packets: Vec<_> = (0..1500).map(|i| (1, 4000, i % INSTANCES)).collect();
@@ -164,7 +163,7 @@ fn a_long_flow_is_split_where_it_is_processed() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Chance decides by flow and number, and both go with the flow.
+    /// A flow and its packet number determine the random decision, and both move with the flow.
     #[test]
     fn synthetic_drops_the_same(turns in prop::collection::vec(0..INSTANCES, 20), drop in any::<u64>()) {
         let work = Work { cycles: 20, new_flow_cycles: 20, reads: 3, writes: 1, drop };
@@ -184,10 +183,10 @@ proptest! {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Nothing is kept of a packet: each is decided about by itself.
+    /// Packets leave no state: each is decided on its own.
     #[test]
     fn programs_decide_the_same(turns in prop::collection::vec(0..INSTANCES, 20), bits in 1_u32..16) {
-        // The low bits of the source port, of TCP over IPv4 without options.
+        // Matches on the low bits of the source port, for TCP over IPv4 without options.
         let text = format!("5\n40 0 0 34\n84 0 0 {bits}\n21 1 0 0\n6 0 0 1\n6 0 0 0\n");
         let program = parse_program(&text).unwrap();
         let rules = BpfRules::new(&[bpf_filter::Rule { program, action: Fate::Drop }], Fate::Pass).unwrap();

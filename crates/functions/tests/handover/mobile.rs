@@ -1,4 +1,4 @@
-//! `Upf`: sessions are shared by all instances, and what is kept of flows goes with them.
+//! `Upf`: all instances share sessions, and per-flow state moves with the flow.
 
 use super::INSTANCES;
 use super::rig::{Rig, SECOND, sums};
@@ -14,7 +14,7 @@ use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// Three users with rates; packets to them are decided about by flow.
+/// Three users with rates; packets to them are decided by flow.
 fn table() -> Arc<UpfTable> {
     let text = "
 apiVersion: tailwater.dev/v1alpha1
@@ -41,7 +41,7 @@ spec:
     builder.upf("upf").unwrap()
 }
 
-/// A packet to a user, or of one in his tunnel.
+/// Packet to a user, or from the user's tunnel.
 fn frame(user: u8, up: bool, port: u16, length: usize) -> Vec<u8> {
     let (server, address) = ([198, 51, 100, 1].into(), [10, 60, 0, user].into());
     let down = FlowKey::v4(server, address, protocol::UDP, port, 4000);
@@ -62,7 +62,7 @@ fn frame(user: u8, up: bool, port: u16, length: usize) -> Vec<u8> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// The same packets leave, within the same rates, and the same is counted, whoever processes which, while a session moves.
+    /// The same packets leave within the same rates, with the same counts, on any instances, while a session changes.
     #[test]
     fn users_packets_are_treated_the_same(
         packets in prop::collection::vec(
@@ -72,7 +72,7 @@ proptest! {
         let (alone, shared) = (table(), table());
         let mut one = Rig::new([Upf::new(Arc::clone(&alone))]);
         let mut relay = Rig::new((0..INSTANCES).map(|_| Upf::new(Arc::clone(&shared))));
-        // The numbers of outer packets are each instance's own.
+        // Each instance numbers outer packets on its own.
         let numbered = |mut sent: Vec<Vec<u8>>| {
             for frame in &mut sent {
                 frame[18..20].fill(0);

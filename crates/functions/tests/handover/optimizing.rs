@@ -1,5 +1,5 @@
-//! `WanOptimizer`: each instance has a stream of its own, requests reach the one they are about, and what is restored is
-//! remembered by all.
+//! `WanOptimizer`: each instance has its own stream, requests reach the instance they refer to, and all instances share
+//! the restored data.
 
 use super::INSTANCES;
 use super::rig::{Rig, SECOND};
@@ -33,7 +33,7 @@ fn rig(table: &Arc<WanTable>) -> Rig {
     Rig::new((0..INSTANCES).map(|_| WanOptimizer::new(Arc::clone(table))))
 }
 
-/// A file's packet: one of a few that all flows have in common.
+/// Packet of a file: one of a few that all flows have in common.
 fn packet(flow: u16, file: u8) -> Vec<u8> {
     let payload: Vec<u8> = (0..900u32)
         .map(|i| (i.wrapping_mul(2_654_435_761).rotate_left(u32::from(file)) >> 24) as u8 ^ file)
@@ -45,8 +45,8 @@ fn packet(flow: u16, file: u8) -> Vec<u8> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// Whoever codes a packet, restores it, or takes a request: what comes out is what went in; and nothing is lost but packets that
-    /// refer to others that were.
+    /// The output equals the input, whichever instances encode a packet, restore it, or receive a request. Only packets
+    /// that refer to lost ones are lost.
     #[test]
     fn packets_are_restored_whoever_processes_them(
         packets in prop::collection::vec((0u16..8, 0u8..6, 0..INSTANCES, 0..INSTANCES, 0u8..8), 1..200),
@@ -70,7 +70,7 @@ proptest! {
             if left[0] == frame {
                 continue;
             }
-            // It refers to what was lost: another instance may be told so.
+            // The packet refers to a lost one. Its request may reach another instance.
             prop_assert!(lost > 0);
             near.turn_to((coder + decoder) % INSTANCES);
             prop_assert!(near.run(&left, SECOND).is_empty());

@@ -1,4 +1,4 @@
-//! `Encrypt`, `LoadBalancer` and `Nat`: packets that different instances rewrite.
+//! `Encrypt`, `LoadBalancer` and `Nat`: packets rewritten by different instances.
 
 use super::INSTANCES;
 use super::rig::{CLIENT, Rig, SECOND, SERVER, frame, segment, sums};
@@ -57,7 +57,7 @@ fn translation(instances: usize) -> Rig {
     let rules = NatRules {
         external: vec![Ipv4Addr::new(203, 0, 113, 1)],
         internal: vec!["10.0.0.0/8".parse().unwrap()],
-        // One for each bucket.
+        // One port for each bucket.
         ports: 1024..=1535,
         drop_others: true,
         drop_inbound: true,
@@ -68,8 +68,8 @@ fn translation(instances: usize) -> Rig {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
-    /// The furthest place in a stream is in the flow's state: key streams go on across the wrap of
-    /// sequence numbers, whoever goes on.
+    /// The highest position in a stream is in the flow's state: key streams continue across the wrap of sequence
+    /// numbers, in any instance.
     #[test]
     fn streams_are_encrypted_the_same(
         initial in prop_oneof![any::<u32>(), (u32::MAX - 2000)..=u32::MAX],
@@ -97,7 +97,7 @@ proptest! {
         }
     }
 
-    /// No two instances give a packet the same number.
+    /// No two instances assign the same number to a packet.
     #[test]
     fn datagrams_are_encrypted_under_numbers_of_their_own(turns in prop::collection::vec(0..INSTANCES, 1..60)) {
         let mut relay = encryption(INSTANCES, Direction::Encrypt);
@@ -114,8 +114,7 @@ proptest! {
         }
     }
 
-    /// A flow's state holds a number that means the same to all instances, also to one that last saw
-    /// an older table.
+    /// The number in a flow's state has the same meaning in all instances, even in one that last used an older table.
     #[test]
     fn flows_go_to_the_same_backends(
         changes in prop::collection::vec(prop::collection::vec(0u8..4, 1..8), 1..8),
@@ -138,8 +137,7 @@ proptest! {
         prop_assert_eq!(sums(&relay), sums(&one));
     }
 
-    /// Connections are opened at the first instance; which translates their packets, in either
-    /// direction, does not matter.
+    /// Connections are opened at the first instance; any instance may translate their packets, in either direction.
     #[test]
     fn connections_are_translated_the_same(
         packets in prop::collection::vec((0u16..40, any::<bool>(), 0..INSTANCES), 1..150),
@@ -166,8 +164,8 @@ proptest! {
     }
 }
 
-/// A port is free again when its connection ends, wherever its last packet was translated: there is
-/// nothing but the flow itself that holds it.
+/// A port is free again when its connection ends, whichever instance translated its last packet: only the flow itself
+/// holds the port.
 #[test]
 fn ports_come_back_when_a_connection_ends_elsewhere() {
     let mut relay = translation(INSTANCES);

@@ -1,4 +1,4 @@
-//! A chain of one function with several instances.
+//! Chain of one function with several instances.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -20,11 +20,11 @@ pub const SECOND: Nanos = Nanos::from_secs(1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// Instances that process packets in turns that the test says.
+/// Instances that process packets in turns, which the test sets.
 struct Relay {
     instances: Vec<Box<dyn NetworkFunction>>,
     turn: Arc<AtomicUsize>,
-    /// Goes up when flows are to be shown again.
+    /// Incremented to show flows again.
     version: Arc<AtomicU32>,
     notes: Vec<u64>,
 }
@@ -115,7 +115,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Flows are forgotten after 60 seconds.
+    /// Creates the chain; flows expire after 60 seconds.
     pub fn new<F: NetworkFunction + 'static>(instances: impl IntoIterator<Item = F>) -> Rig {
         let instances: Vec<Box<dyn NetworkFunction>> =
             instances.into_iter().map(|instance| Box::new(instance) as _).collect();
@@ -161,17 +161,17 @@ impl Rig {
         }
     }
 
-    /// From now on every flow is shown anew with its next packet.
+    /// Shows every flow again with its next packet.
     pub fn show_again(&mut self) {
         self.version.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Says which instance processes what follows.
+    /// Selects the instance that processes the following packets.
     pub fn turn_to(&mut self, instance: usize) {
         self.turn.store(instance, Ordering::Relaxed);
     }
 
-    /// What leaves of these frames.
+    /// Returns the frames that leave the chain.
     pub fn run(&mut self, frames: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>> {
         for frame in frames {
             let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
@@ -183,7 +183,7 @@ impl Rig {
         sent
     }
 
-    /// Forgets the flows that are idle.
+    /// Expires idle flows.
     pub fn expire(&mut self, now: Nanos) {
         (0..BUCKETS).for_each(|_| self.chain.expire(now));
     }
@@ -203,7 +203,7 @@ impl Rig {
     }
 }
 
-/// Everything that a chain counted.
+/// All counts of the chain.
 pub fn sums(rig: &Rig) -> Vec<u64> {
     rig.chain.reason_counts().collect()
 }
@@ -213,7 +213,7 @@ pub fn frame(key: &FlowKey) -> Vec<u8> {
     builder.payload(b"what it carries").to_vec().unwrap()
 }
 
-/// A TCP segment of the client.
+/// TCP segment of the client.
 pub fn segment(port: u16, sequence: u32, flags: TcpFlags, payload: &[u8]) -> Vec<u8> {
     let key = FlowKey::v4(CLIENT, SERVER, protocol::TCP, port, 80);
     let fields = TcpFields {

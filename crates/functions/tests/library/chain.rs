@@ -16,7 +16,7 @@ use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// A chain on one core.
+/// Chain on one core.
 struct Rig {
     chain: Chain,
     pool: BufferPool,
@@ -42,7 +42,7 @@ impl Rig {
         (rig, builder)
     }
 
-    /// The frames that are sent of these.
+    /// Returns the frames that are sent.
     fn run(&mut self, frames: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>> {
         for frame in frames {
             let hash = self.rss.hash(&parse(frame).unwrap().key);
@@ -70,8 +70,8 @@ fn frame(port: u16, payload: &[u8]) -> Vec<u8> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Against a map: every flow has its own state, zero at first, and its packets their verdicts, whatever is in
-    /// a batch; flows that expired are told of, and begin anew.
+    /// Compares with a map: every flow has its own state, zero at first, and its packets their verdicts, in batches of
+    /// any composition. Expired flows are reported, and start anew.
     #[test]
     fn verdicts_state_and_counters_are_those_of_a_map(
         batches in prop::collection::vec((prop::collection::vec((0u16..40, prop::bool::weighted(0.1)), 0..60), any::<bool>()), 1..12),
@@ -84,7 +84,7 @@ proptest! {
         let [mut flows, mut ended, mut over, mut fun] = [0u64; 4];
         let mut now = Nanos::ZERO;
         for (packets, long_after) in batches {
-            // UDP flows last a minute, and a little more.
+            // UDP flows expire after a minute, or slightly later.
             now += Nanos::from_secs(if long_after { 600 } else { 1 });
             let frames: Vec<_> = packets.iter().map(|(port, bang)| frame(1000 + port, if *bang { b"!" } else { b"." })).collect();
             while long_after && rig.chain.flows() > 0 {
@@ -119,7 +119,7 @@ proptest! {
 #[test]
 fn frames_change_within_their_buffers_only() {
     let file = library("REWRITE", "rewrite");
-    // Who is behind it sees the packets as they are now.
+    // The next function sees the packets as rewritten.
     let behind = "{acl: {default: allow, rules: [{action: deny, destinationPorts: 52, protocol: udp}]}}";
     let spec = spec(&format!("[{}, {behind}]", item(&file, ""))).unwrap();
     let mut rig = Rig::new(&spec);
@@ -140,8 +140,8 @@ fn frames_change_within_their_buffers_only() {
         assert!(rig.run(&[of(wrong)], Nanos::ZERO).is_empty());
     }
     assert!(rig.run(&[of(b"D")], Nanos::ZERO).is_empty());
-    // A port that changes in the middle of a flow: the access list is not asked again, since the flow is the same;
-    // on a flow's first packet it is.
+    // If a port changes in the middle of a flow, the access list does not decide again, since the flow is the same. On
+    // a flow's first packet, it does.
     assert!(rig.run(&[frame(2, b"P")], Nanos::ZERO).is_empty());
     let counts = rig.counts();
     assert_eq!(counts["rewrite/invalid"], 4);
@@ -160,7 +160,7 @@ fn a_function_that_fails_ends_its_worker() {
     rig.run(&[frame(1, b"?")], Nanos::ZERO);
 }
 
-/// Somebody may yet write the payload's end where it was.
+/// The end of the payload may still be written at its original position.
 #[test]
 fn a_function_of_headers_changes_no_length() {
     let file = library("REWRITE_HEADERS", "headers");
@@ -175,8 +175,7 @@ fn a_function_of_headers_changes_no_length() {
     assert_eq!(rig.counts()["rewrite/invalid"], 3);
 }
 
-/// Behind a load balancer whose backends change, a function is shown the flows again that go elsewhere, and keeps
-/// what it knows of them.
+/// Behind a load balancer whose backends change, a function sees moved flows again, and keeps its state of them.
 #[test]
 fn flows_that_go_elsewhere_are_shown_again() {
     let news = item(&library("NEWS", "news"), "");

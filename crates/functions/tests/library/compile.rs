@@ -5,12 +5,12 @@ use std::process::Command;
 use tailwater_api::SpecError;
 use tailwater_functions::spec::ChainSpec;
 
-/// The folder of libraries and specs. Specs name libraries relative to it.
+/// Folder of libraries and specs. Specs name libraries relative to it.
 pub fn folder() -> &'static Path {
     Path::new(env!("CARGO_TARGET_TMPDIR"))
 }
 
-/// Compiles the function of this name, into a file of its own for each test.
+/// Compiles the named function, into a separate file for each test.
 pub fn library(function: &str, test: &str) -> PathBuf {
     let file = folder().join(format!("{test}-{function}.so"));
     let output = Command::new("cc")
@@ -28,7 +28,10 @@ pub fn library(function: &str, test: &str) -> PathBuf {
     file
 }
 
-/// A spec of these functions, in flow style.
+/// Parses a spec with these functions in flow style.
+///
+/// # Errors
+/// If the spec is invalid.
 pub fn spec(functions: &str) -> Result<ChainSpec, SpecError> {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
@@ -37,7 +40,7 @@ pub fn spec(functions: &str) -> Result<ChainSpec, SpecError> {
     ChainSpec::parse(&text, "chain.yaml", folder())
 }
 
-/// The item of a spec for a library.
+/// Spec item for a library.
 pub fn item(library: &Path, config: &str) -> String {
     let name = library.file_name().unwrap().to_str().unwrap();
     match config {

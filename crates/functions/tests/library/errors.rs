@@ -1,8 +1,8 @@
-//! What can be wrong with a library, and the one line that tells it.
+//! Defects of libraries, and the one-line error for each.
 
 use crate::compile::{folder, item, library, spec};
 
-/// The error of a chain with this library, without the folder's name.
+/// Error of a chain with this library, without the folder's name.
 fn error(function: &str, config: &str) -> String {
     let file = library(function, "errors");
     let error = spec(&format!("[{}]", item(&file, config))).unwrap_err();

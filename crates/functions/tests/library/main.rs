@@ -1,5 +1,4 @@
-//! Functions from shared libraries: what is wrong with one is told, and what is right runs as a function of this
-//! program's would.
+//! Functions from shared libraries: defects are reported, and valid functions run like built-in ones.
 
 mod chain;
 mod compile;

@@ -1,4 +1,4 @@
-//! What each kind of function keeps of a right spec.
+//! Parsed configuration of each function type in a valid spec.
 
 use super::*;
 
@@ -109,7 +109,7 @@ fn mirrors_are_read() {
     assert_eq!(interface.options.to, Some(to));
     assert_eq!(interface.sampling, mirror::Sampling::Packets(2));
     let files: Vec<_> = spec.functions.iter().map(|it| it.config.writes()).collect();
-    // With the names of full ones.
+    // Includes the names of full files.
     let counts: Vec<_> = files.iter().map(Vec::len).collect();
     assert_eq!(counts, [1, 100, 0]);
     assert!(spec.functions.iter().all(|it| it.config.exports()));
@@ -232,7 +232,7 @@ fn routers_and_tunnels_keep_every_field() {
         prefix: prefix.parse().unwrap(),
         target,
     };
-    // The spec's own route for 198.18.0.0/15, not the file's.
+    // The spec's own route for 198.18.0.0/15 overrides the file's.
     let routes = [
         route("0.0.0.0/0", Target::Blackhole),
         route("198.18.0.0/15", Target::NextHop(1)),

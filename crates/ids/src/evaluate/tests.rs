@@ -1,4 +1,4 @@
-//! Tests of buffers against a plain evaluator that tries every place.
+//! Tests of buffer evaluation against a reference evaluator that tries every position.
 
 use super::*;
 use crate::buffer::Buffer;
@@ -22,7 +22,7 @@ fn holds(tests: &[Test], bytes: &[u8], units: u32) -> (bool, Budget) {
     (checks(tests.to_vec()).hold(bytes, &mut budget), budget)
 }
 
-/// Every place where a content may be, one by one, without a thought for cost.
+/// Tries every position of a content, one by one, at any cost.
 fn plainly(tests: &[Test], bytes: &[u8], at: i64) -> bool {
     let Some((test, rest)) = tests.split_first() else {
         return true;
@@ -114,7 +114,7 @@ fn plainly(tests: &[Test], bytes: &[u8], at: i64) -> bool {
     }
 }
 
-/// Few letters, so that much is found in several places.
+/// Strategy for bytes of few letters, so that matches occur at several positions.
 fn letters() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(
         prop_oneof![Just(b'a'), Just(b'b'), Just(b'A'), Just(1u8), Just(3u8)],
@@ -245,7 +245,7 @@ fn what_could_go_on_for_long_ends_with_the_budget() {
             fast: false,
         })
     };
-    // Each a after each other a, and no b: n to the power of the number of tests.
+    // Each "a" after every other "a", and no "b": exponential in the number of tests without a budget.
     let mut tests = vec![content(b"a", None)];
     tests.extend((0..8).map(|_| content(b"a", Some(0))));
     tests.push(content(b"b", Some(0)));

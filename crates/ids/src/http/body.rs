@@ -1,8 +1,8 @@
-//! Bodies of messages without transfer and content coding.
+//! Removal of transfer and content codings from message bodies.
 
 use flate2::{Decompress, FlushDecompress, Status};
 
-/// Writes what chunks hold, as far as they are there.
+/// Concatenates the data of chunks, as far as available.
 pub(crate) fn unchunk(mut bytes: &[u8], out: &mut Vec<u8>) {
     while let Some(end) = memchr::memchr(b'\n', bytes) {
         let line = bytes[..end].trim_ascii();
@@ -19,7 +19,7 @@ pub(crate) fn unchunk(mut bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Takes content codings off. Nothing is allocated after it was made.
+/// Decoder of content codings. Nothing is allocated after construction.
 #[derive(Debug)]
 pub(crate) struct Inflater {
     state: Decompress,
@@ -27,7 +27,7 @@ pub(crate) struct Inflater {
 }
 
 impl Inflater {
-    /// For up to so many bytes of what comes out; what follows is not looked at.
+    /// Creates a decoder with at most `most` bytes of output; further output is discarded.
     pub(crate) fn new(most: usize) -> Inflater {
         Inflater {
             state: Decompress::new(false),
@@ -35,14 +35,14 @@ impl Inflater {
         }
     }
 
-    /// The bytes without a coding, as far as they are there; `None` if it is not known, or the bytes are not in it.
+    /// Decodes the available bytes; `None` if the coding is unknown or the bytes are not in it.
     pub(crate) fn decode(&mut self, coding: &[u8], bytes: &[u8]) -> Option<&[u8]> {
         let coding = coding.trim_ascii();
         let deflated = if coding.eq_ignore_ascii_case(b"gzip") || coding.eq_ignore_ascii_case(b"x-gzip") {
             behind_gzip_header(bytes)?
         } else if coding.eq_ignore_ascii_case(b"deflate") {
             match bytes {
-                // With zlib's header (RFC 1950) or, as some servers do, without.
+                // With zlib's header (RFC 1950), or without, as some servers send it.
                 [first, second, rest @ ..]
                     if first & 0x0f == 8 && (u16::from(*first) << 8 | u16::from(*second)) % 31 == 0 =>
                 {
@@ -58,13 +58,13 @@ impl Inflater {
         let length = self.state.total_out() as usize;
         match status {
             Ok(Status::Ok | Status::StreamEnd | Status::BufError) => Some(&self.out[..length]),
-            // What came out in front of the mistake a browser may show.
+            // A browser may show the output before the error.
             Err(_) => (length > 0).then(|| &self.out[..length]),
         }
     }
 }
 
-/// What is behind a gzip header (RFC 1952).
+/// Returns the bytes after a gzip header (RFC 1952).
 fn behind_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
     let [0x1f, 0x8b, 8, flags, _, _, _, _, _, _, rest @ ..] = bytes else {
         return None;
@@ -76,7 +76,7 @@ fn behind_gzip_header(bytes: &[u8]) -> Option<&[u8]> {
         };
         rest = more.get(usize::from(u16::from_le_bytes([*low, *high]))..)?;
     }
-    // A name and a comment, each up to a zero.
+    // Skips a name and a comment, each terminated by a zero.
     for flag in [8, 16] {
         if flags & flag != 0 {
             rest = &rest[memchr::memchr(0, rest)? + 1..];

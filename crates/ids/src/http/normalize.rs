@@ -1,6 +1,6 @@
-//! Targets and hosts of requests as servers understand them.
+//! Normalisation of request targets and hosts, as servers do it.
 
-/// The authority of a target that names one, and the rest.
+/// Splits a target into its authority, if it has one, and the rest.
 pub(crate) fn split_target(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
     let scheme = [&b"http://"[..], b"https://"].into_iter().find(|scheme| {
         target
@@ -16,7 +16,7 @@ pub(crate) fn split_target(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
     (Some(authority), rest)
 }
 
-/// A host without user and port.
+/// Returns a host without user information and port.
 pub(crate) fn host_of(authority: &[u8]) -> &[u8] {
     let user = authority.iter().rposition(|byte| *byte == b'@');
     let host = &authority[user.map_or(0, |at| at + 1)..];
@@ -28,8 +28,8 @@ pub(crate) fn host_of(authority: &[u8]) -> &[u8] {
     &host[..end.unwrap_or(host.len())]
 }
 
-/// Writes a target's path decoded once, with backslashes as slashes, repeated slashes as one, and without dot segments
-/// (RFC 3986 §5.2.4); then its query and fragment as they are.
+/// Writes a target's path, decoded once, with backslashes as slashes, repeated slashes merged, and dot segments
+/// resolved (RFC 3986 §5.2.4). Then writes query and fragment unmodified.
 pub(crate) fn normalize(target: &[u8], out: &mut Vec<u8>) {
     let end = target.iter().position(|byte| matches!(byte, b'?' | b'#'));
     let (mut path, rest) = target.split_at(end.unwrap_or(target.len()));
@@ -54,7 +54,7 @@ pub(crate) fn normalize(target: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
-/// The first byte of a path, which may be encoded, and what is behind it.
+/// Returns the first byte of a path after percent-decoding, and the rest.
 fn decoded(path: &[u8]) -> Option<(u8, &[u8])> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     match path {
@@ -67,7 +67,7 @@ fn decoded(path: &[u8]) -> Option<(u8, &[u8])> {
     }
 }
 
-/// A segment has ended: takes it away if it is a dot, and the one in front, too, if it is two.
+/// Ends a segment: removes a single dot, or two dots together with the previous segment.
 fn end_segment(out: &mut Vec<u8>) {
     let slash = |out: &[u8]| out.iter().rposition(|byte| *byte == b'/');
     let Some(start) = slash(out) else {

@@ -1,4 +1,4 @@
-//! Messages, their buffers and bodies.
+//! Tests of messages, their buffers and bodies.
 
 use super::*;
 use bytemuck::Zeroable;
@@ -34,7 +34,7 @@ fn split_target_of(target: &str) -> (String, String) {
 }
 
 proptest! {
-    /// Beside a plain way by lists of segments.
+    /// Compared with a reference implementation on lists of segments.
     #[test]
     fn normalising_is_what_lists_of_segments_say(segments in prop::collection::vec("(\\.|\\.\\.|a|b\\.|%2e|%2E\\.|)", 0..8)) {
         let target = format!("/{}", segments.join("/"));
@@ -56,7 +56,7 @@ proptest! {
         prop_assert_eq!(normal(&target), expected);
     }
 
-    /// Messages of all framings, one after the other, cut anywhere: their heads and bodies.
+    /// Messages of all framings in sequence, cut at any byte: compares their heads and bodies.
     #[test]
     fn messages_end_where_they_should(
         messages in prop::collection::vec((0u8..3, prop::collection::vec(any::<u8>(), 0..30), 1usize..9), 1..5),
@@ -118,7 +118,7 @@ proptest! {
         prop_assert_eq!(found, expected);
     }
 
-    /// No bytes make it panic, whatever the phase.
+    /// No bytes cause a panic, in any phase.
     #[test]
     fn any_bytes_are_followed(bytes in "[ -~\r\n]{0,200}", to_server in any::<bool>()) {
         let direction = if to_server { Direction::ToServer } else { Direction::ToClient };
@@ -186,7 +186,7 @@ fn content_codings_come_off() {
     gzip.write_all(&text).unwrap();
     let gzip = gzip.finish().unwrap();
     assert_eq!(inflater.decode(b"gzip", &gzip), Some(&text[..8192]));
-    // As far as it came.
+    // Truncated input is decoded as far as it goes.
     let half = inflater.decode(b" GZIP", &gzip[..1000]).unwrap();
     assert!(!half.is_empty() && text.starts_with(half));
     let mut zlib = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::default());
@@ -194,7 +194,7 @@ fn content_codings_come_off() {
     assert_eq!(inflater.decode(b"deflate", &zlib.finish().unwrap()), Some(&text[..100]));
     assert_eq!(inflater.decode(b"br", &gzip), None);
     assert_eq!(inflater.decode(b"gzip", b"no gzip at all"), None);
-    // A bomb fills what there is, and no more.
+    // A decompression bomb fills the output and no more.
     let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
     bomb.write_all(&vec![0; 1 << 20]).unwrap();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! A rule in the making: what its options have said so far, and whether that goes together.
+//! Rule under construction: accumulates options and checks their consistency.
 
 use super::Problem;
 use crate::buffer::{Buffer, BufferKey};
@@ -6,15 +6,15 @@ use crate::rule::{
     About, App, Content, Direction, Flow, FlowBit, Header, PacketTest, Part, Protocol, Rule, Test, Threshold,
 };
 
-/// What the options have said so far.
+/// Options read so far.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) flow: Flow,
     pub(super) packet: Vec<PacketTest>,
     pub(super) parts: Vec<Part>,
-    /// The part that tests belong to now; none for the payload.
+    /// Buffer that further tests belong to; `None` for the payload.
     pub(super) current: Option<BufferKey>,
-    /// The last content: its part and place.
+    /// Last content, as indices of its part and of the test in it.
     pub(super) last: Option<(usize, usize)>,
     pub(super) bits: Vec<FlowBit>,
     pub(super) thresholds: Vec<Threshold>,
@@ -24,7 +24,7 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// The part of a buffer, begun if it is not there.
+    /// Returns the index of a buffer's part, which is created if necessary.
     fn part(&mut self, buffer: BufferKey) -> usize {
         let known = self.parts.iter().position(|part| part.buffer == buffer);
         known.unwrap_or_else(|| {
@@ -36,7 +36,7 @@ impl Draft {
         })
     }
 
-    /// Adds a test of a buffer.
+    /// Adds a test of a given buffer.
     pub(super) fn test_of(&mut self, buffer: BufferKey, test: Test) {
         let part = self.part(buffer);
         let tests = &mut self.parts[part].tests;
@@ -46,13 +46,13 @@ impl Draft {
         tests.push(test);
     }
 
-    /// Adds a test of the buffer at hand.
+    /// Adds a test of the current buffer.
     pub(super) fn test(&mut self, test: Test) {
         let buffer = self.current.unwrap_or(BufferKey::PAYLOAD);
         self.test_of(buffer, test);
     }
 
-    /// The content that modifiers are about.
+    /// Returns the content that modifiers apply to.
     pub(super) fn content(&mut self) -> Option<&mut Content> {
         let (part, test) = self.last?;
         match self.parts.get_mut(part)?.tests.get_mut(test)? {
@@ -61,7 +61,7 @@ impl Draft {
         }
     }
 
-    /// Moves the last content to another buffer, as old rules say it.
+    /// Moves the last content to another buffer, for modifiers in the old syntax.
     pub(super) fn move_content(&mut self, buffer: Buffer) -> Result<(), String> {
         let (part, test) = self
             .last
@@ -75,7 +75,7 @@ impl Draft {
         Ok(())
     }
 
-    /// The rule, if all goes together.
+    /// Builds the rule if its options are consistent.
     pub(super) fn finish(mut self, header: Header, end: usize) -> Result<Rule, Problem> {
         if !self.has_sid {
             return Err(Problem::at(end - 1, "expected a sid, found none"));
@@ -98,7 +98,7 @@ impl Draft {
         })
     }
 
-    /// Whether buffers, protocol and direction may be in one rule.
+    /// Checks that buffers, protocol and direction are compatible.
     fn go_together(&mut self, header: &Header) -> Result<(), Problem> {
         let mut app = match header.protocol {
             Protocol::App(app) => Some(app),
@@ -143,7 +143,7 @@ impl Draft {
     }
 }
 
-/// Whether a test can be true at all.
+/// Checks that a test can ever hold.
 fn check(test: &Test) -> Result<(), Problem> {
     let Test::Content(content) = test else {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The header of a rule: action, protocol, addresses and ports, which may be variables.
+//! Parser of rule headers: action, protocol, addresses and ports, with variables.
 
 use super::{Problem, nearest, quoted};
 use crate::address::{AddressSet, PortSet, Set};
@@ -10,14 +10,14 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// How deep lists and variables may lie in each other.
+/// Largest nesting depth of lists and variables.
 const DEPTH: usize = 16;
 
-/// Variables of rules, by name, without the dollar sign: addresses and ports as rules write them.
+/// Rule variables by name, without dollar sign. Values are address or port lists in rule syntax.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variables(BTreeMap<String, String>);
 
-/// What Suricata's own configuration says.
+/// Default values, those of Suricata's configuration.
 const DEFAULTS: [(&str, &str); 20] = [
     ("HOME_NET", "[192.168.0.0/16,10.0.0.0/8,172.16.0.0/12]"),
     ("EXTERNAL_NET", "!$HOME_NET"),
@@ -53,18 +53,18 @@ impl Default for Variables {
 }
 
 impl Variables {
-    /// Sets one.
+    /// Sets a variable.
     pub fn set(&mut self, name: &str, value: &str) {
         self.0.insert(name.to_owned(), value.to_owned());
     }
 }
 
-/// A variable that is neither a list of addresses nor one of ports.
+/// Variable that is neither an address list nor a port list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongVariable {
-    /// Its name.
+    /// Name of the variable.
     pub name: String,
-    /// What is wrong.
+    /// Error message.
     pub message: String,
 }
 
@@ -74,7 +74,7 @@ impl fmt::Display for WrongVariable {
     }
 }
 
-/// Sets that were read, so that each is there once.
+/// Cache of parsed sets, so that each exists once.
 #[derive(Debug)]
 pub(super) struct Sets {
     variables: Variables,
@@ -84,11 +84,11 @@ pub(super) struct Sets {
 
 impl Sets {
     pub(super) fn new(variables: &Variables) -> Result<Sets, WrongVariable> {
-        // Those first that name no others: what is wrong with one is wrong with all that name it.
+        // Variables without references come first, since their errors recur in all variables that refer to them.
         let (naming, plain): (Vec<_>, Vec<_>) = variables.0.iter().partition(|(_, value)| value.contains('$'));
         for (name, value) in plain.into_iter().chain(naming) {
             let ports = list(value, &variables.0, &port, DEPTH);
-            // Which it is, its users say.
+            // The uses of a variable determine its kind.
             if let (Err(_), Err(message)) = (ports, list(value, &variables.0, &address, DEPTH)) {
                 return Err(WrongVariable {
                     name: name.clone(),
@@ -122,7 +122,7 @@ impl Sets {
     }
 }
 
-/// A prefix, an address or a range of addresses.
+/// Parses a prefix, an address or an address range.
 fn address(text: &str) -> Result<AddressSet, String> {
     let wrong = || {
         format!(
@@ -152,7 +152,7 @@ fn address(text: &str) -> Result<AddressSet, String> {
     Ok(set)
 }
 
-/// A port or a range of ports.
+/// Parses a port or a port range.
 fn port(text: &str) -> Result<PortSet, String> {
     let wrong = || {
         format!(
@@ -178,8 +178,8 @@ fn port(text: &str) -> Result<PortSet, String> {
     }
 }
 
-/// A list: items with commas in brackets, each perhaps negated; or one item. Without any item that is not negated,
-/// everything but those.
+/// Parses a list: comma-separated items in brackets, each optionally negated, or one item. If all items are negated,
+/// the result is everything except those.
 fn list<S: Set>(
     text: &str,
     variables: &BTreeMap<String, String>,
@@ -229,7 +229,7 @@ fn list<S: Set>(
     Ok(set)
 }
 
-/// A list's items: what commas part that are in no inner list.
+/// Splits a list at the commas outside inner lists.
 fn parts(inside: &str) -> impl Iterator<Item = &str> {
     let mut depth = 0usize;
     inside.split(move |character| {
@@ -242,7 +242,7 @@ fn parts(inside: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The words of a header, each with its place: lists in brackets may have spaces.
+/// Splits a header into words with their offsets. Bracketed lists may contain spaces.
 fn words(text: &str) -> Vec<(usize, &str)> {
     let (mut words, mut start, mut depth) = (Vec::new(), None, 0usize);
     for (i, byte) in text.bytes().enumerate() {
@@ -284,7 +284,7 @@ const PROTOCOLS: [(&str, Protocol); 9] = [
     ("http1", Protocol::App(App::Http)),
 ];
 
-/// Reads the header.
+/// Parses the header.
 pub(super) fn parse(text: &str, sets: &mut Sets) -> Result<Header, Problem> {
     let words = words(text);
     let [
@@ -367,7 +367,7 @@ pub(super) fn parse(text: &str, sets: &mut Sets) -> Result<Header, Problem> {
     })
 }
 
-/// Protocols that Suricata knows.
+/// Protocols supported by Suricata but not here.
 const UNSUPPORTED: [&str; 24] = [
     "ftp-data",
     "http2",

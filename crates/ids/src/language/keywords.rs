@@ -1,4 +1,4 @@
-//! What each option of a rule says.
+//! Parsers of rule options, by keyword.
 
 use super::draft::Draft;
 use super::numbers::{is_name, range, signed, whole, within};
@@ -13,10 +13,10 @@ use crate::rule::{
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Where contents and numbers may lie: as far as a packet or a window may have bytes.
+/// Largest position of contents and numbers, in bytes: beyond any packet or window.
 const FAR: u64 = 1 << 24;
 
-/// Expressions that were compiled: rules share many.
+/// Cache of compiled expressions, which rules often share.
 #[derive(Debug, Default)]
 pub(super) struct Expressions(HashMap<(String, String), Result<Arc<Expression>, NoExpression>>);
 
@@ -30,10 +30,10 @@ impl Expressions {
     }
 }
 
-/// What an option says about: taken with the rule so far.
+/// Parser of an option, which updates the draft.
 type Read = fn(&mut Draft, &Opt<'_>) -> Result<(), Problem>;
 
-/// Options with a function each. Buffers stand apart, in [`Buffer::ALL`].
+/// Keywords with their parsers. Buffer names are in [`Buffer::ALL`].
 const KEYWORDS: [(&str, Read); 51] = [
     ("msg", |draft, option| {
         let text = text(option)?;
@@ -73,7 +73,7 @@ const KEYWORDS: [(&str, Read); 51] = [
         }
         Ok(())
     }),
-    // For who reads the rule.
+    // Informative only.
     ("reference", |_, option| value(option).map(drop)),
     ("target", |_, option| {
         one_of(value(option)?, &[("src_ip", ()), ("dest_ip", ())])
@@ -137,7 +137,7 @@ const KEYWORDS: [(&str, Read); 51] = [
         if let Some(value) = option.value
             && value != "only"
         {
-            // A part of it to be looked for: which is ours to choose.
+            // The engine selects the part of the content to search for, so the numbers are only checked.
             for number in value.split(',') {
                 within::<u32>(number, FAR).map_err(Problem::wrong)?;
             }
@@ -145,7 +145,7 @@ const KEYWORDS: [(&str, Read); 51] = [
         modified(draft)?.fast = true;
         Ok(())
     }),
-    // Nothing is decoded in payloads.
+    // Payloads are never decoded.
     ("rawbytes", |draft, _| modified(draft).map(drop)),
     ("dotprefix", |draft, _| match draft.current {
         Some(key) if key.buffer != Buffer::Payload => {
@@ -219,14 +219,14 @@ const KEYWORDS: [(&str, Read); 51] = [
         Ok(())
     }),
     ("stream_size", |draft, option| stream_size(draft, value(option)?)),
-    // What a content in front of it is looked for in, as old rules say it.
+    // Old syntax: moves the preceding content to a buffer.
     ("http_uri", |draft, _| moved(draft, Buffer::Uri)),
     ("http_header", |draft, _| moved(draft, Buffer::Header)),
     ("http_user_agent", |draft, _| moved(draft, Buffer::UserAgent)),
     ("http_client_body", |draft, _| moved(draft, Buffer::RequestBody)),
 ];
 
-/// Names of buffers that move the content in front of them, beside those above.
+/// Further buffer names that move the preceding content.
 const MOVING: [&str; 12] = [
     "http_raw_uri",
     "http_method",
@@ -242,7 +242,7 @@ const MOVING: [&str; 12] = [
     "http_protocol",
 ];
 
-/// Reads the options.
+/// Parses the options.
 pub(super) fn read(options: &[Opt<'_>], expressions: &mut Expressions) -> Result<Draft, Problem> {
     let mut draft = Draft::default();
     draft.about.generator = 1;
@@ -254,7 +254,7 @@ pub(super) fn read(options: &[Opt<'_>], expressions: &mut Expressions) -> Result
         };
         match outcome {
             Ok(()) => {}
-            // What else is wrong is told first.
+            // Errors take precedence over unsupported options.
             Err(problem @ Problem::Unsupported(_)) => {
                 unsupported.get_or_insert(problem);
             }
@@ -291,7 +291,7 @@ fn keyword(draft: &mut Draft, name: &str, option: &Opt<'_>) -> Result<(), Proble
     Err(Problem::unsupported(format!("option {name}{near}")))
 }
 
-/// Options that there are, elsewhere.
+/// Keywords supported by Suricata but not here.
 const KNOWN: [&str; 12] = [
     "ja3.hash",
     "ja3s.hash",
@@ -314,7 +314,7 @@ fn value<'a>(option: &Opt<'a>) -> Result<&'a str, Problem> {
     }
 }
 
-/// A value in quotation marks.
+/// Returns a quoted value.
 fn text<'a>(option: &Opt<'a>) -> Result<&'a str, Problem> {
     match quotation(value(option)?) {
         Some((false, text)) => Ok(text),
@@ -325,7 +325,7 @@ fn text<'a>(option: &Opt<'a>) -> Result<&'a str, Problem> {
     }
 }
 
-/// A value that is no variable of the rule's.
+/// Returns a value that is not a rule variable.
 fn plain<'a>(option: &Opt<'a>) -> Result<&'a str, Problem> {
     let value = value(option)?;
     match is_name(value) {
@@ -383,7 +383,7 @@ fn content(draft: &mut Draft, value: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Contents without letters' case are kept in lower case.
+/// Converts case-insensitive contents to lower case.
 fn lower_nocase(draft: &mut Draft) {
     for test in draft.parts.iter_mut().flat_map(|part| &mut part.tests) {
         if let Test::Content(content) = test
@@ -413,7 +413,7 @@ fn pcre(draft: &mut Draft, option: &Opt<'_>, expressions: &mut Expressions) -> R
             'E' => flags.dollar_end = true,
             'G' => flags.ungreedy = true,
             'R' => relative = true,
-            // No limits to ignore, and nothing decoded in payloads.
+            // There are no limits to ignore, and payloads are never decoded.
             'O' | 'B' => {}
             'U' => buffer = Some(Buffer::Uri),
             'I' => buffer = Some(Buffer::RawUri),
@@ -571,7 +571,7 @@ fn data_at(draft: &mut Draft, value: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The options that numbers of `byte_test` and `byte_jump` have in common; whether this is one.
+/// Parses an option common to `byte_test` and `byte_jump`; returns `false` if the word is another one.
 fn number_option(number: &mut NumberAt, word: &str) -> Result<bool, Problem> {
     match word {
         "relative" => number.relative = true,
@@ -587,7 +587,7 @@ fn number_option(number: &mut NumberAt, word: &str) -> Result<bool, Problem> {
     Ok(true)
 }
 
-/// Whether a number of so many bytes can be read.
+/// Checks that a number of this many bytes can be read.
 fn check_number(number: &NumberAt) -> Result<(), Problem> {
     match (number.text, number.bytes) {
         (None, 1..=8) | (Some(_), 0..=23) => Ok(()),

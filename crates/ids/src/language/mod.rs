@@ -1,12 +1,12 @@
-//! Suricata's rule language, as text.
+//! Parser of Suricata's rule language.
 //!
 //! ```text
 //! alert http $HOME_NET any -> $EXTERNAL_NET any (msg:"a message"; flow:established,to_server;
 //!     http.uri; content:"/a.php?"; fast_pattern; pcre:"/id=\d+$/"; classtype:trojan-activity; sid:1; rev:1;)
 //! ```
 //!
-//! A rule a line; a backslash at the end continues it. What is wrong in a text is told at once, a [`Mistake`] for each
-//! rule. A rule that is right but asks for something that is not supported is [`Skipped`], with the reason.
+//! There is one rule per line; a backslash at the end continues it. All errors of a text are reported together, one
+//! [`Mistake`] per rule. A valid rule that uses an unsupported feature is [`Skipped`], with the reason.
 
 mod draft;
 mod header;
@@ -20,21 +20,21 @@ use crate::rule::Rule;
 use header::Sets;
 use std::fmt;
 
-/// The most mistakes that are told one by one.
+/// Largest number of mistakes reported individually.
 pub const MOST_TOLD: usize = 1000;
-/// The most rules of a text.
+/// Largest number of rules in a text.
 pub const MAX_RULES: usize = 250_000;
 
-/// A mistake in a rule.
+/// Error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mistake {
     /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What was expected and what was found.
+    /// Expected and actual text.
     pub message: String,
-    /// What was probably meant.
+    /// Suggested correction.
     pub suggestion: Option<String>,
 }
 
@@ -48,45 +48,45 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// A rule that is right, and not supported.
+/// Valid rule that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skipped {
     /// Line, from 1.
     pub line: usize,
-    /// Its number; 0 if it was not read so far.
+    /// `sid` of the rule; 0 if it was not read.
     pub sid: u32,
-    /// Why, the same for all of one kind.
+    /// Reason, the same for all rules of one kind.
     pub reason: String,
 }
 
-/// What a text came to.
+/// Result of parsing a text.
 #[derive(Clone, Debug, Default)]
 pub struct Parsed {
     /// Rules.
     pub rules: Vec<Rule>,
-    /// Rules that are not supported.
+    /// Unsupported rules.
     pub skipped: Vec<Skipped>,
-    /// What is wrong, up to [`MOST_TOLD`].
+    /// Errors, up to [`MOST_TOLD`].
     pub mistakes: Vec<Mistake>,
-    /// How many more mistakes there are.
+    /// Number of further errors.
     pub more: usize,
 }
 
-/// Why a rule is not there.
+/// Reason a rule is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Problem {
-    /// Something in it, at a byte, is wrong.
+    /// The rule has an error at a byte offset.
     Wrong {
         at: usize,
         message: String,
         suggestion: Option<String>,
     },
-    /// It asks for what there is not.
+    /// The rule uses an unsupported feature.
     Unsupported(String),
 }
 
 impl Problem {
-    /// Something wrong that is known elsewhere by its place.
+    /// Creates an error whose position the caller adds.
     fn wrong(message: impl Into<String>) -> Problem {
         Problem::at(0, message)
     }
@@ -103,7 +103,7 @@ impl Problem {
         Problem::Unsupported(what.into())
     }
 
-    /// The same, so many bytes further on.
+    /// Returns the problem with its position shifted by this many bytes.
     fn shifted(self, by: usize) -> Problem {
         match self {
             Problem::Wrong {
@@ -120,7 +120,7 @@ impl Problem {
     }
 }
 
-/// What of a text is quoted in an error.
+/// Shortens a text for quoting in errors.
 fn quoted(text: &str) -> String {
     const MOST: usize = 60;
     let short: String = text.chars().take(MOST).collect();
@@ -128,14 +128,14 @@ fn quoted(text: &str) -> String {
     format!("\"{}{more}\"", short.escape_debug())
 }
 
-/// The name that one was probably meant to be.
+/// Returns the most similar name, for a suggestion.
 fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let near = names.map(|name| (strsim::damerau_levenshtein(text, name), name));
     let (distance, name) = near.min_by_key(|(distance, _)| *distance)?;
     (distance <= 1 + text.len() / 5 && distance < text.len()).then(|| name.to_owned())
 }
 
-/// Reads texts of rules with the same variables.
+/// Parser of rule texts with common variables.
 #[derive(Debug)]
 pub struct Reader {
     sets: Sets,
@@ -143,10 +143,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// With these variables.
+    /// Creates a parser with these variables.
     ///
     /// # Errors
-    /// A variable that is no list of addresses or ports.
+    /// A variable is neither an address list nor a port list.
     pub fn new(variables: &Variables) -> Result<Reader, WrongVariable> {
         Ok(Reader {
             sets: Sets::new(variables)?,
@@ -154,14 +154,14 @@ impl Reader {
         })
     }
 
-    /// Reads a text. Rules of several texts are distinct by their numbers only if the caller sees to it.
+    /// Parses a text. Across several texts the caller must ensure that each `sid` is unique.
     pub fn read(&mut self, text: &str) -> Parsed {
         let mut parsed = Parsed::default();
         let mut lines = text.lines().enumerate();
         while let Some((number, first)) = lines.next() {
             let mut joined = String::new();
             let mut line = first;
-            // A continued line begins where the rule does.
+            // A continued line counts from the rule's first line.
             while let Some(start) = line.trim_end().strip_suffix('\\') {
                 joined.push_str(start);
                 match lines.next() {
@@ -221,7 +221,7 @@ impl Reader {
         parsed
     }
 
-    /// One rule; or its number, if it was read, and why there is none.
+    /// Parses one rule; on failure returns its `sid`, if read, and the problem.
     fn rule(&mut self, text: &str) -> Result<Rule, (u32, Problem)> {
         let open = text.find('(');
         let Some(open) = open else {
@@ -232,7 +232,7 @@ impl Reader {
         let sid = options.as_ref().map_or(0, |options| options::sid(options).unwrap_or(0));
         let header = header::parse(&text[..open], &mut self.sets);
         let rule = options.and_then(|options| {
-            // What is wrong is told before what is not supported.
+            // Errors take precedence over unsupported options.
             let draft = keywords::read(&options, &mut self.expressions);
             match (header, draft) {
                 (Err(wrong @ Problem::Wrong { .. }), _) | (_, Err(wrong @ Problem::Wrong { .. })) => Err(wrong),

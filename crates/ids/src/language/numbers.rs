@@ -1,8 +1,8 @@
-//! Numbers and ranges of them in options.
+//! Parsers of numbers and ranges in options.
 
 use std::ops::RangeInclusive;
 
-/// A whole number, in decimal or, with `0x`, hexadecimal digits.
+/// Parses an integer in decimal, or with `0x` in hexadecimal digits.
 pub(super) fn whole(text: &str) -> Option<u64> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16).ok(),
@@ -11,14 +11,14 @@ pub(super) fn whole(text: &str) -> Option<u64> {
     }
 }
 
-/// A number within limits, for what is said in errors.
+/// Parses a number up to a limit, with a message on failure.
 pub(super) fn within<T: TryFrom<u64>>(text: &str, most: u64) -> Result<T, String> {
     let number = whole(text.trim()).filter(|number| *number <= most);
     let number = number.and_then(|number| T::try_from(number).ok());
     number.ok_or_else(|| format!("expected a number from 0 to {most}, found {}", super::quoted(text)))
 }
 
-/// A signed number within limits either way.
+/// Parses a signed number with a limit on its magnitude.
 pub(super) fn signed(text: &str, most: i64) -> Result<i64, String> {
     let text = text.trim();
     let number = match text.strip_prefix('-') {
@@ -34,7 +34,7 @@ pub(super) fn signed(text: &str, most: i64) -> Result<i64, String> {
     })
 }
 
-/// Whether a text is a name, of a variable that another option sets, rather than a number.
+/// Returns `true` if a text is a variable name (set by another option) instead of a number.
 pub(super) fn is_name(text: &str) -> bool {
     let mut bytes = text.trim().bytes();
     let first = bytes.next();
@@ -42,7 +42,7 @@ pub(super) fn is_name(text: &str) -> bool {
         && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.'))
 }
 
-/// A range: `5`, `<5`, `>5`, `<=5`, `>=5`, `5<>9` (neither end), `5-9` (both ends); perhaps negated by `!`.
+/// Parses a range: `5`, `<5`, `>5`, `<=5`, `>=5`, `5<>9` (exclusive), `5-9` (inclusive); optionally negated by `!`.
 pub(super) fn range(text: &str, most: u64) -> Result<(RangeInclusive<u64>, bool), String> {
     let wrong = || {
         format!(

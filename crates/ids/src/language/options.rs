@@ -1,19 +1,19 @@
-//! A rule's options, apart from each other.
+//! Splitting of a rule's options.
 
 use super::Problem;
 
-/// An option.
+/// Option of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opt<'a> {
-    /// Its name.
+    /// Keyword.
     pub(super) name: &'a str,
-    /// What follows the colon, if one does.
+    /// Text after the colon, if any.
     pub(super) value: Option<&'a str>,
-    /// At which byte of the rule the name is.
+    /// Byte offset of the keyword in the rule.
     pub(super) at: usize,
 }
 
-/// The options between the parenthesis at a byte and the one at the rule's end.
+/// Splits the options between the parenthesis at offset `open` and the one at the rule's end.
 pub(super) fn split(text: &str, open: usize) -> Result<Vec<Opt<'_>>, Problem> {
     let Some(inside) = text[open + 1..].trim_end().strip_suffix(')') else {
         return Err(Problem::at(text.len(), "expected \")\" at the rule's end"));
@@ -27,7 +27,8 @@ pub(super) fn split(text: &str, open: usize) -> Result<Vec<Opt<'_>>, Problem> {
         }
         match byte {
             b'\\' => escaped = true,
-            // Within quotation marks, too: there it is to be escaped, and marks within marks need not be.
+            // Splits within quotation marks, too: there a semicolon must be escaped, while inner quotation marks need
+            // not be.
             b';' => {
                 if let Some(option) = option(&inside[start..i], open + 1 + start) {
                     options.push(option);
@@ -45,7 +46,7 @@ pub(super) fn split(text: &str, open: usize) -> Result<Vec<Opt<'_>>, Problem> {
     Ok(options)
 }
 
-/// One option; `None` if there is only white space.
+/// Parses one option; `None` if there is only white space.
 fn option(text: &str, at: usize) -> Option<Opt<'_>> {
     let indent = text.len() - text.trim_start().len();
     let text = text.trim();
@@ -63,13 +64,13 @@ fn option(text: &str, at: usize) -> Option<Opt<'_>> {
     })
 }
 
-/// The rule's number, if it has one.
+/// Returns the rule's `sid`, if it has one.
 pub(super) fn sid(options: &[Opt<'_>]) -> Option<u32> {
     let sid = options.iter().find(|option| option.name == "sid")?;
     sid.value?.parse().ok()
 }
 
-/// A value in quotation marks, perhaps negated: the text between them, with its escapes.
+/// Parses an optionally negated quoted value, and returns the text between the marks with its escapes.
 pub(super) fn quotation(value: &str) -> Option<(bool, &str)> {
     let (negated, value) = match value.strip_prefix('!') {
         Some(rest) => (true, rest.trim_start()),
@@ -79,7 +80,7 @@ pub(super) fn quotation(value: &str) -> Option<(bool, &str)> {
     Some((negated, inside))
 }
 
-/// The bytes of a content: text, escapes, and hexadecimal digits between bars.
+/// Parses the bytes of a content: text, escapes, and hexadecimal digits between bars.
 pub(super) fn bytes(text: &str) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -129,7 +130,7 @@ pub(super) fn bytes(text: &str) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Text whose quotation marks, semicolons, colons and backslashes are escaped.
+/// Removes the escapes of quotation marks, semicolons, colons and backslashes.
 pub(super) fn unescaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut escaped = false;

@@ -1,4 +1,4 @@
-//! Rules as text.
+//! Tests of the rule parser.
 
 use super::*;
 use crate::buffer::Buffer;
@@ -154,7 +154,7 @@ fn what_is_not_supported_is_named_and_counted_by_reason() {
         (5, "file.data of smtp"),
     ];
     assert_eq!(told, expected);
-    // What is wrong counts before what is not supported.
+    // Errors take precedence over unsupported features.
     assert_eq!(parsed.mistakes.len(), 1);
 }
 
@@ -178,7 +178,7 @@ fn variables_that_are_no_lists_or_name_themselves_are_refused() {
         let mut variables = Variables::default();
         variables.set("HOME_NET", value);
         let wrong = Reader::new(&variables).unwrap_err();
-        // One that names itself is found by way of any that names it.
+        // A variable that refers to itself may be reported for any variable that refers to it.
         assert!(wrong.name == "HOME_NET" || value.contains('$'), "{wrong}");
     }
 }
@@ -194,7 +194,7 @@ proptest! {
         prop_assert!(parsed.rules.len() + parsed.skipped.len() + parsed.mistakes.len() <= lines);
     }
 
-    /// What is written as a content is what is looked for.
+    /// A content's bytes are parsed as written.
     #[test]
     fn contents_are_read_as_written(bytes in prop::collection::vec(any::<u8>(), 1..40)) {
         let text: String = bytes.iter().map(|byte| match byte {

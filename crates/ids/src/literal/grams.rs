@@ -1,51 +1,52 @@
-//! Strings by a few bytes in a row of each, in a table of bits: only one of so many places of a text is looked up.
+//! String search by grams in a Bloom-like bitmap: only one in `STRIDE` positions of the text is looked up.
 
 use super::{Allowance, CASE, REACH, Strings, common};
 
-/// Bytes of a text that are looked at together, and those of the last places' words behind them.
+/// Bytes of text processed at a time; `WORD` more follow for the last positions' words.
 const BLOCK: usize = 32;
 const WORD: usize = 8;
-/// A factor whose products' upper bits depend on all of the other's: 2⁶⁴ by the golden ratio.
+/// Multiplier whose products' upper bits depend on all bits of the other factor: 2⁶⁴ divided by the golden ratio.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-/// Bits of the table for each gram of a string, at least.
+/// Minimum number of filter bits per gram.
 const SPARSE: usize = 16;
-/// Bits of the tables, as powers of two.
+/// Binary logarithm of the filter's size in bits: smallest and largest.
 const FILTER: std::ops::RangeInclusive<u32> = 12..=20;
-/// Counts of grams while some are chosen, as a power of two.
+/// Binary logarithm of the number of gram counters used for selection.
 const COUNTS: u32 = 16;
 
-/// A string with a gram at a place of it.
+/// String with one of its grams.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The gram's bytes, mixed.
+    /// Tag of the gram's mixed bytes.
     tag: u32,
     string: u32,
     offset: u32,
 }
 
-/// Strings by `STRIDE` grams of `BYTES` bytes each, one byte apart.
+/// Index of strings by `STRIDE` consecutive grams of `BYTES` bytes, each one byte after the previous.
 #[derive(Debug)]
 pub(super) struct Grams<const BYTES: usize, const STRIDE: usize> {
-    /// A bit for each value of the upper bits of mixed grams.
+    /// Bitmap indexed by the upper bits of mixed grams.
     filter: Box<[u64]>,
     filter_shift: u32,
-    /// For the upper bits of mixed grams, where their entries begin; one more for the end.
+    /// Start of the entries for the upper bits of mixed grams, with a final end.
     starts: Box<[u32]>,
     starts_shift: u32,
     entries: Box<[Entry]>,
-    /// How far in front of a text's new bytes grams of strings that end among these can begin.
+    /// Largest distance from a gram's start to its string's end: the search starts this far before new bytes.
     reach: usize,
 }
 
 impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
-    /// The shortest strings that have so many grams.
+    /// Length in bytes of the shortest string with `STRIDE` grams.
     pub(super) const SHORTEST: usize = BYTES + STRIDE - 1;
 
-    /// Where the grams of each string begin, all of which are not shorter: those that are rare, and few strings share.
+    /// Selects the grams' offset in each string (none shorter than `SHORTEST`). Rare bytes and grams of few strings are
+    /// preferred.
     pub(super) fn choose<'a>(
         strings: impl Iterator<Item = (u32, &'a [u8])> + Clone,
     ) -> impl Iterator<Item = (u32, u32)> {
-        // How many strings share grams, about.
+        // Approximate number of strings per gram.
         let mut counts = vec![0u32; 1 << COUNTS];
         for (_, string) in strings.clone() {
             for gram in string[string.len().saturating_sub(REACH)..].windows(BYTES) {
@@ -67,7 +68,7 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
         })
     }
 
-    /// For some of the strings, none of which is shorter. `None` without strings.
+    /// Builds the index for `some` of the strings, none shorter than `SHORTEST`. Returns `None` without strings.
     pub(super) fn new(strings: &Strings, some: impl Iterator<Item = u32>) -> Option<Self> {
         let (mut grams, mut reach) = (Vec::new(), 0);
         for string in some {
@@ -110,14 +111,14 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
         })
     }
 
-    /// Whether the word begins with a gram, as far as the table of bits tells.
+    /// Returns `true` if the filter does not rule out that the word starts with a gram.
     #[inline(always)]
     fn may_be(&self, word: u64) -> bool {
         let bit = mixed::<BYTES>(word) >> self.filter_shift;
         self.filter[(bit >> 6) as usize] >> (bit & 63) & 1 != 0
     }
 
-    /// Runs `each` on the strings that end behind the text's first bytes. `false` if the allowance did not last.
+    /// Calls `each` on strings that end after the text's first `from` bytes. Returns `false` if the allowance ran out.
     #[inline]
     pub(super) fn find(
         &self,
@@ -161,7 +162,7 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
             }
             at += BLOCK;
         }
-        // What is left fits into a block with nothing behind it.
+        // The remainder fits in one zero-padded block.
         let rest = text.get(at..).unwrap_or_default();
         let mut block = [0; BLOCK + 2 * WORD];
         block[..rest.len()].copy_from_slice(rest);
@@ -174,13 +175,13 @@ impl<const BYTES: usize, const STRIDE: usize> Grams<BYTES, STRIDE> {
         true
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory used.
     pub(super) fn memory_bytes(&self) -> usize {
         8 * self.filter.len() + 4 * self.starts.len() + size_of_val(&*self.entries)
     }
 }
 
-/// Up to eight bytes as a word, the first ones lowest.
+/// Returns up to eight bytes as a little-endian word.
 #[inline(always)]
 fn word(bytes: &[u8]) -> u64 {
     match bytes.first_chunk() {
@@ -189,13 +190,14 @@ fn word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The first bytes of a word, without letters' case, so that upper bits depend on all of them. No two are the same.
+/// Mixes the first bytes of a word, ignoring case, so that the upper bits depend on all of them. The mapping is
+/// injective.
 #[inline(always)]
 fn mixed<const BYTES: usize>(word: u64) -> u64 {
     (word | CASE).wrapping_mul(FACTOR << (64 - 8 * BYTES))
 }
 
-/// With the upper bits, which are an entry's place, this tells a gram from all others.
+/// Returns the tag, which together with the upper bits (an entry's index) identifies a gram.
 #[inline(always)]
 fn tag<const BYTES: usize>(mixed: u64) -> u32 {
     (mixed >> (64 - 8 * BYTES)) as u32

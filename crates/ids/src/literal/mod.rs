@@ -1,12 +1,12 @@
-//! Looks for thousands of strings at once, letters of either case being the same: bytes are asked a few at a time
-//! whether a string could be there, and only where one could are strings compared.
+//! Case-insensitive search for thousands of strings at once. A filter on a few bytes finds possible matches, and only
+//! there are strings compared.
 //!
-//! Of each string a few bytes stand for it, those that are rare elsewhere. Long strings have four places in a row in
-//! a table of bits ([`Grams`]), so that only every fourth byte of a text is looked up; shorter ones two; and the few that
-//! are shorter still, or all where there are not many, are looked for at every byte, 32 or 64 at a time ([`Nibbles`]).
+//! A few bytes represent each string, chosen to be rare elsewhere. Long strings have four consecutive grams in a bitmap
+//! ([`Grams`]), so only every fourth byte of the text is looked up; shorter ones have two. Strings that are shorter
+//! still, or all if there are few, are searched at every byte, 32 or 64 at a time ([`Nibbles`]).
 //!
-//! What that costs depends on the text: one made for it could have a string's bytes everywhere. So looking has an
-//! [`Allowance`], and whoever asks goes on with an automaton, at a fixed cost for each byte, when it is used up.
+//! The cost depends on the text: a crafted one could contain the representative bytes everywhere. So a search has an
+//! [`Allowance`]; when it runs out, the caller falls back to an automaton with a fixed cost per byte.
 
 mod grams;
 mod nibbles;
@@ -14,19 +14,19 @@ mod nibbles;
 use grams::Grams;
 use nibbles::Nibbles;
 
-/// As many strings as are looked for at every byte, if there are no more.
+/// Up to this many strings are searched at every byte.
 const FEW: usize = 48;
-/// How far from a string's end the bytes that stand for it begin, at most.
+/// Largest distance from a string's end to its representative bytes.
 const REACH: usize = 32;
-/// Bits by which a capital letter differs from a small one, in a word of eight bytes.
+/// Bits that distinguish upper and lower case, in a word of eight bytes.
 const CASE: u64 = 0x2020_2020_2020_2020;
 
-/// What of a text could be a string: looking it up is worth 1, comparing it another.
+/// Budget of possible matches: looking one up costs 1, each comparison 1.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Allowance(u32);
 
 impl Allowance {
-    /// For a text of so many bytes.
+    /// Returns the allowance for a text of this many bytes.
     pub(crate) fn for_bytes(bytes: usize) -> Allowance {
         Allowance(64 + (bytes / 4).min(1 << 24) as u32)
     }
@@ -38,18 +38,18 @@ impl Allowance {
     }
 }
 
-/// Strings in lower case, some or all of which are looked for by [`Literals`].
+/// Strings in lower case; [`Literals`] searches for some or all of them.
 #[derive(Debug)]
 pub(crate) struct Strings {
     bytes: Vec<u8>,
-    /// For each string, where it ends; it begins where the one in front ends.
+    /// End of each string in `bytes`; it starts at the previous string's end.
     ends: Vec<u32>,
-    /// For each string, where its grams begin, if it is long enough for any.
+    /// Offset of each string's grams, if it is long enough.
     chosen: Vec<u32>,
 }
 
 impl Strings {
-    /// Each of a byte at least.
+    /// Stores the strings, each at least one byte long.
     pub(crate) fn new(all: &[Vec<u8>]) -> Strings {
         let ends = all.iter().scan(0, |end, string| {
             *end += string.len() as u32;
@@ -72,12 +72,12 @@ impl Strings {
         strings
     }
 
-    /// How many there are.
+    /// Returns the number of strings.
     pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory used.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.bytes.len() + 4 * (self.ends.len() + self.chosen.len())
     }
@@ -89,7 +89,8 @@ impl Strings {
         &self.bytes[from as usize..self.ends[string] as usize]
     }
 
-    /// Whether a string is in a text with one of its bytes at a place, and ends behind another.
+    /// Returns `true` if the string, with its byte `offset` at text position `at`, is in the text and ends after
+    /// `from`.
     #[inline]
     fn is_at(&self, string: u32, (text, from): (&[u8], usize), at: usize, offset: u32) -> bool {
         let string = self.get(string);
@@ -102,7 +103,7 @@ impl Strings {
     }
 }
 
-/// Some strings, ready to be looked for.
+/// Search for some of the strings.
 #[derive(Debug)]
 pub(crate) struct Literals {
     long: Option<Grams<5, 4>>,
@@ -111,11 +112,11 @@ pub(crate) struct Literals {
 }
 
 impl Literals {
-    /// For some of the strings, by their numbers.
+    /// Builds the search for the strings with these numbers.
     pub(crate) fn new(strings: &Strings, some: &[u32]) -> Literals {
         let some = || some.iter().map(|string| (*string, strings.get(*string)));
         let few = |of: &dyn Fn(usize) -> bool| some().filter(|(_, s)| of(s.len())).count() <= FEW;
-        // Strings of this length and longer are found by the tables.
+        // Strings of at least this length use the gram tables.
         let long = match few(&|length| length > 0) {
             true => usize::MAX,
             false => Grams::<5, 4>::SHORTEST,
@@ -133,8 +134,8 @@ impl Literals {
         }
     }
 
-    /// Runs `each` on the strings in a text that end behind its first `from` bytes, perhaps several times. `false` if the
-    /// allowance did not last: not all were found then.
+    /// Calls `each` on strings in the text that end after its first `from` bytes, possibly several times. Returns
+    /// `false` if the allowance ran out and the result is incomplete.
     #[inline]
     pub(crate) fn find(&self, strings: &Strings, (text, from): (&[u8], usize), mut each: impl FnMut(u32)) -> bool {
         let mut left = Allowance::for_bytes(text.len() - from.min(text.len()));
@@ -147,21 +148,21 @@ impl Literals {
             && short.is_none_or(|nibbles| nibbles.find(strings, place, &mut left, &mut each))
     }
 
-    /// The same without special instructions of the processor.
+    /// Disables SIMD instructions.
     #[cfg(test)]
     pub(crate) fn portable(mut self) -> Literals {
         self.short = self.short.map(Nibbles::portable);
         self
     }
 
-    /// The same with the instructions that many processors have.
+    /// Restricts SIMD to AVX2.
     #[cfg(test)]
     pub(crate) fn narrow(mut self) -> Literals {
         self.short = self.short.map(Nibbles::narrow);
         self
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory used.
     pub(crate) fn memory_bytes(&self) -> usize {
         let long = self.long.as_ref().map_or(0, Grams::memory_bytes);
         let middle = self.middle.as_ref().map_or(0, Grams::memory_bytes);
@@ -170,7 +171,7 @@ impl Literals {
     }
 }
 
-/// How common a byte is in what passes, from 0 on: text above all, then zeros.
+/// Returns how frequent a byte is in traffic, 0 the rarest: text first, then zeros.
 fn common(byte: u8) -> u32 {
     match byte.to_ascii_lowercase() {
         b' ' | b'e' | b't' | b'a' | b'o' | b'i' | b'n' | b's' | b'r' => 8,

@@ -1,17 +1,17 @@
-//! Strings by up to four bytes of each, at every byte of a text: the processor looks the halves of 32 or 64 bytes up at
-//! once, in tables of 16 places that tell which of 16 groups of strings they may be of (as "Teddy" of Hyperscan does:
-//! Wang et al., "Hyperscan: a fast multi-pattern regex matcher for modern CPUs", NSDI 2019).
+//! String search at every byte of a text by up to four bytes of each string. SIMD shuffles look up the nibbles of 32 or
+//! 64 bytes at once, in 16-entry tables that give the candidates among 16 groups of strings. This is "Teddy" of
+//! Hyperscan: Wang et al., "Hyperscan: a fast multi-pattern regex matcher for modern CPUs", NSDI 2019.
 
 use super::{Allowance, REACH, Strings, common};
 
-/// Bytes that stand for a string.
+/// Representative bytes per string.
 const BYTES: usize = 4;
-/// Groups of strings.
+/// Number of string groups.
 const GROUPS: usize = 16;
-/// Most bytes of a text that are looked at together.
+/// Largest number of text bytes processed at a time.
 const WIDEST: usize = 64;
 
-/// What instructions there are.
+/// Instruction set to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instructions {
     #[cfg(target_arch = "x86_64")]
@@ -21,42 +21,42 @@ enum Instructions {
     Any,
 }
 
-/// A string with bytes of it.
+/// String with its representative bytes.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// The bytes without letters' case, and which bits of them count.
+    /// Representative bytes ignoring case, and the mask of valid ones.
     key: u32,
     mask: u32,
     string: u32,
     offset: u32,
 }
 
-/// For half a byte, the groups of which a string may have it: groups 0 to 7, and 8 to 15.
+/// Group bitmaps by nibble value: groups 0 to 7, and 8 to 15.
 #[derive(Clone, Copy, Debug, Default)]
 struct Halves {
     low: [[u8; 16]; 2],
     high: [[u8; 16]; 2],
 }
 
-/// The strings.
+/// Search for a set of strings.
 #[derive(Debug)]
 pub(super) struct Nibbles {
     instructions: Instructions,
     halves: [Halves; BYTES],
-    /// Whether there are more than eight groups.
+    /// `true` if there are more than eight groups.
     wide: bool,
     entries: Vec<Entry>,
-    /// For each group, where its entries end; they begin where those of the one in front end.
+    /// End of each group's entries; they start at the previous group's end.
     ends: [u32; GROUPS],
-    /// How far in front of a text's new bytes those of strings that end among these can begin.
+    /// Largest distance from the representative bytes to a string's end: the search starts this far before new bytes.
     reach: usize,
 }
 
-/// Bits by which a capital letter differs from a small one.
+/// Bits that distinguish upper and lower case.
 const CASE: u32 = super::CASE as u32;
 
 impl Nibbles {
-    /// For strings in lower case. `None` without strings.
+    /// Builds the search for strings in lower case. Returns `None` without strings.
     pub(super) fn new<'a>(strings: impl Iterator<Item = (u32, &'a [u8])>) -> Option<Nibbles> {
         let mut chosen: Vec<(usize, [u8; BYTES], u32, usize)> = Vec::new();
         let mut reach = 0;
@@ -76,8 +76,8 @@ impl Nibbles {
         if chosen.is_empty() {
             return None;
         }
-        // Those alike share groups, so that a group has few values at each byte; short ones, that say little, are among
-        // fewer.
+        // Similar strings share groups, so that a group has few values per byte. Groups of short, less selective
+        // strings are smaller.
         chosen.sort_unstable();
         let weight = |count: usize| 1u64 << (BYTES - count).min(2);
         let wide = chosen.len() > 8;
@@ -134,7 +134,7 @@ impl Nibbles {
         self
     }
 
-    /// Runs `each` on the strings that end behind the text's first bytes. `false` if the allowance did not last.
+    /// Calls `each` on strings that end after the text's first `from` bytes. Returns `false` if the allowance ran out.
     #[inline]
     pub(super) fn find(
         &self,
@@ -193,15 +193,15 @@ impl Nibbles {
         true
     }
 
-    /// For each of the first bytes, the groups of which a string may begin there. Returns a bit for each byte that has some;
-    /// without, there may be nothing else.
+    /// Writes, for each of the first `wanted` bytes, the groups of which a string may start there. Returns a bitmap of
+    /// the bytes with any; `groups` is valid only for those.
     #[inline]
     fn groups(&self, block: &[u8; WIDEST + BYTES - 1], wanted: usize, groups: &mut [[u8; WIDEST]; 2]) -> u64 {
         match self.instructions {
-            // SAFETY: the processor was asked whether it has them.
+            // SAFETY: this variant is selected only if the processor supports the instructions.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx512 => unsafe { self.groups_avx512(block, groups) },
-            // SAFETY: the processor was asked whether it has them.
+            // SAFETY: this variant is selected only if the processor supports the instructions.
             #[cfg(target_arch = "x86_64")]
             Instructions::Avx2 => unsafe { self.groups_avx2(block, wanted, groups) },
             Instructions::Any => self.groups_any(block, wanted, groups),
@@ -228,7 +228,7 @@ impl Nibbles {
     fn groups_avx2(&self, block: &[u8; WIDEST + BYTES - 1], wanted: usize, groups: &mut [[u8; WIDEST]; 2]) -> u64 {
         use std::arch::x86_64::*;
         const WIDTH: usize = 32;
-        // SAFETY: 16 bytes are there.
+        // SAFETY: the array has 16 bytes.
         let table = |table: &[u8; 16]| unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())) };
         let nibble = _mm256_set1_epi8(15);
         let halves_used = 1 + usize::from(self.wide);
@@ -237,7 +237,7 @@ impl Nibbles {
             let mut found = [_mm256_set1_epi8(-1); 2];
             for (i, halves) in self.halves.iter().enumerate() {
                 let bytes = &block[part * WIDTH + i..][..WIDTH];
-                // SAFETY: 32 bytes are there.
+                // SAFETY: the slice has 32 bytes.
                 let bytes = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
                 let low = _mm256_and_si256(bytes, nibble);
                 let high = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), nibble);
@@ -257,7 +257,7 @@ impl Nibbles {
                 hits |= u64::from(some) << (part * WIDTH);
                 for (groups, found) in groups.iter_mut().zip(found) {
                     let groups = &mut groups[part * WIDTH..][..WIDTH];
-                    // SAFETY: 32 bytes are there.
+                    // SAFETY: the slice has 32 bytes.
                     unsafe { _mm256_storeu_si256(groups.as_mut_ptr().cast(), found) };
                 }
             }
@@ -269,14 +269,14 @@ impl Nibbles {
     #[target_feature(enable = "avx512f,avx512bw")]
     fn groups_avx512(&self, block: &[u8; WIDEST + BYTES - 1], groups: &mut [[u8; WIDEST]; 2]) -> u64 {
         use std::arch::x86_64::*;
-        // SAFETY: 16 bytes are there.
+        // SAFETY: the array has 16 bytes.
         let table = |table: &[u8; 16]| unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())) };
         let nibble = _mm512_set1_epi8(15);
         let halves_used = 1 + usize::from(self.wide);
         let mut found = [_mm512_set1_epi8(-1); 2];
         for (i, halves) in self.halves.iter().enumerate() {
             let bytes = &block[i..][..WIDEST];
-            // SAFETY: 64 bytes are there.
+            // SAFETY: 64 bytes are available.
             let bytes = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
             let low = _mm512_and_si512(bytes, nibble);
             let high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), nibble);
@@ -293,14 +293,14 @@ impl Nibbles {
         let hits = _mm512_test_epi8_mask(any, any);
         if hits != 0 {
             for (groups, found) in groups.iter_mut().zip(found) {
-                // SAFETY: 64 bytes are there.
+                // SAFETY: the array has 64 bytes.
                 unsafe { _mm512_storeu_si512(groups.as_mut_ptr().cast(), found) };
             }
         }
         hits
     }
 
-    /// Bytes of memory.
+    /// Returns the bytes of memory used.
     pub(super) fn memory_bytes(&self) -> usize {
         size_of::<Nibbles>() + size_of_val(&self.entries[..])
     }

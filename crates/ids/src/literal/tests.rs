@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What a plain search finds.
+/// Returns the result of a plain search.
 fn plain(strings: &[Vec<u8>], text: &[u8], from: usize) -> Vec<u32> {
     let text = text.to_ascii_lowercase();
     let is_in = |string: &[u8]| {
@@ -12,7 +12,7 @@ fn plain(strings: &[Vec<u8>], text: &[u8], from: usize) -> Vec<u32> {
     all.filter(|(_, string)| is_in(string)).map(|(i, _)| i).collect()
 }
 
-/// What is found; `None` if the allowance did not last.
+/// Returns the strings found; `None` if the allowance ran out.
 fn found((strings, literals): &(Strings, Literals), text: &[u8], from: usize) -> Option<Vec<u32>> {
     let mut found = Vec::new();
     let all = literals.find(strings, (text, from), |string| found.push(string));
@@ -21,13 +21,13 @@ fn found((strings, literals): &(Strings, Literals), text: &[u8], from: usize) ->
     all.then_some(found)
 }
 
-/// Each way to look for strings.
+/// Returns every implementation of the search.
 fn ways(strings: &[Vec<u8>]) -> [(Strings, Literals); 3] {
     let all: Vec<u32> = (0..strings.len() as u32).collect();
     ways_of(strings, &all)
 }
 
-/// The same for some of the strings.
+/// Like [`ways`], for some of the strings.
 fn ways_of(strings: &[Vec<u8>], some: &[u32]) -> [(Strings, Literals); 3] {
     let as_they_are: fn(Literals) -> Literals = |literals| literals;
     [as_they_are, Literals::narrow, Literals::portable].map(|way| {
@@ -37,7 +37,7 @@ fn ways_of(strings: &[Vec<u8>], some: &[u32]) -> [(Strings, Literals); 3] {
     })
 }
 
-/// Strings of all lengths, most of which share bytes with others, in lower case.
+/// Strategy for strings of all lengths in lower case, most of which share bytes with others.
 fn strings(most: usize) -> impl Strategy<Value = Vec<Vec<u8>>> {
     let bytes = prop_oneof![
         Just(b'a'),
@@ -63,7 +63,7 @@ fn strings(most: usize) -> impl Strategy<Value = Vec<Vec<u8>>> {
     })
 }
 
-/// A text of such strings, of parts of them, and of other bytes, in letters of either case.
+/// Builds a text of these strings, parts of them, and other bytes, in mixed case.
 fn text(strings: &[Vec<u8>], parts: &[(prop::sample::Index, u8, bool, u8)]) -> Vec<u8> {
     let mut text = Vec::new();
     for (which, cut, upper, other) in parts {
@@ -81,7 +81,8 @@ fn text(strings: &[Vec<u8>], parts: &[(prop::sample::Index, u8, bool, u8)]) -> V
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// Every way finds which of some strings a plain search does, wherever new bytes begin, and gives up, if so, with all others.
+    /// Every implementation finds the same strings as a plain search, wherever new bytes start. If one runs out of
+    /// allowance, all do.
     #[test]
     fn all_ways_find_the_same(
         (strings, parts) in prop_oneof![strings(20), strings(300)].prop_flat_map(|strings| {
@@ -107,7 +108,7 @@ proptest! {
     }
 }
 
-/// Words as rules have them: numbers make them differ.
+/// Words as in rules; a number makes each distinct.
 fn words(count: u32) -> Vec<Vec<u8>> {
     let lengths = (0..count).map(|i| 1 + i as usize * 7 % 30);
     let words = lengths.enumerate().map(|(i, length)| {
@@ -150,7 +151,7 @@ fn text_made_for_it_is_given_up() {
     let text: Vec<u8> = long.flatten().copied().collect();
     for literals in ways(&words) {
         assert_eq!(found(&literals, &text, 0), None);
-        // Other text of the same length is not.
+        // Other text of the same length does not exhaust the allowance.
         assert!(found(&literals, &vec![b'~'; text.len()], 0).is_some());
     }
 }

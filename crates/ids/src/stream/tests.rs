@@ -1,4 +1,4 @@
-//! Streams beside one that keeps every byte in a map.
+//! Tests of streams against a reference that keeps every byte in a map.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 const WINDOW: usize = 64;
 
-/// The first byte that came for each place counts.
+/// Reference stream: the first byte for each position counts.
 #[derive(Default)]
 struct Plain {
     bytes: BTreeMap<i64, u8>,
 }
 
 impl Plain {
-    /// The bytes from the start up to the first gap.
+    /// Returns the bytes up to the first gap.
     fn in_order(&self) -> Vec<u8> {
         (0..).map_while(|i| self.bytes.get(&i).copied()).collect()
     }
@@ -21,7 +21,7 @@ impl Plain {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
-    /// Segments that lie anywhere around what came, with other bytes each time; and a window that slides at random.
+    /// Segments at any position around received bytes, each with different bytes, and a window that slides at random.
     #[test]
     fn bytes_are_those_that_came_first(
         first in any::<u32>(),
@@ -38,7 +38,7 @@ proptest! {
             prop_assert!(inserted.taken <= length);
             let differs = (0..inserted.taken).any(|i| {
                 let place = at + i as i64;
-                // What slid out is not known any more.
+                // Bytes shifted out of the window are not compared.
                 place >= side.base as i64 && plain.bytes.get(&place).is_some_and(|there| *there != data[i])
             });
             prop_assert_eq!(inserted.conflict, differs);
@@ -58,7 +58,7 @@ proptest! {
         }
     }
 
-    /// After a gap that the receiver has closed, the stream goes on with what came behind it.
+    /// After a gap that the receiver has acknowledged, the stream continues with the bytes after it.
     #[test]
     fn a_gap_is_passed_when_the_receiver_has_acknowledged_it(before in 0usize..20, gap in 1usize..10, behind in 1usize..20, extra in 0usize..10) {
         let (mut side, mut window) = (Side::zeroed(), [0; WINDOW]);
@@ -67,7 +67,7 @@ proptest! {
         let start = before + gap;
         side.insert(&mut window, 7 + start as u32, &vec![b'b'; behind]);
         prop_assert_eq!(side.end(), before as u64);
-        // Not before all of it is.
+        // Not before the gap is acknowledged entirely.
         prop_assert!(!side.skip_to(&mut window, 7 + before as u32));
         prop_assert!(side.skip_to(&mut window, 7 + (start + extra) as u32));
         prop_assert_eq!(side.base, start as u64);
@@ -87,7 +87,7 @@ fn what_does_not_fit_is_not_taken() {
     };
     assert_eq!(side.insert(&mut window, WINDOW as u32, b"x"), refused);
     assert!(side.is_waiting());
-    // Islands, one more than there may be.
+    // Separate ranges, one more than the limit.
     for i in 0..MAX_STRETCHES as u32 {
         assert_eq!(side.insert(&mut window, 2 + 2 * i, b"x").taken, 1);
     }

@@ -1,4 +1,4 @@
-//! What tests with real rules and captures share.
+//! Helpers for tests with real rules and captures.
 #![allow(dead_code, reason = "each test uses some of it")]
 
 pub mod oracle;
@@ -7,7 +7,7 @@ pub mod rig;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of rules and captures that are not part of the project.
+/// Returns the folder of rules and captures, which are not part of the project.
 pub fn test_data() -> Option<PathBuf> {
     let folder = std::env::var_os("TAILWATER_TEST_DATA").map(PathBuf::from);
     if folder.is_none() {
@@ -16,7 +16,7 @@ pub fn test_data() -> Option<PathBuf> {
     folder
 }
 
-/// The files of ET Open, with their names, and the file of classes.
+/// Returns the files of ET Open by name, and the file of classes.
 pub fn et_open() -> Option<(Vec<(String, String)>, String)> {
     let data = test_data()?;
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("et-open-{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! An evaluator that keeps every byte, reads every message from the start each time, and tries every place: what rules
-//! match in the packets of one connection, without a thought for cost. Bits of connections and thresholds are not looked at.
+//! Reference evaluator: keeps every byte, parses every message from the start each time, and tries every position, at
+//! any cost. It finds the rules that match packets of one connection. Flowbits and thresholds are ignored.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use tailwater_ids::buffer::{Buffer, BufferKey};
@@ -12,7 +12,7 @@ use tailwater_net::{FlowKey, protocol};
 struct Side {
     first: Option<u32>,
     bytes: BTreeMap<i64, u8>,
-    /// Messages whose heads, and that as a whole, were there before.
+    /// Number of messages whose head, and which as a whole, were complete before.
     seen: [usize; 2],
     ended: bool,
 }
@@ -23,13 +23,13 @@ impl Side {
     }
 }
 
-/// An HTTP message: its buffers, and whether its body is there.
+/// HTTP message: its buffers, and whether its body is complete.
 struct Message {
     buffers: HashMap<Buffer, Vec<u8>>,
     whole: bool,
 }
 
-/// A connection, packet by packet.
+/// Connection, fed packet by packet.
 #[derive(Default)]
 pub struct Oracle {
     client: Option<FlowKey>,
@@ -41,7 +41,7 @@ pub struct Oracle {
 type Buffers = HashMap<Buffer, Vec<u8>>;
 
 impl Oracle {
-    /// Which of the rules match with a packet.
+    /// Returns the rules that match with a packet.
     pub fn packet(&mut self, rules: &[Rule], frame: &[u8]) -> BTreeSet<u32> {
         let mut found = BTreeSet::new();
         let Ok(headers) = parse(frame) else {
@@ -143,7 +143,7 @@ impl Oracle {
         found
     }
 
-    /// Rules about messages: heads, bodies or questions, as `kind` says.
+    /// Evaluates rules on messages: heads, bodies or questions, by `kind`.
     fn messages(
         &self,
         rules: &[Rule],
@@ -194,7 +194,7 @@ fn has_messages(rule: &Rule) -> bool {
     rule.parts.iter().any(|part| part.buffer.buffer != Buffer::Payload)
 }
 
-/// Whether a rule is about where its bytes are from the start or to the end.
+/// Returns `true` if a rule has positions relative to the start or end of the bytes.
 fn anchored(rule: &Rule) -> bool {
     rule.parts.iter().flat_map(|part| &part.tests).any(|test| match test {
         Test::Content(content) => {
@@ -221,7 +221,7 @@ fn packet_tests(rule: &Rule, frame: &[u8], headers: &Headers) -> bool {
             range,
             negated,
         } => range.contains(&u64::from(headers.datagram(frame)[8])) != *negated,
-        // Others are not made here.
+        // Other fields are not implemented here.
         _ => false,
     })
 }
@@ -236,7 +236,7 @@ fn holds(rule: &Rule, buffers: &Buffers) -> bool {
     })
 }
 
-/// Every place where a test may be true, one by one.
+/// Tries every position of a test, one by one.
 pub fn tests(all: &[Test], bytes: &[u8], at: i64) -> bool {
     let Some((test, rest)) = all.split_first() else {
         return true;
@@ -321,7 +321,7 @@ pub fn tests(all: &[Test], bytes: &[u8], at: i64) -> bool {
             };
             compares != *negated && tests(rest, bytes, at)
         }
-        // Not made here.
+        // Not implemented here.
         _ => false,
     }
 }
@@ -342,7 +342,7 @@ fn find(bytes: &[u8], text: &[u8]) -> Option<usize> {
     bytes.windows(text.len()).position(|window| window == text)
 }
 
-/// All messages of a stream whose heads are there; `None` if it is no HTTP.
+/// Returns all messages of a stream whose heads are complete; `None` if it is not HTTP.
 fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> Option<Vec<Message>> {
     let mut messages = Vec::new();
     loop {
@@ -367,7 +367,7 @@ fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> Option<Vec<M
                 .find(|(known, _)| known.eq_ignore_ascii_case(name))
                 .map(|(_, value)| value.clone())
         };
-        // A target may hold spaces, a status does not.
+        // A target may contain spaces, a status does not.
         let (first, rest) = line.split_once(' ')?;
         let (second, third) = match direction {
             Direction::ToServer => rest.rsplit_once(' ')?,
@@ -448,7 +448,7 @@ fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> Option<Vec<M
             ),
         );
         put(Buffer::RawHeader, head.split_once("\r\n").map_or("", |(_, rest)| rest));
-        // The end of the fields, and of the head.
+        // Line ends of the last field and of the head.
         if let Some(header) = buffers.get_mut(&Buffer::RawHeader) {
             header.extend(b"\r\n\r\n");
         }
@@ -497,7 +497,7 @@ fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> Option<Vec<M
             buffers.insert(buffer, body.clone());
             buffers.insert(Buffer::FileData, body);
         } else {
-            // Nothing is asked of a body that is not there.
+            // Rules are not evaluated on a missing body.
             whole = false;
         }
         let stops = !whole && bytes.is_empty();
@@ -508,7 +508,7 @@ fn messages(mut bytes: &[u8], direction: Direction, ended: bool) -> Option<Vec<M
     }
 }
 
-/// A target as lists of segments say.
+/// Normalises a target by lists of segments.
 fn normal(target: &str) -> String {
     let at = target.find(['?', '#']).unwrap_or(target.len());
     let (path, rest) = target.split_at(at);
@@ -545,7 +545,7 @@ fn normal(target: &str) -> String {
     format!("/{}{end}{rest}", stack.join("/"))
 }
 
-/// The names that a DNS request asks for.
+/// Returns the names a DNS request queries.
 fn dns_names(payload: &[u8], port: u16) -> Vec<Vec<u8>> {
     if port != 53 || payload.len() < 17 || payload[2] & 0x80 != 0 {
         return Vec::new();
@@ -565,9 +565,9 @@ fn dns_names(payload: &[u8], port: u16) -> Vec<Vec<u8>> {
     vec![name]
 }
 
-/// Whether a rule matches with the last packet of a conversation, as far as one can tell by all bytes that were there: those of
-/// the packet, of the stream up to it, of as many as a window holds, or of a message. Bits, thresholds and what is
-/// not known here are taken for granted. `None` if the rule is of a protocol that is not known here.
+/// Returns `true` if a rule may match with the last packet of a conversation, given all bytes: those of the packet, of
+/// the stream up to it, of a window within it, or of a message. Flowbits, thresholds and features not implemented here
+/// are assumed to match. Returns `None` for a protocol not implemented here.
 pub fn explains(rule: &Rule, frames: &[Vec<u8>], window: usize) -> Option<bool> {
     let last = frames.last()?;
     let headers = parse(last).ok()?;
@@ -599,7 +599,7 @@ pub fn explains(rule: &Rule, frames: &[Vec<u8>], window: usize) -> Option<bool> 
     let goes = |key: &FlowKey| {
         header.source.contains(key.source()) && header.destination.contains(key.destination()) && ports(key)
     };
-    // A reset ends what the other end has said, too.
+    // A reset also ends the messages of the other direction.
     let either = goes(&key) || goes(&key.reversed());
     if !either || !rule.packet.iter().all(known) {
         return Some(false);
@@ -626,7 +626,7 @@ pub fn explains(rule: &Rule, frames: &[Vec<u8>], window: usize) -> Option<bool> 
         let mut units = names.map(|name| Buffers::from([(Buffer::Payload, payload.clone()), (Buffer::DnsQuery, name)]));
         return Some(units.any(|unit| holds(rule, &unit)));
     }
-    // Both directions, put together anew.
+    // Reassembles both directions anew.
     for direction in [key, key.reversed()] {
         let (mut side, mut start) = (Side::default(), None);
         for frame in frames {

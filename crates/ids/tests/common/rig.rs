@@ -1,4 +1,4 @@
-//! An inspector with its connections, and conversations for it.
+//! Inspector with its connections, and conversations to feed it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// The rules of a text, which has no mistake.
+/// Parses rules from a text without mistakes.
 pub fn rules(text: &str) -> Vec<Rule> {
     let parsed = Reader::new(&Variables::default()).unwrap().read(text);
     assert_eq!((&parsed.mistakes, &parsed.skipped), (&vec![], &vec![]), "{text}");
     parsed.rules
 }
 
-/// An inspector with its connections.
+/// Inspector with its connections.
 pub struct Rig {
     pub inspector: Inspector,
     pub rules: Arc<RuleSet>,
@@ -48,7 +48,7 @@ impl Rig {
         Rig::new(rules(text), Settings::default())
     }
 
-    /// What becomes of a packet, and which rules tell of it.
+    /// Inspects a packet, and returns the verdict and the rules that alert.
     pub fn packet(&mut self, frame: &[u8]) -> (Verdict, Vec<u32>) {
         let Ok(headers) = parse(frame) else {
             return (Verdict::Pass, Vec::new());
@@ -67,7 +67,7 @@ impl Rig {
         (verdict, sids.collect())
     }
 
-    /// Which rules tell of packets, one after the other.
+    /// Inspects packets in sequence, and returns the rules that alert.
     pub fn packets(&mut self, frames: &[Vec<u8>]) -> Vec<u32> {
         frames.iter().flat_map(|frame| self.packet(frame).1).collect()
     }
@@ -78,21 +78,21 @@ impl Rig {
     }
 }
 
-/// Connections that have streams at a time.
+/// Number of concurrent connections with streams.
 pub const SLOTS: u32 = 64;
 pub const HOME: [u8; 4] = [10, 0, 0, 1];
 pub const WORLD: [u8; 4] = [198, 51, 100, 1];
 
-/// A TCP connection: its packets are made one by one.
+/// TCP connection whose packets are generated one by one.
 pub struct Tcp {
     pub key: FlowKey,
-    /// Sequence numbers of what comes next, the client's first.
+    /// Next sequence numbers, the client's first.
     pub next: [u32; 2],
     pub frames: Vec<Vec<u8>>,
 }
 
 impl Tcp {
-    /// One whose handshake is made.
+    /// Creates a connection with its handshake.
     pub fn open(key: FlowKey) -> Tcp {
         let mut tcp = Tcp {
             key,
@@ -105,17 +105,17 @@ impl Tcp {
         tcp
     }
 
-    /// From home to the world.
+    /// Creates a connection from the home network to an external host.
     pub fn outward(port: u16) -> Tcp {
         Tcp::open(FlowKey::v4(HOME.into(), WORLD.into(), protocol::TCP, 40_000, port))
     }
 
-    /// From the world to home.
+    /// Creates a connection from an external host to the home network.
     pub fn inward(port: u16) -> Tcp {
         Tcp::open(FlowKey::v4(WORLD.into(), HOME.into(), protocol::TCP, 40_000, port))
     }
 
-    /// A segment at a sequence number of its own.
+    /// Creates a segment with a given sequence number.
     pub fn segment(&self, side: usize, sequence: u32, flags: TcpFlags, data: &[u8]) -> Vec<u8> {
         let key = if side == 0 { self.key } else { self.key.reversed() };
         let fields = TcpFields {
@@ -148,7 +148,7 @@ impl Tcp {
         self
     }
 
-    /// Both ends say that this was all.
+    /// Closes both directions with FINs.
     pub fn close(mut self) -> Tcp {
         let end = TcpFlags(TcpFlags::FIN.0 | TcpFlags::ACK.0);
         self.send(0, end, b"");
@@ -157,7 +157,7 @@ impl Tcp {
     }
 }
 
-/// A UDP datagram from home to the world.
+/// Creates a UDP datagram from the home network to an external host.
 pub fn udp(source: u16, destination: u16, data: &[u8]) -> Vec<u8> {
     let key = FlowKey::v4(HOME.into(), WORLD.into(), protocol::UDP, source, destination);
     FrameBuilder::new(&key).payload(data).to_vec().unwrap()

@@ -11,7 +11,7 @@ fn schemata_of_the_kernel_s_documentation() {
     let read = parse(cdp).unwrap();
     assert_eq!(read.get("L3DATA", 2), Some(0x3c0));
     assert_eq!(read.ways("L3", 2), 0xfffff);
-    // AMD's, with padding, in eighths of a GB/s.
+    // AMD's format, with padding; the unit is 1/8 GB/s.
     let amd = parse("    MB:0=2048;1=  16;2=2048;3=2048\n    L3:0=ffff;1=ffff;2=ffff;3=ffff\n").unwrap();
     assert_eq!(amd.get("MB", 1), Some(16));
     assert_eq!(amd.get("L3", 3), Some(0xffff));

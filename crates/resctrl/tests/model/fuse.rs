@@ -1,4 +1,4 @@
-//! The model, mounted by FUSE, where only the thread that mounts it and those that it starts see it.
+//! FUSE mount of the model, visible only to the mounting thread and the threads it starts.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -18,23 +18,23 @@ use rustix::thread::UnshareFlags;
 
 use super::kernel::{Kernel, Machine, Node};
 
-/// What happens to a command before the kernel sees it.
+/// Fault injected before the kernel model executes a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// It fails.
+    /// The command fails.
     Errno(i32),
-    /// The group is removed by somebody else.
+    /// Another program removes the group.
     Vanish(String),
-    /// Who gives it is killed.
+    /// The process that issues the command is killed.
     Kill,
 }
 
-/// Asked for the fault of each command, by its path.
+/// Returns the fault for each command, by its path.
 type Faults = Box<dyn FnMut(&str) -> Option<Fault> + Send>;
 
 struct State {
     kernel: Kernel,
-    /// Numbers of nodes; a group that is made again has others.
+    /// Paths by inode number. A group that is created again gets new numbers.
     paths: HashMap<u64, String>,
     numbers: HashMap<String, u64>,
     next: u64,
@@ -101,7 +101,7 @@ impl State {
         })
     }
 
-    /// Counts a command, and does to it what the test asked for.
+    /// Counts a command and injects the fault that the test requested.
     fn command(&mut self, path: &str, by: u32) -> Result<(), i32> {
         self.commands += 1;
         let Some(faults) = &mut self.faults else {
@@ -116,7 +116,7 @@ impl State {
                 Ok(())
             }
             Some(Fault::Kill) => {
-                // It may be a thread's number: its process is what is killed.
+                // `by` may be a thread's number. Its process is killed.
                 let status = fs::read_to_string(format!("/proc/{by}/status")).unwrap_or_default();
                 let process = status
                     .lines()
@@ -131,7 +131,7 @@ impl State {
     }
 }
 
-/// Nothing is remembered by the kernel: the tree changes by itself.
+/// Disables the kernel's caching, because the tree changes on its own.
 const TTL: Duration = Duration::ZERO;
 
 impl Shared {
@@ -217,7 +217,7 @@ impl Filesystem for Shared {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        // Files have no size: every read asks us.
+        // Files have no size, so every read must reach the model.
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -299,16 +299,17 @@ impl Filesystem for Shared {
     }
 }
 
-/// A mounted model. Unmounted when dropped, and when the test is killed: its mount namespace goes with it.
+/// Mounted model. It is unmounted when dropped. If the test is killed, its mount namespace vanishes with it.
 pub struct Mounted {
     shared: Shared,
     session: Option<BackgroundSession>,
-    /// A folder of the test's: `resctrl` is the mount, if it is not in place; the rest is the test's.
+    /// Folder of the test. `resctrl` is the mount point unless the model is mounted in place; the rest is free for the
+    /// test.
     pub folder: PathBuf,
     root: PathBuf,
 }
 
-/// Why there is no FUSE here, told by whoever is skipped.
+/// Returns the reason why FUSE is not available, for the message of a skipped test.
 fn unusable() -> Option<&'static str> {
     if !Path::new("/dev/fuse").exists() {
         return Some("there is no /dev/fuse");
@@ -316,10 +317,13 @@ fn unusable() -> Option<&'static str> {
     (!rustix::process::geteuid().is_root()).then_some("mounting needs root")
 }
 
-/// Has this thread, and those that it starts from now on, see mounts of its own.
+/// Gives this thread, and those it starts from now on, a private mount namespace.
+///
+/// # Errors
+/// The reason if the namespace cannot be created.
 pub fn own_mounts() -> Result<(), &'static str> {
-    // SAFETY: no file descriptors are unshared, and mounts and the working directory of this thread are used by
-    // nothing that relies on them to be the process's.
+    // SAFETY: no file descriptors are unshared. Nothing relies on this thread sharing its mounts and working directory
+    // with the process.
     #[allow(unsafe_code)]
     let unshared = unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNS) };
     let private = MountPropagationFlags::REC | MountPropagationFlags::PRIVATE;
@@ -329,13 +333,13 @@ pub fn own_mounts() -> Result<(), &'static str> {
 }
 
 impl Mounted {
-    /// Mounts a model; `None`, said why, where that cannot be done.
+    /// Mounts a model. Returns `None` and prints the reason if that is impossible.
     pub fn new(machine: Machine, read_only: bool) -> Option<Mounted> {
         Mounted::mount(machine, read_only, None)
     }
 
-    /// Mounts a model where programs look for `resctrl`, as what stands for it. In the test's mount namespace there
-    /// is nothing else under `/sys/fs`, nor in `/run`.
+    /// Mounts a model at the default path of `resctrl`, as its substitute. In the test's mount namespace `/sys/fs` and
+    /// `/run` contain nothing else.
     pub fn in_place(machine: Machine) -> Option<Mounted> {
         Mounted::mount(machine, false, Some(Path::new("/sys/fs/resctrl")))
     }
@@ -384,7 +388,7 @@ impl Mounted {
             MountOption::Subtype("resctrl".into()),
         ];
         config.mount_options.extend(read_only.then_some(MountOption::RO));
-        // The kernel shows the type with it, "fuse.resctrl".
+        // The kernel shows it in the type: "fuse.resctrl".
         let subtype = MountOption::CUSTOM("subtype=resctrl".into());
         config.mount_options.extend(place.map(|_| subtype));
         config.acl = SessionACL::Owner;
@@ -406,7 +410,7 @@ impl Mounted {
         self.root.clone()
     }
 
-    /// The kernel's side.
+    /// Gives access to the kernel model.
     pub fn kernel<T>(&self, look: impl FnOnce(&mut Kernel) -> T) -> T {
         look(&mut self.shared.lock().kernel)
     }
@@ -415,12 +419,12 @@ impl Mounted {
         self.kernel(|kernel| kernel.snapshot())
     }
 
-    /// How many commands there were.
+    /// Returns the number of commands so far.
     pub fn commands(&self) -> u32 {
         self.shared.lock().commands
     }
 
-    /// The command number `at` from now on, from zero, has this fault.
+    /// Injects a fault into the command number `at` from now on, counted from zero.
     pub fn fault(&self, at: u32, fault: Fault) {
         let mut turn = 0;
         self.faults(move |_| {

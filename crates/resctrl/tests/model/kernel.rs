@@ -1,5 +1,5 @@
-//! The rules of the kernel's `resctrl`, as its documentation (Documentation/filesystems/resctrl.rst) and its behaviour
-//! are, for a machine that is made up. It knows nothing of the crate that is tested.
+//! Model of the kernel's `resctrl` for an imaginary machine, after its documentation
+//! (Documentation/filesystems/resctrl.rst) and its behaviour. It is independent of the tested crate.
 
 mod show;
 mod write;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use libc::{EBUSY, EEXIST, EINVAL, ENODEV, ENOENT, ENOSPC, EPERM};
 
-/// A cache's ways, at one level.
+/// Ways of one level's caches.
 #[derive(Clone)]
 pub struct Ways {
     pub name: &'static str,
@@ -20,24 +20,24 @@ pub struct Ways {
     pub shareable: u32,
     pub sparse: bool,
     pub closids: u32,
-    /// Bytes of one cache.
+    /// Size of one cache in bytes.
     pub size: u32,
-    /// Code and data apart.
+    /// Set if code and data are separate.
     pub cdp: bool,
 }
 
-/// A machine.
+/// Parameters of a machine.
 #[derive(Clone)]
 pub struct Machine {
     pub caches: Vec<Ways>,
-    /// Limits on memory bandwidth: number of classes, lowest, step.
+    /// Limits on memory bandwidth: number of classes, lowest limit, step.
     pub memory: Option<(u32, u32, u32)>,
     pub rmids: Option<u32>,
     pub cores: u32,
 }
 
 impl Machine {
-    /// Two sockets, 20 ways, of which hardware shares the upper two.
+    /// Returns a machine with two sockets and 20 ways, of which hardware shares the upper two.
     pub fn xeon() -> Machine {
         let l3 = Ways {
             name: "L3",
@@ -60,8 +60,9 @@ impl Machine {
 }
 
 impl Machine {
-    /// The same ways in the one last-level cache of this machine's that `core` uses, by the number that the kernel has
-    /// for it, and as many cores as there are. `None`, said why, where the kernel tells of no such cache.
+    /// Returns a machine with the cache of [`xeon`](Machine::xeon), as the last-level cache that this machine's `core`
+    /// uses. The cache has the kernel's identifier, and the number of cores is this machine's. Returns `None` and
+    /// prints the reason if the kernel lists no such cache.
     pub fn here(core: usize) -> Option<Machine> {
         let cores = Path::new("/sys/devices/system/cpu");
         let caches = fs::read_dir(cores.join(format!("cpu{core}/cache")));
@@ -93,7 +94,7 @@ struct Schema {
     name: String,
     /// Index of the cache; `None` for memory.
     cache: Option<usize>,
-    /// The other of code and data.
+    /// Index of the data schema for code, and vice versa.
     peer: Option<usize>,
     domains: Vec<u32>,
     closids: u32,
@@ -115,12 +116,12 @@ pub struct Mon {
 }
 
 pub struct Group {
-    /// Empty for the default group.
+    /// Name; empty for the default group.
     pub name: String,
     pub closid: u32,
     rmid: u32,
     pub mode: Mode,
-    /// Not kept for the default group: its tasks are those that are in no other.
+    /// Tasks. Not stored for the default group, whose tasks are those in no other group.
     pub tasks: BTreeSet<i32>,
     pub cores: BTreeSet<u32>,
     pub mons: Vec<Mon>,
@@ -129,26 +130,26 @@ pub struct Group {
 pub struct Kernel {
     machine: Machine,
     schemas: Vec<Schema>,
-    /// By schema, domain and class: what the hardware is set to. It stays when a group goes.
+    /// Hardware settings by schema, domain and class. They survive the removal of a group.
     values: BTreeMap<(usize, u32, u32), u32>,
     pub groups: Vec<Group>,
     free_closids: BTreeSet<u32>,
     free_rmids: BTreeSet<u32>,
-    /// RMIDs that were freed while lines in the cache have them.
+    /// Freed RMIDs that lines in the cache still carry.
     limbo: BTreeSet<u32>,
-    /// Whether freed RMIDs go there.
+    /// Set if freed RMIDs go to limbo.
     pub cache_stays_full: bool,
     status: String,
-    /// What counters say, by path; others say 0.
+    /// Values of counters by path; all others are 0.
     pub counters: BTreeMap<String, String>,
 }
 
 type Errno = i32;
 
-/// What a path is.
+/// Kind of a path.
 pub enum Node {
     Directory(Vec<String>),
-    /// Whether it can be written.
+    /// A file; `true` if it is writable.
     File(bool),
 }
 
@@ -164,7 +165,7 @@ impl Kernel {
                     cache: Some(index),
                     peer: cache.cdp.then_some(schemas.len() + 1 - 2 * part),
                     domains: cache.domains.clone(),
-                    // Each class takes two of the hardware's.
+                    // With CDP, each class takes two hardware classes.
                     closids: if cache.cdp { cache.closids / 2 } else { cache.closids },
                     full,
                 });
@@ -221,7 +222,7 @@ impl Kernel {
         self.groups.iter().position(|group| group.name == name)
     }
 
-    /// Splits a path into a group, one of its monitoring groups, and what is in there.
+    /// Splits a path into a group, one of its monitoring groups, and the remaining path.
     fn place<'a>(&self, path: &'a str) -> Option<(usize, Option<usize>, &'a str)> {
         let (first, rest) = path.split_once('/').unwrap_or((path, ""));
         let named = self.group(first).filter(|_| !first.is_empty());
@@ -307,7 +308,7 @@ impl Kernel {
                     initial.insert((index, domain, closid), schema.full);
                     continue;
                 };
-                // "All shareable and unused bits", the first of them in a row.
+                // "All shareable and unused bits": the first adjacent ones.
                 let (mut used, mut mask) = (cache.shareable, cache.shareable);
                 for group in &self.groups {
                     let both = [Some(index), schema.peer].into_iter().flatten();

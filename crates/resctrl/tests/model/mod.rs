@@ -1,4 +1,4 @@
-//! A model of the kernel's `resctrl` file tree, as a file system in user space.
+//! Model of the kernel's `resctrl` file tree, as a FUSE file system.
 #![allow(dead_code)]
 
 pub mod fuse;

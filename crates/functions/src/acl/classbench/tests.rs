@@ -1,15 +1,15 @@
-//! The parsers and the writer.
+//! Tests of the parsers and the writer.
 
 use super::*;
 use crate::acl::generate::RuleSetSpec;
 use proptest::prelude::*;
 
-/// The error of a rule file.
+/// Returns the error of an invalid rule file.
 fn error(text: &str) -> ParseError {
     parse_rules(text.as_bytes(), Action::Allow).expect_err("a wrong rule")
 }
 
-/// The text of a wrong second line's error.
+/// Returns the error message for an invalid second line.
 fn message(line: &str) -> String {
     error(&format!("# comment\n{line}\n")).to_string()
 }
@@ -189,7 +189,7 @@ fn written_rules_parse_to_the_same() {
     });
     let text = write_rules("two\nlines", &rules);
     assert!(text.starts_with("# two\n# lines\n@"), "{text}");
-    // What names no address is of the other one's version in the file.
+    // In the file, a side without an address has the other side's IP version.
     rules[300].destination = "::/0".parse().ok();
     assert_eq!(parse_rules(text.as_bytes(), Action::Allow), Ok(rules));
 }
@@ -201,7 +201,7 @@ proptest! {
         let _ = parse_trace(&bytes);
     }
 
-    /// Bytes that get further than arbitrary ones.
+    /// Damages a valid line, which gets further into the parser than arbitrary bytes do.
     #[test]
     fn no_damage_panics(at in 0_usize..90, with in any::<u8>(), cut in 0_usize..90) {
         let mut bytes = b"@10.1.2.0/24\t198.18.0.0/15\t0 : 65535\t443 : 443\t0x06/0xFF\t0x0000/0x0200\n".to_vec();

@@ -1,4 +1,4 @@
-//! The classifier against the linear scan, on rules made to collide and on ClassBench's.
+//! Tests of the classifier against the linear scan, on rules made to collide and on ClassBench's.
 
 use super::*;
 use crate::acl::dispatch::ByWord;
@@ -10,8 +10,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::process::Command;
 
-/// The structure as it is, and what a small set would not have by itself: several parts, and no
-/// combinations of ports and protocol.
+/// The default limits, and two shapes that a small set would not take by default: several parts, and no combinations of
+/// ports and protocol.
 fn shapes(rules: usize) -> [Limits; 3] {
     let default = Limits::DEFAULT;
     [
@@ -27,12 +27,12 @@ fn shapes(rules: usize) -> [Limits; 3] {
     ]
 }
 
-/// Compares every shape, batched and not, with the linear scan.
+/// Compares every shape, batched and single, with the linear scan.
 fn check(rules: &[Rule], keys: &[FlowKey]) {
     let expected: Vec<_> = keys.iter().map(|k| linear::classify(rules, k)).collect();
     for limits in shapes(rules.len()) {
         let classifier = Classifier::with_limits(rules, limits).expect("it fits");
-        // What was in the results before does not matter.
+        // Earlier contents of the result slice have no effect.
         let mut found = vec![Some(7); keys.len()];
         classifier.classify_batch(keys, &mut found);
         for ((key, found), expected) in keys.iter().zip(&found).zip(&expected) {
@@ -47,7 +47,7 @@ fn check(rules: &[Rule], keys: &[FlowKey]) {
     }
 }
 
-/// The results of every form of the search that this machine can run.
+/// Returns the results of every variant of the search that this machine supports.
 fn all_forms(classifier: &Classifier, keys: &[FlowKey]) -> Vec<(&'static str, Vec<Option<u32>>)> {
     let mut forms = Vec::new();
     let mut found = vec![None; keys.len()];
@@ -68,7 +68,7 @@ fn all_forms(classifier: &Classifier, keys: &[FlowKey]) -> Vec<(&'static str, Ve
     forms
 }
 
-/// Few different addresses, so that prefixes nest and repeat.
+/// Generates few distinct addresses, so that prefixes nest and repeat.
 fn v4_address() -> impl Strategy<Value = Ipv4Addr> {
     let byte = || prop::sample::select(vec![0_u8, 1, 2, 127, 128, 255]);
     (prop::sample::select(vec![0_u8, 10, 255]), byte(), byte(), byte())
@@ -87,7 +87,7 @@ fn v6_address() -> impl Strategy<Value = Ipv6Addr> {
 }
 
 fn prefix() -> impl Strategy<Value = Option<IpNet>> {
-    // Host bits are left in: the classifier must not mind.
+    // Host bits are not cleared: the classifier must ignore them.
     let v4 = (v4_address(), 0_u8..=32).prop_map(|(address, length)| Ipv4Net::new(address, length).ok().map(IpNet::V4));
     let v6 = (v6_address(), 0_u8..=128).prop_map(|(address, length)| Ipv6Net::new(address, length).ok().map(IpNet::V6));
     prop_oneof![4 => v4, 2 => v6, 1 => Just(None)]
@@ -128,7 +128,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     )
 }
 
-/// An address at the first or last of a prefix, or one before or after.
+/// Returns the first or last address of a prefix, or the address before or after it.
 fn edge(prefix: IpNet, which: u8) -> IpAddr {
     let step = |first: u128, last: u128| match which % 4 {
         0 => first,
@@ -157,8 +157,8 @@ fn port_edge(range: &RangeInclusive<u16>, which: u8) -> u16 {
     }
 }
 
-/// A key at the edges of the fields of five rules (often the same one), or `None` where these
-/// mix the IP versions.
+/// Returns a key at the edges of the fields of five rules (often the same one). Returns `None` if these mix IP
+/// versions.
 fn edge_key(rules: &[Rule], picks: [u8; 5], edges: [u8; 4], other: u8) -> Option<FlowKey> {
     let at = |i: usize| rules.get(usize::from(picks[i]) % rules.len().max(1));
     let source_net = at(0)?.source.or(at(1)?.destination);
@@ -186,7 +186,7 @@ fn edge_key(rules: &[Rule], picks: [u8; 5], edges: [u8; 4], other: u8) -> Option
     }
 }
 
-/// Edges of one rule's fields, or of different rules'.
+/// Generates edges of one rule's fields, or of different rules' fields.
 fn picks() -> impl Strategy<Value = ([u8; 5], [u8; 4], u8)> {
     let same = any::<u8>().prop_map(|i| [i; 5]);
     // Edges 0 and 1 are inside the rule, so that not every key misses.
@@ -222,7 +222,7 @@ proptest! {
         check(&rules, &keys);
     }
 
-    /// More rules than a word, and duplicates of a few.
+    /// Uses more rules than one word holds, with duplicates of a few.
     #[test]
     fn it_finds_the_first_of_many_equal_rules(
         rules in prop::collection::vec(rule(), 1..12),
@@ -238,7 +238,7 @@ proptest! {
     }
 }
 
-/// More than 4,096 rules: the summary has several words.
+/// Uses more than 4,096 rules, so that a summary has several words.
 #[test]
 fn it_agrees_on_large_sets() {
     let spec = RuleSetSpec {
@@ -251,12 +251,12 @@ fn it_agrees_on_large_sets() {
     let mut keys = generate::matching_keys(&rules, 400, 1);
     keys.extend(generate::mixed_keys(&rules, 200, 2));
     check(&rules, &keys);
-    // The last rules are reached, too.
+    // The last rules can be found as well.
     let last = generate::matching_keys(&rules[8500..], 100, 3);
     check(&rules, &last);
 }
 
-/// One /16 that is cut into tens of thousands of intervals: a tree of four levels.
+/// Cuts one /16 into tens of thousands of intervals: a tree of four levels.
 #[test]
 fn it_agrees_on_many_hosts_of_one_network() {
     let any: Rule = Rule {
@@ -286,7 +286,7 @@ fn it_agrees_on_many_hosts_of_one_network() {
     }
 }
 
-/// The answer of `it_agrees_on_many_hosts_of_one_network`, computed.
+/// Computes the expected result of `it_agrees_on_many_hosts_of_one_network`.
 fn linear_host(key: &FlowKey) -> Option<u32> {
     let IpAddr::V4(source) = key.source() else {
         return None;
@@ -353,7 +353,7 @@ fn the_number_of_rules_is_limited() {
     assert_eq!(error, Some(ClassifierError::TooManyRules { rules: MAX_RULES + 1 }));
 }
 
-/// A file of a ClassBench archive.
+/// Extracts a file from a ClassBench archive.
 fn unpack(data: &Path, archive: &str, file: &str) -> Vec<u8> {
     let archive = data.join(format!("rules/classbench_{archive}.tar.zst"));
     let output = Command::new("tar")
@@ -370,8 +370,8 @@ fn unpack(data: &Path, archive: &str, file: &str) -> Vec<u8> {
     output.stdout
 }
 
-/// Compares a set's headers with the linear scan (every `step`-th) and with the rule number that
-/// the trace generator made them from (all).
+/// Compares the results for a set's headers with the linear scan (every `step`-th header) and with the rule number from
+/// the trace generator (all headers).
 fn check_classbench(archive: &str, set: &str, take: usize, step: usize) {
     let Some(data) = std::env::var_os("TAILWATER_TEST_DATA") else {
         eprintln!("skipped: TAILWATER_TEST_DATA is not set");
@@ -391,7 +391,7 @@ fn check_classbench(archive: &str, set: &str, take: usize, step: usize) {
     for (i, (header, found)) in headers.iter().zip(&found).enumerate() {
         let of_header = header.rule as usize;
         assert!(linear::matches(&all[of_header], &header.key), "{set}: {i}");
-        // The header's own rule matches, so none after it is the first.
+        // The header's own rule matches, so the first match is not after it.
         if of_header < rules.len() {
             assert!(found.is_some_and(|rule| rule <= header.rule), "{set}: {i}");
         }

@@ -4,7 +4,7 @@ use crate::acl::{Action, linear};
 use proptest::prelude::*;
 use std::ops::RangeInclusive;
 
-/// Few values, so that rules cover each other.
+/// Generates few distinct values, so that rules shadow each other.
 fn rule() -> impl Strategy<Value = Rule> {
     let prefix = prop_oneof![
         2 => Just(None),
@@ -26,7 +26,7 @@ fn rule() -> impl Strategy<Value = Rule> {
     })
 }
 
-/// The same, plainly: whether all that matches `inner` matches `outer`, for rules that something matches.
+/// Oracle: returns `true` if `outer` matches everything that `inner` matches. `inner` must match something.
 fn holds(outer: &Rule, inner: &Rule) -> bool {
     let version = [inner.source, inner.destination].into_iter().flatten().next();
     let versions = version.map_or(vec![true, false], |net: IpNet| vec![net.addr().is_ipv4()]);
@@ -53,7 +53,7 @@ proptest! {
         rules in prop::collection::vec((rule(), 0..3_u16), 0..120),
     ) {
         let (rules, classes): (Vec<Rule>, Vec<u16>) = rules.into_iter().unzip();
-        // Class 0 holds all.
+        // Class 0 contains all classes.
         let wider = |a: u16, b: u16| a == 0 || a == b;
         let mut expected = Vec::new();
         for (i, rule) in rules.iter().enumerate() {
@@ -68,7 +68,7 @@ proptest! {
     }
 }
 
-/// What is told never decides, in lists of the length that is asked for, and longer than a part.
+/// Checks that reported rules are never decisive, in lists of realistic length and in lists longer than one part.
 #[test]
 fn long_lists() {
     let spec = RuleSetSpec {
@@ -87,7 +87,7 @@ fn long_lists() {
             assert!(linear::classify(&rules, &key).unwrap() as usize <= *by);
         }
     }
-    // Thousands of rules that differ in their ports alone, and one of another part that is covered.
+    // Thousands of rules that differ only in their ports, and a shadowed rule in another part.
     rules.clear();
     let ports = |port: u16| Rule {
         source: None,

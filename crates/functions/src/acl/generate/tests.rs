@@ -1,4 +1,4 @@
-//! The generator.
+//! Tests of the generator.
 
 use super::*;
 use crate::acl::{Classifier, classbench, linear};
@@ -37,7 +37,7 @@ fn one_seed_gives_one_output() {
     let rules = spec(50, 7).generate();
     assert_eq!(matching_keys(&rules, 50, 1), matching_keys(&rules, 50, 1));
     assert_ne!(matching_keys(&rules, 50, 1), matching_keys(&rules, 50, 2));
-    // On every machine: the first output of SplitMix64 for seed 0 is published.
+    // The first output of SplitMix64 for seed 0 is published and holds on every machine.
     assert_eq!(SplitMix64::new(0).next(), 0xe220_a839_7b1d_cdaf);
 }
 
@@ -82,7 +82,8 @@ fn no_key_is_made_for_rules_that_nothing_matches() {
     assert!(client_keys(&[], &[], 10, 1).is_empty());
 }
 
-/// The examples' purpose: traffic between their networks meets many rules, and not always one.
+/// The examples fulfil their purpose: many different rules decide the traffic between their networks, and some traffic
+/// matches none.
 #[test]
 fn the_examples_decide_demo_traffic_by_many_rules() {
     for (rules, seed, _) in EXAMPLES {
@@ -111,7 +112,7 @@ fn the_examples_decide_demo_traffic_by_many_rules() {
     }
 }
 
-/// The same seed gives the same rules; styles differ in how much they leave open, and narrow rules come first.
+/// The same seed gives the same rules, and styles differ in how many fields they leave open.
 #[test]
 fn styles() {
     let spec = RuleSetSpec {
@@ -130,7 +131,7 @@ fn styles() {
     let (firewall, mixed) = (open(Style::Firewall), open(Style::Mixed));
     assert!((1000..1600).contains(&firewall), "{firewall}");
     assert!((300..600).contains(&mixed), "{mixed}");
-    // No rule is for every packet.
+    // No rule matches every packet.
     for style in [Style::Firewall, Style::Mixed] {
         let is_open =
             |rule: &Rule| rule.source.is_none() && rule.destination.is_none() && rule.destination_ports == ANY_PORT;

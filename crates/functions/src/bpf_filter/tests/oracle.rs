@@ -1,4 +1,4 @@
-//! libpcap's own verifier and interpreter.
+//! Bindings to libpcap's own verifier and interpreter.
 
 use super::super::libpcap::symbol;
 use crate::bpf_filter::Instruction;
@@ -13,7 +13,7 @@ pub struct Oracle {
 }
 
 impl Oracle {
-    /// `None`, which is told, where there is no libpcap.
+    /// Loads libpcap. Returns `None` and prints a message if it is missing.
     pub fn load() -> Option<Oracle> {
         let (run, validate) = match (symbol(c"bpf_filter"), symbol(c"bpf_validate")) {
             (Ok(run), Ok(validate)) => (run, validate),
@@ -22,7 +22,7 @@ impl Oracle {
                 return None;
             }
         };
-        // SAFETY: libpcap's functions of these names are of these types (bpf.h).
+        // SAFETY: libpcap's functions of these names have these types (bpf.h).
         unsafe {
             Some(Oracle {
                 run: std::mem::transmute::<*mut c_void, Run>(run),
@@ -32,14 +32,14 @@ impl Oracle {
     }
 
     pub fn accepts(&self, program: &[Instruction]) -> bool {
-        // SAFETY: so many instructions are there.
+        // SAFETY: the slice has `program.len()` instructions.
         unsafe { (self.validate)(program.as_ptr(), program.len() as c_int) != 0 }
     }
 
-    /// The program must be [accepted](Oracle::accepts), and read no memory that it has not written.
+    /// Runs a program. It must be [accepted](Oracle::accepts) and must not read memory that it has not written.
     pub fn run(&self, program: &[Instruction], packet: &[u8]) -> u32 {
         let length = packet.len() as c_uint;
-        // SAFETY: a program that libpcap accepts, and so many bytes.
+        // SAFETY: libpcap accepts the program, and the packet has `length` bytes.
         unsafe { (self.run)(program.as_ptr(), packet.as_ptr(), length, length) }
     }
 }

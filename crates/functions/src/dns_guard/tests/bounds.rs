@@ -1,11 +1,11 @@
-//! When room runs out, and when many cores come at once.
+//! Tests of full tables and of concurrent access.
 
 use super::super::account;
 use super::super::ledger::Ledger;
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// As many accounts as have room, and those that owe most stay.
+/// The number of accounts is bounded, and those with the highest debt are kept.
 #[test]
 fn a_flood_of_prefixes_forgets_those_that_owe_least() {
     let table = Arc::new(DnsGuardTable::new(
@@ -25,7 +25,7 @@ fn a_flood_of_prefixes_forgets_those_that_owe_least() {
     ));
     let mut rig = ChainRig::new(vec![Box::new(DnsGuard::new(table))], INPUT);
     let now = Nanos::from_secs(1);
-    // Deep in debt.
+    // The victim's debt is high.
     let victim = says(Says::Answers, "10.0.0.1");
     assert_eq!(whole(&mut rig, &victim, 40, now), 2);
     for i in 0..20_000_u32 {
@@ -35,7 +35,7 @@ fn a_flood_of_prefixes_forgets_those_that_owe_least() {
     }
     assert!(count(&rig, "accounts-evicted") > 19_000);
     assert_eq!(whole(&mut rig, &victim, 10, now), 0);
-    // Accounts that are paid make room, and nothing is lost by that.
+    // Accounts without debt are evicted, which does not count as a loss.
     let before = count(&rig, "accounts-evicted");
     let later = Nanos::from_secs(100);
     for i in 0..100_u32 {
@@ -46,8 +46,8 @@ fn a_flood_of_prefixes_forgets_those_that_owe_least() {
     assert_eq!(whole(&mut rig, &victim, 2, later), 2);
 }
 
-/// Who has spent an account of bytes gets no other one by having many others opened: those from which least was spent make
-/// room, and it is counted.
+/// A client that has spent its byte account does not get a new one by causing many others to be opened. Those with the
+/// fewest spent bytes are evicted, and evictions are counted.
 #[test]
 fn a_flood_of_prefixes_forgets_no_account_whose_bytes_are_spent() {
     let victim = says(Says::Answers, "10.0.0.1");
@@ -79,7 +79,7 @@ fn a_flood_of_prefixes_forgets_no_account_whose_bytes_are_spent() {
     assert!(count(&rig, "accounts-evicted") > 19_000);
     let now = start + Nanos::from_secs(21);
     assert_eq!(whole(&mut rig, &victim, 10, now), 0);
-    // An account that nobody asks or sends for is free after ten minutes, if others need its room.
+    // An unused account may be evicted after ten minutes.
     let (before, now) = (count(&rig, "accounts-evicted"), start + Nanos::from_secs(700));
     for i in 0..64 {
         whole(&mut rig, &says(Says::Answers, &from(i + 50_000)), 1, now);
@@ -91,7 +91,7 @@ fn a_flood_of_prefixes_forgets_no_account_whose_bytes_are_spent() {
     assert_eq!(whole(&mut rig, &victim, 10, now), 8);
 }
 
-/// Queries without room: the oldest make room, which is counted, and with time there is room again.
+/// A full table of queries evicts and counts the oldest. After their timeout there is room again.
 #[test]
 fn waiting_queries_have_a_bound() {
     let table = Arc::new(DnsGuardTable::new(
@@ -129,8 +129,8 @@ fn waiting_queries_have_a_bound() {
     assert!(answered(&mut rig, Nanos::from_secs(120), 1000..1100) >= 95);
 }
 
-/// Many cores put responses on one account at the same moment: as many are within the rate as it allows. And on many
-/// accounts that share places: none is lost or found twice over.
+/// Many cores charge one account at the same time, and exactly as many responses as the rate allows are within it.
+/// Meanwhile accounts in other sets are opened and evicted.
 #[test]
 fn accounts_are_shared_between_cores() {
     const CORES: u64 = 4;
@@ -149,13 +149,13 @@ fn accounts_are_shared_between_cores() {
                     {
                         within.fetch_add(1, Ordering::Relaxed);
                     }
-                    // Others of other places come and go.
+                    // Accounts of other sets are opened and evicted.
                     ledger.open((core * 2000 + round) << 33, 1 << 12);
                 }
             });
         }
     });
-    // Opened by two at once, it may be there twice, and one of them be used once.
+    // If two cores open the account at once, it may exist twice, and one copy may be used once per core.
     let within = within.load(Ordering::Relaxed);
     assert!((1000..1000 + 2 * CORES).contains(&within), "{within}");
 }

@@ -1,4 +1,4 @@
-//! Connections through a chain: what passes, for how long, what new rules change.
+//! Connections through a chain: which packets pass, for how long, and the effect of new rules.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,7 +12,7 @@ fn only_what_a_rule_allows_opens_a_connection_and_its_answers_pass() {
     let (out, stranger) = (key(UDP, 1), key(UDP, 2).reversed());
     assert_eq!(passing(&mut rig, &[udp(&stranger)], seconds(1)), 0);
     assert_eq!(passing(&mut rig, &[udp(&out), udp(&out.reversed())], seconds(1)), 2);
-    // What is denied one way is not denied the other, whoever comes first.
+    // A denial of one direction does not deny the other, whichever packet comes first.
     assert_eq!(passing(&mut rig, &[udp(&stranger.reversed())], seconds(1)), 1);
     assert_eq!(passing(&mut rig, &[udp(&stranger)], seconds(1)), 1);
     assert_eq!(rig.count("firewall/denied"), 1);
@@ -35,7 +35,8 @@ fn a_tcp_connection_from_its_handshake_to_its_end() {
     ];
     assert_eq!(passing(&mut rig, &good, seconds(2)), 2);
     let bad = [
-        // Beyond what was acknowledged and the window; of long ago; acknowledging what was never sent.
+        // Sequence number beyond the acknowledged data and the window, a very old one, and an acknowledgment of unsent
+        // data.
         tcp_frame(&key, ACK, (1009 + 65_536, 5007), b"x"),
         tcp_frame(&key, ACK, (1009u32.wrapping_sub(70_000), 5007), b"x"),
         tcp_frame(&back, ACK, (5007, 1010), b"x"),
@@ -47,7 +48,7 @@ fn a_tcp_connection_from_its_handshake_to_its_end() {
     assert_eq!(rig.count("firewall/out-of-window"), 3);
     assert_eq!(rig.count("firewall/reset-out-of-window"), 1);
     assert_eq!(rig.count("firewall/tcp-flags"), 2);
-    // A reset in the window, but not where the receiver is: both ends find out, and the connection stays.
+    // A reset in the window, but not at the receiver's next number: the ends resolve it, and the connection stays.
     assert_eq!(
         passing(&mut rig, &[tcp_frame(&back, RST, (5010, 0), b"")], seconds(2)),
         1
@@ -59,7 +60,7 @@ fn a_tcp_connection_from_its_handshake_to_its_end() {
         tcp_frame(&key, ACK, (1010, 5008), b""),
     ];
     assert_eq!(passing(&mut rig, &end, seconds(3)), 3);
-    // Nothing of it passes when its time is up: without a SYN it is no connection's.
+    // After the timeout no packet of the connection passes: without a SYN it belongs to none.
     assert_eq!(passing(&mut rig, &end[2..], seconds(64)), 0);
     assert_eq!(rig.count("firewall/no-connection"), 1);
 }
@@ -88,7 +89,7 @@ fn liberal_and_midstream_let_more_pass() {
     let (_, mut rig) = firewall(OUTWARD, options);
     let key = key(TCP, 1);
     assert_eq!(passing(&mut rig, &[tcp_frame(&key, ACK, (7, 9), b"x")], seconds(1)), 1);
-    // Only by who may open one.
+    // Only an end that may open a connection can have it picked up.
     let stray = tcp_frame(&super::key(TCP, 2).reversed(), ACK, (7, 9), b"x");
     assert_eq!(passing(&mut rig, &[stray], seconds(1)), 0);
     let other = super::key(TCP, 3);
@@ -122,11 +123,11 @@ fn half_open_connections_are_limited_and_their_places_come_back() {
     assert_eq!(passing(&mut rig, &syns(2), seconds(1)), 10);
     assert_eq!(rig.count("firewall/half-open-limit"), 50);
     assert_eq!(rig.chain.lost(), 50);
-    // A connection that is established makes room for another.
+    // An established connection makes room for another half-open one.
     assert_eq!(passing(&mut rig, &handshake(&to(1, 0))[1..], seconds(2)), 2);
     assert_eq!(table.handshakes.count(), 29);
     assert_eq!(passing(&mut rig, &syns(1), seconds(2)), 20 + 1);
-    // So do those that were never answered.
+    // So do unanswered ones that time out.
     expire(&mut rig, seconds(40));
     expire(&mut rig, seconds(60));
     assert_eq!(table.handshakes.count(), 0);
@@ -140,7 +141,7 @@ fn new_rules_are_asked_about_old_connections() {
     assert_eq!(passing(&mut rig, &handshake(&tcp), seconds(1)), 3);
     assert_eq!(passing(&mut rig, &[udp(&udp_key)], seconds(1)), 1);
     let data = |from: u32| tcp_frame(&tcp.reversed(), ACK, (5001 + from, 1001), b"data");
-    // Allowed by other rules than before: nothing changes, not even the window.
+    // The connection is allowed by a different rule: nothing changes, not even the window.
     let replace = |text| {
         let rules = language::parse(text, &table.zones).unwrap();
         table.replace(&rules).unwrap()
@@ -149,15 +150,15 @@ fn new_rules_are_asked_about_old_connections() {
     assert_eq!(passing(&mut rig, &[data(0)], seconds(2)), 1);
     let far = tcp_frame(&tcp, ACK, (900_000, 5001), b"x");
     assert_eq!(passing(&mut rig, &[far], seconds(2)), 0);
-    // Of two directions the initiator's counts.
+    // The initiator's direction decides for both.
     assert_eq!(passing(&mut rig, &[udp(&udp_key.reversed())], seconds(2)), 0);
     assert_eq!(rig.count("firewall/ended-by-rules"), 1);
     replace("reject");
     assert_eq!(passing(&mut rig, &[data(4), udp(&udp_key)], seconds(3)), 0);
-    // What the other end sends is of no connection any more.
+    // The responder's packets no longer belong to a connection.
     assert_eq!(rig.count("firewall/rejected"), 1);
     assert_eq!(rig.count("firewall/no-connection"), 1);
-    // Back to the first: the connection is gone, and begins with a SYN.
+    // Under the first rules again, the connection is gone and must begin with a SYN.
     replace(OUTWARD);
     assert_eq!(passing(&mut rig, &[data(8)], seconds(4)), 0);
     assert_eq!(passing(&mut rig, &handshake(&tcp), seconds(4)), 3);
@@ -171,7 +172,7 @@ fn rules_about_states() {
                  allow tcp to wan ports 9999 state invalid";
     let (_, mut rig) = firewall(rules, Options::default());
     let key = key(TCP, 1);
-    // The answer is of the connection, and forbidden.
+    // The answer belongs to the connection and is forbidden.
     assert_eq!(passing(&mut rig, &handshake(&key)[..2], seconds(1)), 1);
     let stray = FlowKey::v4(LAN, WAN, TCP, 5, 9999);
     let frames = [
@@ -200,7 +201,7 @@ fn an_end_that_may_not_answer_does_not_by_segments_out_of_its_window() {
         assert_eq!(passing(&mut rig, &handshake(&key)[..2], seconds(1)), 1);
         let far = tcp_frame(&key.reversed(), ACK, (900_000, 1001), b"x");
         assert_eq!(passing(&mut rig, &[far], seconds(1)), 0, "{windows}");
-        // The same SYN-ACK once more is tolerated of an end that may answer.
+        // The repeated SYN-ACK would be tolerated from an end that may answer.
         let again = handshake(&key)[1].clone();
         assert_eq!(passing(&mut rig, &[again], seconds(1)), 0, "{windows}");
         assert_eq!(rig.count("firewall/denied"), if liberal { 3 } else { 2 });
@@ -216,7 +217,7 @@ fn zones_by_port_do_not_believe_addresses() {
     let set = rule_set::RuleSet::new(&zones, &rules, Action::Deny).unwrap();
     let (out, spoofed) = (key(UDP, 1), FlowKey::v4(LAN, Ipv4Addr::new(10, 0, 0, 2), UDP, 1, 2));
     assert_eq!(set.decide(&out, 0), Action::Allow);
-    // From outside with an inner address, to either side.
+    // From outside with an inside source address, to either side.
     assert_eq!(set.decide(&out, 1), Action::Deny);
     assert_eq!(set.decide(&spoofed, 1), Action::Deny);
     // From inside with another zone's address.
@@ -226,7 +227,8 @@ fn zones_by_port_do_not_believe_addresses() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// UDP against a map of connections, whatever the order, rules and time: an oracle without a flow table.
+    /// Compares UDP with an oracle, a map of connections without a flow table, for random packet order, rules and
+    /// times.
     #[test]
     fn udp_passes_as_a_map_says(
         packets in prop::collection::vec((0u16..12, any::<bool>(), 0u64..60), 1..200),
@@ -234,7 +236,7 @@ proptest! {
     ) {
         let rules = format!("deny udp sourcePorts {denied}\nallow udp from lan to wan");
         let (_, mut rig) = firewall(&rules, Options::default());
-        // Last packet and whether there was an answer.
+        // For each port, the last packet's time and `true` if there was an answer.
         let mut open: HashMap<u16, (u64, bool)> = HashMap::new();
         let mut now = 1;
         for (port, back, pause) in packets {

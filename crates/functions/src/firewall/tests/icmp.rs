@@ -1,4 +1,4 @@
-//! ICMP, and fragments.
+//! Tests of ICMP and fragments.
 
 use super::*;
 use std::net::Ipv6Addr;
@@ -6,7 +6,7 @@ use tailwater_net::icmp::{v4, v6};
 
 const ROUTER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 9);
 
-/// An error of a router about a packet, to whoever sent that.
+/// Returns a router's error about a packet, addressed to `to`.
 fn error_about(packet: &[u8], to: Ipv4Addr, kind: u8) -> Vec<u8> {
     let key = FlowKey::v4(ROUTER, to, protocol::ICMP, 0, 0);
     let quote = &packet[14..(14 + 28).min(packet.len())];
@@ -30,19 +30,19 @@ fn errors_pass_if_they_are_about_a_connection() {
     let answer = udp(&key(UDP, 1).reversed());
     let bad = [
         error_about(&unknown, LAN, v4::UNREACHABLE),
-        // To somebody who did not send it.
+        // Addressed to a host that did not send the quoted packet.
         error_about(&known, Ipv4Addr::new(10, 0, 0, 2), v4::UNREACHABLE),
         error_about(&answer, LAN, v4::TIME_EXCEEDED),
-        // Too short a quote.
+        // The quote is too short.
         error_about(&known[..14 + 20], LAN, v4::UNREACHABLE),
     ];
     assert_eq!(passing(&mut rig, &bad, seconds(1)), 0);
     assert_eq!(rig.count("firewall/icmp-unrelated"), 4);
     assert_eq!(rig.count("firewall/related"), 1);
-    // About what the other end sent, to the other end.
+    // About a packet of the responder, addressed to the responder.
     let far = error_about(&answer, WAN, v4::UNREACHABLE);
     assert_eq!(passing(&mut rig, &[far], seconds(1)), 1);
-    // Not when the connection is over.
+    // Not after the connection has ended.
     expire(&mut rig, seconds(50));
     expire(&mut rig, seconds(70));
     assert_eq!(passing(&mut rig, &[good], seconds(71)), 0);
@@ -71,7 +71,7 @@ fn errors_of_version_6_and_its_neighbours() {
         ),
         0
     );
-    // A neighbour's question comes from the link; from elsewhere it is nobody's.
+    // A neighbour solicitation must come from the link.
     let solicitation = |ttl| message(router, lan, 135, ttl, &lan.octets());
     assert_eq!(passing(&mut rig, &[solicitation(255), solicitation(64)], seconds(1)), 1);
     let (_, mut strict) = firewall(
@@ -90,18 +90,18 @@ fn an_echo_is_asked_for_by_who_may() {
     let out = FlowKey::v4(LAN, WAN, protocol::ICMP, 7, 7);
     let back = out.reversed();
     let frames = [
-        // An answer to nothing, and a question from outside.
+        // A reply without a request, and a request from outside.
         echo(&back, v4::ECHO_REPLY),
         echo(&back, v4::ECHO_REQUEST),
         echo(&out, v4::ECHO_REQUEST),
         echo(&back, v4::ECHO_REPLY),
-        // Neither may take the other's part.
+        // Neither end may send the other's message type.
         echo(&back, v4::ECHO_REQUEST),
         echo(&out, v4::ECHO_REPLY),
     ];
     let sent = rig.run(&frames, seconds(1));
     assert_eq!(sent, frames[2..4]);
-    // A message that is neither echo nor error needs a rule each time.
+    // A message that is neither an echo nor an error needs a rule each time.
     let timestamp = |key: &FlowKey, kind| {
         let frame = FrameBuilder::new(key).icmp(kind, 0, [0; 4]).payload(&[0; 12]);
         frame.to_vec().unwrap()
@@ -111,7 +111,7 @@ fn an_echo_is_asked_for_by_who_may() {
     assert_eq!(rig.run(&frames, seconds(1)), frames[..1]);
 }
 
-/// The fragments of a datagram with so many bytes of payload: of 8 × `cut` bytes, and the rest.
+/// Returns the two fragments of a datagram: the first 8 × `cut` bytes and the rest.
 fn fragments(key: &FlowKey, identification: u16, cut: usize) -> [Vec<u8>; 2] {
     let payload = [7u8; 600];
     let whole = FrameBuilder::new(key)
@@ -136,7 +136,7 @@ fn fragments(key: &FlowKey, identification: u16, cut: usize) -> [Vec<u8>; 2] {
 fn the_first_fragment_decides_about_the_others() {
     let (_, mut rig) = firewall("allow udp from lan to wan ports 443", Options::default());
     let [first, rest] = fragments(&key(UDP, 1), 1, 10);
-    // Not before the first; then in any order.
+    // Not before the first fragment, and afterwards in any order.
     assert_eq!(passing(&mut rig, std::slice::from_ref(&rest), seconds(1)), 0);
     assert_eq!(rig.count("firewall/fragment-unknown"), 1);
     let both = [first, rest.clone(), rest];
@@ -144,17 +144,17 @@ fn the_first_fragment_decides_about_the_others() {
     let other = FlowKey::v4(LAN, WAN, UDP, 1, 444);
     assert_eq!(passing(&mut rig, &fragments(&other, 2, 10), seconds(1)), 0);
     assert_eq!(rig.count("firewall/denied"), 2);
-    // An answer in fragments, of a connection that whole packets opened.
+    // A fragmented answer, in a connection opened by unfragmented packets.
     let back = key(UDP, 9).reversed();
     assert_eq!(passing(&mut rig, &fragments(&back, 3, 10), seconds(1)), 0);
     assert_eq!(passing(&mut rig, &[udp(&back.reversed())], seconds(1)), 1);
     assert_eq!(passing(&mut rig, &fragments(&back, 4, 10), seconds(1)), 2);
-    // A TCP connection does not begin in fragments.
+    // A TCP connection cannot begin with fragments.
     let syn = FlowKey::v4(LAN, WAN, TCP, 1, 443);
     assert_eq!(passing(&mut rig, &fragments(&syn, 5, 10), seconds(1)), 0);
 }
 
-/// A later fragment that would write over the ports that were decided by.
+/// A later fragment that would overwrite the ports of the first one is dropped.
 #[test]
 fn fragments_do_not_overlap_the_first() {
     let (_, mut rig) = firewall("allow udp from lan to wan ports 443", Options::default());

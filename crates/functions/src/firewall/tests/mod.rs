@@ -28,7 +28,7 @@ pub(super) fn zones() -> Vec<Zone> {
     ]
 }
 
-/// A firewall in a chain of its own, and its table.
+/// Creates a firewall in a chain of its own, and its table.
 pub(super) fn firewall(rules: &str, options: Options) -> (Arc<FirewallTable>, ChainRig) {
     firewall_of(&zones(), rules, options)
 }
@@ -52,7 +52,7 @@ pub(super) fn udp(key: &FlowKey) -> Vec<u8> {
     FrameBuilder::new(key).payload(b"data").to_vec().unwrap()
 }
 
-/// A TCP segment: flags, sequence and acknowledgment number, payload.
+/// Returns a TCP segment with these flags, sequence and acknowledgment numbers, and payload.
 pub(super) fn tcp_frame(
     key: &FlowKey,
     flags: TcpFlags,
@@ -75,7 +75,7 @@ pub(super) const SYN_ACK: TcpFlags = TcpFlags(0x12);
 pub(super) const FIN_ACK: TcpFlags = TcpFlags(0x11);
 pub(super) const RST: TcpFlags = TcpFlags::RST;
 
-/// The three segments that open a connection, with data numbered from 1001 and from 5001.
+/// Returns the three segments of a handshake. Data begins at sequence numbers 1001 and 5001.
 pub(super) fn handshake(key: &FlowKey) -> Vec<Vec<u8>> {
     let back = key.reversed();
     vec![
@@ -85,12 +85,12 @@ pub(super) fn handshake(key: &FlowKey) -> Vec<Vec<u8>> {
     ]
 }
 
-/// How many of the frames pass.
+/// Returns the number of frames that pass.
 pub(super) fn passing(rig: &mut ChainRig, frames: &[Vec<u8>], now: Nanos) -> usize {
     rig.run(frames, now).len()
 }
 
-/// Turns all timers.
+/// Runs all expiry timers.
 pub(super) fn expire(rig: &mut ChainRig, now: Nanos) {
     (0..512).for_each(|_| rig.chain.expire(now));
 }

@@ -1,4 +1,4 @@
-//! The language of rules, what is told of wrong and shadowed ones, and which rule decides.
+//! Tests of the rule language, of reported mistakes and shadowed rules, and of the deciding rule.
 
 use super::*;
 use proptest::prelude::*;
@@ -90,7 +90,7 @@ fn mistakes_say_where_and_what() {
     }
 }
 
-/// Thirty-five thousand lines with fifty wrong ones: all fifty, each with its line.
+/// A file of 35,000 lines with fifty mistakes: all fifty are reported with their lines.
 #[test]
 fn all_mistakes_of_a_long_file_are_told_at_once() {
     let wrong = |line: usize| line % 700 == 13;
@@ -112,7 +112,7 @@ fn all_mistakes_of_a_long_file_are_told_at_once() {
         assert_eq!((mistake.line, mistake.column), (line, 33));
         assert!(mistake.message.contains(&(65_536 + line).to_string()), "{mistake}");
     }
-    // Without them it is a firewall's, within its memory.
+    // Without the mistakes, the rules compile within the memory limit.
     let good: String = text
         .lines()
         .enumerate()
@@ -123,12 +123,12 @@ fn all_mistakes_of_a_long_file_are_told_at_once() {
     assert_eq!(rules.len(), 34_950);
     rule_set::RuleSet::new(&zones(), &rules, Action::Deny).unwrap();
     assert_eq!(shadowed(&rules).unwrap(), []);
-    // More than can be told are counted.
+    // Mistakes beyond the limit are counted.
     let (mistakes, more) = language::parse(&"x\n".repeat(1500), &[]).unwrap_err();
     assert_eq!((mistakes.len(), more), (1000, 500));
 }
 
-/// A random rule in a small world, so that rules meet.
+/// Generates random rules over few values, so that they overlap.
 fn rule() -> impl Strategy<Value = Rule> {
     let prefix = || {
         prop_oneof![
@@ -173,7 +173,7 @@ fn rule() -> impl Strategy<Value = Rule> {
         )
 }
 
-/// The zone of an address, prefix by prefix.
+/// Finds the zone of an address, prefix by prefix.
 fn zone_of(zones: &[Zone], address: IpAddr) -> Option<u8> {
     let holding = zones.iter().enumerate().flat_map(|(i, zone)| {
         let prefixes = zone.prefixes.iter().filter(|prefix| prefix.contains(&address));
@@ -197,12 +197,12 @@ fn matches(rule: &Rule, zones: &[Zone], key: &FlowKey, state: State) -> bool {
         && rule.protocol.is_none_or(|protocol| protocol == key.protocol())
 }
 
-/// Whether every packet that matches `inner` matches `outer`.
+/// Returns `true` if every packet that matches `inner` also matches `outer`.
 fn covers(outer: &Rule, inner: &Rule) -> bool {
     fn same<T: PartialEq>(outer: &Option<T>, inner: &Option<T>) -> bool {
         outer.is_none() || outer == inner
     }
-    // A rule with a prefix on one side is about one version of addresses on the other, too.
+    // A prefix on one side restricts the other side to the same IP version.
     let of_version = |net: Option<ipnet::IpNet>, other: Option<ipnet::IpNet>| {
         net.or(other.map(|other| match other {
             ipnet::IpNet::V4(_) => "0.0.0.0/0".parse().unwrap(),
@@ -275,7 +275,7 @@ proptest! {
         }
     }
 
-    /// What is told to be shadowed never decides, and what one rule shadows is told.
+    /// Rules reported as shadowed never decide, and every rule shadowed by a single other one is reported.
     #[test]
     fn shadowed_rules_are_those_that_an_earlier_one_covers(
         mut rules in prop::collection::vec(rule(), 0..40),

@@ -1,10 +1,10 @@
-//! The state machine against an oracle that keeps every segment, in numbers that do not come round.
+//! Tests of the state machine against an oracle that stores every segment, with sequence numbers that do not wrap.
 
 use crate::firewall::tcp::{Judgement, Phase, Segment, Tcp};
 use proptest::prelude::*;
 use tailwater_net::tcp::TcpFlags;
 
-/// A segment in numbers counted from each end's first.
+/// Segment with numbers relative to each end's first.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     from: usize,
@@ -25,7 +25,7 @@ impl Sent {
     }
 }
 
-/// All that was accepted.
+/// Oracle: all accepted segments.
 #[derive(Default)]
 struct Oracle {
     accepted: Vec<Sent>,
@@ -41,7 +41,7 @@ impl Oracle {
         self.of(from).next().is_some()
     }
 
-    /// How far an end's windows are shifted: only if both asked for it.
+    /// Returns an end's window scale, which is 0 unless both ends sent the option.
     fn shift(&self, from: usize) -> u32 {
         let asked = |from| self.of(from).find(|s| s.syn).and_then(|s| s.shift);
         match (asked(from), asked(1 - from)) {
@@ -68,20 +68,20 @@ impl Oracle {
         acks.max().unwrap_or(0).max(0)
     }
 
-    /// What an end may send: what any acknowledgment of the other with its window reaches.
+    /// Returns the highest number that an end may send: the maximum of the peer's acknowledgment plus window.
     fn limit(&self, from: usize) -> i64 {
         let mut limit = self.of(from).find(|s| s.syn).map_or(0, Sent::end);
         for sent in self.of(1 - from) {
             limit = limit.max(match sent.ack {
                 true => sent.acknowledgment + self.window(sent).max(1),
-                // A SYN without an acknowledgment tells a window of what comes after the SYN.
+                // A SYN without an acknowledgment announces a window for the data after the SYN.
                 false => self.of(from).find(|s| s.syn).map_or(0, Sent::end) + self.window(sent).max(1),
             });
         }
         limit
     }
 
-    /// Where an end's FIN is, unless more came after it.
+    /// Returns the number of an end's FIN, unless data came after it.
     fn fin(&self, from: usize) -> Option<i64> {
         let end = self.end(from);
         self.of(from).any(|s| s.fin && s.end() == end).then_some(end)
@@ -91,7 +91,7 @@ impl Oracle {
         let Some(end) = self.fin(from) else {
             return false;
         };
-        // Acknowledged when the FIN was there.
+        // An acknowledgment counts only after the FIN.
         let first = self
             .accepted
             .iter()
@@ -208,11 +208,12 @@ fn segment(sent: &Sent, first: [u32; 2]) -> Segment {
     }
 }
 
-/// A step of a made-up exchange: who sends, what, and how far from where it belongs.
+/// Step of a random exchange: sender, kind of segment, offsets of sequence and acknowledgment number from the correct
+/// ones, window, length and window scale.
 type Step = (usize, u8, i64, i64, u16, i64, Option<u8>);
 
 fn step() -> impl Strategy<Value = Step> {
-    // Mostly right; wrong by a little, by about a window, or by any amount.
+    // Mostly correct. Otherwise off by a little, by about a window, or by any amount.
     let offset = || {
         prop_oneof![
             12 => Just(0i64),
@@ -255,7 +256,7 @@ fn sent(oracle: &Oracle, (from, kind, seq, ack, window, length, shift): Step) ->
         _ => {}
     }
     if !oracle.seen(from) && kind > 11 {
-        // An end begins with a SYN, from its number 0.
+        // An end begins with a SYN at its number 0.
         (sent.syn, sent.sequence, sent.length) = (true, 0, 0);
     }
     sent
@@ -279,7 +280,7 @@ proptest! {
         let mut tcp = Tcp::opened(&segment(&opening, first));
         for step in steps {
             let sent = sent(&oracle, step);
-            // Numbers of the oracle do not come round; those that a step could reach stay far from that.
+            // The oracle's numbers do not wrap. Keep the numbers that a step can reach far from a wrap.
             prop_assume!(oracle.end(0).max(oracle.end(1)) < 1 << 29);
             let before = tcp;
             let judgement = tcp.take(sent.from, &segment(&sent, first));
@@ -288,7 +289,7 @@ proptest! {
                 break;
             }
             for (from, first) in first.iter_mut().enumerate() {
-                // An end that begins elsewhere, or anew, counts from there.
+                // If an end begins at another number, or anew, count from there.
                 if let Some(own) = oracle.accepted.iter_mut().find(|sent| sent.from == from) {
                     *first = first.wrapping_add(own.sequence as u32);
                     own.sequence = 0;
@@ -302,7 +303,8 @@ proptest! {
     }
 }
 
-/// Two ends that talk through it, on links that lose, repeat and reorder: nothing that a TCP would send is refused.
+/// One of two ends that communicate through the state machine over links with loss, duplication and reordering. No
+/// segment that a TCP would send is rejected.
 #[derive(Clone, Copy)]
 struct End {
     next: u32,
@@ -339,13 +341,13 @@ proptest! {
             window: u32::from(windows[i]) << shifts[i],
         });
         prop_assert_eq!(tcp.take(0, &ack(0, &ends[0], ends[0].next, 0, shifts)), Judgement::Fits);
-        // The window of a SYN is not shifted: what the other end has room for is told with its first ACK.
+        // The window of a SYN is not scaled: the responder announces its room with its first ACK.
         let told = ack(1, &ends[1], ends[1].next, 0, shifts);
         prop_assert_eq!(tcp.take(1, &told), Judgement::Fits);
         prop_assert_eq!(tcp.phase(), Phase::Established);
         for (from, kind, length) in steps {
             let (me, peer) = (ends[from], ends[1 - from]);
-            // What the peer last told: its window from what it expects.
+            // Room as last announced by the peer: its window, from the number it expects.
             let room = peer.window.saturating_sub(me.next.wrapping_sub(me.unacked));
             let room = room & !((1 << shifts[1 - from]) - 1);
             let length = length.min(room);
@@ -357,7 +359,7 @@ proptest! {
                     ends[from].next = me.next.wrapping_add(length);
                     ends[1 - from].expects = ends[from].next;
                 }
-                // Data sent again, or repeated on the way.
+                // A retransmission or a duplicate.
                 3 => {
                     let again = me.next.wrapping_sub(me.unacked);
                     let data = ack(from, &me, me.unacked, again.min(length.max(1)), shifts);
@@ -371,7 +373,7 @@ proptest! {
             }
         }
         for from in [0, 1] {
-            // A FIN takes room in the window, too.
+            // A FIN takes one number of the window.
             let (me, peer) = (ends[from], ends[1 - from]);
             let all = ack(1 - from, &peer, peer.next, 0, shifts);
             prop_assert_eq!(tcp.take(1 - from, &all), Judgement::Fits);
@@ -387,7 +389,7 @@ proptest! {
     }
 }
 
-/// A connection that was picked up takes what both ends send from then on, of any shift.
+/// A connection picked up in midstream accepts all later segments of both ends, with any window scale.
 #[test]
 fn a_picked_up_connection_goes_on() {
     let of = |flags, sequence: u32, acknowledgment: u32, length| Segment {
@@ -402,7 +404,7 @@ fn a_picked_up_connection_goes_on() {
     assert!(first.continues() && !first.opens());
     let mut tcp = Tcp::picked_up(&first);
     assert_eq!(tcp.phase(), Phase::Established);
-    // The other end acknowledges what it had before, and sends what is on its way.
+    // The responder acknowledges earlier data and sends data in flight.
     assert_eq!(tcp.take(1, &of(TcpFlags::ACK, 5_000, 60_000, 1400)), Judgement::Fits);
     assert_eq!(
         tcp.take(1, &of(TcpFlags::ACK, 4_000_000, 71_000, 1400)),

@@ -1,4 +1,4 @@
-//! Associations that are replaced under running workers.
+//! Tests of replacing associations under running workers.
 
 use super::*;
 use tailwater_chain::commons::Commons;
@@ -27,14 +27,14 @@ fn replace(table: &Live<IpsecTable>, rules: &IpsecRules) -> Result<u32, IpsecErr
     Ok(table.replace(next))
 }
 
-/// Index, sequence number and initialisation vector.
+/// Returns SPI, sequence number and initialisation vector.
 fn numbers(frame: &[u8]) -> (u32, u32, u64) {
     let esp = parse(frame).unwrap().payload(frame).to_vec();
     let word = |at: usize| u32::from_be_bytes(esp[at..at + 4].try_into().unwrap());
     (word(0), word(4), u64::from(word(8)) << 32 | u64::from(word(12)))
 }
 
-/// A key that comes back goes on with its numbers: no initialisation vector is used twice under it.
+/// A key that returns continues its sequence numbers: no initialisation vector is used twice with it.
 #[test]
 fn a_key_that_comes_back_goes_on() {
     let (first, second) = (keyed(1), keyed(2));
@@ -53,7 +53,7 @@ fn a_key_that_comes_back_goes_on() {
     assert_eq!((after.0, after.1, after.2), (0x1001, 3, before[1].2 + 1));
 }
 
-/// What was taken before is not taken again, whatever was in force in between.
+/// Packets received once are rejected as replays, whichever rules applied in between.
 #[test]
 fn replays_are_known_across_changes() {
     let (first, second) = (keyed(1), keyed(2));
@@ -74,7 +74,8 @@ fn replays_are_known_across_changes() {
     assert!(run(&mut rig, &sent[2]).is_some());
 }
 
-/// What would forget numbers, or what the chain was made for, is refused, and a refused version leaves no trace.
+/// Changes that would lose sequence numbers or alter the chain's properties are refused. A refused version leaves no
+/// trace.
 #[test]
 fn what_cannot_be_is_refused() {
     let ends = keyed(1);
@@ -92,13 +93,13 @@ fn what_cannot_be_is_refused() {
         ..ends.receiving()
     };
     assert!(replace(&table, &together(&new.back)).is_err());
-    // The key was not in use yet, since that version never was: it may still count otherwise.
+    // The key was never in use, since that version was refused: other parameters are still possible.
     let mut other = new.clone();
     other.back.window = Some(64);
     assert_eq!(replace(&table, &other.receiving()), Ok(2));
 }
 
-/// Processes that share numbers, of which some are there when others are not any more, are as one.
+/// Processes that share sequence numbers behave as one, even when some exit before others.
 #[test]
 fn processes_share_numbers_and_windows() {
     let ends = keyed(3);
@@ -115,7 +116,7 @@ fn processes_share_numbers_and_windows() {
     let mut sent = Vec::new();
     let mut other = sender();
     for _ in 0..3 {
-        // One that is there for a while, and one that is there all the time.
+        // One sender lives for a while, the other throughout.
         let mut one = sender();
         for _ in 0..20 {
             sent.extend([&mut one, &mut other].map(|rig| run(rig, &packet(1)).unwrap()));

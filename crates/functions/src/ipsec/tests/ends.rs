@@ -1,4 +1,4 @@
-//! What an end does with packets by policy and association: several of them, several instances, numbers that end.
+//! Tests of one endpoint: policies, associations, shared instances, and exhausted sequence numbers.
 
 use super::*;
 use crate::acl::Rule;
@@ -22,7 +22,7 @@ fn to(prefix: &str) -> Rule {
     }
 }
 
-/// Index and sequence number.
+/// Returns SPI and sequence number.
 fn esp_of(frame: &[u8]) -> (u32, u32) {
     let esp = parse(frame).unwrap().payload(frame).to_vec();
     let word = |at: usize| u32::from_be_bytes(esp[at..at + 4].try_into().unwrap());
@@ -54,7 +54,7 @@ fn policies_are_tried_in_order() {
         ],
         ..ends.receiving_nothing()
     };
-    // Few, and so many that they are classified.
+    // Few policies are scanned linearly, many use the classifier.
     for others in [0, 30] {
         let others = (0..others).map(|last| policy(&format!("10.8.0.{last}/32"), PolicyAction::Drop));
         let policies = others.chain(rules.policies.clone()).collect();
@@ -69,7 +69,7 @@ fn try_policies(rules: &IpsecRules) {
     let mut rig = rig(rules);
     assert_dropped(&mut rig, &packet(1), "policy");
     assert_eq!(run(&mut rig, &packet(2)).unwrap(), packet(2));
-    // In one batch: each association counts for itself.
+    // Within one batch each association has its own sequence numbers.
     let sent = rig.run(&[packet(3), packet(4), packet(3), packet(5)], Nanos::from_secs(1));
     let found: Vec<_> = sent.iter().map(|frame| esp_of(frame)).collect();
     assert_eq!(found, [(0x2002, 1), (0x1001, 1), (0x2002, 2), (0x1001, 2)]);
@@ -96,7 +96,7 @@ fn an_association_lets_out_what_it_allows() {
     }
 }
 
-/// Instances share numbers and windows, as workers do.
+/// Instances share sequence numbers and windows, as workers do.
 #[test]
 fn instances_give_a_number_once_and_take_it_once() {
     let ends = Ends::new(Cipher::ChaCha20Poly1305, false);
@@ -125,14 +125,14 @@ fn late_packets_are_taken_within_the_window() {
     let (mut sender, mut receiver) = ends.rigs();
     let frames: Vec<_> = (0..40).map(packet).collect();
     let sent = sender.run(&frames, Nanos::from_secs(1));
-    // The last first: the window is the last 32 numbers.
+    // Newest first: the window covers the last 32 numbers.
     for (i, sent) in sent.iter().enumerate().rev() {
         match i {
             8.. => assert_eq!(run(&mut receiver, sent).unwrap(), frames[i]),
             _ => assert_dropped(&mut receiver, sent, "too-old"),
         }
     }
-    // Without a window everything is taken, as often as it comes.
+    // Without a window every packet is accepted, however often it arrives.
     ends.back.window = None;
     let mut careless = rig(&ends.receiving());
     for sent in sent.iter().chain(&sent) {
@@ -164,7 +164,7 @@ fn numbers_of_32_bits_end_and_those_of_64_go_on() {
     }
 }
 
-/// Initialisation vectors do not come again in another run.
+/// Initialisation vectors are not reused by another run.
 #[test]
 fn vectors_start_with_the_time() {
     let rules = Ends::new(Cipher::Aes128Gcm, false).sending();
@@ -176,7 +176,7 @@ fn vectors_start_with_the_time() {
     };
     let (before, after) = (vector(), vector());
     assert!(before < after);
-    // Some time after 2020, in nanoseconds.
+    // A time after 2020, in nanoseconds.
     assert!(before > 1_577_836_800_000_000_000);
 }
 
@@ -184,7 +184,7 @@ fn vectors_start_with_the_time() {
 fn only_this_ends_esp_is_taken() {
     let ends = Ends::new(Cipher::Aes128Gcm, false);
     let sent = run(&mut rig(&ends.sending()), &packet(1)).unwrap();
-    // To others: as any packet, by policy.
+    // ESP to other endpoints is handled by policy, like any packet.
     let mut elsewhere = ends.clone();
     elsewhere.back.destination = address("192.0.2.77");
     assert_dropped(&mut rig(&elsewhere.receiving()), &sent, "policy");
@@ -193,22 +193,22 @@ fn only_this_ends_esp_is_taken() {
         ..elsewhere.receiving()
     };
     assert_eq!(run(&mut rig(&passing), &sent).unwrap(), sent);
-    // With an unknown index; without UDP where it should be, and the other way round.
+    // Unknown SPI; then plain ESP where UDP is expected, and the reverse.
     let mut other = ends.clone();
     other.back.association.spi = 0x1002;
     assert_dropped(&mut rig(&other.receiving()), &sent, "no-association");
     assert_dropped(&mut rig(&ends.clone().in_udp().receiving()), &sent, "no-association");
     let in_udp = run(&mut rig(&ends.clone().in_udp().sending()), &packet(1)).unwrap();
     assert_dropped(&mut rig(&ends.receiving()), &in_udp, "policy");
-    // Another port than ESP's.
+    // UDP to a port other than ESP's.
     let mut port = ends.clone().in_udp();
     port.back.udp = Some(4501);
     assert_dropped(&mut rig(&port.receiving()), &in_udp, "policy");
-    // Plain packets do not come out.
+    // Unencrypted packets are not decapsulated.
     assert_dropped(&mut rig(&ends.receiving()), &packet(1), "policy");
 }
 
-/// RFC 3948: what else comes to ESP's port.
+/// Keep-alives and IKE packets on ESP's port (RFC 3948) follow their settings.
 #[test]
 fn keep_alives_and_the_key_exchange_go_by_rule() {
     let ends = Ends::new(Cipher::Aes128Gcm, false).in_udp();
@@ -229,13 +229,13 @@ fn keep_alives_and_the_key_exchange_go_by_rule() {
         assert_dropped(&mut usual, &to_port(payload), "malformed");
     }
     assert_dropped(&mut usual, &to_port(&[1; 34]), "no-association");
-    // A datagram that is shorter than its packet.
+    // The UDP length is shorter than the IP payload.
     let mut short = run(&mut rig(&ends.sending()), &packet(1)).unwrap();
     short[39] -= 4;
     assert_dropped(&mut usual, &short, "malformed");
 }
 
-/// Thousands of associations: each index finds its own.
+/// With thousands of associations each SPI finds its own.
 #[test]
 fn many_associations_are_told_apart() {
     let ends = Ends::new(Cipher::Aes128Gcm, false);

@@ -1,4 +1,4 @@
-//! Packets that are not what they say.
+//! Tests with malformed and forged packets.
 
 use super::*;
 use proptest::prelude::*;
@@ -15,7 +15,7 @@ fn packet(v6: bool) -> Vec<u8> {
 
 const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
 
-/// A frame with any text, properly sealed.
+/// Returns a correctly sealed frame with any plaintext.
 fn sealed(ends: &Ends, sequence: u64, text: &[u8]) -> Vec<u8> {
     let esp = oracle::esp(&ends.out.association, sequence, sequence, text);
     oracle::frame(&ETHERNET, &ends.out, sequence, &[0x45, 0, 0, 0, 0, 0, 0, 0], &esp)
@@ -34,7 +34,7 @@ fn what_is_sealed_is_checked_all_the_same() {
     for (sequence, (text, expected)) in (1..).zip([
         (with(&[1, 2, 2, 4]), None),
         (with(&[0, 4]), None),
-        // Room to hide how long the packet is (RFC 4303 §2.7).
+        // Traffic flow confidentiality padding (RFC 4303 §2.7).
         ([&shorter[..], &[1, 1, 4]].concat(), None),
         (with(&[1, 3, 2, 4]), Some("bad-padding")),
         (with(&[0, 0, 2, 4]), Some("bad-padding")),
@@ -55,14 +55,14 @@ fn what_is_sealed_is_checked_all_the_same() {
                 assert_eq!(without_padding(&found), packet(false), "{text:?}");
             }
         }
-        // It was authentic, and so the number is used up.
+        // The packet was authentic, so its number is used up.
         assert_dropped(&mut receiver, &frame, "replayed");
     }
     let number_0 = sealed(&ends, 0, &with(&[0, 4]));
     assert_dropped(&mut receiver, &number_0, "too-old");
 }
 
-/// A forged number far ahead must not shut the window for the true ones.
+/// A forged number far ahead must not move the window past genuine ones.
 #[test]
 fn forged_packets_move_no_window() {
     let ends = Ends::new(Cipher::Aes128Gcm, false);
@@ -86,7 +86,7 @@ fn any_ends() -> impl Strategy<Value = Ends> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
-    /// One bit of what is behind the outer headers is another: nothing comes out.
+    /// With one bit behind the outer headers flipped, nothing is decapsulated.
     #[test]
     fn a_changed_bit_is_found(ends in any_ends(), v6 in any::<bool>(), at in any::<prop::sample::Index>(), bit in 0u32..8) {
         let (mut sender, mut receiver) = ends.rigs();
@@ -100,8 +100,8 @@ proptest! {
         prop_assert_eq!(dropped, 1);
     }
 
-    /// Whatever stands behind the headers of a packet to this end, or inside a sealed one: it is sent or counted, and
-    /// what is sent is well formed (the function behind looks).
+    /// With any bytes behind the headers of a packet to this endpoint, or inside a sealed one, the packet is sent or
+    /// counted. Sent packets are well formed, which the next function checks.
     #[test]
     fn any_bytes_are_borne(
         ends in any_ends(),

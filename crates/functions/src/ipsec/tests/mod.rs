@@ -17,7 +17,7 @@ use tailwater_chain::rig::{ChainRig, INPUT};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 
-/// Fails where what is known of a packet is not what its frame says.
+/// Function that fails if a packet's parsed headers disagree with its frame.
 struct HeadersAreTrue;
 
 impl NetworkFunction for HeadersAreTrue {
@@ -39,7 +39,7 @@ fn hex(text: &str) -> Vec<u8> {
     pairs.map(|pair| (pair[0] * 16 + pair[1]) as u8).collect()
 }
 
-/// The initialisation vector of first packets.
+/// Initialisation vector of the first packet.
 const IV_BASE: u64 = 0x0102_0304_0506_0708;
 
 fn association(cipher: Cipher, extended: bool) -> Association {
@@ -67,7 +67,7 @@ fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// One association, seen from its two ends.
+/// Both ends of one association.
 #[derive(Clone, Debug)]
 struct Ends {
     out: Outbound,
@@ -117,7 +117,7 @@ impl Ends {
         self
     }
 
-    /// The sender's rules: everything goes into the tunnel.
+    /// Returns the sender's rules: everything goes into the tunnel.
     fn sending(&self) -> IpsecRules {
         IpsecRules {
             outbound: vec![self.out.clone()],
@@ -148,7 +148,7 @@ impl Ends {
         }
     }
 
-    /// A sender and a receiver.
+    /// Returns a sender and a receiver.
     fn rigs(&self) -> (ChainRig, ChainRig) {
         (rig(&self.sending()), rig(&self.receiving()))
     }
@@ -173,7 +173,7 @@ fn run(rig: &mut ChainRig, frame: &[u8]) -> Option<Vec<u8>> {
     sent.pop()
 }
 
-/// That a frame is dropped, and why.
+/// Asserts that a frame is dropped for this reason.
 #[track_caller]
 fn assert_dropped(rig: &mut ChainRig, frame: &[u8], reason: &str) {
     let name = format!("ipsec/{reason}");
@@ -182,7 +182,7 @@ fn assert_dropped(rig: &mut ChainRig, frame: &[u8], reason: &str) {
     assert_eq!(rig.count(&name), before + 1, "{reason}");
 }
 
-/// The frame without what is behind its IP packet.
+/// Returns the frame without bytes behind its IP packet.
 fn without_padding(frame: &[u8]) -> &[u8] {
     &frame[..parse(frame).unwrap().end.into()]
 }

@@ -1,10 +1,10 @@
-//! ESP in the plainest way: a packet is put together byte by byte, and taken apart by its tags.
+//! Reference implementation of ESP: assembles packets byte by byte, and parses them by their tags.
 
 use super::*;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use tailwater_net::checksum::{sum, transport_v6};
 
-/// An ESP packet's bytes from its index on, with any text inside.
+/// Returns the bytes of an ESP packet from its SPI on, with any plaintext.
 pub(super) fn esp(association: &Association, sequence: u64, iv: u64, text: &[u8]) -> Vec<u8> {
     let algorithm = match association.keying.cipher() {
         Cipher::Aes128Gcm => &AES_128_GCM,
@@ -31,7 +31,7 @@ pub(super) fn esp(association: &Association, sequence: u64, iv: u64, text: &[u8]
     esp
 }
 
-/// What is encrypted of an IP packet: it, padding, the padding's length, and what it is.
+/// Returns the plaintext ESP encrypts for an IP packet: packet, padding, pad length, next header.
 pub(super) fn text(inner: &[u8]) -> Vec<u8> {
     let mut text = inner.to_vec();
     let mut padding = 0;
@@ -43,7 +43,7 @@ pub(super) fn text(inner: &[u8]) -> Vec<u8> {
     text
 }
 
-/// The whole frame of an ESP packet, as the outer headers of `out` are to be.
+/// Returns the whole frame of an ESP packet with the outer headers `out` prescribes.
 pub(super) fn frame(ethernet: &[u8], out: &Outbound, sequence: u64, inner: &[u8], payload: &[u8]) -> Vec<u8> {
     let mut datagram = payload.to_vec();
     if let Some(udp) = out.udp {

@@ -1,4 +1,4 @@
-//! Sequence numbers and windows against plain sets, alone and with threads.
+//! Tests of sequence numbers and windows against plain sets, single-threaded and with threads.
 
 use super::super::sequence::{Refused, Sequence, Window};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use tailwater_chain::commons::Commons;
 
-/// All numbers that ever came, in the plainest way.
+/// Reference model of a window: the set of all numbers received.
 struct Plain {
     size: u64,
     first: u64,
@@ -44,14 +44,14 @@ proptest! {
         let window = Window::new(size, false, 1, &Commons::of_this_process());
         let mut plain = Plain { size: size.into(), first: 1, seen: BTreeSet::new() };
         for (step, near) in steps {
-            // Mostly near the top, sometimes anywhere near the start.
+            // Mostly near the top, sometimes near the start.
             let from = if near { plain.top().max(start) } else { start };
             let sequence = from.saturating_add_signed(step).min(u32::MAX.into());
             prop_assert_eq!(take(&window, sequence), plain.take(sequence), "{}", sequence);
         }
     }
 
-    /// Of 64-bit numbers only the low half comes; near the window, the whole is known.
+    /// Packets carry only the low half of a 64-bit number; near the window the whole number is recovered.
     #[test]
     fn extended_numbers_are_found_from_their_low_half(
         size in 32u32..600,
@@ -69,7 +69,8 @@ proptest! {
             let sequence = plain.top().saturating_add_signed(step);
             let expected = plain.take(sequence);
             if let Err(Refused::TooOld) = expected {
-                // Taken for one that is 2^32 ahead, which is not authentic then; or it is known to be too low.
+                // It is taken for a number 2^32 ahead, which then fails authentication, or is already known to be too
+                // low.
                 let found = window.check(sequence as u32);
                 let ahead = sequence.checked_add(1 << 32).ok_or(Refused::TooOld);
                 prop_assert!(found == ahead || found == Err(Refused::TooOld), "{:?}", found);
@@ -92,7 +93,7 @@ fn the_last_numbers_are_taken_once() {
     assert_eq!(window.check(u32::MAX - 64), Err(Refused::TooOld));
 }
 
-/// An association may begin anywhere, on both ends.
+/// An association may start at any number, at both ends.
 #[test]
 fn no_number_below_the_first_is_taken() {
     let first = (5 << 32) + 3;
@@ -105,7 +106,7 @@ fn no_number_below_the_first_is_taken() {
     assert_eq!(window.check((first - 1) as u32), Err(Refused::TooOld));
 }
 
-/// A number that only claims to be there moves nothing.
+/// Checking an unauthenticated number does not move the window.
 #[test]
 fn looking_moves_nothing() {
     let window = Window::new(64, false, 1, &Commons::of_this_process());
@@ -113,8 +114,8 @@ fn looking_moves_nothing() {
     assert_eq!(take(&window, 1), Ok(()));
 }
 
-/// Threads that offer the same numbers, in different orders: each is taken once, by whomever; and as long as all
-/// are within the window, no number is lost.
+/// Threads offer the same numbers in different orders: each number is accepted once. As long as all threads are within
+/// the window, no number is lost.
 #[test]
 fn of_many_threads_one_takes_a_number() {
     const NUMBERS: u64 = 20_000;
@@ -126,13 +127,13 @@ fn of_many_threads_one_takes_a_number() {
         for thread in 0..threads {
             let (window, taken, turn) = (&window, &taken, &turn);
             scope.spawn(move || {
-                // Blocks of half a window, each begun when all have ended the one before.
+                // Blocks of half a window; a block starts when all threads have finished the previous one.
                 for block in 0..NUMBERS / 512 {
                     while turn.load(Ordering::Acquire) < block * threads {
                         thread::yield_now();
                     }
                     for i in 0..512 {
-                        // An odd factor: each thread has an order of its own.
+                        // An odd factor gives each thread its own order.
                         let sequence = 1 + block * 512 + i * (2 * thread + 1) % 512;
                         if take(window, sequence).is_ok() {
                             taken[sequence as usize].fetch_add(1, Ordering::Relaxed);
@@ -147,7 +148,7 @@ fn of_many_threads_one_takes_a_number() {
     assert!(taken[1..=whole].iter().all(|count| count.load(Ordering::Relaxed) == 1));
 }
 
-/// Without any order between them: numbers may be too old for a slow thread, but none is taken twice.
+/// Unsynchronised threads: a slow thread may find numbers too old, but none is accepted twice.
 #[test]
 fn threads_far_apart_take_no_number_twice() {
     const NUMBERS: u64 = 50_000;
@@ -196,7 +197,7 @@ fn numbers_are_given_once_and_end() {
     for _ in 0..100 {
         assert!(sequence.take(256).is_empty());
     }
-    // Of 64 bits they go on.
+    // 64-bit numbers continue.
     let sequence = Sequence::new(last, true, &Commons::of_this_process());
     assert_eq!(sequence.take(3), last..last + 3);
 }

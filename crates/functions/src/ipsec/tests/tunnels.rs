@@ -1,4 +1,4 @@
-//! Both ends of a tunnel against the plain oracle, with all that packets can be.
+//! Tests of both tunnel ends against the oracle, with packets of every kind.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use tailwater_net::protocol::ethertype;
 use tailwater_net::vlan::VlanTag;
 use tailwater_net::{FlowKey, protocol};
 
-/// A packet that is to pass a tunnel.
+/// Strategy for packets that go through a tunnel.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let parts = (
         any::<(bool, bool, bool, bool, u16)>(),
@@ -66,7 +66,7 @@ fn any_ends() -> impl Strategy<Value = Ends> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
-    /// What leaves is what the oracle makes, to the byte, and the far end has the packet as it was.
+    /// Encapsulated packets equal the oracle's to the byte, and the far end restores the original.
     #[test]
     fn packets_go_through_as_the_oracle_says(
         ends in any_ends(),
@@ -111,19 +111,19 @@ fn what_would_exceed_the_mtu_is_dropped() {
         (Ends::new(Cipher::Aes128Gcm, false).over_ipv6(), 40 + 16),
     ] {
         let mut sender = rig(&ends.sending());
-        // With its trailer the packet inside is a multiple of four.
+        // Inner packet plus trailer is a multiple of four bytes.
         let most = (1500 - headers - 16) / 4 * 4 - 2 - 28;
         let sent = run(&mut sender, &udp(most)).unwrap();
         assert!((1497..=1500).contains(&(sent.len() - 14)), "{}", sent.len());
         assert_dropped(&mut sender, &udp(most + 1), "too-big");
-        // No number was taken for it.
+        // The dropped packet took no sequence number.
         let next = run(&mut sender, &udp(0)).unwrap();
         let esp = parse(&next).unwrap().payload(&next).to_vec();
         assert_eq!(esp[4..8], [0, 0, 0, 2]);
     }
 }
 
-/// Without room behind it a frame is moved; without any it is lost.
+/// A frame without tailroom is moved within its buffer; without headroom either, it is dropped.
 #[test]
 fn a_packet_without_room_is_lost() {
     struct Fill(usize);
@@ -135,7 +135,7 @@ fn a_packet_without_room_is_lost() {
             for i in 0..batch.len() {
                 assert!(batch.grow_front(i, self.0).is_some());
                 let (packet, frame) = batch.packet_mut(i);
-                // Rubbish in front of the headers, as tags would be.
+                // Filler in front of the headers, like VLAN tags.
                 frame.copy_within(self.0.., 0);
                 let length = packet.length();
                 packet.headers.network_offset -= self.0 as u16;
@@ -147,7 +147,7 @@ fn a_packet_without_room_is_lost() {
         mtu: 9000,
         ..Ends::new(Cipher::Aes128Gcm, false)
     };
-    // The rig's buffers have 128 bytes in front and 2,048 for frames; 36 and 18 to 21 are needed.
+    // The rig's buffers have 128 bytes of headroom and 2,048 for frames; 36 in front and 18 to 21 behind are needed.
     for (filled, sent) in [(40, 1), (127, 0)] {
         let ipsec = Ipsec::new(table(&ends.sending()));
         let mut rig = ChainRig::new(vec![Box::new(Fill(filled)), Box::new(ipsec)], INPUT);
@@ -158,7 +158,7 @@ fn a_packet_without_room_is_lost() {
     }
 }
 
-/// RFC 6040's table for leaving a tunnel, by whole packets.
+/// RFC 6040's decapsulation table, with whole packets.
 #[test]
 fn congestion_outside_is_told_inside() {
     let [not, one, zero, congested] = [0, 1, 2, 3];
@@ -196,7 +196,7 @@ fn congestion_outside_is_told_inside() {
                     .unwrap()
             };
             let mut sent = run(&mut sender, &frame(inner)).unwrap();
-            // The class is not authenticated: routers on the way may set its bits.
+            // The outer traffic class is not authenticated: routers on the path may set its bits.
             let outside = Some(outer);
             match (v6_outside, outside) {
                 (true, Some(bits)) => sent[15] = sent[15] & 0xcf | bits << 4,
@@ -216,7 +216,7 @@ fn congestion_outside_is_told_inside() {
     }
 }
 
-/// A fragment goes through a tunnel as any packet.
+/// Fragments go through a tunnel like any packet.
 #[test]
 fn fragments_go_through_and_those_of_esp_do_not() {
     let (mut sender, mut receiver) = Ends::new(Cipher::Aes128Gcm, false).rigs();

@@ -1,11 +1,11 @@
-//! Published packets, to the byte.
+//! Tests with published packets, compared to the byte.
 
 use super::super::cipher::Sealer;
 use super::*;
 use tailwater_net::FlowKey;
 use tailwater_net::builder::FrameBuilder;
 
-/// Both ways: the text is sealed to the published bytes, and they are opened to the text.
+/// Asserts that sealing gives the published bytes and opening gives back the text.
 fn assert_sealed(keying: &Keying, (spi, sequence, extended): (u32, u64, bool), iv: &str, text: &str, sealed: &str) {
     let sealer = Sealer::new(keying, extended).unwrap();
     let iv: [u8; 8] = hex(iv).try_into().unwrap();
@@ -16,7 +16,7 @@ fn assert_sealed(keying: &Keying, (spi, sequence, extended): (u32, u64, bool), i
     assert_eq!(found, expected);
     sealer.open(spi, sequence, iv, &mut found).unwrap();
     assert_eq!(found[..text.len()], text);
-    // Any other header is not authentic.
+    // Any other header fails authentication.
     for (spi, sequence) in [(spi ^ 1, sequence), (spi, sequence ^ 1)] {
         let mut forged = expected.clone();
         assert_eq!(sealer.open(spi, sequence, iv, &mut forged), None);
@@ -27,7 +27,7 @@ fn assert_sealed(keying: &Keying, (spi, sequence, extended): (u32, u64, bool), i
     }
 }
 
-/// draft-mcgrew-gcm-test-01 §4: 128 bits, extended sequence numbers.
+/// Vectors of draft-mcgrew-gcm-test-01 §4: 128-bit key, extended sequence numbers.
 #[test]
 fn aes_128_gcm_with_extended_numbers() {
     let key = hex("4c80cdefbb5d10da906ac73c3613a634 2e443b68");
@@ -44,7 +44,7 @@ fn aes_128_gcm_with_extended_numbers() {
     );
 }
 
-/// draft-mcgrew-gcm-test-01 §4: 256 bits.
+/// Vectors of draft-mcgrew-gcm-test-01 §4: 256-bit key.
 #[test]
 fn aes_256_gcm() {
     let key = hex("abbccddef00112233445566778899aababbccddef00112233445566778899aab 11223344");
@@ -60,7 +60,7 @@ fn aes_256_gcm() {
     );
 }
 
-/// RFC 7634, appendix A: a whole ping in a tunnel, both ways.
+/// RFC 7634, appendix A: a whole ping in a tunnel, both directions.
 #[test]
 fn chacha20_poly1305_in_a_tunnel() {
     let key = hex("808182838485868788898a8b8c8d8e8f909192939495969798999a9b9c9d9e9f a0a1a2a3");
@@ -91,18 +91,18 @@ fn chacha20_poly1305_in_a_tunnel() {
          76aaa8266b7fb0f7b11b369907e1ad43");
     assert_eq!(sent[..14], ethernet);
     assert_eq!(sent[34..], esp);
-    // The outer header is the RFC's but for identification and checksum.
+    // The outer header equals the RFC's except identification and checksum.
     assert_eq!(sent[14..18], hex("4500008c"));
     assert_eq!(sent[20..24], hex("00004032"));
     assert_eq!(sent[26..34], hex("cb007199cb007105"));
     assert_eq!(run(&mut rig(&ends.receiving()), &sent).unwrap(), frame);
-    // And as the RFC has it, to the last byte.
+    // With the RFC's outer header everything matches to the last byte.
     let outer = hex("4500008c2345000040 32de5bcb007199cb007105");
     let published = [&ethernet[..], &outer, &esp].concat();
     assert_eq!(run(&mut rig(&ends.receiving()), &published).unwrap(), frame);
 }
 
-/// The published packets' keys are no others' by accident.
+/// Keys have exactly their cipher's length, and debug output does not show them.
 #[test]
 fn keys_are_of_their_ciphers_length_and_not_in_debug_output() {
     for cipher in CIPHERS {

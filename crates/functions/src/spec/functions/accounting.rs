@@ -1,4 +1,4 @@
-//! The configuration of `accounting`.
+//! Configuration of `accounting`.
 
 use super::Context;
 use crate::accounting::ExportFormat;
@@ -9,16 +9,16 @@ use tailwater_api::located::Located;
 /// Accounting: packets and bytes of each flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AccountingConfig {
-    /// Where records of flows go; `None` for nowhere.
+    /// Output of flow records; `None` for none.
     pub export: Option<ExportConfig>,
 }
 
-/// A file of flow records.
+/// File of flow records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportConfig {
-    /// The file, written anew. Relative to the folder that the program runs in.
+    /// Path of the file, which is overwritten. Relative to the folder that the program runs in.
     pub file: PathBuf,
-    /// Its format.
+    /// Format of the file.
     pub format: ExportFormat,
 }
 
@@ -32,7 +32,7 @@ impl AccountingConfig {
     }
 }
 
-/// A file that is written, and how.
+/// Parses an output file and its format.
 pub(super) fn export(node: &Located<'_>) -> Result<ExportConfig, SpecError> {
     const WHAT: &str = "the name of a file";
     let fields = node.fields(&["file", "format"])?;

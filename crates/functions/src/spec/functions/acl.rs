@@ -1,4 +1,4 @@
-//! The configuration of `acl`.
+//! Configuration of `acl`.
 
 use super::Context;
 use super::idle::{self, Idle};
@@ -11,18 +11,18 @@ use tailwater_api::located::Located;
 
 const ACTIONS: [(&str, Action); 2] = [("allow", Action::Allow), ("deny", Action::Deny)];
 
-/// Access control: ordered rules, the first match decides.
+/// Access control by ordered rules; the first match decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AclConfig {
-    /// The rules in order, at least one.
+    /// Rules in order, at least one.
     pub rules: Vec<Rule>,
-    /// What happens to packets that no rule matches.
+    /// Action for packets that no rule matches.
     pub default: Action,
-    /// Whether a flow's decision is kept with the flow; otherwise every packet is classified.
+    /// `true` if a flow's decision is cached with the flow; otherwise every packet is classified.
     pub cached: bool,
-    /// The file the rules were read from; `None` if they stand in the spec.
+    /// File that the rules were read from; `None` if they are in the spec.
     pub source: Option<PathBuf>,
-    /// Each rule's line in the file, or its place in the list, from 1.
+    /// Line of each rule in the file, or its position in the list, from 1.
     pub lines: Vec<u32>,
 }
 
@@ -62,7 +62,7 @@ impl AclConfig {
         })
     }
 
-    /// Rules that never decide anything, a line each, for the user to know.
+    /// Returns warnings about shadowed rules, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let name = |action: Action| match action {
             Action::Allow => "allow",

@@ -1,4 +1,4 @@
-//! The configuration of `bpfFilter`.
+//! Configuration of `bpfFilter`.
 
 use super::Context;
 use crate::bpf_filter::{Instruction, MAX_RULES, Rule, compile, parse_program, verify};
@@ -7,17 +7,17 @@ use tailwater_api::files::read_text_up_to;
 use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::Fate;
 
-/// The longest expression.
+/// Maximum length of an expression in bytes.
 const MAX_EXPRESSION: usize = 16_384;
-/// The largest file of a program.
+/// Maximum size of a program file in bytes.
 const MAX_FILE: usize = 1 << 20;
 
-/// Packets by programs of classic BPF.
+/// Packet filter by classic BPF programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BpfFilterConfig {
-    /// The rules in order, at least one; their programs are verified.
+    /// Rules in order, at least one; their programs are verified.
     pub rules: Vec<Rule>,
-    /// What happens to packets that no rule matches.
+    /// Treatment of packets that no rule matches.
     pub default: Fate,
 }
 
@@ -39,7 +39,7 @@ fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
     let action = fields.required("action", "drop or pass")?;
     let action = Fate::parse(&action)?;
     if let Some(node) = fields.optional("expression").filter(|_| context.is_apart()) {
-        // What comes with libpcap calls the kernel as it is loaded, which isolated functions may not.
+        // Libraries that libpcap depends on make system calls while they are loaded, which isolated functions may not.
         let message = "expected a programFile, found an expression: libpcap, which compiles it, cannot be loaded where \
                        functions are isolated; print the program by tcpdump -ddd -y EN10MB";
         return Err(node.error(message));
@@ -48,7 +48,7 @@ fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
     Ok(Rule { program, action })
 }
 
-/// The program of an `expression` or a `programFile`, one of which must be there: verified.
+/// Reads and verifies the program of an `expression` or a `programFile`, one of which is required.
 pub(super) fn program(fields: &Fields<'_>, context: &Context<'_>) -> Result<Vec<Instruction>, SpecError> {
     match (fields.optional("expression"), fields.optional("programFile")) {
         (Some(node), None) => {
@@ -65,14 +65,14 @@ pub(super) fn program(fields: &Fields<'_>, context: &Context<'_>) -> Result<Vec<
             let path = context.file(node.string("the name of a file")?);
             let name = path.display().to_string();
             let text = read_text_up_to(&path, &name, MAX_FILE).map_err(|error| match error.line {
-                // The file is not there at all: the mistake is in the spec.
+                // The file does not exist: the error is in the spec.
                 0 => node.error(format!("{name} {}", error.message)),
                 _ => error,
             })?;
             let at = |line: usize, why: String| SpecError::whole_file(&name, why).at(line, 1);
             let program = parse_program(&text).map_err(|(line, why)| at(line, why))?;
             verify(&program).map_err(|refused| {
-                // The first line is their number.
+                // The first line holds the number of instructions.
                 at(refused.at.map_or(1, |at| at + 2), refused.to_string())
             })?;
             Ok(program)

@@ -1,4 +1,4 @@
-//! The configuration of `classifier`. The functions of its branches are read with the chain's.
+//! Configuration of `classifier`. The functions of its branches are read with the chain's.
 
 use super::Context;
 use super::idle::{self, Idle};
@@ -13,45 +13,45 @@ use tailwater_api::error::{SpecError, quoted};
 use tailwater_api::located::{Fields, Located};
 use tailwater_chain::branches::{MAX_BRANCHES, NEXT, SEND};
 
-/// Branches by rule: each packet goes where the first rule says that matches it.
+/// Branches by rule: the first rule that matches a packet determines its branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClassifierConfig {
-    /// The branches, in order.
+    /// Branches, in order.
     pub branches: Vec<BranchConfig>,
-    /// The rules in order, at least one. Their actions mean nothing.
+    /// Rules in order, at least one. Their actions are not used.
     pub rules: Vec<Rule>,
-    /// Where each rule sends packets.
+    /// Target of each rule.
     pub targets: Vec<Target>,
-    /// Where packets go that no rule matches.
+    /// Target of packets that no rule matches.
     pub default: Target,
-    /// Whether rules hold for both directions of a connection.
+    /// `true` if rules match both directions of a connection.
     pub both: bool,
-    /// Whether a flow's decision is kept with the flow; otherwise every packet is classified.
+    /// `true` if a flow's decision is cached with the flow; otherwise every packet is classified.
     pub cached: bool,
-    /// The file the rules were read from; `None` if they stand in the spec.
+    /// File that the rules were read from; `None` if they are in the spec.
     pub source: Option<PathBuf>,
-    /// Each rule's line in the file, or its place in the list, from 1.
+    /// Line of each rule in the file, or its position in the list, from 1.
     pub lines: Vec<u32>,
 }
 
-/// A branch.
+/// Branch of a classifier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BranchConfig {
-    /// Its name.
+    /// Name of the branch.
     pub name: String,
-    /// Whether its packets leave the chain at its end. Otherwise they go on with the function behind the
+    /// `true` if packets leave the chain at the branch's end. Otherwise they continue with the function after the
     /// classifier.
     pub ends: bool,
 }
 
-/// Where packets go.
+/// Target of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// On with the function behind the classifier.
+    /// Function after the classifier.
     Next,
-    /// Out of the chain, to be sent.
+    /// Exit from the chain; the packet is sent.
     Send,
-    /// To the branch at this place in the list.
+    /// Branch at this index of the list.
     Branch(usize),
 }
 
@@ -124,13 +124,12 @@ impl ClassifierConfig {
         Ok(classifier)
     }
 
-    /// Where packets go: of each rule, and of those that none matches.
+    /// Iterates over the targets of all rules, and of packets that none matches.
     pub(crate) fn ways_out(&self) -> impl Iterator<Item = Target> {
         self.targets.iter().copied().chain([self.default])
     }
 
-    /// The targets there are, by the name that rules call them: its branches, `next`, and `send` if anything goes
-    /// there.
+    /// Returns all targets by their names in rules: the branches, `next`, and `send` if it is used.
     pub(crate) fn names(&self) -> Vec<(&str, Target)> {
         let branches = self.branches.iter().enumerate();
         let mut names: Vec<_> = branches
@@ -143,7 +142,7 @@ impl ClassifierConfig {
         names
     }
 
-    /// Whether it sends packets out of the chain itself.
+    /// Returns `true` if it sends packets out of the chain itself.
     pub(crate) fn sends(&self) -> bool {
         self.ways_out().any(|target| target == Target::Send)
     }
@@ -153,9 +152,9 @@ impl ClassifierConfig {
         covered(&self.rules, (&classes, 1), |_, _| true)
     }
 
-    /// That packets may come to each branch.
+    /// Checks that packets can reach each branch.
     fn check_reached(&self, node: &Located<'_>) -> Result<(), SpecError> {
-        // A list that is too intricate to tell is refused when it is built.
+        // A list that is too complex to analyse is rejected when it is built.
         let idle = self.covered().unwrap_or_default();
         let idle: HashSet<usize> = idle.iter().map(|covered| covered.rule).collect();
         for (place, branch) in self.branches.iter().enumerate() {
@@ -176,7 +175,7 @@ impl ClassifierConfig {
         Ok(())
     }
 
-    /// Rules that never decide anything, a line each, for the user to know.
+    /// Returns warnings about shadowed rules, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let names = self.names();
         let name = |target: Target| {
@@ -197,7 +196,7 @@ impl ClassifierConfig {
     }
 }
 
-/// The branches' names, and what becomes of packets at their ends.
+/// Reads the branches' names, and whether packets leave the chain at their ends.
 fn branches(node: &Located<'_>) -> Result<Vec<BranchConfig>, SpecError> {
     let entries = node.entries("branches")?;
     if entries.is_empty() || entries.len() > MAX_BRANCHES {
@@ -229,8 +228,8 @@ fn branch_fields<'a>(branch: &Located<'a>) -> Result<Fields<'a>, SpecError> {
     branch.fields(&["functions", "then"])
 }
 
-/// The functions of each branch of the `classifier` in an item of a chain's list, in order: to be read as the
-/// chain's own.
+/// Returns the function list of each branch of the `classifier` in an item of a chain's list, in order, to be read like
+/// the chain's own.
 pub(crate) fn functions_of_branches<'a>(item: &Located<'a>) -> Result<Vec<Located<'a>>, SpecError> {
     let entries = item.entries("a function")?;
     let classifier = entries.iter().find(|(key, _)| *key == "classifier");

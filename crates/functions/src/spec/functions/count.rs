@@ -1,4 +1,4 @@
-//! The configuration of `count`.
+//! Configuration of `count`.
 
 use super::Context;
 use super::rules::conditions;
@@ -10,10 +10,10 @@ use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
 use tailwater_api::values::label;
 
-/// Packets and bytes by rule.
+/// Packet and byte counters by rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CountConfig {
-    /// The counters, at least one, each with a name of its own.
+    /// Counters, at least one, with unique names.
     pub counters: Vec<Counter>,
 }
 
@@ -22,7 +22,7 @@ impl CountConfig {
         let fields = node.fields_or_none(&["counters"])?;
         let list = fields.required("counters", "a list of counters")?;
         let mut counters = Vec::new();
-        // Bytes are counted under names of their own.
+        // Byte counters have names of their own.
         let mut names: HashMap<String, usize> = HashMap::new();
         for (at, node) in list.list("counters", MAX_COUNTERS)?.iter().enumerate() {
             let counter = counter(node)?;

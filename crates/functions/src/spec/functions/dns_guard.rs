@@ -1,4 +1,4 @@
-//! The configuration of `dnsGuard`.
+//! Configuration of `dnsGuard`.
 
 use super::Context;
 use crate::dns_guard::{Amplification, Fragments, GuardRules, Limits, MAX_EXEMPT, MAX_PORTS, MAX_RATE, Mode, Sizes};
@@ -8,17 +8,17 @@ use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::{duration, prefix};
 use tailwater_net::Nanos;
 
-/// The most accounts, and queries that wait: 256 MiB each.
+/// Maximum number of accounts, and of waiting queries: 256 MiB each.
 const MOST_ACCOUNTS: u64 = 1 << 24;
-/// The most bytes of `amplification.burst`.
+/// Maximum of `amplification.burst` in bytes.
 const MOST_BURST: u64 = 1 << 24;
 
 /// Limits of DNS responses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DnsGuardConfig {
-    /// What can change while packets pass.
+    /// Rules, which can change while packets pass.
     pub rules: GuardRules,
-    /// Room for what is remembered.
+    /// Sizes of the tables.
     pub sizes: Sizes,
 }
 
@@ -151,7 +151,7 @@ fn prefixes(fields: &Fields<'_>, name: &str) -> Result<Vec<IpNet>, SpecError> {
     prefixes.iter().map(prefix).collect()
 }
 
-/// Bits of IPv4 and IPv6 addresses.
+/// Parses prefix lengths for IPv4 and IPv6 addresses.
 fn client_prefixes(fields: &Fields<'_>) -> Result<[u8; 2], SpecError> {
     let Some(node) = fields.optional("prefixes") else {
         return Ok([24, 56]);

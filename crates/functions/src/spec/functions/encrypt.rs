@@ -1,4 +1,4 @@
-//! The configuration of `encrypt`.
+//! Configuration of `encrypt`.
 
 use super::Context;
 use crate::encrypt::{Direction, EncryptRules};
@@ -12,7 +12,7 @@ const KEY: &str = "a key of 64 hexadecimal digits";
 /// Encryption of payloads with ChaCha20.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncryptConfig {
-    /// All of it.
+    /// Complete configuration.
     pub rules: EncryptRules,
 }
 
@@ -26,7 +26,7 @@ impl EncryptConfig {
             (None, None) => {
                 return Err(fields.error("expected either key or keyFile, found neither"));
             }
-            // No error quotes what is wrong: it may be nearly the key.
+            // No error quotes the invalid text, which may resemble the key.
             (Some(node), None) => {
                 let text = node.text(KEY)?;
                 hexadecimal(text)
@@ -61,7 +61,7 @@ impl EncryptConfig {
     }
 }
 
-/// 32 bytes from 64 hexadecimal digits.
+/// Parses 64 hexadecimal digits into 32 bytes.
 fn hexadecimal(text: &str) -> Option<[u8; 32]> {
     let digits = text.as_bytes();
     let mut bytes = [0; 32];

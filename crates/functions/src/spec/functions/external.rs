@@ -1,4 +1,4 @@
-//! The configuration of `external`.
+//! Configuration of `external`.
 
 use super::Context;
 use std::ops::RangeInclusive;
@@ -11,47 +11,47 @@ use tailwater_net::Nanos;
 const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(10);
 const OUTSIDE: RangeInclusive<u64> = 1..=1_048_576;
 
-/// A program that knows nothing of Tailwater: packets go to it by a port, and what comes back goes on.
+/// External program that is unaware of Tailwater: it receives packets through a port, and those it returns continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExternalConfig {
-    /// Where packets go to it.
+    /// Port through which packets go to the program.
     pub port: PortName,
-    /// Where they come back, if not by the same port.
+    /// Port through which packets return, if it is another one.
     pub return_port: Option<PortName>,
-    /// A packet that has not come back for so long is lost: 1 ms to 10 s.
+    /// Time after which a packet that has not returned counts as lost: 1 ms to 10 s.
     pub timeout: Nanos,
-    /// The most packets that are with the function at a time: 1 to 1,048,576.
+    /// Maximum number of packets that the program holds at a time: 1 to 1,048,576.
     pub outside: u32,
-    /// What a packet counts as that does not come back in time.
+    /// Accounting of packets that do not return in time.
     pub missing: Missing,
-    /// What happens to packets that come from the function and were never sent to it.
+    /// Treatment of packets that come from the program and were never sent to it.
     pub own: Fate,
-    /// What of a packet the function changes, beyond addresses, ports, lifetimes, and checksums.
+    /// Fields that the program changes, other than addresses, ports, TTLs, and checksums.
     pub changes: Changes,
 }
 
-/// What packets count as that do not come back.
+/// Accounting of packets that do not return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// Lost: the function is to let all pass.
+    /// Lost: the program is expected to pass all packets.
     Lost,
-    /// Dropped by the function, which is there to do that.
+    /// Dropped by the program, which is expected to do so.
     Dropped,
 }
 
-/// What a function changes of packets, so that they are not known again by it.
+/// Fields that a program changes, so that they cannot identify returning packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// The IPv4 identification.
+    /// IPv4 identification.
     pub ip_id: bool,
     /// TCP sequence and acknowledgement numbers.
     pub tcp_sequence: bool,
-    /// What is behind the transport header, and its length.
+    /// Payload behind the transport header, and its length.
     pub payload: bool,
 }
 
 impl ExternalConfig {
-    /// Its ports: one or two.
+    /// Ports of the program: one or two.
     pub fn ports(&self) -> impl Iterator<Item = &PortName> {
         [Some(&self.port), self.return_port.as_ref()].into_iter().flatten()
     }

@@ -1,4 +1,4 @@
-//! The configuration of `firewall`.
+//! Configuration of `firewall`.
 
 use super::Context;
 use super::idle::{self, Idle};
@@ -18,23 +18,23 @@ use tailwater_api::located::Located;
 use tailwater_api::values::{duration, prefix};
 use tailwater_net::Nanos;
 
-/// The most prefixes of a zone.
+/// Maximum number of prefixes in a zone.
 const MAX_PREFIXES: usize = 1024;
-/// How long connections may last without packets: what the flow table can tell.
+/// Range of idle timeouts of connections, limited by the flow table's clock.
 const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(86_400);
 
-/// Connections allowed or not, by rules from zone to zone.
+/// Stateful connection filter, by rules from zone to zone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirewallConfig {
-    /// The zones, up to 16.
+    /// Zones, up to 16.
     pub zones: Vec<Zone>,
-    /// The rules in order; the first that matches decides.
+    /// Rules in order; the first that matches decides.
     pub rules: Vec<Rule>,
-    /// What becomes of connections that no rule matches.
+    /// Action for connections that no rule matches.
     pub default: Action,
-    /// How it works.
+    /// General options.
     pub options: Options,
-    /// The file the rules were read from; `None` if they stand in the spec.
+    /// File that the rules were read from; `None` if they are in the spec.
     pub source: Option<PathBuf>,
 }
 
@@ -82,7 +82,7 @@ impl FirewallConfig {
         })
     }
 
-    /// Rules that never decide anything, a line each, for the user to know.
+    /// Returns warnings about shadowed rules, one line each.
     pub fn warnings(&self) -> Vec<String> {
         let name = |action: Action| ACTIONS.iter().find(|(_, known)| *known == action);
         let name = |action| name(action).map_or(String::new(), |(name, _)| (*name).to_owned());
@@ -150,7 +150,7 @@ fn zones_of(node: &Located<'_>) -> Result<Vec<Zone>, SpecError> {
     Ok(zones)
 }
 
-/// Rules that stand in the spec: all that are wrong are told.
+/// Reads the rules in the spec itself, and reports all errors.
 fn rules_of(list: &Located<'_>, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> {
     let (mut rules, mut errors) = (Vec::new(), Vec::new());
     for (i, item) in list.list("rules", MAX_RULES)?.iter().enumerate() {
@@ -172,17 +172,17 @@ fn rules_of(list: &Located<'_>, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> 
 fn read_rules(path: &Path, node: &Located<'_>, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> {
     let name = path.display().to_string();
     let text = read_text(path, &name).map_err(|error| match error.line {
-        // The file is not there at all: the mistake is in the spec.
+        // The file does not exist: the error is in the spec.
         0 => node.error(format!("{name} {}", error.message)),
         _ => error,
     })?;
     parse_rules(&text, &name, zones)
 }
 
-/// The rules of a file's text.
+/// Parses the rules in a file's text.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// If rules are invalid: all problems.
 fn parse_rules(text: &str, name: &str, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> {
     language::parse(text, zones).map_err(|(mistakes, more)| {
         let of_mistake = |mistake: Mistake| {

@@ -1,4 +1,4 @@
-//! The configuration of `flowStats`.
+//! Configuration of `flowStats`.
 
 use super::Context;
 use crate::flow_stats::{MESSAGE_BYTES, Options, Outlet, Transport};
@@ -10,29 +10,29 @@ use tailwater_api::located::Located;
 use tailwater_api::values::{Throughput, duration, throughput};
 use tailwater_net::Nanos;
 
-/// The most collectors and files.
+/// Maximum number of collectors and files.
 const MAX_OUTLETS: usize = 4;
-/// Timeouts: a flow's counters hold an hour.
+/// Range of timeouts: a flow's counters can hold one hour.
 const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(100)..=Nanos::from_secs(3600);
-/// How often templates may be repeated.
+/// Range of template refresh intervals.
 const REFRESH: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(86_400);
-/// Where nothing is said.
+/// Default active timeout.
 const ACTIVE: Nanos = Nanos::from_secs(60);
 const IDLE: Nanos = Nanos::from_secs(15);
 const REFRESHED: Nanos = Nanos::from_secs(60);
 const DATAGRAM: u64 = 1400;
 const SEGMENTED: u64 = 16 << 10;
 const BITS_PER_SECOND: u64 = 100_000_000;
-/// The least rate: a message of the largest size takes half a second.
+/// Minimum rate in bits per second: a message of maximum size takes half a second.
 const LEAST_BITS: u64 = 1_000_000;
 
 const FILE: &str = "the name of a file";
 const COLLECTOR: &str = "the address and port of a collector such as 192.0.2.9:4739 or \"[2001:db8::9]:4739\"";
 
-/// Packets and bytes of each flow, told to collectors.
+/// Packets and bytes of each flow, exported to collectors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowStatsConfig {
-    /// What is counted, and where it is told.
+    /// Counting and export options.
     pub options: Options,
 }
 
@@ -76,7 +76,7 @@ impl FlowStatsConfig {
         })
     }
 
-    /// The files that records go to.
+    /// Iterates over the files that records are written to.
     pub fn files(&self) -> impl Iterator<Item = &PathBuf> {
         self.options.outlets.iter().filter_map(|outlet| match outlet {
             Outlet::File(file) => Some(file),

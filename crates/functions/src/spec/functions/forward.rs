@@ -1,16 +1,16 @@
-//! The configuration of `forward`.
+//! Configuration of `forward`.
 
 use super::Context;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
 use tailwater_api::values::mac;
 
-/// Forwarding: packets leave with these Ethernet addresses.
+/// Forwarding with these Ethernet addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ForwardConfig {
-    /// The source address to set; `None` leaves the packet's own.
+    /// Source address to set; `None` keeps the packet's own.
     pub source_mac: Option<[u8; 6]>,
-    /// The destination address to set; `None` leaves the packet's own.
+    /// Destination address to set; `None` keeps the packet's own.
     pub destination_mac: Option<[u8; 6]>,
 }
 
@@ -26,7 +26,7 @@ impl ForwardConfig {
     }
 }
 
-/// A MAC address that a packet may come from (IEEE 802: the group bit is zero).
+/// Parses a MAC address that is valid as a source (IEEE 802: the group bit is zero).
 pub(super) fn unicast(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
     let address = mac(node)?;
     if address[0] & 1 != 0 {

@@ -1,21 +1,22 @@
-//! What is told of rules that never decide anything.
+//! Warnings about shadowed rules, which never match.
 
 use crate::acl::classifier::ClassifierError;
 use std::path::Path;
 
-/// A rule behind one that matches all that it does.
+/// Rule shadowed by an earlier one that matches all its packets.
 pub(super) struct Idle {
-    /// Its line, or its place in the spec's list.
+    /// Line of the rule, or its position in the spec's list.
     pub(super) line: u32,
-    /// That of the other.
+    /// Line or position of the earlier rule.
     pub(super) by: u32,
-    /// What the other says and what it says, if that differs.
+    /// Decisions of the earlier rule and of this one, if they differ.
     pub(super) conflict: Option<(String, String)>,
 }
 
-/// A line for each; of many, the first and how many more. `file` is where they are, unless in the spec.
+/// Formats one line for each shadowed rule; of many, the first ones and the number of others. `file` holds the rules,
+/// unless they are in the spec.
 pub(super) fn describe(found: Result<Vec<Idle>, ClassifierError>, file: Option<&Path>) -> Vec<String> {
-    // What contradicts is told first, and more of it.
+    // Conflicts come first, and more of them are listed.
     const MOST: [usize; 2] = [20, 3];
     let file = file.map_or("rules".to_owned(), |path| path.display().to_string());
     let idle = match found {

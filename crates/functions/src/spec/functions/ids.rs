@@ -1,4 +1,4 @@
-//! The configuration of `ids`.
+//! Configuration of `ids`.
 
 use super::Context;
 use crate::ids::{Classes, Loaded, Options, Sources};
@@ -12,21 +12,21 @@ use tailwater_ids::inspector::Settings;
 use tailwater_ids::language::{Parsed, Reader, Variables};
 use tailwater_ids::rule::{Action, Rule};
 
-/// Most files, and most rules in the spec itself.
+/// Maximum number of files, and of rules in the spec itself.
 const MAX_FILES: usize = 256;
-/// Most rules that are named to drop.
+/// Maximum number of rules that are changed to drop.
 const MAX_DROPS: usize = 10_000;
-/// Most memory for streams that all workers share, in bytes.
+/// Maximum memory in bytes for streams that all workers share.
 const MAX_MEMORY: u64 = 16 << 30;
 
-/// Packets, streams and messages against detection rules.
+/// Detection rules on packets, streams and messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdsConfig {
-    /// Where the rules come from.
+    /// Sources of the rules.
     pub sources: Sources,
-    /// The rules.
+    /// Loaded rules.
     pub loaded: Loaded,
-    /// How it works.
+    /// General options.
     pub options: Options,
 }
 
@@ -108,7 +108,7 @@ impl IdsConfig {
     }
 }
 
-/// The places of the files' names.
+/// Returns the nodes of the files' names.
 fn items<'a>(fields: &Fields<'a>) -> Result<Vec<Located<'a>>, SpecError> {
     let list = fields.optional("rulesFiles");
     list.map_or(Ok(Vec::new()), |list| list.list("names of files", MAX_FILES))
@@ -165,7 +165,7 @@ fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
     Ok(options)
 }
 
-/// The classes of a file: `config classification: name,what it is about,priority`.
+/// Reads the classes of a file: `config classification: name,description,priority`.
 fn classes(path: &std::path::Path, node: &Located<'_>) -> Result<Classes, SpecError> {
     let name = path.display().to_string();
     let text = read_text(path, &name).map_err(|error| match error.line {
@@ -202,10 +202,10 @@ fn classes(path: &std::path::Path, node: &Located<'_>) -> Result<Classes, SpecEr
     }
 }
 
-/// Reads all rules. What is wrong in one that stands in the spec is told with its place there, if that is known.
+/// Loads all rules. An error in a rule in the spec itself is reported with its position there, if that is known.
 ///
 /// # Errors
-/// Everything that is wrong in any of the files, and in the spec.
+/// If any of the files or the spec is invalid: all problems.
 pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Loaded, SpecError> {
     let variables: &Variables = &sources.variables;
     let reader = Reader::new(variables);
@@ -261,7 +261,7 @@ pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Lo
     }
 }
 
-/// The rule, which drops if it is among those that are to.
+/// Returns the rule, changed to drop if it is listed for that.
 fn dropping(mut rule: Rule, sources: &Sources) -> Rule {
     let named = sources.drop_sids.contains(&rule.about.sid);
     let drops = named || sources.drop_classes.contains(&rule.about.class);

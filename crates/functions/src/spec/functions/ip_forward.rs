@@ -1,4 +1,4 @@
-//! The configuration of `ipForward`.
+//! Configuration of `ipForward`.
 
 use super::Context;
 use super::forward::unicast;
@@ -13,28 +13,28 @@ use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
 use tailwater_api::values::{Fate, label, mac, prefix};
 
-/// The largest file of routes, in bytes.
+/// Maximum size of a routes file in bytes.
 const MAX_FILE: u64 = 128 << 20;
 
-/// Words that stand where a next hop's name could.
+/// Reserved words, which cannot name a next hop.
 const RESERVED: [&str; 3] = ["local", "blackhole", "drop"];
 
 /// Forwarding by longest-prefix match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpForwardConfig {
-    /// The routes, sorted by prefix, each prefix once.
+    /// Routes sorted by prefix, each prefix once.
     pub routes: Vec<Route>,
-    /// The next hops, at least one.
+    /// Next hops, at least one.
     pub next_hops: Vec<NextHop>,
-    /// Where packets without a route go; `None` to drop them.
+    /// Target of packets without a route; `None` to drop them.
     pub default: Option<Target>,
-    /// The source of the frames to next hops that have none of their own.
+    /// Source address of frames to next hops that have none of their own.
     pub source_mac: [u8; 6],
-    /// What happens to packets to the router itself.
+    /// Treatment of packets to the router itself.
     pub local: Fate,
-    /// Whether the decision is kept with the flow.
+    /// `true` if the decision is cached with the flow.
     pub cached: bool,
-    /// The file that routes were read from, if there is one.
+    /// File that routes were read from, if any.
     pub source: Option<PathBuf>,
 }
 
@@ -74,7 +74,7 @@ impl IpForwardConfig {
             let message = "expected routes, routesFile or a next hop as default, found none";
             return Err(fields.error(message));
         }
-        // What stands in the spec counts more than the same prefix in the file.
+        // A prefix in the spec overrides the same prefix in the file.
         let own: HashSet<_> = inline.iter().map(|route| route.prefix).collect();
         routes.retain(|route| !own.contains(&route.prefix));
         routes.extend(inline);
@@ -132,7 +132,7 @@ fn next_hops(list: &Located<'_>) -> Result<Vec<NextHop>, SpecError> {
     Ok(hops)
 }
 
-/// A router's own address: a group's would have every one of them forward the packet.
+/// Parses a next hop's MAC address. A group address would make every member forward the packet.
 fn next_mac(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
     let address = mac(node)?;
     match address[0] & 1 {
@@ -141,7 +141,7 @@ fn next_mac(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
     }
 }
 
-/// A next hop by name or address, `local` or `blackhole`.
+/// Parses a next hop by name or address, `local` or `blackhole`.
 fn target(node: &Located<'_>, names: &Names<'_>, hops: &[NextHop]) -> Result<Target, SpecError> {
     let what = "local, blackhole, or the name or address of one of nextHops";
     let text = node.text(what)?;

@@ -1,4 +1,4 @@
-//! The configuration of `ipsec`.
+//! Configuration of `ipsec`.
 
 use super::{Context, policer, rules};
 use crate::acl::{Action, Rule};
@@ -16,17 +16,17 @@ use tailwater_api::values::{Fate, label};
 
 const ADDRESS: &str = "an IP address such as 192.0.2.1 or 2001:db8::1";
 const SPI: &str = "an index from 256 to 4294967295, such as 4097 or 0x1001";
-/// Where ESP comes in UDP (RFC 3948).
+/// UDP port of encapsulated ESP (RFC 3948).
 const PORT: u16 = 4500;
-/// What a policy may say instead of naming an association.
+/// Words that a policy can use instead of the name of an association.
 const FATES: [(&str, PolicyAction); 2] = [("pass", PolicyAction::Pass), ("drop", PolicyAction::Drop)];
 
 /// ESP tunnels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IpsecConfig {
-    /// All of it.
+    /// Complete configuration.
     pub rules: IpsecRules,
-    /// What is dangerous about it, though it works.
+    /// Warnings about dangerous but valid settings.
     pub warnings: Vec<String>,
 }
 
@@ -99,12 +99,12 @@ impl IpsecConfig {
     }
 }
 
-/// What is known while associations are read.
+/// State while associations are read.
 struct Parsing<'a> {
     context: &'a Context<'a>,
-    /// Names so far, with where they stand.
+    /// Names so far, with their field paths.
     names: HashMap<String, String>,
-    /// Keys so far, with their associations' names.
+    /// Keys so far, with the names of their associations.
     keys: HashMap<Vec<u8>, String>,
     warnings: Vec<String>,
 }
@@ -235,7 +235,7 @@ impl Parsing<'_> {
             ("chacha20-poly1305", Cipher::ChaCha20Poly1305),
         ])?;
         let (keying, node) = self.keying(fields, cipher)?;
-        // With one key for two senders, or both directions, a nonce would be used twice.
+        // With one key for two senders or for both directions, a nonce would be used twice.
         if let Some(other) = self.keys.insert(keying.secret().to_vec(), name.clone()) {
             return Err(node.error(format!(
                 "expected a key of its own for each association, found that of {other}"
@@ -253,7 +253,7 @@ impl Parsing<'_> {
         })
     }
 
-    /// A key, and where it stands. No error quotes what is wrong: it may be nearly the key.
+    /// Reads a key, and returns its node. No error quotes the invalid text, which may resemble the key.
     fn keying<'b>(&mut self, fields: &Fields<'b>, cipher: Cipher) -> Result<(Keying, Located<'b>), SpecError> {
         let digits = 2 * cipher.keying_bytes();
         let what = format!("{digits} hexadecimal digits (the key, then 4 bytes of salt)");
@@ -284,7 +284,7 @@ impl Parsing<'_> {
     }
 }
 
-/// What to say about a key's file that everybody on this machine can read.
+/// Warning about a key file that is readable by all users of this machine.
 fn readable_by_all(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
@@ -335,7 +335,7 @@ fn address(node: &Located<'_>) -> Result<IpAddr, SpecError> {
     text.parse().map_err(|_| node.expected(ADDRESS))
 }
 
-/// An index by a decimal number, or a hexadecimal one with `0x`. 1 to 255 are reserved, 0 has another meaning.
+/// Parses an SPI, decimal or hexadecimal with `0x`. Values 1 to 255 are reserved, and 0 has another meaning.
 fn spi(node: &Located<'_>) -> Result<u32, SpecError> {
     let text = node.text(SPI)?;
     let number = match text.strip_prefix("0x") {
@@ -347,7 +347,7 @@ fn spi(node: &Located<'_>) -> Result<u32, SpecError> {
     number.filter(|number| *number >= 256).ok_or_else(|| node.expected(SPI))
 }
 
-/// The first packet's sequence number, far enough from the end of 64 bits that nobody sees it.
+/// Parses the first packet's sequence number. Extended numbers start far enough from the end of 64 bits never to wrap.
 fn first_sequence(fields: &Fields<'_>, extended: bool) -> Result<u64, SpecError> {
     let last = if extended { u64::MAX >> 1 } else { u32::MAX.into() };
     fields
@@ -355,7 +355,7 @@ fn first_sequence(fields: &Fields<'_>, extended: bool) -> Result<u64, SpecError>
         .map_or(Ok(1), |node| node.whole(1..=last))
 }
 
-/// `true` for the usual ports, `false`, or a map of both.
+/// Parses `true` for the standard ports, `false`, or a map of both.
 fn udp_ports(node: &Located<'_>) -> Result<Option<UdpPorts>, SpecError> {
     if !node.is_map() {
         let usual = UdpPorts {
@@ -375,7 +375,7 @@ fn udp_ports(node: &Located<'_>) -> Result<Option<UdpPorts>, SpecError> {
     }))
 }
 
-/// `true` for the usual port, `false`, or a port.
+/// Parses `true` for the standard port, `false`, or a port.
 fn udp_port(node: &Located<'_>) -> Result<Option<u16>, SpecError> {
     if let Ok(usual) = node.word(&[("true", Some(PORT)), ("false", None)]) {
         return Ok(usual);
@@ -386,7 +386,7 @@ fn udp_port(node: &Located<'_>) -> Result<Option<u16>, SpecError> {
     }
 }
 
-/// Bytes from hexadecimal digits, with or without `0x` in front.
+/// Parses hexadecimal digits into bytes, with an optional `0x` prefix.
 fn hexadecimal(text: &str) -> Option<Vec<u8>> {
     let text = text.strip_prefix("0x").unwrap_or(text);
     let (pairs, rest) = text.as_bytes().as_chunks::<2>();

@@ -1,4 +1,4 @@
-//! The configuration of `library` and `program`: functions of somebody else's.
+//! Configuration of `library` and `program`, the third-party functions.
 
 use super::Context;
 use crate::library::{Code, LibraryError, LibraryFunction, Runs};
@@ -6,24 +6,24 @@ use std::path::{Path, PathBuf};
 use tailwater_api::error::SpecError;
 use tailwater_api::located::{Fields, Located};
 
-/// A function from a shared library.
+/// Function from a shared library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LibraryConfig(ForeignFunction);
 
-/// A function that is a program of its own.
+/// Function that is a program of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramConfig(ForeignFunction);
 
-/// A function of somebody else's, with its configuration.
+/// Third-party function with its configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignFunction {
-    /// The name that it gives itself.
+    /// Name that the function reports.
     pub name: String,
-    /// The file.
+    /// File of the library or program.
     pub file: PathBuf,
-    /// The configuration, as JSON.
+    /// Configuration as JSON.
     pub config: String,
-    /// The library, where functions run in this process.
+    /// Loaded library, where functions run in this process.
     pub loaded: Option<LibraryFunction>,
 }
 
@@ -44,7 +44,7 @@ impl LibraryConfig {
         foreign.map(LibraryConfig)
     }
 
-    /// What is known of it.
+    /// Description of the third-party function.
     pub fn foreign(&self) -> &ForeignFunction {
         &self.0
     }
@@ -64,7 +64,7 @@ impl ProgramConfig {
                 "a program runs in a process of its own only: expected --isolation process or container, or the same \
                  function as a shared library beside it (library)",
             )),
-            // Nothing of the library is looked at.
+            // The library itself is not opened here.
             (Runs::Apart(apart), _, _) => {
                 let path = context.file(name);
                 learn(&Code::Program(&path), &file, &fields, |code, config| {
@@ -75,13 +75,13 @@ impl ProgramConfig {
         foreign.map(ProgramConfig)
     }
 
-    /// What is known of it.
+    /// Description of the third-party function.
     pub fn foreign(&self) -> &ForeignFunction {
         &self.0
     }
 }
 
-/// Loads a library, and has it read the configuration.
+/// Loads a library and passes it the configuration.
 fn load(path: &Path, file: &Located<'_>, fields: &Fields<'_>) -> Result<ForeignFunction, SpecError> {
     let mut loaded = None;
     let mut foreign = learn(&Code::Library(path), file, fields, |_, config| {
@@ -94,7 +94,7 @@ fn load(path: &Path, file: &Located<'_>, fields: &Fields<'_>) -> Result<ForeignF
     Ok(foreign)
 }
 
-/// Has a function read its configuration, and say what it is called.
+/// Passes a function its configuration, and obtains its name.
 fn learn(
     code: &Code<'_>,
     file: &Located<'_>,
@@ -119,7 +119,7 @@ fn learn(
             Some(node) => node.descendant(&field).error(message),
             None => fields.error(format!("config: {message}")),
         }),
-        // The message begins where the file's name ends.
+        // The message continues after the file's name.
         Err(other) => Err(file.error(format!("{} {other}", path.display()))),
     }
 }

@@ -1,4 +1,4 @@
-//! The configuration of `loadBalancer`.
+//! Configuration of `loadBalancer`.
 
 use super::Context;
 use crate::load_balancer::{
@@ -12,22 +12,22 @@ use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
 use tailwater_api::values::{Fate, mac, prefix};
 
-/// Sizes of look-up tables. Those of all services together are bounded as well.
+/// Range of look-up table sizes. The total over all services is bounded as well.
 const TABLE_SIZE: RangeInclusive<u64> = 101..=10_000_019;
 const MAX_PLACES: u64 = 1 << 27;
 
 /// Load balancing: flows to virtual services go to one of their backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadBalancerConfig {
-    /// The services: 1 to 1024.
+    /// Services: 1 to 1024.
     pub services: Vec<Service>,
-    /// Places in each service's look-up table: a prime.
+    /// Number of slots in each service's look-up table; a prime.
     pub table_size: u32,
-    /// What happens to packets to none of the services.
+    /// Treatment of packets to none of the services.
     pub no_service: Fate,
 }
 
-/// How packets reach a backend.
+/// Method of forwarding packets to a backend.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Address,

@@ -1,4 +1,4 @@
-//! The configuration of `mirror`.
+//! Configuration of `mirror`.
 
 use super::Context;
 use super::bpf_filter::program;
@@ -11,33 +11,33 @@ use tailwater_api::located::Located;
 use tailwater_api::values::size;
 use tailwater_net::pcap::MAX_FRAME;
 
-/// The size of a file: the least holds any packet.
+/// Range of file sizes in bytes: the minimum holds any packet.
 const FILE_BYTES: RangeInclusive<u64> = 128 << 10..=1 << 40;
 const USUAL_FILE_BYTES: u64 = 1 << 30;
 const MAX_FILES: u64 = 100;
-/// Bytes of each worker's ring.
+/// Range of sizes of each worker's ring in bytes.
 const BUFFER: RangeInclusive<u64> = 64 << 10..=1 << 30;
 const USUAL_BUFFER: u64 = 4 << 20;
-/// The least that is kept of a packet: IPv6 and TCP headers behind two VLAN tags fit.
+/// Minimum snap length in bytes: IPv6 and TCP headers behind two VLAN tags fit.
 const LEAST_SNAP: u64 = 96;
 const MAX_EVERY: u64 = 1_000_000;
-/// The longest name of an interface.
+/// Maximum length of an interface name.
 const MAX_NAME: usize = 15;
 
 const TO: &str = "where copies go: {file: NAME} or {interface: NAME}";
 const FILE: &str = "the name of a file";
 const INTERFACE: &str = "the name of a network interface, of at most 15 bytes";
 
-/// Copies of packets.
+/// Port mirroring: copies of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorConfig {
-    /// Where they go.
+    /// Destination of the copies.
     pub options: Options,
-    /// What packets must match to be copied; it is verified. `None`: all are.
+    /// Verified BPF program that selects packets to copy; `None` selects all.
     pub program: Option<Vec<Instruction>>,
-    /// Which of these are copied.
+    /// Sampling of the selected packets.
     pub sampling: Sampling,
-    /// The most bytes of a copy.
+    /// Maximum length of a copy in bytes.
     pub snap: usize,
 }
 
@@ -48,7 +48,7 @@ impl MirrorConfig {
         let to = outlet(&fields.required("to", TO)?)?;
         let filtered = ["expression", "programFile"];
         let filtered = filtered.iter().any(|name| fields.optional(name).is_some());
-        // It is never isolated: libpcap may be loaded.
+        // This function is never isolated, so libpcap may be loaded.
         let program = filtered.then(|| program(&fields, context)).transpose()?;
         let sampling = fields.optional("sample");
         let snap = fields.optional("snap");
@@ -69,7 +69,7 @@ impl MirrorConfig {
         })
     }
 
-    /// The files that copies go to, with those that full ones become; none if it is no file.
+    /// Returns the capture files, including the names that full ones are renamed to; empty if copies go elsewhere.
     pub fn files(&self) -> Vec<PathBuf> {
         let files = self.options.to.as_ref().map(Outlet::files);
         files.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The kinds of functions a chain can hold, each with its configuration.
+//! Types of functions in a chain, each with its configuration.
 
 use crate::library::Runs;
 use std::cell::RefCell;
@@ -41,13 +41,13 @@ pub use external::{Changes, Missing};
 pub use library::ForeignFunction;
 pub use own::OwnFunction;
 
-/// What reading a function's configuration may need beside its YAML.
+/// Context for reading a function's configuration, in addition to its YAML.
 pub(crate) struct Context<'a> {
-    /// The folder that file names in the spec are relative to.
+    /// Folder that file names in the spec are relative to.
     base_dir: &'a Path,
-    /// Where functions of others are to run.
+    /// Process in which third-party functions run.
     runs: Runs<'a>,
-    /// The files that were named since this was last taken.
+    /// Files named since this was last taken.
     named: RefCell<Vec<PathBuf>>,
 }
 
@@ -60,43 +60,43 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Where a file is that a function names.
+    /// Resolves the path of a file that a function names, and records it.
     fn file(&self, name: &str) -> PathBuf {
         let path = self.base_dir.join(name);
         self.named.borrow_mut().push(path.clone());
         path
     }
 
-    /// Whether functions run in processes of their own.
+    /// Returns `true` if functions run in processes of their own.
     pub(crate) fn is_apart(&self) -> bool {
         matches!(self.runs, Runs::Apart(_))
     }
 
-    /// The files that were named since the last time.
+    /// Takes the files named since the last call.
     pub(crate) fn take_named(&self) -> Vec<PathBuf> {
         self.named.take()
     }
 }
 
-/// Declares the function kinds: the key in YAML, and the module and type of the configuration.
-/// The type has a `parse(&Located, &Context) -> Result<Self, SpecError>`.
+/// Declares the function types: the key in YAML, and the module and type of the configuration. The type has a
+/// `parse(&Located, &Context) -> Result<Self, SpecError>`.
 macro_rules! registry {
     ($($(#[$doc:meta])* $key:literal => $module:ident::$config:ident as $variant:ident,)+) => {
         $(pub use $module::$config;)+
 
-        /// The configuration of one function of a chain.
+        /// Configuration of one function of a chain.
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub enum FunctionConfig {
             $($(#[$doc])* $variant($config),)+
-            /// A function that the program brings along.
+            /// Function that the program provides.
             Own(OwnFunction),
         }
 
         impl FunctionConfig {
-            /// The keys of all kinds, as written in YAML.
+            /// Keys of all types, as written in YAML.
             pub const KINDS: &'static [&'static str] = &[$($key),+];
 
-            /// The key of this kind, as written in YAML, if it can be.
+            /// Key of this type, as written in YAML, if it has one.
             pub fn kind(&self) -> &'static str {
                 match self {
                     $(FunctionConfig::$variant(_) => $key,)+
@@ -104,7 +104,7 @@ macro_rules! registry {
                 }
             }
 
-            /// Reads the configuration of a function; `None` if there is no such kind.
+            /// Reads the configuration of a function; `None` if there is no such type.
             fn parse(
                 kind: &str,
                 node: &Located<'_>,
@@ -130,7 +130,7 @@ registry! {
     "accounting" => accounting::AccountingConfig as Accounting,
     /// Filtering by host, URL and TLS server name.
     "urlFilter" => url_filter::UrlFilterConfig as UrlFilter,
-    /// Packets and bytes of each flow, told to collectors.
+    /// Packets and bytes of each flow, exported to collectors.
     "flowStats" => flow_stats::FlowStatsConfig as FlowStats,
     /// Copies of packets to a capture file or an interface.
     "mirror" => mirror::MirrorConfig as Mirror,
@@ -138,37 +138,37 @@ registry! {
     "count" => count::CountConfig as Count,
     /// Encryption of payloads.
     "encrypt" => encrypt::EncryptConfig as Encrypt,
-    /// Forwarding, with Ethernet addresses set on the way.
+    /// Forwarding, optionally with other Ethernet addresses.
     "forward" => forward::ForwardConfig as Forward,
     /// Forwarding by longest-prefix match.
     "ipForward" => ip_forward::IpForwardConfig as IpForward,
     /// VLAN tags pushed and popped by rule.
     "tunnel" => tunnel::TunnelConfig as Tunnel,
-    /// Rates that packets may have.
+    /// Rate limits of packets.
     "policer" => policer::PolicerConfig as Policer,
-    /// Packets by expressions as `tcpdump` has them, or programs of classic BPF.
+    /// Packet filter by `tcpdump` expressions or classic BPF programs.
     "bpfFilter" => bpf_filter::BpfFilterConfig as BpfFilter,
-    /// Rates of DNS responses, and none that nobody asked for.
+    /// Rate limits of DNS responses, and removal of unsolicited ones.
     "dnsGuard" => dns_guard::DnsGuardConfig as DnsGuard,
     /// ESP tunnels.
     "ipsec" => ipsec::IpsecConfig as Ipsec,
-    /// Connections allowed or not, by rules from zone to zone.
+    /// Stateful connection filter, by rules from zone to zone.
     "firewall" => firewall::FirewallConfig as Firewall,
-    /// The user plane of a mobile network.
+    /// User plane of a mobile network.
     "upf" => upf::UpfConfig as Upf,
     /// Branches by rule.
     "classifier" => classifier::ClassifierConfig as Classifier,
-    /// A load at will.
+    /// Configurable synthetic load.
     "synthetic" => synthetic::SyntheticConfig as Synthetic,
-    /// Packets, streams and messages against detection rules.
+    /// Detection rules on packets, streams and messages.
     "ids" => ids::IdsConfig as Ids,
-    /// Nothing twice over a slow link.
+    /// Redundancy elimination over a slow link.
     "wanOptimizer" => wan_optimizer::WanOptimizerConfig as WanOptimizer,
-    /// A function from a shared library.
+    /// Function from a shared library.
     "library" => library::LibraryConfig as Library,
-    /// A function that is a program of its own.
+    /// Function that is a program of its own.
     "program" => library::ProgramConfig as Program,
-    /// A program of somebody else's, beyond a port.
+    /// Third-party program behind a port.
     "external" => external::ExternalConfig as External,
 }
 
@@ -176,7 +176,7 @@ registry! {
 pub(crate) use ids::load_rules as load_ids_rules;
 
 impl FunctionConfig {
-    /// Whether it [tracks connections](tailwater_chain::function::NetworkFunction::tracks_connections).
+    /// Returns `true` if it [tracks connections](crate::function::NetworkFunction::tracks_connections).
     pub fn tracks_connections(&self) -> bool {
         match self {
             FunctionConfig::Firewall(_) | FunctionConfig::Ids(_) => true,
@@ -185,7 +185,7 @@ impl FunctionConfig {
         }
     }
 
-    /// Whether it [decides](tailwater_chain::function::NetworkFunction::lifetimes) how long flows are kept.
+    /// Returns `true` if it [decides](crate::function::NetworkFunction::lifetimes) on the idle timeouts of flows.
     pub(crate) fn decides_lifetimes(&self) -> bool {
         match self {
             FunctionConfig::Firewall(_) => true,
@@ -194,7 +194,7 @@ impl FunctionConfig {
         }
     }
 
-    /// Why its instances cannot be in processes of their own: what they share.
+    /// Reason why its instances cannot run in processes of their own: the data that they share.
     pub fn shares(&self) -> Option<&'static str> {
         match self {
             FunctionConfig::Upf(_) => Some("its sessions have rates and counters that all its instances share"),
@@ -210,7 +210,8 @@ impl FunctionConfig {
         }
     }
 
-    /// The files that it writes, or gives these names later, and a socket that it makes, each with the field that names it.
+    /// Returns the files that it writes or renames files to, and a socket that it creates, each with the field that
+    /// names it.
     pub fn writes(&self) -> Vec<(&'static str, PathBuf)> {
         let named = |field, files: &mut dyn Iterator<Item = &PathBuf>| {
             files.map(|file| (field, file.clone())).collect::<Vec<_>>()
@@ -231,8 +232,8 @@ impl FunctionConfig {
         }
     }
 
-    /// Whether what it learns leaves it by itself, by files or connections: not where it may have none, and of several
-    /// processes each would write its own.
+    /// Returns `true` if it exports data by files or connections of its own. An isolated function may have no such
+    /// access, and each of several processes would write its own output.
     pub fn exports(&self) -> bool {
         match self {
             FunctionConfig::FlowStats(stats) => !stats.options.outlets.is_empty(),
@@ -241,7 +242,7 @@ impl FunctionConfig {
         }
     }
 
-    /// The same without what it would write or send, for measurements.
+    /// Removes everything that it would write or send, for measurements.
     pub fn forget_exports(&mut self) {
         match self {
             FunctionConfig::Accounting(accounting) => accounting.export = None,
@@ -253,7 +254,7 @@ impl FunctionConfig {
         }
     }
 
-    /// What is dangerous or idle about it, though it is right: a line each, for the user to know.
+    /// Returns warnings about dangerous or useless settings of a valid configuration, one line each.
     pub fn warnings(&self) -> Vec<String> {
         match self {
             FunctionConfig::Ipsec(ipsec) => ipsec.warnings.clone(),
@@ -265,7 +266,7 @@ impl FunctionConfig {
         }
     }
 
-    /// What a function is called where the spec does not say.
+    /// Name of a function to which the spec gives none.
     pub(crate) fn default_name(&self) -> &str {
         match self {
             FunctionConfig::Library(library) => &library.foreign().name,
@@ -275,7 +276,7 @@ impl FunctionConfig {
     }
 }
 
-/// Reads one item of `functions`: its kind's key with the configuration, and perhaps a name.
+/// Reads one item of `functions`: its type's key with the configuration, and an optional name.
 pub(crate) fn parse(item: &Located<'_>, context: &Context<'_>) -> Result<(Option<String>, FunctionConfig), SpecError> {
     let kinds = FunctionConfig::KINDS;
     let what = format!("one function ({})", kinds.join(", "));
@@ -288,8 +289,8 @@ pub(crate) fn parse(item: &Located<'_>, context: &Context<'_>) -> Result<(Option
     }
     let entries = item.entries(&what)?;
     let is_kind = |key: &str| kinds.contains(&key);
-    // All keys before any configuration: a configuration that was not indented far enough shows
-    // as keys beside its function.
+    // Checks all keys before any configuration: the fields of a configuration that is not indented far enough appear as
+    // keys next to its function.
     let mut function = None;
     for (key, value) in &entries {
         match function {

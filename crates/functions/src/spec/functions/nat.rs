@@ -1,4 +1,4 @@
-//! The configuration of `nat`.
+//! Configuration of `nat`.
 
 use super::Context;
 use ipnet::Ipv4Net;
@@ -8,14 +8,14 @@ use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
 use tailwater_api::values::{Fate, ports, prefix_v4};
 
-/// Most external addresses.
+/// Maximum number of external addresses.
 const MAX_EXTERNAL: u64 = 4096;
-/// Most prefixes in a list.
+/// Maximum number of prefixes in a list.
 const MAX_PREFIXES: usize = 4096;
-/// Fewest external ports: each of the 512 RSS buckets owns a share of them, so that a bucket
-/// that moves to another core takes its bindings along.
+/// Minimum number of external ports: each of the 512 RSS buckets owns a share of them, so that a bucket that moves to
+/// another core takes its bindings along.
 const MIN_PORTS: usize = 512;
-/// What is translated unless said otherwise: private (RFC 1918) and shared (RFC 6598) space.
+/// Default internal sources: private (RFC 1918) and shared (RFC 6598) address space.
 const INTERNAL: [Ipv4Net; 4] = [
     Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8),
     Ipv4Net::new_assert(Ipv4Addr::new(172, 16, 0, 0), 12),
@@ -26,15 +26,15 @@ const INTERNAL: [Ipv4Net; 4] = [
 /// Network address and port translation (RFC 3022): internal sources share external addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NatConfig {
-    /// External addresses: 1 to 4096, none twice, none internal.
+    /// External addresses: 1 to 4096, all different, none internal.
     pub external: Vec<Ipv4Net>,
-    /// Sources that are translated.
+    /// Source prefixes to translate.
     pub internal: Vec<Ipv4Net>,
     /// External ports: at least 512, none zero.
     pub ports: RangeInclusive<u16>,
-    /// What happens to internal hosts' packets that are neither TCP nor UDP, and to fragments.
+    /// Treatment of internal hosts' packets that are neither TCP nor UDP, and of fragments.
     pub other_protocols: Fate,
-    /// What happens to packets to an external address without a binding.
+    /// Treatment of packets to an external address without a binding.
     pub inbound: Fate,
 }
 
@@ -95,7 +95,7 @@ fn external_ports(node: &Located<'_>) -> Result<RangeInclusive<u16>, SpecError> 
     Ok(ports)
 }
 
-/// Packets cannot come from these addresses, or would never come back to them.
+/// Rejects addresses that packets cannot come from, or that return packets cannot reach.
 fn check_usable(item: &Located<'_>, prefix: Ipv4Net) -> Result<(), SpecError> {
     const UNUSABLE: [(Ipv4Net, &str); 3] = [
         (Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 8), "\"this network\""),
@@ -111,7 +111,7 @@ fn check_usable(item: &Located<'_>, prefix: Ipv4Net) -> Result<(), SpecError> {
     }
 }
 
-/// No address may be there twice: its ports would be handed out twice.
+/// Rejects duplicate addresses, whose ports would be assigned twice.
 fn check_disjoint(external: &[(Located<'_>, Ipv4Net)]) -> Result<(), SpecError> {
     let mut order: Vec<usize> = (0..external.len()).collect();
     order.sort_by_key(|&index| external[index].1);

@@ -1,14 +1,14 @@
-//! A function that a program brings along: there is no YAML for it.
+//! Function that a program provides in code: it has no YAML.
 
 use std::fmt;
 use std::sync::Arc;
 use tailwater_chain::function::NetworkFunction;
 
-/// Makes a worker's instance of a function.
+/// Creates a worker's instance of a function.
 type Make = dyn Fn() -> Box<dyn NetworkFunction> + Send + Sync;
 
-/// A function that a program adds to a spec it has read, to run it without giving it a name in YAML:
-/// one's own under development, or one that fails on purpose.
+/// Function that a program adds to a spec it has read, to run it without a name in YAML. Examples are a function under
+/// development, and one that fails deliberately in a test.
 #[derive(Clone)]
 pub struct OwnFunction {
     kind: &'static str,
@@ -16,7 +16,8 @@ pub struct OwnFunction {
 }
 
 impl OwnFunction {
-    /// Of this kind, for reports; `make` is called for each worker's instance, and once more.
+    /// Creates a function of this type, as named in reports. `make` is called for each worker's instance, and once
+    /// more.
     pub fn new(kind: &'static str, make: impl Fn() -> Box<dyn NetworkFunction> + Send + Sync + 'static) -> OwnFunction {
         OwnFunction {
             kind,
@@ -28,7 +29,7 @@ impl OwnFunction {
         self.kind
     }
 
-    /// An instance for a worker.
+    /// Creates an instance for a worker.
     pub(crate) fn instance(&self) -> Box<dyn NetworkFunction> {
         (self.make)()
     }
@@ -40,7 +41,7 @@ impl fmt::Debug for OwnFunction {
     }
 }
 
-/// Clones are equal.
+/// Compares by identity: clones are equal.
 impl PartialEq for OwnFunction {
     fn eq(&self, other: &OwnFunction) -> bool {
         Arc::ptr_eq(&self.make, &other.make)

@@ -1,4 +1,4 @@
-//! The configuration of `policer`.
+//! Configuration of `policer`.
 
 use super::Context;
 use crate::policer::{Limit, MAX_LIMITS, Meter, Outcome, Rate, Scope};
@@ -6,9 +6,9 @@ use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
 use tailwater_api::values::{Throughput, prefix, protocol, throughput};
 
-/// The least burst of bytes: a full Ethernet frame, which would never pass otherwise.
+/// Minimum burst in bytes: a full Ethernet frame, which could never pass otherwise.
 const LEAST_BYTES: u64 = 1514;
-/// The most bytes, or packets, of a burst.
+/// Maximum burst in bytes or packets.
 const MOST_TOKENS: u64 = 1 << 40;
 
 /// Code points with a name (RFC 2474, 2597, 3246, 8622).
@@ -37,12 +37,12 @@ const CODE_POINTS: [(&str, u8); 22] = [
     ("cs7", 56),
 ];
 
-/// Rates that packets may have.
+/// Rate limits of packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicerConfig {
-    /// The limits in order, at least one; the first that matches counts.
+    /// Limits in order, at least one; the first that matches applies.
     pub limits: Vec<Limit>,
-    /// What becomes of packets that no limit matches.
+    /// Outcome for packets that no limit matches.
     pub default: Outcome,
 }
 
@@ -111,7 +111,7 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
     }
 }
 
-/// The bucket of the peak rate, which is no lower than the committed one and of the same kind.
+/// Parses the token bucket of the peak rate, which is at least the committed rate and of the same type.
 fn peak_meter(node: &Located<'_>, committed: Rate) -> Result<Meter, SpecError> {
     let fields = node.fields(&["rate", "burst"])?;
     let rate = fields.required("rate", "a rate such as 200Mbps or 40kpps")?;
@@ -126,7 +126,7 @@ fn peak_meter(node: &Located<'_>, committed: Rate) -> Result<Meter, SpecError> {
     }
 }
 
-/// A bucket by its rate and burst.
+/// Creates a token bucket from its rate and burst.
 fn meter(rate: &Located<'_>, burst: Located<'_>) -> Result<(Meter, Rate), SpecError> {
     let (kind, burst) = match throughput(rate)? {
         Throughput::BitsPerSecond(bits) => {
@@ -142,7 +142,7 @@ fn meter(rate: &Located<'_>, burst: Located<'_>) -> Result<(Meter, Rate), SpecEr
     Ok((Meter::new(kind, burst), kind))
 }
 
-/// `pass`, `drop` or `{dscp: ef}`.
+/// Parses `pass`, `drop` or `{dscp: ef}`.
 fn outcome(node: &Located<'_>) -> Result<Outcome, SpecError> {
     if !node.is_map() {
         return node.word(&[("pass", Outcome::Pass), ("drop", Outcome::Drop)]);
@@ -152,7 +152,7 @@ fn outcome(node: &Located<'_>) -> Result<Outcome, SpecError> {
     code_point(&point).map(Outcome::Mark)
 }
 
-/// A differentiated services code point by number or name.
+/// Parses a differentiated services code point by number or name.
 pub(super) fn code_point(node: &Located<'_>) -> Result<u8, SpecError> {
     const WHAT: &str = "a code point from 0 to 63, or a name such as be, cs1, af11 or ef";
     if let Ok(point) = node.whole(0..=63) {

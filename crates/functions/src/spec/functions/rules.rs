@@ -1,4 +1,4 @@
-//! Lists of rules by 5-tuple, in the spec or a file: the language that `acl` and `classifier` share.
+//! Lists of 5-tuple rules, in the spec or a file: the language that `acl` and `classifier` share.
 
 use super::Context;
 use crate::acl::classifier::MAX_RULES;
@@ -11,43 +11,43 @@ use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::{ports, prefix, protocol};
 use tailwater_api::yaml;
 
-/// What the rules of a list may decide, and how they say so.
+/// Decisions that the rules of a list can make, and their syntax.
 pub(super) struct Decisions<'d, T> {
-    /// The field of a rule that says it.
+    /// Field of a rule that holds the decision.
     pub(super) field: &'static str,
-    /// What may stand there, in errors.
+    /// Description of valid values in errors.
     pub(super) what: &'d str,
-    /// The field that says it for all rules of a ClassBench file, which do not say it themselves.
+    /// Field that holds the decision for all rules of a ClassBench file, whose rules have none.
     pub(super) of_file: &'static str,
-    /// What they decide if that is left out; `None`: it may not be.
+    /// Default decision; `None` if the field is required.
     pub(super) unsaid: Option<T>,
-    /// Reads it.
+    /// Parser of the decision.
     pub(super) read: &'d dyn Fn(&Located<'_>) -> Result<T, SpecError>,
 }
 
 /// Rules in order, at least one.
 pub(super) struct RuleList<T> {
-    /// The rules; their actions mean nothing.
+    /// Rules; their actions are not used.
     pub(super) rules: Vec<Rule>,
-    /// What each decides.
+    /// Decision of each rule.
     pub(super) decisions: Vec<T>,
-    /// Each rule's line in the file, or in the spec its place in the list, from 1.
+    /// Line of each rule in the file, or its position in the spec's list, from 1.
     pub(super) lines: Vec<u32>,
-    /// The file they were read from; `None` if they stand in the spec.
+    /// File that the rules were read from; `None` if they are in the spec.
     pub(super) source: Option<PathBuf>,
 }
 
-/// Rules with what they decide, and each one's line.
+/// Rules with their decisions, and the line of each.
 type Lined<T> = (Vec<(Rule, T)>, Vec<u32>);
 
-/// The format of a rules file.
+/// Format of a rules file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
     Classbench,
     Yaml,
 }
 
-/// Reads what `rules` or `rulesFile`, with `format` and the like, say.
+/// Reads the rules of `rules` or `rulesFile`, with the latter's `format` and related fields.
 pub(super) fn rule_list<T: Copy>(
     fields: &Fields<'_>,
     context: &Context<'_>,
@@ -102,7 +102,7 @@ fn rules_file<T: Copy>(
     let (of_file, read) = (decisions.of_file, decisions.read);
     let given = fields.optional(of_file);
     let text = read_text(&path, &name).map_err(|error| match error.line {
-        // The file is not there at all: the mistake is in the spec.
+        // The file does not exist: the error is in the spec.
         0 => node.error(format!("{name} {}", error.message)),
         _ => error,
     })?;
@@ -152,7 +152,7 @@ fn format_by_extension(path: &Path) -> Format {
     }
 }
 
-/// Rules of a YAML file: a list, or a map with a list under `rules`.
+/// Parses the rules of a YAML file: a list, or a map with a list under `rules`.
 fn yaml_rules<T: Copy>(text: &str, name: &str, decisions: &Decisions<'_, T>) -> Result<Lined<T>, SpecError> {
     let Some(root) = yaml::parse(text, name)? else {
         let message = "expected a list of rules, found an empty file";
@@ -178,7 +178,7 @@ fn rules<T: Copy>(list: &Located<'_>, decisions: &Decisions<'_, T>) -> Result<Li
     all(rules, errors)
 }
 
-/// The rules with their lines, unless some lines are wrong: all that are wrong are told.
+/// Returns the rules with their lines, or the errors of all invalid lines.
 fn all<T>(rules: Vec<((Rule, T), usize)>, mut errors: Vec<SpecError>) -> Result<Lined<T>, SpecError> {
     let more = errors.len().saturating_sub(MOST_TOLD);
     errors.truncate(MOST_TOLD);
@@ -202,7 +202,7 @@ fn rule<T>(node: &Located<'_>, decisions: &Decisions<'_, T>) -> Result<(Rule, T)
     Ok((conditions(node, &fields, Action::Allow)?, decision))
 }
 
-/// The fields of a rule that say what it matches.
+/// Reads the fields of a rule that determine its matches.
 pub(super) fn conditions(node: &Located<'_>, fields: &Fields<'_>, action: Action) -> Result<Rule, SpecError> {
     let any_port = Ok(0..=u16::MAX);
     let rule = Rule {

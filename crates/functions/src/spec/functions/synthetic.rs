@@ -1,4 +1,4 @@
-//! The configuration of `synthetic`.
+//! Configuration of `synthetic`.
 
 use super::Context;
 use crate::synthetic::{LINE, MAX_BYTES, MAX_CYCLES, MAX_LINES, Memory, Pattern, Work};
@@ -6,16 +6,16 @@ use tailwater_api::error::SpecError;
 use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::size;
 
-/// A load at will.
+/// Configurable synthetic load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntheticConfig {
-    /// What a packet costs.
+    /// Work for each packet.
     pub work: Work,
-    /// The memory that packets visit: one line where nothing is said of it.
+    /// Memory that packets access; one cache line by default.
     pub memory: Memory,
 }
 
-/// The names of patterns.
+/// Names of access patterns.
 #[derive(Clone, Copy, PartialEq)]
 enum Order {
     Sequential,
@@ -102,17 +102,17 @@ fn pattern(fields: &Fields<'_>, bytes: u64) -> Result<Pattern, SpecError> {
     Ok(match order {
         Order::Chase => Pattern::Chase,
         Order::Random => Pattern::Random,
-        // A set of one line is visited again and again.
+        // A working set of one line is accessed repeatedly.
         _ => Pattern::Stride(1),
     })
 }
 
-/// A share from 0 to 1, in parts of 2^64.
+/// Parses a share from 0 to 1, in units of 2^-64.
 fn share(node: &Located<'_>) -> Result<u64, SpecError> {
     const WHAT: &str = "a share from 0 to 1, such as 0.01";
     let share = node.number(WHAT)?;
     match (0.0..=1.0).contains(&share) {
-        // The conversion keeps to the type's bounds.
+        // The conversion saturates at the type's bounds.
         true => Ok((share * 2f64.powi(64)) as u64),
         false => Err(node.expected(WHAT)),
     }

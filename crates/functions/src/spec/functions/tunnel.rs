@@ -1,4 +1,4 @@
-//! The configuration of `tunnel`.
+//! Configuration of `tunnel`.
 
 use super::Context;
 use crate::tunnel::rules::{Action, MAX_RULES, Rule, VlanMatch};
@@ -8,17 +8,17 @@ use tailwater_api::values::{Fate, prefix, protocol};
 use tailwater_net::protocol::ethertype;
 use tailwater_net::vlan::VlanTag;
 
-/// The largest VLAN identifier (IEEE 802.1Q: 4095 is reserved).
+/// Maximum VLAN identifier (IEEE 802.1Q: 4095 is reserved).
 const MAX_VLAN: u64 = 4094;
 
 /// VLAN tags pushed and popped by rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TunnelConfig {
-    /// The rules in order, at least one; each pushes or pops.
+    /// Rules in order, at least one; each pushes or pops.
     pub rules: Vec<Rule>,
-    /// What happens to packets that no rule matches.
+    /// Treatment of packets that no rule matches.
     pub default: Fate,
-    /// Whether the decision is kept with the flow; then no rule asks for a VLAN.
+    /// `true` if the decision is cached with the flow; no rule matches on a VLAN then.
     pub cached: bool,
 }
 
@@ -84,7 +84,7 @@ fn rule(node: &Located<'_>) -> Result<Rule, SpecError> {
     }
 }
 
-/// `untagged` or an identifier.
+/// Parses `untagged` or a VLAN identifier.
 pub(super) fn vlan(node: &Located<'_>) -> Result<VlanMatch, SpecError> {
     let what = "a VLAN identifier from 0 to 4094, or untagged";
     let text = node.text(what)?;

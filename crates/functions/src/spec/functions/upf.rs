@@ -1,4 +1,4 @@
-//! The configuration of `upf`.
+//! Configuration of `upf`.
 
 use super::accounting::ExportConfig;
 use super::{Context, accounting, policer};
@@ -21,29 +21,29 @@ use tailwater_api::values::{Fate, Throughput, duration, throughput};
 use tailwater_net::Nanos;
 
 const ADDRESS: &str = "an IP address such as 192.0.2.1 or 2001:db8::1";
-/// The most bytes of a file of sessions.
+/// Maximum size of a sessions file in bytes.
 const MAX_FILE: usize = 1 << 30;
-/// The most sessions that stand in a spec.
+/// Maximum number of sessions in the spec itself.
 const MAX_INLINE: usize = 65_536;
-/// Sessions, where nothing is said.
+/// Default capacity in sessions.
 const CAPACITY: usize = 65_536;
-/// The most bytes of a burst, and the least: a full packet, which would never pass otherwise.
+/// Range of bursts in bytes. The minimum is a full packet, which could never pass otherwise.
 const BURST: RangeInclusive<u64> = 1500..=1 << 40;
-/// How often a report may be made.
+/// Range of intervals between usage reports.
 const TIME: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(30 * 86_400);
 
-/// The user plane of a mobile network.
+/// User plane of a mobile network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UpfConfig {
-    /// How it works.
+    /// General options.
     pub options: Options,
-    /// How sessions are treated.
+    /// Treatment profiles of sessions.
     pub profiles: Arc<[Profile]>,
-    /// The sessions that there are from the start.
+    /// Initial sessions.
     pub sessions: Arc<[Session]>,
-    /// Where usage is reported, if it is.
+    /// Output of usage reports, if any.
     pub usage: Option<ExportConfig>,
-    /// The socket by which sessions are changed, if there is one. Relative to the folder that the program runs in.
+    /// Socket of the sessions API, if any. Relative to the folder that the program runs in.
     pub api: Option<PathBuf>,
 }
 
@@ -99,7 +99,7 @@ impl UpfConfig {
                 let path = context.file(file.string("the name of a file")?);
                 read(&path, &names, options.capacity).map_err(|error| {
                     match error.path.is_empty() && error.line == 0 && error.next.is_none() {
-                        // The file is not there at all: the mistake is in the spec.
+                        // The file does not exist: the error is in the spec.
                         true => file.error(format!("{} {}", error.file, error.message)),
                         false => error,
                     }
@@ -176,7 +176,7 @@ fn host(node: &Located<'_>) -> Result<IpAddr, SpecError> {
     host.ok_or_else(|| node.expected(ADDRESS))
 }
 
-/// `reported`: there is a file of reports.
+/// Reads the profiles. `reported` is `true` if there is a file for reports.
 fn profiles_of(node: &Located<'_>, reported: bool) -> Result<Vec<Profile>, SpecError> {
     let entries = node.entries("profiles")?;
     if entries.is_empty() || entries.len() > MAX_PROFILES {
@@ -189,7 +189,7 @@ fn profiles_of(node: &Located<'_>, reported: bool) -> Result<Vec<Profile>, SpecE
     profiles.collect()
 }
 
-/// The fields of a treatment.
+/// Fields of a treatment.
 const TREATMENT: [&str; 6] = ["qfi", "dscp", "gate", "rates", "sessionRates", "counted"];
 
 fn profile(name: &str, node: &Located<'_>, reported: bool) -> Result<Profile, SpecError> {
@@ -317,7 +317,7 @@ fn dscp(fields: &Fields<'_>) -> Result<Option<u8>, SpecError> {
     }
 }
 
-/// Rates up and down, or one of them.
+/// Parses rates for uplink and downlink, or one of them.
 fn rates(node: &Located<'_>) -> Result<[Option<Meter>; 2], SpecError> {
     let fields = node.fields(&["up", "down", "burst"])?;
     let burst = fields.optional("burst");
@@ -329,7 +329,7 @@ fn rates(node: &Located<'_>) -> Result<[Option<Meter>; 2], SpecError> {
         let Throughput::BitsPerSecond(bits) = throughput(&node)? else {
             return Err(node.expected("a rate in bits such as 10Mbps"));
         };
-        // What comes in a tenth of a second, and ten full packets at least.
+        // Traffic of 0.1 s, and at least ten full packets.
         let burst = burst.unwrap_or((bits / 80).max(15_000));
         Ok(Some(Meter::new(Rate::Bits(bits), burst)))
     };
@@ -340,7 +340,7 @@ fn rates(node: &Located<'_>) -> Result<[Option<Meter>; 2], SpecError> {
     }
 }
 
-/// Sessions that stand in the spec: all that are wrong are told.
+/// Reads the sessions in the spec itself, and reports all errors.
 fn inline(list: &Located<'_>, names: &Names, most: usize) -> Result<Vec<Session>, SpecError> {
     const WHAT: &str = "a session such as \"1 ue 10.60.0.1 teid 0x1001 profile internet\"";
     let items = list.list("sessions", MAX_INLINE)?;
@@ -364,7 +364,7 @@ fn inline(list: &Located<'_>, names: &Names, most: usize) -> Result<Vec<Session>
     })
 }
 
-/// A mistake names other lines; in a spec they are items, which count from 0.
+/// Converts line numbers in an error to items of a spec, which count from 0.
 fn item_of(message: &str) -> String {
     match message.rsplit_once("that of line ") {
         Some((before, line)) => {
@@ -375,10 +375,10 @@ fn item_of(message: &str) -> String {
     }
 }
 
-/// The sessions of a file.
+/// Reads the sessions of a file.
 ///
 /// # Errors
-/// Everything that is wrong.
+/// If the file is invalid: all problems.
 fn read(path: &Path, names: &Names, most: usize) -> Result<Vec<Session>, SpecError> {
     let name = path.display().to_string();
     let text = read_text_up_to(path, &name, MAX_FILE)?;

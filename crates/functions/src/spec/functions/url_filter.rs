@@ -1,4 +1,4 @@
-//! The configuration of `urlFilter`.
+//! Configuration of `urlFilter`.
 
 use super::Context;
 use crate::url_filter::pattern::{MAX_PATTERNS, MAX_TEXT_BYTES};
@@ -9,19 +9,19 @@ use tailwater_api::files::read_text;
 use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::{Fate, ports};
 
-/// Most ports and ranges in a list.
+/// Maximum number of ports and ranges in a list.
 const MAX_PORTS: usize = 64;
-/// Most memory for the buffers that all workers share, in bytes.
+/// Maximum memory in bytes of the buffers that all workers share.
 const MAX_MEMORY: u64 = 4 << 30;
 
 /// Filtering by host and URL of HTTP requests, and by server name of TLS ClientHellos.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlFilterConfig {
-    /// What is filtered; at least one.
+    /// Patterns to filter; at least one.
     pub patterns: Vec<Pattern>,
-    /// How.
+    /// Filter options.
     pub filter: FilterConfig,
-    /// The file that patterns were read from.
+    /// File that patterns were read from.
     pub source: Option<PathBuf>,
 }
 
@@ -89,7 +89,7 @@ impl UrlFilterConfig {
     }
 }
 
-/// The patterns of the list and the file, of which there is at least one.
+/// Reads the patterns of the list and the file, at least one in total.
 fn patterns(fields: &Fields<'_>, context: &Context<'_>) -> Result<(Vec<Pattern>, Option<PathBuf>), SpecError> {
     let mut patterns = Vec::new();
     let mut source = None;
@@ -131,7 +131,7 @@ fn patterns(fields: &Fields<'_>, context: &Context<'_>) -> Result<(Vec<Pattern>,
     Ok((patterns, source))
 }
 
-/// A list of ports and ranges, one alone, or `any`.
+/// Parses a list of ports and ranges, a single one, or `any`.
 fn port_list(node: Option<Located<'_>>) -> Result<Ports, SpecError> {
     match node {
         None => Ok(Ports::any()),

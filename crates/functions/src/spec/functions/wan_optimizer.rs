@@ -1,4 +1,4 @@
-//! The configuration of `wanOptimizer`.
+//! Configuration of `wanOptimizer`.
 
 use super::Context;
 use crate::wan_optimizer::{
@@ -12,15 +12,15 @@ use tailwater_api::values::{prefix, size};
 
 const ADDRESS: &str = "an IP address such as 192.0.2.1";
 const SIZE: &str = "a power of two from 256KiB to 1GiB, such as 16MiB";
-/// Where ports begin that nobody is given (RFC 6335).
+/// Default port, in the range that is not assigned (RFC 6335).
 const PORT: u16 = 49_664;
 
-/// An end of a tunnel in which nothing goes twice.
+/// End of a tunnel that removes redundant data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WanOptimizerConfig {
-    /// The end.
+    /// Options of this end.
     pub options: Options,
-    /// What is behind the other end.
+    /// Destinations behind the other end.
     pub destinations: Vec<IpNet>,
 }
 

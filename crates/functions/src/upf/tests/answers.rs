@@ -1,4 +1,4 @@
-//! Messages to this end, and what it says to others.
+//! Tests of messages to this endpoint, and its responses.
 
 use super::*;
 use tailwater_net::builder::fragment;
@@ -19,7 +19,7 @@ fn core() -> ChainRig {
     ))
 }
 
-/// Ethernet addresses that changed places.
+/// Swaps the Ethernet addresses of a frame.
 fn turned(frame: &[u8]) -> Vec<u8> {
     [&frame[6..12], &frame[..6]].concat()
 }
@@ -34,7 +34,7 @@ fn echo_requests_are_answered() {
     };
     let key = FlowKey::v6(from, to, protocol::UDP, 40_000, gtp::PORT);
     over_v6.extend(FrameBuilder::new(&key).payload(&request).to_vec().unwrap());
-    // Longer than the answer, too, by an extension of somebody's own.
+    // A request longer than the response, with a private extension.
     let long = [
         0x32, 1, 0, 24, 0, 0, 0, 0, 0xab, 0xcd, 0, 0, 255, 0, 17, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
         16,
@@ -99,7 +99,7 @@ fn messages_for_this_end_go_no_further() {
     assert_eq!(rig.count("upf/peer-errors"), 1);
 }
 
-/// What does not fit is told to its sender, if it may be, with what fits.
+/// The sender of a packet that is too big gets the MTU, if an ICMP error may be sent.
 #[test]
 fn senders_are_told_what_fits() {
     let sources = [Some(address("203.0.113.1")), Some(address("2001:db8:f::1"))];
@@ -121,7 +121,7 @@ fn senders_are_told_what_fits() {
         now += 10;
         run_at(rig, frame, Nanos::from_secs(now))
     };
-    // 20 + 8 + 16 bytes go in front, or 40 + 8 + 16.
+    // 20 + 8 + 16 bytes of headers are added, or 40 + 8 + 16.
     for (number, fits) in [(1, 1456), (2, 1436)] {
         let sent = told(&v4(number, fits, true), &mut rig).unwrap();
         assert_eq!(sent.len(), 14 + 1500);
@@ -147,7 +147,7 @@ fn senders_are_told_what_fits() {
     assert_eq!(answer[54..56], [2, 0]);
     assert_eq!(answer[58..62], 1456u32.to_be_bytes());
     assert_eq!(answer[62..], frame[14..14 + 1232]);
-    // None of these: it may be fragmented, is an error itself, or of nobody.
+    // No error is sent for packets that may be fragmented, are errors themselves, or have no unicast source.
     let key = FlowKey::v4(SERVER, user(1), protocol::ICMP, 0, 0);
     let error = FrameBuilder::new(&key)
         .icmp(3, 1, [0; 4])
@@ -169,13 +169,13 @@ fn senders_are_told_what_fits() {
         assert_eq!(run_at(&mut rig, &frame, Nanos::from_secs(now)), None);
         assert_eq!(rig.count("upf/too-big"), before + 1);
     }
-    // At a rate.
+    // Errors are rate-limited.
     let frames = vec![v4(1, 1457, true); 10];
     assert_eq!(rig.run(&frames, Nanos::from_secs(now + 10)).len(), 2);
     assert_eq!(rig.count("upf/too-big-told"), 5);
 }
 
-/// Without an address to say it from, nobody is told.
+/// Without a source address no ICMP error is sent.
 #[test]
 fn without_a_source_nobody_is_told() {
     let mut rig = core();

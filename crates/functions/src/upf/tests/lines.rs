@@ -1,4 +1,4 @@
-//! Sessions as text.
+//! Tests of the text format of sessions.
 
 use super::super::language::{Names, parse, parse_session};
 use super::*;
@@ -134,7 +134,7 @@ fn every_mistake_is_told_with_its_place() {
     );
 }
 
-/// All lines that are wrong, in their order, with those that contradict others.
+/// All mistakes are reported in order, malformed and conflicting lines together.
 #[test]
 fn all_that_is_wrong_is_told_at_once() {
     let text = "\

@@ -1,4 +1,4 @@
-//! Sessions that come, change and go while packets pass.
+//! Tests of sessions added, changed and removed under traffic.
 
 use super::super::api::answer;
 use super::*;
@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tailwater_chain::batch::{Packet, Verdict};
 use tailwater_chain::function::NewFlow;
 
-/// Others come and go and are sent elsewhere: the one session loses nothing, and what is sent is always some session's, whole.
+/// While others are added, removed and redirected, one session loses nothing. Every packet sent belongs consistently to
+/// one session.
 #[test]
 fn sessions_come_and_go_under_traffic() {
     let kept = session(1, false);
@@ -26,7 +27,7 @@ fn sessions_come_and_go_under_traffic() {
                         let inner = &frame[58..];
                         let number = u32::from(inner[19]);
                         let teid = u32::from_be_bytes(frame[46..50].try_into().unwrap());
-                        // Each tunnel's identifiers end in its user's number.
+                        // Each TEID is congruent to its UE's number modulo 16.
                         assert_eq!(teid % 16, number % 16, "{teid:#x}");
                         sent += u32::from(number == 1);
                     }
@@ -84,7 +85,7 @@ fn a_kept_decision_ends_with_its_session() {
     assert_eq!(qfi(run(&mut rig, &frame)), Some(2));
     table.remove(1).unwrap();
     assert_dropped(&mut rig, &frame, "unknown-user");
-    // Others take its place, and its address.
+    // Other sessions reuse its slot and its address.
     for number in 2..200 {
         table.set(&session(number, false), Owner::Api).unwrap();
     }
@@ -98,7 +99,8 @@ fn a_kept_decision_ends_with_its_session() {
     assert_eq!(qfi(run(&mut rig, &frame)), Some(1));
 }
 
-/// Sends all packets to one user, as a load balancer does with one backend: whenever that is another, the flow's key is.
+/// Function that sends all packets to one UE, as a load balancer does with one backend. A change of the UE changes the
+/// flow's key.
 struct Redirect(Arc<AtomicU32>);
 
 impl NetworkFunction for Redirect {
@@ -145,7 +147,7 @@ fn a_kept_decision_ends_when_its_flow_gets_another_user() {
         let teid = u32::from_be_bytes(sent[46..50].try_into().unwrap());
         assert_eq!((teid, u32::from(sent[58 + 19])), (0x2000 + number, number));
     }
-    // With a user who has no session the packet is nobody's, not the last user's.
+    // For a UE without a session the packet is unknown, not the previous UE's.
     user.store(3, Ordering::Relaxed);
     assert_dropped(&mut rig, &down(9, 100), "unknown-user");
 }
@@ -176,7 +178,7 @@ fn what_is_a_sessions_own_is_nobody_elses() {
     let wrong = Session { profile: 1, ..two };
     assert_eq!(table.set(&wrong, Owner::Api), Err(Refused::Profile(1)));
     assert_eq!(table.set(&one, Owner::Api), Ok(Changed::Nothing));
-    // Another address, and the old one is free.
+    // The address changes, and the old one becomes free.
     let moved = Session {
         address: Some(user(5000)),
         ..one
@@ -197,7 +199,7 @@ fn what_is_a_sessions_own_is_nobody_elses() {
     assert_eq!((table.remove(9), table.sessions()), (None, 256));
 }
 
-/// Sessions that exchange what is their own, in a ring: whoever is in whose way.
+/// Sessions of a file may exchange their identifiers in a cycle.
 #[test]
 fn sessions_of_a_file_may_change_places() {
     let sessions: Vec<_> = (1..6).map(|number| session(number, false)).collect();
@@ -218,7 +220,7 @@ fn sessions_of_a_file_may_change_places() {
             assert_eq!(table.session(session.id).unwrap().0, session);
         }
     }
-    // Those of the file that are not there any more go, the API's stays; what is its cannot be had.
+    // Sessions missing from the file are removed; the API's remains, and its identifiers stay taken.
     assert_eq!(replace(&table, &sessions[..2]).unwrap().version, 6);
     assert_eq!(table.sessions(), 3);
     let thief = Session {
@@ -231,7 +233,7 @@ fn sessions_of_a_file_may_change_places() {
         other: 50,
     };
     assert_eq!(refused, [(1, why)]);
-    // Nothing of it, and others may go on; while it is being done they may not.
+    // During a replacement other changes are refused; afterwards, or if it is dropped, they are accepted.
     let prepared = UpfTable::prepare(&table, &sessions[1..3].into()).unwrap();
     let wish = |session| table.set(&session, Owner::Api);
     assert_eq!(wish(session(60, false)), Err(Refused::Replacing));
@@ -243,14 +245,14 @@ fn sessions_of_a_file_may_change_places() {
     table.each(|record, _| ids.push(record.id));
     ids.sort_unstable();
     assert_eq!(ids, [2, 3, 50, 60, 61]);
-    // As many as there is room for beside others'.
+    // The file gets only the capacity left by other owners' sessions.
     let many: Vec<_> = (1..=256).map(|number| session(100 + number, false)).collect();
     let refused = replace(&table, &many).unwrap_err();
     let places: Vec<_> = refused.iter().map(|(at, why)| (*at, why.clone())).collect();
     assert_eq!(places, [253, 254, 255].map(|at| (at, Refused::Full(256))));
 }
 
-/// A new session wants what is one's that wants another's: first come those that can.
+/// A new session takes the TEID of one that itself takes another's.
 #[test]
 fn new_sessions_may_have_what_others_leave() {
     let sessions: Vec<_> = (1..4).map(|number| session(number, false)).collect();
@@ -267,7 +269,7 @@ fn new_sessions_may_have_what_others_leave() {
         teid: 0x9999,
         ..sessions[2]
     };
-    // 9 takes that of 1, which takes that of 2, and these two exchange; and 3 goes elsewhere.
+    // Session 9 takes the TEID of 1, which takes that of 2; 2 and 3 get new ones.
     let ring = [
         heir,
         with(0, 1),
@@ -283,7 +285,7 @@ fn new_sessions_may_have_what_others_leave() {
     }
 }
 
-/// Each wants what the next one has, the worst of orders: nobody is tried more than twice.
+/// Each session takes the next one's identifiers, in the worst order: each is tried at most twice.
 #[test]
 fn a_row_of_sessions_moves_up_in_two_tries_each() {
     let number = 200;
@@ -297,18 +299,18 @@ fn a_row_of_sessions_moves_up_in_two_tries_each() {
     let moved: Vec<_> = (1..=number).map(moved).collect();
     let put = replace(&table, &moved).unwrap();
     assert_eq!(put.left_out, []);
-    // All but the last, who wants what nobody has, wait for another.
+    // All wait for another, except the last, whose identifiers are free.
     assert_eq!(put.tries, 2 * 200 - 1);
     for session in moved {
         assert_eq!(table.session(session.id).unwrap().0, session);
     }
-    // As they are, they are tried once.
+    // Without conflicts each is tried once.
     let again: Vec<_> = (1..=number).map(|number| session(number, false)).collect();
     assert_eq!(replace(&table, &again).unwrap().left_out, []);
     assert_eq!(replace(&table, &again).unwrap().tries, 200);
 }
 
-/// Tunnels whose identifiers all fall in the same two buckets: one more than there is room for is left out, and that is told.
+/// With all TEIDs in the same two buckets, the one session beyond their room is left out and reported.
 #[test]
 fn who_finds_no_room_is_told() {
     let options = Options {
@@ -334,7 +336,7 @@ fn who_finds_no_room_is_told() {
     assert_eq!(table.sessions(), 16);
     let told = "all but 1, the first of them session 17: there is no room: the capacity is 32 sessions";
     assert_eq!(put.told().as_deref(), Some(told));
-    // What was left out has nothing, and does not come in somebody else's way.
+    // A session left out holds no identifiers, and blocks no other.
     let heir = Session {
         teid: 0x9999,
         ..sessions[16]
@@ -385,7 +387,7 @@ fn lines_by_a_socket_are_wishes() {
     }
 }
 
-/// By a real socket: pieces of lines, several at once, lines too long, and one that is left by who was killed.
+/// A real socket handles partial lines, several lines at once, lines too long, and a stale socket of a killed process.
 #[test]
 fn a_socket_is_served() {
     use super::super::api::Api;
@@ -437,14 +439,14 @@ fn a_socket_is_its_owners_and_takes_no_files_place() {
     let api = Api::start(table, &path).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // Nothing is left of where it was made.
+    // The private folder is gone.
     assert_eq!(names(), ["socket"]);
     drop(api);
     assert!(names().is_empty());
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// A client that goes in the middle of a line has wished for nothing by it.
+/// A line cut off by a disconnect is not executed.
 #[test]
 fn half_a_line_is_no_wish() {
     use super::super::api::Api;
@@ -457,7 +459,7 @@ fn half_a_line_is_no_wish() {
     let sessions = [session(12, false), session(123, false)];
     let table = table(options(Role::Core), &[profile("all", None)], &sessions);
     let api = Api::start(Arc::clone(&table), &path).unwrap();
-    // The front of "remove 123".
+    // A prefix of "remove 123".
     for (sent, expected) in [("remove 12", ""), ("count\nremove 12", "ok 2\n")] {
         let mut client = UnixStream::connect(&path).unwrap();
         client.write_all(sent.as_bytes()).unwrap();
@@ -471,7 +473,7 @@ fn half_a_line_is_no_wish() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// The file of sessions is read again with its spec: all of it, or nothing.
+/// The file of sessions is reloaded with its spec, entirely or not at all.
 #[test]
 fn a_file_is_read_again() {
     use crate::build::{ChainBuilder, Reconfigure};
@@ -492,7 +494,7 @@ fn a_file_is_read_again() {
     assert_eq!(table.sessions(), 2);
     let file = Reconfigure::of(std::iter::once(&builder)).unwrap();
     assert_eq!(file.files(), std::slice::from_ref(&path));
-    // Nothing of a file with mistakes.
+    // A file with mistakes changes nothing.
     std::fs::write(&path, line(3) + "4 ue nowhere\n5 x\n").unwrap();
     let errors = file.reload().unwrap_err();
     assert_eq!(errors.len(), 2, "{errors:?}");
@@ -501,7 +503,7 @@ fn a_file_is_read_again() {
     std::fs::write(&path, line(2) + &line(3) + &line(4)).unwrap();
     assert_eq!(file.reload().unwrap(), ["upf: 3 sessions in force (version 2)"]);
     assert!(table.session(1).is_none() && table.sessions() == 3);
-    // What is somebody else's by now.
+    // An identifier that now belongs to an API session.
     let of_api = Session {
         address: Some([10, 60, 0, 5].into()),
         profile: 0,
@@ -517,7 +519,7 @@ fn a_file_is_read_again() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever is added, changed and removed, it is what a map says, and found by all that is its own.
+    /// After any additions, changes and removals, the table equals a map and finds each session by all its identifiers.
     #[test]
     fn the_table_is_a_map(steps in prop::collection::vec((0u8..4, 1u32..40, 1u32..40), 1..200)) {
         let table = table(options(Role::Core), &[profile("all", None)], &[]);
@@ -527,7 +529,7 @@ proptest! {
                 prop_assert_eq!(table.remove(number.into()).is_some(), map.remove(&number.into()).is_some());
                 continue;
             }
-            // Sometimes with an address of another.
+            // Sometimes uses an address of another session.
             let new = Session {
                 address: if kind == 1 { Some(user(other)) } else { session(number, false).address },
                 tunnel: if kind == 2 { None } else { session(other, true).tunnel },

@@ -17,7 +17,7 @@ use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// Fails where what is known of a packet is not what its frame says.
+/// Function that fails if a packet's parsed headers disagree with its frame.
 struct HeadersAreTrue;
 
 impl NetworkFunction for HeadersAreTrue {
@@ -37,7 +37,7 @@ impl NetworkFunction for HeadersAreTrue {
     }
 }
 
-/// This end, and the base station's.
+/// Addresses of the UPF; the base station's follow.
 const CORE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
 const STATION: [&str; 2] = ["192.0.2.10", "2001:db8::10"];
 const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -79,7 +79,7 @@ fn treatment(qfi: Option<u8>) -> Treatment {
     }
 }
 
-/// All packets in one QoS flow.
+/// Returns a profile with all packets in one QoS flow.
 fn profile(name: &str, qfi: Option<u8>) -> Profile {
     Profile {
         name: name.to_owned(),
@@ -99,7 +99,7 @@ fn prefix(number: u32) -> u64 {
     0x2001_0db8_0060_0000 + u64::from(number)
 }
 
-/// A session whose tunnel to the station is over this IP version.
+/// Returns a session whose tunnel to the base station uses IPv6 if `over_v6`.
 fn session(number: u32, over_v6: bool) -> Session {
     Session {
         id: number.into(),
@@ -114,7 +114,7 @@ fn session(number: u32, over_v6: bool) -> Session {
     }
 }
 
-/// The same as the station sees it.
+/// Returns the same session from the base station's side.
 fn at_station(session: &Session) -> Session {
     let tunnel = session.tunnel.unwrap();
     let core = CORE[usize::from(tunnel.peer.is_ipv6())];
@@ -135,7 +135,7 @@ fn table(options: Options, profiles: &[Profile], sessions: &[Session]) -> Arc<Up
     table
 }
 
-/// Has the sessions of a file be these.
+/// Replaces the file's sessions.
 fn replace(table: &Arc<UpfTable>, sessions: &[Session]) -> Result<Put, Vec<(usize, Refused)>> {
     UpfTable::prepare(table, &sessions.into()).map(Prepared::put)
 }
@@ -155,7 +155,7 @@ fn run_at(rig: &mut ChainRig, frame: &[u8], now: Nanos) -> Option<Vec<u8>> {
     sent.pop()
 }
 
-/// That a frame is dropped, and why.
+/// Asserts that a frame is dropped for this reason.
 #[track_caller]
 fn assert_dropped(rig: &mut ChainRig, frame: &[u8], reason: &str) {
     let name = format!("upf/{reason}");
@@ -164,14 +164,14 @@ fn assert_dropped(rig: &mut ChainRig, frame: &[u8], reason: &str) {
     assert_eq!(rig.count(&name), before + 1, "{reason}");
 }
 
-/// A datagram to a user, of so many bytes in all.
+/// Returns a datagram to a UE, `length` bytes in total.
 fn down(number: u32, length: usize) -> Vec<u8> {
     let key = FlowKey::v4(SERVER, user(number), protocol::UDP, 53, 4000);
     let payload = vec![number as u8; length - 28];
     FrameBuilder::new(&key).payload(&payload).to_vec().unwrap()
 }
 
-/// A frame from the station to this end with this in UDP.
+/// Returns a frame from the base station to the UPF with this UDP payload.
 fn to_core(payload: &[u8]) -> Vec<u8> {
     let (IpAddr::V4(from), IpAddr::V4(to)) = (address(STATION[0]), address(CORE[0])) else {
         unreachable!();
@@ -180,12 +180,12 @@ fn to_core(payload: &[u8]) -> Vec<u8> {
     FrameBuilder::new(&key).payload(payload).to_vec().unwrap()
 }
 
-/// The IP packet of a frame.
+/// Returns the IP packet of a frame.
 fn datagram(frame: &[u8]) -> &[u8] {
     parse(frame).unwrap().datagram(frame)
 }
 
-/// A G-PDU of this session with an IP packet.
+/// Returns a G-PDU of this session with an IP packet.
 fn tunnelled(number: u32, inner: &[u8]) -> Vec<u8> {
     let mut payload = vec![0x30, 255, 0, 0, 0, 0, 0, 0];
     payload[2..4].copy_from_slice(&(inner.len() as u16).to_be_bytes());

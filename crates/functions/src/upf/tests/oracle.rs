@@ -1,11 +1,11 @@
-//! Against a plain implementation that knows lists only, and builds packets from nothing.
+//! Tests against a reference implementation that uses only lists and builds packets from scratch.
 
 use super::*;
 use crate::acl::linear;
 use proptest::prelude::*;
 use tailwater_net::vlan::VlanTag;
 
-/// What is sent of a frame, or why it is not.
+/// Frame sent, or drop reason.
 type Outcome = Result<Vec<u8>, &'static str>;
 
 struct Oracle {
@@ -35,10 +35,10 @@ impl Oracle {
         })
     }
 
-    /// A frame of the link `link`, whose IP packet is `inner`.
+    /// Encapsulates the IP packet `inner` of a frame with link header `link`.
     fn down(&mut self, link: &[u8], inner: &[u8], key: &FlowKey) -> Outcome {
         let session = *self.of_user(key.destination()).ok_or("unknown-user")?;
-        // Whether there is a tunnel comes between rules and their gates.
+        // The tunnel is checked after rules and before their gates.
         let treatment = self.find(session.profile, key, Way::Down);
         if treatment == Err("no-rule") {
             return Err("no-rule");
@@ -81,7 +81,7 @@ impl Oracle {
         Ok(Oracle::linked(link, &builder.to_vec().unwrap()[14..]))
     }
 
-    /// The link's header with the IP packet.
+    /// Joins the link header and the IP packet.
     fn linked(link: &[u8], packet: &[u8]) -> Vec<u8> {
         let mut frame = [link, packet].concat();
         let kind: [u8; 2] = if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
@@ -128,10 +128,10 @@ fn profiles() -> Vec<Profile> {
     ]
 }
 
-/// A packet of a user, or to one: the user, others' port, protocol, payload, and whether it is IPv6.
+/// Packet of a UE or to one: UE, remote port, protocol, payload length, IPv6 flag.
 type Drawn = (u32, u16, u8, usize, bool);
 
-/// Whether it goes up, by which session's tunnel, the packet, its class and whether it may be fragmented.
+/// Strategy for packets: uplink flag, session whose tunnel is used, packet, traffic class, "don't fragment".
 fn packets() -> impl Strategy<Value = Vec<(bool, u32, Drawn, u8, bool)>> {
     let protocols = prop::sample::select(vec![protocol::UDP, protocol::TCP]);
     let ports = prop::sample::select(vec![53u16, 80, 443]);
@@ -180,7 +180,7 @@ proptest! {
                 false => (plain.clone(), oracle.down(link, inner, &key)),
                 true => {
                     let given = tunnelled(tunnel, inner);
-                    // The outer congestion bits are those of no congestion.
+                    // The outer ECN bits indicate no congestion.
                     let expected = oracle.up(&given[..14], 0x1000 + tunnel, inner, &key);
                     (given, expected)
                 }

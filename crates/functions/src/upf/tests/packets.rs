@@ -1,11 +1,11 @@
-//! Single packets of all sorts.
+//! Tests of single packets of all kinds.
 
 use super::*;
 use tailwater_net::builder::fragment;
 use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
 use tailwater_net::vlan::VlanTag;
 
-/// What a station puts into a tunnel comes out at the other end as it was, and the other way round.
+/// Packets the base station encapsulates are restored at the other end, and the reverse.
 #[test]
 fn two_ends_restore_every_byte() {
     for (over_v6, qfi, checksums, cached) in [
@@ -101,11 +101,11 @@ fn packets_that_are_nobodys_are_dropped_with_a_reason() {
     assert_dropped(&mut rig, &down(2, 100), "no-tunnel");
     assert_dropped(&mut rig, &up(1, 2), "not-its-address");
     assert!(run(&mut rig, &up(2, 2)).is_some());
-    // Not to this end: nothing of a tunnel.
+    // For another endpoint it is not treated as tunnelled.
     let mut elsewhere = up(1, 1);
     elsewhere[33] ^= 0x40;
     assert_dropped(&mut rig, &elsewhere, "unknown-user");
-    // The first fragment of a tunnel's packet, and the second.
+    // The first and the second fragment of an outer packet.
     let frame = up(1, 1);
     for piece in fragment(&frame, 32, 7).unwrap() {
         assert_dropped(&mut rig, &piece, "fragment");
@@ -124,7 +124,7 @@ fn packets_that_are_nobodys_are_dropped_with_a_reason() {
     assert_dropped(&mut rig, &with(GTP + 8, 0x55), "inner-malformed");
     assert_dropped(&mut rig, &with(GTP + 11, 200), "inner-malformed");
     assert_dropped(&mut rig, &tunnelled(1, &[]), "inner-malformed");
-    // A container with another QFI, and the right one.
+    // Containers with the right QFI, and with another.
     let inner = datagram(&up(1, 1))[36..].to_vec();
     for (qfi, passes) in [(9, true), (8, false)] {
         let mut payload = vec![0; 16];
@@ -135,12 +135,12 @@ fn packets_that_are_nobodys_are_dropped_with_a_reason() {
             false => assert_dropped(&mut rig, &to_core(&payload), "wrong-qfi"),
         }
     }
-    // One that must be understood.
+    // An unknown extension header that must be understood.
     let mut payload = vec![0x34, 255, 0, 0, 0, 0, 0x10, 1, 0, 0, 0, 0xc0, 1, 0, 0, 0];
     payload[3] = 8 + inner.len() as u8;
     payload.extend(&inner);
     assert_dropped(&mut rig, &to_core(&payload), "unsupported");
-    // Congestion outside that cannot be told inside.
+    // Congestion marked outside, with an inner packet that is not ECN-capable.
     let mut frame = up(1, 1);
     frame[15] |= 3;
     assert_dropped(&mut rig, &frame, "congestion");
@@ -185,7 +185,7 @@ fn rules_are_tried_in_order() {
         let mut rig = rig(&table(options, std::slice::from_ref(&profile), &[session(1, false)]));
         let key = |kind, port| FlowKey::v4(SERVER, user(1), kind, port, 4000);
         let frame = |key: &FlowKey| FrameBuilder::new(key).payload(b"data").to_vec().unwrap();
-        // Twice each: then it is known of the flow, if that is to be.
+        // Twice each, so that the second uses the cached decision, if caching is on.
         for _ in 0..2 {
             let dns = run(&mut rig, &frame(&key(protocol::UDP, 53))).unwrap();
             assert_eq!((dns[15] >> 2, dns[42], dns[56]), (46, 0x34, 5));
@@ -202,7 +202,7 @@ fn rules_are_tried_in_order() {
     }
 }
 
-/// What is no session's passes, if it may; so do messages that are none of this end's.
+/// Packets of no session pass if configured; so do GTP-U messages to other endpoints.
 #[test]
 fn others_pass_if_they_may() {
     let options = Options {

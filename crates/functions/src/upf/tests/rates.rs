@@ -1,15 +1,15 @@
-//! Rates and counters.
+//! Tests of rates and usage.
 
 use super::super::usage::{Cause, Report, collect, collect_all};
 use super::*;
 use crate::policer::{Meter, Rate};
 
-/// 8 kbit/s: a kilobyte a second, and as many bytes at once.
+/// Meter of 8 kbit/s, that is 1,000 bytes a second, with this burst in bytes.
 fn meter(burst: u64) -> Option<Meter> {
     Some(Meter::new(Rate::Bits(8000), burst))
 }
 
-/// How many of ten packets of 100 bytes pass at a time.
+/// Returns how many of ten packets of 100 bytes pass at one time.
 fn pass(rig: &mut ChainRig, frame: &[u8], second: u64) -> usize {
     rig.run(&vec![frame.to_vec(); 10], Nanos::from_secs(second)).len()
 }
@@ -20,7 +20,7 @@ fn up(number: u32, port: u16) -> Vec<u8> {
     tunnelled(number, datagram(&frame))
 }
 
-/// Each session has buckets of its own, and in each rule with rates; what a rule refuses takes nothing of the session's.
+/// Each session has its own buckets, also per rule with rates. Packets a rule refuses take no tokens of the session.
 #[test]
 fn sessions_and_rules_have_rates_of_their_own() {
     let rule = |flows: &str, rates, in_session_rate| Rule {
@@ -51,13 +51,13 @@ fn sessions_and_rules_have_rates_of_their_own() {
         assert_eq!(pass(&mut rig, &up(number, 80), second), 3);
         assert_eq!(pass(&mut rig, &down(number, 53), second), 3);
         assert_eq!(pass(&mut rig, &down(number, 80), second), 4);
-        // Outside of the session's rate.
+        // Exempt from the session's rate.
         assert_eq!(pass(&mut rig, &down(number, 54), second), 9);
         assert_eq!(pass(&mut rig, &up(number, 54), second), 10);
     }
     assert_eq!(rig.count("upf/over-rate"), 2 * (8 + 7 + 1));
     assert_eq!(rig.count("upf/over-session-rate"), 2 * (7 + 6));
-    // Half a second later there is half a kilobyte more, or as much as fits.
+    // 100 ms later there are tokens for 100 bytes more: one packet.
     let now = Nanos::from_millis(200_100);
     let frames = vec![down(2, 80); 10];
     assert_eq!(rig.run(&frames, now).len(), 1);
@@ -86,7 +86,7 @@ fn usage_is_counted_and_reported() {
         collect(&table, times, &mut |report| reports.push(report));
         reports
     };
-    // Nine hundred bytes: nothing yet.
+    // After 900 bytes nothing is due.
     for _ in 0..9 {
         run(&mut rig, &down(1, 100));
     }
@@ -102,13 +102,13 @@ fn usage_is_counted_and_reported() {
     assert_eq!((report.session, report.cause), (1, Cause::Volume));
     assert_eq!((report.user, report.usage), (user(1).into(), usage));
     assert_eq!(reports(true), []);
-    // What counts for nothing, and what does not pass.
+    // Uncounted and dropped packets leave the usage unchanged.
     for _ in 0..20 {
         run(&mut rig, &up(1, 99));
     }
     assert_eq!(run(&mut rig, &down(1, 1480)), None);
     assert_eq!(table.session(1).unwrap().1, usage);
-    // A minute later a report of both is due, whether or not they used anything.
+    // A minute later a time report is due for both, whether or not they had traffic.
     run_at(&mut rig, &down(2, 100), Nanos::from_secs(61));
     assert_eq!(reports(false), []);
     let due = reports(true);
@@ -141,7 +141,7 @@ fn what_was_due_is_not_reported_of_an_heir() {
     let mut rig = rig(&table);
     run(&mut rig, &down(1, 1200));
     table.remove(1).unwrap();
-    // At the only place that there is.
+    // The new session gets the only slot.
     table.set(&session(2, false), Owner::Api).unwrap();
     let reports = || {
         let mut reports = Vec::new();

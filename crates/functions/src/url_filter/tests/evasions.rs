@@ -1,4 +1,4 @@
-//! Each row of the table of evasions in the function's documentation.
+//! Tests of each row of the evasion table in the function's documentation.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn plain_requests() {
 fn case() {
     assert!(blocked("GET / HTTP/1.1\r\nhOST: BAD.Example\r\n\r\n"));
     assert!(blocked("GET /?NeEdLe HTTP/1.1\r\nHost: ok.example\r\n\r\n"));
-    // Paths have a case.
+    // Paths are case-sensitive.
     assert!(!blocked("GET /EVIL HTTP/1.1\r\nHost: ok.example\r\n\r\n"));
 }
 
@@ -38,7 +38,7 @@ fn percent_encoding_and_dot_segments() {
         "GET /x/..//./%2e%2e/secret HTTP/1.1\r\nHost: ok.example\r\n\r\n"
     ));
     assert!(blocked("GET / HTTP/1.1\r\nHost: b%61d.example\r\n\r\n"));
-    // Undone once, as servers do.
+    // Percent-encoding is decoded once, as servers do.
     assert!(!blocked("GET /%2565vil HTTP/1.1\r\nHost: ok.example\r\n\r\n"));
 }
 
@@ -84,25 +84,25 @@ fn header_obfuscation() {
         "GET / HTTP/1.1\r\nHost:\tbad.example\t\r\n\r\n",
         "GET / HTTP/1.1\r\nHost:bad.example\r\n\r\n",
         "GET / HTTP/1.1\r\nHost : bad.example\r\n\r\n",
-        // Folded.
+        // Folded line.
         "GET / HTTP/1.1\r\nHost:\r\n bad.example\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: bad.\r\n\texample\r\n\r\n",
         "GET / HTTP/1.1\r\nX: y\r\n z\r\nHost: bad.example\r\n\r\n",
-        // More than one.
+        // Several Host fields.
         "GET / HTTP/1.1\r\nHost: ok.example\r\nHost: bad.example\r\n\r\n",
         "GET / HTTP/1.1\r\nHost: bad.example\r\nHost: ok.example\r\n\r\n",
-        // Bare line feeds, blanks, empty lines in front.
+        // Bare line feeds, blanks, leading empty lines.
         "GET / HTTP/1.1\nHost: bad.example\n\n",
         "\r\n\r\nGET / HTTP/1.1\r\nHost: bad.example\r\n\r\n",
         "GET \t /  HTTP/1.1\r\nHost: bad.example\r\n\r\n",
         "GET\t/evil\tHTTP/1.1\r\n\r\n",
         "FOO-BAR / http/1.1\r\nHost: bad.example\r\n\r\n",
-        // Without a version.
+        // No version.
         "GET /evil\r\n",
     ] {
         assert!(blocked(head), "{head}");
     }
-    // Any length of other fields in front.
+    // Other fields of any length in front.
     let long = "y".repeat(20_000);
     assert!(blocked(&format!(
         "GET / HTTP/1.1\r\nX: {long}\r\nHost: bad.example\r\n\r\n"
@@ -113,7 +113,7 @@ fn header_obfuscation() {
 fn server_names() {
     let hello = client_hello("www.BAD.example");
     assert!(!passes(&records(&hello, 16_000)));
-    // Over records, down to one byte each.
+    // Split over records, down to one byte each.
     for size in [1, 3, 50, 700] {
         assert!(!passes(&records(&hello, size)), "{size}");
     }
@@ -121,7 +121,7 @@ fn server_names() {
     assert!(passes(&pass));
     let line = b"PROXY TCP4 10.0.0.1 10.0.0.2 4000 443\r\n";
     assert!(!passes(&[&line[..], &records(&hello, 300)].concat()));
-    // The second one, after a HelloRetryRequest.
+    // A second ClientHello, after a HelloRetryRequest.
     let change = [20, 3, 3, 0, 1, 1];
     assert!(!passes(&[&pass[..], &change, &records(&hello, 300)].concat()));
     assert!(passes(
@@ -150,8 +150,8 @@ fn odd_ports() {
     assert!(!rig.data(0, b"GET / HTTP/1.1\r\nHost: port.example\r\n\r\n"));
 }
 
-/// A Content-Length beside a chunked coding was ignored, and a request hid in what a server that goes
-/// by the length takes for the next one.
+/// Regression: Content-Length was ignored beside a chunked coding, so a server that uses the length could be sent a
+/// hidden request.
 #[test]
 fn a_request_with_two_framings_is_not_followed() {
     let config = FilterConfig {
@@ -174,12 +174,12 @@ fn out_of_order_and_overlaps() {
     rig.syn();
     assert!(rig.data(30, &request[30..]));
     assert!(rig.data(10, &request[10..32]));
-    // The last gap: the match is complete with it.
+    // The last gap: it completes the match.
     assert!(!rig.data(0, &request[..12]));
     assert!(!rig.data(0, request));
     assert_eq!((rig.count("url-blocked"), rig.count("flow-blocked")), (1, 1));
     assert_eq!(rig.count("overlap-conflict"), 0);
-    // The first copy counts, in either direction, and the conflict is noted.
+    // The first copy counts, in either direction, and the conflict is counted.
     for (first, second, pass) in [("bad", "xyz", false), ("xyz", "bad", true)] {
         let mut rig = Rig::new(config());
         rig.syn();
@@ -190,18 +190,18 @@ fn out_of_order_and_overlaps() {
     }
 }
 
-/// What is not caught, so that the documentation stays true.
+/// Documents evasions that are not caught, so that the documentation stays true.
 #[test]
 fn not_caught() {
-    // A name that is encrypted, or not a name at all; numbers for an address.
+    // An encrypted server name, or no name at all; numeric addresses.
     assert!(passes(&records(&client_hello("cover.example"), 16_000)));
     assert!(!blocked("GET / HTTP/1.1\r\nHost: 0x7f.1\r\n\r\n"));
     // HTTP/2 without TLS.
     assert!(!blocked("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nHost: bad.example\r\n"));
-    // TLS that another protocol begins.
+    // TLS started by another protocol.
     let hello = records(&client_hello("bad.example"), 16_000);
     assert!(passes(&[b"EHLO x\r\nSTARTTLS\r\n", &hello[..]].concat()));
-    // A stream whose first packet is not its first segment.
+    // A stream whose first packet seen is not its first segment.
     let request = b"GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n";
     let mut rig = Rig::new(config());
     assert!(rig.data(20, &request[20..]));

@@ -41,7 +41,7 @@ fn filter(config: FilterConfig) -> Box<UrlFilter> {
     Box::new(UrlFilter::new(Arc::new(table)))
 }
 
-/// A connection through a chain of a filter alone.
+/// Connection through a chain with only the filter.
 struct Rig {
     rig: ChainRig,
     key: FlowKey,
@@ -54,7 +54,7 @@ impl Rig {
         Rig {
             rig: ChainRig::new(vec![filter(config)], INPUT),
             key: key(40_000, 80),
-            // The first request wraps around.
+            // The first request wraps around the sequence space.
             first: u32::MAX - 20,
             now: Nanos::from_secs(1),
         }
@@ -73,7 +73,7 @@ impl Rig {
             .unwrap()
     }
 
-    /// Sends a segment; whether it passes unchanged.
+    /// Sends a segment; returns `true` if it passes unchanged.
     fn send_flags(&mut self, offset: u32, flags: TcpFlags, payload: &[u8]) -> bool {
         let frame = self.segment(offset, flags, payload);
         let sent = self.rig.run(std::slice::from_ref(&frame), self.now);
@@ -81,17 +81,17 @@ impl Rig {
         !sent.is_empty()
     }
 
-    /// Opens the connection: data starts at offset 1.
+    /// Opens the connection; data starts at offset 1.
     fn syn(&mut self) -> bool {
         self.send_flags(0, TcpFlags::SYN, b"")
     }
 
-    /// Sends data by its place in the stream, from 0.
+    /// Sends data at a stream offset, from 0.
     fn data(&mut self, offset: usize, payload: &[u8]) -> bool {
         self.send_flags(1 + offset as u32, TcpFlags::ACK, payload)
     }
 
-    /// Sends a stream in pieces of `size` bytes; whether all pass.
+    /// Sends a stream in pieces of `size` bytes; returns `true` if all pass.
     fn stream(&mut self, bytes: &[u8], size: usize) -> bool {
         let mut pass = true;
         for (i, piece) in bytes.chunks(size).enumerate() {
@@ -110,8 +110,8 @@ fn key(source_port: u16, port: u16) -> FlowKey {
     FlowKey::v4(ends.0, ends.1, protocol::TCP, source_port, port)
 }
 
-/// A whole stream in pieces on a connection of its own; whether all of it passes. The verdict must
-/// not depend on the size of the pieces.
+/// Sends a whole stream on a connection of its own, in pieces of several sizes; returns `true` if all of it passes. The
+/// verdict must not depend on the size.
 fn passes(bytes: &[u8]) -> bool {
     let verdicts = [1, 2, 3, 7, 40, 1400].map(|size| {
         let mut rig = Rig::new(config());
@@ -126,7 +126,7 @@ fn passes(bytes: &[u8]) -> bool {
     verdicts[0]
 }
 
-/// A ClientHello's handshake message.
+/// Returns the handshake message of a ClientHello.
 fn client_hello(name: &str) -> Vec<u8> {
     let list = [&[0][..], &(name.len() as u16).to_be_bytes(), name.as_bytes()].concat();
     let extension =
@@ -153,7 +153,7 @@ fn client_hello(name: &str) -> Vec<u8> {
     [&[1][..], &(body.len() as u32).to_be_bytes()[1..], &body].concat()
 }
 
-/// A handshake message in records of so many bytes.
+/// Splits a handshake message into records of `size` bytes.
 fn records(message: &[u8], size: usize) -> Vec<u8> {
     message
         .chunks(size)

@@ -1,12 +1,12 @@
-//! Against a simple reader: it collects the stream byte by byte in a map and reads all of it anew
-//! after each packet.
+//! Tests against a reference implementation that collects the stream byte by byte in a map, and parses all of it after
+//! each packet.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Whether the requests at the start of a stream contain a match. Notes where bodies lie.
+/// Returns `true` if the requests at the start of a stream contain a match. Records the ranges of bodies.
 fn naive(stream: &[u8], bodies: &mut Vec<Range<usize>>) -> bool {
     let text = String::from_utf8_lossy(stream).into_owned();
     let mut rest = text.as_str();
@@ -96,7 +96,7 @@ fn request() -> impl Strategy<Value = String> {
         "exact.example",
         "port.example:8080",
     ]);
-    // Few of them match, so that most streams have some requests in front.
+    // Few requests match, so that most streams start with some that do not.
     let hosts = (hosts, 0..3u8).prop_map(|(host, dull)| if dull > 0 { "ok.example" } else { host });
     let targets = prop::sample::select(vec![
         "/",
@@ -133,7 +133,7 @@ proptest! {
     fn as_a_simple_reader(
         requests in prop::collection::vec(request(), 1..6),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
-        // Each segment moves back by up to so many places, and may be sent again, longer.
+        // Each segment moves back by this many positions, and may be retransmitted longer.
         moves in prop::collection::vec((0..4usize, any::<bool>(), 0..30usize), 13),
         rest_pass in any::<bool>(),
     ) {
@@ -157,13 +157,13 @@ proptest! {
         rig.syn();
         let mut seen: BTreeMap<usize, u8> = BTreeMap::new();
         let mut blocked_at = None;
-        // The end of the first match.
+        // End of the first match.
         let match_end = (1..=stream.len()).find(|&end| naive(&stream[..end], &mut Vec::new()));
         let mut bodies = Vec::new();
         naive(&stream, &mut bodies);
         for (start, end) in segments {
             (start..end).for_each(|place| _ = seen.entry(place).or_insert(stream[place]));
-            // What a body holds decides nothing, so the reader need not wait for it.
+            // Bodies do not affect the verdict, so gaps in them need not be filled.
             let missing = (0..stream.len()).find(|place| {
                 !seen.contains_key(place) && !bodies.iter().any(|body| body.contains(place))
             });

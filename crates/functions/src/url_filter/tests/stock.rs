@@ -1,4 +1,4 @@
-//! Buffers that all instances share.
+//! Tests of the buffer pool shared by all instances.
 
 use super::super::reassembly::Pool;
 use super::*;
@@ -39,12 +39,12 @@ fn one_instance_gives_back_what_another_took() {
         let mut places: Vec<u32> = leases.iter().map(|lease| lease.place).collect();
         places.sort_unstable();
         assert!(places.iter().copied().eq(1..=count as u32));
-        // The bound is one of all together.
+        // The limit applies to all instances together.
         assert_eq!(take(&mut second, NOW), None);
         assert_eq!(stock.free(), 0);
         assert!(leases.iter().all(|lease| give(&mut second, *lease)));
         assert!(leases.iter().all(|lease| !first.open(*lease, 0)), "twice");
-        // Few of them stay with an instance, of a small stock none.
+        // Instances cache few buffers, and none of a small pool.
         assert!(stock.free() >= count - count / 128);
         drop((first, second));
         assert_eq!(stock.free(), count);
@@ -71,7 +71,7 @@ fn silent_streams_lose_their_buffers_to_other_instances() {
     let stock = stock(3);
     let (mut first, mut second) = (pool(&stock), pool(&stock));
     let leases = [0, 1, 2].map(|_| take(&mut first, NOW).unwrap());
-    // Two of them go on, one in the future: another worker's time.
+    // Two streams stay active, one at a later time, as another worker's clock may be.
     let later = Nanos(NOW.0 + SILENT.0 - 10_000_000);
     for (lease, at) in [(leases[0], later), (leases[2], later + Nanos::from_secs(5))] {
         assert!(first.open(lease, 0));
@@ -88,7 +88,7 @@ fn silent_streams_lose_their_buffers_to_other_instances() {
     assert_eq!(stock.free(), 3);
 }
 
-/// A process that is replaced leaves its streams behind, whose leases the next one's stock may have given to others.
+/// Leases that outlive a replaced process are not valid in the next process's pool.
 #[test]
 fn leases_of_another_stock_open_nothing() {
     let (before, after) = (stock(500), stock(500));
@@ -102,7 +102,7 @@ fn leases_of_another_stock_open_nothing() {
     }
 }
 
-/// What a stream keeps is there for the next instance, and nobody else's.
+/// A stream's buffered bytes are available to the next instance, and to no other stream.
 #[test]
 fn threads_hand_streams_to_each_other() {
     const WORKERS: usize = 4;
@@ -147,7 +147,7 @@ fn threads_hand_streams_to_each_other() {
     }
 }
 
-/// Words would not be aligned.
+/// Words of smaller rings would be unaligned.
 #[test]
 #[should_panic(expected = "a ring of 32 bytes")]
 fn small_rings_are_refused() {

@@ -1,4 +1,4 @@
-//! Sequence numbers, buffers, ends and bounds.
+//! Tests of sequence numbers, buffers, connection ends and limits.
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn the_rest_of_the_flow_may_pass_but_never_the_byte() {
     let mut rig = with(|config| config.rest = Rest::Pass);
     assert!(!rig.data(0, REQUEST));
     assert!(!rig.data(0, REQUEST), "sent again");
-    // Up to the end of the Host field, and from there on.
+    // Up to the end of the Host field, then the rest.
     assert!(rig.data(0, &REQUEST[..34]));
     assert!(!rig.data(34, &REQUEST[34..35]));
     assert!(rig.data(35, &REQUEST[35..]));
@@ -63,7 +63,7 @@ fn a_connection_after_another_on_the_same_ports() {
     rig.first = 77;
     assert!(rig.syn());
     assert!(!rig.data(0, REQUEST));
-    // Its SYN again does not open the flow.
+    // A retransmitted SYN does not reopen the flow.
     assert!(!rig.syn());
     assert!(!rig.data(0, b"x"));
     rig.first = 99_999;
@@ -88,7 +88,7 @@ fn a_syn_within_a_stream() {
 fn ends_free_buffers() {
     let mut rig = with(|config| config.streams = 1);
     for port in 1..20 {
-        // One buffer only: each stream must give it back.
+        // With a single buffer, each stream must release it.
         rig.key = key(port, 80);
         rig.syn();
         assert!(rig.data(0, &REQUEST[..20]));
@@ -96,7 +96,7 @@ fn ends_free_buffers() {
         assert!(rig.send_flags(21, flags, b""));
     }
     assert_eq!(rig.count("overflow-passed"), 0);
-    // A flow that expires gives it back, too.
+    // An expired flow releases its buffer, too.
     rig.key = key(100, 80);
     rig.syn();
     assert!(rig.data(0, &REQUEST[..20]));
@@ -122,11 +122,11 @@ fn no_buffer_is_left() {
         rig.syn();
         assert_eq!(rig.data(0, &REQUEST[..20]), passes);
         assert_eq!(rig.data(20, &REQUEST[20..]), passes);
-        // A request in one segment needs none.
+        // A request in one segment needs no buffer.
         rig.key = key(3, 80);
         rig.syn();
         assert!(!rig.data(0, REQUEST));
-        // A silent stream loses its buffer to another, and cannot be followed then.
+        // An idle stream loses its buffer to another, and can then not be followed.
         rig.now = Nanos::from_secs(20);
         rig.key = key(4, 80);
         rig.syn();
@@ -138,7 +138,7 @@ fn no_buffer_is_left() {
 
 #[test]
 fn beyond_the_bounds() {
-    // A segment too far ahead: dropped, it comes again when it fits.
+    // A segment too far ahead is dropped; its retransmission fits later.
     let mut rig = with(|config| config.on_overflow = Fate::Drop);
     assert!(!rig.data(5000, b"x"));
     assert!(rig.data(4000, b"x"));
@@ -147,7 +147,7 @@ fn beyond_the_bounds() {
     assert!(rig.data(5000, b"x"));
     assert!(rig.data(0, REQUEST), "given up");
     assert_eq!(rig.count("overflow-passed"), 1);
-    // A target that is too long, a host that is.
+    // A target that is too long, and a host that is.
     for long in [
         format!("GET /{} HTTP/1.1\r\n", "x".repeat(5000)),
         format!("GET / HTTP/1.1\r\nHost: {}.bad.example\r\n", "x".repeat(600)),
@@ -160,7 +160,7 @@ fn beyond_the_bounds() {
             assert_eq!(rig.data(long.len(), b"x"), passes);
         }
     }
-    // More stretches than are kept track of.
+    // More ranges than are tracked.
     let mut rig = with(|config| config.on_overflow = Fate::Drop);
     assert!((1..=16).all(|i| rig.data(i * 10, b"x")));
     assert!(!rig.data(200, b"x"));
@@ -219,13 +219,13 @@ fn other_traffic_passes() {
     );
     let frame = FrameBuilder::new(&rig.key).payload(REQUEST).to_vec().unwrap();
     assert_eq!(rig.rig.run(&[frame], rig.now).len(), 1);
-    // A server's answer.
+    // A server's response.
     rig.key = key(80, 50_000);
     rig.syn();
     assert!(rig.data(0, b"HTTP/1.1 200 OK\r\nHost: bad.example\r\n\r\n"));
 }
 
-/// New patterns hold for what is looked up from then on, also in streams that are there; what was blocked stays so.
+/// New patterns apply to later lookups, also in existing streams. Blocked flows remain blocked.
 #[test]
 fn patterns_are_replaced_under_streams() {
     let table = |names: &[&str]| {

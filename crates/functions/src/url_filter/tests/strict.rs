@@ -1,4 +1,4 @@
-//! `onOverflow: drop`: nothing passes that the filter was misled about.
+//! Tests of `onOverflow: drop`: nothing passes that evades inspection.
 
 use super::*;
 
@@ -11,7 +11,7 @@ fn strict(change: impl FnOnce(&mut FilterConfig)) -> Rig {
     Rig::new(config)
 }
 
-/// Sends a SYN of another connection on the same addresses and ports.
+/// Sends a SYN of another connection with the same addresses and ports.
 fn forged_syn(rig: &mut Rig, ahead: u32) -> bool {
     let first = rig.first;
     rig.first = first.wrapping_add(ahead);
@@ -20,8 +20,8 @@ fn forged_syn(rig: &mut Rig, ahead: u32) -> bool {
     passes
 }
 
-/// A SYN inside of a connection started the filter anew in the middle, where the rest of the
-/// request is none. Not even far away, whence another would lead back.
+/// Regression: a SYN within a connection restarted the filter mid-request, so that the rest was not recognised. SYNs
+/// far from the window count as well, since a second one could lead back.
 #[test]
 fn a_forged_syn_does_not_restart_a_live_connection() {
     for ahead in [5, 15, 1 << 20, 1 << 30, 1 << 31, 3 << 30, u32::MAX] {
@@ -46,7 +46,7 @@ fn a_forged_syn_does_not_restart_a_blocked_connection() {
         assert!(!forged_syn(&mut rig, ahead));
         assert!(!rig.data(20, &REQUEST[20..]), "{ahead}");
         assert_eq!(rig.count("flow-blocked"), 2);
-        // The rest of the flow may pass, but never the byte.
+        // The rest of the flow may pass, but never the matched byte.
         let mut rig = strict(|config| config.rest = Rest::Pass);
         rig.syn();
         assert!(rig.data(0, &REQUEST[..20]));
@@ -69,7 +69,7 @@ fn a_forged_syn_does_not_restart_a_lost_connection() {
     assert_eq!(rig.count("overflow"), 3);
 }
 
-/// Once a connection is over, another one on its ports is looked at.
+/// After a connection has ended, the next one on its ports is inspected.
 #[test]
 fn a_connection_after_one_that_ended() {
     let mut rig = strict(|_| {});
@@ -82,7 +82,7 @@ fn a_connection_after_one_that_ended() {
     assert_eq!(rig.count("url-blocked"), 1);
 }
 
-/// The rest of a request whose start was forgotten passed.
+/// Regression: the rest of a request passed after its start was forgotten.
 #[test]
 fn bytes_midstream_that_begin_no_request_are_lost() {
     let hello = records(&client_hello("bad.example"), 16_000);
@@ -90,7 +90,7 @@ fn bytes_midstream_that_begin_no_request_are_lost() {
         &REQUEST[25..],
         b"\0binary",
         &hello[100..],
-        // Of TLS, but no ClientHello.
+        // TLS, but not a ClientHello.
         &[22, 3, 3, 0, 4, 16, 0, 0, 0],
         &[23, 3, 3, 0, 1, 0],
     ];
@@ -99,7 +99,7 @@ fn bytes_midstream_that_begin_no_request_are_lost() {
         assert!(!rig.stream(bytes, 1400));
         assert!(!rig.data(bytes.len(), b"more"));
         assert!(rig.count("overflow") >= 2);
-        // Without `drop`, and from the start of the connection on, such bytes are of no interest.
+        // Without `drop`, or from the connection's start on, such bytes are not of interest.
         let mut rig = Rig::new(config());
         assert!(rig.stream(bytes, 1400) && rig.data(bytes.len(), b"more"));
         let mut rig = strict(|_| {});
@@ -113,7 +113,7 @@ fn requests_midstream_are_looked_at() {
     let ok = b"GET / HTTP/1.1\r\nHost: ok.example\r\n\r\n";
     let hello = records(&client_hello("ok.example"), 300);
     let application_data = [23, 3, 3, 0, 1, 0];
-    // What follows a request is not the rest of one.
+    // Bytes after a complete request are not the rest of one.
     for bytes in [
         [&ok[..], ok, b"\0websocket"].concat(),
         [&hello[..], &application_data].concat(),
@@ -128,7 +128,7 @@ fn requests_midstream_are_looked_at() {
     assert!(rig.data(0, ok));
     assert!(!rig.data(ok.len(), REQUEST));
     assert_eq!(rig.count("url-blocked"), 1);
-    // An acknowledgment alone says nothing.
+    // A bare acknowledgment decides nothing.
     let mut rig = strict(|_| {});
     assert!(rig.data(0, b"") && rig.data(0, ok));
 }

@@ -1,4 +1,4 @@
-//! Whole packets through chains: both ends as functions, what they send each other, and what they leave alone.
+//! Tests with whole packets through chains: both ends as functions, their messages, and packets they leave unchanged.
 
 use super::Chance;
 use crate::build::{BuildError, ChainBuilder, Surroundings, by_itself};
@@ -19,7 +19,7 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 
 const V4: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
-/// Ethernet, IPv4 and UDP in front of the payload.
+/// Bytes of Ethernet, IPv4 and UDP headers before the payload.
 const FRONT: usize = 14 + 20 + 8;
 
 fn spec([local, remote]: [&str; 2], more: &str) -> ChainSpec {
@@ -65,7 +65,7 @@ impl End {
         }
     }
 
-    /// What leaves of a frame, and whether it goes back. What is known of it is true.
+    /// Returns the frame sent, and whether it goes back to its sender. Checks the packet's parsed headers.
     fn run(&mut self, frame: &[u8]) -> Option<(Vec<u8>, bool)> {
         let hash = parse(frame).map_or(0, |headers| RssHasher::default().hash_headers(&headers));
         let pushed = self.batch.push(&mut self.pool, frame, Nanos::ZERO, hash);
@@ -88,7 +88,7 @@ impl End {
         left
     }
 
-    /// What is sent on of a frame.
+    /// Returns the frame forwarded.
     fn pass(&mut self, frame: &[u8]) -> Vec<u8> {
         let (left, back) = self.run(frame).unwrap();
         assert!(!back);
@@ -112,7 +112,7 @@ fn to(destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
     FrameBuilder::new(&key).payload(payload).to_vec().unwrap()
 }
 
-/// Has an IPv4 header's checksum be right again.
+/// Corrects an IPv4 header's checksum.
 fn repair(frame: &mut [u8]) {
     Ipv4View::new(&mut frame[14..]).unwrap().fill_checksum();
 }
@@ -165,8 +165,8 @@ fn every_kind_of_packet_is_restored_over_both_ip_versions() {
     }
 }
 
-/// The tunnel's packet takes class and congestion bits from inside, cannot be fragmented, and loses Ethernet's padding; marks
-/// made on the way come out.
+/// The tunnel packet copies traffic class and ECN bits from inside, has "don't fragment" set, and loses Ethernet
+/// padding. ECN marks made on the path are copied to the inner packet.
 #[test]
 fn outer_headers_are_as_said() {
     let (mut near, mut far) = (
@@ -187,7 +187,7 @@ fn outer_headers_are_as_said() {
     repair(&mut sent);
     let marked = FrameBuilder::new(&key).dscp_ecn(46, 3).payload(b"x");
     assert_eq!(far.pass(&sent), marked.to_vec().unwrap());
-    // Of a sender that does not understand it.
+    // A packet of a sender that is not ECN-capable.
     let mut sent = near.pass(&client(b"y"));
     sent[15] |= 3;
     repair(&mut sent);
@@ -210,13 +210,13 @@ fn what_is_not_the_tunnels_passes() {
     let sent = near.pass(&fits);
     assert_eq!(sent.len(), 14 + 1600);
     assert_eq!(far.pass(&sent), fits);
-    // What was too long is not in the other end's cache, so nobody refers to it.
+    // Content too long to send is not in the remote cache, so it is not referred to.
     let again = near.pass(&client(
         parse(&long).unwrap().payload(&long)[..1500].try_into().unwrap(),
     ));
     assert_eq!(again.len(), 14 + 44 + 1528);
     far.pass(&again);
-    // Of the two ends, but other ports, or not UDP.
+    // Packets between the two ends with other ports, or not UDP.
     let between = |protocol, ports: [u16; 2]| {
         let [a, b] = V4.map(|end| end.parse().unwrap());
         let key = FlowKey::v4(a, b, protocol, ports[0], ports[1]);
@@ -236,7 +236,8 @@ fn what_is_not_the_tunnels_passes() {
     assert_eq!(far.count("version"), 1);
 }
 
-/// A packet that refers to what was lost goes back as a request; then its content comes through, with no other loss.
+/// A packet that refers to lost content goes back as a request. A repeated packet then gets through without further
+/// loss.
 #[test]
 fn requests_are_packets_that_go_back() {
     for ends in [V4, V6] {
@@ -261,13 +262,13 @@ fn requests_are_packets_that_go_back() {
         let fourth = near.pass(&segment);
         assert!(fourth.len() < 200);
         assert_eq!(far.pass(&fourth), segment);
-        // The first one was late only.
+        // The first packet was only late.
         assert_eq!(far.pass(&first), segment);
         assert_eq!(far.pass(&second), segment);
     }
 }
 
-/// An encoder that begins anew has another epoch, and requests for the one before are of no use.
+/// A restarted encoder has a new epoch; requests for the old one are ignored.
 #[test]
 fn ends_begin_anew() {
     let mut chance = Chance(43);
@@ -291,7 +292,7 @@ fn ends_begin_anew() {
     assert_eq!(near.count("stale-request"), 1);
 }
 
-/// Packets by which nothing can be gained, as they are what most floods are made of.
+/// Packets too small to gain anything, as in most floods, pass unchanged.
 #[test]
 fn packets_with_little_payload_pass() {
     let spec = {
@@ -310,7 +311,7 @@ fn packets_with_little_payload_pass() {
     assert_eq!([near.count("small"), near.count("encoded")], [1, 1]);
 }
 
-/// Each instance has a stream of its own as long as there are any; a later one has that of one that is gone.
+/// Each instance has its own stream while there are free ones; a later instance reuses that of a dropped one.
 #[test]
 fn streams_are_leased() {
     let mut builder = End::builder(V4, BEHIND);
@@ -333,7 +334,7 @@ fn streams_are_leased() {
     assert_eq!(far.pass(&sent), frame);
 }
 
-/// Frames whose buffers have no room for what was left out of them are lost, and counted.
+/// Frames whose buffers have no room for the restored content are dropped and counted.
 #[test]
 fn content_that_has_no_room_is_lost() {
     let (mut near, mut far) = (
@@ -349,7 +350,7 @@ fn content_that_has_no_room_is_lost() {
     assert_eq!(far.pass(&known), zeros);
     far.pool = BufferPool::new(32, 2048).unwrap();
     far.batch = Batch::new(&far.pool, 32);
-    // What is known, in few bytes; restored, it is longer than the other end's buffers.
+    // Known content in few bytes, which once restored exceeds the remote end's buffers.
     let sent = near.pass(&client(&vec![0; 5400]));
     assert!(sent.len() < 1000, "{}", sent.len());
     assert!(far.run(&sent).is_none());

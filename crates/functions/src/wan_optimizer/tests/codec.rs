@@ -1,4 +1,4 @@
-//! What is coded is restored, whatever the link does; and what is asked for is heeded.
+//! Tests of encoder and decoder: content is restored whatever the link does, and requests are applied.
 
 use super::super::Sampling;
 use super::super::encoder::MOST_OF_BATCH;
@@ -6,15 +6,15 @@ use super::*;
 use proptest::prelude::*;
 use tailwater_chain::batch::MAX_BATCH;
 
-/// What a link does to a packet.
+/// Treatment of a packet by the link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fate {
     Arrives,
     Lost,
     Twice,
-    /// Comes after so many others.
+    /// Arrives after this many others.
     Late(usize),
-    /// The encoder, or the decoder, has begun anew before it.
+    /// The encoder (or the decoder) restarts before the packet.
     NearRestarts,
     FarRestarts,
 }
@@ -37,8 +37,8 @@ fn fingerprints() -> impl Strategy<Value = Fingerprints> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Whatever comes out is what went in; and when a link is good again for two packets of the same content, the second
-    /// one comes out, as the first one's request was heeded.
+    /// Restored content always equals the original. Once the link is good for two packets of the same content, the
+    /// second arrives, since the first one's request was applied.
     #[test]
     fn a_bad_link_changes_nothing_but_what_is_lost(
         seed in any::<u64>(), fingerprints in fingerprints(), requests_lost in 0u64..4,
@@ -48,7 +48,7 @@ proptest! {
         let files = chance.files();
         let (mut near, mut far) = (Near::new(LEAST_CACHE, fingerprints, 1), Far::new(LEAST_CACHE));
         let mut epoch = 1;
-        // Packets on their way: how many others are still in front, content, what is sent.
+        // Packets in flight: number of others in front, content, and encoded bytes.
         let mut late: Vec<(usize, Vec<u8>, Vec<u8>)> = Vec::new();
         for (fate, length) in fates {
             match fate {
@@ -83,7 +83,7 @@ proptest! {
                 match far.decode(&sent) {
                     Ok(restored) => prop_assert_eq!(restored, content),
                     Err((lost, request)) => {
-                        // Nothing is damaged by these links.
+                        // These links do not damage packets.
                         prop_assert_eq!(lost, Lost::Missing);
                         prop_assert!(request.len() <= sent.len() + header::ENTRY);
                         if requests_lost == 0 || chance.next() % 4 >= requests_lost {
@@ -105,7 +105,7 @@ proptest! {
     }
 }
 
-/// The same content again costs a header and a region, in a packet that has it anywhere.
+/// Repeated content costs a header and a region, at any offset in a packet.
 #[test]
 fn repeated_content_is_sent_once() {
     let mut chance = Chance(5);
@@ -119,7 +119,7 @@ fn repeated_content_is_sent_once() {
         let second = near.encode(&content);
         assert_eq!(second.len(), header::HEADER + header::ENTRY);
         assert_eq!(far.decode(&second).unwrap(), content);
-        // Inside of other content, at an odd place, it is found to its first and last byte.
+        // Within other content, at an odd offset, it is found to its first and last byte.
         let other = [&chance.bytes(33)[..], &content[100..1300], &chance.bytes(77)].concat();
         let third = near.encode(&other);
         assert_eq!(third.len(), header::HEADER + header::ENTRY + 33 + 77);
@@ -127,8 +127,8 @@ fn repeated_content_is_sent_once() {
     }
 }
 
-/// Content that was lost is referred to once for each packet in flight, and then no more; a segment that is sent again
-/// arrives, at the latest with the third try.
+/// Lost content is referred to once per packet in flight, and then no more. A retransmitted segment arrives with the
+/// third attempt at the latest.
 #[test]
 fn what_was_lost_is_not_referred_to_for_long() {
     let mut chance = Chance(6);
@@ -142,17 +142,17 @@ fn what_was_lost_is_not_referred_to_for_long() {
     let (lost, request) = far.decode(&second).unwrap_err();
     assert_eq!(lost, Lost::Missing);
     let asked: Vec<_> = request_in(&request).ranges().collect();
-    // Behind the opening's eight lines there are the first try's, and then the second one's.
+    // After the opening's eight lines follow those of the first attempt, then those of the second.
     assert_eq!(asked, [[9, 22], [31, 22]]);
     assert!(near.heed(&request));
     let third = near.encode(&segment);
     assert_eq!(third.len(), header::HEADER + segment.len());
     assert_eq!(far.decode(&third).unwrap(), segment);
-    // What was there before is still referred to.
+    // Earlier content is still referred to.
     assert_eq!(near.encode(&opening).len(), header::HEADER + header::ENTRY);
 }
 
-/// A decoder that begins anew loses one packet, not one for each thing it had.
+/// A restarted decoder loses one packet, not one per cached content.
 #[test]
 fn a_decoder_that_begins_anew_says_what_it_cannot_have() {
     let mut chance = Chance(7);
@@ -172,7 +172,7 @@ fn a_decoder_that_begins_anew_says_what_it_cannot_have() {
     }
 }
 
-/// A request about another epoch than the present one changes nothing.
+/// A request for another epoch than the current one changes nothing.
 #[test]
 fn stale_requests_are_not_heeded() {
     let mut chance = Chance(8);
@@ -187,7 +187,7 @@ fn stale_requests_are_not_heeded() {
     assert_eq!(near.encode(&content).len(), header::HEADER + content.len());
 }
 
-/// An end with a smaller cache is not referred to what it cannot have.
+/// The encoder does not refer to lines beyond the capacity of a smaller remote cache.
 #[test]
 fn a_smaller_cache_at_the_other_end_is_heeded() {
     let mut chance = Chance(9);
@@ -204,14 +204,14 @@ fn a_smaller_cache_at_the_other_end_is_heeded() {
             }
         }
     }
-    // The first time that it is referred to what is gone; never again.
+    // Only the first reference to evicted lines fails.
     assert_eq!(lost, 1);
-    // Nothing that the decoder has room for is out of reach.
+    // Everything within the decoder's capacity is still referred to.
     let latest = &contents[500];
     assert_eq!(near.encode(latest).len(), header::HEADER + header::ENTRY);
 }
 
-/// What went round the cache's end is not referred to, and what is there is, for many rounds.
+/// Content overwritten by wrap-around is not referred to, present content is, over many rounds.
 #[test]
 fn caches_go_round() {
     let mut chance = Chance(10);
@@ -235,7 +235,7 @@ fn caches_go_round() {
     assert!(found > 500 && whole > 3000, "{found} {whole}");
 }
 
-/// Before its lines have no more numbers, an encoder begins a new epoch, and all goes on.
+/// Before its line numbers run out, an encoder starts a new epoch and continues.
 #[test]
 fn numbers_of_lines_do_not_run_out() {
     let mut chance = Chance(11);
@@ -243,7 +243,7 @@ fn numbers_of_lines_do_not_run_out() {
     let content = chance.bytes(1400);
     let first = near.encode(&content);
     far.decode(&first).unwrap();
-    // As after 256 GiB. The place in the cache goes on from there.
+    // As after 256 GiB. The cache slot continues from there.
     near.encoder.skip_to(u32::MAX - MOST_OF_BATCH - 10_000);
     let (mut epochs, mut found) = (Vec::new(), 0);
     for _ in 0..800 {
@@ -257,11 +257,11 @@ fn numbers_of_lines_do_not_run_out() {
     }
     epochs.dedup();
     assert_eq!(epochs, [1, 2]);
-    // All but one, perhaps: the new epoch knows nothing of the old one.
+    // All but one at most: the new epoch does not refer to the old one.
     assert!(found >= 799, "{found}");
 }
 
-/// Nor do they within a batch of the longest packets, between two looks at them.
+/// Line numbers suffice for a batch of the longest packets, between two checks.
 #[test]
 fn numbers_of_lines_last_for_a_batch() {
     let mut near = Near::new(LEAST_CACHE, PERIOD_32, 1);
@@ -275,7 +275,7 @@ fn numbers_of_lines_last_for_a_batch() {
     assert!(near.encoder.refresh());
 }
 
-/// The longest content, and the shortest, and one of which nothing can be found.
+/// The longest and the shortest content, and content without any match.
 #[test]
 fn content_of_any_length() {
     let mut chance = Chance(12);
@@ -287,7 +287,7 @@ fn content_of_any_length() {
             assert_eq!(far.decode(&sent).as_ref(), Ok(&content));
         }
     }
-    // Zeros, which match at many places.
+    // Zeros match at many offsets.
     for length in [1400, 9000, MAX_CONTENT] {
         let content = vec![0; length];
         for _ in 0..2 {

@@ -1,10 +1,10 @@
-//! Packets that were changed on their way, caches that hold something else, and bytes of anybody's: wrong content never comes out.
+//! Tests with packets changed in flight, caches that disagree, and arbitrary bytes: wrong content is never delivered.
 
 use super::super::header::{ENTRY, HEADER, MAX_RANGES, MAX_REGIONS, Unreadable, parse};
 use super::*;
 use proptest::prelude::*;
 
-/// A packet with a few regions between literals, and the ends that know of them.
+/// Returns both ends, a packet with a few regions between literals, and its content.
 fn referring(chance: &mut Chance) -> (Near, Far, Vec<u8>, Vec<u8>) {
     let (mut near, mut far) = (Near::new(LEAST_CACHE, PERIOD_32, 1), Far::new(LEAST_CACHE));
     let files = chance.files();
@@ -22,7 +22,7 @@ fn referring(chance: &mut Chance) -> (Near, Far, Vec<u8>, Vec<u8>) {
     }
 }
 
-/// What comes of bytes that may be anything: the content, or no content.
+/// Decodes arbitrary bytes; returns the content, if any.
 fn decode(far: &mut Far, bytes: &[u8]) -> Option<Vec<u8>> {
     match parse(bytes) {
         Ok(Message::Content(_)) => far.decode(bytes).ok(),
@@ -42,7 +42,7 @@ fn no_changed_bit_gives_other_content() {
     for length in 0..sent.len() {
         assert_eq!(decode(&mut far, &sent[..length]), None);
     }
-    // And none of these has spoilt anything.
+    // The damaged packets left the state intact.
     assert_eq!(decode(&mut far, &sent), Some(content));
 }
 
@@ -63,7 +63,7 @@ proptest! {
         prop_assert!(restored.is_none_or(|restored| restored == content));
     }
 
-    /// Any bytes are a message or none, and are decoded without harm.
+    /// Arbitrary bytes are parsed and decoded without harm.
     #[test]
     fn any_bytes_are_taken(
         seed in any::<u64>(), head in prop::collection::vec(any::<u8>(), 0..40),
@@ -87,8 +87,8 @@ proptest! {
     }
 }
 
-/// The encoder began anew, and by the worst chance its epoch is the one before: what it refers to is something else at the other
-/// end. Nothing wrong comes out, and the request has it begin another epoch, with which all goes on.
+/// A restarted encoder reuses the previous epoch by chance, so its references mean something else at the remote end.
+/// Nothing wrong is delivered; the request starts another epoch, which works.
 #[test]
 fn an_epoch_that_comes_again_is_found_out() {
     let mut chance = Chance(21);
@@ -101,7 +101,7 @@ fn an_epoch_that_comes_again_is_found_out() {
     let mut near = Near::new(LEAST_CACHE, PERIOD_32, 1);
     let contents: Vec<_> = (0..10).map(|_| chance.bytes(1000)).collect();
     for content in &contents {
-        // The other end has these lines, and takes these packets for repeated ones: it delivers them all the same.
+        // The remote end has these lines, and takes the packets for duplicates; it delivers them all the same.
         let sent = near.encode(content);
         assert_eq!(far.decode(&sent).as_ref(), Ok(content));
     }
@@ -117,8 +117,8 @@ fn an_epoch_that_comes_again_is_found_out() {
     }
 }
 
-/// The encoder began anew while packets of the epoch before were on their way, which come among those of the new one: they are
-/// restored, and take nothing of it away.
+/// Late packets of a restarted encoder's old epoch are interleaved with the new one's. They are restored, and remove
+/// nothing of the new epoch.
 #[test]
 fn late_packets_of_an_epoch_do_no_harm_to_the_next() {
     let mut chance = Chance(22);
@@ -129,8 +129,8 @@ fn late_packets_of_an_epoch_do_no_harm_to_the_next() {
         let sent = near.encode(content);
         far.decode(&sent).unwrap();
     }
-    // Their lines have the places of the first of the next epoch. Half of them refer to what is there, where that has not been
-    // yet, the others are new.
+    // Their lines share slots with the first lines of the next epoch. Half of them refer to old content, which is still
+    // cached until overwritten; the others are new.
     for at in 0..10 {
         for content in [old[200 + at].clone(), chance.bytes(1000)] {
             late.push((near.encode(&content), content));
@@ -155,7 +155,7 @@ fn late_packets_of_an_epoch_do_no_harm_to_the_next() {
     }
 }
 
-/// An epoch whose number comes again after another one: its packets are taken for late ones, but not for ever.
+/// An epoch number is reused after another epoch: its packets are taken for late ones, but not forever.
 #[test]
 fn an_epoch_that_comes_again_after_another_is_taken_up() {
     let mut chance = Chance(23);
@@ -181,7 +181,7 @@ fn an_epoch_that_comes_again_after_another_is_taken_up() {
     }
 }
 
-/// Messages that contradict themselves, each in its way.
+/// Inconsistent messages of every kind are rejected.
 #[test]
 fn wrong_headers_are_refused() {
     let content = |regions: &[[u8; 8]], length: u16, line: u32, literals: usize| {
@@ -261,14 +261,14 @@ fn wrong_headers_are_refused() {
     }
 }
 
-/// What points before the stream's first byte was made by no encoder.
+/// References before the stream's first byte, which no encoder writes, are rejected.
 #[test]
 fn references_before_the_beginning_are_refused() {
     let mut far = Far::new(LEAST_CACHE);
     let mut bytes = vec![0x10, 1, 0, 32, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0];
     bytes.extend([0, 0, 0, 32, 0, 0, 0, 65]);
     assert_eq!(far.decode(&bytes).unwrap_err().0, Lost::Damaged);
-    // Into itself: what is not there yet.
+    // A reference to the content itself, which is not yet in the cache.
     bytes[23] = 10;
     assert_eq!(far.decode(&bytes).unwrap_err().0, Lost::Missing);
 }

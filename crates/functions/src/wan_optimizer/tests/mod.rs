@@ -1,4 +1,4 @@
-//! Two ends with a bad link between them, and plain implementations of both.
+//! Tests of two ends with a bad link between them, and reference implementations of both.
 
 mod chains;
 mod codec;
@@ -17,7 +17,7 @@ const PERIOD_32: Fingerprints = Fingerprints {
     period: 32,
 };
 
-/// Numbers by chance, the same each time (SplitMix64).
+/// Random number generator with reproducible output (SplitMix64).
 pub(super) struct Chance(pub(super) u64);
 
 impl Chance {
@@ -36,7 +36,7 @@ impl Chance {
         (0..length).map(|_| self.next() as u8).collect()
     }
 
-    /// Content of which much was there before: pieces of a few files, and some that is new.
+    /// Returns content with much repetition: pieces of a few files, and some new bytes.
     pub(super) fn content(&mut self, files: &[Vec<u8>], length: usize) -> Vec<u8> {
         let mut content = Vec::with_capacity(length);
         while content.len() < length {
@@ -57,7 +57,7 @@ impl Chance {
     }
 }
 
-/// An encoder, and what it shares.
+/// Encoder with its shared state.
 pub(super) struct Near {
     pub(super) encoder: Encoder,
     pub(super) outbound: Arc<Outbound>,
@@ -89,13 +89,13 @@ impl Near {
         out
     }
 
-    /// Takes a request as the function does.
+    /// Applies a request as the function does.
     pub(super) fn heed(&self, request: &[u8]) -> bool {
         self.outbound.heed(&request_in(request))
     }
 }
 
-/// A decoder, and its scratch.
+/// Decoder with its scratch buffer.
 pub(super) struct Far {
     pub(super) decoder: Decoder,
     missing: Missing,
@@ -111,7 +111,7 @@ impl Far {
         }
     }
 
-    /// What was restored, or the request that is made of what was not.
+    /// Returns the restored content, or the reason and the request made in its place.
     pub(super) fn decode(&mut self, sent: &[u8]) -> Result<Vec<u8>, (Lost, Vec<u8>)> {
         let content = content_in(sent);
         let restored = self.decoder.restore(&content, &mut self.out, &mut self.missing);

@@ -1,5 +1,5 @@
-//! Both ends in the plainest way, by the format's description alone: everything is remembered for ever, and matches are looked for
-//! everywhere. What either of them makes, the real other end takes, and they agree on what is missing.
+//! Reference implementations of both ends, from the format's description alone. They store everything forever and
+//! search everywhere for matches. Each interoperates with the real other end, and they agree on missing lines.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// A stream's bytes by epoch and number.
+/// Stream bytes by epoch and offset.
 #[derive(Default)]
 struct PlainDecoder(HashMap<(u64, u64), u8>);
 
@@ -39,13 +39,13 @@ impl PlainDecoder {
     }
 }
 
-/// Everything that was sent, as it lies in the stream.
+/// Everything sent, at its stream offset.
 struct PlainEncoder {
     stream: Vec<u8>,
 }
 
 impl PlainEncoder {
-    /// The longest stretch of the stream that content begins with, and where it is.
+    /// Returns length and offset of the stream's longest match with the content's start.
     fn longest(&self, content: &[u8]) -> (usize, usize) {
         let same = |from: usize| {
             let pairs = self.stream[from..].iter().zip(content);
@@ -139,7 +139,7 @@ proptest! {
     }
 }
 
-/// Fingerprints miss some of what an endless search finds, but not most.
+/// Fingerprints miss some of the matches an exhaustive search finds, but not most.
 #[test]
 fn most_of_what_could_be_saved_is() {
     let mut chance = Chance(30);

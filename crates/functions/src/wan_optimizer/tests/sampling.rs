@@ -1,4 +1,4 @@
-//! Places of fingerprints, and comparisons.
+//! Tests of fingerprint selection, checksums and comparisons.
 
 use super::super::checksum::{checksum, fingerprint};
 use super::super::text::{common_prefix, common_suffix};
@@ -19,7 +19,7 @@ fn both(period: u16) -> [Fingerprints; 2] {
     [Sampling::SampleByte, Sampling::MaxP].map(|sampling| Fingerprints { sampling, period })
 }
 
-/// Local maxima in the plainest way.
+/// Reference implementation of local maxima.
 fn maxima(content: &[u8], half: usize) -> Vec<usize> {
     let value = |at: usize| {
         let second = content.get(at + 1).copied().unwrap_or(0);
@@ -63,7 +63,7 @@ proptest! {
     }
 }
 
-/// About one in a period of places, never closer than half of one, and the same ones in content that stands elsewhere.
+/// About one position per period is selected, never closer than half a period, and the same ones at another offset.
 #[test]
 fn places_are_the_contents() {
     let mut chance = Chance(1);
@@ -76,7 +76,7 @@ fn places_are_the_contents() {
             assert!(found.len() < fingerprints.most(content.len()));
             let least = match fingerprints.sampling {
                 Sampling::MaxP => content.len() / usize::from(period) / 2,
-                // One of 32 bytes is a marker, whatever the period.
+                // One byte in 32 is a marker, whatever the period.
                 Sampling::SampleByte => content.len() / (32 + usize::from(period / 2)) * 9 / 10,
             };
             assert!(found.len() > least, "{fingerprints:?} {}", found.len());
@@ -89,7 +89,7 @@ fn places_are_the_contents() {
     }
 }
 
-/// A run of zeros has places, as it is what is found again most often.
+/// A run of zeros has fingerprints, since it is the most frequent repetition.
 #[test]
 fn content_of_one_value_costs_little() {
     let zeros = vec![0; 1500];
@@ -101,7 +101,7 @@ fn content_of_one_value_costs_little() {
     }
 }
 
-/// Each bit of content, its length and its place count.
+/// The checksum depends on each bit of the content, its length and its position.
 #[test]
 fn checksums_tell_content_apart() {
     let mut chance = Chance(2);
@@ -118,7 +118,7 @@ fn checksums_tell_content_apart() {
     }
     for length in 0..content.len() {
         seen.push(checksum(&content[..length], 1, 1));
-        // Beginnings that zeros follow are not the beginnings.
+        // A prefix padded with zeros differs from the prefix.
         let padded = [&content[..length], &[0]].concat();
         seen.push(checksum(&padded, 1, 1));
     }
@@ -126,7 +126,7 @@ fn checksums_tell_content_apart() {
     seen.sort_unstable();
     seen.dedup();
     assert!(count - seen.len() <= 1, "{} of {count} are alike", count - seen.len());
-    // By another program, from the description: two ends must agree, whatever versions of this one they are.
+    // Values of an independent implementation: two ends must agree whatever their versions.
     assert_eq!(checksum(b"", 0, 0), KNOWN[0]);
     assert_eq!(checksum(b"what goes over the link", 7, 9), KNOWN[1]);
     assert_eq!(checksum(&[0xa5; 200], u32::MAX, u32::MAX), KNOWN[2]);

@@ -1,4 +1,4 @@
-//! What there is to read.
+//! Readable files of the model.
 
 use std::fs;
 
@@ -25,7 +25,7 @@ impl Kernel {
         })
     }
 
-    /// What is there.
+    /// Returns the node at a path.
     pub fn node(&self, path: &str) -> Option<Node> {
         let directory = |names: Vec<&str>| Some(Node::Directory(names.into_iter().map(str::to_owned).collect()));
         if let Some(inner) = path.strip_prefix("info") {
@@ -228,7 +228,7 @@ impl Kernel {
         })
     }
 
-    /// Everything that a group may use, and who is in it, but for the default group's tasks.
+    /// Returns the allocation and members of all groups, without the default group's tasks.
     pub fn snapshot(&self) -> String {
         let groups = self.groups.iter().map(|group| {
             let name = &group.name;
@@ -248,7 +248,7 @@ impl Kernel {
     }
 }
 
-/// Threads of this machine.
+/// Returns the threads of this machine.
 fn running() -> Vec<i32> {
     let numbers = |path: String| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! Commands by writing to files.
+//! Commands written to files of the model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,12 +8,15 @@ use libc::{EINVAL, ENODEV, ESRCH};
 use super::{Errno, Kernel, Mode};
 
 impl Kernel {
-    /// A command. `writer` is the task that writes.
+    /// Executes a command. `writer` is the task that writes.
+    ///
+    /// # Errors
+    /// The error number with which the kernel rejects the command.
     pub fn write(&mut self, path: &str, text: &str, writer: i32) -> Result<(), Errno> {
         let (group, mon, inner) = self.place(path).ok_or(ENODEV)?;
         let ended = text.strip_suffix('\n');
         match inner {
-            // "Valid input requires a trailing newline": what has none is refused without a word.
+            // "Valid input requires a trailing newline": without one, the command is rejected without a message.
             "schemata" | "mode" if ended.is_none() => return Err(EINVAL),
             _ => self.status.clear(),
         }
@@ -113,7 +116,8 @@ impl Kernel {
         Ok(mask)
     }
 
-    /// With exclusive groups only, or with any group and with what hardware uses.
+    /// Returns `true` if the mask overlaps with other groups: with exclusive ones only, or else with any group and with
+    /// hardware's ways.
     fn overlaps(&self, group: usize, schema: usize, domain: u32, mask: u32, exclusive: bool) -> bool {
         let cache = &self.machine.caches[self.schemas[schema].cache.unwrap()];
         let both = [Some(schema), self.schemas[schema].peer].into_iter().flatten();
@@ -151,7 +155,7 @@ impl Kernel {
                 }
                 self.groups[group].mode = Mode::Exclusive;
             }
-            // This machine's processor is none for which the kernel knows how to do it.
+            // The kernel supports pseudo-locking only on certain processors, which this machine has not.
             ("pseudo-locksetup", _) => {
                 return self.say(EINVAL, "Pseudo-locking not supported on this platform");
             }
