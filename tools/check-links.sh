@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Checks that relative links in Markdown files lead somewhere: to a file or folder that exists, and,
-# after a #, to a heading in it. Links to other sites are not followed.
+# Checks that relative links in Markdown files point to an existing file or directory and, after a #, to an
+# existing heading. Links to other sites are not followed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The text of a Markdown file without code blocks and code spans.
+# Prints a Markdown file without code blocks and code spans.
 prose() {
     awk '/^ *(```|~~~)/ { code = !code; next } !code { gsub(/`[^`]*`/, "x"); print }' "$1"
 }
 
-# The anchors of a file's headings, as GitHub makes them (of two that are alike, the first).
+# Prints the anchors of a file's headings as GitHub generates them (of identical ones, the first).
 anchors() {
     awk '/^ *(```|~~~)/ { code = !code; next } !code && /^#+ /' "$1" |
         sed -E 's/^#+ +//; s/ +$//; s/\[([^]]*)\]\([^)]*\)/\1/g' |

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the shell scripts: their syntax, and where shellcheck is installed what it says.
+# Checks the shell scripts' syntax, and runs shellcheck where it is installed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

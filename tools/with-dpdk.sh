@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a command where DPDK is installed; elsewhere says that it is skipped.
+# Runs a command if DPDK is installed; otherwise prints that it is skipped.
 #
 # usage: tools/with-dpdk.sh COMMAND...
 set -euo pipefail

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs a command where HiGHS can be built; elsewhere says what is missing, and that it is skipped.
-# Without a command: whether it can (0 or 1), and nothing is said.
+# Runs a command if HiGHS can be built; otherwise prints what is missing, and that it is skipped.
+# Without a command, prints nothing and exits with 0 if HiGHS can be built, else 1.
 #
 # usage: tools/with-milp.sh [COMMAND...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# libclang has no program that it could be known by. Its C++ library, libclang-cpp, is another one.
+# libclang has no program to detect it by. Its C++ library, libclang-cpp, is a different library.
 libclang() {
     local folder name
     [ -f "${LIBCLANG_PATH:-}" ] && return

@@ -1,18 +1,18 @@
-//! Any bytes as a program of classic BPF and a packet: it is refused, or run to an end, as a plain interpreter does that looks at one
-//! instruction after the other. Any text as a program's is read or refused.
+//! Any bytes as a classic BPF program and a packet: the program is rejected, or gives the same result as a plain
+//! interpreter that executes one instruction after the other. Any text as a program is read or rejected.
 //!
 //! ```text
 //! cargo +nightly fuzz run bpf_filter
 //! ```
 //!
-//! The input: a byte for the number of instructions, eight for each, then a packet.
+//! Input: a byte for the number of instructions, eight bytes for each, then a packet.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use tailwater_functions::bpf_filter::{Filter, Instruction, parse_program};
 
-/// An interpreter as the paper has it. `None` where a verifier should have refused.
+/// Interpreter as in the BPF paper. Returns `None` where a verifier should have rejected the program.
 fn plain(program: &[Instruction], packet: &[u8]) -> Option<u32> {
     let load = |at: u64, bytes: u64| -> Option<u32> {
         let bytes = packet.get(at as usize..(at + bytes) as usize)?;

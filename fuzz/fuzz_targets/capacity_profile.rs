@@ -1,6 +1,6 @@
-//! Any bytes as a capacity profile, and as a profile that NetBlaze's authors published: reading never
-//! panics, an error is one line that points into the text, what is read is read again as written, and
-//! a published frontier is the one that its lines span.
+//! Any bytes as a capacity profile, and as a profile in the format of NetBlaze's authors. Reading never panics, and an
+//! error is one line that points into the text. A profile that was read is the same after writing and reading. A
+//! published frontier is the one its lines span.
 //!
 //! ```text
 //! cargo +nightly fuzz run capacity_profile fuzz/corpus/capacity_profile fuzz/seeds/capacity_profile
@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// An error is one line, and its place is in the text.
+/// Checks that an error is one line, and that its position is in the text.
 fn check(error: &ProfileError, bytes: &[u8]) {
     let shown = error.to_string();
     assert!(shown.starts_with("file:") && !shown.contains(['\n', '\r']), "{shown:?}");
@@ -44,8 +44,8 @@ fn check(error: &ProfileError, bytes: &[u8]) {
     assert!(error.line <= lines + 1, "{shown}");
 }
 
-/// Against the lines themselves: with so many flows a core does what some line with as many flows,
-/// or with more, says.
+/// Compares with the lines themselves: at a number of flows, a core has the largest capacity of all lines with at least
+/// that many flows.
 fn compare(bytes: &[u8], epoch: &EpochFrontier, rates: &RateFrontier) {
     let text = String::from_utf8_lossy(bytes);
     let numbers: Vec<u32> = text
@@ -62,11 +62,11 @@ fn compare(bytes: &[u8], epoch: &EpochFrontier, rates: &RateFrontier) {
             [(_, constant)] => constant,
             _ => best(flows),
         };
-        // Flow counts beyond the table's end count as its last.
+        // Flow counts beyond the table use its last entry.
         if flows <= MAX_FLOWS {
             assert_eq!(epoch.capacity(flows), expected, "{flows}");
         }
-        // Rates are interpolated where no line decides.
+        // Rates between the frontier's corners are interpolated.
         let rate = rates.rate(flows.into());
         let decides = rates.corners().iter().any(|corner| corner.0 == flows);
         assert!(rate >= expected.into() && rate <= rates.largest(), "{flows}");

@@ -1,4 +1,4 @@
-//! Any bytes as a capture file: reading never panics, and packets keep their promises.
+//! Any bytes as a capture file: reading never panics, and packets satisfy the reader's invariants.
 //!
 //! ```text
 //! cargo +nightly fuzz run capture fuzz/corpus/capture crates/traffic/tests/seeds

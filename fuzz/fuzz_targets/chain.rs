@@ -1,11 +1,11 @@
 //! Any bytes as packets through ACL, NAT, load balancer, accounting and encryption, through a firewall, and through
-//! branches: never a panic, every buffer comes back, and every packet is sent or counted.
+//! branches. There is never a panic, all buffers return to the pool, and every packet is sent or counted.
 //!
 //! ```text
 //! cargo +nightly fuzz run chain
 //! ```
 //!
-//! The input is cut into packets: a byte for the length in steps of 8, then so many bytes.
+//! The input is cut into packets: a byte for the length in units of 8 bytes, then that many bytes.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as a file of profiles: reading never panics, an error is one line, what is read is read again as
-//! written, and does not differ from itself.
+//! Any bytes as a file of profiles: reading never panics, and an error is one line. Profiles that were read are the
+//! same after writing and reading, and do not differ from themselves.
 //!
 //! ```text
 //! cargo +nightly fuzz run chain_profiles fuzz/corpus/chain_profiles fuzz/seeds/chain_profiles

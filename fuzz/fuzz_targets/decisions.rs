@@ -1,5 +1,5 @@
-//! Any bytes as recorded decisions: reading and explaining never panics, takes bounded memory, and an
-//! error is one line that points into the file.
+//! Any bytes as recorded decisions: reading and explaining never panics and uses bounded memory, and an error is one
+//! line that points into the file.
 //!
 //! ```text
 //! cargo +nightly fuzz run decisions fuzz/corpus/decisions

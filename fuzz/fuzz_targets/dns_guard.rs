@@ -1,13 +1,13 @@
-//! Any bytes as DNS messages to and from a server, whole and in fragments, through a guard with every limit: never a panic, every
-//! buffer comes back, every packet is sent or counted, and what is sent has headers that are true. Names are read as by a plain
-//! reader.
+//! Any bytes as DNS messages to and from a server, whole and in fragments, through a guard with every limit. There is
+//! never a panic, all buffers return to the pool, every packet is sent or counted, and sent packets have correct
+//! headers. Names are compared with a plain reader.
 //!
 //! ```text
 //! cargo +nightly fuzz run dns_guard
 //! ```
 //!
-//! The input is cut into messages: a byte that says which way it goes, whether it is a fragment and how much later it comes, one for
-//! the length in steps of 2, then so many bytes.
+//! The input is cut into messages: a byte for direction, fragmentation and delay, one for the length in units of 2
+//! bytes, then that many bytes.
 
 #![no_main]
 
@@ -104,7 +104,7 @@ impl Rig {
     }
 }
 
-/// The first name of a message, label by label.
+/// Compares the first name of a message with one read label by label.
 fn same_name(message: &[u8]) {
     let mut name = Name::default();
     let read = name.read(message, HEADER);
@@ -121,7 +121,7 @@ fn same_name(message: &[u8]) {
                 plain.extend(label.iter().map(u8::to_ascii_lowercase));
                 at = end;
             }
-            // In front of a first name there is nothing to point to.
+            // No name precedes the first one, so a pointer in it is invalid.
             _ => break false,
         }
     };
@@ -133,7 +133,7 @@ fn same_name(message: &[u8]) {
     }
 }
 
-/// A frame between a client and a server, with this payload.
+/// Builds a frame between a client and a server with this payload.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let (client, server) = ([10, 0, 0, 1].into(), [192, 0, 2, 53].into());
     let key = FlowKey::v4(client, server, protocol::UDP, 4000, 53);
@@ -145,7 +145,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
         .payload(payload)
         .to_vec()
         .expect("a short packet");
-    // The first of several fragments, or a later one.
+    // The first fragment, or a later one.
     if kind & 2 == 0 && kind & 4 != 0 && payload.len() >= 8 {
         frame[20..22].copy_from_slice(&if kind & 8 == 0 { [0x20, 0] } else { [0, 9] });
         let length = 20 + (frame.len() - 34) / 8 * 8;

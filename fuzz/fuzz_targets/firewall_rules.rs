@@ -1,5 +1,5 @@
-//! Any text as rules of a firewall: never a panic, every mistake is on one line and names a line of the text, and rules
-//! that are read are compared with each other.
+//! Any text as firewall rules: never a panic, and every error is one line that names a line of the text. Rules that
+//! were read are compared with each other.
 //!
 //! ```text
 //! cargo +nightly fuzz run firewall_rules

@@ -1,12 +1,12 @@
-//! Any bytes as segments and datagrams through detection: never a panic, every packet passes unchanged or is counted, and
-//! buffers are all there again.
+//! Any bytes as segments and datagrams through detection: never a panic, every packet passes unchanged or is counted,
+//! and all buffers return to the pool.
 //!
 //! ```text
 //! cargo +nightly fuzz run ids
 //! ```
 //!
-//! The input is cut into packets: a byte for flags and connection, two for the sequence number, one for
-//! the length, then so many bytes.
+//! The input is cut into packets: a byte for flags and connection, two for the sequence number, one for the length,
+//! then that many bytes.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any text as detection rules: never a panic, every mistake names a line of the text, and what is read can be asked.
+//! Any text as detection rules: never a panic, every error names a line of the text, and rules that were read can be
+//! matched.
 //!
 //! ```text
 //! cargo +nightly fuzz run ids_rules

@@ -1,12 +1,12 @@
-//! Any bytes as packets to the ends of tunnels, and inside properly sealed ones: never a panic, every buffer comes back, and every
-//! packet is sent or counted.
+//! Any bytes as packets to tunnel endpoints, and inside correctly encrypted packets: never a panic, all buffers return
+//! to the pool, and every packet is sent or counted.
 //!
 //! ```text
 //! cargo +nightly fuzz run ipsec
 //! ```
 //!
-//! The input is cut into packets: a byte that says what is in front (ESP, UDP, a known index, a tunnel's own seal, or
-//! nothing), one for the length in steps of 4, then so many bytes.
+//! The input is cut into packets: a byte for the encapsulation (ESP, UDP, a known SPI, a tunnel's own encryption, or
+//! none), one for the length in units of 4 bytes, then that many bytes.
 
 #![no_main]
 
@@ -24,7 +24,7 @@ use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// Into a tunnel, or past it, and out of it.
+/// Chain into a tunnel, or past it, and out of it.
 const SPEC: &str = "
 apiVersion: tailwater.dev/v1alpha1
 kind: Chain
@@ -102,7 +102,7 @@ impl Rig {
     }
 }
 
-/// A frame to a tunnel's end with this payload; one that is to be sealed; or any bytes.
+/// Builds a frame to a tunnel endpoint with this payload, one to be encrypted, or any bytes.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let end = Ipv4Addr::new(192, 0, 2, 2);
     let known = |spi: u32| [&spi.to_be_bytes()[..], payload].concat();

@@ -1,5 +1,5 @@
-//! Any bytes as a message of a function's process, or of the server's: reading never panics, takes no more than the
-//! message has, and what is read is written and read again the same.
+//! Any bytes as a message of a function's process, or of the server: reading never panics and stays within the message.
+//! A message that was read is the same after writing and reading.
 //!
 //! ```text
 //! cargo +nightly fuzz run isolation_message
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok(message) = FromServer::decode(bytes) {
         assert_eq!(message.encode(), bytes);
     }
-    // What a process says of a packet.
+    // The response of a process for a packet.
     if let Some((word, rest)) = bytes.split_first_chunk::<8>() {
         let (word, round) = (u64::from_le_bytes(*word), rest.len() as u64);
         if let Some(place) = Place::decode(word, round) {

@@ -1,11 +1,11 @@
-//! Any bytes as an Ethernet frame: `parse` agrees with its oracle, offsets lie inside the frame,
-//! and no view, checksum or fragment panics.
+//! Any bytes as an Ethernet frame: `parse` agrees with its oracle, offsets are inside the frame, and no view, checksum
+//! or fragment panics.
 //!
 //! ```text
 //! cargo +nightly fuzz run parse -- -max_len=512
 //! ```
 //!
-//! Put a failing input into `crates/net/tests/regressions/` with the ending `.bin`.
+//! Put a failing input into `crates/net/tests/regressions/` with the extension `.bin`.
 
 #![no_main]
 

@@ -1,6 +1,6 @@
-//! Any bytes as SLOs, a cluster and the state of a placement, divided by lines of `===`: reading never panics, an
-//! error is one line that points into the text, what was read is within its bounds, and what is made of it is a plan
-//! that keeps all promises.
+//! Any bytes as SLOs, a cluster and a placement's state, separated by lines of `===`. Reading never panics, and an
+//! error is one line that points into the text. Specs that were read are within their bounds, and give a plan that
+//! meets all admitted SLOs.
 //!
 //! ```text
 //! cargo +nightly fuzz run placement fuzz/corpus/placement fuzz/seeds/placement
@@ -20,13 +20,13 @@ use tailwater_placement::schedule::MAX_INSTANCES;
 use tailwater_placement::spec::{ClusterSpec, SloSet, StateSpec};
 use tailwater_placement::tailwater::Tailwater;
 
-/// The most servers and SLOs that are placed: more only take time.
+/// Maximum number of servers and SLOs that are placed; more only take time.
 const SERVERS: usize = 50;
 const SLOS: usize = 20;
-/// The most steps that are gone on with.
+/// Maximum number of steps that are resumed.
 const STEPS: usize = 100;
 
-/// What was read, or nothing if the error is as errors are.
+/// Returns the result of reading, or nothing after checking the format of the error.
 fn read<T>(text: &str, read: Result<T, SpecError>) -> Option<T> {
     match read {
         Ok(read) => Some(read),
@@ -53,7 +53,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(spec) = &spec {
         let servers = spec.cluster.servers();
         assert!(servers.len() <= MAX_SERVERS && spec.cluster.kinds().len() <= MAX_KINDS);
-        // A state names servers as it names everything: names that are read can be written and read again.
+        // A state's names follow the general rules: names that were read can be written and read again.
         assert!(servers.iter().all(|server| server.name.len() <= 63));
     }
     if let Some(kept) = &kept {
@@ -74,7 +74,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let mut kept = kept.unwrap_or_default();
     let mut pending = std::mem::take(&mut kept.migration);
-    // The first half of a migration is done, if it can be.
+    // The first half of a migration is carried out, if possible.
     let half = pending.steps.len() / 2;
     let half = pending.numbered().nth(half).map(|(number, _)| number);
     let _ = half.map(|number| pending.done(number, &mut kept.slos));
@@ -83,7 +83,7 @@ fuzz_target!(|bytes: &[u8]| {
         let last = pending.numbered().map(|(number, _)| number).last();
         let left = resume(&outcome.plan, &pending).pending;
         assert!(left.steps.len() <= pending.steps.len());
-        // Numbers mean the same steps, or are new.
+        // A number stands for the same step as before, or is new.
         assert!(left.steps == pending.steps || Some(left.first) > last);
     }
     assert_eq!(check(&cluster, outcome.plan.placed()), []);

@@ -1,5 +1,5 @@
-//! Any bytes as a rack spec: reading never panics, an error is one line that points into the text, and what
-//! was read is a rack that can be simulated, in bounded time, every packet accounted for.
+//! Any bytes as a rack spec: reading never panics, and an error is one line that points into the text. A rack that was
+//! read can be simulated in bounded time, with every packet accounted for.
 //!
 //! ```text
 //! cargo +nightly fuzz run rack fuzz/corpus/rack fuzz/seeds/rack examples
@@ -15,10 +15,10 @@ use tailwater_sim::{ChainRun, FlowOptions, Objective, RackPolicy, RunOptions, Wo
 use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::{Notice, TrafficError};
 
-/// The largest rack that is simulated: each core of a rack takes memory and time.
+/// Largest rack that is simulated, in cores: each core takes memory and time.
 const CORES: usize = 64;
 
-/// Packets, some at once and some apart, of a few flows.
+/// Packets of a few flows, some simultaneous and some apart.
 struct Few(u64);
 
 impl Arrivals for Few {
@@ -45,7 +45,7 @@ impl Arrivals for Few {
     }
 }
 
-/// Runs a policy on a rack that was read; which one, the number of bytes says.
+/// Runs a policy on a rack that was read. The number of bytes selects the policy.
 fn simulated(spec: &RackSpec, choice: usize) {
     let names: Vec<_> = RackPolicy::names().collect();
     let name = names[choice % names.len()];
@@ -67,7 +67,7 @@ fn simulated(spec: &RackSpec, choice: usize) {
             workload: Workload::stream(Box::new(Few(0)), FlowOptions::default()),
         })
     });
-    // A policy that cannot be made for an objective says so.
+    // A policy that does not support an objective returns an error.
     let Some(runs) = runs.collect::<Option<Vec<_>>>() else {
         return;
     };
@@ -88,7 +88,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    // Below a folder that does not exist no profile is found.
+    // No profile exists below a directory that does not exist.
     match RackSpec::parse(text, "rack.yaml", Path::new("no-such-folder")) {
         Ok(spec) => {
             assert!(spec.rack.check().is_ok());

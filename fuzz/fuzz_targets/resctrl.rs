@@ -1,5 +1,5 @@
 //! Any bytes as `schemata` and `bit_usage` of the kernel's resctrl: reading never panics, an error is one line that
-//! points into the text, and what is read is read again as written.
+//! points into the text, and values that were read are the same after writing and reading.
 //!
 //! ```text
 //! cargo +nightly fuzz run resctrl

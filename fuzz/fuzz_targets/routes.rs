@@ -1,5 +1,5 @@
-//! Any bytes as a file of routes: reading never panics, an error names a line of the text, and what
-//! is read makes a table that agrees with a linear scan.
+//! Any bytes as a file of routes: reading never panics, an error names a line of the text, and the resulting table
+//! agrees with a linear scan.
 //!
 //! ```text
 //! cargo +nightly fuzz run routes

@@ -1,5 +1,5 @@
-//! Any bytes as a ClassBench rules file or header trace: reading never panics, an error names a
-//! line of the text, and what is read makes a classifier that agrees with a linear scan.
+//! Any bytes as a ClassBench rules file or header trace: reading never panics, an error names a line of the text, and
+//! the resulting classifier agrees with a linear scan.
 //!
 //! ```text
 //! cargo +nightly fuzz run rules

@@ -1,12 +1,12 @@
-//! Any bytes as packets to the ends of GTP-U tunnels, and inside proper ones: never a panic, every buffer comes back, and every
-//! packet is sent or counted, with headers that are true.
+//! Any bytes as packets to GTP-U tunnel endpoints, and inside valid GTP-U packets: never a panic, all buffers return to
+//! the pool, and every packet is sent or counted, with correct headers.
 //!
 //! ```text
 //! cargo +nightly fuzz run upf
 //! ```
 //!
-//! The input is cut into packets: a byte that says what is in front (UDP, a header of a session's tunnel, with or without options, an
-//! address of a user, or nothing), one for the length in steps of 4, then so many bytes.
+//! The input is cut into packets: a byte for the encapsulation (UDP, a header of a session's tunnel, with or without
+//! options, a user's address, or none), one for the length in units of 4 bytes, then that many bytes.
 
 #![no_main]
 
@@ -104,7 +104,7 @@ impl Rig {
     }
 }
 
-/// A frame to a tunnel's end with this payload; with a proper header in front; to a user; or any bytes.
+/// Builds a frame to a tunnel endpoint with this payload, one with a valid GTP-U header, one to a user, or any bytes.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let headed = |qfi: Option<u8>| {
         let mut bytes = vec![0; gtp::length(qfi)];

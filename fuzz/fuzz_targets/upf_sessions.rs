@@ -1,5 +1,5 @@
-//! Any text as sessions of users, and as a flow description: never a panic, every mistake names a line of the text, and sessions
-//! that are read have what is their own to themselves.
+//! Any text as user sessions, and as a flow description: never a panic, every error names a line of the text, and
+//! sessions that were read have distinct IDs and TEIDs.
 //!
 //! ```text
 //! cargo +nightly fuzz run upf_sessions

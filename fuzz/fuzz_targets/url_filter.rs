@@ -1,12 +1,12 @@
-//! Any bytes as segments of TCP streams through the URL filter: never a panic, every packet passes
-//! unchanged or is counted.
+//! Any bytes as segments of TCP streams through the URL filter: never a panic, and every packet passes unchanged or is
+//! counted.
 //!
 //! ```text
 //! cargo +nightly fuzz run url_filter
 //! ```
 //!
-//! The input is cut into segments: a byte for flags and connection, two for the sequence number, one for
-//! the length, then so many bytes.
+//! The input is cut into segments: a byte for flags and connection, two for the sequence number, one for the length,
+//! then that many bytes.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Any text as a list of URL patterns: never a panic, and what is read can be looked up.
+//! Any text as a list of URL patterns: never a panic, and patterns that were read can be looked up.
 //!
 //! ```text
 //! cargo +nightly fuzz run url_patterns

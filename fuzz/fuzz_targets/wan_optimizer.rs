@@ -1,12 +1,13 @@
-//! Any bytes as content, requests and changes on the way between the two ends of a tunnel: never a panic, every buffer comes back,
-//! every packet is sent or counted, and what comes out of the tunnel went in.
+//! Any bytes as content, requests and corruption between the two ends of a tunnel: never a panic, all buffers return to
+//! the pool, every packet is sent or counted, and the tunnel's output equals its input.
 //!
 //! ```text
 //! cargo +nightly fuzz run wan_optimizer
 //! ```
 //!
-//! The input is cut into steps: a byte that says what is done (a packet through the tunnel, one that is lost, one of which bytes are
-//! changed on the way, or these bytes as a message to either end), one for the length in steps of 4, then so many bytes.
+//! The input is cut into steps: a byte for the action, one for the length in units of 4 bytes, then that many bytes.
+//! Actions are a packet through the tunnel, a lost packet, a corrupted packet, or these bytes as a message to either
+//! end.
 
 #![no_main]
 
@@ -24,9 +25,9 @@ use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-/// The tunnel's port, which is its first stream's, too.
+/// Port of the tunnel, and of its first stream.
 const PORT: u16 = 49_664;
-/// Ethernet, IPv4 and UDP in front of a message.
+/// Bytes of Ethernet, IPv4 and UDP headers in front of a message.
 const FRONT: usize = 14 + 20 + 8;
 
 struct End {
@@ -56,7 +57,7 @@ impl End {
         }
     }
 
-    /// What leaves of a frame, and whether it goes back.
+    /// Processes a frame. Returns the frame that leaves, and `true` if it goes back.
     fn run(&mut self, frame: &[u8]) -> Option<(Vec<u8>, bool)> {
         self.offered += 1;
         assert!(self.batch.push(&mut self.pool, frame, Nanos::ZERO, 1));
@@ -96,8 +97,8 @@ impl Rig {
             let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * 4));
             bytes = rest;
             match kind % 8 {
-                // What anybody may say to either end: requests cost savings only, and content of which the checksum is right is
-                // as good as the encoder's, so that nothing can be said of what comes out from then on.
+                // Forged messages to either end. Requests only cost savings. Content with a correct checksum is
+                // accepted like the encoder's, so from then on the output is not checked.
                 0 => drop(self.far.run(&message([1, 2], payload))),
                 1 => drop(self.near.run(&message([2, 1], payload))),
                 kind => self.pass(kind, payload, messages),
@@ -107,7 +108,7 @@ impl Rig {
     }
 
     fn pass(&mut self, kind: u8, payload: &[u8], messages: bool) {
-        // Often the same, so that there is something to refer to.
+        // Content repeats often, so that there are matches to refer to.
         let content = match kind {
             2 => payload.to_vec(),
             _ => payload.iter().cycle().take(payload.len() * 8 % 1400).copied().collect(),
@@ -126,7 +127,7 @@ impl Rig {
         }
         match self.far.run(&sent) {
             Some((request, true)) => assert!(self.near.run(&request).is_none()),
-            // A forged message may be content of an epoch that a changed packet names.
+            // A forged message may be content of an epoch that a corrupted packet names.
             Some((left, false)) => assert!(left == frame || changed && messages),
             None => assert!(changed),
         }

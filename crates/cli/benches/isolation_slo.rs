@@ -1,16 +1,18 @@
-//! Whether isolated functions keep a latency objective, and whether a chain feels another one whose function crashes again and
-//! again: the program as an operator runs it, functions confined.
+//! Latency objectives of isolated functions, and their interference with another chain whose function crashes
+//! repeatedly. Uses the program as an operator does, with confined functions.
 //!
-//! `cargo bench -p tailwater --bench isolation_slo [-- --runs N]`, as root, prints a JSON line a figure, the median of `runs`
-//! rounds with the least and the most. In each round every row is run in turn, on the last core. Meanwhile the kernel takes no time from
-//! real-time programs for others (`kernel.sched_rt_runtime_us`).
+//! `cargo bench -p tailwater --bench isolation_slo [-- --runs N]`, as root, prints a JSON line per figure: the median
+//! of `runs` rounds with minimum and maximum. In each round every row is run in turn, on the last core. Meanwhile the
+//! kernel reserves no time of the core for other than real-time programs (`kernel.sched_rt_runtime_us`).
 //!
-//! - `isolation/slo/WAY/capacity`: what an `acl`, `urlFilter`, `encrypt` chain can do, Mpps; WAY is `one-process` or `isolated`;
-//! - `isolation/slo/WAY/p50`, `/p99`, `/p99.9`, `/loss`, `/kept`: the same chain on evenly spaced packets at 60 % of that, with an
-//!   objective of 200 µs at p99: latencies over all packets, µs; the share lost; the share of rounds in which it was kept;
-//! - `isolation/slo/WAY/p99-window`: p99 of the median window of 100 ms: what the chain does while nobody else has the core;
-//! - `isolation/crash-loop/alone/...` and `.../beside/...`: the isolated chain at 60 % of its capacity by itself, and while another run
-//!   on the other core, at ordinary priority, has a function that crashes on every packet.
+//! - `isolation/slo/WAY/capacity`: capacity of an `acl`, `urlFilter`, `encrypt` chain, Mpps; WAY is `one-process` or
+//!   `isolated`;
+//! - `isolation/slo/WAY/p50`, `/p99`, `/p99.9`, `/loss`, `/kept`: the same chain on evenly spaced packets at 60 % of
+//!   that, with an objective of 200 µs at p99: latencies over all packets, µs; the loss ratio; the share of rounds that
+//!   met it;
+//! - `isolation/slo/WAY/p99-window`: p99 of the median window of 100 ms, that is, without CPU interference;
+//! - `isolation/crash-loop/alone/...` and `.../beside/...`: the isolated chain at 60 % of its capacity alone, and while
+//!   another run on the other core, at ordinary priority, has a function that crashes on every packet.
 
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -19,16 +21,16 @@ use tailwater_dataplane::cores;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{PacketSource, PcapWriter};
 
-/// The share of its capacity that a chain is offered.
+/// Offered load as a share of the chain's capacity.
 const LOAD: f64 = 0.6;
 
-/// A function that crashes as soon as it has a packet.
+/// Source of a function that crashes on its first packet.
 const CRASHES: &str = "#include <stdlib.h>\n#include <tailwater_nf.h>\n\
     static int process(void *instance, struct tw_batch *batch) {\n\
     (void)instance; if (batch->count) abort(); return 0; }\n\
     const struct tw_function tailwater_function = {TW_FUNCTION_HEAD, .name = \"crashes\", .process = process};\n";
 
-/// A folder that is gone after, with chains and traffic.
+/// Directory with chains and traffic, removed when dropped.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -111,7 +113,7 @@ impl Folder {
     }
 }
 
-/// A run beside, which is ended with it.
+/// A second run in parallel, ended when dropped.
 struct Beside(Child);
 
 impl Drop for Beside {
@@ -121,7 +123,7 @@ impl Drop for Beside {
     }
 }
 
-/// The kernel takes nothing from real-time programs for others; until this is dropped.
+/// Disables real-time throttling by the kernel until dropped.
 struct NotThrottled(Option<String>);
 
 const THROTTLE: &str = "/proc/sys/kernel/sched_rt_runtime_us";
@@ -141,7 +143,7 @@ impl Drop for NotThrottled {
     }
 }
 
-/// A row of figures, a value for each round.
+/// Row of figures, with a value per round.
 #[derive(Default)]
 struct Row {
     name: String,
@@ -224,8 +226,8 @@ fn main() {
         let more = ["--rate", &*rate];
         let report = folder.run("process", core, &more);
         table.add_run("crash-loop/alone", &report);
-        // Without real-time priority, or nothing else would run on a machine of two cores; and so without what confining
-        // needs.
+        // Without real-time priority, and so without confinement: otherwise nothing else would run on a machine of two
+        // cores.
         let crashing = folder.command("crashes", other, "process");
         let beside = Command::new("setpriv")
             .current_dir(&folder.0)

@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line arguments.
 
 use crate::curves::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
 use crate::values::{self, Cores};
@@ -14,7 +14,7 @@ use tailwater_placement::improve::Saving;
 use tailwater_policy::catalog::Policy;
 use tailwater_traffic::convert::MOST_COPIES;
 
-/// Runs chains of network functions and tells whether they keep their latency objectives.
+/// Runs chains of network functions and reports whether they meet their latency objectives.
 #[derive(Debug, Parser)]
 #[command(name = "tailwater", version)]
 #[command(after_help = "\
@@ -28,65 +28,63 @@ Examples:
 
 `tailwater help COMMAND` tells more.")]
 pub struct Cli {
-    /// What to do.
+    /// Command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// The commands.
+/// Commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a chain on traffic and report latency, loss and cores
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
-    /// Measure what a chain can do on this machine
+    /// Measure a chain's capacity on this machine
     #[command(subcommand)]
     Profile(ProfileCommand),
     /// Simulate chains on a rack of servers, under several policies
     #[command(after_help = SIMULATE_EXAMPLES)]
     Simulate(SimulateArgs),
-    /// Tell whether SLOs fit on a cluster, and where their instances go
+    /// Check whether SLOs fit on a cluster, and place their instances
     #[command(after_help = PLACE_EXAMPLES)]
     Place(PlaceArgs),
-    /// Tell what the policy of a recorded run saw and did
+    /// Explain the policy's decisions in a recorded run
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(ExplainArgs),
-    /// Look at traffic, or make some
+    /// Analyse, convert or generate traffic
     #[command(subcommand)]
     Trace(TraceCommand),
-    /// Tell whether this machine is fit for packets, and what to do about it
+    /// Check whether this machine is suitable for packet processing, and suggest fixes
     #[command(after_help = DOCTOR_EXAMPLES)]
     Doctor(DoctorArgs),
-    /// One function of a chain, as a process: started by `tailwater run --isolation process`
+    /// Run one function of a chain as a process; started by `tailwater run --isolation process`
     #[command(hide = true)]
     FunctionProcess(FunctionProcessArgs),
-    /// Load a shared library and have it read its configuration, from standard input: started by this program, to see
-    /// whether
-    /// it survives
+    /// Load a shared library and parse its configuration from standard input; started by this program to detect crashes
     #[command(hide = true, name = TRY_LIBRARY)]
     TryLibrary(TryLibraryArgs),
-    /// Write a working function to begin with, in C or Rust
+    /// Generate a working function in C or Rust as a starting point
     #[command(after_help = NEW_FUNCTION_EXAMPLES)]
     NewFunction(NewFunctionArgs),
 }
 
-/// What `tailwater function-process` is told.
+/// Arguments of `tailwater function-process`.
 #[derive(Debug, Args)]
 pub struct FunctionProcessArgs {
     /// The chain spec
     pub chain: PathBuf,
-    /// The place in it of a function that is built in
+    /// Index of a built-in function in the chain
     #[arg(required_unless_present = "library")]
     pub place: Option<usize>,
-    /// The shared library that the function is in, rather
+    /// Shared library that contains the function instead
     #[arg(long, value_name = "FILE", conflicts_with = "place")]
     pub library: Option<PathBuf>,
 }
 
-/// The command by which this program tries out libraries.
+/// Name of the command with which this program tries out libraries.
 pub const TRY_LIBRARY: &str = "try-library";
 
-/// What `tailwater try-library` is told.
+/// Arguments of `tailwater try-library`.
 #[derive(Debug, Args)]
 pub struct TryLibraryArgs {
     /// The library's file
@@ -99,17 +97,17 @@ Example:
       Makes the folder rate-limit: a function that builds, its tests, and a chain that runs it.
       What is there already is left alone.";
 
-/// What `tailwater new-function` is told.
+/// Arguments of `tailwater new-function`.
 #[derive(Debug, Args)]
 pub struct NewFunctionArgs {
-    /// Its name, which is the folder's, too: lower-case letters, digits and dashes
+    /// Name of the function and its directory: lower-case letters, digits and dashes
     pub name: String,
-    /// The language
+    /// Programming language
     #[arg(long, value_enum)]
     pub lang: Language,
 }
 
-/// A language that functions are written in.
+/// Programming language of a function.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum Language {
     /// C11
@@ -149,50 +147,50 @@ Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second o
 
 Exit codes: 0 run finished, 1 run failed, 2 wrong input, 3 objective missed (--check-slo).";
 
-/// What `tailwater run` is told.
+/// Arguments of `tailwater run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The chain spec
     #[arg(value_name = "CHAIN.yaml")]
     pub chain: PathBuf,
-    /// A capture file, or a preset [default: bursty]
+    /// Capture file or preset [default: bursty]
     #[arg(long, value_name = "FILE|PRESET")]
     pub traffic: Option<OsString>,
-    /// Receive from a port, not from traffic; twice: from the first, and send to the second
+    /// Receive from a port instead of traffic; twice: receive from the first, send to the second
     #[arg(long = "port", value_name = "PORT", value_parser = values::port)]
     #[arg(conflicts_with_all = ["traffic", "saturate"])]
     pub ports: Vec<PortName>,
-    /// Packets of the second port pass the chain, too, and leave by the first
+    /// Also process packets of the second port, and send them to the first
     #[arg(long, requires = "ports")]
     pub both_ways: bool,
-    /// Ports receive only frames that are for their own MAC address, or for many
+    /// Receive only frames for the port's own MAC address, multicast and broadcast
     #[arg(long)]
     pub no_promiscuous: bool,
-    /// On ports, cores without packets for so long sleep for so long at a time [default: they never do]
+    /// On ports, idle time after which a core sleeps, and the time it sleeps [default: never]
     #[arg(long, value_name = "TIME", value_parser = values::nap)]
     pub nap: Option<Nanos>,
-    /// How long packets arrive [default: a capture once, or 3s; from ports until Ctrl-C]
+    /// Duration of the traffic [default: a capture once, or 3s; from ports until Ctrl-C]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
-    /// How traffic is read and timed.
+    /// Loading and timing of traffic.
     #[command(flatten)]
     pub load: LoadArgs,
-    /// Offer packets as fast as the chain takes them [duration: 3s]
+    /// Saturate the chain: offer packets as fast as it takes them [duration: 3s]
     #[arg(long, conflicts_with = "rate_scale")]
     pub saturate: bool,
-    /// Cores to run on, such as 1 or 0,2-3 [default: the last]
+    /// Dedicated cores, such as 1 or 0,2-3 [default: the last]
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
     pub cores: Option<Cores>,
-    /// Cores that help when there is more to do than --cores can in time
+    /// Auxiliary cores, which take over load that the dedicated cores cannot process in time
     #[arg(long, value_name = "LIST", value_parser = values::cores, conflicts_with = "saturate")]
     pub auxiliary: Option<Cores>,
-    /// What moves to other cores, and when [default: tailwater with --auxiliary, or static]
+    /// Policy that moves flows and RSS buckets to other cores [default: tailwater with --auxiliary, or static]
     #[arg(long, value_name = "NAME", value_parser = values::policy)]
     pub policy: Option<Policy>,
-    /// What the chain can do on this machine [default: CHAIN.profile.yaml, or measured now]
+    /// Capacity profile of the chain on this machine [default: CHAIN.profile.yaml, or measured now]
     #[arg(long, value_name = "FILE")]
     pub profile: Option<PathBuf>,
-    /// How auxiliary cores wait for work; a time means to spin so long, then sleep
+    /// Waiting mode of auxiliary cores; a time: spin that long, then sleep
     #[arg(
         long,
         value_name = "sleep|spin|TIME",
@@ -201,68 +199,68 @@ pub struct RunArgs {
     )]
     #[arg(value_parser = values::wait)]
     pub wait: Mode,
-    /// Packets that each queue of the NIC holds [default: 1024, or fewer on ports so that they fit the cache]
+    /// Descriptors of each NIC queue [default: 1024, or fewer on ports so that they fit the cache]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub ring: Option<u32>,
-    /// The length of a measurement window
+    /// Length of a measurement window
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = values::window)]
     pub window: Nanos,
-    /// A report for people or for programs
+    /// Format of the report
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
-    /// Also write the report as a page with charts
+    /// Also write the report as an HTML page with charts
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Record what the policy sees and decides, for `tailwater explain`
+    /// Record the policy's input and decisions, for `tailwater explain`
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
-    /// Record the packets that the chain sends
+    /// Capture the packets that the chain sends
     #[arg(long, value_name = "FILE.pcap")]
     pub capture_out: Option<PathBuf>,
-    /// Run each function in a confined process or container of its own (docs/isolation.md)
+    /// Run each function in its own confined process or container (docs/isolation.md)
     #[arg(long, value_name = "none|process|container", default_value = "none")]
     #[arg(hide_possible_values = true, conflicts_with = "auxiliary")]
     pub isolation: Isolated,
-    /// Leave out defences around isolated functions: filter, groups, limits, namespaces, root, user; or all of them
+    /// Disable defences around isolated functions: filter, groups, limits, namespaces, root, user; or all
     #[arg(long, value_name = "DEFENCE,...", value_delimiter = ',')]
     #[arg(hide_possible_values = true)]
     pub isolation_without: Vec<Defence>,
-    /// Functions that stay in this process, trusted, since what they share or write keeps them from being isolated
+    /// Functions that stay in this process, trusted, since they share or write something that prevents isolation
     #[arg(long, value_name = "FUNCTION,...", value_delimiter = ',')]
     pub isolation_except: Vec<String>,
-    /// How much longer turns of isolated functions may make a packet's time: less is larger batches [default: 3]
+    /// Maximum increase of the time per packet by isolation: lower values need larger batches [default: 3]
     #[arg(long, value_name = "PERCENT", value_parser = values::percent)]
     pub isolation_overhead: Option<f64>,
-    /// Serve Prometheus metrics while running; a port means 127.0.0.1
+    /// Serve Prometheus metrics during the run; a port alone means 127.0.0.1
     #[arg(long, value_name = "PORT|ADDR:PORT", value_parser = values::metrics_address)]
     pub metrics: Option<SocketAddr>,
-    /// Exit with code 3 if the objective was missed
+    /// Exit with code 3 if the objective is missed
     #[arg(long)]
     pub check_slo: bool,
 }
 
-/// How traffic is read, made and timed.
+/// Loading, generation and timing of traffic.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
-    /// Replay this many times as fast
+    /// Factor of the replay rate
     #[arg(long, value_name = "X", value_parser = values::scale, allow_negative_numbers = true)]
     pub rate_scale: Option<f64>,
-    /// Ignore timestamps: packets come evenly, so many a second
+    /// Ignore timestamps, and send packets evenly at this rate
     #[arg(long, value_name = "PPS", value_parser = values::rate, allow_negative_numbers = true)]
     pub rate: Option<f64>,
-    /// Selects a preset's packets
+    /// Seed of a preset's packets
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
-    /// Leave out empty and too long packets, do not refuse them
+    /// Skip empty and oversized packets instead of refusing the capture
     #[arg(long)]
     pub skip_bad_packets: bool,
-    /// The most memory for packets
+    /// Memory limit for packets
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = values::bytes)]
     pub memory_limit: u64,
 }
 
-/// Where functions run.
+/// Isolation of functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Isolated {
     None,
@@ -270,7 +268,7 @@ pub enum Isolated {
     Container,
 }
 
-/// What is around an isolated function, each to be left out by itself where a machine lacks it.
+/// Defences around an isolated function. Each can be disabled on a machine that lacks it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Defence {
     All,
@@ -282,32 +280,32 @@ pub enum Defence {
     User,
 }
 
-/// How a report is printed.
+/// Output format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportOutput {
     Table,
     Json,
 }
 
-/// What can be measured of a chain.
+/// Measurements of a chain.
 #[derive(Debug, Subcommand)]
 pub enum ProfileCommand {
-    /// Measure how much one core can do in time, for policies that hand work to others
+    /// Measure the capacity of one core within the objective, for policies that offload work
     #[command(after_help = CAPACITY_EXAMPLES)]
     Capacity(CapacityArgs),
-    /// Measure latency over load, and the highest rates without loss and with the objective kept
+    /// Measure latency over load, and the highest rates without loss and within the objective
     #[command(after_help = MEASURE_EXAMPLES)]
     Latency(MeasureArgs),
-    /// Measure throughput over the last-level cache that the chain has
+    /// Measure throughput over the chain's share of the last-level cache
     #[command(after_help = MEASURE_EXAMPLES)]
     Cache(MeasureArgs),
     /// Measure both: latency over load, throughput over cache
     #[command(after_help = MEASURE_EXAMPLES)]
     All(MeasureArgs),
-    /// Tell what differs between two files of curves, beyond their noise
+    /// Compare two files of curves, and print differences beyond their noise
     #[command(after_help = DIFF_EXAMPLES)]
     Diff(DiffArgs),
-    /// Print curves as `tailwater place` reads them
+    /// Print curves in the input format of `tailwater place`
     #[command(after_help = CURVES_EXAMPLES)]
     Curves(CurvesArgs),
 }
@@ -322,31 +320,31 @@ Examples:
 
 Ctrl-C ends it within a second, and nothing is written.";
 
-/// What `tailwater profile capacity` is told.
+/// Arguments of `tailwater profile capacity`.
 #[derive(Debug, Args)]
 pub struct CapacityArgs {
     /// The chain spec
     #[arg(value_name = "CHAIN.yaml")]
     pub chain: PathBuf,
-    /// The latency objective to measure for [default: the chain's]
+    /// Latency objective to measure for [default: the chain's]
     #[arg(long, value_name = "TIME", value_parser = values::slo)]
     pub slo: Option<Nanos>,
-    /// A capture file, or a preset, such as the chain will see
+    /// Capture file or preset that resembles the chain's traffic
     #[arg(long, value_name = "FILE|PRESET", default_value = "backbone")]
     pub traffic: OsString,
-    /// The profile to write [default: CHAIN.profile.yaml, beside the chain]
+    /// Profile to write [default: CHAIN.profile.yaml, beside the chain]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The core to measure on [default: the last]
+    /// Core to measure on [default: the last]
     #[arg(long, value_name = "N", value_parser = values::core)]
     pub core: Option<usize>,
-    /// Selects a preset's packets
+    /// Seed of a preset's packets
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
-    /// Leave out empty and too long packets, do not refuse them
+    /// Skip empty and oversized packets instead of refusing the capture
     #[arg(long)]
     pub skip_bad_packets: bool,
-    /// A table for people, or JSON for programs
+    /// Output format
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
@@ -372,44 +370,45 @@ netblaze-on-demand-rss, tailwater; and oracle, which is none: a bound on the cor
 
 Ctrl-C ends it within a second, with what is done.";
 
-/// What `tailwater simulate` is told.
+/// Arguments of `tailwater simulate`.
 #[derive(Debug, Args)]
 pub struct SimulateArgs {
-    /// The rack, its chains and their traffic
+    /// Rack with its chains and their traffic
     #[arg(value_name = "RACK.yaml")]
     pub rack: PathBuf,
-    /// A capture file, or a preset, for all chains [default: the rack's]
+    /// Capture file or preset for all chains [default: the rack's]
     #[arg(long, value_name = "FILE|PRESET")]
     pub traffic: Option<OsString>,
-    /// The policies, such as netblaze,tailwater [default: the rack's, or all]
+    /// Policies, such as netblaze,tailwater [default: the rack's, or all]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::rack_policy)]
     pub policy: Vec<&'static str>,
-    /// Select presets' packets, and what else is random, such as 1,2,3 [default: the rack's]
+    /// Seeds of presets and of all other randomness, such as 1,2,3 [default: the rack's]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::seed)]
     pub seed: Vec<u64>,
     /// Latency objectives of all chains, such as 100us,200us [default: the rack's]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = values::slo)]
     pub slo: Vec<Nanos>,
-    /// For how long packets arrive [default: the rack's]
+    /// Duration of the traffic [default: the rack's]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
-    /// Look for the fewest servers, the highest rate or the tightest SLO that hold [policy: tailwater]
+    /// Search for the fewest servers, the highest rate or the tightest SLO that meets all objectives [policy:
+    /// tailwater]
     #[arg(long, value_name = "servers|rate|slo", conflicts_with = "report")]
     #[arg(hide_possible_values = true)]
     pub find: Option<Find>,
-    /// Also write a page with charts of all policies
+    /// Also write an HTML page with charts of all policies
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// Keep each run's result in this file; started again, leave out what is there
+    /// Save each run's result in this file; on a restart, skip the saved runs
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
-    /// A table for people, JSON for programs, or CSV for spreadsheets
+    /// Output format
     #[arg(long, value_name = "table|json|csv", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: SimulateOutput,
 }
 
-/// What can be looked for.
+/// Goal of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Find {
@@ -418,7 +417,7 @@ pub enum Find {
     Slo,
 }
 
-/// How a comparison is printed.
+/// Output format of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SimulateOutput {
     Table,
@@ -442,52 +441,52 @@ Examples:
       Of the moves that --migrate put into the state those up to number 3 are done: told is what is left.
 Exits with 3 if an SLO was denied.";
 
-/// What `tailwater place` is told.
+/// Arguments of `tailwater place`.
 #[derive(Debug, Args)]
 pub struct PlaceArgs {
-    /// The SLOs, and their chains' curves
+    /// SLOs, and their chains' curves
     #[arg(value_name = "SLOS.yaml")]
     pub slos: PathBuf,
-    /// The servers
+    /// Servers of the cluster
     #[arg(long, value_name = "CLUSTER.yaml")]
     pub cluster: PathBuf,
-    /// What was placed before, and after; made where there is none
+    /// File with the previous placement, which is updated; created if missing
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
-    /// Who decides
+    /// Scheduler
     #[arg(long, value_name = "tailwater|resq-greedy", default_value = "tailwater")]
     #[arg(hide_possible_values = true)]
     pub scheduler: PlaceScheduler,
-    /// Look for the plan with the fewest servers, too, and for the moves to it (feature `milp`)
+    /// Also search for the plan with the fewest servers, and for the migration to it (feature `milp`)
     #[arg(long)]
     pub optimal: bool,
-    /// How long to look for it
+    /// Time limit of the search
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::search)]
     #[arg(requires = "optimal")]
     pub time: Nanos,
-    /// What it must save to be proposed: servers, or a part of those in use
+    /// Minimum saving for a proposal: servers, or a percentage of those in use
     #[arg(long, value_name = "N|P%", default_value = "1", value_parser = values::saving)]
     #[arg(requires = "optimal")]
     pub saving: Saving,
-    /// Put the proposed plan into the state
+    /// Apply the proposed plan to the state
     #[arg(long, requires = "optimal", requires = "state")]
     pub apply: bool,
-    /// Put the moves to the proposed plan into the state, to be done one after the other
+    /// Add the migration to the proposed plan to the state, to be done step by step
     #[arg(long, requires = "optimal", requires = "state", conflicts_with = "apply")]
     pub migrate: bool,
-    /// The steps that are left of the state's migration are done, up to number N
+    /// Mark the steps of the state's migration up to number N as done
     #[arg(long, value_name = "N", requires = "state")]
     pub done: Option<u64>,
-    /// Give up the rest of the state's migration, but for drains of what has its successor
+    /// Abandon the rest of the state's migration, except for drains of instances that already have a successor
     #[arg(long, requires = "state")]
     pub abandon: bool,
-    /// A table for people, or JSON for programs
+    /// Output format
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
 }
 
-/// Who decides where instances go.
+/// Scheduler that places instances.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum PlaceScheduler {
     Tailwater,
@@ -504,20 +503,20 @@ Examples:
   tailwater explain run.decisions --late 3 --policy netblaze
       Also what another policy would have said to the same queues.";
 
-/// What `tailwater explain` is told.
+/// Arguments of `tailwater explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// A file that `tailwater run --record` wrote
+    /// File written by `tailwater run --record`
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Tell of so many episodes, the worst
+    /// Number of the worst episodes to explain
     #[arg(long, value_name = "N", default_value = "10")]
     #[arg(value_parser = clap::value_parser!(u16).range(..=1000))]
     pub late: u16,
-    /// Show what was seen to another policy, and tell where it differs
+    /// Replay the recorded observations to another policy, and print its differing decisions
     #[arg(long, value_name = "NAME", value_parser = values::policy)]
     pub policy: Option<Policy>,
-    /// A table for people, or JSON for programs
+    /// Output format
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
@@ -534,28 +533,28 @@ Examples:
 Exit codes: 0 the objective is realistic here, 1 nothing could be measured, 2 wrong input,
 3 the objective is not realistic.";
 
-/// What `tailwater doctor` is told.
+/// Arguments of `tailwater doctor`.
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// The objective: 99 of 100 packets within so long
+    /// Latency objective of the 99th percentile
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = values::duration)]
     pub slo: Nanos,
-    /// The cores that are to process packets [default: those isolated, or the last]
+    /// Cores that will process packets [default: the isolated ones, or the last]
     #[arg(long, value_name = "LIST", value_parser = values::cores)]
     pub cores: Option<Cores>,
-    /// How long cores are watched
+    /// Measuring time on the cores
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::watch)]
     pub duration: Nanos,
-    /// Only read what the system tells, and measure nothing
+    /// Read the system's settings only, without measurements
     #[arg(long, conflicts_with = "duration")]
     pub no_measuring: bool,
-    /// A report for people or for programs
+    /// Output format
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
 }
 
-/// What can be done with traffic.
+/// Operations on traffic.
 #[derive(Debug, Subcommand)]
 pub enum TraceCommand {
     /// Count packets, flows, rates and bursts of a capture or preset
@@ -566,7 +565,7 @@ Examples:
   tailwater trace info backbone --duration 1m --service-us 5,10,20 --svg bursts.svg
       What bursts do to latency if packets take 5, 10 or 20 us.")]
     Info(InfoArgs),
-    /// Cut, merge, speed up captures, or lay copies over each other
+    /// Cut, merge, superpose or speed up captures
     #[command(after_help = "\
 Captures are merged by time, cut, laid over themselves, then sped up. Copies have their flows
 renumbered, so that there are more flows, each with its bursts as they were.
@@ -585,97 +584,97 @@ Presets: bursty, backbone, as, smooth.")]
     Synth(SynthArgs),
 }
 
-/// What `tailwater trace info` is told.
+/// Arguments of `tailwater trace info`.
 #[derive(Debug, Args)]
 pub struct InfoArgs {
-    /// A capture file, or a preset
+    /// Capture file or preset
     #[arg(value_name = "FILE|PRESET")]
     pub traffic: OsString,
-    /// How traffic is read and timed.
+    /// Loading and timing of traffic.
     #[command(flatten)]
     pub load: LoadArgs,
-    /// How much of a preset to make [default: 3s]
+    /// Length of a preset's traffic [default: 3s]
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub duration: Option<Nanos>,
-    /// Make so many times a preset's flows, each as bursty as it is
+    /// Factor of the number of a preset's flows; their burstiness is preserved
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
     #[arg(allow_negative_numbers = true)]
     pub flows_scale: f64,
-    /// Tell what bursts do to latency if packets take so long, such as 5,10,20
+    /// Report the effect of bursts on latency for these service times per packet, such as 5,10,20
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = crate::trace::service)]
     #[arg(conflicts_with = "rate")]
     pub service_us: Vec<Nanos>,
-    /// Draw packets, whales and minnows over time
+    /// Draw packets, whales (heavy flows) and minnows (light flows) over time
     #[arg(long, value_name = "FILE.svg", conflicts_with = "rate")]
     pub svg: Option<PathBuf>,
-    /// A report for people or for programs
+    /// Output format
     #[arg(long, value_name = "text|json", default_value = "text")]
     #[arg(hide_possible_values = true)]
     pub output: InfoOutput,
 }
 
-/// What `tailwater trace convert` is told.
+/// Arguments of `tailwater trace convert`.
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
-    /// The captures
+    /// Captures to read
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The capture file to write; - for standard output
+    /// Capture file to write; - for standard output
     #[arg(short, long, value_name = "FILE.pcap")]
     pub output: PathBuf,
-    /// Leave out what comes earlier after the first packet
+    /// Skip packets earlier than this after the first
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub from: Option<Nanos>,
-    /// Leave out what comes so late after the first packet, or later
+    /// Skip packets this late after the first, or later
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub to: Option<Nanos>,
-    /// Keep so many packets of that
+    /// Maximum number of packets to keep
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub packets: Option<u64>,
-    /// Lay so many copies over each other, their flows renumbered
+    /// Number of superposed copies, with renumbered flows
     #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_COPIES)))]
     pub copies: u32,
-    /// How much later each copy starts than the one before [default: 0]
+    /// Delay of each copy after the one before [default: 0]
     #[arg(long, value_name = "TIME", value_parser = values::duration, requires = "copies")]
     pub shift: Option<Nanos>,
-    /// Make packets come this many times as fast
+    /// Factor of the packet rate
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
     #[arg(allow_negative_numbers = true)]
     pub speed: f64,
-    /// Leave out empty and too long packets, do not refuse them
+    /// Skip empty and oversized packets instead of refusing the capture
     #[arg(long)]
     pub skip_bad_packets: bool,
 }
 
-/// How statistics are printed.
+/// Output format of statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum InfoOutput {
     Text,
     Json,
 }
 
-/// What `tailwater trace synth` is told.
+/// Arguments of `tailwater trace synth`.
 #[derive(Debug, Args)]
 pub struct SynthArgs {
-    /// The preset
+    /// Preset of the traffic
     #[arg(value_name = "PRESET")]
     pub preset: String,
-    /// The capture file to write; - for standard output
+    /// Capture file to write; - for standard output
     #[arg(short, long, value_name = "FILE.pcap")]
     pub output: PathBuf,
-    /// How long the capture lasts
+    /// Duration of the capture
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = values::duration)]
     pub duration: Nanos,
-    /// Make packets come this many times as fast
+    /// Factor of the packet rate
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
     #[arg(allow_negative_numbers = true)]
     pub rate_scale: f64,
-    /// Make so many times the flows, each as bursty as it is
+    /// Factor of the number of flows; their burstiness is preserved
     #[arg(long, value_name = "X", default_value = "1", value_parser = values::scale)]
     #[arg(allow_negative_numbers = true)]
     pub flows_scale: f64,
-    /// Selects the packets
+    /// Seed of the packets
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
 }

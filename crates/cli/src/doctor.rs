@@ -10,7 +10,10 @@ use std::process::ExitCode;
 use tailwater_dataplane::cores::{default_core, isolated};
 use tailwater_doctor::{Diagnosis, Finding, Live, Purpose, Severity, examine, measure};
 
-/// Examines this machine, and says whether an objective is realistic on it.
+/// Examines this machine, and prints whether an objective is realistic on it.
+///
+/// # Errors
+/// The measurement fails, or the result cannot be printed.
 pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     let cores = args.cores.as_ref().map(|cores| cores.0.clone());
     let purpose = Purpose {
@@ -43,7 +46,8 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
     })
 }
 
-/// For people: what is wrong with what to do about it, then the rest in a line each, then the verdict.
+/// Formats the diagnosis for people: problems with their fixes, then the other findings in a line each, then the
+/// verdict.
 fn table(diagnosis: &Diagnosis) -> String {
     let mut text = format!("{}; cores {}\n", one_line(&diagnosis.machine), diagnosis.cores);
     let (rest, bad): (Vec<&Finding>, Vec<&Finding>) = diagnosis

@@ -1,4 +1,4 @@
-//! Why a command ends without doing its job.
+//! Errors of commands.
 
 use std::io;
 use std::process::ExitCode;
@@ -10,57 +10,57 @@ use tailwater_profile::cache::CacheError;
 use tailwater_profile::{SweepError, TrainError};
 use tailwater_traffic::TrafficError;
 
-/// The exit code for input that cannot be used.
+/// Exit code for input that cannot be used.
 pub const BAD_INPUT: u8 = 2;
 
-/// The exit code of a run with `--check-slo` that missed its objective.
+/// Exit code of a run with `--check-slo` that missed its objective.
 pub const SLO_MISSED: u8 = 3;
 
-/// Why a command failed.
+/// Reasons for which a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// The chain spec.
+    /// The chain spec is invalid.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// Traffic that cannot be read or made.
-    // The library names its option; a user has a flag.
+    /// Traffic cannot be read or generated.
+    // The library's message names its option; print the flag instead.
     #[error("{}", .0.to_string().replace("skip_bad_packets", "--skip-bad-packets"))]
     Traffic(#[from] TrafficError),
-    /// Anything else that the user can put right.
+    /// Another mistake that the user can correct.
     #[error("{0}")]
     Input(String),
-    /// The run.
+    /// The run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Measuring what a chain can do.
+    /// Measuring a chain's capacity failed.
     #[error("no capacity profile: {0}")]
     Train(TrainError),
-    /// Measuring a chain's curves.
+    /// Measuring a chain's curves failed.
     #[error("no curves: {0}")]
     Sweep(SweepError),
-    /// The result cannot be written.
+    /// The result cannot be printed.
     #[error("cannot write to standard output: {0}")]
     Output(io::Error),
-    /// The page of a run that is over cannot be written.
+    /// The page of a finished run cannot be written.
     #[error("cannot write {file}: {source}")]
     Report {
-        /// Where to.
+        /// Name of the file.
         file: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// The system refuses something that has nothing to do with the input.
+    /// The system refuses an operation, independent of the input.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl CliError {
-    /// 2 for what the user can put right in the command line or a file, 1 for the rest.
+    /// Returns 2 for mistakes in the command line or a file, 1 for other errors.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
             use RunError::{Build, Core, External, IsolatedAndHandedOver, Isolation, Open, State, StateHandedOver};

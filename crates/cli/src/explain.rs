@@ -1,4 +1,4 @@
-//! `tailwater explain`: what a recorded run's mappers saw and did.
+//! `tailwater explain`: observations and decisions of a recorded run's mappers.
 
 use crate::args::{ExplainArgs, ReportOutput};
 use crate::error::CliError;
@@ -18,56 +18,60 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::{MakeServerMapper, Policy, epoch};
 
-/// Differences of a replay that are told.
+/// Maximum number of printed differences of a replay.
 const MOST_DIFFERENCES: usize = 10;
 
-/// What `--output json` prints. Field names are stable.
+/// Document of `--output json`. Field names are stable.
 #[derive(Debug, Serialize)]
 pub struct Document {
-    /// What the record comes to.
+    /// Summary of the record.
     #[serde(flatten)]
     pub explanation: Explanation,
-    /// Whether the file ends before the run did.
+    /// `true` if the file ends before the run did.
     pub cut_short: bool,
-    /// Decisions that found no room on their way to the file; `None` if it was cut short.
+    /// Decisions lost since the file was written too slowly; `None` if the file is cut short.
     pub lost: Option<u64>,
-    /// What another policy would have said.
+    /// Replay of the observations to another policy.
     pub replay: Option<Replayed>,
-    /// What the server mapper did, if there was one.
+    /// Decisions of the server mapper, if there was one.
     pub server: Option<ServerDocument>,
 }
 
-/// What a server mapper did.
+/// Decisions of a server mapper.
 #[derive(Debug, Serialize)]
 pub struct ServerDocument {
-    /// What the record comes to.
+    /// Summary of the record.
     #[serde(flatten)]
     pub explanation: ServerExplanation,
-    /// What another policy would have said.
+    /// Replay of the observations to another policy.
     pub replay: Option<ServerReplayed>,
 }
 
-/// What another policy would have said about RSS buckets.
+/// Replay of decisions on RSS buckets to another policy.
 #[derive(Debug, Serialize)]
 pub struct ServerReplayed {
-    /// Its name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// In what it differs.
+    /// Differing decisions.
     #[serde(flatten)]
     pub outcome: ServerReplay,
 }
 
-/// What another policy would have said.
+/// Replay of decisions to another policy.
 #[derive(Debug, Serialize)]
 pub struct Replayed {
-    /// Its name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// In what it differs.
+    /// Differing decisions.
     #[serde(flatten)]
     pub outcome: Replay,
 }
 
 /// Explains a file.
+///
+/// # Errors
+/// The file cannot be read or is invalid, the other policy requires a profile that is missing, or the result cannot be
+/// printed.
 pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     let name = args.file.display();
     let wrong = |error: &dyn std::fmt::Display| CliError::Input(format!("{name}: {error}"));
@@ -97,7 +101,7 @@ pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
                 }
             }
             Ok(None) => break false,
-            // A run that was killed: what there is can be told.
+            // The run was killed: explain the part that exists.
             Err(error) if matches!(error.problem, Problem::Cut) => {
                 complain("notice", &format!("{name}: {error}: told is what is there"));
                 break true;
@@ -126,7 +130,10 @@ pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A file for the decisions of a run, and a thread that writes it.
+/// Creates a file for the decisions of a run, and a thread that writes it.
+///
+/// # Errors
+/// The file cannot be created.
 pub fn recorder(
     path: &Path,
     spec: &ChainSpec,
@@ -145,7 +152,10 @@ pub fn recorder(
     Recorder::create(path, &header.now()).map_err(not_written)
 }
 
-/// Waits for the file of a run that is over.
+/// Waits until the file of a finished run is written.
+///
+/// # Errors
+/// The file could not be written.
 pub fn finish(recorder: &Recorder) -> Result<(), CliError> {
     let recorded = recorder.finish().map_err(not_written)?;
     if let Some(Recorded { decisions, lost }) = recorded
@@ -167,7 +177,7 @@ fn not_written(RecordError { file, source }: RecordError) -> CliError {
     }
 }
 
-/// The profile that the recorded policy went by.
+/// Returns the profile of the recorded policy.
 fn profile(header: &Header, file: &Path) -> Result<Option<CapacityProfile>, CliError> {
     if header.profile.is_empty() {
         return Ok(None);
@@ -177,8 +187,8 @@ fn profile(header: &Header, file: &Path) -> Result<Option<CapacityProfile>, CliE
     profile.map(Some).map_err(|error| CliError::Input(error.to_string()))
 }
 
-/// Another policy, which is shown what was recorded. Its mappers are made when there is something to
-/// show them, since the profile need not have what the others go by.
+/// Another policy to which the record is replayed. Its mappers are created with the first observation, since the
+/// profile may lack what an unused one requires.
 struct Other<'a> {
     policy: Policy,
     slo: Nanos,
@@ -229,7 +239,7 @@ impl Other<'_> {
 
     fn finish(mut self) -> Result<(Option<Replayed>, Option<ServerReplayed>), String> {
         if self.core.is_none() && self.server.is_none() {
-            // Of no decisions the same can be said, if only it had decided about such.
+            // Without decisions the result is the same, provided that the policy makes such decisions at all.
             match self.policy.scales() {
                 true => self.core().map(drop)?,
                 false => return Err(self.nothing()),

@@ -1,4 +1,4 @@
-//! Traffic by name: a capture file or a preset, read into memory and timed.
+//! Traffic by name: a capture file or a preset, loaded into memory and timed.
 
 use crate::args::LoadArgs;
 use crate::error::CliError;
@@ -13,21 +13,20 @@ use tailwater_traffic::bursts::{Arrivals, PacketArrivals};
 use tailwater_traffic::generate::{Preset, preset};
 use tailwater_traffic::{CaptureReader, LoadOptions, PacketSource, ReadOptions, Trace, TrafficError};
 
-/// How long presets and saturation run unless told otherwise.
+/// Default duration of presets and of saturated runs.
 pub const DEFAULT_DURATION: Nanos = Nanos::from_secs(3);
 
-/// The most of a preset that is held in memory (about 1 GB at its own rate); a longer run
-/// starts over with its flows renumbered.
+/// Maximum length of a preset in memory (about 1 GB at its own rate). A longer run repeats it with renumbered flows.
 const MOST_GENERATED: Nanos = Nanos::from_secs(5);
 
-/// What saturation has of a preset: enough that it does not fit a cache.
+/// Length of a preset for a saturated run; long enough to exceed the caches.
 const SATURATION_GENERATED: Nanos = Nanos::from_secs(1);
 
-/// The most packets a second at which a trace is repeated. A worker of the trace NIC looks at every
-/// packet that arrives; beyond this it would do nothing else.
+/// Maximum packets per second at which a trace is repeated. A worker of the trace NIC examines every arriving packet;
+/// beyond this rate it would do nothing else.
 const FASTEST_PPS: f64 = 100e6;
 
-/// Where packets come from.
+/// Source of packets.
 #[derive(Debug)]
 pub enum Traffic {
     /// A preset's configuration.
@@ -37,14 +36,16 @@ pub enum Traffic {
 }
 
 impl Traffic {
-    /// Finds out what a name stands for. A preset's name means the preset, whatever files there
-    /// are; `./name` means the file.
+    /// Resolves a name. A preset's name means the preset, even if such a file exists; `./name` means the file.
+    ///
+    /// # Errors
+    /// There is neither a preset nor a file of this name.
     pub fn named(name: &OsStr) -> Result<Traffic, CliError> {
         let path = Path::new(name);
         let text = name.to_string_lossy();
         match preset(&text) {
             Ok(config) => Ok(Traffic::Preset(Box::new(config))),
-            // A file that is there but cannot be reached says so when it is opened.
+            // A file that exists but is not accessible causes an error when it is opened.
             Err(_) if !matches!(path.try_exists(), Ok(false)) => Ok(Traffic::File(path.to_owned())),
             Err(TrafficError::UnknownPreset { suggestion, known, .. }) => Err(CliError::Input(format!(
                 "\"{text}\" is neither a capture file nor a traffic preset{suggestion}; \
@@ -54,7 +55,10 @@ impl Traffic {
         }
     }
 
-    /// Opens it. `generated` is how much of a preset to make, before rates are scaled.
+    /// Opens the source. `generated` is the length of a preset's traffic before rates are scaled.
+    ///
+    /// # Errors
+    /// The preset's options or the capture file are invalid.
     pub fn open(self, load: &LoadArgs, generated: Nanos) -> Result<Box<dyn PacketSource>, CliError> {
         Ok(match self {
             Traffic::Preset(preset) => preset.with(load.seed, generated).open()?,
@@ -67,7 +71,10 @@ impl Traffic {
         })
     }
 
-    /// Its arrivals; of a preset by its seed and for how long.
+    /// Returns the arrivals; of a preset with this seed and length.
+    ///
+    /// # Errors
+    /// As [`open`](Traffic::open).
     pub fn arrivals(
         &self,
         (seed, generated): (u64, Nanos),
@@ -83,31 +90,34 @@ impl Traffic {
         }
     }
 
-    /// How much of a preset makes `wanted` after its rate is changed.
+    /// Returns the length of a preset that lasts `wanted` after its rate is changed.
     pub fn generated(&self, load: &LoadArgs, wanted: Nanos) -> Nanos {
         let Traffic::Preset(preset) = self else {
             return wanted;
         };
         let rate = load.rate.map_or(1.0, |rate| rate / preset.mean_rate_pps());
         let seconds = wanted.as_secs_f64() * rate * load.rate_scale.unwrap_or(1.0);
-        // A preset needs some time for its first packets.
+        // Lower bound, since a preset takes some time until its first packets.
         Nanos::from_secs_f64(seconds).max(Nanos::from_micros(100))
     }
 }
 
-/// A trace, ready to run.
+/// A loaded trace.
 pub struct Loaded {
     /// The packets.
     pub trace: Trace,
-    /// For how long packets arrive, starting over if need be; `None`: the trace once.
+    /// Time for which packets arrive, with the trace repeated as necessary; `None`: the trace once.
     pub duration: Option<Nanos>,
-    /// Packets left out because of `spec.match`.
+    /// Packets excluded by `spec.match`.
     pub not_matched: u64,
-    /// What a person should know.
+    /// Notices for the user.
     pub notices: Vec<String>,
 }
 
 /// Loads traffic for a run of `duration`, or of the default length.
+///
+/// # Errors
+/// The traffic cannot be loaded, exceeds the memory limit, or would be repeated too fast.
 pub fn load(
     traffic: Traffic,
     load: &LoadArgs,
@@ -143,7 +153,7 @@ pub fn load(
     })
 }
 
-/// Reads a source into memory and times it.
+/// Loads a source into memory and times it.
 fn read(source: Box<dyn PacketSource>, load: &LoadArgs, wanted: &Match) -> Result<(Trace, u64), CliError> {
     let mut source = Matching::new(source, wanted);
     let options = LoadOptions {
@@ -175,7 +185,7 @@ fn read(source: Box<dyn PacketSource>, load: &LoadArgs, wanted: &Match) -> Resul
     Ok((trace, not_matched))
 }
 
-/// Refuses to repeat a trace faster than a NIC could be.
+/// Checks that a trace is not repeated at a rate that no NIC could have.
 fn check_pace(trace: &Trace, duration: Option<Nanos>) -> Result<(), CliError> {
     let rate = 1.0 / trace.mean_gap().as_secs_f64();
     if duration.is_some_and(|duration| duration > trace.duration()) && rate > FASTEST_PPS * 1.01 {
@@ -190,7 +200,7 @@ fn check_pace(trace: &Trace, duration: Option<Nanos>) -> Result<(), CliError> {
     Ok(())
 }
 
-/// That a run will be long, or repeats its trace.
+/// Returns a notice if a run will be long, or repeats its trace.
 fn pace_notice(trace: &Trace, duration: Option<Nanos>) -> Option<String> {
     let lap = trace.duration();
     match duration {

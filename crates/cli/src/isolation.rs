@@ -15,13 +15,16 @@ use tailwater_functions::spec::{ChainSpec, FunctionConfig, FunctionSpec};
 use tailwater_isolation::program::{ProgramError, run_function, run_library};
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationError, Launch, Program};
 
-/// State of one flow, and what the system needs to keep it: no function has more.
+/// Upper bound of the memory for a flow's state, with the system's overhead, bytes.
 const FLOW_BYTES: u64 = 1024 + 64;
 
-/// How long a function of somebody else's may take to read its configuration.
+/// Time that a third-party function has to read its configuration.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Runs one function of a chain for the `tailwater run` that started it.
+///
+/// # Errors
+/// There is no server, or it disconnects.
 pub fn function_process(args: &FunctionProcessArgs) -> Result<ExitCode, CliError> {
     let ran = match (&args.library, args.place) {
         (Some(library), _) => run_library(library),
@@ -29,13 +32,13 @@ pub fn function_process(args: &FunctionProcessArgs) -> Result<ExitCode, CliError
     };
     match ran {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        // Who started it has been told, and tells it on.
+        // The parent process has received the reason and prints it.
         Err(ProgramError::Refused(_)) => Ok(ExitCode::from(BAD_INPUT)),
         Err(error) => Err(CliError::Input(error.to_string())),
     }
 }
 
-/// The same file, whatever directory a process is in.
+/// Returns an absolute path, valid in any working directory.
 fn absolute(chain: &Path) -> Result<PathBuf, CliError> {
     path::absolute(chain).map_err(|source| CliError::System {
         what: "the current directory cannot be found",
@@ -43,8 +46,12 @@ fn absolute(chain: &Path) -> Result<PathBuf, CliError> {
     })
 }
 
-/// Reads a chain's spec, and finds the programs of its functions, which are this one and others', confined as the
-/// arguments say; no programs where functions are not isolated.
+/// Reads a chain's spec, and finds the programs of its functions, both built-in and third-party ones, confined
+/// according to the arguments. Returns no programs if functions are not isolated.
+///
+/// # Errors
+/// The spec is invalid, flags contradict each other, a function cannot be isolated, or this machine cannot confine
+/// programs.
 pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliError> {
     let mode = match args.isolation {
         Isolated::None if args.isolation_overhead.is_some() => {
@@ -60,7 +67,7 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
         Isolated::Process => "--isolation process",
         Isolated::Container => "--isolation container",
     };
-    // Isolated functions read it in a directory of their own.
+    // Isolated functions read it from another working directory.
     let chain = absolute(&args.chain)?;
     let isolated = Isolating {
         own: Launch {
@@ -86,7 +93,7 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
             name = writer.name
         ));
     }
-    // Each direction of a connection may have a state of its own.
+    // Each direction of a connection may have its own state.
     let flows = 2 * u64::from(spec.flows.capacity) * FLOW_BYTES;
     let mut programs = Program::of_chain(&spec, &isolated.own);
     programs.retain(|program| !stays(&program.function));
@@ -110,8 +117,8 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
     Ok((spec, Some(config)))
 }
 
-/// Who is to stay in this process must be one of ours that shares or writes what keeps it from being isolated, on some cores or
-/// confined: all others are isolated.
+/// Checks that functions excepted from isolation are built-in ones that share or write something that prevents
+/// isolation, on several cores or when confined. All others are isolated.
 fn check_what_stays(names: &[String], spec: &ChainSpec, mode: &str) -> Result<(), CliError> {
     for name in names {
         let mut functions = spec.functions.iter();
@@ -162,16 +169,16 @@ fn own_program() -> Result<PathBuf, CliError> {
     })
 }
 
-/// How functions are isolated.
+/// Configuration for isolating functions.
 struct Isolating {
-    /// This program as that of a function.
+    /// Command that starts this program as a function's.
     own: Launch,
-    /// None: they are trusted.
+    /// `None` for trusted functions.
     confined: Option<Confined>,
 }
 
 impl Isolating {
-    /// Confines a program that reads these files, with so many bytes of memory that it is given.
+    /// Confines a program that reads these files and receives `given` bytes of shared memory.
     fn confine(&self, program: &mut Program, files: Vec<PathBuf>, given: u64) {
         program.confined = self.confined.clone();
         let confinement = program.confined.as_mut().map(|it| &mut it.confinement);
@@ -186,7 +193,7 @@ impl Isolating {
     }
 }
 
-/// Functions of others are tried out as they will run: they never have more rights than that.
+/// Third-party functions are tried out with the same confinement as in the run, so they never have more rights.
 impl Apart for Isolating {
     fn learn(&self, code: &Code<'_>, config: &str) -> Result<String, LibraryError> {
         check_file(code)?;
@@ -207,7 +214,7 @@ impl Apart for Isolating {
     }
 }
 
-/// That a file can be what it is said to be, before a process is started for it.
+/// Checks that a file is of the expected type before a process is started for it.
 fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
     let mut file = File::open(code.file()).map_err(LibraryError::Read)?;
     let data = file.metadata().map_err(LibraryError::Read)?;
@@ -225,7 +232,7 @@ fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
     if data.mode() & EXECUTABLE == 0 {
         return apart("expected an executable, found a file that may not be executed (chmod +x)");
     }
-    // Of what runs scripts a function's directory has nothing.
+    // Scripts are refused: a confined function's root has no interpreter.
     let mut magic = [0; 4];
     match file.read_exact(&mut magic) {
         Ok(()) if magic == *b"\x7fELF" => Ok(()),
@@ -234,7 +241,10 @@ fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
     }
 }
 
-/// What can be isolated on these cores.
+/// Checks that the functions can be isolated on these cores.
+///
+/// # Errors
+/// A function that writes a file would run on several cores.
 pub fn on(config: IsolationConfig, cores: &[usize]) -> Result<IsolationConfig, CliError> {
     match config.programs.iter().find(|program| program.alone) {
         Some(writer) if cores.len() > 1 => wrong(format!(
@@ -245,7 +255,7 @@ pub fn on(config: IsolationConfig, cores: &[usize]) -> Result<IsolationConfig, C
     }
 }
 
-/// The defences around each function; none: it is trusted.
+/// Returns the defences around each function; `None` if functions are trusted.
 fn confined(args: &RunArgs, mode: &str) -> Result<Option<Confined>, CliError> {
     let without = &args.isolation_without;
     let container = match args.isolation {
@@ -293,7 +303,7 @@ fn confined(args: &RunArgs, mode: &str) -> Result<Option<Confined>, CliError> {
 
 fn leave_out(defence: Defence, from: &mut Confinement) {
     match defence {
-        // A program without any is trusted, and not started by a confinement.
+        // A program without any defence is trusted, and started without a confinement.
         Defence::All => *from = Confinement::none(),
         Defence::Filter => from.filter = false,
         Defence::Groups => from.groups = Groups::default(),
@@ -310,13 +320,13 @@ fn leave_out(defence: Defence, from: &mut Confinement) {
         Defence::Root => from.root = None,
         Defence::User => {
             from.own_user = false;
-            // They are counted for a user, and this would be everybody's.
+            // The limit counts a user's processes, and would include other programs of this user.
             from.limits.processes = None;
         }
     }
 }
 
-/// What a function reads to configure itself. A built-in one reads the spec, too.
+/// Returns the files that a function reads for its configuration. A built-in one reads the spec, too.
 fn files(chain: &Path, function: &FunctionSpec) -> Vec<PathBuf> {
     match &function.config {
         FunctionConfig::Library(library) => files_of(&Code::Library(&library.foreign().file)),
@@ -328,7 +338,7 @@ fn files(chain: &Path, function: &FunctionSpec) -> Vec<PathBuf> {
     }
 }
 
-/// What has to be there besides the program.
+/// Returns the files that must exist beside the program.
 fn files_of(code: &Code<'_>) -> Vec<PathBuf> {
     match code {
         Code::Library(file) => vec![file.to_path_buf()],

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return usage(&error),
     };
-    // Whatever this file is called by now: it may have been replaced while the program runs.
+    // Independent of the file's name: it may be replaced while the program runs.
     library::try_by("/proc/self/exe", args::TRY_LIBRARY);
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             match &error {
-                // Everything that is wrong, a line each.
+                // All errors, one line each.
                 error::CliError::Spec(errors) => errors.each().for_each(|error| complain("error", &error.alone())),
                 error => complain("error", &error.to_string()),
             }
@@ -74,10 +74,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// What the argument parser has to say: help and version whole, errors on one line.
+/// Prints the argument parser's message: help and version in full, errors on one line.
 fn usage(error: &clap::Error) -> ExitCode {
     if error.exit_code() == 0 || error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        // Help into a closed pipe is nobody's problem.
+        // Printing help to a closed pipe is not an error.
         let _ = error.print();
         return ExitCode::from(error.exit_code() as u8);
     }
@@ -96,12 +96,12 @@ fn usage(error: &clap::Error) -> ExitCode {
     ExitCode::from(error::BAD_INPUT)
 }
 
-/// One line on standard error, whatever the text.
+/// Prints one line to standard error, with control characters escaped.
 fn complain(kind: &str, text: &str) {
     let _ = writeln!(std::io::stderr(), "{kind}: {}", text::one_line(text));
 }
 
-/// Writes a result to standard output. A reader that has gone away is not an error.
+/// Prints a result to standard output. A closed pipe is not an error.
 fn print(text: &str) -> Result<(), CliError> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {

@@ -1,4 +1,4 @@
-//! Which packets are a chain's: `spec.match`, applied before the trace NIC.
+//! `spec.match`: filter of a chain's packets, applied before the trace NIC.
 
 use crate::progress::Loading;
 use std::net::IpAddr;
@@ -7,11 +7,10 @@ use tailwater_net::parse::{Network, parse};
 use tailwater_net::vlan::tags;
 use tailwater_traffic::{Notice, Packet, PacketSource, TrafficError};
 
-/// Whether a packet is for the chain: it matches every list that is not empty.
+/// Returns `true` if a packet is for the chain: it matches every non-empty list.
 ///
-/// Of a frame with several VLAN tags the outermost counts that names a VLAN (a tag with
-/// identifier 0 only carries a priority). Packets that are malformed or not IP match neither
-/// prefixes nor protocols.
+/// Of several VLAN tags, the outermost one with a VLAN identifier counts (identifier 0 only carries a priority).
+/// Malformed and non-IP packets match neither prefixes nor protocols.
 pub fn matches(wanted: &Match, frame: &[u8]) -> bool {
     let vlan = || tags(frame).map(|tag| tag.id).find(|id| *id != 0);
     if !wanted.vlans.is_empty() && !vlan().is_some_and(|id| wanted.vlans.contains(&id)) {
@@ -32,17 +31,16 @@ pub fn matches(wanted: &Match, frame: &[u8]) -> bool {
         && (wanted.protocols.is_empty() || wanted.protocols.contains(&headers.key.protocol()))
 }
 
-/// A source without the packets that are not the chain's.
+/// Source without the packets that the chain does not match.
 pub struct Matching<'a> {
     source: Box<dyn PacketSource>,
-    /// `None` lets all pass.
+    /// `None` if all packets match.
     wanted: Option<&'a Match>,
-    /// The packet handed out last: a copy, for a lent packet cannot be both looked at and lent on
-    /// in a loop.
+    /// Copy of the last packet. A lent packet cannot be both inspected and returned from a loop.
     frame: Vec<u8>,
     loading: Loading,
     matched: u64,
-    /// Packets left out so far.
+    /// Packets excluded so far.
     pub not_matched: u64,
 }
 
@@ -59,7 +57,7 @@ impl<'a> Matching<'a> {
         }
     }
 
-    /// The next packet's time and wire length, its bytes being in `frame`.
+    /// Returns the next packet's time and wire length; its bytes are in `frame`.
     fn advance(&mut self) -> Result<Option<(tailwater_net::Nanos, u32)>, TrafficError> {
         while let Some(packet) = self.source.next_packet()? {
             self.loading.tell(self.matched + self.not_matched);

@@ -1,8 +1,7 @@
-//! The Prometheus endpoint of a run: `GET /metrics`.
+//! Prometheus endpoint of a run: `GET /metrics`.
 //!
-//! A thread of its own with a single-threaded event loop. It holds no state but the last
-//! [`Progress`], from which every scrape is made. Bounded: 16 connections at a time, one request
-//! each, 16 KiB of headers, ten seconds.
+//! Runs on its own thread with a single-threaded event loop. Its only state is the last [`Progress`], from which every
+//! scrape is rendered. Bounds: 16 concurrent connections, one request each, 16 KiB of headers, ten seconds.
 
 mod exposition;
 
@@ -30,19 +29,25 @@ const TIME_FOR_HEADERS: Duration = Duration::from_secs(5);
 const TIME_FOR_ALL: Duration = Duration::from_secs(10);
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// An address that is taken, not yet served.
+/// Address that is bound, but not yet served.
 #[derive(Debug)]
 pub struct Endpoint(TcpListener);
 
 impl Endpoint {
-    /// Takes an address.
+    /// Binds an address.
+    ///
+    /// # Errors
+    /// The address is in use or not available.
     pub fn bind(address: SocketAddr) -> Result<Endpoint, CliError> {
         TcpListener::bind(address)
             .map(Endpoint)
             .map_err(|error| CliError::Input(format!("--metrics: cannot listen on {address}: {error}")))
     }
 
-    /// Serves a run's metrics from now on, and tells where.
+    /// Starts serving a run's metrics, and prints the URL.
+    ///
+    /// # Errors
+    /// The event loop or its thread cannot be created.
     pub fn serve(self, chain: Chain) -> Result<Serving, CliError> {
         let system = |source| CliError::System {
             what: "metrics cannot be served",
@@ -67,7 +72,7 @@ impl Endpoint {
             .name("metrics".to_owned())
             .spawn(move || {
                 runtime.spawn(accept(listener, shared));
-                // Ends when the sender is dropped; connections end with the event loop.
+                // Returns when the sender is dropped; connections end with the event loop.
                 let _ = runtime.block_on(stopped);
             })
             .map_err(system)?;
@@ -80,7 +85,7 @@ impl Endpoint {
     }
 }
 
-/// An endpoint that is being served. Dropping it ends its thread.
+/// Endpoint that is being served. Ends its thread when dropped.
 #[derive(Debug)]
 pub struct Serving {
     exposition: Arc<Exposition>,
@@ -89,7 +94,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Serves these figures from now on.
+    /// Updates the served figures.
     pub fn update(&self, progress: &Progress) {
         self.exposition.update(progress);
     }
@@ -99,7 +104,7 @@ impl Drop for Serving {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic there has been printed, and costs no more than the endpoint.
+            // A panic of the thread has been printed, and affects the endpoint only.
             let _ = thread.join();
         }
     }
@@ -109,7 +114,7 @@ async fn accept(listener: tokio::net::TcpListener, exposition: Arc<Exposition>) 
     let slots = Arc::new(Semaphore::new(CONNECTIONS));
     while let Ok(slot) = Arc::clone(&slots).acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of file descriptors, say: it may pass.
+            // Possibly a temporary lack of file descriptors.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -122,7 +127,7 @@ async fn accept(listener: tokio::net::TcpListener, exposition: Arc<Exposition>) 
                 .max_buf_size(HEADER_BYTES)
                 .keep_alive(false)
                 .serve_connection(TokioIo::new(stream), service);
-            // How a client's connection ends is the client's affair.
+            // Errors of a client's connection are ignored.
             let _ = tokio::time::timeout(TIME_FOR_ALL, connection).await;
             drop(slot);
         });

@@ -1,4 +1,4 @@
-//! `tailwater new-function`: a folder with a working function to begin with.
+//! `tailwater new-function`: generates a directory with a working function.
 
 use crate::args::{Language, NewFunctionArgs};
 use crate::error::CliError;
@@ -9,28 +9,28 @@ use std::path::Path;
 use std::process::ExitCode;
 use tailwater_api::document::is_label;
 
-/// A file of a crate.
+/// Includes a file of a crate.
 macro_rules! of_crate {
     ($from:literal, $path:literal) => {
         include_str!(concat!("../../", $from, "/", $path))
     };
 }
 
-/// A file of the interface.
+/// Includes a file of the SDK.
 macro_rules! sdk {
     ($path:literal) => {
         of_crate!("sdk", $path)
     };
 }
 
-/// The source files of a crate that goes into the folder as it is.
+/// Includes the source files of a crate, which are copied unchanged.
 macro_rules! sources {
     ($from:literal: $($path:literal),+ $(,)?) => {
         &[$((concat!("tailwater-", $from, "/", $path), of_crate!($from, $path))),+]
     };
 }
 
-/// A file of the folder: where it goes, and its text.
+/// Path in the directory, and text.
 type File = (&'static str, &'static str);
 
 const C: &[File] = &[
@@ -56,7 +56,7 @@ const RUST: &[File] = &[
     ("chain.yaml", include_str!("new_function/chain.yaml")),
 ];
 
-/// The interface in Rust, and what it is built of.
+/// The SDK in Rust, and its dependencies.
 const RUST_SDK: &[&[File]] = &[
     &[
         ("tailwater-sdk/Cargo.toml", include_str!("new_function/rust/sdk.toml")),
@@ -77,7 +77,10 @@ const RUST_SDK: &[&[File]] = &[
     ),
 ];
 
-/// Writes the folder, and says what to do with it.
+/// Writes the directory, and prints the next steps.
+///
+/// # Errors
+/// The name is invalid, the directory exists already or cannot be written, or the result cannot be printed.
 pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
     let name = &*args.name;
     if !is_label(name) || name.starts_with(|c: char| c.is_ascii_digit()) {
@@ -103,13 +106,13 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
             "cargo test && cargo build --release",
         ),
     };
-    // Where this program was built, libtailwater_nf is, too.
+    // libtailwater_nf is built into the same directory as this program.
     let program_folder = std::env::current_exe().ok();
     let library_folder = program_folder.as_deref().and_then(Path::parent);
     let library_folder = library_folder.unwrap_or(Path::new("/usr/local/lib"));
     let library_folder = library_folder.display().to_string();
     let folder = Path::new(name);
-    // Made here, so that nothing of anybody's is in it.
+    // Created here, so that it contains no foreign files.
     fs::create_dir(folder).map_err(|error| match error.kind() {
         io::ErrorKind::AlreadyExists => CliError::Input(format!("{name} is there already: nothing was written")),
         _ => CliError::Input(format!("cannot make the folder {name}: {error}")),
@@ -130,12 +133,12 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
         fs::write(path, text)
     });
     if let Err(error) = written {
-        // Half of it would be in the way of another try.
+        // An incomplete directory would prevent another attempt.
         let _ = fs::remove_dir_all(folder);
         return Err(CliError::Input(format!("cannot write into {name}: {error}")));
     }
     let files = files.iter().map(|(path, _)| *path);
-    // Of the interface its folders will do.
+    // Of the SDK, only the directories are listed.
     let folders = interface.first().copied().unwrap_or_default().iter();
     let folders = folders.map(|(path, _)| path.trim_end_matches("Cargo.toml"));
     let lines: Vec<String> = files.chain(folders).map(|path| format!("  {name}/{path}\n")).collect();
@@ -153,7 +156,7 @@ mod tests {
     use std::collections::BTreeSet;
     use std::path::PathBuf;
 
-    /// The sources of a crate, but for tests.
+    /// Returns the sources of a crate without tests.
     fn sources(folder: &Path) -> Vec<PathBuf> {
         let entries = fs::read_dir(folder).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());

@@ -1,4 +1,4 @@
-//! `tailwater place`: whether SLOs fit on a cluster, and where their instances go.
+//! `tailwater place`: admission of SLOs on a cluster, and placement of their instances.
 
 mod kept;
 mod optimal;
@@ -33,84 +33,84 @@ use tailwater_placement::slo::ChainProfile;
 use tailwater_placement::spec::{ClusterSpec, KnownChain, SloSet, State, StateSpec};
 use tailwater_placement::tailwater::Tailwater;
 
-/// What `--output json` prints. Field names are stable.
+/// Document of `--output json`. Field names are stable.
 #[derive(Debug, Serialize)]
 struct Document {
-    /// The cluster's name.
+    /// Name of the cluster.
     cluster: String,
-    /// Its servers.
+    /// Number of its servers.
     servers: usize,
-    /// Those that have instances.
+    /// Servers that have instances.
     servers_used: usize,
-    /// Fewer servers cannot hold what was admitted.
+    /// Lower bound on the servers for the admitted SLOs.
     least_servers: usize,
-    /// The scheduler's name.
+    /// Name of the scheduler.
     scheduler: &'static str,
-    /// SLOs that were admitted.
+    /// Number of admitted SLOs.
     admitted: usize,
-    /// SLOs that were not.
+    /// Number of denied SLOs.
     denied: usize,
-    /// Each SLO, in the order of its file.
+    /// All SLOs in file order.
     slos: Vec<Row>,
-    /// SLOs of the state that are no longer wanted.
+    /// SLOs of the state that are no longer requested.
     removed: Vec<String>,
-    /// Servers that had instances and are no longer there.
+    /// Servers that had instances and no longer exist.
     lost_servers: Vec<String>,
-    /// Chains whose curves or configuration are no longer those of the state; their SLOs are checked by the new ones.
+    /// Chains whose curves or configuration differ from the state; their SLOs are checked with the new ones.
     changed_chains: Vec<ChangedChain>,
-    /// A migration that is not over, or was until now.
+    /// Migration that is in progress, or ended just now.
     #[serde(skip_serializing_if = "Option::is_none")]
     migration: Option<progress::Document>,
-    /// What `--optimal` found.
+    /// Result of `--optimal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     optimal: Option<Optimal>,
 }
 
-/// A chain of which other things are known than before.
+/// Chain whose data has changed.
 #[derive(Debug, Serialize)]
 struct ChangedChain {
     name: String,
-    /// Other curves.
+    /// `true` if its curves differ.
     curves: bool,
-    /// Another configuration was measured.
+    /// `true` if another configuration was measured.
     configuration: bool,
 }
 
-/// An SLO.
+/// Result for an SLO.
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
-    /// What happened to it.
+    /// Change of the SLO since the state.
     course: Course,
     admitted: bool,
-    /// Instances that are elsewhere than before.
+    /// Number of instances that moved.
     moved: usize,
-    /// Where it runs. Of a change that was denied: where it runs still, on its old terms.
+    /// Instances of the SLO. After a denied change, those that keep running on the old terms.
     instances: Vec<Placed>,
-    /// Why it was denied.
+    /// Reason of a denial.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// The highest throughput that would be admitted now.
+    /// Highest throughput that would be admitted now.
     #[serde(skip_serializing_if = "Option::is_none")]
     fitting_packets_per_second: Option<f64>,
-    /// The lowest latency with which it would be admitted now.
+    /// Lowest latency that would be admitted now.
     #[serde(skip_serializing_if = "Option::is_none")]
     fitting_latency_nanoseconds: Option<u64>,
 }
 
-/// An instance.
+/// A placed instance.
 #[derive(Debug, Serialize)]
 struct Placed {
     server: String,
     node: u16,
     cores: u16,
     ways: u16,
-    /// What stands in front of its chain, of an SLO with a cap: the configuration of the function `policer`.
+    /// Configuration of the `policer` in front of the chain, if the SLO has a cap.
     #[serde(skip_serializing_if = "Option::is_none")]
     policer: Option<Policer>,
 }
 
-/// The configuration of `policer`: all packets together at one rate.
+/// Configuration of `policer`: one rate for all packets together.
 #[derive(Debug, Serialize)]
 struct Policer {
     limits: [Limit; 1],
@@ -131,7 +131,11 @@ impl From<Policed> for Policer {
     }
 }
 
-/// Places SLOs, prints where, and keeps the state.
+/// Places SLOs, prints the placement, and updates the state.
+///
+/// # Errors
+/// A file is invalid, the state cannot be written, flags contradict the state, the optimum cannot be searched for, or
+/// the plan violates a curve.
 pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
     if args.optimal {
         available()?;
@@ -152,7 +156,7 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
     };
     let mut progress = Progress::read(args, &mut earlier)?;
     let mut outcome = reconcile(&cluster, &earlier.slos, &set.slos, &set.chains, scheduler);
-    // Nothing is promised, or kept, that the curves do not bear out.
+    // Checks that the plan meets every SLO by the curves before it is applied.
     if let Some(violation) = check(&cluster, outcome.plan.placed()).first() {
         return Err(CliError::System {
             what: "the plan breaks a promise, and is not applied",
@@ -218,7 +222,7 @@ fn document(outcome: &Reconciled, cluster: &str, scheduler: &'static str) -> Doc
     }
 }
 
-/// What tells chains from what they may become.
+/// Returns the identity of each chain, to detect later changes.
 fn known(plan: &Plan) -> Vec<KnownChain> {
     let placed = plan.placed();
     let chains: BTreeMap<&str, &ChainProfile> = placed
@@ -236,7 +240,7 @@ fn known_chain(chain: &ChainProfile) -> KnownChain {
     }
 }
 
-/// Chains of which other things are known than when the state was written.
+/// Returns the chains whose data has changed since the state was written.
 fn changed(before: &[KnownChain], now: &[Arc<ChainProfile>]) -> Vec<ChangedChain> {
     let of = |old: &KnownChain| {
         let chain = now.iter().find(|chain| chain.name == old.name)?;
@@ -287,7 +291,7 @@ fn row(answered: &Answered, plan: &Plan) -> Row {
     }
 }
 
-/// Why an SLO was denied, for people.
+/// Formats the reason of a denial for people.
 fn reason(denial: &Denial) -> String {
     match &denial.reason {
         Reason::Unfit(Unfit::NoCurves { measured }) => {
@@ -326,7 +330,7 @@ fn reason(denial: &Denial) -> String {
     }
 }
 
-/// For people: a line for each SLO, then what all of it comes to.
+/// Formats the document for people: a line per SLO, then a summary.
 fn table(document: &Document) -> String {
     let mut text = String::new();
     let names = document.slos.iter().map(|row| row.name.len());
@@ -409,7 +413,7 @@ fn table(document: &Document) -> String {
     text
 }
 
-/// A latency that is printed with all of its digits, and not less: what fits must not read as what does not.
+/// Rounds a latency up to the printed digits, so that an unfit value does not read as a fitting one.
 fn at_least(nanos: u64) -> Nanos {
     let unit = match nanos {
         n if n < 1_000_000 => 1,

@@ -1,4 +1,4 @@
-//! Ports of a run, where packets do not come from a trace.
+//! Ports of a run whose packets do not come from a trace.
 
 use crate::args::RunArgs;
 use crate::error::CliError;
@@ -9,8 +9,10 @@ use tailwater_dataplane::port::Port;
 use tailwater_dataplane::trace_nic::TraceNic;
 use tailwater_functions::spec::{ChainSpec, Match};
 
-/// The ports that the command line names, or else the spec, if no traffic is named; checked as far as that
-/// takes no time.
+/// Returns the ports named on the command line, or else in the spec, if no traffic is named. Only makes quick checks.
+///
+/// # Errors
+/// Flags contradict each other or the spec, or this program was built without ports.
 pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, CliError> {
     let wrong = |message: &str| Err(CliError::Input(message.to_owned()));
     let ports = match &args.ports[..] {
@@ -62,11 +64,14 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
     Ok(Some(ports))
 }
 
-/// What a program says that was built without the feature.
+/// Message of a program built without the feature.
 const WITHOUT: &str = "this program was built without ports: cargo build --release --features dpdk (which needs \
                        DPDK: make deps)";
 
-/// Refuses external functions where they cannot be, before anything takes time. `own` are the chain's ports.
+/// Checks early that external functions are possible in this run. `own` are the chain's ports.
+///
+/// # Errors
+/// There are several cores, a flag does not apply, a device is used twice, or this program was built without ports.
 pub fn check_external(args: &RunArgs, spec: &ChainSpec, own: Option<&PortsSpec>) -> Result<(), CliError> {
     let Some((function, _)) = spec.externals().next() else {
         return Ok(());
@@ -97,12 +102,15 @@ pub fn check_external(args: &RunArgs, spec: &ChainSpec, own: Option<&PortsSpec>)
     }
 }
 
-/// The chain's own ports.
+/// Returns the chain's own ports.
 fn names(ports: &PortsSpec) -> impl Iterator<Item = &PortName> {
     [Some(&ports.entry), ports.exit.as_ref()].into_iter().flatten()
 }
 
-/// Finds the ports of external functions beside a trace; `None` if there are none.
+/// Opens the ports of external functions for a run on a trace; `None` if there are none.
+///
+/// # Errors
+/// A port cannot be opened.
 #[cfg_attr(not(feature = "dpdk"), expect(unused_variables))]
 pub fn find_external(spec: &ChainSpec, cores: &[usize]) -> Result<Option<Box<dyn Functions<TraceNic>>>, CliError> {
     if spec.externals().next().is_none() {
@@ -121,13 +129,16 @@ fn external_ports(
     cores: &[usize],
 ) -> Result<tailwater_dataplane::dpdk::ExternalPorts, CliError> {
     use tailwater_dataplane::dpdk::{ExternalPorts, HugePages};
-    // DPDK's own threads start here, and stay where they start.
+    // DPDK's own threads are started here, and inherit this affinity.
     let _elsewhere = tailwater_dataplane::cores::KeepOff::new(cores);
     let ports = ExternalPorts::find(spec, own, HugePages::IfThere);
     ports.map_err(|error| CliError::Input(error.to_string()))
 }
 
-/// Finds the ports, and those of external functions.
+/// Opens the ports, and those of external functions.
+///
+/// # Errors
+/// `--ring` is too large, or a port cannot be opened.
 #[cfg(feature = "dpdk")]
 pub fn find(
     ports: PortsSpec,
@@ -145,7 +156,7 @@ pub fn find(
         })
     });
     let functions = match spec.externals().next() {
-        // First: DPDK is started with what all of them need.
+        // First, since it starts DPDK with the options of all ports.
         Some(_) => {
             let own: Vec<PortName> = names(&ports).cloned().collect();
             Some(external_ports(spec, &own, cores)?)
@@ -169,7 +180,10 @@ pub fn find(
     })
 }
 
-/// There are none: [`wanted`] has said so.
+/// Unreachable: [`wanted`] refuses ports in this build.
+///
+/// # Errors
+/// Never.
 #[cfg(not(feature = "dpdk"))]
 pub fn find(_: PortsSpec, _: &RunArgs, _: (&ChainSpec, &[usize]), _: &Clock) -> Result<Box<dyn Port>, CliError> {
     unreachable!("ports are refused before they are looked for")

@@ -20,15 +20,18 @@ use tailwater_policy::catalog::epoch;
 use tailwater_profile::{Depth, TrainOptions, train_capacity};
 use tailwater_traffic::Trace;
 
-/// How much of a preset is made to measure with.
+/// Length of a preset's traffic for measurements.
 pub const GENERATED: Nanos = Nanos::from_millis(500);
 
-/// The most memory for the traffic's packets.
+/// Memory limit for the traffic's packets, bytes.
 const MEMORY_LIMIT: u64 = 4 << 30;
 
-/// Measures what one core can do with a chain, prints it and writes it to a file.
+/// Measures the capacity of one core for a chain, prints it and writes it to a file.
+///
+/// # Errors
+/// The input is invalid, training fails or is stopped, or the result cannot be written.
 pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
-    // What is quick to check comes before what takes time.
+    // Quick checks come before slow ones.
     let mut spec = ChainSpec::read(&args.chain)?;
     set_objective(&mut spec, args.slo)?;
     epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
@@ -39,7 +42,7 @@ pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
         skip_bad_packets: args.skip_bad_packets,
         ..as_it_is(args.seed)
     };
-    // The times of a capture do not matter, as with saturation.
+    // A capture's timestamps do not matter, as in saturated runs.
     let untimed = matches!(traffic, Traffic::File(_));
     let loaded = input::load(traffic, &load, Some(GENERATED), untimed, &spec.match_)?;
     let told = loaded.notices.iter();
@@ -62,7 +65,10 @@ pub fn capacity(args: &CapacityArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Another objective than the chain's, if there is one.
+/// Replaces the chain's objective, if `slo` is given.
+///
+/// # Errors
+/// The objective does not exceed the network's share.
 pub fn set_objective(spec: &mut ChainSpec, slo: Option<Nanos>) -> Result<(), CliError> {
     let Some(slo) = slo else {
         return Ok(());
@@ -77,7 +83,7 @@ pub fn set_objective(spec: &mut ChainSpec, slo: Option<Nanos>) -> Result<(), Cli
     Ok(())
 }
 
-/// Traffic at its own rate.
+/// Returns the options for traffic at its own rate.
 pub fn as_it_is(seed: u64) -> LoadArgs {
     LoadArgs {
         rate_scale: None,
@@ -88,7 +94,10 @@ pub fn as_it_is(seed: u64) -> LoadArgs {
     }
 }
 
-/// What a chain is measured with where nobody knows its traffic.
+/// Returns the traffic for measuring a chain whose real traffic is unknown.
+///
+/// # Errors
+/// The traffic cannot be generated.
 pub fn usual_traffic(seed: u64) -> Result<Trace, CliError> {
     let traffic = Traffic::named("backbone".as_ref())?;
     let (load, wanted) = (as_it_is(seed), Match::default());
@@ -96,6 +105,9 @@ pub fn usual_traffic(seed: u64) -> Result<Trace, CliError> {
 }
 
 /// Measures a chain, with progress on the terminal.
+///
+/// # Errors
+/// Training fails or is stopped.
 pub fn train(
     spec: &ChainSpec,
     traffic: &Trace,
@@ -103,17 +115,17 @@ pub fn train(
     stop: &AtomicBool,
 ) -> Result<CapacityProfile, CliError> {
     let mut measuring = Measuring::new();
-    // Traffic is made elsewhere than where the chain runs, if there is anywhere else.
+    // Traffic is generated on other cores than the chain's, if there are any.
     let _elsewhere = KeepOff::new(&[options.core]);
     train_capacity(spec, traffic, options, stop, |step| measuring.show(step)).map_err(CliError::Train)
 }
 
-/// Where a chain's profile is if nothing else is said: `edge.profile.yaml` for `edge.yaml`.
+/// Returns the default path of a chain's profile: `edge.profile.yaml` for `edge.yaml`.
 pub fn beside(chain: &Path) -> PathBuf {
     chain.with_extension("profile.yaml")
 }
 
-/// What `--output json` prints. Field names are stable.
+/// Document of `--output json`. Field names are stable.
 #[derive(Debug, Serialize)]
 struct CapacityDocument {
     chain: String,

@@ -1,4 +1,4 @@
-//! How work stands, on one line of a terminal. Nothing is written where there is no terminal.
+//! Progress on one line of a terminal. Without a terminal nothing is written.
 
 use crate::text::{one_line, short};
 use std::io::{IsTerminal, Write};
@@ -7,10 +7,10 @@ use tailwater_dataplane::run::Progress;
 use tailwater_net::Nanos;
 use tailwater_profile::Step;
 
-/// Between two lines.
+/// Minimum time between two updates.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A line that is written over; gone when dropped.
+/// Line that is overwritten, and cleared when dropped.
 struct Line {
     terminal: bool,
     written: Option<Instant>,
@@ -30,7 +30,7 @@ impl Line {
 
     fn show(&mut self, text: &str) {
         self.written = Some(Instant::now());
-        // A terminal that is gone is no reason to stop.
+        // Errors of the terminal are ignored.
         let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
     }
 }
@@ -43,16 +43,16 @@ impl Drop for Line {
     }
 }
 
-/// The line of a run.
+/// Progress line of a run.
 pub struct Live(Line);
 
 impl Live {
-    /// On standard error, if that is a terminal.
+    /// Writes to standard error, if that is a terminal.
     pub fn new() -> Self {
         Live(Line::new())
     }
 
-    /// Shows how the run stands, a few times a second at most.
+    /// Shows the progress of a run, at most a few times per second.
     pub fn show(&mut self, progress: &Progress) {
         if self.0.due() {
             self.0.show(&line(progress));
@@ -78,7 +78,7 @@ fn line(progress: &Progress) -> String {
 }
 
 impl Live {
-    /// Clears the line, so that something else can be written.
+    /// Clears the line before other output.
     pub fn clear(&mut self) {
         if self.0.written.take().is_some() {
             self.0.show("");
@@ -87,16 +87,16 @@ impl Live {
     }
 }
 
-/// The line while a chain is measured.
+/// Progress line of a chain's measurement.
 pub struct Measuring(Line);
 
 impl Measuring {
-    /// On standard error, if that is a terminal.
+    /// Writes to standard error, if that is a terminal.
     pub fn new() -> Self {
         Measuring(Line::new())
     }
 
-    /// Shows what is measured now.
+    /// Shows the current measurement.
     pub fn show(&mut self, step: Step) {
         // There are few steps, each of which takes a while.
         if self.0.terminal {
@@ -106,16 +106,16 @@ impl Measuring {
     }
 }
 
-/// The line while racks are simulated.
+/// Progress line of a simulation.
 pub struct Simulating(Line);
 
 impl Simulating {
-    /// On standard error, if that is a terminal.
+    /// Writes to standard error, if that is a terminal.
     pub fn new() -> Self {
         Simulating(Line::new())
     }
 
-    /// Shows how many runs are done of how many, and what share of all packets' time.
+    /// Shows the completed and total runs, and the simulated share of the time of all packets.
     pub fn show(&mut self, done: usize, of: usize, share: f64) {
         if self.0.due() {
             let percent = (share.clamp(0.0, 1.0) * 100.0).floor();
@@ -123,7 +123,7 @@ impl Simulating {
         }
     }
 
-    /// Shows how many searches are done of how many, and how many runs that took.
+    /// Shows the completed and total searches, and the number of runs they took.
     pub fn found(&mut self, done: usize, of: usize, runs: f64) {
         if self.0.due() {
             let text = format!("{done} of {of} searches done, {runs:.1} runs simulated");
@@ -132,14 +132,14 @@ impl Simulating {
     }
 }
 
-/// The line while traffic is read or made.
+/// Progress line of loading or generating traffic.
 pub struct Loading {
     line: Line,
     name: String,
 }
 
 impl Loading {
-    /// For traffic of this name.
+    /// Starts a line for traffic of this name.
     pub fn new(name: &str) -> Self {
         Loading {
             line: Line::new(),
@@ -147,10 +147,10 @@ impl Loading {
         }
     }
 
-    /// Packets so far.
+    /// Shows the packets so far.
     #[inline]
     pub fn tell(&mut self, packets: u64) {
-        // The clock is not read for every packet.
+        // The clock is read for every 4096th packet only.
         if packets % 4096 == 4095 && self.line.due() {
             let text = format!("{}: {} packets read", self.name, short(packets as f64));
             self.line.show(&text);

@@ -26,12 +26,15 @@ use tailwater_dataplane::watch;
 use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
 use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 
-/// Packets that a queue of the trace NIC holds.
+/// Default descriptors of a queue of the trace NIC.
 const RING: u32 = 1024;
 
 /// Runs a chain on traffic or ports and prints the report.
+///
+/// # Errors
+/// The input is invalid, the run or the recording fails, or the report cannot be written.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
-    // What is quick to check comes before what takes time.
+    // Quick checks come before slow ones.
     let (spec, isolated) = isolation::read(args)?;
     spec.warnings().for_each(|warning| complain("warning", warning));
     let placing = Placing::new(args, &spec)?;
@@ -104,7 +107,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     reload_on_signal()?;
     let stop = stop_on_signals()?;
     let clock = Clock::start();
-    // Before anything else that takes time: a port may not be there.
+    // First of the slow steps, since a port may be missing.
     let port = ports
         .map(|ports| ports::find(ports, args, (&spec, &placing.dedicated), &clock))
         .transpose()?;
@@ -121,7 +124,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let isolation = isolated
         .map(|isolated| isolation::on(isolated, &dedicated))
         .transpose()?;
-    // Whoever sends to a port must not be able to tell where its flows are kept; a trace's run is to repeat.
+    // On ports the seed is random, so that a sender cannot predict a flow's slot. On a trace it is fixed, so that runs
+    // can be repeated.
     let seed = match &port {
         Some(_) => RandomState::new().hash_one(&spec.name),
         None => args.load.seed,
@@ -154,7 +158,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         },
         slo: spec.slo,
     };
-    // The endpoint's thread leaves the workers' cores alone, if there are others.
+    // Keeps the endpoint's thread off the workers' cores, if there are others.
     let elsewhere = KeepOff::new(&config.cores);
     let endpoint = endpoint.map(|endpoint| endpoint.serve(chain)).transpose()?;
     drop(elsewhere);
@@ -180,7 +184,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     drop(live);
     drop(endpoint);
     let decisions = recorder.map_or(Ok(()), |recorder| explain::finish(&recorder));
-    // Even if recording failed, or a worker died, the report is worth having.
+    // The report is printed even if recording failed or a worker panicked.
     let (report, failure) = match report {
         Ok(report) => (report, None),
         Err(error) => match error.report().cloned() {
@@ -209,13 +213,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     })
 }
 
-/// A document as pretty JSON.
+/// Formats a document as indented JSON.
+///
+/// # Errors
+/// The document cannot be serialised.
 pub fn json(document: &impl serde::Serialize) -> Result<String, CliError> {
     let text = serde_json::to_string_pretty(document);
     text.map(|text| text + "\n").map_err(not_json)
 }
 
-/// The error of a document that cannot be written as JSON.
+/// Returns the error of a document that cannot be serialised.
 pub fn not_json(error: serde_json::Error) -> CliError {
     CliError::System {
         what: "the report cannot be written as JSON",
@@ -223,7 +230,7 @@ pub fn not_json(error: serde_json::Error) -> CliError {
     }
 }
 
-/// Has SIGHUP mean that files are to be read again.
+/// Makes SIGHUP request a reload of files.
 fn reload_on_signal() -> Result<(), CliError> {
     let registered = signal_hook::flag::register(SIGHUP, Arc::clone(watch::asked()));
     registered.map(drop).map_err(|source| CliError::System {
@@ -232,11 +239,14 @@ fn reload_on_signal() -> Result<(), CliError> {
     })
 }
 
-/// A flag that SIGINT and SIGTERM set. Either one, a second time, kills.
+/// Returns a flag that SIGINT and SIGTERM set. A second signal kills the process.
+///
+/// # Errors
+/// A signal handler cannot be registered.
 pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
-        // In this order, so that the first signal finds the flag down.
+        // In this order, so that the first signal finds the flag unset.
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .map_err(|source| CliError::System {
@@ -247,17 +257,19 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>, CliError> {
     Ok(stop)
 }
 
-/// A spec as it was written, for the page.
+/// Returns the text of a spec, for the page.
 pub fn spec_text(path: &Path) -> String {
-    // A pipe has been read, and would be waited for.
+    // A pipe has already been read, and another read would block.
     match fs::metadata(path) {
         Ok(file) if file.is_file() => String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned(),
         _ => "(the spec did not come from a file)".to_owned(),
     }
 }
 
-/// Refuses a file that cannot be written, before anything else takes time, and one that is an
-/// input. Nothing is left behind.
+/// Checks early that an output file can be written and is not an input. Leaves no file behind.
+///
+/// # Errors
+/// The file cannot be written, or is an input.
 pub fn check_output(flag: &str, path: &Path, chain: &Path, traffic: Option<&Traffic>) -> Result<(), CliError> {
     let input = match traffic {
         Some(Traffic::File(file)) => Some(file.as_path()),
@@ -266,7 +278,7 @@ pub fn check_output(flag: &str, path: &Path, chain: &Path, traffic: Option<&Traf
     check_writable(flag, path, input.into_iter().chain([chain]))
 }
 
-/// Refuses a file of a function's that another function, or the command, writes, too.
+/// Checks that no two functions, or a function and the command, write the same file.
 fn check_apart(args: &RunArgs, spec: &ChainSpec) -> Result<(), CliError> {
     let given = [
         ("--capture-out", &args.capture_out),
@@ -296,7 +308,10 @@ fn check_apart(args: &RunArgs, spec: &ChainSpec) -> Result<(), CliError> {
     Ok(())
 }
 
-/// As [`check_output`], whatever the inputs are.
+/// Like [`check_output`], with arbitrary inputs.
+///
+/// # Errors
+/// The file cannot be written, or is an input.
 pub fn check_writable<'p>(flag: &str, path: &Path, inputs: impl Iterator<Item = &'p Path>) -> Result<(), CliError> {
     let refuse = |source: io::Error| CliError::Input(format!("{flag}: {}: cannot write: {source}", path.display()));
     for input in inputs {
@@ -309,7 +324,7 @@ pub fn check_writable<'p>(flag: &str, path: &Path, inputs: impl Iterator<Item = 
         }
     }
     match fs::metadata(path) {
-        // A pipe would wait for its reader.
+        // Opening a pipe would block until it has a reader.
         Ok(file) if !file.is_file() && !file.is_dir() => {}
         Ok(_) => drop(OpenOptions::new().append(true).open(path).map_err(refuse)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -325,19 +340,19 @@ pub fn check_writable<'p>(flag: &str, path: &Path, inputs: impl Iterator<Item = 
     Ok(())
 }
 
-/// Whether two paths of files, which may not be there yet, name one place.
+/// Returns `true` if two paths, whose files may not exist yet, name the same file.
 pub fn same_place(a: &Path, b: &Path) -> bool {
     same_file(a, b) || place(a).is_some_and(|a| Some(a) == place(b))
 }
 
-/// Where a file is or would be, without links on the way.
+/// Returns the canonical path of a file that may not exist yet.
 fn place(path: &Path) -> Option<PathBuf> {
     let absolute = std::path::absolute(path).ok()?;
     let folder = fs::canonicalize(absolute.parent()?).ok()?;
     Some(folder.join(absolute.file_name()?))
 }
 
-/// Whether two paths are one file, also by links.
+/// Returns `true` if two paths are the same file, also through links.
 fn same_file(a: &Path, b: &Path) -> bool {
     match (fs::metadata(a), fs::metadata(b)) {
         (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),

@@ -1,4 +1,4 @@
-//! How a run's work gets to other cores: policy, cores, profile.
+//! Distribution of a run's work to other cores: policy, cores, profile.
 
 use crate::args::RunArgs;
 use crate::complain;
@@ -23,34 +23,37 @@ use tailwater_policy::core::MAX_HELPERS;
 use tailwater_profile::{Depth, TrainOptions, fingerprint, machine};
 use tailwater_traffic::Trace;
 
-/// Packets of a dispatcher that wait in its own queue or are with helpers, at most: about what two cores
-/// do within an objective. More would push each other out of the caches.
+/// Maximum packets of a dispatcher in its own queue or on auxiliary cores: about the work of two cores within an
+/// objective. More would evict each other from the caches.
 const BUFFERS: u32 = 2048;
 
-/// Cores and policy of a run, checked.
+/// Checked cores and policy of a run.
 pub struct Placing {
     /// Cores that receive packets.
     pub dedicated: Vec<usize>,
-    /// Cores that may be handed some.
+    /// Cores to which flows may be offloaded.
     auxiliary: Vec<usize>,
     policy: Policy,
-    /// The profile that was named, read.
+    /// Content of the named profile.
     profile: Option<CapacityProfile>,
 }
 
-/// How a run's packets get to other cores than the one where RSS puts them first.
+/// Mappers that move a run's packets from the core chosen by RSS to others.
 #[derive(Default)]
 pub struct Mappers {
-    /// Flows to auxiliary cores.
+    /// Moves flows to auxiliary cores.
     pub scaling: Option<ScalingConfig>,
-    /// RSS buckets to dedicated cores.
+    /// Moves RSS buckets between dedicated cores.
     pub server: Option<ServerConfig>,
-    /// Where all decisions are recorded.
+    /// Records all decisions.
     pub recorder: Option<Recorder>,
 }
 
 impl Placing {
-    /// Checks what was asked for, as far as that takes no time.
+    /// Checks the arguments, as far as that is quick.
+    ///
+    /// # Errors
+    /// Cores or policy contradict each other, the objective allows no epoch, or the named profile cannot be read.
     pub fn new(args: &RunArgs, spec: &ChainSpec) -> Result<Placing, CliError> {
         let wrong = |message: String| Err(CliError::Input(message));
         let auxiliary = args.auxiliary.as_ref().map(|cores| cores.0.clone());
@@ -102,7 +105,7 @@ impl Placing {
         Ok(placing)
     }
 
-    /// Checks that the policy has something to decide about, and flags something to apply to.
+    /// Checks that the policy can make decisions in this run, and that all flags apply.
     fn check(&self, args: &RunArgs) -> Result<(), CliError> {
         let name = self.policy.name();
         let message = if self.policy.needs_several_cores() && !self.moves_buckets() {
@@ -130,17 +133,17 @@ impl Placing {
         Err(CliError::Input(message))
     }
 
-    /// Whether flows go to auxiliary cores.
+    /// Returns `true` if flows are offloaded to auxiliary cores.
     fn hands_over(&self) -> bool {
         self.policy.scales() && !self.auxiliary.is_empty()
     }
 
-    /// Whether RSS buckets move between dedicated cores.
+    /// Returns `true` if RSS buckets move between dedicated cores.
     fn moves_buckets(&self) -> bool {
         self.policy.moves_buckets() && self.dedicated.len() > 1
     }
 
-    /// Whether the profile's rates are gone by.
+    /// Returns `true` if the policy uses the profile's rates.
     fn needs_rates(&self) -> bool {
         self.moves_buckets() && self.policy.needs_rates()
     }
@@ -149,8 +152,10 @@ impl Placing {
         self.hands_over() || self.needs_rates()
     }
 
-    /// How packets get to other cores, and where that is recorded; measures the chain first if nobody
-    /// has.
+    /// Creates the mappers and the recorder. Measures the chain first if there is no profile.
+    ///
+    /// # Errors
+    /// Training fails or is stopped, the profile lacks data that the policy requires, or the record cannot be created.
     pub fn mappers(
         self,
         args: &RunArgs,
@@ -171,7 +176,7 @@ impl Placing {
         let mut mappers = Mappers::default();
         if let Some(path) = args.record.as_deref() {
             let helpers = self.auxiliary.len();
-            // The thread that writes leaves the workers' cores alone, if there are others.
+            // Keeps the writer thread off the workers' cores, if there are others.
             let _elsewhere = KeepOff::new(&self.dedicated);
             let known = self.needs_profile().then_some(&profile);
             let recorder = recorder(path, spec, (self.policy, helpers), known)?;
@@ -203,7 +208,7 @@ impl Placing {
         Ok(mappers)
     }
 
-    /// The profile that the user names: used if at all possible, with a notice of what does not fit.
+    /// Reads the named profile. Uses it if at all possible, with a notice of any mismatch.
     fn named(&self, path: &Path, spec: &ChainSpec) -> Result<CapacityProfile, CliError> {
         let profile = read(path)?;
         if Ok(profile.epoch) != epoch(spec.slo.budget()) {
@@ -233,7 +238,7 @@ impl Placing {
         Ok(profile)
     }
 
-    /// The profile beside the chain, if there is one that fits.
+    /// Returns the profile beside the chain, if there is a matching one.
     fn found(&self, chain: &Path, spec: &ChainSpec) -> Option<CapacityProfile> {
         let path = beside(chain);
         if let Err(error) = fs::metadata(&path)
@@ -258,7 +263,7 @@ impl Placing {
         None
     }
 
-    /// A profile measured in some seconds.
+    /// Measures a profile in a few seconds.
     fn quick(
         &self,
         chain: &Path,
@@ -277,7 +282,7 @@ impl Placing {
         let start = Instant::now();
         let profile = match traffic {
             Some(traffic) => train(spec, traffic, &options, stop)?,
-            // What ports will bring, nobody knows.
+            // The traffic of ports is unknown.
             None => train(spec, &usual_traffic(options.seed)?, &options, stop)?,
         };
         let took = Nanos::from_millis(start.elapsed().as_millis() as u64);
@@ -292,14 +297,14 @@ impl Placing {
     }
 }
 
-/// The profile in a file.
+/// Reads the profile in a file.
 fn read(path: &Path) -> Result<CapacityProfile, CliError> {
     let name = path.display().to_string();
     let text = fs::read(path).map_err(|error| CliError::Input(format!("{name}: cannot be read: {error}")))?;
     CapacityProfile::parse(&text, &name).map_err(|error| CliError::Input(error.to_string()))
 }
 
-/// In what a profile is not for this chain on this machine.
+/// Returns the mismatches of a profile with this chain on this machine.
 fn misfits(profile: &CapacityProfile, spec: &ChainSpec) -> Vec<&'static str> {
     let fits = [
         ("chain", profile.chain == spec.name),

@@ -1,4 +1,4 @@
-//! `tailwater simulate`: the policies side by side, on a rack in virtual time.
+//! `tailwater simulate`: comparison of policies on a rack in virtual time.
 
 mod csv;
 pub mod find;
@@ -23,44 +23,47 @@ use tailwater_sim::policies::comparable;
 use tailwater_sim::spec::{RackSpec, TrafficSource};
 use tailwater_sim::{OracleReport, SimReport};
 
-/// What `--output json` prints. Field names are stable.
+/// Document of `--output json`. Field names are stable.
 #[derive(Clone, Debug, Serialize)]
 pub struct Document {
-    /// The rack's name.
+    /// Name of the rack.
     pub rack: String,
-    /// Its servers.
+    /// Number of its servers.
     pub servers: usize,
-    /// All their cores.
+    /// Number of all their cores.
     pub cores: usize,
-    /// Whether runs are missing, since it was interrupted.
+    /// `true` if runs are missing, since the command was interrupted.
     pub interrupted: bool,
-    /// What each run came to: by policy, objective and seed, each in the order in which they were named.
+    /// Results by policy, objective and seed, each in the order of the command line.
     pub runs: Vec<Run>,
-    /// What no policy goes below, for each objective and seed, if that was asked for.
+    /// Lower bounds for all policies by objective and seed, if requested.
     pub bounds: Vec<Bound>,
 }
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: &'static str,
-    /// The simulation.
+    /// Report of the simulation.
     #[serde(flatten)]
     pub report: SimReport,
 }
 
-/// What no policy goes below.
+/// Lower bound for all policies.
 #[derive(Clone, Debug, Serialize)]
 pub struct Bound {
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// The oracle's report.
+    /// Report of the oracle.
     #[serde(flatten)]
     pub report: OracleReport,
 }
 
-/// Simulates all policies and prints what they come to.
+/// Simulates all policies and prints their results.
+///
+/// # Errors
+/// The input is invalid, a simulation fails, or the result cannot be written.
 pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     let spec = RackSpec::read(&args.rack)?;
     for &slo in &args.slo {
@@ -86,7 +89,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
         return Ok(ExitCode::SUCCESS);
     }
     let jobs = jobs(&spec, args);
-    // What cannot be run is told before anything is.
+    // All jobs are checked before the first one runs.
     jobs.iter().try_for_each(|job| runner.check(job))?;
     if let Some((path, done)) = args.resume.as_ref().zip(runner.finished(&jobs)?) {
         let runs = jobs.iter().filter(|job| !job.is_bound());
@@ -122,7 +125,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses a report that cannot be written, or would overwrite what is read.
+/// Checks that the outputs can be written and overwrite no input.
 fn check_outputs(spec: &RackSpec, args: &SimulateArgs) -> Result<(), CliError> {
     let Some(path) = &args.report else {
         return Ok(());
@@ -144,7 +147,7 @@ fn check_outputs(spec: &RackSpec, args: &SimulateArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Refuses a list that names something twice.
+/// Checks that a list has no duplicates.
 fn refuse_twice<T: PartialEq + std::fmt::Display>(flag: &str, list: &[T]) -> Result<(), CliError> {
     let twice = |(at, item): (usize, &T)| list[..at].contains(item).then(|| item.to_string());
     match list.iter().enumerate().find_map(twice) {
@@ -155,7 +158,7 @@ fn refuse_twice<T: PartialEq + std::fmt::Display>(flag: &str, list: &[T]) -> Res
     }
 }
 
-/// All that is to be run, in the order in which it is printed.
+/// Returns all runs in the order of the output.
 fn jobs(spec: &RackSpec, args: &SimulateArgs) -> Vec<Job> {
     let policies = match (&args.policy[..], &spec.policies[..]) {
         ([], []) => comparable().collect(),
@@ -175,7 +178,7 @@ fn jobs(spec: &RackSpec, args: &SimulateArgs) -> Vec<Job> {
     jobs
 }
 
-/// The seeds of all runs.
+/// Returns the seeds of all runs.
 fn seeds(spec: &RackSpec, args: &SimulateArgs) -> Vec<u64> {
     match &args.seed[..] {
         [] => vec![spec.seed],
@@ -183,9 +186,9 @@ fn seeds(spec: &RackSpec, args: &SimulateArgs) -> Vec<u64> {
     }
 }
 
-/// Runs all on all cores: policies, and bounds. Those that were not done when `stop` was set are left out.
+/// Runs all jobs on all cores: policies, and bounds. Jobs not done when `stop` was set are missing from the result.
 fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<(Vec<Run>, Vec<Bound>), CliError> {
-    // Those with the same packets together, so that these need not be kept for long.
+    // Jobs with the same packets run together, so that the packets are held briefly.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     let first = |job: &Job| jobs.iter().position(|other| other.seed == job.seed);
     order.sort_by_key(|&number| first(&jobs[number]));

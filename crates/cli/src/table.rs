@@ -1,4 +1,4 @@
-//! A run's report for a person in a hurry, and what else is printed in columns.
+//! Report of a run as text, and other tables.
 
 mod capacity;
 mod comparison;
@@ -18,11 +18,11 @@ pub use curves::profile;
 pub use explanation::explanation;
 pub use found::found;
 
-/// Width of the column of names, and of each column of figures.
+/// Width of the name column, and of each column of figures.
 const NAMES: usize = 20;
 const FIGURES: usize = 16;
 
-/// What each cause means. `descheduled` is the machine's, the others the chain's or the traffic's.
+/// Explanation of each cause. `descheduled` is caused by the machine, the others by the chain or the traffic.
 pub const CAUSES: [(&str, &str); 9] = [
     ("service", "the chain itself took that long"),
     ("whale", "waited behind their own flow"),
@@ -35,7 +35,7 @@ pub const CAUSES: [(&str, &str); 9] = [
     ("external", "an external function had them for too long"),
 ];
 
-/// The report as text of at most 90 columns (names of functions may make it wider).
+/// Formats the report as text of at most 90 columns; long function names may exceed that.
 pub fn report(report: &RunReport) -> String {
     let mut table = Table(String::new());
     heading(&mut table, report);
@@ -57,9 +57,9 @@ impl Table {
         self.0.push('\n');
     }
 
-    /// A figure in its column, then words.
+    /// Adds a line with a figure in its column, then words.
     fn figure(&mut self, name: &str, figure: &str, words: &str) {
-        // A long name takes from the blanks before the figure, which stays in its column.
+        // A long name uses the blanks in front of the figure, which stays in its column.
         let overhang = name.chars().count().saturating_sub(NAMES);
         let width = match overhang {
             0 => FIGURES,
@@ -73,12 +73,13 @@ impl Table {
     }
 }
 
-/// A part of a whole, 0 of nothing.
+/// Returns the ratio of a part to a whole; 0 if the whole is 0.
 pub fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// How much of the bytes that a function was given left it, by the names of its counts; `None` for counts of anything else.
+/// Formats the ratio of a function's output bytes to its input bytes, by the names of its counters; `None` for other
+/// counters.
 pub fn of_bytes_in(reasons: &BTreeMap<String, u64>, reason: &str) -> Option<String> {
     let function = reason.strip_suffix("-bytes-out")?;
     let given = reasons.get(&format!("{function}-bytes-in"))?;
@@ -108,7 +109,7 @@ fn heading(table: &mut Table, report: &RunReport) {
     table.gap();
 }
 
-/// Packets beyond the objective: late or lost, for whatever reason.
+/// Returns the packets beyond the objective: late or lost, for any reason.
 pub fn late_and_lost(report: &RunReport) -> u64 {
     report.late_by_cause.values().sum()
 }
@@ -271,7 +272,7 @@ fn machine(table: &mut Table, report: &RunReport) {
     }
 }
 
-/// What was done with flow state that is kept outside.
+/// Adds the activity of external flow state.
 fn flow_state(table: &mut Table, report: &RunReport) {
     let Some(state) = &report.state else {
         return;
@@ -307,7 +308,7 @@ fn flow_state(table: &mut Table, report: &RunReport) {
     }
 }
 
-/// What went to external functions and came back.
+/// Adds the traffic to and from external functions.
 fn externals(table: &mut Table, report: &RunReport) {
     let mut name = "external";
     for external in &report.externals {
@@ -342,7 +343,7 @@ fn externals(table: &mut Table, report: &RunReport) {
     }
 }
 
-/// What devices counted.
+/// Adds the devices' counters.
 fn ports(table: &mut Table, report: &RunReport) {
     let mut name = "ports";
     for port in &report.ports {
@@ -380,7 +381,7 @@ fn ports(table: &mut Table, report: &RunReport) {
     }
 }
 
-/// What a device counted at one of its queues.
+/// Adds a device's counters of one queue.
 fn of_queue(table: &mut Table, queue: &QueueReport) {
     let counts = [
         (queue.received, "received"),
@@ -395,7 +396,7 @@ fn of_queue(table: &mut Table, queue: &QueueReport) {
     table.line("", &text);
 }
 
-/// What became of RSS buckets, and of packets that had to wait for one.
+/// Adds the migrations of RSS buckets, and the packets buffered for them.
 fn buckets_moved(table: &mut Table, report: &RunReport) {
     let Some(server) = &report.server else {
         return;
@@ -417,7 +418,7 @@ fn buckets_moved(table: &mut Table, report: &RunReport) {
     }
 }
 
-/// What auxiliary cores were given, and what a mapper had to say.
+/// Adds the work of auxiliary cores, and the mapper's reports.
 fn handed_over(table: &mut Table, report: &RunReport) {
     let Some(scaling) = &report.scaling else {
         return;

@@ -1,9 +1,8 @@
-//! Text for people.
+//! Formatting of text and numbers for people.
 
 use std::fmt::Write as _;
 
-/// Text from outside with control characters escaped: it stays on its line, and cannot send
-/// a terminal escape sequences.
+/// Escapes control characters in untrusted text: it stays on its line, and cannot send escape sequences to a terminal.
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
@@ -16,7 +15,7 @@ pub fn one_line(text: &str) -> String {
     line
 }
 
-/// `1234567` as `1,234,567`.
+/// Formats `1234567` as `1,234,567`.
 pub fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
@@ -29,13 +28,13 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
-/// With two decimals and separators: `12,345.67`.
+/// Formats with two decimals and separators: `12,345.67`.
 pub fn fixed(value: f64) -> String {
     let hundredths = (value.max(0.0) * 100.0).round() as u64;
     format!("{}.{:02}", thousands(hundredths / 100), hundredths % 100)
 }
 
-/// Three digits and a prefix: `847`, `12.3k`, `1.25M`.
+/// Formats with three digits and a unit prefix: `847`, `12.3k`, `1.25M`.
 pub fn short(number: f64) -> String {
     let (value, prefix) = match number {
         n if n >= 1e9 => (n / 1e9, "G"),
@@ -51,16 +50,15 @@ pub fn short(number: f64) -> String {
     format!("{value:.decimals$}{prefix}")
 }
 
-/// As [`short`], but never more than the number: what fits must not read as what does not.
+/// Like [`short`], but rounds down, so that a value beyond a limit does not read as one within it.
 pub fn short_at_most(number: f64) -> String {
     let digits = number.max(1.0).log10().floor() as i32;
     let unit = 10f64.powi((digits - 2).max(0));
-    // The small addition is for whole numbers of units, which division may leave a bit less.
+    // The small addition compensates for division of whole numbers of units.
     short((number / unit + 1e-9).floor() * unit)
 }
 
-/// A share of one as percent with at most three decimals, never rounded up: what is short of
-/// 99 % must not read as 99 %.
+/// Formats a ratio as percent with at most three decimals, rounded down: less than 99 % must not read as 99 %.
 pub fn percent(share: f64) -> String {
     // The small addition is for shares such as 0.29, which are a bit less in binary.
     let thousandths = (share.clamp(0.0, 1.0) * 1e5 + 1e-6).floor();

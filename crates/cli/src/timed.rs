@@ -1,4 +1,4 @@
-//! Arrivals by another clock.
+//! Arrivals at another speed.
 
 use crate::progress::Loading;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::{Notice, TrafficError};
 
-/// Arrivals at another speed, with a line of progress.
+/// Arrivals at another speed, with a progress line.
 pub struct Timed {
     source: Box<dyn Arrivals>,
     speed: f64,
     loading: Option<Loading>,
     packets: u64,
-    /// From when on, after the first one, packets are left out.
+    /// Time after the first arrival at which the source ends.
     until: Nanos,
     origin: Option<Nanos>,
-    /// Ends them when it is set.
+    /// Ends the source when set.
     stop: Arc<AtomicBool>,
 }
 
 impl Timed {
-    /// So many times as fast.
+    /// Divides all times by `speed`.
     pub fn new(source: Box<dyn Arrivals>, speed: f64) -> Timed {
         Timed {
             loading: Some(Loading::new(source.name())),
@@ -34,13 +34,13 @@ impl Timed {
         }
     }
 
-    /// Only so long, and only until `stop` is set.
+    /// Ends the source after `until`, or when `stop` is set.
     pub fn within(mut self, until: Nanos, stop: &Arc<AtomicBool>) -> Timed {
         (self.until, self.stop) = (until, Arc::clone(stop));
         self
     }
 
-    /// Without a line of progress.
+    /// Disables the progress line.
     pub fn silently(mut self) -> Timed {
         self.loading = None;
         self
@@ -77,7 +77,7 @@ impl Arrivals for Timed {
     }
 }
 
-/// A time at another speed; exact if that is 1.
+/// Divides a time by a speed; exact for speed 1.
 pub fn divided(time: Nanos, speed: f64) -> Nanos {
     match speed == 1.0 {
         true => time,

@@ -1,4 +1,4 @@
-//! `tailwater trace`: looking at traffic, converting it, and making some.
+//! `tailwater trace`: analysis, conversion and generation of traffic.
 
 use crate::args::{ConvertArgs, InfoArgs, InfoOutput, SynthArgs};
 use crate::error::CliError;
@@ -22,7 +22,10 @@ use tailwater_traffic::{
     CaptureReader, LoadOptions, Packet, PacketSource, PcapWriter, ReadOptions, Statistics, Trace, TrafficError,
 };
 
-/// A service time in microseconds: 5 or 0.5.
+/// Parses a service time in microseconds: 5 or 0.5.
+///
+/// # Errors
+/// Not a number, or out of range.
 pub fn service(text: &str) -> Result<Nanos, String> {
     let time = text.parse::<f64>().ok().map(|us| (us * 1e3).round());
     time.filter(|nanos| (1.0..=1e9).contains(nanos))
@@ -31,6 +34,9 @@ pub fn service(text: &str) -> Result<Nanos, String> {
 }
 
 /// Prints the statistics of traffic.
+///
+/// # Errors
+/// The traffic cannot be read, a flag does not apply to it, or the result cannot be written.
 pub fn info(args: &InfoArgs) -> Result<ExitCode, CliError> {
     let load = &args.load;
     let traffic = scaled(Traffic::named(&args.traffic)?, args.flows_scale)?;
@@ -42,12 +48,12 @@ pub fn info(args: &InfoArgs) -> Result<ExitCode, CliError> {
     if !args.service_us.is_empty() || args.svg.is_some() {
         return study(args, &traffic, generated);
     }
-    // For its line of progress: nothing is left out.
+    // Used for its progress line; matches all packets.
     let everything = Match::default();
     let mut source = Matching::new(traffic.open(load, generated)?, &everything);
     let statistics = match (load.rate, load.rate_scale) {
         (None, None) => Statistics::measure(&mut source, load.memory_limit)?,
-        // Other times than the source's own: they are made in memory.
+        // Changed times require the packets in memory.
         (rate_pps, scale) => {
             let options = LoadOptions {
                 memory_limit_bytes: load.memory_limit,
@@ -69,7 +75,7 @@ pub fn info(args: &InfoArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// More flows of a preset.
+/// Scales the number of a preset's flows.
 fn scaled(traffic: Traffic, factor: f64) -> Result<Traffic, CliError> {
     match traffic {
         Traffic::Preset(preset) => Ok(Traffic::Preset(Box::new(preset.scaled(factor)))),
@@ -80,7 +86,7 @@ fn scaled(traffic: Traffic, factor: f64) -> Result<Traffic, CliError> {
     }
 }
 
-/// Prints what bursts do to latency, and draws them.
+/// Prints the effect of bursts on latency, and draws them.
 fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCode, CliError> {
     let load = &args.load;
     let options = StudyOptions {
@@ -108,7 +114,10 @@ fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCod
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes one capture of several, or more of one.
+/// Cuts, merges, superposes or speeds up captures.
+///
+/// # Errors
+/// The part is empty, an input is the output, a capture cannot be read, or the output cannot be written.
 pub fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
     let (from, to) = (args.from.unwrap_or(Nanos::ZERO), args.to.unwrap_or(Nanos::MAX));
     if from >= to {
@@ -142,7 +151,7 @@ pub fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
     write(&mut source, 1.0, &args.output, "no packet lies in that part")
 }
 
-/// Whether both are there and are the same.
+/// Returns `true` if both files exist and are the same.
 fn same_file(one: &Path, other: &Path) -> bool {
     match (one.canonicalize(), other.canonicalize()) {
         (Ok(one), Ok(other)) => one == other,
@@ -151,8 +160,11 @@ fn same_file(one: &Path, other: &Path) -> bool {
 }
 
 /// Writes a preset's packets to a file.
+///
+/// # Errors
+/// The preset is unknown, the duration has no packet, or the file cannot be written.
 pub fn synth(args: &SynthArgs) -> Result<ExitCode, CliError> {
-    // Made slower and longer, then sped up.
+    // Generated at the preset's own rate for a longer time, then sped up.
     let generated = args.duration.as_secs_f64() * args.rate_scale;
     let generated = Nanos::from_secs_f64(generated).min(LONGEST);
     let preset = preset(&args.preset)?.scaled(args.flows_scale);
@@ -161,7 +173,7 @@ pub fn synth(args: &SynthArgs) -> Result<ExitCode, CliError> {
     write(&mut source, args.rate_scale, &args.output, reason)
 }
 
-/// Writes packets to a file, or to standard output if that is `-`, and says how many there are.
+/// Writes packets to a file, or to standard output if that is `-`, and prints their number.
 fn write<S: PacketSource>(source: &mut S, speed: f64, output: &Path, none: &str) -> Result<ExitCode, CliError> {
     let to_stdout = output.as_os_str() == "-";
     let name = match to_stdout {

@@ -1,4 +1,4 @@
-//! The values of flags: durations, rates, sizes, addresses.
+//! Values of flags: durations, rates, sizes, addresses.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -10,10 +10,10 @@ use tailwater_placement::improve::Saving;
 use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::{comparable, unknown as unknown_policy};
 
-/// The longest time that a flag may name, and that a trace may last.
+/// Maximum duration of a flag, and of a trace.
 pub const LONGEST: Nanos = Nanos::from_secs(365 * 86_400);
 
-/// Number and unit of `1.5ms`. The number has digits and a point, nothing else.
+/// Splits `1.5ms` into number and unit. The number consists of digits and a point.
 fn split(text: &str) -> Option<(f64, &str)> {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -34,7 +34,7 @@ fn duration_within(text: &str, range: RangeInclusive<Nanos>) -> Result<Nanos, St
         "" => return Err(format!("{WHAT}: the unit is missing (ns, us, ms, s or m)")),
         _ => return Err(WHAT.to_owned()),
     };
-    // A float beyond the integer's range becomes its largest value.
+    // The conversion saturates beyond the integer's range.
     let value = Nanos((number * nanos).round() as u64);
     if !range.contains(&value) {
         let (low, high) = (range.start(), range.end());
@@ -43,27 +43,42 @@ fn duration_within(text: &str, range: RangeInclusive<Nanos>) -> Result<Nanos, St
     Ok(value)
 }
 
-/// A duration: `500ms`, `3s`, `2m`.
+/// Parses a duration: `500ms`, `3s`, `2m`.
+///
+/// # Errors
+/// Not a duration, or out of range.
 pub fn duration(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos(1)..=LONGEST)
 }
 
-/// A measurement window.
+/// Parses the length of a measurement window.
+///
+/// # Errors
+/// Not a duration, or out of range.
 pub fn window(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(1)..=Nanos::from_secs(60))
 }
 
-/// How long an idle core sleeps.
+/// Parses the sleep time of an idle core.
+///
+/// # Errors
+/// Not a duration, or out of range.
 pub fn nap(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_micros(1)..=Nanos::from_millis(10))
 }
 
-/// How long each run of a measurement is.
+/// Parses the length of each run of a measurement.
+///
+/// # Errors
+/// Not a duration, or out of range.
 pub fn run_time(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(20)..=Nanos::from_secs(10))
 }
 
-/// A name as of Kubernetes' objects.
+/// Parses a name as of Kubernetes' objects.
+///
+/// # Errors
+/// Not an RFC 1123 label.
 pub fn label(text: &str) -> Result<String, String> {
     match tailwater_api::document::is_label(text) {
         true => Ok(text.to_owned()),
@@ -71,17 +86,26 @@ pub fn label(text: &str) -> Result<String, String> {
     }
 }
 
-/// How long cores are watched.
+/// Parses the measuring time on cores.
+///
+/// # Errors
+/// Not a duration, or out of range.
 pub fn watch(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(10)..=Nanos::from_secs(600))
 }
 
-/// How long a search takes at most.
+/// Parses the time limit of a search.
+///
+/// # Errors
+/// Not a duration, or out of range.
 pub fn search(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(1)..=Nanos::from_secs(86_400))
 }
 
-/// What a plan must save: `2` servers, or `5%` of those in use.
+/// Parses the minimum saving of a plan: `2` servers, or `5%` of those in use.
+///
+/// # Errors
+/// Neither a positive number of servers nor a percentage up to 100.
 pub fn saving(text: &str) -> Result<Saving, String> {
     const WHAT: &str = "expected servers, such as 2, or a part of those in use, such as 5%";
     let found = match text.strip_suffix('%') {
@@ -95,7 +119,10 @@ pub fn saving(text: &str) -> Result<Saving, String> {
     }
 }
 
-/// Packets a second: `200000`, `200kpps`, `1.5Mpps`.
+/// Parses packets per second: `200000`, `200kpps`, `1.5Mpps`.
+///
+/// # Errors
+/// Not a rate, or out of range.
 pub fn rate(text: &str) -> Result<f64, String> {
     const WHAT: &str = "expected packets per second such as 200000, 200kpps or 1.5Mpps";
     let (number, unit) = split(text).ok_or(WHAT)?;
@@ -111,7 +138,10 @@ pub fn rate(text: &str) -> Result<f64, String> {
     Ok(rate)
 }
 
-/// How many times as fast: above zero.
+/// Parses a factor of speed.
+///
+/// # Errors
+/// Not a positive number.
 pub fn scale(text: &str) -> Result<f64, String> {
     let scale = text.parse::<f64>().ok();
     scale
@@ -119,7 +149,10 @@ pub fn scale(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a number above zero, such as 2 or 0.5".to_owned())
 }
 
-/// A part of something that may be more than all of it, as a part: above 0 %, at most 1,000 %.
+/// Parses a percentage above 0 and up to 1,000 as a ratio.
+///
+/// # Errors
+/// Not a number, or out of range.
 pub fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
     number
@@ -128,7 +161,10 @@ pub fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected percent above 0, at most 1000, such as 3 or 0.5".to_owned())
 }
 
-/// Bytes: `1000000`, `512M`, `4GiB`. Prefixes are powers of 1024.
+/// Parses a number of bytes: `1000000`, `512M`, `4GiB`. Prefixes are powers of 1024.
+///
+/// # Errors
+/// Not a number of bytes, or zero.
 pub fn bytes(text: &str) -> Result<u64, String> {
     const WHAT: &str = "expected bytes such as 1000000, 512M or 4G";
     let (number, unit) = split(text).ok_or(WHAT)?;
@@ -149,19 +185,28 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// A list of cores that this process may use.
+/// Parses a list of cores.
+///
+/// # Errors
+/// Not a list, or a core that this process may not use.
 pub fn cores(text: &str) -> Result<Cores, String> {
     tailwater_dataplane::cores::parse_list(text)
         .map(Cores)
         .map_err(|error| error.to_string())
 }
 
-/// A port.
+/// Parses a port.
+///
+/// # Errors
+/// Not the name of a port.
 pub fn port(text: &str) -> Result<PortName, String> {
     text.parse::<PortName>().map_err(|error| error.to_string())
 }
 
-/// One core that this process may use.
+/// Parses one core.
+///
+/// # Errors
+/// Not a single core that this process may use.
 pub fn core(text: &str) -> Result<usize, String> {
     match cores(text)?.0[..] {
         [core] => Ok(core),
@@ -169,26 +214,38 @@ pub fn core(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Latency objectives that there may be.
+/// Range of latency objectives.
 pub const OBJECTIVES: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
 
-/// A latency objective, as a chain spec may have it.
+/// Parses a latency objective, with the range of chain specs.
+///
+/// # Errors
+/// Not a duration, or out of range.
 pub fn slo(text: &str) -> Result<Nanos, String> {
     duration_within(text, OBJECTIVES)
 }
 
-/// A seed. All digits of it are kept by whatever reads JSON.
+/// Parses a seed of at most 53 bits, which every JSON reader represents exactly.
+///
+/// # Errors
+/// Not a number, or out of range.
 pub fn seed(text: &str) -> Result<u64, String> {
     let seed = text.parse().ok().filter(|seed| *seed <= 1 << 53);
     seed.ok_or_else(|| format!("expected a whole number from 0 to {}", 1_u64 << 53))
 }
 
-/// The name of a policy.
+/// Parses the name of a policy.
+///
+/// # Errors
+/// There is no policy of this name.
 pub fn policy(text: &str) -> Result<Policy, String> {
     Policy::named(text).map_err(|error| error.to_string())
 }
 
-/// The name of a policy for racks.
+/// Parses the name of a policy for racks.
+///
+/// # Errors
+/// There is no policy of this name for racks.
 pub fn rack_policy(text: &str) -> Result<&'static str, String> {
     let mut names = comparable();
     names
@@ -196,7 +253,10 @@ pub fn rack_policy(text: &str) -> Result<&'static str, String> {
         .ok_or_else(|| unknown_policy(text).to_string())
 }
 
-/// How an auxiliary core waits.
+/// Parses the waiting mode of an auxiliary core.
+///
+/// # Errors
+/// Neither a mode nor a duration within range.
 pub fn wait(text: &str) -> Result<Mode, String> {
     match text {
         "sleep" => Ok(Mode::Sleep),
@@ -210,12 +270,14 @@ pub fn wait(text: &str) -> Result<Mode, String> {
     }
 }
 
-/// Cores to run on. (A type of its own, since the argument parser takes a list to mean that the
-/// flag may be repeated.)
+/// Cores to run on. A type of its own, since clap takes a plain list for a repeatable flag.
 #[derive(Clone, Debug)]
 pub struct Cores(pub Vec<usize>);
 
-/// Where to serve metrics: a port means the loopback address.
+/// Parses the address of the metrics endpoint; a port alone means the loopback address.
+///
+/// # Errors
+/// Neither a port nor an address with a port.
 pub fn metrics_address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.parse::<u16>() {
         return Ok((Ipv4Addr::LOCALHOST, port).into());

@@ -1,4 +1,4 @@
-//! Chains with a `classifier` in the commands that take chains.
+//! Commands on chains with a `classifier`.
 
 mod common;
 
@@ -10,8 +10,8 @@ fn name(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Of ten packets of a [mixture] four are web traffic, of which three pass, five are sent at once, and one goes on to
-/// the last function, which drops what comes to it of hosts 100 on.
+/// Of ten packets of a [mixture], four are web traffic, of which three pass. Five are sent at once. One continues to
+/// the last function, which drops the packets of hosts 100 and above.
 const FUNCTIONS: &str = "[{classifier: {rules: [{to: web, protocol: tcp, destinationPorts: 80}, {to: send, protocol: udp}], \
      branches: {web: {functions: [{name: hosts, acl: {rules: [{action: deny, sourcePorts: 4002}], default: allow}}, \
      {name: web-flows, accounting: }]}}}}, {name: rest, acl: {rules: [{action: deny, sourcePorts: 4000}], default: allow}}]";
@@ -35,7 +35,7 @@ fn packets_are_counted_by_branch() {
         assert_eq!(reasons[reason], expected, "{reason}: {reasons}");
     }
     assert_eq!(count(&report, "delivered"), 800);
-    // What is left is in the order in which it came, whatever way it went.
+    // The remaining packets leave in order of arrival, whichever branch they took.
     let left = packets.iter().enumerate().filter(|(i, _)| ![0, 2].contains(&(i % 10)));
     let left: Vec<_> = left.map(|(_, (_, frame))| frame.clone()).collect();
     assert!(frames(&out) == left);
@@ -55,7 +55,7 @@ fn the_example_runs() {
     assert!(sent.iter().sum::<u64>() > 0, "{reasons}");
 }
 
-/// A profile has splits in front of functions that are in no branch, and is one that runs go by; what they decide is
+/// A profile contains only splits in front of functions outside branches. Runs can use it, and their decisions can be
 /// explained.
 #[test]
 fn profiles_records_and_explanations() {

@@ -1,13 +1,13 @@
 //! Runs that move RSS buckets between dedicated cores.
 //!
-//! Nothing that was measured is asserted: the machine may be slow, or busy.
+//! No measured values are asserted: the machine may be slow or busy.
 
 mod common;
 
 use common::*;
 use tailwater_dataplane::cores::available;
 
-/// Two cores as a list, or says that the test is skipped.
+/// Returns two cores as a list, or prints that the test is skipped.
 fn two_cores() -> Option<String> {
     match available()[..] {
         [first, second, ..] => Some(format!("{first},{second}")),
@@ -18,7 +18,7 @@ fn two_cores() -> Option<String> {
     }
 }
 
-/// What became of every packet adds up, and so do causes.
+/// Asserts that packets by result and by cause add up.
 fn assert_sums(report: &serde_json::Value) {
     assert_identity(report);
     let causes = report["late_by_cause"].as_object().unwrap();
@@ -28,8 +28,7 @@ fn assert_sums(report: &serde_json::Value) {
     assert_eq!(late, sum("late") + sum("lost"));
 }
 
-/// Traffic that one core does easily: a balancer takes all buckets from the other, which is then left
-/// to others.
+/// With traffic that one core handles easily, a balancer takes all buckets from the other core, which is released.
 #[test]
 fn a_core_that_is_not_needed_is_let_go() {
     let Some(cores) = two_cores() else {
@@ -62,7 +61,7 @@ fn a_core_that_is_not_needed_is_let_go() {
     assert!((1.0..2.0).contains(&in_use), "{used}");
     assert_eq!(used["avg"], used["dedicated_avg"]);
 
-    // The record tells the same, whoever is asked again.
+    // The record gives the same result with another policy.
     let explained = run(&[&"explain", &file, &"--policy", &"rss++", &"--output", &"json"]);
     assert!(explained.status.success(), "{}", text(&explained.stderr));
     let document: serde_json::Value = serde_json::from_slice(&explained.stdout).unwrap();
@@ -82,7 +81,7 @@ fn a_core_that_is_not_needed_is_let_go() {
     assert!(!table.contains("episodes"), "{table}");
 }
 
-/// A server mapper beside core mappers, by a profile; and alone, without auxiliary cores.
+/// A server mapper together with core mappers, with a profile; and alone, without auxiliary cores.
 #[test]
 fn policies_with_a_server_mapper_run() {
     let Some(cores) = two_cores() else {
@@ -113,7 +112,7 @@ fn policies_with_a_server_mapper_run() {
         assert!(report["server"].is_object(), "{policy}");
         assert!(report["scaling"].is_null(), "{policy}");
     }
-    // A table for people says what moved.
+    // The text report lists the moves.
     let output = tailwater()
         .args(["run", "--cores", &cores, "--policy", "netblaze"])
         .args(["--profile", profile, "--duration", "1500ms"])

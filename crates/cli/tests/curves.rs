@@ -1,6 +1,6 @@
 //! `tailwater profile latency`, `cache`, `all`, `diff` and `curves`.
 //!
-//! Nothing that was measured is asserted: the machine may be slow, or busy.
+//! No measured values are asserted: the machine may be slow or busy.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tailwater_dataplane::cores::default_core;
 use tailwater_profile::cache::sharing;
 use tailwater_profile::profiles::{Machine, Profiles};
 
-/// A chain with an objective that any machine keeps, and a small capture.
+/// Writes a chain with an objective that any machine meets, and a small capture.
 fn chain(folder: &Folder) -> [PathBuf; 2] {
     let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\n\
                 spec:\n  functions: [{accounting: }]\n  slo: {latency: 50ms}\n  \
@@ -29,7 +29,7 @@ fn profile(args: &[&str]) -> Output {
     tailwater().arg("profile").args(args).output().unwrap()
 }
 
-/// A profile as a file, made up, of this machine or of another one.
+/// Writes an example file of profiles, of this machine or of another one.
 fn made_up(folder: &Folder, file: &str, here: bool, rate: u32) -> PathBuf {
     let mut machine = Machine::of(default_core());
     if !here {
@@ -90,7 +90,7 @@ fn curves_are_written_printed_drawn_and_merged() {
     assert!(html.contains("id=\"costs\"") && html.contains("<td>accounting</td>"));
     assert!(html.contains("id=\"latency\"") && html.contains("test (in.pcap, contents "));
 
-    // Other traffic is another profile of the same file.
+    // Other traffic adds another profile to the same file.
     let output = profile(&["latency", name(&chain), "--flows", "10", "--run-time", "20ms"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert!(text(&output.stdout).contains("10 flows, frames of 60 bytes, seed 1"));
@@ -98,7 +98,7 @@ fn curves_are_written_printed_drawn_and_merged() {
     let profiles = Profiles::read(&file).unwrap();
     assert_eq!(profiles.list.len(), 2);
     assert_eq!(profiles.list[0], *first);
-    // Nothing differs from itself.
+    // A file has no differences from itself.
     let output = profile(&["diff", name(&file), name(&file)]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
 }
@@ -113,7 +113,7 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
     let args = ["cache", name(&chain), "--flows", "10", "--run-time", "20ms"];
     let output = profile(&[&args[..], &["--cache-by", "pirate"]].concat());
     if output.status.code() == Some(1) {
-        // A machine that others use may not let its cache be measured: then it says why, and writes nothing.
+        // On a shared machine the cache may not be measurable: then there is an error, and no file.
         let stderr = text(&output.stderr);
         assert!(stderr.starts_with("error: no curves: "), "{stderr}");
         assert!(!folder.path("chain.curves.yaml").exists());
@@ -122,7 +122,7 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let profiles = Profiles::read(&folder.path("chain.curves.yaml")).unwrap();
     let cache = profiles.list[0].cache.as_ref().unwrap();
-    // With all of the cache there is nothing to hold.
+    // With the whole cache there is nothing to hold.
     assert_eq!(cache.points.last().unwrap().at, cache.most_units);
     let stdout = text(&output.stdout);
     assert!(stdout.contains("that can be had (pirate)"), "{stdout}");
@@ -144,7 +144,7 @@ fn what_is_documented_is_what_is_printed() {
     let curves = text(&output.stdout);
     assert!(curves.contains("throughput: [[2048, 1000], [16384, 1500]]"), "{curves}");
     assert!(curves.contains("latency: [[0.1, 5.500], [1, 900.000]]"), "{curves}");
-    // What is printed is what `place` reads.
+    // The output is valid input of `place`.
     let machine = Machine::of(default_core()).label();
     let indented: String = curves.lines().map(|line| format!("  {line}\n")).collect();
     let slos = format!(
@@ -175,7 +175,7 @@ fn differences_have_an_exit_code_and_words() {
     assert_eq!(output.status.code(), Some(1));
     let expected = "test (made up): throughput with 8 units of cache: 1.50kpps ± 5, then 1.80kpps ± 5 (+20 %)\n";
     assert_eq!(text(&output.stdout), expected);
-    // What functions take differs by itself.
+    // Costs of functions are compared separately.
     let with_costs = |file: &str, nat: u32| {
         let text = std::fs::read_to_string(&was).unwrap();
         let costs = format!(
@@ -188,7 +188,7 @@ fn differences_have_an_exit_code_and_words() {
     assert_eq!(output.status.code(), Some(1));
     let expected = "test (made up): function nat: 20.0 ns ± 0.5 a packet, then 25.0 ns ± 0.5 (+25 %)\n";
     assert_eq!(text(&output.stdout), expected);
-    // Shares by ways are not shares by lines.
+    // Shares by ways cannot be compared with shares by lines.
     let by_ways = std::fs::read_to_string(&is).unwrap();
     let by_ways = by_ways.replace("method: pirate", "method: resctrl");
     let by_ways = folder.write("c.yaml", by_ways);
@@ -260,7 +260,7 @@ fn measuring_that_is_interrupted_writes_nothing() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(700));
-    // A bound against hanging, not a measurement.
+    // Timeout against hangs, not a measurement.
     let start = Instant::now();
     let output = interrupt(child);
     assert!(start.elapsed() < Duration::from_secs(60), "it goes on");

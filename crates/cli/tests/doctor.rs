@@ -1,4 +1,4 @@
-//! `tailwater doctor` on this machine, whatever it is like.
+//! `tailwater doctor` on this machine, whatever its state.
 
 mod common;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::process::Output;
 
-/// What it says, and its exit code: 0 or 3.
+/// Returns the output, and `true` for exit code 0 rather than 3.
 fn doctor(args: &[&str]) -> (String, bool) {
     let Output { status, stdout, stderr } = tailwater().arg("doctor").args(args).output().unwrap();
     assert!(stderr.is_empty(), "{}", text(&stderr));
@@ -19,7 +19,7 @@ fn doctor(args: &[&str]) -> (String, bool) {
     (text(&stdout).to_owned(), realistic)
 }
 
-/// All names of fields, at any depth.
+/// Collects the names of all fields, at any depth.
 fn names(value: &Value, into: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -68,7 +68,7 @@ fn a_report_for_people_ends_with_the_verdict() {
     let (start, _) = last.split_once(" realistic: ").unwrap();
     assert!(start.starts_with("p99 within 5000 us on cores "), "{last}");
     assert_eq!(start.ends_with("is not"), !realistic);
-    // Nothing was tried.
+    // Nothing was measured.
     assert!(!table.contains("scheduling-gaps"), "{table}");
 }
 

@@ -23,7 +23,7 @@ fn explain(file: &Path, more: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// What it prints, which must be all.
+/// Returns the output, and asserts that there is no error.
 fn explained(file: &Path, more: &[&str]) -> String {
     let output = explain(file, more);
     assert_eq!(text(&output.stderr), "");
@@ -36,7 +36,7 @@ fn json(file: &Path, more: &[&str]) -> serde_json::Value {
     serde_json::from_str(&explained(file, &more)).unwrap()
 }
 
-/// One line that starts with `error: ` and holds `expected`; exit code 2.
+/// Asserts a single line that starts with `error: ` and contains `expected`, and exit code 2.
 fn refused(output: &Output, expected: &str) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
@@ -46,8 +46,8 @@ fn refused(output: &Output, expected: &str) {
     assert!(output.stdout.is_empty());
 }
 
-/// Shows a server mapper two cores that can do a million packets a second: at first both have something to
-/// do, then the first has more than it can, and then the second has nothing.
+/// Gives a server mapper observations of two cores with a capacity of a million packets per second each. First both
+/// have load, then the first is overloaded, then the second is idle.
 fn ask(mapper: &mut dyn ServerMapper) {
     for (at, rates) in [(1, [8e5, 7e5]), (2, [1.1e6, 5e5]), (3, [9e5, 0.0])] {
         let buckets: Vec<BucketLoad> = (0..512)
@@ -72,8 +72,8 @@ fn ask(mapper: &mut dyn ServerMapper) {
     }
 }
 
-/// A record of NetBlaze's mappers with two helpers: a whale at 1 ms that one of them takes, and at
-/// 5 ms more minnows than all three cores can do; RSS buckets are moved at 2 s.
+/// Writes a record of NetBlaze's mappers with two auxiliary cores. At 1 ms a whale (heavy flow) is offloaded to one of
+/// them. At 5 ms there are more minnows (light flows) than all three cores can process. At 2 s RSS buckets are moved.
 fn record(folder: &Folder) -> PathBuf {
     let slo = Nanos::from_micros(160);
     let mut frontier = EpochFrontier::default();
@@ -110,7 +110,7 @@ fn record(folder: &Folder) -> PathBuf {
         load: Load { flows: 1, packets: 100 },
         ..Helper::default()
     };
-    // Twice as much as a core can do in an epoch.
+    // Twice a core's capacity in an epoch.
     let over = Helper {
         load: Load { flows: 2, packets: 200 },
         ..busy
@@ -240,7 +240,7 @@ fn another_policy_is_shown_the_same_buckets() {
     let same = &json(&file, &["--policy", "netblaze"])["server"]["replay"];
     assert_eq!((&same["same"], &same["different"]), (&3.into(), &0.into()));
     assert_eq!(same["buckets_moved_replayed"], moved);
-    // It has no core mapper, so it is shown the buckets only.
+    // rss++ has no core mapper, so only bucket decisions are replayed to it.
     let document = json(&file, &["--policy", "rss++"]);
     assert!(document["replay"].is_null());
     let other = &document["server"]["replay"];
@@ -298,7 +298,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     assert_eq!(document["cut_short"], true);
     assert_eq!(document["lost"], serde_json::Value::Null);
     assert_eq!(document["summary"]["decisions"], 7);
-    // Nobody's terminal is at risk.
+    // Escape sequences must not reach the terminal.
     let mut escape = bytes;
     let at = escape.windows(4).position(|word| word == b"edge").unwrap();
     escape[at] = 0x1b;

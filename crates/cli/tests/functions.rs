@@ -1,4 +1,4 @@
-//! Functions from shared libraries: the examples built and run, skeletons that work, and errors.
+//! Functions from shared libraries: built examples, working skeletons, and errors.
 
 mod common;
 
@@ -8,12 +8,12 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The examples' folder.
+/// Returns the directory of examples.
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
 }
 
-/// Runs a program, which must work, and gives what it printed.
+/// Runs a program successfully, and returns its output.
 fn works(command: &mut Command) -> String {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let said = format!("{command:?}:\n{}\n{}", text(&stdout), text(&stderr));
@@ -25,14 +25,14 @@ fn make(folder: &Path, target: &str) -> String {
     works(Command::new("make").arg("-C").arg(folder).arg(target))
 }
 
-/// Cargo, for a project of its own, which needs nothing that is not there.
+/// Runs cargo for a separate project, offline.
 fn cargo(arguments: &[&dyn AsRef<OsStr>], folder: &Path, target: &Path) -> String {
     let mut command = Command::new(env!("CARGO"));
     command.args(arguments).args(["--offline", "--quiet"]);
     works(command.current_dir(folder).env("CARGO_TARGET_DIR", target))
 }
 
-/// Copies the files of a folder, without folders in it.
+/// Copies the files of a directory, without subdirectories.
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
@@ -62,7 +62,8 @@ fn the_example_in_c() {
     let chain = folder.path("chain.yaml");
     std::fs::copy(examples().join("rate-limit.yaml"), &chain).unwrap();
     lenient(&chain);
-    // The spec's limit is 2,000 packets a second and a burst of 16: one flow has 1,000 in 100 ms, one has a few.
+    // The spec's limit is 2,000 packets per second with a burst of 16. One flow sends 1,000 packets in 100 ms, one a
+    // few.
     let mut packets: Vec<_> = (0..1000)
         .map(|i| (i * 100_000, udp(client(1), 1000, SERVER, 53)))
         .collect();
@@ -71,7 +72,7 @@ fn the_example_in_c() {
     let traffic = folder.capture("in.pcap", &packets);
     let report = report(&chain, &traffic, &[]);
     assert_identity(&report);
-    // What came in 99.9 ms at that rate, and the burst.
+    // Packets allowed in 99.9 ms at that rate, and the burst.
     let sent = 16 + 199;
     assert_eq!(reason(&report, "rate-limit/over-rate"), 1000 - sent);
     assert_eq!(count(&report, "delivered"), sent + 10);
@@ -127,13 +128,13 @@ fn skeletons_build_and_pass_and_run() {
         command.current_dir(&folder.0).output().unwrap()
     };
     let traffic = folder.capture("in.pcap", &mixture(2000));
-    // As libraries; as programs: the tests of isolation.
+    // As libraries; as programs they are covered by the tests of isolation.
     let check = |name: &str| {
         let chain = folder.path(name).join("chain.yaml");
         lenient(&chain);
         let report = report(&chain, &traffic, &[]);
         assert_identity(&report);
-        // Ten flows of 200 packets each, which may have 100.
+        // Ten flows of 200 packets each, with a limit of 100.
         assert_eq!(reason(&report, &format!("{name}/too-many")), 1000);
         assert_eq!(reason(&report, &format!("{name}/flows")), 10);
     };
@@ -144,7 +145,7 @@ fn skeletons_build_and_pass_and_run() {
     assert!(make(&place, "test").contains("my-limit: all tests passed"));
     make(&place, "my_limit.so");
     check("my-limit");
-    // A name that is a word of the language.
+    // A name that is a keyword.
     let written = new("match", "rust");
     assert!(written.status.success(), "{}", text(&written.stderr));
     let place = folder.path("match");
@@ -152,7 +153,7 @@ fn skeletons_build_and_pass_and_run() {
     cargo(&[&"test"], &place, &target);
     cargo(&[&"build", &"--release"], &place, &target);
     check("match");
-    // Nothing is written over.
+    // Nothing is overwritten.
     let before = std::fs::read(place.join("src/lib.rs")).unwrap();
     let again = new("match", "c");
     assert_eq!(again.status.code(), Some(2));
@@ -203,7 +204,7 @@ fn a_library_that_crashes_is_an_error_of_the_spec() {
     assert!(output.stdout.is_empty());
 }
 
-/// A function that cannot go on ends the run, with a report in which every packet is somewhere.
+/// A function that fails ends the run, with a report in which all packets are accounted for.
 #[test]
 fn a_function_that_fails_ends_the_run_with_its_report() {
     let folder = Folder::new();
@@ -241,8 +242,8 @@ fn a_function_that_fails_ends_the_run_with_its_report() {
     assert!(reason(&report, "worker-died") > 0);
 }
 
-/// As a run whose tables are huge: more private memory in one piece than the kernel lets a process copy. None of it is
-/// touched.
+/// Library constructor that simulates a run with huge tables: more private memory in one mapping than the kernel lets a
+/// process fork. None of it is touched.
 const HUGE: &str = "#include <sys/mman.h>\n#include <sys/sysinfo.h>\n#include <sys/wait.h>\n#include <stdio.h>\n#include <unistd.h>\n\
      __attribute__((constructor)) static void grow(void) {\n\
          struct sysinfo all;\n\
@@ -257,7 +258,7 @@ const HUGE: &str = "#include <sys/mman.h>\n#include <sys/sysinfo.h>\n#include <s
          if (child > 0) waitpid(child, 0, 0);\n\
      }\n";
 
-/// A run with so much memory that it cannot be forked has libraries all the same, and takes on changes of its chain.
+/// A run with too much memory to fork still tries libraries out, and reloads its chain.
 #[test]
 fn a_run_too_large_to_be_forked_tries_libraries_out() {
     let folder = Folder::new();
@@ -291,7 +292,7 @@ fn a_run_too_large_to_be_forked_tries_libraries_out() {
     command.args([&traffic, &chain]).stdout(Stdio::null());
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    // Should this fail, the run ends by itself, and so does what it says.
+    // On a failure the run, and thus its output, ends by itself.
     let mut wait_for = |expected: &str| {
         let mut told = String::new();
         while !told.contains(expected) {
@@ -305,7 +306,7 @@ fn a_run_too_large_to_be_forked_tries_libraries_out() {
     if !first.contains("no fork") {
         eprintln!("not shown: this kernel copies as much memory as one likes (vm.overcommit_memory)");
     }
-    // Replaced until it is seen: the run may not have begun when it is replaced for the first time.
+    // Repeated until it is detected: the run may not have begun at the first replacement.
     let (replacing, done) = std::sync::mpsc::channel::<()>();
     std::thread::scope(|scope| {
         let folder = &folder;

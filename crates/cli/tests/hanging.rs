@@ -1,6 +1,4 @@
-//! Files that take nothing any more while a run writes to them: a pipe that is full and that nobody reads, in the place
-//! of
-//! a disk or a server that does not answer.
+//! Output files that block: a full pipe without a reader, in place of a disk or a server that does not respond.
 
 mod common;
 
@@ -12,10 +10,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Each of these runs takes a few seconds. One that takes so long hangs.
+/// Timeout after which a run counts as hanging. Each normally takes a few seconds.
 const HANGS: Duration = Duration::from_secs(240);
 
-/// A named pipe that is full, as long as what is returned is there.
+/// Creates a named pipe, which stays full while the result exists.
 fn full_pipe(path: &Path) -> File {
     let made = Command::new("mkfifo").arg(path).status();
     assert!(made.unwrap().success());
@@ -31,7 +29,7 @@ fn full_pipe(path: &Path) -> File {
     }
 }
 
-/// A run whose file hangs comes to its end, says which file, and has its report.
+/// Asserts that a run with a blocked file ends, names the file, and prints its report.
 fn ends(folder: &Folder, name: &str, functions: &str, more: &[&str]) {
     let file = folder.path(&format!("{name}.pipe"));
     let _held = full_pipe(&file);
@@ -108,7 +106,7 @@ fn a_record_that_hangs_does_not_hold_up_the_end() {
     ends(&folder, "record", "{forward: }", &more);
 }
 
-/// A pipe that nobody has opened is told before packets come.
+/// A pipe without a reader is reported before the first packet.
 #[test]
 fn a_pipe_without_a_reader_is_refused() {
     let folder = Folder::new();

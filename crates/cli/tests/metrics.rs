@@ -1,4 +1,4 @@
-//! The Prometheus endpoint of a run.
+//! Prometheus endpoint of a run.
 
 mod common;
 
@@ -30,10 +30,10 @@ fn metrics_are_there_while_the_chain_runs() {
     }
     assert!(get(address, "GET /").starts_with("HTTP/1.1 404"));
     assert!(get(address, "POST /metrics").starts_with("HTTP/1.1 405"));
-    // Rubbish is the sender's problem.
+    // Invalid requests affect only their sender.
     let mut rubbish = TcpStream::connect(address).unwrap();
     rubbish.write_all(&[0xff; 100]).unwrap();
-    // A silent connection does not hold up the others, nor the end.
+    // An idle connection delays neither the others nor the end.
     let _silent = TcpStream::connect(address).unwrap();
     assert!(get(address, "GET /metrics").starts_with("HTTP/1.1 200"));
 
@@ -56,7 +56,7 @@ fn a_port_in_use_is_one_clear_line() {
     );
 }
 
-/// Every metric of the page is documented, and every documented one is there.
+/// Every metric of the page is documented, and every documented one is on the page.
 #[test]
 fn documentation_and_page_name_the_same_metrics() {
     let folder = Folder::new();
@@ -65,7 +65,7 @@ fn documentation_and_page_name_the_same_metrics() {
     let served = served(&serving.page_with("edge/denied"));
     let served: BTreeSet<&str> = served.iter().map(String::as_str).collect();
     let mut documented = documented();
-    // There with flow state in Redis only, and tested with it.
+    // Present with flow state in Redis only, and tested there.
     documented.retain(|name| !name.starts_with("tailwater_state_"));
     assert_eq!(served, documented);
     serving.stop("-TERM");

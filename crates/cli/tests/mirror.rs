@@ -1,4 +1,4 @@
-//! Copies of packets by whole runs.
+//! Copies of packets in whole runs.
 
 mod common;
 
@@ -9,7 +9,8 @@ fn name(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Copies are as packets are at their place of the chain, in a file that others read, and what leaves is what leaves without.
+/// Copies equal the packets at their position in the chain, in a file that other programs can read. The chain's output
+/// is the same as without copies.
 #[test]
 fn a_run_copies_what_passes() {
     let folder = Folder::new();

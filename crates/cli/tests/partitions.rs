@@ -1,7 +1,7 @@
 //! `tailwater profile cache --cache-by resctrl`, on the model of the kernel's `resctrl`.
 //!
-//! The model slows nobody down: what is asserted is who had which ways, and that nothing stays. Where FUSE cannot be
-//! mounted, tests are skipped.
+//! The model does not affect performance. The tests assert the owners of ways, and that nothing is left behind. They
+//! are skipped where FUSE cannot be mounted.
 
 mod common;
 #[path = "../../resctrl/tests/model/mod.rs"]
@@ -20,7 +20,7 @@ use tailwater_profile::cache::{Caches, Method, sharing};
 use tailwater_profile::profiles::Profiles;
 use tailwater_resctrl::{Level, Resctrl, Settings};
 
-/// The model's machine, with this machine's cores: 20 ways, two of them hardware's.
+/// Returns the model's machine with this machine's cores: 20 ways, two of them shared with hardware.
 fn machine() -> Option<Machine> {
     Machine::here(default_core())
 }
@@ -46,7 +46,7 @@ fn measure(chain: &Path, more: &[&str]) -> Output {
     command(chain, "20ms", more).output().unwrap()
 }
 
-/// Notes what is written, made and removed from now on.
+/// Records all writes, creations and removals from now on.
 fn observe(mounted: &Mounted) -> Arc<Mutex<Vec<String>>> {
     let commands = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&commands);
@@ -57,13 +57,13 @@ fn observe(mounted: &Mounted) -> Arc<Mutex<Vec<String>>> {
     commands
 }
 
-/// A process that measures on ways of its core's own.
+/// Starts a process that measures on exclusive ways of its core.
 fn measuring(mounted: &Mounted, chain: &Path) -> Child {
     let commands = observe(mounted);
     let mut command = command(chain, "1s", &["--cache-by", "resctrl"]);
     let mut child = command.spawn().unwrap();
     let deadline = Instant::now() + Duration::from_secs(300);
-    // The first partition is made to see whether there can be one.
+    // The first partition is a trial.
     let given = |path: &&String| path.starts_with("tailwater-") && path.ends_with("/cpus_list");
     while commands.lock().unwrap().iter().filter(given).count() < 2 {
         let ended = child.try_wait().unwrap();
@@ -96,12 +96,12 @@ fn a_curve_is_measured_with_ways_of_the_cores_own() {
     let way = Caches::of(default_core()).unwrap().last_bytes / 20;
     assert_eq!(cache.method, Method::Resctrl);
     assert_eq!(u64::from(cache.unit_kibibytes), way / 1024);
-    // All but the hardware's, which everybody else goes on with.
+    // All but the two shared with hardware, which the other programs keep.
     assert_eq!(cache.most_units, 18);
     let places: Vec<u32> = cache.points.iter().map(|point| point.at).collect();
     assert_eq!((places.first(), places.last()), (Some(&1), Some(&18)));
     assert!(cache.not_held.is_empty());
-    // The model's counters say that nothing is filled.
+    // The model's counters report no occupancy.
     let occupied: Vec<_> = cache.occupied.iter().map(|o| (o.at, o.kibibytes)).collect();
     let none: Vec<_> = places.iter().map(|at| (*at, 0)).collect();
     assert_eq!(occupied, none);
@@ -111,7 +111,7 @@ fn a_curve_is_measured_with_ways_of_the_cores_own() {
     assert!(because.contains("20 ways, of which 18 can be had"), "{because}");
     assert_eq!(document["cache"]["points"][0]["occupied_bytes"], 0);
 
-    // Groups were made, given the core, resized, and removed.
+    // Groups were created, assigned the core, resized, and removed.
     let commands = commands.lock().unwrap();
     let groups: BTreeSet<&str> = commands
         .iter()
@@ -125,10 +125,10 @@ fn a_curve_is_measured_with_ways_of_the_cores_own() {
     };
     let sizes: Vec<usize> = groups.iter().map(|group| count(group, "/schemata")).collect();
     for group in &groups {
-        // Made and removed, with the core in between.
+        // Created and removed, with the core assigned in between.
         assert_eq!((count(group, ""), count(group, "/cpus_list")), (2, 1));
     }
-    // One was there to see whether it can be had; the other one had each size of the curve.
+    // One group was a trial; the other one had each size of the curve.
     let (least, most) = (sizes.iter().min().unwrap(), sizes.iter().max().unwrap());
     assert_eq!(*least, 1);
     assert!(*most >= places.len(), "{sizes:?}, {places:?}");
@@ -142,7 +142,7 @@ fn what_was_asked_for_or_found_is_told() {
     };
     let folder = Folder::new();
     let chain = chain(&folder);
-    // Without a word, it is resctrl where there is one.
+    // By default it is resctrl where available.
     let output = measure(&chain, &[]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let stdout = text(&output.stdout);
@@ -151,7 +151,7 @@ fn what_was_asked_for_or_found_is_told() {
     assert!(stdout.contains("0.0 filled"), "{stdout}");
     drop(mounted);
 
-    // A processor without CAT: the pirate, and why.
+    // On a processor without CAT: the pirate, with the reason.
     let mut without = machine().unwrap();
     without.caches[0].name = "L2";
     without.memory = None;
@@ -170,7 +170,7 @@ fn what_was_asked_for_or_found_is_told() {
         let told = "by pirate: resctrl is there, but it does not control ways of L3 caches (CAT)";
         assert!(stdout.contains(told), "{stdout}");
     } else {
-        // A machine that others use may not let its cache be measured.
+        // On a shared machine the cache may not be measurable.
         let stderr = text(&output.stderr);
         assert!(stderr.starts_with("error: no curves: "), "{stderr}");
     }
@@ -211,7 +211,7 @@ fn what_cannot_be_had_is_told_at_once_and_nothing_stays() {
     let Some(mounted) = Mounted::in_place(machine.clone()) else {
         return;
     };
-    // Busy, at each of the commands: a group, the default group's ways, its ways, its core.
+    // EBUSY at each of the commands: a group, the default group's ways, its ways, its core.
     for at in 0..4 {
         let before = mounted.snapshot();
         mounted.fault(at, Fault::Errno(libc::EBUSY));
@@ -220,23 +220,23 @@ fn what_cannot_be_had_is_told_at_once_and_nothing_stays() {
         assert_refused(&output, "is busy");
         assert_eq!(mounted.snapshot(), before, "command {at}");
     }
-    // The kernel does not take the mask.
+    // The kernel rejects the mask.
     mounted.faults(|path| path.ends_with("schemata").then_some(Fault::Errno(libc::EINVAL)));
     refused(&mounted, "the kernel refused");
     mounted.no_faults();
-    // The core is somebody else's.
+    // The core belongs to another group.
     let core = default_core();
     others(&mounted, 0, 0xf, Some(core));
     refused(&mounted, &format!("core {core} belongs to the group others-0"));
     drop(mounted);
 
-    // All classes are taken: eight, of which one is the default group's.
+    // All classes are in use: eight, one of them the default group's.
     let mounted = Mounted::in_place(machine.clone()).unwrap();
     (0..7).for_each(|number| others(&mounted, number, 0xf0000, None));
     refused(&mounted, "out of classes of service (CLOSIDs): the processor has 8");
     drop(mounted);
 
-    // Others have left gaps of one way, and a group has two at least.
+    // Others have left gaps of one way, and a group needs at least two.
     let mut wide = machine.clone();
     wide.caches[0].min = 2;
     let mounted = Mounted::in_place(wide).unwrap();
@@ -286,7 +286,7 @@ fn one_that_is_stopped_or_killed_leaves_nothing() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_ne!(mounted.snapshot(), before);
-    // Whoever opens it next removes that.
+    // The next program that opens it removes the leftovers.
     let resctrl = Resctrl::open(Settings::default()).unwrap();
     assert_eq!(mounted.snapshot(), before);
     assert!(resctrl.info().cache(Level::L3).is_some());

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 
-/// A device that receives one capture and writes another.
+/// Returns a device that receives one capture and writes another.
 fn pcap(number: u32, from: &std::path::Path, to: &std::path::Path) -> String {
     let (from, to) = (from.display(), to.display());
     format!("net_pcap{number},rx_pcap={from},tx_pcap={to}")
@@ -62,7 +62,7 @@ mod with_dpdk {
         let port = &report["ports"][0];
         assert_eq!((&port["received"], &port["sent"]), (&1000.into(), &900.into()));
         assert_eq!((&port["driver"], &port["gone"]), (&"net_pcap".into(), &false.into()));
-        // To the last byte: the same translations, the same checksums.
+        // Byte for byte: the same translations, the same checksums.
         assert!(frames(&of_port) == frames(&of_trace));
     }
 
@@ -79,7 +79,7 @@ mod with_dpdk {
             assert_eq!(count(&report, "delivered"), to_a + to_b);
             for (path, from, packets) in [(&a, &back, to_a), (&b, &there, to_b)] {
                 match packets {
-                    // Nothing but a capture's header.
+                    // Only a capture's header.
                     0 => assert_eq!(std::fs::metadata(path).unwrap().len(), 24),
                     _ => assert!(frames(path) == frames(from)),
                 }
@@ -87,7 +87,7 @@ mod with_dpdk {
         }
     }
 
-    /// One device queue, two workers: one of them deals packets out by the software table.
+    /// One device queue, two workers: one of them distributes packets by the software RETA.
     #[test]
     fn buckets_are_dealt_out_to_cores() {
         if !two_cores() {
@@ -96,13 +96,13 @@ mod with_dpdk {
         let folder = Folder::new();
         let traffic = folder.capture("in.pcap", &mixture(1000));
         let [out, other] = ["out.pcap", "other.pcap"].map(|name| folder.path(name));
-        // A transmit queue for each.
+        // One transmit queue per core.
         let port = format!("{},tx_pcap={}", pcap(0, &traffic, &out), other.display());
         let report = on_ports(&folder.acl_nat(), &[&port], &["--cores", "0,1"]);
         assert_eq!(count(&report, "offered"), 1000);
         assert_eq!(count(&report, "dropped_by_nf"), 100);
         assert_eq!(count(&report, "lost"), 0, "{report}");
-        // Both cores sent some, and right ones.
+        // Both cores sent some packets, correctly.
         let sent = [&out, &other].map(|path| frames(path));
         assert!(sent.iter().all(|sent| !sent.is_empty() && wrong_checksums(sent) == 0));
         assert_eq!(sent[0].len() + sent[1].len(), 900);
@@ -190,7 +190,7 @@ mod with_dpdk {
         refused(&matching, &["--port", "net_ring0"], "spec.match");
     }
 
-    /// Packets of each flow, in order; a number in the payload tells them apart.
+    /// Returns the packets of each flow, in order; a number in the payload identifies them.
     fn by_flow(frames: &[Vec<u8>]) -> BTreeMap<String, Vec<&Vec<u8>>> {
         let mut flows = BTreeMap::<_, Vec<_>>::new();
         for frame in frames {
@@ -199,7 +199,7 @@ mod with_dpdk {
         flows
     }
 
-    /// Packets of forty flows, each with its number.
+    /// Returns packets of forty flows, each with its number.
     fn numbered(packets: u32) -> Vec<(u64, Vec<u8>)> {
         let packet = |i: u32| {
             let port = 4000 + (i % 40) as u16;
@@ -211,7 +211,7 @@ mod with_dpdk {
         (0..packets).map(packet).collect()
     }
 
-    /// What the policies go by; measuring it would take longer than the run.
+    /// Writes the policies' profile; measuring it would take longer than the run.
     fn profile(folder: &Folder) -> std::path::PathBuf {
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\n\
                     configuration: \"0\"\nmachine: elsewhere\nsloNanoseconds: 250000000\n\
@@ -220,15 +220,16 @@ mod with_dpdk {
         folder.write("measured.yaml", text)
     }
 
-    /// All policies, over a device with one queue each way: it is received by one core, dealt out to two by the software
-    /// table or by a dispatcher to a helper, and sent by both in turn. Nothing is lost, and flows stay in order.
+    /// All policies, on a device with one queue per direction. One core receives. Packets are distributed to two cores
+    /// by the software RETA, or offloaded by a dispatcher to an auxiliary core. Both cores send in turn. Nothing is
+    /// lost, and flows stay in order.
     #[test]
     fn policies_run_on_a_port_with_one_queue_for_two_cores() {
         if !two_cores() {
             return;
         }
         let folder = Folder::new();
-        // All come at once: no more than wait between two cores.
+        // All arrive at once: no more than can wait between two cores.
         let packets = numbered(1500);
         let traffic = folder.capture("in.pcap", &packets);
         let (out, profile) = (folder.path("out.pcap"), profile(&folder));
@@ -265,7 +266,7 @@ mod with_dpdk {
                     .arg(&chain)
                     .args(cores)
                     .args(profile);
-                // However long a helper waits for its core.
+                // Waits as long as an auxiliary core waits for its CPU.
                 let mut serving = Serving::run(&mut command);
                 serving.page_with("tailwater_packets_total{outcome=\"delivered\"} 1500");
                 let report = serving.stop("-INT");
@@ -280,7 +281,7 @@ mod with_dpdk {
         }
     }
 
-    /// The one virtual device that has a table of its own takes ours, and tells it back.
+    /// The only virtual device with its own RETA is programmed, and its table is read back.
     #[test]
     fn a_devices_own_table_is_programmed_and_read_back() {
         if !two_cores() {
@@ -295,13 +296,13 @@ mod with_dpdk {
         assert_eq!((&port["queues"], &port["send_queues"]), (&2.into(), &2.into()));
         assert_eq!(port["link"]["up"], true);
         assert_eq!(port["arrival_times"], "software");
-        // And every field is documented.
+        // Every field is documented.
         let document = serde_json::json!({"ports": report["ports"]});
         let page = include_str!("../../../docs/run.md");
         assert_eq!(fields(&document, &[]), documented(page, "### Ports, as JSON"));
     }
 
-    /// A device whose every poll brings packets leaves no worker waiting for an end.
+    /// A device with packets in every poll must not keep a worker from ending.
     #[test]
     fn a_run_under_full_load_ends_by_a_signal() {
         let folder = Folder::new();
@@ -320,7 +321,7 @@ mod with_dpdk {
                 .arg(folder.forward())
                 .args(ports);
             let mut serving = Serving::run(&mut command);
-            // Once packets have passed for a while.
+            // After packets have passed for a while.
             serving.page_with("tailwater_latency_seconds_count ");
             std::thread::sleep(std::time::Duration::from_millis(300));
             serving.signal("-INT");
@@ -331,7 +332,7 @@ mod with_dpdk {
         }
     }
 
-    /// What is seen of it is that the core is left to others.
+    /// The observable effect is the CPU time left to others.
     #[test]
     fn an_idle_core_naps_if_it_may() {
         let folder = Folder::new();
@@ -348,7 +349,7 @@ mod with_dpdk {
         assert!(used[0] == 1.0 && used[1] < 1.0, "{used:?}");
     }
 
-    /// Longer than the device's buffers, in pieces: lost, and counted.
+    /// Frames longer than the device's buffers arrive in segments: lost, and counted.
     #[test]
     fn packets_in_pieces_are_counted() {
         let folder = Folder::new();
@@ -374,7 +375,7 @@ mod with_dpdk {
         cores >= 2
     }
 
-    /// It is not touched: this is seen before DPDK is started.
+    /// The device is not touched: its use is detected before DPDK is started.
     #[test]
     fn a_device_that_the_kernel_uses_is_left_alone() {
         let devices = std::fs::read_dir("/sys/bus/pci/devices").into_iter().flatten();
@@ -414,7 +415,7 @@ mod with_dpdk {
             fits || notice.contains("2 queues x 16384 descriptors x 24 lines"),
             "{notice}"
         );
-        // A spec that knows the cache better than the machine has the arithmetic shown, whatever comes of it.
+        // If the spec gives another number of ways than the machine has, the calculation is printed in any case.
         for (ways, expected) in [
             (10, "notice: packet buffers fit the cache: 2 queues x 512 descriptors"),
             (1, "notice: packet buffers do not fit the cache"),
@@ -432,7 +433,7 @@ mod with_dpdk {
         }
     }
 
-    /// Under load, so that the peer goes in the middle of bursts: what it shared is gone at once.
+    /// Under load, so that the peer disappears in the middle of bursts, with its shared memory.
     #[test]
     fn a_peer_that_is_killed_takes_nobody_with_it() {
         let folder = Folder::new();
@@ -443,7 +444,7 @@ mod with_dpdk {
                 let memif = format!("net_memif0,role={role},socket={socket},socket-abstract=no");
                 let mut run = tailwater();
                 run.args(["run", "--output", "json", "--both-ways"])
-                    // It ends by itself if nobody is there any more to end it.
+                    // Bounds the run in case the test is killed.
                     .args(["--duration", "3m", "--port", "net_null0", "--port", &memif])
                     .arg(folder.forward());
                 Program::start(&mut run)

@@ -1,6 +1,6 @@
-//! `tailwater profile capacity`, and runs that go by profiles.
+//! `tailwater profile capacity`, and runs that use profiles.
 //!
-//! Nothing that was measured is asserted: the machine may be slow, or busy.
+//! No measured values are asserted: the machine may be slow or busy.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tailwater_dataplane::cores::available;
 use tailwater_policy::capacity::CapacityProfile;
 
-/// The dedicated core and an auxiliary one, or says that the test is skipped.
+/// Returns a dedicated core and an auxiliary one, or prints that the test is skipped.
 fn two_cores() -> Option<[String; 2]> {
     match available()[..] {
         [first, second, ..] => Some([first, second].map(|core| core.to_string())),
@@ -23,7 +23,7 @@ fn two_cores() -> Option<[String; 2]> {
     }
 }
 
-/// A chain with an objective that any machine keeps, and a small capture.
+/// Writes a chain with an objective that any machine meets, and a small capture.
 fn chain(folder: &Folder) -> [std::path::PathBuf; 2] {
     let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\n\
                 spec:\n  functions: [{accounting: }]\n  slo: {latency: 50ms}\n  \
@@ -40,7 +40,7 @@ fn start(args: &[&str]) -> Output {
     tailwater().args(args).output().unwrap()
 }
 
-/// One line that starts with `error: ` and holds `expected`; exit code 2.
+/// Asserts a single line that starts with `error: ` and contains `expected`, and exit code 2.
 fn refused(args: &[&str], expected: &str) {
     let output = start(args);
     let stderr = text(&output.stderr);
@@ -52,7 +52,7 @@ fn refused(args: &[&str], expected: &str) {
     assert!(output.stdout.is_empty(), "{told}");
 }
 
-/// A profile that admits so many packets, for the chain `test`.
+/// Writes an example profile that admits few packets, for the chain `test`.
 fn made_up(folder: &Folder, file: &str, slo: &str, epoch: &str) -> std::path::PathBuf {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: CapacityProfile\nchain: test\n\
@@ -92,7 +92,7 @@ fn a_profile_is_written_printed_and_used() {
     let page = include_str!("../../../docs/profile.md");
     let mut found = fields(&document, &[]);
     let mut expected = documented(page, "## JSON");
-    // Lists may be empty: a chain of one function cannot be cut, a busy machine may keep no rate.
+    // Lists may be empty: a chain of one function cannot be cut, and a busy machine may meet no rate.
     for list in ["splits", "rates"] {
         let of_list = |field: &String| !field.starts_with(list);
         found.retain(of_list);
@@ -118,8 +118,8 @@ fn a_profile_is_written_printed_and_used() {
     assert!(text(&output.stdout).contains("handed over"));
 }
 
-/// Handing over loses no packet. A machine that others use may be away for so long that some still wait
-/// when the time is over; with a ring that holds all packets nothing else is lost.
+/// Offloading loses no packet. On a shared machine some packets may still wait when the time is over. With a ring that
+/// holds all packets, nothing else is lost.
 #[test]
 fn a_run_hands_packets_over_and_loses_none_of_them() {
     let Some([dedicated, auxiliary]) = two_cores() else {
@@ -127,7 +127,7 @@ fn a_run_hands_packets_over_and_loses_none_of_them() {
     };
     let folder = Folder::new();
     let [chain, _] = chain(&folder);
-    // Bursts of 400 packets, where the profile admits eight in an epoch.
+    // Bursts of 400 packets, where the profile admits eight per epoch.
     let packets: Vec<_> = mixture(4000)
         .into_iter()
         .enumerate()
@@ -198,7 +198,7 @@ fn a_run_without_profile_measures_one_and_says_so() {
     );
     assert!(!folder.path("chain.profile.yaml").exists());
 
-    // One that is there but for something else is told of, and not used.
+    // A profile of another chain is reported, and not used.
     made_up(&folder, "chain.profile.yaml", "50000000", "25000000");
     let output = start(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -311,7 +311,7 @@ fn wrong_input_is_refused() {
     assert!(!folder.path("chain.profile.yaml").exists());
 }
 
-/// Flags in a text, such as `--cores`.
+/// Returns the flags in a text, such as `--cores`.
 fn flags<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let words = lines.flat_map(|line| line.split([' ', '`', ',', '|', '\\']));
     words
@@ -363,7 +363,7 @@ fn measuring_that_is_interrupted_writes_nothing() {
         .args(["-INT", &child.id().to_string()])
         .status();
     assert!(killed.unwrap().success());
-    // A bound against hanging, not a measurement.
+    // Timeout against hangs, not a measurement.
     let start = Instant::now();
     while child.try_wait().unwrap().is_none() {
         assert!(start.elapsed() < Duration::from_secs(20), "it goes on");

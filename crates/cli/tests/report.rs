@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use std::path::Path;
 
-/// The report in a page.
+/// Returns the report in a page.
 fn embedded(page: &str) -> serde_json::Value {
     let (_, rest) = page.split_once("id=\"report\">").expect("the report");
     serde_json::from_str(rest.split_once("</script>").expect("its end").0).unwrap()
@@ -15,12 +15,12 @@ fn sum<'a>(values: impl IntoIterator<Item = &'a serde_json::Value>) -> u64 {
     values.into_iter().map(|n| n.as_u64().unwrap()).sum()
 }
 
-/// The sum of a map's counts.
+/// Returns the sum of a map's counts.
 fn counts(map: &serde_json::Value) -> u64 {
     sum(map.as_object().unwrap().values())
 }
 
-/// The series over time hold exactly what the totals do.
+/// Asserts that the time series add up to the totals.
 fn assert_series(report: &serde_json::Value) {
     let packets = &report["packets"];
     assert_eq!(
@@ -48,7 +48,7 @@ fn assert_series(report: &serde_json::Value) {
     }
 }
 
-/// Runs with a report, and gives the page.
+/// Runs with a report, and returns the page.
 fn page(folder: &Folder, chain: &Path, traffic: &Path, more: &[&str]) -> String {
     let out = folder.path("report.html");
     let mut args = vec!["--report", out.to_str().unwrap()];
@@ -115,7 +115,7 @@ fn names_of_files_are_text() {
     assert!(page.contains("&lt;script&gt;alert(1)&lt;:script&gt;&amp;.pcap"));
 }
 
-/// Where the page cannot be written, that is said before the run, in a line.
+/// If the page cannot be written, the error is printed before the run, in one line.
 #[test]
 fn a_report_that_cannot_be_written_is_refused_at_once() {
     let folder = Folder::new();

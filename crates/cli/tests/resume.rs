@@ -1,4 +1,4 @@
-//! `tailwater simulate --resume`: what is done is not done again, however the program ended.
+//! `tailwater simulate --resume`: completed runs are not repeated, however the program ended.
 
 mod common;
 
@@ -17,7 +17,7 @@ fn simulate(rack: &Path, file: &Path) -> Command {
     command
 }
 
-/// What it prints, and what it says.
+/// Returns standard output and standard error.
 fn done(mut command: Command) -> (String, String) {
     let output = command.output().unwrap();
     let stderr = text(&output.stderr);
@@ -47,7 +47,7 @@ fn a_killed_sweep_goes_on_and_comes_to_the_same() {
     while lines(&file) < 3 && child.try_wait().unwrap().is_none() {
         std::thread::sleep(Duration::from_millis(2));
     }
-    // By SIGKILL.
+    // With SIGKILL.
     child.kill().unwrap();
     child.wait().unwrap();
     let kept = lines(&file) - 1;
@@ -62,7 +62,7 @@ fn a_killed_sweep_goes_on_and_comes_to_the_same() {
     let (printed, said) = done(simulate(&rack, &file));
     assert!(printed == whole && said.contains("has 6 of 6 runs"));
     assert!(std::fs::read(&file).unwrap() == before);
-    // What was torn is done again.
+    // Truncated lines are repeated.
     for left in [before.len() - 1, before.len() - 700] {
         std::fs::write(&file, &before[..left]).unwrap();
         let (printed, said) = done(simulate(&rack, &file));
@@ -75,11 +75,11 @@ fn a_killed_sweep_goes_on_and_comes_to_the_same() {
 fn runs_of_other_racks_packets_and_objectives_are_others() {
     let folder = Folder::new();
     let (rack, file) = (folder.rack(), folder.path("runs.jsonl"));
-    // The beginning of the first line is what a kill at the worst moment leaves.
+    // A kill at the worst time leaves a part of the first line.
     std::fs::write(&file, "{\"tail").unwrap();
     let (whole, said) = done(simulate(&rack, &file));
     assert_eq!(said, "");
-    // Comments do not count, nor does the order of policies.
+    // Comments and the order of policies do not count.
     let spec = std::fs::read_to_string(&rack).unwrap();
     std::fs::write(&rack, format!("# a comment\n{spec}")).unwrap();
     let (printed, said) = done(simulate(&rack, &file));

@@ -1,4 +1,4 @@
-//! `tailwater run` from end to end.
+//! `tailwater run`, end to end.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn forward_changes_nothing() {
     assert!(sent.iter().eq(packets.iter().map(|(_, frame)| frame)));
 }
 
-/// The answers to translated connections reach the clients that asked.
+/// Responses to translated connections reach the clients.
 #[test]
 fn nat_translates_answers_back() {
     let folder = Folder::new();
@@ -75,7 +75,7 @@ fn nat_translates_answers_back() {
     let translated = frames(&out);
     assert_eq!(translated.len(), requests.len());
 
-    // Answers to what the first run sent, after the same requests.
+    // Responses to the first run's output, after the same requests.
     let answers = translated.iter().enumerate().map(|(i, frame)| {
         let answer = key(frame).reversed();
         let frame = tailwater_net::builder::FrameBuilder::new(&answer).payload(b"answer");
@@ -98,7 +98,7 @@ fn nat_translates_answers_back() {
 #[test]
 fn a_longer_duration_repeats_the_trace_with_other_flows() {
     let folder = Folder::new();
-    // A lap of 100 packets is 10 ms.
+    // A pass of 100 packets takes 10 ms.
     let traffic = folder.capture("in.pcap", &mixture(100));
     let out = folder.path("out.pcap");
     let more = ["--duration", "100ms", "--capture-out", out.to_str().unwrap()];
@@ -134,7 +134,7 @@ fn rates_are_scaled_and_made() {
     let faster = report(&folder.forward(), &traffic, &["--rate-scale", "10"]);
     assert_identity(&faster);
     assert_eq!(count(&faster, "offered"), 1000);
-    // Ten milliseconds at 200 kpps.
+    // The capture lasts ten milliseconds; this replays it at 200 kpps.
     let even = report(&folder.forward(), &traffic, &["--rate", "200kpps", "--duration", "4ms"]);
     assert_eq!(count(&even, "offered"), 800);
     let saturated = report(&folder.forward(), &traffic, &["--saturate", "--duration", "50ms"]);
@@ -192,7 +192,7 @@ fn a_preset_runs_for_its_duration() {
     assert_ne!(count(&one, "offered"), count(&other, "offered"));
 }
 
-/// SIGINT ends a run long before its time, with its report.
+/// SIGINT ends a run early, with its report.
 #[test]
 fn an_interrupt_ends_with_the_report() {
     let folder = Folder::new();
@@ -203,7 +203,7 @@ fn an_interrupt_ends_with_the_report() {
     let report: serde_json::Value = serde_json::from_str(&serving.stop("-INT")).unwrap();
     assert_identity(&report);
     assert_eq!(report["interrupted"], true);
-    // In five minutes three million come.
+    // Three million would arrive in five minutes.
     let offered = count(&report, "offered");
     assert!(0 < offered && offered < 1_000_000, "{offered}");
 }
@@ -243,7 +243,7 @@ fn a_missed_objective_is_an_exit_code_only_on_demand() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(10_000));
     let chain = folder.forward();
-    // All packets at once for a queue of one: nearly all are lost.
+    // All packets arrive at once at a queue of one: nearly all are lost.
     let args = ["--rate-scale", "1e9", "--ring", "1", "--output", "json"];
     let run = |more: &[&str]| {
         let mut command = tailwater();
@@ -287,12 +287,12 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(100));
     let mut report = report(&folder.acl_nat(), &traffic, &[]);
-    // Null in a run without auxiliary cores, and a machine may have one core only.
+    // Null in a run without auxiliary cores, and a machine may have only one core.
     report["scaling"] = serde_json::to_value(ScalingCounters::default()).unwrap();
     report["wake_us"] = report["latency_us"].clone();
-    // Null where no RSS buckets move.
+    // Null if no RSS buckets move.
     report["server"] = serde_json::to_value(ServerReport::default()).unwrap();
-    // There with `spec.state` only; the list holds a name.
+    // Present with `spec.state` only; the list contains a name.
     let state = StateReport {
         functions: vec!["tw:edge:nat".to_owned()],
         ..StateReport::default()

@@ -1,4 +1,4 @@
-//! `tailwater simulate`: small racks and little traffic.
+//! `tailwater simulate` with small racks and little traffic.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tailwater_sim::policies::comparable;
 
-/// A rack of two servers with a chain on each kind of traffic.
+/// Writes a rack of two servers with a chain on each kind of traffic.
 fn rack(folder: &Folder, more: &str) -> PathBuf {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {{name: test}}\nspec:\n  \
@@ -20,7 +20,7 @@ fn rack(folder: &Folder, more: &str) -> PathBuf {
     folder.write("rack.yaml", text)
 }
 
-/// What a simulation prints, without any notice.
+/// Returns a simulation's output, and asserts that there are no notices.
 fn simulated(rack: &Path, more: &[&str]) -> String {
     let output = simulation(rack, more);
     let stderr = text(&output.stderr);
@@ -64,7 +64,7 @@ fn the_order_is_that_of_the_list() {
     assert_eq!(names(document(&rack, &list)), ["tailwater", "dyssect", "netblaze"]);
 }
 
-/// The bound is listed last, is below all policies that keep the objective, and can stand alone.
+/// The bound is listed last, is below all policies that meet the objective, and can be the only one.
 #[test]
 fn the_oracle_is_a_bound_on_cores() {
     let folder = Folder::new();
@@ -90,7 +90,7 @@ fn the_oracle_is_a_bound_on_cores() {
     assert!(table.contains("chain first: bursty, "), "{table}");
     let without = document(&rack, &["--policy", "static"]);
     assert_eq!(without["bounds"], serde_json::json!([]));
-    // Its flow alone is too much for the objective.
+    // A flow that alone is too much for the objective.
     let frame = udp(client(1), 5000, SERVER, 53);
     let whale: Vec<_> = (0..2000).map(|i| (i * 200, frame.clone())).collect();
     let capture = folder.capture("whale.pcap", &whale);
@@ -98,7 +98,7 @@ fn the_oracle_is_a_bound_on_cores() {
     assert!(simulated(&rack, &more).contains("no policy keeps it"));
 }
 
-/// Two chains, one of which is steered to servers and handed to helpers.
+/// Two chains, one of which is steered to servers and offloaded to auxiliary cores.
 #[test]
 fn every_field_is_documented_and_every_documented_field_is_there() {
     let folder = Folder::new();
@@ -128,7 +128,7 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     assert_eq!(fields(&document, &maps), documented(page, "## JSON"));
 }
 
-/// The columns of CSV: those in the documentation, and the figures of the JSON document.
+/// CSV has the documented columns, with the figures of the JSON document.
 #[test]
 fn csv_has_a_row_for_each_chain_of_each_run() {
     let folder = Folder::new();
@@ -174,7 +174,7 @@ fn csv_has_a_row_for_each_chain_of_each_run() {
     }
 }
 
-/// The cells of a line of CSV.
+/// Returns the cells of a line of CSV.
 fn cells(line: &str) -> Vec<String> {
     let (mut cells, mut quoted) = (vec![String::new()], false);
     for c in line.chars() {
@@ -211,13 +211,13 @@ fn the_same_seed_gives_the_same_bytes() {
     let both = run(&["--policy", "netblaze,tailwater", "--seed", "7"]);
     assert_eq!(both, run(&["--policy", "netblaze,tailwater", "--seed", "7"]));
     assert_ne!(both, run(&["--policy", "netblaze,tailwater", "--seed", "8"]));
-    // Alone, a policy does what it does beside others.
+    // A policy's result does not depend on the others.
     let both: serde_json::Value = serde_json::from_str(&both).unwrap();
     let alone = document(&rack, &["--policy", "tailwater", "--seed", "7"]);
     assert_eq!(both["runs"][1], alone["runs"][0]);
 }
 
-/// Runs are by policy, objective and seed, and the same on one core as on all.
+/// Runs are ordered by policy, objective and seed, and equal on one core and on all.
 #[test]
 fn a_sweep_has_all_runs_in_order_on_any_number_of_cores() {
     let folder = Folder::new();
@@ -249,7 +249,7 @@ fn a_sweep_has_all_runs_in_order_on_any_number_of_cores() {
     let offered = |run: usize, chain: usize| runs[run]["chains"][chain]["packets"].clone();
     assert_ne!(offered(0, 0)["flows"], offered(1, 0)["flows"]);
     assert_eq!(offered(0, 1)["offered"], offered(1, 1)["offered"]);
-    // A run of its own comes to the same.
+    // A single run has the same result.
     let alone = ["--policy", "static", "--slo", "100us", "--seed", "1"];
     let alone = [&alone[..], &["--duration", "5ms"]].concat();
     assert_eq!(document(&rack, &alone)["runs"][0], runs[7]);
@@ -281,7 +281,7 @@ fn flags_replace_what_the_rack_says() {
     let chain = &whole["runs"][0]["chains"][0];
     assert_eq!(chain["packets"]["offered"], 1000);
     assert_eq!(chain["slo_us"], 200.0);
-    // Packets are 100 us apart: 20 ms, as the rack says, have 200 of them.
+    // Packets are 100 us apart, so the rack's 20 ms have 200 of them.
     let part = ["--policy", "static", "--traffic", capture, "--slo", "300us"];
     let part = document(&rack, &part);
     let chain = &part["runs"][0]["chains"][0];
@@ -305,7 +305,7 @@ fn wrong_input_is_refused_simulation() {
         "spec.warmUp: expected less than the 5ms in which packets arrive, found 10ms",
     );
     let capture = folder.capture("short.pcap", &mixture(10));
-    // How long a whole capture is, is known only in the end.
+    // The duration of a whole capture is known only at its end.
     let whole = std::fs::read_to_string(rack(&folder, "  warmUp: 10s\n")).unwrap();
     refused_simulation(
         &folder.write("rack.yaml", whole.replace("  duration: 20ms\n", "")),
@@ -345,7 +345,7 @@ fn wrong_input_is_refused_simulation() {
     refused_simulation(&crowded, &[], "a core for each on every server; found 2 chains");
 }
 
-/// Whether a process catches SIGINT.
+/// Returns `true` if a process handles SIGINT.
 fn catches_interrupts(process: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let mut lines = status.lines();

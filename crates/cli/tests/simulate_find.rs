@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// So many servers of two cores, a chain of 5 us a packet.
+/// Writes a rack of servers with two cores, and a chain of 5 us per packet.
 fn rack(folder: &Folder, servers: usize) -> PathBuf {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {{name: test}}\nspec:\n  \
@@ -20,7 +20,7 @@ fn rack(folder: &Folder, servers: usize) -> PathBuf {
     folder.write(&format!("rack-{servers}.yaml"), text)
 }
 
-/// The same with a quarter of the traffic, which one server can do.
+/// Writes the same with a quarter of the traffic, which one server can process.
 fn slow(folder: &Folder) -> PathBuf {
     let text = std::fs::read_to_string(rack(folder, 2)).unwrap();
     folder.write("slow.yaml", text.replace("rateScale: 4", "rateScale: 1"))
@@ -37,14 +37,15 @@ fn document(rack: &Path, more: &[&str]) -> Value {
     serde_json::from_str(&printed(rack, &[more, &["--output", "json"]].concat())).unwrap()
 }
 
-/// Whether a plain simulation meets all objectives.
+/// Returns `true` if a plain simulation meets all objectives.
 fn holds(rack: &Path, more: &[&str]) -> bool {
     let document = document(rack, more);
     let chains = document["runs"][0]["chains"].as_array().unwrap();
     chains.iter().all(|chain| chain["slo_met"] == true)
 }
 
-/// What is tried is what plain simulations say; between the answer and what does not hold is nothing.
+/// The tried values agree with plain simulations, and there is no value between the answer and the next one that does
+/// not hold.
 #[test]
 fn the_fewest_servers_are_where_trying_all_finds_a_boundary() {
     let folder = Folder::new();
@@ -91,7 +92,7 @@ fn answer(search: &Value) -> f64 {
     search["answer"].as_f64().unwrap()
 }
 
-/// What was found with the first seed, and the next harder value that was tried.
+/// Returns the answer of the first seed, and the next harder value that was tried.
 fn answer_and_harder(found: &Value) -> (f64, f64) {
     let seed = &found["searches"][0]["seeds"][0];
     let answer = seed["value"].as_f64().unwrap();
@@ -104,13 +105,13 @@ fn assert_step(ratio: f64) {
     assert!((1.005..1.02).contains(&ratio), "{ratio}");
 }
 
-/// The answer holds, and the next harder value that was tried does not, as plain simulations say, too.
+/// The answer holds and the next harder value does not, also in plain simulations.
 #[test]
 fn rates_and_objectives_are_found_to_a_step() {
     let folder = Folder::new();
     let rack = slow(&folder);
     let text = std::fs::read_to_string(&rack).unwrap();
-    // Where an objective is looked for, a harder one is shorter.
+    // For an objective, harder means shorter.
     let found = document(&rack, &["--find", "slo"]);
     let (answer, harder) = answer_and_harder(&found);
     assert_step(answer / harder);
@@ -181,7 +182,7 @@ fn searches_are_the_same_on_one_core_and_when_they_go_on() {
         .output()
         .unwrap();
     assert!(text(&one_core.stdout) == whole);
-    // Half of the runs are left.
+    // Half of the runs are missing.
     let runs = std::fs::read_to_string(file).unwrap();
     let half: Vec<&str> = runs.lines().take(runs.lines().count() / 2).collect();
     std::fs::write(file, half.join("\n") + "\n").unwrap();
@@ -197,7 +198,7 @@ fn an_interrupted_search_tells_what_is_known() {
     let mut child = tailwater()
         .arg("simulate")
         .arg(rack(&folder, 2))
-        // Each doubles the packets: it never comes to an end.
+        // Each value doubles the packets: the search never ends.
         .args([
             "--find",
             "rate",

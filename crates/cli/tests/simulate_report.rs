@@ -38,7 +38,7 @@ fn a_comparison_writes_a_page_of_its_own() {
     ] {
         assert!(page.contains(part), "{part}");
     }
-    // Only a policy with a core mapper has a burst to tell of, and only a report asks for it.
+    // Bursts exist only for policies with a core mapper, and only with a report.
     let burst = |document: &serde_json::Value, run: usize| document["runs"][run]["chains"][1].get("burst").is_some();
     assert_eq!([burst(&printed, 0), burst(&printed, 1)], [true, false]);
     let plain = tailwater()
@@ -74,7 +74,7 @@ fn a_page_is_the_same_when_runs_are_read_back() {
     assert!(pages[0] == std::fs::read(&file).unwrap());
 }
 
-/// Where the page cannot be written, that is said before anything is simulated, in a line.
+/// If the page cannot be written, the error is printed before any simulation, in one line.
 #[test]
 fn a_page_that_cannot_be_written_is_refused_at_once() {
     let folder = Folder::new();

@@ -1,4 +1,4 @@
-//! `tailwater run` with its flow state in a real Redis: killed in mid-traffic, and run again.
+//! `tailwater run` with its flow state in a real Redis: killed during the traffic, and run again.
 
 mod common;
 #[path = "../../state/tests/server/mod.rs"]
@@ -17,7 +17,7 @@ use tailwater_net::{FlowKey, protocol};
 
 const FLOWS: u32 = 40;
 
-/// A capture of packets that come one a millisecond, of all flows in turn.
+/// Writes a capture with one packet per millisecond, of all flows in turn.
 fn traffic(folder: &Folder, name: &str, packets: u32) -> PathBuf {
     let frame = |n: u32| {
         let (host, port) = (Ipv4Addr::new(10, 0, 0, (n % 20) as u8), 5000 + (n % FLOWS) as u16);
@@ -39,7 +39,7 @@ fn spec(folder: &Folder, server: &RedisServer, records: &Path) -> PathBuf {
     folder.spec("chain.yaml", &functions, &state)
 }
 
-/// The translations that Redis has, as bytes, without the numbers of their updates; and how many packets were counted.
+/// Returns the translations in Redis as bytes, without the numbers of their updates, and the number of counted packets.
 fn known(server: &RedisServer) -> (BTreeMap<Vec<u8>, Vec<u8>>, u64) {
     let client = redis::Client::open(format!("unix://{}", server.socket().display())).unwrap();
     let mut connection = client.get_connection().unwrap();
@@ -52,7 +52,7 @@ fn known(server: &RedisServer) -> (BTreeMap<Vec<u8>, Vec<u8>>, u64) {
             bindings.insert(key, piece);
         } else {
             assert!(key.starts_with(b"tw:test:accounting:"));
-            // Behind the bytes and the time of the first packet.
+            // After the bytes and the time of the first packet.
             packets += u64::from(u32::from_le_bytes(piece[16..20].try_into().unwrap()));
         }
     }
@@ -79,7 +79,7 @@ fn a_run_that_was_killed_is_gone_on_with_by_the_next() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // In mid-traffic, when every flow has been translated and counted.
+    // During the traffic, when every flow has been translated and counted.
     let until = Instant::now() + Duration::from_secs(60);
     while known(&server).1 < 500 {
         assert!(killed.try_wait().unwrap().is_none(), "the run ended by itself");
@@ -101,7 +101,7 @@ fn a_run_that_was_killed_is_gone_on_with_by_the_next() {
     let (bindings_after, packets_after) = known(&server);
     assert_eq!(bindings_after, bindings);
     assert_eq!(packets_after, packets + 400);
-    // The records tell of all packets, those before the crash among them.
+    // The records contain all packets, including those before the crash.
     let records = std::fs::read_to_string(&after).unwrap();
     let counted = records
         .lines()
@@ -110,8 +110,8 @@ fn a_run_that_was_killed_is_gone_on_with_by_the_next() {
     assert_eq!(counted.sum::<u64>(), packets + 400);
 }
 
-/// A run that was taken to be dead, and comes back when another one has its place, or had it: it writes nothing, and sends
-/// nothing of flows that it does not own any more.
+/// A run that was considered dead resumes while another one has its place, or had it. It writes nothing, and sends
+/// nothing of flows that it no longer owns.
 #[test]
 fn a_run_that_comes_back_writes_nothing_over_its_successor() {
     let Some(server) = RedisServer::start(&[]) else {
@@ -152,7 +152,7 @@ fn a_run_that_comes_back_writes_nothing_over_its_successor() {
     assert_eq!(everything(), before);
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["state"]["fenced"], true, "{report:#}");
-    // It had thousands of packets to go.
+    // Thousands of packets were still to come.
     assert!(report["state"]["dropped"].as_u64().unwrap() > 1000, "{report:#}");
     let failure = report["state"]["last_failure"].as_str().unwrap();
     assert!(failure.contains("taken over"), "{failure}");
@@ -184,7 +184,7 @@ fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
         assert_eq!(text.trim().lines().count(), 1, "{text}");
         assert!(text.contains(expected), "{text}");
     };
-    // Policies that move flows are refused before anything is measured for them.
+    // Policies that move flows are refused before any measurement for them.
     refused(
         &[
             &"run",
@@ -207,7 +207,7 @@ fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
     );
 }
 
-/// A run whose state is kept serves all metrics of the page about them.
+/// A run with external state serves all metrics that the page documents for it.
 #[test]
 fn documentation_and_page_name_the_same_metrics_of_state() {
     let Some(server) = RedisServer::start(&[]) else {

@@ -1,5 +1,4 @@
-//! A run whose whole process is stopped for a while, as by a debugger, a host that takes the machine away,
-//! or `kill -STOP`.
+//! A run whose whole process is stopped for a while, as by a debugger, a hypervisor, or `kill -STOP`.
 
 mod common;
 
@@ -7,7 +6,7 @@ use common::serving::Serving;
 use common::*;
 use std::time::Duration;
 
-/// Runs a chain for four seconds, in the midst of which the process stands still for a fifth of one.
+/// Runs a chain for four seconds, during which the process is stopped for 200 ms.
 fn stopped(folder: &Folder, more: &[&str]) -> serde_json::Value {
     let nat = "[{nat: {external: [203.0.113.0/28]}}]";
     let chain = folder.spec_with_slo("200us", "hurried.yaml", nat, "");
@@ -26,7 +25,7 @@ fn stopped(folder: &Folder, more: &[&str]) -> serde_json::Value {
     serde_json::from_str(&serving.finish()).unwrap()
 }
 
-/// All that came meanwhile is accounted for, and late or lost for that reason.
+/// Asserts that all packets of that time are accounted for, as late or lost for that reason.
 fn assert_noticed(report: &serde_json::Value) {
     assert_identity(report);
     assert_eq!(report["interrupted"], false);
@@ -45,7 +44,7 @@ fn a_run_that_is_stopped_goes_on() {
     let traffic = folder.capture("in.pcap", &mixture(100));
     let report = stopped(&folder, &["--traffic", traffic.to_str().unwrap(), "--ring", "512"]);
     assert_noticed(&report);
-    // Ten thousand a second, of which 2,000 come meanwhile: 512 wait, the others are lost.
+    // Ten thousand per second, of which 2,000 arrive meanwhile: 512 wait, the others are lost.
     assert_eq!(count(&report, "offered"), 40_000);
     assert!(count(&report, "lost") > 500, "{report}");
     let late = report["late_by_cause"]["descheduled"].as_u64().unwrap();

@@ -1,4 +1,4 @@
-//! `tailwater trace` from end to end.
+//! `tailwater trace`, end to end.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn a_preset_becomes_a_capture_that_can_be_measured_and_run() {
     let ran = report(&folder.acl_nat(), &capture, &[]);
     assert_identity(&ran);
     assert_eq!(count(&ran, "offered"), packets);
-    // The same packets as the preset makes on the fly.
+    // The same packets as those that the preset generates directly.
     let direct = report(&folder.acl_nat(), "bursty".as_ref(), &args);
     assert_eq!(count(&direct, "offered"), packets);
 }
@@ -85,7 +85,7 @@ fn text_is_for_people() {
 fn every_field_is_documented_and_every_documented_field_is_there() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(100));
-    // Cut, so that there is a notice.
+    // Truncated, so that there is a notice.
     let bytes = std::fs::read(&traffic).unwrap();
     std::fs::write(&traffic, &bytes[..bytes.len() - 1]).unwrap();
     let output = run(&[&"trace", &"info", &traffic, &"--output", &"json"]);
@@ -169,7 +169,7 @@ fn bursts_are_studied_and_drawn() {
     let document = serde_json::from_str(&study(&["--output", "json"])).unwrap();
     let page = include_str!("../../../docs/trace.md");
     assert_eq!(fields(&document, &[]), documented(page, "### JSON of a study"));
-    // Half as fast: twice as long.
+    // Half the speed: twice the duration.
     let slow: serde_json::Value = serde_json::from_str(&study(&["--output", "json", "--rate-scale", "0.5"])).unwrap();
     let length = |study: &serde_json::Value| study["duration_ns"].as_u64().unwrap();
     assert!(length(&slow).abs_diff(2 * length(&document)) <= 2);

@@ -1,11 +1,11 @@
-//! Wrong input: one clear line each, exit code 2, and no panic.
+//! Invalid input: one clear line each, exit code 2, and no panic.
 
 mod common;
 
 use common::*;
 use std::path::Path;
 
-/// One line that starts with `error: ` and holds `expected`; exit code 2.
+/// Asserts a single line that starts with `error: ` and contains `expected`, and exit code 2.
 fn refused(args: &[&str], expected: &str) {
     let output = tailwater().args(args).output().unwrap();
     let stderr = text(&output.stderr);
@@ -22,7 +22,7 @@ fn name(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A pcap file of records given as (captured length claimed, wire length, bytes there).
+/// Returns a pcap file of records given as (claimed captured length, wire length, actual bytes).
 fn pcap(records: &[(u32, u32, usize)]) -> Vec<u8> {
     let mut file = Vec::new();
     file.extend(0xa1b2_3c4d_u32.to_le_bytes());
@@ -98,7 +98,7 @@ fn traffic() {
         (folder.capture("far.pcap", &far), "days at this rate"),
     ] {
         refused(&["run", name(&chain), "--traffic", name(&traffic)], expected);
-        // What cannot be run cannot be measured either, but for its times.
+        // A capture that cannot be run cannot be measured either, except for errors in its times.
         if !expected.contains("rate") {
             refused(&["trace", "info", name(&traffic)], expected);
         }
@@ -127,7 +127,7 @@ fn traffic() {
     );
 }
 
-/// Neither reports of usage nor a socket is made where something is that is read; that stays as it is.
+/// Usage reports and sockets are refused where an input file exists, which stays unchanged.
 #[test]
 fn a_user_plane_writes_over_nothing_that_is_read() {
     let folder = Folder::new();
@@ -154,7 +154,8 @@ fn a_user_plane_writes_over_nothing_that_is_read() {
     }
 }
 
-/// Full capture files of `mirror` get further names: what is there, and is read or written by others, stays.
+/// Full capture files of `mirror` get further names. Files of these names that are read or written by others stay
+/// unchanged.
 #[test]
 fn full_captures_take_no_name_that_is_read_or_written_by_others() {
     let folder = Folder::new();
@@ -170,7 +171,7 @@ fn full_captures_take_no_name_that_is_read_or_written_by_others() {
     let args = ["run", name(&chain), "--traffic", name(&traffic)];
     let expected = format!("mirror: to.file: {} would overwrite the input", traffic.display());
     refused(&args, &expected);
-    // With one file less there is none of that name.
+    // With one file less, no file of that name is written.
     let fewer = folder.spec("fewer.yaml", &format!("[{}]", mirror(2)), "");
     let ran = run(&[&"run", &fewer, &"--traffic", &traffic]);
     assert!(ran.status.success(), "{}", text(&ran.stderr));
@@ -179,7 +180,7 @@ fn full_captures_take_no_name_that_is_read_or_written_by_others() {
         let expected = format!("{} would be written by {flag}, too", traffic.display());
         refused(&[&args[..], &[flag, name(&traffic)]].concat(), &expected);
     }
-    // Of another function, by the same name and by another one of the same file.
+    // Of another function, by the same name and by a link.
     let link = folder.path("link");
     std::os::unix::fs::symlink(&folder.0, &link).unwrap();
     for (its, expected) in [
@@ -200,7 +201,7 @@ fn chains() {
     let traffic = folder.capture("in.pcap", &mixture(10));
     let bad_functions = folder.spec("functions.yaml", "[{natt: }]", "");
     let nothing = folder.spec("nothing.yaml", "[{forward: }]", "  match: {sources: [172.16.0.0/12]}\n");
-    // The records of flows would have been written over the traffic.
+    // The flow records would have overwritten the traffic.
     let overwrites = format!("[{{accounting: {{export: {{file: {}}}}}}}]", traffic.display());
     let overwrites = folder.spec("overwrites.yaml", &overwrites, "");
     let folder_path = folder.path("folder");

@@ -1,6 +1,6 @@
-//! How long a function's program takes to start, until it has loaded and says so: plain, confined, in a container.
+//! Start time of a function's program, until it reports that it has loaded: plain, confined, in a container.
 //!
-//! `cargo bench -p tailwater-confine --bench start`: a JSON line for each figure on standard output.
+//! `cargo bench -p tailwater-confine --bench start`: one JSON line per figure on standard output.
 
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,13 +14,13 @@ use tailwater_confine::{Confinement, ContainerRuntime, Program};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tailwater-hostile");
 const RUNS: usize = 31;
 
-/// Milliseconds from the start until the program has loaded, and from its end until nothing of it is left.
+/// Milliseconds from the start until the program has loaded, and from its end until it is cleaned up.
 type Times = [f64; 2];
 
-/// A name, and a start and an end in that way.
+/// Name of a start mode, and a function that measures one start and end in it.
 type Way<'a> = (&'a str, Box<dyn Fn() -> Times + 'a>);
 
-/// Runs the program once, over the socket that it is given.
+/// Runs the program once, over the socket passed to it.
 fn plain() -> Times {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     let began = Instant::now();
@@ -91,11 +91,11 @@ fn main() {
         None => eprintln!("no crun: containers are left out"),
     }
     let mut times: Vec<Vec<Times>> = vec![Vec::new(); ways.len()];
-    // In turn, so that what disturbs the machine disturbs all of them.
+    // Modes alternate, so that a disturbance of the machine affects all of them.
     for run in 0..=RUNS {
         for (way, times) in ways.iter().zip(&mut times) {
             let once = way.1();
-            // The first fills caches.
+            // The first run warms caches.
             if run > 0 {
                 times.push(once);
             }

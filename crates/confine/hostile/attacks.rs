@@ -2,10 +2,10 @@
 
 use crate::calls::{Outcome, c, call, loot, number};
 
-/// An attack with its arguments.
+/// Attack, called with its arguments.
 pub(crate) type Attack = fn(&[String]) -> Outcome;
 
-/// The attack of that name.
+/// Returns the attack of that name.
 pub(crate) fn by_name(name: &str) -> Option<Attack> {
     Some(match name {
         "nothing" => |_| Ok(String::new()),
@@ -44,7 +44,7 @@ pub(crate) fn by_name(name: &str) -> Option<Attack> {
 
 const SECRET: usize = 32;
 
-/// Bytes here and bytes in another process, as `process_vm_readv` takes them.
+/// Returns a local and a remote I/O vector for `process_vm_readv`.
 fn vectors(mine: *mut u8, theirs: usize) -> [libc::iovec; 2] {
     [mine as usize, theirs].map(|base| libc::iovec {
         iov_base: base as *mut libc::c_void,
@@ -52,7 +52,7 @@ fn vectors(mine: *mut u8, theirs: usize) -> [libc::iovec; 2] {
     })
 }
 
-/// PID ADDRESS
+/// PID ADDRESS: reads another process's memory.
 fn read_memory(arguments: &[String]) -> Outcome {
     let mut bytes = [0u8; SECRET];
     let [mine, theirs] = vectors(bytes.as_mut_ptr(), number(arguments, 1));
@@ -62,7 +62,7 @@ fn read_memory(arguments: &[String]) -> Outcome {
     Ok(loot(&bytes))
 }
 
-/// PID ADDRESS: overwrites what is there with `x`.
+/// PID ADDRESS: overwrites another process's memory with `x`.
 fn write_memory(arguments: &[String]) -> Outcome {
     let mut bytes = [b'x'; SECRET];
     let [mine, theirs] = vectors(bytes.as_mut_ptr(), number(arguments, 1));
@@ -72,7 +72,7 @@ fn write_memory(arguments: &[String]) -> Outcome {
     Ok(loot(&bytes))
 }
 
-/// PID: makes itself the debugger of another process.
+/// PID: attaches to another process as its debugger.
 fn trace(arguments: &[String]) -> Outcome {
     let given = [libc::PTRACE_SEIZE as usize, number(arguments, 0), 0, 0, 0, 0];
     call(libc::SYS_ptrace, given)?;
@@ -88,7 +88,7 @@ fn open(path: &str, flags: i32) -> Result<usize, i32> {
     )
 }
 
-/// PATH OFFSET
+/// PATH OFFSET: reads a file at an offset.
 fn read_file_at(arguments: &[String]) -> Outcome {
     let file = open(&arguments[0], libc::O_RDONLY)?;
     let mut bytes = [0u8; SECRET];
@@ -97,7 +97,7 @@ fn read_file_at(arguments: &[String]) -> Outcome {
     Ok(loot(&bytes))
 }
 
-/// PATH
+/// PATH: reads a file.
 fn read_file(arguments: &[String]) -> Outcome {
     read_file_at(&[arguments[0].clone(), "0".into()])
 }
@@ -109,14 +109,14 @@ fn write_file(arguments: &[String]) -> Outcome {
     Ok(String::new())
 }
 
-/// Never yields.
+/// Spins and never yields.
 fn spin(_: &[String]) -> Outcome {
     loop {
         std::hint::spin_loop();
     }
 }
 
-/// Three more of itself, which end at once: a bomb would go on.
+/// Forks three children, which exit at once; a fork bomb would go on.
 fn fork(_: &[String]) -> Outcome {
     for _ in 0..3 {
         let child = call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0])?;
@@ -127,7 +127,7 @@ fn fork(_: &[String]) -> Outcome {
     Ok(String::new())
 }
 
-/// Leaves a child behind that never ends, in a session of its own.
+/// Leaves a child behind that never ends, in its own session.
 fn outlive(_: &[String]) -> Outcome {
     let child = call(libc::SYS_clone, [libc::SIGCHLD as usize, 0, 0, 0, 0, 0])?;
     if child == 0 {
@@ -139,7 +139,7 @@ fn outlive(_: &[String]) -> Outcome {
     Ok(String::new())
 }
 
-/// Three more threads, all at once.
+/// Starts three more threads at once.
 fn thread(_: &[String]) -> Outcome {
     let mut threads = Vec::new();
     for _ in 0..3 {
@@ -151,20 +151,20 @@ fn thread(_: &[String]) -> Outcome {
     Ok(String::new())
 }
 
-/// BYTES: takes as much memory and touches it.
+/// BYTES: allocates that amount of memory and touches it.
 fn allocate(arguments: &[String]) -> Outcome {
     let length = number(arguments, 0);
     let protection = (libc::PROT_READ | libc::PROT_WRITE) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let base = call(libc::SYS_mmap, [0, length, protection, flags, usize::MAX, 0])?;
     for page in (0..length).step_by(4096) {
-        // SAFETY: the kernel has just mapped as many bytes there, for us alone.
+        // SAFETY: the kernel has just mapped `bytes` bytes there, for this process alone.
         unsafe { ((base + page) as *mut u8).write_volatile(1) };
     }
     Ok(length.to_string())
 }
 
-/// Real-time priority 50, of its own will: more than it was lent.
+/// Sets its own real-time priority to 50, more than it was granted.
 fn priority(_: &[String]) -> Outcome {
     let priority = 50i32;
     let given = [0, libc::SCHED_FIFO as usize, &raw const priority as usize, 0, 0, 0];
@@ -172,7 +172,7 @@ fn priority(_: &[String]) -> Outcome {
     Ok(String::new())
 }
 
-/// CORE: goes to another core.
+/// CORE: moves to another core.
 fn leave_core(arguments: &[String]) -> Outcome {
     let core = number(arguments, 0);
     let mut cores = [0u64; 16];
@@ -184,7 +184,7 @@ fn leave_core(arguments: &[String]) -> Outcome {
     Ok(core.to_string())
 }
 
-/// PID
+/// PID: kills another process.
 fn kill(arguments: &[String]) -> Outcome {
     let given = [number(arguments, 0), libc::SIGKILL as usize, 0, 0, 0, 0];
     call(libc::SYS_kill, given)?;
@@ -195,7 +195,7 @@ fn socket(family: i32, kind: i32) -> Result<usize, i32> {
     call(libc::SYS_socket, [family as usize, kind as usize, 0, 0, 0, 0])
 }
 
-/// Reads what whoever it is connected to says.
+/// Reads from a connected socket.
 fn listen_to(socket: usize) -> Outcome {
     let mut bytes = [0u8; SECRET];
     let given = [socket, bytes.as_mut_ptr() as usize, SECRET, 0, 0, 0];
@@ -203,7 +203,7 @@ fn listen_to(socket: usize) -> Outcome {
     Ok(loot(&bytes))
 }
 
-/// PORT on 127.0.0.1
+/// PORT: connects to 127.0.0.1.
 fn internet(arguments: &[String]) -> Outcome {
     let socket = socket(libc::AF_INET, libc::SOCK_STREAM)?;
     let mut address = [0u8; 16];
@@ -215,7 +215,7 @@ fn internet(arguments: &[String]) -> Outcome {
     listen_to(socket)
 }
 
-/// NAME of an abstract socket
+/// NAME: connects to an abstract socket.
 fn abstract_socket(arguments: &[String]) -> Outcome {
     let socket = socket(libc::AF_UNIX, libc::SOCK_STREAM)?;
     let mut address = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
@@ -226,7 +226,7 @@ fn abstract_socket(arguments: &[String]) -> Outcome {
     listen_to(socket)
 }
 
-/// NAME of a network interface: whether the kernel tells of it.
+/// NAME: finds a network interface by netlink.
 fn netlink(arguments: &[String]) -> Outcome {
     let socket = socket(libc::AF_NETLINK, libc::SOCK_RAW)?;
     /// RTM_GETLINK for all links: a header of 16 bytes, and a `struct ifinfomsg` of zeros.
@@ -242,7 +242,7 @@ fn netlink(arguments: &[String]) -> Outcome {
     call(libc::SYS_sendto, given)?;
     let mut name = arguments[0].clone().into_bytes();
     name.push(0);
-    // The answer comes in parts, the last of which has the type NLMSG_DONE.
+    // The response has several parts; the last one has the type NLMSG_DONE.
     let mut answer = vec![0u8; 64 << 10];
     loop {
         let given = [socket, answer.as_mut_ptr() as usize, answer.len(), 0, 0, 0];
@@ -256,14 +256,14 @@ fn netlink(arguments: &[String]) -> Outcome {
     }
 }
 
-/// A file system of its own over its root.
+/// Mounts a file system over its root.
 fn mount(_: &[String]) -> Outcome {
     let (kind, root) = (c"tmpfs".as_ptr() as usize, c"/".as_ptr() as usize);
     call(libc::SYS_mount, [kind, root, kind, 0, 0, 0])?;
     Ok(String::new())
 }
 
-/// A map in the kernel: the first step of any eBPF program.
+/// Creates a BPF map, the first step of any eBPF program.
 fn bpf(_: &[String]) -> Outcome {
     // BPF_MAP_CREATE: an array of one entry, keys of 4 bytes, values of 8.
     let attributes: [u32; 16] = [2, 4, 8, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -272,7 +272,7 @@ fn bpf(_: &[String]) -> Outcome {
     Ok(String::new())
 }
 
-/// Counts what everybody does on core 0.
+/// Counts events of all processes on core 0.
 fn perf(_: &[String]) -> Outcome {
     // struct perf_event_attr: a software event (1) of 64 bytes, the processor's clock (0).
     let mut attributes = [0u32; 16];
@@ -283,13 +283,13 @@ fn perf(_: &[String]) -> Outcome {
     Ok(String::new())
 }
 
-/// Stops the kernel in the middle of its work whenever it likes.
+/// Creates a userfaultfd, which can stall the kernel in the middle of an access.
 fn userfaultfd(_: &[String]) -> Outcome {
     call(libc::SYS_userfaultfd, [0; 6])?;
     Ok(String::new())
 }
 
-/// A way around the filter: calls that the kernel makes for it.
+/// Sets up io_uring, whose operations bypass the system call filter.
 fn io_uring(_: &[String]) -> Outcome {
     let mut parameters = [0u8; 120];
     let given = [1, parameters.as_mut_ptr() as usize, 0, 0, 0, 0];
@@ -297,21 +297,21 @@ fn io_uring(_: &[String]) -> Outcome {
     Ok(String::new())
 }
 
-/// All capabilities, in a namespace of its own.
+/// Creates a user namespace, in which it has all capabilities.
 fn user_namespace(_: &[String]) -> Outcome {
     call(libc::SYS_unshare, [libc::CLONE_NEWUSER as usize, 0, 0, 0, 0, 0])?;
     Ok(String::new())
 }
 
-/// Writes code into memory and runs it.
+/// Writes code into memory and executes it.
 fn write_code(_: &[String]) -> Outcome {
     /// `mov eax, 42; ret`
     const CODE: [u8; 6] = [0xb8, 42, 0, 0, 0, 0xc3];
     let protection = (libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC) as usize;
     let flags = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
     let base = call(libc::SYS_mmap, [0, 4096, protection, flags, usize::MAX, 0])?;
-    // SAFETY: the kernel has just mapped a page there that may be written and run; the code is a function without
-    // arguments that returns a number.
+    // SAFETY: the kernel has just mapped a writable and executable page there; the code is a function without arguments
+    // that returns a number.
     let answer = unsafe {
         std::ptr::copy_nonoverlapping(CODE.as_ptr(), base as *mut u8, CODE.len());
         let code: extern "C" fn() -> i32 = std::mem::transmute(base);
@@ -320,7 +320,7 @@ fn write_code(_: &[String]) -> Outcome {
     Ok(answer.to_string())
 }
 
-/// Reads whatever descriptors it finds that it was not given.
+/// Reads all descriptors that were not passed to it.
 fn inherited(_: &[String]) -> Outcome {
     let mut last = libc::EBADF;
     for descriptor in 4..64 {
@@ -335,7 +335,7 @@ fn inherited(_: &[String]) -> Outcome {
     Err(last)
 }
 
-/// PATH of a copy of this program with the set-user-ID bit
+/// PATH: executes a copy of this program with the set-user-ID bit.
 fn set_user_id(arguments: &[String]) -> Outcome {
     let path = c(&arguments[0]);
     let name = c("who-am-i");
@@ -353,7 +353,7 @@ fn set_user_id(arguments: &[String]) -> Outcome {
     Err(libc::EIO)
 }
 
-/// KEY of a System V segment
+/// KEY: reads a System V shared memory segment.
 fn shared_memory(arguments: &[String]) -> Outcome {
     let segment = call(libc::SYS_shmget, [number(arguments, 0), 0, 0, 0, 0, 0])?;
     let read_only = libc::SHM_RDONLY as usize;
@@ -363,10 +363,10 @@ fn shared_memory(arguments: &[String]) -> Outcome {
     Ok(loot(bytes))
 }
 
-/// `getpid` by the number that it has for 32-bit programs, which filters by number may take for another.
+/// Calls `getpid` by its 32-bit number, which a filter by number may mistake for another call.
 fn foreign_call(_: &[String]) -> Outcome {
     let mut number: u64 = 20;
-    // SAFETY: it asks for a number; the old entry clobbers nothing but its result and r8 to r11.
+    // SAFETY: the call only returns a number; the old entry clobbers only its result and r8 to r11.
     unsafe {
         std::arch::asm!("int 0x80", inout("rax") number, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }
@@ -376,9 +376,9 @@ fn foreign_call(_: &[String]) -> Outcome {
     }
 }
 
-/// Reads where nothing is.
+/// Reads an unmapped address.
 fn crash(_: &[String]) -> Outcome {
-    // SAFETY: none: this is what is tried. The first page is never mapped, so the process ends here.
+    // SAFETY: none; the invalid access is the attack. The first page is never mapped, so the process ends here.
     unsafe { std::ptr::without_provenance::<u8>(8).read_volatile() };
     Ok(String::new())
 }

@@ -1,7 +1,7 @@
-//! Hostile functions, for tests: one attack for each name.
+//! Hostile functions for tests: one attack per name.
 //!
-//! `tailwater-hostile ATTACK [ARGUMENT...]` says over descriptor 3 that it has loaded, waits for a byte, attacks, and
-//! tells what came of it: `done: LOOT` or `refused: ERROR NUMBER`. Most attacks end it before.
+//! `tailwater-hostile ATTACK [ARGUMENT...]` reports over descriptor 3 that it has loaded, waits for a byte, attacks,
+//! and reports the result: `done: LOOT` or `refused: ERROR NUMBER`. Most attacks kill it before that.
 
 mod attacks;
 mod calls;
@@ -20,9 +20,9 @@ fn main() -> ExitCode {
     };
     match name.as_str() {
         "victim" => return victim::run(arguments),
-        // What an attack became: tells whose rights it has.
+        // Program executed by an attack: reports its user.
         "who-am-i" => {
-            // SAFETY: it only asks.
+            // SAFETY: the call has no arguments and only returns a number.
             let user = unsafe { libc::geteuid() };
             tell(&Ok(user.to_string()));
             return ExitCode::SUCCESS;
@@ -33,14 +33,14 @@ fn main() -> ExitCode {
         eprintln!("there is no attack `{name}`");
         return ExitCode::from(2);
     };
-    // Some agents are met at standard input.
+    // Some agents connect over standard input.
     if stdin_is_a_socket() {
         let copy = [0, libc::F_DUPFD_CLOEXEC as usize, 3, 0, 0, 0];
         if let Ok(copy) = call(libc::SYS_fcntl, copy) {
             AGENT.store(copy, Ordering::Relaxed);
         }
     }
-    // From here on only calls that a function may make, until the attack's own.
+    // From here on, the program makes only calls a function may make, until the attack itself.
     if write(b"r").is_err() || read_byte().is_err() {
         return ExitCode::FAILURE;
     }
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The descriptor of the agent's.
+/// Descriptor of the socket to the agent.
 static AGENT: AtomicUsize = AtomicUsize::new(3);
 
 fn agent() -> usize {

@@ -1,12 +1,12 @@
-//! A neighbour with secrets: in its memory, in a memfd, in System V shared memory.
+//! Neighbour with secrets: in its memory, in a memfd, in System V shared memory.
 
 use std::io::Read;
 use std::process::ExitCode;
 
 use crate::calls::{c, call};
 
-/// `victim SECRET KEY`: prints the address of the secret and of a place to be overwritten, the number of the memfd, and
-/// waits for its standard input to end.
+/// `victim SECRET KEY`: prints the addresses of the secret and of a buffer to overwrite, and the number of the memfd.
+/// Then waits for the end of its standard input.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let secret = arguments[0].clone().into_bytes();
     let key: usize = arguments[1].parse().expect("a number");
@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &[String]) -> ExitCode {
     unsafe { std::ptr::copy_nonoverlapping(secret.as_ptr(), shared as *mut u8, secret.len()) };
     println!("{} {} {memfd}", secret.as_ptr() as usize, target.as_ptr() as usize);
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    // Marked for removal: it goes with this process.
+    // Marked for removal: the segment disappears with this process.
     let remove = [segment, libc::IPC_RMID as usize, 0, 0, 0, 0];
     let _ = call(libc::SYS_shmctl, remove);
     std::hint::black_box((secret, target));

@@ -13,19 +13,19 @@ use std::path::{Path, PathBuf};
 use crate::confinement::Groups;
 use crate::error::Error;
 
-/// The groups of one program: one directory for each hierarchy that limits something, or the one of version 2.
+/// Control groups of one program: a directory in each version 1 hierarchy that limits something, or one in version 2.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// Its name below the roots of hierarchies.
+    /// Name below the hierarchies' roots.
     name: String,
     hierarchies: Hierarchies,
-    /// Where it was made.
+    /// Directories that were created.
     directories: Vec<PathBuf>,
-    /// Whether it keeps the program on a core.
+    /// Directory of the `cpuset` controller, if the program is pinned to a core.
     cores: Option<PathBuf>,
-    /// Where the kernel counts what died for want of memory.
+    /// Directory of the `memory` controller, which counts OOM kills.
     memory: Option<PathBuf>,
-    /// Where its processes are counted.
+    /// Directory of the `pids` controller.
     pids: Option<PathBuf>,
 }
 
@@ -44,7 +44,7 @@ fn read(path: &Path) -> Result<String, Error> {
 }
 
 impl Group {
-    /// Makes the groups, with nobody in them. `core` is where the program is to stay, if [`Groups::cores`] says so.
+    /// Creates the groups, empty. `core` is the core the program is pinned to, if [`Groups::cores`] is set.
     pub(crate) fn make(
         hierarchies: Hierarchies,
         name: String,
@@ -59,20 +59,20 @@ impl Group {
             memory: None,
             pids: None,
         };
-        // What was made is removed if the rest fails: by `Drop`.
+        // If a later step fails, `Drop` removes what was created.
         if let Some(bytes) = limits.memory {
             let directory = group.join("memory")?;
             let limit = |file: &str| write(&directory.join(file), &bytes.to_string());
             if directory.join("memory.max").exists() {
                 limit("memory.max")?;
-                // Not there without swap accounting.
+                // The file is missing without swap accounting.
                 let swap = directory.join("memory.swap.max");
                 if swap.exists() {
                     write(&swap, "0")?;
                 }
             } else {
                 limit("memory.limit_in_bytes")?;
-                // Memory and swap together: no more than that.
+                // The limit of memory and swap together is the same.
                 if directory.join("memory.memsw.limit_in_bytes").exists() {
                     limit("memory.memsw.limit_in_bytes")?;
                 }
@@ -93,7 +93,7 @@ impl Group {
         Ok(group)
     }
 
-    /// The directory for a controller, made if it is not there yet.
+    /// Returns the directory for a controller, creating it if it does not exist.
     fn join(&mut self, controller: &'static str) -> Result<PathBuf, Error> {
         let directory = self.hierarchies.make(controller, &self.name)?;
         if !self.directories.contains(&directory) {
@@ -102,7 +102,7 @@ impl Group {
         Ok(directory)
     }
 
-    /// Changes how many processes there may be. Nothing if its groups do not limit that.
+    /// Changes the limit of processes. Does nothing if the groups do not limit them.
     pub(crate) fn limit_processes(&self, processes: u32) -> Result<(), Error> {
         match &self.pids {
             Some(directory) => write(&directory.join("pids.max"), &processes.to_string()),
@@ -110,7 +110,7 @@ impl Group {
         }
     }
 
-    /// Puts a process in.
+    /// Moves a process into the groups.
     pub(crate) fn add(&self, pid: i32) -> Result<(), Error> {
         for directory in &self.directories {
             write(&directory.join("cgroup.procs"), &pid.to_string())?;
@@ -118,7 +118,7 @@ impl Group {
         Ok(())
     }
 
-    /// Keeps its processes on one core from now on. Nothing if its groups do not.
+    /// Pins the groups' processes to one core. Does nothing if the groups have no `cpuset`.
     pub(crate) fn pin(&self, core: usize) -> Result<(), Error> {
         let Some(directory) = &self.cores else {
             return Ok(());
@@ -131,8 +131,8 @@ impl Group {
             let below = hierarchies::below(directory);
             below.into_iter().filter(|path| path.join("cpuset.cpus").exists())
         };
-        // A group in it (a container's) may have no core that this one does not: on version 1 it is first widened,
-        // then all of them are narrowed from the inside.
+        // In version 1 a child group (a container's) may have no core that its parent lacks. The parent is widened
+        // first, then all groups are narrowed from the inside out.
         let mut both: Vec<PathBuf> = inside().collect();
         if both.is_empty() {
             return write(directory);
@@ -148,7 +148,8 @@ impl Group {
         both.iter().try_for_each(|path| write(path))
     }
 
-    /// Whether its processes ran against the limit of memory: told of one that was killed, and by nobody that we know.
+    /// Returns `true` if the processes reached the memory limit. Called after a process was killed and no defence of
+    /// the agent's did it.
     pub(crate) fn ran_out_of_memory(&self) -> bool {
         let Some(directory) = &self.memory else {
             return false;
@@ -162,8 +163,8 @@ impl Group {
         if kills.iter().any(killed) {
             return true;
         }
-        // Version 1 does not count what was killed in a group below, which its runtime has removed by now; but how
-        // full this one ever was. The kernel takes pages in batches of 64, so it may end as far below the limit.
+        // Version 1 does not count OOM kills in child groups, which the runtime has removed by now. It does record this
+        // group's peak usage. The kernel charges pages in batches of 64, so the peak may stay that far below the limit.
         const BATCH: u64 = 64 * 4096;
         let number = |file: &str| text(file).trim().parse::<u64>().ok();
         match (number("memory.max_usage_in_bytes"), number("memory.limit_in_bytes")) {
@@ -172,12 +173,12 @@ impl Group {
         }
     }
 
-    /// Who is in it, and in groups below.
+    /// Returns the processes in the groups and in groups below.
     pub(crate) fn processes(&self) -> Vec<i32> {
         self.hierarchies.processes(&self.name)
     }
 
-    /// Kills whoever is in it, and in groups below, until nobody is.
+    /// Kills all processes in the groups and in groups below, until none is left.
     pub(crate) fn empty(&self) {
         self.hierarchies.empty(&self.name);
     }
@@ -189,7 +190,7 @@ impl Drop for Group {
     }
 }
 
-/// Ignores that something is gone already.
+/// Treats `NotFound` as success.
 fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! What the child does between `clone3` and `execve`: its plan, made beforehand, step by step.
+//! Steps of the child between `clone3` and `execve`: the plan, prepared in advance, and its execution.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::RawFd;
@@ -6,35 +6,35 @@ use std::os::fd::RawFd;
 use crate::filter::Instruction;
 use crate::sys::{self, Errno};
 
-/// A step of a start. The child tells by its number where it failed.
+/// Step of a start. The child reports the number of the step that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Step {
-    /// Telling the agent how far it is.
+    /// Reporting progress to the agent.
     Report,
-    /// Putting descriptors where they belong, closing others.
+    /// Moving descriptors to their numbers, closing others.
     Descriptors,
-    /// Ordinary scheduling.
+    /// Setting ordinary scheduling.
     Scheduling,
-    /// A name of the machine of its own.
+    /// Setting the host name of its UTS namespace.
     HostName,
-    /// Its own view of the file system.
+    /// Mounting its own view of the file system.
     Mounts,
-    /// Its root.
+    /// Changing the root directory.
     Root,
-    /// Resource limits.
+    /// Setting resource limits.
     Limits,
-    /// Its own user.
+    /// Changing to its own user.
     User,
-    /// No capabilities.
+    /// Dropping capabilities.
     Capabilities,
-    /// Ending when the agent ends.
+    /// Setting the parent-death signal.
     DieWithParent,
-    /// No new privileges.
+    /// Setting `no_new_privs`.
     NoNewPrivileges,
-    /// The system call filter.
+    /// Installing the system call filter.
     Filter,
-    /// Becoming the program.
+    /// Executing the program.
     Execute,
 }
 
@@ -60,30 +60,30 @@ impl Step {
     }
 }
 
-/// A change of the child's view of the file system, in its own mount namespace.
+/// Change of the child's view of the file system, in its own mount namespace.
 #[derive(Debug)]
 pub(crate) enum Mount {
-    /// Nothing that is mounted here is seen outside, or the other way round.
+    /// Makes all mounts private: mounts propagate neither out of the namespace nor into it.
     Private,
-    /// The file or directory at another place, for reading only.
+    /// Bind-mounts a file or directory at another path, read-only.
     ReadOnly { source: CString, target: CString },
-    /// The processes of its own namespace.
+    /// Mounts `/proc` of its own process namespace.
     Processes { target: CString },
-    /// Takes away what is mounted there.
+    /// Detaches the mount at `target`.
     Detach { target: CString },
-    /// Makes the directory, which is a mount, the root, and takes away everything else.
+    /// Makes the directory, which is a mount, the root, and detaches everything else.
     Root { directory: CString },
 }
 
-/// Strings as `execve` wants them.
+/// Null-terminated array of strings for `execve`.
 #[derive(Debug)]
 pub(crate) struct Strings {
     pointers: Vec<*const libc::c_char>,
-    /// What the pointers point to.
+    /// Owners of the strings the pointers refer to.
     _strings: Vec<CString>,
 }
 
-// SAFETY: the pointers point to strings on the heap that it owns and never changes.
+// SAFETY: the pointers refer to heap strings that `Strings` owns and never changes.
 unsafe impl Send for Strings {}
 
 impl Strings {
@@ -100,23 +100,23 @@ impl Strings {
     }
 }
 
-/// Everything that the child does, in the order of [`run`].
+/// All actions of the child, in the order in which [`run`] performs them.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    /// Where the child reports and is told to go on.
+    /// Socket on which the child reports and waits for permission to continue.
     pub status: RawFd,
-    /// The agent's end of that, of which the child has a copy.
+    /// The agent's end of that socket, which the child inherits a copy of.
     pub agent: RawFd,
-    /// What its descriptors 0, 1, ... are. They and `status` have numbers above those that they get.
+    /// Sources of the descriptors 0, 1, ... All of them, and `status`, have numbers above the targets.
     pub descriptors: Vec<RawFd>,
-    /// Whether all others are closed.
+    /// `true`: all other descriptors are closed.
     pub close_others: bool,
     pub host_name: Option<CString>,
     pub mounts: Vec<Mount>,
     /// Resources and their limits.
     pub limits: Vec<(u32, u64)>,
     pub user: Option<(u32, u32)>,
-    /// The kernel's last capability, if all are dropped.
+    /// Number of the kernel's last capability, if all are dropped.
     pub drop_capabilities: Option<u32>,
     pub die_with_parent: bool,
     pub no_new_privileges: bool,
@@ -126,19 +126,19 @@ pub(crate) struct Plan {
     pub environment: Strings,
 }
 
-/// What the child says.
+/// Report of the child to the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Report {
-    /// The descriptor where its calls are put comes with this.
+    /// The descriptor for seccomp notifications comes with this report.
     Listener,
-    /// All is done but the last step. If it says no more, it has become the program.
+    /// All steps but `execve` are done. If no further report follows, `execve` succeeded.
     Executing,
-    /// It could not do a step.
+    /// A step failed.
     Failed { step: Step, errno: Errno },
 }
 
 impl Report {
-    /// Bytes of a report.
+    /// Size of an encoded report, in bytes.
     pub(crate) const SIZE: usize = 8;
 
     fn encode(self) -> [u8; Report::SIZE] {
@@ -167,29 +167,31 @@ impl Report {
     }
 }
 
-/// Carries out the plan. It ends as another program, or not at all.
+/// Carries out the plan: executes the program, or exits.
 ///
 /// # Safety
-/// Only in a child of [`sys::clone`]: it takes the process apart.
+/// Call it only in a child of [`sys::clone`]: it closes descriptors and changes mounts, user and root of the process.
 pub(crate) unsafe fn run(plan: &Plan) -> ! {
     let mut status = plan.status;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let Err((step, errno)) = unsafe { steps(plan, &mut status) };
     let _ = sys::send(status, &Report::Failed { step, errno }.encode(), None);
     sys::exit(127)
 }
 
-/// The number of steps never comes to an end well: the program has taken over by then.
+/// Success type of [`steps`]: after a successful `execve` nothing returns.
 enum Never {}
 
+/// Performs the steps in order.
+///
 /// # Safety
 /// As [`run`].
 unsafe fn steps(plan: &Plan, status: &mut RawFd) -> Result<Never, (Step, Errno)> {
     let at = |step: Step| move |errno: Errno| (step, errno);
 
-    // With a copy of its own of the agent's end, it would never hear that the agent is gone.
+    // With an open copy of the agent's end, the child would never see end-of-file when the agent dies.
     sys::close(plan.agent).map_err(at(Step::Report))?;
-    // The agent puts us into our groups and maps our user; if it is gone, so are we.
+    // The agent moves the child into its groups and maps its user. End-of-file here means that the agent is gone.
     let mut go = [0u8; 1];
     match sys::receive(*status, &mut go) {
         Ok(1) => {}
@@ -197,7 +199,7 @@ unsafe fn steps(plan: &Plan, status: &mut RawFd) -> Result<Never, (Step, Errno)>
         Err(errno) => return Err((Step::Report, errno)),
     }
     sys::default_signals();
-    // A new session has no terminal. One that leads its own already keeps it.
+    // A new session has no terminal. The call fails if the child leads a session already, which is as good.
     let _ = sys::new_session();
     place_descriptors(plan, status).map_err(at(Step::Descriptors))?;
     sys::schedule(0, libc::SCHED_OTHER, 0).map_err(at(Step::Scheduling))?;
@@ -210,7 +212,8 @@ unsafe fn steps(plan: &Plan, status: &mut RawFd) -> Result<Never, (Step, Errno)>
     for &(resource, value) in &plan.limits {
         sys::limit(resource, value).map_err(at(Step::Limits))?;
     }
-    // Without that promise only a privileged process may set a filter, so it comes first then.
+    // Without `no_new_privs` only a privileged process may install a filter, so the filter comes before dropping
+    // privileges.
     let filter_first = !plan.no_new_privileges;
     if filter_first {
         set_filter(plan, *status).map_err(at(Step::Filter))?;
@@ -225,7 +228,7 @@ unsafe fn steps(plan: &Plan, status: &mut RawFd) -> Result<Never, (Step, Errno)>
         sys::drop_capabilities(last, false).map_err(at(Step::Capabilities))?;
     }
     if plan.die_with_parent {
-        // A change of user takes this back, so it comes after.
+        // A change of user clears the parent-death signal, so it is set afterwards.
         let kill = libc::SIGKILL as libc::c_ulong;
         sys::control(libc::PR_SET_PDEATHSIG, kill).map_err(at(Step::DieWithParent))?;
     }
@@ -236,7 +239,7 @@ unsafe fn steps(plan: &Plan, status: &mut RawFd) -> Result<Never, (Step, Errno)>
         set_filter(plan, *status).map_err(at(Step::Filter))?;
     }
     sys::send(*status, &Report::Executing.encode(), None).map_err(at(Step::Report))?;
-    // SAFETY: `Strings` ends with a null pointer and holds what it points to.
+    // SAFETY: `Strings` ends with a null pointer and owns the strings its pointers refer to.
     let errno = unsafe {
         sys::execute(
             &plan.program,
@@ -247,8 +250,8 @@ unsafe fn steps(plan: &Plan, status: &mut RawFd) -> Result<Never, (Step, Errno)>
     Err((Step::Execute, errno))
 }
 
-/// Descriptors 0, 1, ... as planned, then the way back to the agent, which `execve` closes. All of them
-/// have higher numbers before, so that none is overwritten that is still to be placed.
+/// Places the planned descriptors at 0, 1, ..., then the status socket, which `execve` closes. Sources have higher
+/// numbers than all targets, so none is overwritten before it is placed.
 fn place_descriptors(plan: &Plan, status: &mut RawFd) -> Result<(), Errno> {
     let count = plan.descriptors.len() as RawFd;
     for (to, &from) in plan.descriptors.iter().enumerate() {
@@ -279,7 +282,7 @@ fn change_mounts(mount: &Mount) -> Result<(), (Step, Errno)> {
         Mount::Root { directory } => {
             return sys::change_directory(directory)
                 .and_then(|()| sys::pivot_here())
-                // The old root lies on top now.
+                // The old root is now mounted on top.
                 .and_then(|()| sys::detach_mount(c"."))
                 .and_then(|()| sys::change_directory(c"/"))
                 .map_err(at(Step::Root));

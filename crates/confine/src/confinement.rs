@@ -1,96 +1,99 @@
-//! What a program is confined by: plain data, each defence by itself.
+//! Settings of a confinement: plain data, one field for each defence.
 
 use std::ffi::OsString;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-/// The defences around a program. Each can be switched off by itself, for machines that lack it and for tests that
-/// show what it is good for.
+/// Defences around a program. Each can be switched off on its own, for machines that lack it and for tests that measure
+/// what it stops.
 ///
-/// [`Confinement::full`] is what a stranger's function gets.
+/// [`Confinement::full`] is meant for untrusted functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confinement {
-    /// A user and group of its own, which owns no file and no other process. Needs root.
+    /// A user and group of its own, which owns no files and no other processes. Needs root.
     pub own_user: bool,
-    /// No capabilities, and none to be had.
+    /// Drops all capabilities, from the bounding set too.
     pub drop_capabilities: bool,
-    /// Programs that it becomes give it no rights that it does not have (set-user-ID bits).
+    /// Sets `no_new_privs`: executing a set-user-ID program gains nothing.
     pub no_new_privileges: bool,
-    /// Only the system calls that a function needs; see [the list](crate#system-calls).
+    /// System call filter that allows only what a function needs; see [the list](crate#system-calls).
     pub filter: bool,
-    /// A root directory with its program, its libraries and these files alone, for reading; none: the machine's
-    /// root directory. Needs the mount namespace that comes with it.
+    /// Root directory with the program, its libraries and these files only, read-only; none: the machine's root
+    /// directory. Needs the mount namespace that comes with it.
     pub root: Option<Root>,
-    /// Namespaces of its own.
+    /// Namespaces of the program.
     pub namespaces: Namespaces,
-    /// Limits that the kernel keeps for each process.
+    /// Resource limits of each process.
     pub limits: Limits,
-    /// Control groups.
+    /// Control group limits.
     pub groups: Groups,
-    /// Descriptors that were not given to it are closed.
+    /// Closes all descriptors that were not passed to the program.
     pub close_descriptors: bool,
-    /// It is killed when the agent ends, however that ends. Its other processes are too, if it has a process namespace.
+    /// The kernel kills the program when the agent ends, for any reason. With a process namespace, all its other
+    /// processes end too.
     pub die_with_parent: bool,
 }
 
-/// What is in a program's root directory besides the program and its libraries.
+/// Contents of a program's root directory, in addition to the program and its libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Root {
-    /// Files and directories of the machine, readable at the same paths. A file that the program's own user could not read,
-    /// a key for example, is copied for it as it is when the program starts.
+    /// Files and directories of the machine, readable at the same paths. A file that the program's user could not read,
+    /// such as a key, is copied for it when the program starts.
     pub files: Vec<PathBuf>,
 }
 
-/// Which namespaces are the program's own.
+/// Namespaces that are unshared for the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Namespaces {
-    /// Processes: it sees and signals no others, and all of its own end with it.
+    /// Process (PID) namespace: the program can neither see nor signal other processes, and its own end with it.
     pub processes: bool,
-    /// Network: no interfaces but an unconnected loopback, no abstract sockets of others.
+    /// Network namespace: only a loopback interface that is down, and no abstract sockets of others.
     pub network: bool,
-    /// System V and POSIX shared memory, queues and semaphores.
+    /// IPC namespace: System V and POSIX shared memory, queues and semaphores.
     pub ipc: bool,
-    /// Host name.
+    /// UTS namespace: host name.
     pub host_name: bool,
-    /// Users: its user has no rights outside, whatever it gains inside. Containers go without: their user is their own anyway.
+    /// User namespace: rights gained inside do not count outside. Containers do without, because they have a user of
+    /// their own anyway.
     pub users: bool,
 }
 
-/// Limits of one process (`setrlimit(2)`); none: as the agent's.
+/// Limits of one process (`setrlimit(2)`); none: the agent's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Processes and threads of its user, itself included. Needs [`Confinement::own_user`].
+    /// Processes and threads of the user, the program included. Needs [`Confinement::own_user`].
     pub processes: Option<u64>,
-    /// Bytes of address space, mapped packet memory included.
+    /// Address space in bytes, mapped packet memory included.
     pub address_space: Option<u64>,
     /// Open descriptors.
     pub descriptors: Option<u64>,
-    /// Bytes of a file that it writes; not in containers, which have no file to write. With 0, not even its messages can go to a file: let them go through a pipe.
+    /// Size of a written file in bytes. Not applied in containers, which have no writable file. With 0, output to a
+    /// file fails too: use a pipe for it.
     pub file_size: Option<u64>,
-    /// Bytes of a core dump.
+    /// Size of a core dump in bytes.
     pub core: Option<u64>,
-    /// Bytes of memory that it may lock.
+    /// Locked memory in bytes.
     pub locked: Option<u64>,
-    /// The highest real-time priority that it may give itself; what the agent lends it is not bound by that.
+    /// Highest real-time priority the program may set for itself. Priority that the agent grants is not limited by it.
     pub real_time: Option<u64>,
 }
 
-/// Limits of control groups, of either version; none: no group for that.
+/// Limits of control groups, version 1 or 2; none: no group for that resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// Bytes of memory, with the pages of files and shared memory that it was first to touch.
+    /// Memory in bytes, including pages of files and shared memory that the program touched first.
     pub memory: Option<u64>,
     /// Processes and threads.
     pub processes: Option<u32>,
-    /// It stays on the core that [`Program::core`] and [`Child::pin`](crate::Child::pin) say.
+    /// Pins the program to the core set by [`Program::core`] or [`Child::pin`](crate::Child::pin).
     pub cores: bool,
 }
 
-/// Bytes of memory that a function may have unless told otherwise: 1 GiB, for large tables of routes and rules.
+/// Default memory limit of a function: 1 GiB, enough for large route and rule tables.
 pub const DEFAULT_MEMORY: u64 = 1 << 30;
 
 impl Confinement {
-    /// Every defence, as for a stranger's function: 1 GiB of memory, one process, 64 descriptors.
+    /// All defences, as for an untrusted function: 1 GiB of memory, one process, 64 descriptors.
     pub fn full() -> Confinement {
         Confinement {
             own_user: true,
@@ -107,7 +110,8 @@ impl Confinement {
             },
             limits: Limits {
                 processes: Some(1),
-                // Memory is limited by its group: packet memory that is mapped but not the function's would count here.
+                // The control group limits memory. An address-space limit would also count mapped packet memory of
+                // others.
                 address_space: None,
                 descriptors: Some(64),
                 file_size: Some(0),
@@ -125,8 +129,9 @@ impl Confinement {
         }
     }
 
-    /// Defences that are switched off: `user`, `capabilities`, `no-new-privileges`, `filter`, `root`, `namespaces` (one or
-    /// more of them), `limits` (all of them), `groups` (one or more), `descriptors`, `end` (with the agent).
+    /// Returns the names of the defences that are switched off: `user`, `capabilities`, `no-new-privileges`, `filter`,
+    /// `root`, `namespaces` (one or more of them), `limits` (all of them), `groups` (one or more), `descriptors`, `end`
+    /// (with the agent).
     pub fn without(&self) -> Vec<&'static str> {
         let Namespaces {
             processes,
@@ -156,7 +161,7 @@ impl Confinement {
         off.map(|(name, _)| name).collect()
     }
 
-    /// No defence at all: what any child is.
+    /// No defence, as for any child process.
     pub fn none() -> Confinement {
         Confinement {
             own_user: false,
@@ -180,37 +185,37 @@ impl Confinement {
 }
 
 impl Default for Confinement {
-    /// [`Confinement::full`].
+    /// Returns [`Confinement::full`].
     fn default() -> Confinement {
         Confinement::full()
     }
 }
 
-/// A program and what it is given.
+/// Program to start, with its arguments, environment and descriptors.
 #[derive(Clone, Debug)]
 pub struct Program<'a> {
-    /// The program. One that is linked statically sees no libraries.
+    /// Path of the program. A statically linked program gets no libraries in its root directory.
     pub path: PathBuf,
-    /// Its arguments, without its name.
+    /// Arguments, without the program's name.
     pub arguments: Vec<OsString>,
-    /// Its environment: nothing of the agent's.
+    /// Environment. Nothing is inherited from the agent.
     pub environment: Vec<(OsString, OsString)>,
-    /// Its descriptors from 3 on. With a filter it can talk over these and its standard input, and nothing else: let
-    /// sockets among them be connected.
+    /// Descriptors from 3 on. With a filter, the program can communicate only over these and standard input. Sockets
+    /// among them must be connected.
     pub descriptors: Vec<BorrowedFd<'a>>,
-    /// Standard input; none: nothing comes. A socket to the agent can be this, too; the program may copy it once.
+    /// Standard input; none: empty. It can be a socket to the agent, too, which the program may duplicate once.
     pub input: Option<BorrowedFd<'a>>,
-    /// Standard output; none: thrown away.
+    /// Standard output; none: discarded.
     pub output: Option<BorrowedFd<'a>>,
-    /// Standard error; none: thrown away.
+    /// Standard error; none: discarded.
     pub errors: Option<BorrowedFd<'a>>,
-    /// The core on which it starts and stays until pinned elsewhere; none: where the calling thread may run. A core where
-    /// real-time functions run makes a start slow: start elsewhere, then [`Child::pin`](crate::Child::pin).
+    /// Core on which the program starts and stays until pinned elsewhere; none: the calling thread's cores. A start is
+    /// slow on a core with real-time functions: start elsewhere, then call [`Child::pin`](crate::Child::pin).
     pub core: Option<usize>,
 }
 
 impl<'a> Program<'a> {
-    /// The program at `path`, with nothing.
+    /// Program at `path`, without arguments, environment or descriptors.
     pub fn new(path: impl Into<PathBuf>) -> Program<'a> {
         Program {
             path: path.into(),
@@ -224,13 +229,14 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// With one more argument.
+    /// Adds an argument.
     pub fn argument(mut self, argument: impl Into<OsString>) -> Program<'a> {
         self.arguments.push(argument.into());
         self
     }
 
-    /// What it may talk over: what it was given, and the copy of its standard input, which is the next number.
+    /// Returns the descriptors it may communicate over: those passed to it, and the duplicate of its standard input,
+    /// which has the next number.
     pub(crate) fn talks_over(&self) -> Vec<u32> {
         let behind = 3 + self.descriptors.len() as u32;
         match self.input {
@@ -239,7 +245,7 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// With one more descriptor: the first is 3.
+    /// Adds a descriptor. The first one gets number 3.
     pub fn descriptor(mut self, descriptor: BorrowedFd<'a>) -> Program<'a> {
         self.descriptors.push(descriptor);
         self

@@ -1,4 +1,4 @@
-//! The same confinement by an OCI container runtime: its `config.json`, made of a [`Confinement`].
+//! Confinement by an OCI container runtime: `config.json` generated from a [`Confinement`].
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,27 +16,27 @@ use crate::keeper::Runtime;
 use crate::root::{PROGRAM, Skeleton};
 use crate::spawn::limits;
 
-/// A container runtime on this machine: `crun`.
+/// Container runtime on this machine: `crun`.
 ///
-/// `runc` is none: it refuses filters that put what they do not know to an agent, without which a
-/// program could not be sealed.
+/// `runc` is not supported: it rejects filters that forward unknown calls to an agent, and without them a program
+/// cannot be sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContainerRuntime {
     path: PathBuf,
 }
 
-/// What a runtime is given, and how it is called.
+/// Arguments and files of a runtime call.
 pub(crate) struct Bundle {
     pub arguments: Vec<OsString>,
     pub filter: Option<Filter>,
     pub runtime: Runtime,
 }
 
-/// The name of the container, and of its group in the program's.
+/// Name of the container, and of its group within the program's.
 const NAME: &str = "c";
 
 impl ContainerRuntime {
-    /// `crun`, where programs of the machine are; none if it is not installed.
+    /// Finds `crun` in the system's program directories; none if it is not installed.
     pub fn find() -> Option<ContainerRuntime> {
         ["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin"]
             .into_iter()
@@ -45,17 +45,17 @@ impl ContainerRuntime {
             .map(|path| ContainerRuntime { path })
     }
 
-    /// The runtime at `path`, which understands what `crun` does.
+    /// Runtime at `path`, which accepts the arguments of `crun`.
     pub fn at(path: impl Into<PathBuf>) -> ContainerRuntime {
         ContainerRuntime { path: path.into() }
     }
 
-    /// Where it is.
+    /// Path of the runtime.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Makes the bundle, in the instance's directory.
+    /// Writes the bundle into the instance's directory.
     pub(crate) fn bundle(
         &self,
         confinement: &Confinement,
@@ -108,11 +108,11 @@ impl ContainerRuntime {
     }
 }
 
-/// As which user and in which groups the program will be, the runtime is, too, before it: with one more process for a
-/// moment, which hands over the listener.
+/// Additional processes of the runtime, which runs as the program's user and in its groups before the program starts.
+/// For a moment it needs one more process, which passes on the notification descriptor.
 pub(crate) const RUNTIME_PROCESSES: u32 = 1;
 
-/// A path or argument as JSON can tell it.
+/// Converts a path or argument to UTF-8, which JSON requires.
 fn text(value: impl AsRef<std::ffi::OsStr>, what: &'static str) -> Result<String, Error> {
     let text = value.as_ref().to_str();
     text.map(str::to_owned).ok_or_else(|| Error::Program {
@@ -121,7 +121,7 @@ fn text(value: impl AsRef<std::ffi::OsStr>, what: &'static str) -> Result<String
     })
 }
 
-/// The runtime's configuration (OCI runtime specification, 1.0).
+/// Builds the runtime's configuration (OCI runtime specification, 1.0).
 fn config(
     confinement: &Confinement,
     program: &Program,
@@ -129,7 +129,7 @@ fn config(
     skeleton: &Skeleton,
     seccomp: Value,
 ) -> Result<Value, Error> {
-    // The program is at one place in its root, whatever its name.
+    // The program has a fixed path in its root, whatever its name.
     let mut arguments = vec![PROGRAM.to_owned()];
     for argument in &program.arguments {
         arguments.push(text(argument, "an argument")?);
@@ -147,8 +147,8 @@ fn config(
         true => Vec::new(),
         false => our_capabilities()?,
     };
-    // The runtime sets limits on itself, and has files of its own to write before the program starts. The program
-    // has none that it could.
+    // The runtime sets limits on itself, and still writes files of its own before the program starts. The program has
+    // no writable file, so the file size limit is left out.
     let rlimits: Vec<Value> = limits(&confinement.limits)
         .filter(|(resource, _)| *resource != libc::RLIMIT_FSIZE)
         .map(|(resource, value)| {
@@ -161,7 +161,7 @@ fn config(
         .collect();
     let mut mounts = Vec::new();
     if confinement.root.is_some() {
-        // The runtime insists on a few devices (null, zero, random), and makes them here.
+        // The runtime always creates a few devices (null, zero, random); they go here.
         mounts.push(json!({
             "destination": "/dev",
             "type": "tmpfs",
@@ -221,7 +221,7 @@ fn config(
     }))
 }
 
-/// The name of a limit in a configuration.
+/// Returns the name of a limit in the configuration.
 fn limit_name(resource: u32) -> &'static str {
     match resource {
         libc::RLIMIT_NPROC => "RLIMIT_NPROC",
@@ -229,12 +229,12 @@ fn limit_name(resource: u32) -> &'static str {
         libc::RLIMIT_NOFILE => "RLIMIT_NOFILE",
         libc::RLIMIT_CORE => "RLIMIT_CORE",
         libc::RLIMIT_MEMLOCK => "RLIMIT_MEMLOCK",
-        // The last of those that are set.
+        // The only other limit that is set.
         _ => "RLIMIT_RTPRIO",
     }
 }
 
-/// The capabilities that the agent has: more it cannot give.
+/// Returns the agent's capabilities, the most it can grant.
 fn our_capabilities() -> Result<Vec<&'static str>, Error> {
     let path = Path::new("/proc/self/status");
     let status = fs::read_to_string(path).map_err(|error| Error::File {
@@ -248,7 +248,7 @@ fn our_capabilities() -> Result<Vec<&'static str>, Error> {
     Ok(ours.map(|(_, name)| *name).collect())
 }
 
-/// The capabilities that runtimes know, by their numbers (linux/capability.h).
+/// Capability names that runtimes accept, by number (linux/capability.h).
 const ALL: [&str; 36] = [
     "CAP_CHOWN",
     "CAP_DAC_OVERRIDE",

@@ -1,97 +1,97 @@
-//! Why a program did not start, or a right is missing, and what to do.
+//! Errors of a start, with advice.
 
 use std::io;
 use std::path::PathBuf;
 
 use crate::child::Step;
 
-/// What went wrong, on one line, with what to do about it where that is known.
+/// Error with a message of one line, which includes advice where there is any.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The program is not there, or is none.
+    /// The program does not exist, or is not a program.
     #[error("{}: {reason}", path.display())]
     Program {
-        /// Its path.
+        /// Path of the program.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
-    /// A text with a zero byte in it.
+    /// A string contains a zero byte.
     #[error("{what} has a zero byte in it, which no program can be given")]
     ZeroByte {
-        /// Which text.
+        /// Name of the string.
         what: &'static str,
     },
-    /// Two settings that do not go together.
+    /// Two settings contradict each other.
     #[error("{0}")]
     Settings(&'static str),
-    /// The kernel did not make a child.
+    /// The kernel did not create a child.
     #[error("no process could be made in its own namespaces: {error}{}", clone_advice(error))]
     Clone {
-        /// What the kernel says.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// A step of the child's failed.
+    /// A step of the child failed.
     #[error("confining the program failed at {}: {error}{}", step.name(), step.advice(error))]
     Step {
-        /// Which step.
+        /// The step that failed.
         step: Step,
-        /// What the kernel says.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// A file or directory of the agent's.
+    /// A file or directory of the agent could not be read or written.
     #[error("{}: {error}{}", path.display(), root_advice(error))]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
-    /// No such control group controller.
+    /// A control group controller is not mounted.
     #[error(
         "the control group controller `{controller}` is mounted neither in version 1 nor in version 2: mount it, or do \
          without (`groups`)"
     )]
     NoController {
-        /// Which.
+        /// Name of the controller.
         controller: &'static str,
     },
-    /// All places are taken.
+    /// All instance slots are in use.
     #[error("{count} programs are confined on this machine already: end some first")]
     NoPlace {
-        /// How many.
+        /// Number of slots.
         count: u32,
     },
-    /// The core is not there, or not this process's.
+    /// The core does not exist, or the process may not use it.
     #[error("core {core} cannot be had: {error}; cores that may be used are in Cpus_allowed_list of /proc/self/status")]
     Core {
-        /// Which.
+        /// The core.
         core: usize,
-        /// What the kernel says.
+        /// Error of the kernel.
         error: io::Error,
     },
-    /// Real-time priority was not lent.
+    /// The real-time priority could not be granted.
     #[error("real-time priority {priority} cannot be lent: {error}{advice}")]
     Priority {
-        /// Which.
+        /// The priority.
         priority: u8,
-        /// What the kernel says.
+        /// Error of the kernel.
         error: io::Error,
-        /// What to do.
+        /// Advice.
         advice: String,
     },
     /// The container runtime did not start the program.
     #[error("{runtime}: {reason}")]
     Runtime {
-        /// Its path.
+        /// Path of the runtime.
         runtime: PathBuf,
-        /// Its last words.
+        /// Exit status and last line of its log.
         reason: String,
     },
-    /// It ended before it became the program.
+    /// The child ended before it executed the program.
     #[error("the child ended before it became the program ({0})")]
     Lost(String),
-    /// Talking to the child, or waiting for it.
+    /// Communication with the child, or waiting for it, failed.
     #[error("the child cannot be watched: {0}")]
     Watching(#[from] io::Error),
 }

@@ -1,8 +1,8 @@
-//! The place of one confined program on the machine: a number, a user, a directory, and what is found
-//! of it by a later agent if this one dies.
+//! Slot of one confined program on the machine: a number, a user, a directory, and what lets a later agent clean up if
+//! this one dies.
 //!
-//! `/run/tailwater/functions/NUMBER/` holds the file `owner`, which the agent keeps locked (`flock`) while the
-//! program is there. Whoever finds it unlocked may remove everything with that number.
+//! `/run/tailwater/functions/NUMBER/` holds the file `owner`, which the agent keeps locked (`flock`) while the program
+//! exists. A process that finds it unlocked may remove everything with that number.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -13,22 +13,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::cgroup::Hierarchies;
 use crate::error::Error;
 
-/// Where places are.
+/// Directory of the slots.
 pub(crate) const DIRECTORY: &str = "/run/tailwater/functions";
 
-/// How many programs can be confined on one machine at a time.
+/// Maximum number of programs confined on one machine at a time.
 const PLACES: u32 = 4096;
 
-/// The first user and group identity; each place has its own. Above those of people, services and systemd's
-/// dynamic users, and below containers' usual ranges.
+/// First user and group ID; each slot has its own. The range lies above the IDs of people, services and systemd's
+/// dynamic users, and below the usual ranges of containers.
 pub const FIRST_USER: u32 = 0x4f00_0000;
 
-/// A place that is ours until dropped.
+/// Slot owned by this process until dropped.
 #[derive(Debug)]
 pub(crate) struct Instance {
     pub number: u32,
     pub directory: PathBuf,
-    /// Locked while this lives.
+    /// Owner file, locked until this is dropped.
     _owner: File,
 }
 
@@ -40,9 +40,9 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> Error + '_ {
 }
 
 impl Instance {
-    /// Takes a free place, after removing what dead agents left.
+    /// Takes a free slot, after removing the remains of dead agents.
     pub(crate) fn take() -> Result<Instance, Error> {
-        /// Tells apart places that this process is about to take.
+        /// Number that distinguishes slots being taken by this process.
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let places = Path::new(DIRECTORY);
         fs::create_dir_all(places).map_err(at(places))?;
@@ -58,13 +58,13 @@ impl Instance {
             let owner = new.join("owner");
             let file = File::create(&owner).map_err(at(&owner))?;
             file.lock().map_err(at(&owner))?;
-            // A sweep may have come between the two.
+            // A sweep may have removed the file between creating and locking it.
             if same_file(&file, &owner) {
                 break (new, file, turn);
             }
         };
-        // It appears under its number with its lock held: a sweep never sees one without an owner.
-        // Numbers are used in turn: what is left of a user's processes may be counted for a moment after its end.
+        // The rename publishes the slot with its lock held, so a sweep never sees a slot without an owner. Numbers are
+        // used in turn: the kernel may count a user's processes for a moment after they end.
         let first = process::id().wrapping_add(turn) % PLACES;
         for step in 0..PLACES {
             let number = (first + step) % PLACES;
@@ -89,12 +89,12 @@ impl Instance {
         Err(Error::NoPlace { count: PLACES })
     }
 
-    /// The user and group of this place.
+    /// Returns the user and group ID of this slot.
     pub(crate) fn user(&self) -> u32 {
         FIRST_USER + self.number
     }
 
-    /// The name of its control groups, below Tailwater's.
+    /// Returns the name of its control groups, below Tailwater's.
     pub(crate) fn group(&self) -> String {
         group_name(&self.number.to_string())
     }
@@ -102,7 +102,7 @@ impl Instance {
 
 impl Drop for Instance {
     fn drop(&mut self) {
-        // The owner's file goes last, with the directory: what is left by a crash in between is still found.
+        // The owner file goes last, with the directory, so a sweep still finds the slot after a crash in between.
         let _ = remove(&self.directory);
     }
 }
@@ -111,7 +111,7 @@ fn group_name(number: &str) -> String {
     format!("tailwater/{number}")
 }
 
-/// Removes the directory, its owner's file last.
+/// Removes the directory, its owner file last.
 fn remove(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -126,12 +126,13 @@ fn remove(directory: &Path) -> io::Result<()> {
     fs::remove_dir_all(directory)
 }
 
-/// Removes what dead agents left: processes, control groups, directories. Tells how many programs' that was.
+/// Removes the remains of dead agents: processes, control groups, directories. Returns the number of programs they
+/// belonged to.
 ///
-/// Every start does that, too.
+/// Every start does this too.
 ///
 /// # Errors
-/// If the directory of places cannot be read, or something in it cannot be removed.
+/// If the slot directory cannot be read, or something in it cannot be removed.
 pub fn sweep() -> Result<usize, Error> {
     let places = Path::new(DIRECTORY);
     match places.exists() {
@@ -146,7 +147,8 @@ fn sweep_in(places: &Path) -> Result<usize, Error> {
         let directory = entry.map_err(at(places))?.path();
         let owner = directory.join("owner");
         let Ok(file) = File::open(&owner) else {
-            // Ended by its own meanwhile, or not yet begun; or its agent died in between, and nothing is in it.
+            // Its owner has just removed it, or has not created the file yet. Or the agent died in between and the
+            // directory is empty.
             if begun_by_the_dead(&directory) {
                 let _ = fs::remove_dir(&directory);
             }
@@ -157,7 +159,7 @@ fn sweep_in(places: &Path) -> Result<usize, Error> {
             Err(TryLockError::WouldBlock) => continue,
             Err(TryLockError::Error(error)) => return Err(at(&owner)(error)),
         }
-        // Between opening and locking its own may have removed it, and another may have come in its place.
+        // Between opening and locking, the owner may have removed it, and another slot may have taken its path.
         if !same_file(&file, &owner) {
             continue;
         }
@@ -179,7 +181,7 @@ fn same_file(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Whether the directory is one that [`Instance::take`] of a process that is no more had just made.
+/// Returns `true` if a process that no longer exists created the directory in [`Instance::take`] and got no further.
 fn begun_by_the_dead(directory: &Path) -> bool {
     let name = directory.file_name().and_then(|name| name.to_str());
     name.and_then(|name| name.strip_prefix("new-")?.split_once('-'))

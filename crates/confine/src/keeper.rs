@@ -1,7 +1,7 @@
-//! Whoever keeps a confined program: a thread that starts it, answers for the kernel what it may do, and cleans up when
-//! it ends.
+//! Supervisor of a confined program: a thread that starts it, answers its seccomp notifications, and cleans up when it
+//! ends.
 //!
-//! The kernel ties a child that is to die with its parent to the *thread* that made it, so each program has one of its
+//! The kernel ties the parent-death signal to the *thread* that created the child, so each program has a thread of its
 //! own, which sleeps.
 
 use std::io::{self, IoSliceMut};
@@ -28,43 +28,43 @@ use crate::shared::Shared;
 use crate::stopped::{Status, Stopped};
 use crate::sys::{self, Side};
 
-/// How long a start may take, on a machine that is busy.
+/// Time limit of a start, on a busy machine.
 const START: Duration = Duration::from_secs(30);
 
-/// What is to be started, and what goes with it.
+/// Start request: the child's plan, and the resources that go with it.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub plan: Plan,
-    /// Namespaces of the child's.
+    /// Namespaces of the child (`CLONE_NEW*`).
     pub flags: u64,
-    /// What is let pass; none: everything.
+    /// System calls allowed while loading; none: all calls.
     pub filter: Option<Filter>,
-    /// Our end of the way to the child, and the child's.
+    /// Status socket: our end and the child's.
     pub status: (OwnedFd, OwnedFd),
-    /// Open until the child has them.
+    /// Descriptors kept open until the child has them.
     pub given: Vec<OwnedFd>,
     pub group: Group,
     pub instance: Instance,
-    /// The user in the child's user namespace, if it has one of its own.
+    /// User ID in the child's user namespace, if it has one.
     pub map_user: Option<u32>,
     pub core: Option<usize>,
     pub container: Option<Runtime>,
 }
 
-/// The child is a container runtime, and the program a child of its.
+/// Container runtime, if the child is one and the program is its child.
 #[derive(Debug)]
 pub(crate) struct Runtime {
-    /// Its path.
+    /// Path of the runtime.
     pub path: PathBuf,
-    /// Where it hands over the listener.
+    /// Socket on which it passes the notification descriptor.
     pub socket: UnixListener,
-    /// Where it writes what goes wrong.
+    /// Log file of its errors.
     pub log: PathBuf,
-    /// How many processes there may be once it is done, for it needs one more.
+    /// Process limit once the runtime is done. Until then it needs one more.
     pub processes: Option<u32>,
 }
 
-/// A program that has begun.
+/// Program that has started.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub pid: Pid,
@@ -72,18 +72,18 @@ pub(crate) struct Started {
     pub shared: Arc<Shared>,
 }
 
-/// The keeper's thread.
+/// Body of the supervisor thread.
 pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
-    // Whoever asks for the start may have a real-time priority. The keeper has none until the program is sealed, which
-    // can keep it busy until then. To give one up is always permitted.
+    // The thread that requested the start may have real-time priority. The supervisor has none until the program is
+    // sealed, because a loading program can keep it busy. Giving up priority is always permitted.
     let _ = schedule::keep_ahead_of(rustix::thread::gettid(), 0);
-    // SAFETY: the child runs its plan and nothing else, which is system calls only.
+    // SAFETY: the child only runs its plan, which consists of system calls.
     let side = unsafe { sys::clone(order.flags) };
     let (pid, process) = match side {
         // SAFETY: this is the child.
         Ok(Side::Child) => unsafe { child::run(&order.plan) },
         Ok(Side::Parent { pid, pidfd }) => {
-            // SAFETY: the kernel has just made it, for us.
+            // SAFETY: the kernel has just created this descriptor, and nothing else owns it.
             (pid, unsafe { OwnedFd::from_raw_fd(pidfd) })
         }
         Err(errno) => {
@@ -124,12 +124,12 @@ pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
     keeper.bury(instance);
 }
 
-/// How far the program is.
+/// Progress of the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It is still ours, or the runtime's.
+    /// The child still runs our code, or the runtime's.
     Starting,
-    /// It is the program.
+    /// The child has executed the program.
     Program,
 }
 
@@ -137,31 +137,31 @@ struct Keeper {
     process: OwnedFd,
     pid: i32,
     shared: Arc<Shared>,
-    /// Until the child has become the program.
+    /// Status socket, until the child has executed the program.
     status: Option<OwnedFd>,
-    /// Whether it was about to.
+    /// `true`: the child has reported that `execve` is its next step.
     executing: bool,
     filter: Option<Filter>,
     listener: Option<Listener>,
     container: Option<Runtime>,
     phase: Phase,
-    /// Whom to tell that it has started; none once told.
+    /// Channel for the outcome of the start; none once it is reported.
     started: Option<Sender<Result<Started, Error>>>,
 }
 
-/// What has happened.
+/// Events returned by one poll.
 #[derive(Clone, Copy, Debug, Default)]
 struct Ready {
     ended: bool,
     status: bool,
     listener: bool,
-    /// Whoever had the filter is gone.
+    /// No process with the filter is left.
     nobody_calls: bool,
     socket: bool,
 }
 
 impl Keeper {
-    /// What only the agent can do for the child, which waits for it.
+    /// Performs the steps only the agent can do for the child, which waits for them.
     fn set_up(&self, map_user: Option<u32>, core: Option<usize>) -> Result<(), Error> {
         if let Some(user) = map_user {
             for map in ["uid_map", "gid_map"] {
@@ -169,7 +169,7 @@ impl Keeper {
                 crate::cgroup::write(&path, &format!("{user} {user} 1"))?;
             }
         }
-        // A runtime is not bound by the program's limits, and puts the program into a group below.
+        // A runtime is exempt from the program's limits, and moves the program into a child group.
         if self.container.is_none() {
             self.shared
                 .with_group(|group| group.map_or(Ok(()), |group| group.add(self.pid)))?;
@@ -183,7 +183,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// The start has failed: tells so, once, and ends it.
+    /// Reports that the start has failed, once, and kills the child.
     fn give_up(&mut self, error: Error) {
         if let Some(started) = self.started.take() {
             let _ = started.send(Err(error));
@@ -191,25 +191,25 @@ impl Keeper {
         self.shared.stop(Stopped::Agent);
     }
 
-    /// It is the program now, with this number.
+    /// Reports that the program has started, with this process number.
     fn has_started(&mut self, pid: i32, process: OwnedFd) {
         let pid = Pid::from_raw(pid);
         if let (Some(started), Some(pid)) = (self.started.take(), pid) {
             let shared = Arc::clone(&self.shared);
             let begun = Started { pid, process, shared };
             if started.send(Ok(begun)).is_err() {
-                // Nobody waits for it any more.
+                // The requester no longer waits for it.
                 self.shared.stop(Stopped::Agent);
             }
         }
     }
 
-    /// The runtime has made a process that is about to become the program.
+    /// Handles the runtime's child as it is about to execute the program.
     fn runtime_has_started(&mut self, pid: i32) -> Result<(), Error> {
         let Some(runtime) = &self.container else {
             return Ok(());
         };
-        // What was only for the runtime ends.
+        // The additional process of the runtime is no longer needed.
         if let Some(limit) = runtime.processes {
             self.shared
                 .with_group(|group| group.map_or(Ok(()), |group| group.limit_processes(limit)))?;
@@ -221,7 +221,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Until it has ended.
+    /// Handles events until the child has ended.
     fn watch(&mut self) {
         let deadline = Instant::now() + START;
         loop {
@@ -272,7 +272,7 @@ impl Keeper {
         };
         let status = add(self.status.as_ref().map(AsFd::as_fd));
         let listener = add(self.listener.as_ref().map(AsFd::as_fd));
-        // A runtime hands over one listener.
+        // A runtime passes one notification descriptor.
         let socket = match (&self.container, &self.listener) {
             (Some(runtime), None) if self.phase == Phase::Starting => add(Some(runtime.socket.as_fd())),
             _ => None,
@@ -297,7 +297,7 @@ impl Keeper {
         })
     }
 
-    /// What the child says: its listener, a failure, or by silence that it is the program now.
+    /// Handles a report of the child: notification descriptor, failure, or end-of-file after `execve`.
     fn hear(&mut self) {
         let Some(status) = &self.status else {
             return;
@@ -324,7 +324,8 @@ impl Keeper {
             Ok(Some((Report::Executing, _))) => self.executing = true,
             Ok(None) => {
                 self.status = None;
-                // A runtime has only begun. A child that was killed before says no more, either: `bury` tells that.
+                // A runtime has only begun its work. A child killed before `execve` closes the socket too: `bury`
+                // reports that.
                 if self.container.is_none() && self.executing {
                     self.phase = Phase::Program;
                     match self.process.try_clone() {
@@ -336,20 +337,20 @@ impl Keeper {
         }
     }
 
-    /// The runtime hands over where the program's calls are put.
+    /// Receives the notification descriptor from the runtime.
     fn take_listener(&mut self) -> io::Result<()> {
         let Some(runtime) = &self.container else {
             return Ok(());
         };
         let (connection, _) = runtime.socket.accept()?;
-        // With it comes a description of the container, which we know.
+        // The message also describes the container, which is known already.
         let mut about = [0u8; 16 << 10];
         let (_, listener) = receive_bytes(&connection, &mut about)?;
         self.listener = listener.map(Listener::new);
         Ok(())
     }
 
-    /// Answers one call that the kernel puts to us.
+    /// Responds to one reported system call.
     fn answer(&mut self) {
         let Some(listener) = &self.listener else {
             return;
@@ -357,15 +358,15 @@ impl Keeper {
         let notified = match listener.receive() {
             Ok(Some(notified)) => notified,
             Ok(None) => return,
-            // Whoever had the filter is gone.
+            // No process with the filter is left.
             Err(_) => {
                 self.listener = None;
                 return;
             }
         };
         if !self.allows(&notified) {
-            // It gets no answer, so the call is never made: it is dead when the kernel gives that up. Listening on would
-            // only keep us busy, and its core from it, which it needs to end.
+            // The call gets no response, so it is never made: the program is dead by the time the kernel gives up on
+            // it. Polling the descriptor further would only keep this thread busy on the core the program needs to end.
             self.shared.stop(Stopped::Seccomp(Syscall(notified.call)));
             self.listener = None;
             return;
@@ -384,7 +385,7 @@ impl Keeper {
 
     fn allows(&self, notified: &Notified) -> bool {
         match (&self.filter, self.phase) {
-            // What the runtime still does, and becoming the program, once.
+            // The runtime's own calls, and the one `execve` of the program.
             (None, _) | (_, Phase::Starting) => true,
             (Some(filter), Phase::Program) => {
                 !self.shared.is_sealed() && filter.allows_loading(notified.call, &notified.arguments)
@@ -392,20 +393,20 @@ impl Keeper {
         }
     }
 
-    /// Takes its status, and removes all that was made for it.
+    /// Reaps the child, and removes everything created for it.
     fn bury(mut self, instance: Instance) {
         let status = self.reap();
         let group = self.shared.has_ended(status);
         if let Some(started) = self.started.take() {
             let _ = started.send(Err(self.why_not(status)));
         }
-        // The kernel takes milliseconds to remove a group.
+        // Removing a group takes the kernel milliseconds.
         drop((group, instance));
         self.shared.is_buried();
     }
 
     fn reap(&self) -> Status {
-        /// Also children whose end signals nobody (`__WALL`).
+        /// `__WALL`: includes children whose end sends no signal.
         const ALL: u32 = 0x4000_0000;
         let options = WaitIdOptions::EXITED | WaitIdOptions::from_bits_retain(ALL);
         loop {
@@ -423,7 +424,7 @@ impl Keeper {
         }
     }
 
-    /// A runtime says by its own status how the program ended, as shells do.
+    /// Status of the program from the exit code. A runtime encodes signals as shells do, above 128.
     fn exited(&self, code: i32) -> Status {
         match code - 128 {
             signal if self.container.is_some() && signal > 0 => Status::Signal(signal),
@@ -448,7 +449,7 @@ fn is_execute(notified: &Notified) -> bool {
     notified.call == libc::SYS_execve as u32 || notified.call == libc::SYS_execveat as u32
 }
 
-/// The child's next report, none if there are no more.
+/// Returns the child's next report, `None` at end-of-file.
 fn receive(status: &OwnedFd) -> io::Result<Option<(Report, Option<OwnedFd>)>> {
     let mut bytes = [0; Report::SIZE];
     let (count, descriptor) = receive_bytes(status, &mut bytes)?;
@@ -461,7 +462,7 @@ fn receive(status: &OwnedFd) -> io::Result<Option<(Report, Option<OwnedFd>)>> {
     }
 }
 
-/// Bytes, and the first descriptor with them.
+/// Receives bytes, and the first descriptor passed with them.
 fn receive_bytes(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
@@ -482,7 +483,7 @@ fn receive_bytes(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Opt
     Ok((received.bytes, descriptor))
 }
 
-/// Starts the keeper's thread.
+/// Starts the supervisor thread, and waits for the outcome of the start.
 pub(crate) fn start(order: Order) -> Result<(Started, thread::JoinHandle<()>), Error> {
     let (tell, told) = std::sync::mpsc::channel();
     let thread = thread::Builder::new()
@@ -501,7 +502,7 @@ pub(crate) fn start(order: Order) -> Result<(Started, thread::JoinHandle<()>), E
     }
 }
 
-/// Raw, for a plan.
+/// Raw descriptors, for a plan.
 pub(crate) fn raw(descriptors: &[OwnedFd]) -> Vec<i32> {
     descriptors.iter().map(AsRawFd::as_raw_fd).collect()
 }

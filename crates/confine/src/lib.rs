@@ -1,10 +1,10 @@
 //! Starts a function's program so that it can do its work and nothing else.
 //!
-//! A tenant's function is not to be trusted: it may read what it should not, spin, multiply, crash or lie. Here it is
-//! started with the defences of a [`Confinement`], each of which can be switched off by itself, as a process
-//! ([`Confinement::spawn`]) or in an OCI container ([`Confinement::spawn_in`]). What happens to memory that it shares
-//! with others, and when it may run, is the business of whoever calls; this crate sees to everything else, and tells
-//! which defence [stopped](Stopped) a program.
+//! A tenant's function is untrusted: it may read what it should not, spin, fork, crash or lie. This crate starts it
+//! with the defences of a [`Confinement`], each of which can be switched off on its own. The program runs as a process
+//! ([`Confinement::spawn`]) or in an OCI container ([`Confinement::spawn_in`]). The caller protects memory that it
+//! shares with the program, and decides when the program may run. This crate does the rest, and reports which defence
+//! [stopped](Stopped) a program.
 //!
 //! ```no_run
 //! use std::os::fd::AsFd;
@@ -28,39 +28,42 @@
 //!
 //! # A start, in two phases
 //!
-//! A program has to load its libraries and read its configuration before it can work, and must not be able to after.
-//! It cannot be trusted to give that up by itself. So one filter holds from its first instruction on: the kernel
-//! allows the calls of a working function by itself, and puts all others to a thread of the agent's, its keeper
-//! (`SECCOMP_RET_USER_NOTIF`). The keeper lets pass what a loader needs until the agent [seals](Child::seal) the
-//! program; from then on, and for calls that no loader needs at any time, it kills the program and tells which call
-//! it was. The program needs to know nothing of this. A call that is put to the keeper is never made unless it
-//! says so: also if the agent is gone. Give a program no turns and no priority before it is sealed. Memory
-//! that it is to map it needs before; it reaches nobody to whom it could pass that on.
+//! A program must load its libraries and read its configuration before it can work, and must not be able to afterwards.
+//! It cannot be trusted to give up that right by itself. So one filter applies from its first instruction on. The
+//! kernel allows the calls of a working function by itself, and reports all others to a thread of the agent, the
+//! supervisor (`SECCOMP_RET_USER_NOTIF`). The supervisor allows what a loader needs until the agent
+//! [seals](Child::seal) the program. From then on it kills the program for any reported call, and names the call. Calls
+//! that no loader needs are killed at any time. The program needs no code for this. A reported call is never made
+//! unless the supervisor allows it, even if the agent is gone.
+//!
+//! Give a program no core time and no priority before it is sealed. Pass it all memory to map before sealing. It has no
+//! channel to any process to which it could pass that memory on.
 //!
 //! # System calls
 //!
 //! Always: `sched_yield`; `clock_gettime`, `gettimeofday`; `brk`, `mmap` and `mprotect` without `PROT_EXEC`, `munmap`,
 //! `mremap`, `madvise`; `futex` to wait and wake; `getrandom`, `getpid`, `gettid`, `rt_sigreturn`, `rt_sigprocmask`,
-//! `restart_syscall`, `exit`, `exit_group`, `tgkill` with `SIGABRT`; `close`; `write` and `writev` on 1 and 2; `recvmsg`, `sendmsg`,
-//! `recvfrom` and `sendto` without an address, `read` and `write` on [what it was given](Program::descriptors).
+//! `restart_syscall`, `exit`, `exit_group`, `tgkill` with `SIGABRT`; `close`; `write` and `writev` on 1 and 2;
+//! `recvmsg`, `sendmsg`, `recvfrom` and `sendto` without an address, `read` and `write` on the [descriptors passed to
+//! it](Program::descriptors).
 //!
-//! Until sealed, besides: opening files for reading, reading and asking about them, mapping their code (never
-//! memory that is writable and executable), and asking for limits, cores and identities. A filter refuses 32-bit and x32
-//! calls by killing.
+//! Until sealed, additionally: opening files for reading, reading and querying them, mapping their code (never memory
+//! that is writable and executable), and querying limits, cores and identities. A filter refuses 32-bit and x32 calls
+//! by killing.
 //!
-//! # What it needs
+//! # Requirements
 //!
 //! Linux 5.12, x86-64, root (or the capabilities that the errors name), `/run`. Control groups of version 1, version 2
-//! or both. Containers need `crun` with seccomp. Defences that are missing on a machine are never left out silently: the start fails,
-//! says what is missing, and the caller switches them off if that is acceptable.
+//! or both. Containers need `crun` with seccomp. A defence missing on a machine is never left out silently: the start
+//! fails and names it, and the caller switches it off if that is acceptable.
 //!
-//! # Nothing is left
+//! # Clean-up
 //!
-//! A program and all that it started end with the agent, however that ends (`PR_SET_PDEATHSIG`, and a process
-//! namespace whose first process it is). Namespaces end with their processes. Directories and control groups are removed
-//! when it ends; those of an agent that was killed by the next start, or [`sweep`].
+//! A program and everything it started end with the agent, for any reason (`PR_SET_PDEATHSIG`, and a process namespace
+//! whose first process it is). Namespaces end with their processes. Directories and control groups are removed when the
+//! program ends. Those of a killed agent are removed by the next start, or by [`sweep`].
 //!
-//! What is *not* protected is in `docs/confinement.md`: side channels, faults of the kernel's, shared caches.
+//! `docs/explanation/confinement.md` lists what is *not* protected: side channels, kernel bugs, shared caches.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 compile_error!("the system call filter is for Linux on x86-64");

@@ -1,4 +1,4 @@
-//! A program's root directory: an empty one where its program and libraries appear, for reading only.
+//! Root directory of a program: an empty directory into which its program and libraries are mounted, read-only.
 
 #[cfg(test)]
 mod tests;
@@ -13,10 +13,10 @@ use std::path::{Component, Path, PathBuf};
 use crate::confinement::Root;
 use crate::error::Error;
 
-/// Where a program is in its root directory.
+/// Path of the program in its root directory.
 pub(crate) const PROGRAM: &str = "/program";
 
-/// Where libraries are, on any Linux.
+/// Library directories of any Linux.
 const LIBRARIES: [&str; 6] = [
     "/lib",
     "/lib64",
@@ -26,17 +26,17 @@ const LIBRARIES: [&str; 6] = [
     "/etc/ld.so.cache",
 ];
 
-/// What is seen of the machine, and where.
+/// Root directory prepared with mount points, and the list of paths to mount there.
 #[derive(Debug)]
 pub(crate) struct Skeleton {
     pub directory: PathBuf,
-    /// Files and directories, and where they are in the root.
+    /// Files and directories of the machine, each with its path in the root.
     pub seen: Vec<(PathBuf, PathBuf)>,
 }
 
 impl Skeleton {
-    /// Makes the directory, with places for what will be seen there.
-    /// Files that `user`, if the program has one of its own, could not read are copied for it.
+    /// Creates the directory, with a mount point for everything that will be mounted. Files that `user`, the program's
+    /// own user if it has one, could not read are copied for it.
     pub(crate) fn make(directory: &Path, program: &Path, root: &Root, user: Option<u32>) -> Result<Skeleton, Error> {
         let mut skeleton = Skeleton::begin(directory)?;
         skeleton.show(program, Path::new(PROGRAM))?;
@@ -48,7 +48,7 @@ impl Skeleton {
             skeleton.show_as_it_is(Path::new(library))?;
         }
         for wanted in &root.files {
-            // By whichever link that leads there.
+            // Adds the file under the path it was named by, through any links.
             let plain = plain(wanted);
             if libraries.iter().any(|library| plain.starts_with(library)) {
                 continue;
@@ -66,7 +66,7 @@ impl Skeleton {
         })
     }
 
-    /// As [`Skeleton::make`] with everything that the machine has at the top.
+    /// As [`Skeleton::make`], with everything in the machine's top-level directory.
     pub(crate) fn whole(directory: &Path, program: &Path) -> Result<Skeleton, Error> {
         let mut skeleton = Skeleton::begin(directory)?;
         skeleton.show(program, Path::new(PROGRAM))?;
@@ -78,12 +78,12 @@ impl Skeleton {
         Ok(skeleton)
     }
 
-    /// Shows a path of the machine at the same place; a link as a link. What is not there is not shown.
+    /// Adds a path of the machine at the same path, and a link as a link. Skips paths that do not exist.
     fn show_as_it_is(&mut self, path: &Path) -> Result<(), Error> {
         let Ok(data) = fs::symlink_metadata(path) else {
             return Ok(());
         };
-        // What is seen already, in a directory that is.
+        // Skips a path that lies in a directory added already.
         if self.seen.iter().any(|(_, seen)| path.starts_with(seen)) {
             return Ok(());
         }
@@ -93,14 +93,14 @@ impl Skeleton {
         let target = fs::read_link(path).map_err(|error| file(path, error))?;
         let link = self.place(path)?;
         symlink(&target, &link).map_err(|error| file(&link, error))?;
-        // What it leads to is seen, too.
+        // Adds the link's target, too.
         match path.canonicalize() {
             Ok(real) => self.show_as_it_is(&real),
             Err(error) => Err(file(path, error)),
         }
     }
 
-    /// Shows a file or directory that a program is to read, at the path by which it was named, whatever links lead there.
+    /// Adds a file or directory that the program is to read, at the path it was named by, through any links.
     fn show_file(&mut self, path: &Path, user: Option<u32>) -> Result<(), Error> {
         let at = plain(path);
         let seen = |(_, seen): &(PathBuf, PathBuf)| at.starts_with(seen);
@@ -115,7 +115,7 @@ impl Skeleton {
         let Some(user) = user else {
             return self.show(&real, &at);
         };
-        // A key, say: it is in memory, and gone with the program.
+        // A key, for example. The copy is in memory, and is removed with the program.
         let copied = File::open(&real).and_then(|mut from| {
             let mut new = File::options();
             let mut to = new.write(true).create_new(true).mode(0o400).open(&place)?;
@@ -136,8 +136,8 @@ impl Skeleton {
         Ok(())
     }
 
-    /// Where a path of the root is on the machine, with the directories on the way there, those that `..` leaves again
-    /// among them.
+    /// Returns the path on the machine of a path of the root. Creates the directories on the way, those that `..`
+    /// leaves again among them.
     fn place(&self, at: &Path) -> Result<PathBuf, Error> {
         let mut place = self.directory.clone();
         let mut depth = 0;
@@ -148,7 +148,7 @@ impl Skeleton {
                     place.push(name);
                     depth += 1;
                 }
-                // Above the root there is the root.
+                // `..` of the root is the root.
                 Component::ParentDir if depth > 0 => {
                     place.pop();
                     depth -= 1;
@@ -163,7 +163,7 @@ impl Skeleton {
     }
 }
 
-/// An absolute path with nothing to leave again in it, as it is where there are no links.
+/// Resolves `.` and `..` of an absolute path as text, which is right where there are no links.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::from("/");
     for part in path.components() {
@@ -176,7 +176,7 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-/// Makes a directory of a root, if it is not there. A link is none: it might lead out of the root.
+/// Creates a directory of a root if it does not exist. A link is an error, because it might lead out of the root.
 fn make_directory(directory: &Path) -> io::Result<()> {
     match fs::symlink_metadata(directory) {
         Ok(data) if data.is_dir() => Ok(()),
@@ -185,13 +185,13 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory that every user can pass, whatever the agent's `umask`.
+/// Creates a directory that every user can pass through, whatever the agent's `umask`.
 fn create_directory(directory: &Path) -> io::Result<()> {
     fs::create_dir(directory)?;
     fs::set_permissions(directory, Permissions::from_mode(0o755))
 }
 
-/// An absolute path below another directory.
+/// Joins an absolute path to another directory.
 pub(crate) fn inside(directory: &Path, path: &Path) -> PathBuf {
     directory.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -211,9 +211,9 @@ fn file(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// Whether a program has an interpreter, which loads libraries for it (`PT_INTERP` of an ELF file).
+/// Returns `true` if a program has an interpreter that loads libraries (`PT_INTERP` of an ELF file).
 ///
-/// The file is a stranger's: whatever is in it, this reads a few hundred bytes and no more than its headers say.
+/// The file is untrusted. This reads its header and its program headers, at most as many bytes as its headers state.
 pub(crate) fn wants_libraries(program: &Path) -> Result<bool, Error> {
     let bad = |reason: String| Error::Program {
         path: program.to_owned(),
@@ -226,7 +226,7 @@ pub(crate) fn wants_libraries(program: &Path) -> Result<bool, Error> {
     let mut header = [0u8; 64];
     file.read_exact(&mut header)
         .map_err(|_| bad("it is no program: an ELF file for x86-64 was expected".into()))?;
-    // Class 64, little-endian; the machine's number.
+    // ELF class 64, little-endian; machine x86-64.
     if header[..6] != *b"\x7fELF\x02\x01" || header[18..20] != [62, 0] {
         return Err(bad("it is no program: an ELF file for x86-64 was expected".into()));
     }

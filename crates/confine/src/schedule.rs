@@ -1,4 +1,4 @@
-//! Cores and real-time priority, given by the agent.
+//! Core affinity and real-time priority, set by the agent.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use crate::sys;
 /// The highest real-time priority.
 const HIGHEST: u8 = 99;
 
-/// Keeps a process on one core.
+/// Pins a process to one core.
 pub(crate) fn set_core(pid: Pid, core: usize) -> Result<(), Error> {
     let mut cores = CpuSet::new();
     if core >= CpuSet::MAX_CPU {
@@ -28,7 +28,7 @@ pub(crate) fn set_core(pid: Pid, core: usize) -> Result<(), Error> {
     })
 }
 
-/// Gives a process real-time priority `priority` (`SCHED_FIFO`), or ordinary scheduling with 0. What it starts has none.
+/// Gives a process real-time priority `priority` (`SCHED_FIFO`), or ordinary scheduling with 0. Its children have none.
 pub(crate) fn lend(pid: Pid, priority: u8) -> Result<(), Error> {
     let raw = pid.as_raw_nonzero().get();
     let refused = |errno, advice: &str| Error::Priority {
@@ -45,7 +45,7 @@ pub(crate) fn lend(pid: Pid, priority: u8) -> Result<(), Error> {
     };
     match give() {
         Ok(()) => Ok(()),
-        // A container's group of version 1 has no real-time of its own: ours has.
+        // In version 1 a container's group has no real-time budget, but the agent's group has.
         Err(libc::EPERM) if join_our_group(raw).is_ok() => give().map_err(|errno| {
             refused(
                 errno,
@@ -57,7 +57,7 @@ pub(crate) fn lend(pid: Pid, priority: u8) -> Result<(), Error> {
     }
 }
 
-/// Gives a thread of ours the next higher priority, or ordinary scheduling with 0.
+/// Gives a thread of the agent the next higher priority, or ordinary scheduling with 0.
 pub(crate) fn keep_ahead_of(thread: Pid, priority: u8) -> Result<(), sys::Errno> {
     let thread = thread.as_raw_nonzero().get();
     match priority {
@@ -69,11 +69,11 @@ pub(crate) fn keep_ahead_of(thread: Pid, priority: u8) -> Result<(), sys::Errno>
     }
 }
 
-/// Moves a process to the group that the agent is in, as far as real-time is shared out by groups.
+/// Moves a process to the agent's `cpu` group, which has a real-time budget.
 fn join_our_group(pid: i32) -> Result<(), Error> {
     let hierarchies = Hierarchies::find()?;
     let Some(root) = hierarchies.first.get("cpu") else {
-        // There are no such shares in version 2.
+        // Version 2 has no real-time budgets.
         return Ok(());
     };
     let groups = Path::new("/proc/self/cgroup");

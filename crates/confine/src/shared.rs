@@ -1,4 +1,4 @@
-//! What the keeper of a program and the holder of its [`Child`](crate::Child) share.
+//! State shared by a program's supervisor thread and its [`Child`](crate::Child).
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,35 +14,35 @@ use crate::error::Error;
 use crate::schedule;
 use crate::stopped::{End, Limit, Status, Stopped};
 
-/// What the keeper and the holder of a [`Child`](crate::Child) share.
+/// State shared by the supervisor thread and the holder of the [`Child`](crate::Child).
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Mutex<State>,
     ended: Condvar,
-    /// Whether the program has loaded.
+    /// `true`: the program has loaded, and further loading is refused.
     sealed: AtomicBool,
-    /// The keeper's thread.
+    /// Supervisor thread.
     keeper: Pid,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The child; none once it is buried, for its number is free then.
+    /// The child; none once it is reaped, because its number is free then.
     process: Option<OwnedFd>,
-    /// The program, where the child is its runtime: without a process namespace it would outlive that.
+    /// The program, if the child is its runtime: without a process namespace the program would outlive the runtime.
     program: Option<OwnedFd>,
     group: Option<Group>,
     stopped: Option<Stopped>,
-    /// The program ended by itself, and its runtime was killed before it could tell how.
+    /// `true`: the program ended by itself, and its runtime was killed before it could report the status.
     untold: bool,
-    /// Once no process of it is left.
+    /// Set once no process of the program is left.
     end: Option<End>,
-    /// Nothing else of it is left, either.
+    /// `true`: groups and directories are removed, too.
     buried: bool,
 }
 
 impl Shared {
-    /// To be called by the keeper.
+    /// Creates the state. Must be called on the supervisor thread.
     pub(crate) fn new(process: Option<OwnedFd>, group: Group) -> Shared {
         Shared {
             state: Mutex::new(State {
@@ -60,7 +60,7 @@ impl Shared {
         }
     }
 
-    /// No step leaves it half-done, so what a panic left is as good.
+    /// Locks the state. No step leaves it half-done, so a poisoned lock is usable.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,27 +73,28 @@ impl Shared {
         self.sealed.load(Ordering::SeqCst)
     }
 
-    /// Has the keeper run before a program with this real-time priority, which might never leave it a core. Not before
-    /// the program is sealed: until then it can keep the keeper busy, after that it can ask once.
+    /// Gives the supervisor a priority above the program's real-time priority `priority`. Otherwise the program could
+    /// keep the core from it. Does nothing before the program is sealed: until then it can keep the supervisor busy
+    /// with calls. Afterwards its first reported call kills it.
     pub(crate) fn keep_ahead_of(&self, priority: u8) {
         if self.is_sealed() {
-            // Without that right the program has no such priority, either.
+            // Without the right to do so, the program has no such priority either.
             let _ = schedule::keep_ahead_of(self.keeper, priority);
         }
     }
 
-    /// The child, which is a runtime, has made the program.
+    /// Records the program that the child, a runtime, has started.
     pub(crate) fn has_program(&self, program: OwnedFd) {
         self.lock().program = Some(program);
     }
 
-    /// Does something with its groups, if they are still there.
+    /// Calls `act` with the program's groups, or with `None` if they are gone.
     pub(crate) fn with_group<T>(&self, act: impl FnOnce(Option<&Group>) -> T) -> T {
         act(self.lock().group.as_ref())
     }
 
-    /// It has ended so: ends what it has left in its groups, works out what stopped it, and has that be known. The groups
-    /// are to be removed, by dropping them, before [`is_buried`](Shared::is_buried).
+    /// Records the end of the child: kills what is left in its groups, determines what stopped it, and publishes both.
+    /// The caller drops the returned groups, which removes them, before it calls [`is_buried`](Shared::is_buried).
     pub(crate) fn has_ended(&self, status: Status) -> Option<Group> {
         let mut state = self.lock();
         let status = match state.untold {
@@ -111,7 +112,7 @@ impl Shared {
             };
         }
         let stopped = state.stopped;
-        // That may take its time, in which nobody is to wait for the state.
+        // Emptying the groups may take long, and must not hold the lock.
         drop(state);
         if let Some(group) = &group {
             group.empty();
@@ -120,21 +121,21 @@ impl Shared {
         group
     }
 
-    /// Nothing of it is left.
+    /// Marks the program as cleaned up, and wakes waiting threads.
     pub(crate) fn is_buried(&self) {
         self.lock().buried = true;
         self.ended.notify_all();
     }
 
-    /// How it has ended, once no process of it is left.
+    /// Returns how the program ended, once no process of it is left.
     pub(crate) fn ended(&self) -> Option<End> {
         self.lock().end
     }
 
-    /// Kills it for this reason, unless there is one already.
+    /// Kills the program and records `why`, unless another reason is recorded.
     pub(crate) fn stop(&self, why: Stopped) {
         let mut state = self.lock();
-        // It may just have ended: then it ended by itself. So may the program of a runtime that has yet to tell.
+        // The program may have just ended by itself, with its runtime still to report that.
         let gone = state.program.as_ref().is_some_and(has_ended);
         if let Some(process) = &state.process
             && !has_ended(process)
@@ -150,7 +151,7 @@ impl Shared {
         }
     }
 
-    /// Does something to the program while its number is its own; nothing if it has ended.
+    /// Calls `act` while the process number belongs to the program. Does nothing if the program has ended.
     pub(crate) fn while_there(&self, act: impl FnOnce(Option<&Group>) -> Result<(), Error>) -> Result<(), Error> {
         let state = self.lock();
         // A runtime ends after its program.
@@ -161,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Its end, once nothing of it is left, waiting for that at most until then.
+    /// Waits until `deadline` for the program to be cleaned up, and returns its end.
     pub(crate) fn end(&self, deadline: Option<Instant>) -> Option<End> {
         let mut state = self.lock();
         loop {
@@ -180,7 +181,7 @@ impl Shared {
     }
 }
 
-/// Whether a process has ended, buried or not.
+/// Returns `true` if a process has ended, reaped or not.
 fn has_ended(process: &OwnedFd) -> bool {
     let mut waited = [PollFd::new(process, PollFlags::IN)];
     poll(&mut waited, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)

@@ -1,4 +1,4 @@
-//! From a confinement and a program to a child.
+//! Start of a program: builds the child's plan from a [`Confinement`] and a [`Program`].
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -25,7 +25,7 @@ use crate::schedule;
 use crate::shared::Shared;
 use crate::stopped::{End, Stopped};
 
-/// A confined program. Dropped, it is killed, and what was made for it is removed.
+/// Confined program. Dropping it kills the program, and removes everything created for it.
 #[derive(Debug)]
 pub struct Child {
     pid: Pid,
@@ -44,20 +44,22 @@ impl Child {
         }
     }
 
-    /// Its number, as the agent sees it. For files in `/proc`; a number may become another's when it has ended.
+    /// Returns the process number in the agent's namespace, for files in `/proc`. It may be reused once the program has
+    /// ended.
     pub fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
-    /// It has loaded: from now on it may only work. Without a filter, this changes nothing.
+    /// Ends the loading phase: from now on only the calls of a working function are allowed. No effect without a
+    /// filter.
     pub fn seal(&self) {
         self.shared.seal();
     }
 
-    /// Moves it to another core, where it stays.
+    /// Moves the program to another core and pins it there.
     ///
     /// # Errors
-    /// If the core is not there or not the agent's.
+    /// If the core does not exist, or the agent may not use it.
     pub fn pin(&self, core: usize) -> Result<(), Error> {
         self.shared.while_there(|group| {
             if let Some(group) = group {
@@ -67,11 +69,11 @@ impl Child {
         })
     }
 
-    /// Lends it real-time priority (`SCHED_FIFO`) `priority`, 1 to 99; 0 takes it back. If it is sealed, its keeper has
-    /// the next higher one meanwhile.
+    /// Grants the program real-time priority (`SCHED_FIFO`) `priority`, 1 to 99; 0 revokes it. Once the program is
+    /// sealed, its supervisor runs at the next higher priority.
     ///
     /// # Errors
-    /// If that is not permitted, with what to do.
+    /// If the priority is not permitted, with advice.
     pub fn lend(&self, priority: u8) -> Result<(), Error> {
         self.shared.while_there(|_| {
             schedule::lend(self.pid, priority)?;
@@ -80,18 +82,19 @@ impl Child {
         })
     }
 
-    /// Ends it, and all its processes, at once. `why` is told by its [`End`], unless something else stopped it before.
+    /// Kills the program and all its processes at once. Its [`End`] reports `why`, unless something else stopped it
+    /// before.
     pub fn kill(&self, why: Stopped) {
         self.shared.stop(why);
     }
 
-    /// How it ended, once no process of it is left. What was made for it is removed meanwhile, which takes longer:
+    /// Returns how the program ended, once no process of it is left. Removing what was created for it takes longer:
     /// [`wait`](Child::wait) for that.
     pub fn ended(&self) -> Option<End> {
         self.shared.ended()
     }
 
-    /// Waits for its end. Nothing of it is left then.
+    /// Waits for the end of the program, and until everything created for it is removed.
     pub fn wait(&self) -> End {
         loop {
             if let Some(end) = self.shared.end(None) {
@@ -100,19 +103,19 @@ impl Child {
         }
     }
 
-    /// Waits for its end, but no longer than that.
+    /// As [`wait`](Child::wait), for at most `time`; `None` afterwards.
     pub fn wait_for(&self, time: Duration) -> Option<End> {
         self.shared.end(Some(Instant::now() + time))
     }
 
-    /// Its processes, by the numbers that the agent sees, as its control groups know them; none without groups.
+    /// Returns the processes in its control groups, by their numbers in the agent's namespace. Empty without groups.
     pub fn processes(&self) -> Vec<i32> {
         self.shared
             .with_group(|group| group.map_or(Vec::new(), Group::processes))
     }
 }
 
-/// Readable when it has ended.
+/// Descriptor that becomes readable when the program has ended.
 impl AsFd for Child {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
@@ -123,24 +126,25 @@ impl Drop for Child {
     fn drop(&mut self) {
         self.shared.stop(Stopped::Agent);
         if let Some(keeper) = self.keeper.take() {
-            // It ends when the program has; a panic of its own has been printed.
+            // The supervisor ends when the program has ended. If it panicked, the message has been printed.
             let _ = keeper.join();
         }
     }
 }
 
 impl Confinement {
-    /// Starts the program as a process. When this returns, it is the program, with all defences.
+    /// Starts the program as a process. On return the program is executing, with all defences.
     ///
-    /// Call it from a thread that may run on ordinary cores: the program's keeper, a thread that sleeps, inherits that.
+    /// Call it from a thread that runs on ordinary cores. The supervisor thread, which sleeps, inherits that affinity.
     ///
     /// # Errors
-    /// If the program is none, or a defence cannot be had on this machine, with what to do about it. Nothing is left then.
+    /// If the path is not a program, or a defence is not available on this machine, with advice. Nothing is left
+    /// behind.
     pub fn spawn(&self, program: &Program) -> Result<Child, Error> {
         self.check(program)?;
         let instance = Instance::take()?;
         let filter = self.filter.then(|| {
-            // The child's own words before it is the program, over the descriptor behind those that it is given.
+            // The child reports over the descriptor after those it is given, until it executes the program.
             let behind = 3 + program.descriptors.len() as u32;
             Filter::function(&program.talks_over()).and_on_descriptor(libc::SYS_sendmsg, behind)
         });
@@ -188,18 +192,19 @@ impl Confinement {
         .map(Child::new)
     }
 
-    /// Starts the program in a container of its own. When this returns, it is the program, with all defences.
+    /// Starts the program in a container of its own. On return the program is executing, with all defences.
     ///
-    /// There is no image: its root directory is made of the machine's files as [`Confinement::root`] says. The runtime
-    /// itself lives in a process namespace that ends with the agent.
+    /// There is no container image: its root directory consists of the machine's files, as [`Confinement::root`] says.
+    /// The runtime runs in a process namespace that ends with the agent.
     ///
     /// # Errors
-    /// As [`Confinement::spawn`]; or what the runtime says.
+    /// As [`Confinement::spawn`], or if the runtime fails.
     pub fn spawn_in(&self, runtime: &ContainerRuntime, program: &Program) -> Result<Child, Error> {
         self.check(program)?;
         let instance = Instance::take()?;
         let hierarchies = Hierarchies::find()?;
-        // The runtime makes its own groups below, and leaves them if it is killed: so there is always one of ours.
+        // The runtime creates its own groups below, and leaves them behind if it is killed. So there is always a group
+        // of ours.
         let groups = Groups {
             processes: self.groups.processes.map(|limit| limit + RUNTIME_PROCESSES),
             ..self.groups
@@ -213,7 +218,7 @@ impl Confinement {
             });
         }
         if let Some(second) = hierarchies.hybrid() {
-            // crun takes a machine with both versions for one with the second alone.
+            // crun takes a machine with both versions for one with version 2 only.
             mounts.push(Mount::Detach {
                 target: c_path(second)?,
             });
@@ -255,7 +260,7 @@ impl Confinement {
         .map(Child::new)
     }
 
-    /// Settings that contradict each other, and programs that are none.
+    /// Rejects contradicting settings, and files that are not programs.
     fn check(&self, program: &Program) -> Result<(), Error> {
         root::wants_libraries(&program.path)?;
         if self.limits.processes.is_some() && !self.own_user {
@@ -282,10 +287,10 @@ impl Confinement {
     }
 }
 
-/// A program's root, as steps of its child.
+/// Returns the mount steps for a program's root.
 fn root_mounts(skeleton: &Skeleton) -> Result<Vec<Mount>, Error> {
     let directory = c_path(&skeleton.directory)?;
-    // A root must be a mount: the directory is mounted on itself.
+    // `pivot_root` requires a mount, so the directory is bind-mounted on itself.
     let mut mounts = vec![
         Mount::Private,
         Mount::ReadOnly {
@@ -303,7 +308,7 @@ fn root_mounts(skeleton: &Skeleton) -> Result<Vec<Mount>, Error> {
     Ok(mounts)
 }
 
-/// The limits that are set, as the kernel knows them.
+/// Returns the limits that are set, as pairs of resource (`RLIMIT_*`) and value.
 pub(crate) fn limits(limits: &Limits) -> impl Iterator<Item = (u32, u64)> {
     [
         (libc::RLIMIT_NPROC, limits.processes),
@@ -318,7 +323,7 @@ pub(crate) fn limits(limits: &Limits) -> impl Iterator<Item = (u32, u64)> {
     .filter_map(|(resource, value)| Some((resource, value?)))
 }
 
-/// The kernel's last capability.
+/// Returns the kernel's last capability.
 fn last_capability() -> Result<u32, Error> {
     let path = PathBuf::from("/proc/sys/kernel/cap_last_cap");
     let text = std::fs::read_to_string(&path);
@@ -329,10 +334,10 @@ fn last_capability() -> Result<u32, Error> {
     number.map_err(|error| Error::File { path, error })
 }
 
-/// Descriptors with numbers that are free in the child.
+/// Descriptors duplicated to numbers that are free in the child.
 struct Prepared {
     descriptors: Vec<OwnedFd>,
-    /// Ours, and the child's.
+    /// Status socket: our end and the child's.
     status: (OwnedFd, OwnedFd),
 }
 
@@ -355,7 +360,7 @@ impl Prepared {
         .into_iter()
         .chain(program.descriptors.iter().copied())
         .collect();
-        // Those that the child will have, and the way back to us.
+        // The child's descriptors, and its status socket.
         let free = wanted.len() as i32 + 1;
         let above = |descriptor: BorrowedFd| fcntl_dupfd_cloexec(descriptor, free);
         let (ours, childs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;

@@ -1,24 +1,24 @@
-//! How a program ended, and what stopped it.
+//! End of a program: its status, and the defence that stopped it.
 
 use crate::filter::Syscall;
 
-/// The end of a confined program.
+/// End of a confined program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// What the kernel tells of it.
+    /// Status the kernel reports.
     pub status: Status,
     /// The defence that stopped it; none if it ended by itself.
     pub stopped: Option<Stopped>,
 }
 
-/// What the kernel tells of a program that has ended.
+/// Exit status of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// By itself, with this code.
+    /// Exited by itself, with this code.
     Exited(i32),
-    /// By this signal. Of a program in a container that is what the runtime tells, by codes above 128.
+    /// Killed by this signal. For a program in a container, the runtime reports signals as codes above 128.
     Signal(i32),
-    /// Nobody knows.
+    /// No status is available.
     Unknown,
 }
 
@@ -32,26 +32,26 @@ impl std::fmt::Display for Status {
     }
 }
 
-/// Which defence stopped a program.
+/// Defence that stopped a program.
 ///
-/// What is refused with an error only, without stopping it, is between the program and the kernel, and not known here.
+/// A call refused with an error, without stopping the program, stays between program and kernel and is not recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// The filter: it made a call that a function does not need.
+    /// The filter: the program made a call that a function does not need.
     Seccomp(Syscall),
-    /// The filter: it made calls by the numbers of another architecture.
+    /// The filter: the program made calls by the numbers of another architecture.
     ForeignCall,
-    /// A limit.
+    /// A resource limit.
     Limit(Limit),
-    /// Whoever schedules it: it did not give its core back in time.
+    /// The scheduler: the program did not yield its core in time.
     Scheduler,
     /// The agent, for a reason of its own.
     Agent,
-    /// It crashed by itself: a signal of its own doing.
+    /// The program itself: it crashed by this signal.
     Crash(i32),
 }
 
-/// Which limit stopped a program.
+/// Limit that stopped a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// Memory of its control group.
@@ -61,7 +61,7 @@ pub enum Limit {
 }
 
 impl Stopped {
-    /// As far as its status tells.
+    /// Derives the defence from the status, as far as the status shows it.
     pub(crate) fn from_status(status: Status) -> Option<Stopped> {
         match status {
             Status::Signal(libc::SIGSYS) => Some(Stopped::ForeignCall),

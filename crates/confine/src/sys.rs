@@ -1,27 +1,26 @@
-//! System calls, without anything around them.
+//! Raw system calls.
 //!
-//! Between `clone3` and `execve` a child of a program with threads may do nothing else: locks of the
-//! allocator or of the C library may be held for ever by threads that it does not have. What is here
-//! neither allocates nor locks.
+//! Between `clone3` and `execve` a child of a threaded program may do nothing else. Locks of the allocator or the C
+//! library may be held for ever by threads that the child does not have. This module neither allocates nor locks.
 
 use std::ffi::CStr;
 use std::os::fd::RawFd;
 
 use libc::{c_int, c_long, c_ulong};
 
-/// A number of the kernel's that says what went wrong.
+/// Error number of the kernel.
 pub(crate) type Errno = c_int;
 
-/// One system call.
+/// Makes one system call.
 ///
 /// # Safety
-/// The arguments are what the call wants: pointers among them are valid for what it does with them.
+/// The arguments meet the call's requirements: pointers among them are valid for its accesses.
 unsafe fn call(number: c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
     if result < 0 {
-        // SAFETY: every thread has its own number, also the one thread of a child.
+        // SAFETY: `errno` is thread-local, in the one thread of a child too.
         return Err(unsafe { *libc::__errno_location() });
     }
     Ok(result as usize)
@@ -35,7 +34,7 @@ fn fd(fd: RawFd) -> usize {
     fd as usize
 }
 
-/// What `clone3` is told, of its first version that has all that is used here (`CLONE_ARGS_SIZE_VER2`).
+/// Arguments of `clone3`, up to version 2 of the structure (`CLONE_ARGS_SIZE_VER2`).
 #[repr(C)]
 #[derive(Default)]
 struct CloneArguments {
@@ -52,17 +51,17 @@ struct CloneArguments {
     cgroup: u64,
 }
 
-/// Which side of a clone this is.
+/// Side of a clone.
 pub(crate) enum Side {
     Child,
     Parent { pid: i32, pidfd: RawFd },
 }
 
-/// A copy of this process with this thread alone, in new namespaces as `flags` say. Its end signals nobody: whoever
-/// waits for any child in this process does not meet it.
+/// Copies this process with this thread alone, into new namespaces given by `flags`. The child's end sends no signal,
+/// so other code that waits for any child of this process does not reap it.
 ///
 /// # Safety
-/// The child calls nothing but functions of this module, and ends by [`execute`] or [`exit`].
+/// The child calls only functions of this module, and ends by [`execute`] or [`exit`].
 pub(crate) unsafe fn clone(flags: u64) -> Result<Side, Errno> {
     let mut pidfd: RawFd = -1;
     let arguments = CloneArguments {
@@ -71,7 +70,7 @@ pub(crate) unsafe fn clone(flags: u64) -> Result<Side, Errno> {
         ..CloneArguments::default()
     };
     let size = size_of::<CloneArguments>();
-    // SAFETY: the arguments live until it returns; without a stack, the child goes on with a copy of this one.
+    // SAFETY: the arguments live until the call returns; without a stack, the child continues on a copy of this one.
     let pid = unsafe { call(libc::SYS_clone3, [&raw const arguments as usize, size, 0, 0, 0, 0])? };
     Ok(match pid {
         0 => Side::Child,
@@ -79,7 +78,7 @@ pub(crate) unsafe fn clone(flags: u64) -> Result<Side, Errno> {
     })
 }
 
-/// Becomes another program. Returns only if that failed.
+/// Executes another program. Returns only on failure, with the error.
 ///
 /// # Safety
 /// Both arrays end with a null pointer, and their other pointers are valid strings.
@@ -89,14 +88,14 @@ pub(crate) unsafe fn execute(
     environment: *const *const libc::c_char,
 ) -> Errno {
     let given = [text(program), arguments as usize, environment as usize, 0, 0, 0];
-    // SAFETY: the caller's promise.
+    // SAFETY: guaranteed by the caller.
     match unsafe { call(libc::SYS_execve, given) } {
         Ok(_) => 0,
         Err(errno) => errno,
     }
 }
 
-/// The end, without anything that the C library does there.
+/// Exits, without the C library's exit handlers.
 pub(crate) fn exit(code: c_int) -> ! {
     loop {
         // SAFETY: no pointers.
@@ -104,13 +103,13 @@ pub(crate) fn exit(code: c_int) -> ! {
     }
 }
 
-/// Calls that take numbers only.
+/// Makes a system call whose arguments are numbers only.
 fn plain(number: c_long, arguments: [usize; 6]) -> Result<usize, Errno> {
     // SAFETY: no pointers; only the functions below call it, with such calls.
     unsafe { call(number, arguments) }
 }
 
-/// Makes `to` the same as `from`, which is another; closed by `execve` if so told.
+/// Duplicates `from` to `to`, a different number. `execve` closes it if `close` is set.
 pub(crate) fn duplicate_to(from: RawFd, to: RawFd, close: bool) -> Result<(), Errno> {
     let flags = if close { libc::O_CLOEXEC } else { 0 };
     plain(libc::SYS_dup3, [fd(from), fd(to), flags as usize, 0, 0, 0]).map(|_| ())
@@ -129,13 +128,13 @@ pub(crate) fn new_session() -> Result<(), Errno> {
     plain(libc::SYS_setsid, [0; 6]).map(|_| ())
 }
 
-/// The next operation of `prctl`, with numbers only.
+/// Calls `prctl` with numbers only.
 pub(crate) fn control(option: c_int, value: c_ulong) -> Result<(), Errno> {
     let given = [option as usize, value as usize, 0, 0, 0, 0];
     plain(libc::SYS_prctl, given).map(|_| ())
 }
 
-/// User and group identities, real, effective and saved, and no groups besides.
+/// Sets user and group IDs (real, effective and saved), and drops all supplementary groups.
 pub(crate) fn become_user(uid: u32, gid: u32) -> Result<(), Errno> {
     let (uid, gid) = (uid as usize, gid as usize);
     plain(libc::SYS_setgroups, [0; 6])?;
@@ -143,7 +142,7 @@ pub(crate) fn become_user(uid: u32, gid: u32) -> Result<(), Errno> {
     plain(libc::SYS_setresuid, [uid, uid, uid, 0, 0, 0]).map(|_| ())
 }
 
-/// Gives up all capabilities, and those that a program could come by. `last` is the kernel's last one.
+/// Drops capabilities: the bounding set (`bounding`), or the other sets. `last` is the kernel's last capability.
 pub(crate) fn drop_capabilities(last: u32, bounding: bool) -> Result<(), Errno> {
     if bounding {
         for capability in 0..=last {
@@ -161,31 +160,31 @@ pub(crate) fn drop_capabilities(last: u32, bounding: bool) -> Result<(), Errno> 
     unsafe { call(libc::SYS_capset, given).map(|_| ()) }
 }
 
-/// Sets a soft and a hard limit.
+/// Sets a resource's soft and hard limit to `value`.
 pub(crate) fn limit(resource: u32, value: u64) -> Result<(), Errno> {
     let new = [value, value];
     let given = [0, resource as usize, new.as_ptr() as usize, 0, 0, 0];
-    // SAFETY: two numbers that live until it returns; the old limit is not asked for.
+    // SAFETY: two numbers that live until the call returns; the pointer for the old limit is null.
     unsafe { call(libc::SYS_prlimit64, given).map(|_| ()) }
 }
 
-/// Every signal does again what it does by default, and none is blocked.
+/// Resets all signals to their default action, and unblocks them.
 pub(crate) fn default_signals() {
-    /// As the kernel has it: what to do, flags, restorer, mask.
+    /// `struct sigaction` of the kernel: handler, flags, restorer, mask.
     const DEFAULT: [usize; 4] = [0; 4];
     for signal in 1..=64 {
         let given = [signal, DEFAULT.as_ptr() as usize, 0, 8, 0, 0];
-        // Those that cannot be changed are as they should be.
-        // SAFETY: the action is of the kernel's size, and only read.
+        // Signals that cannot be changed have the default action already. SAFETY: the action has the kernel's size, and
+        // is only read.
         let _ = unsafe { call(libc::SYS_rt_sigaction, given) };
     }
     let none = 0u64;
     let set = libc::SIG_SETMASK as usize;
-    // SAFETY: a set of the kernel's eight bytes, only read.
+    // SAFETY: a signal set of the kernel's eight bytes, only read.
     let _ = unsafe { call(libc::SYS_rt_sigprocmask, [set, &raw const none as usize, 0, 8, 0, 0]) };
 }
 
-/// Sets the scheduling policy of a thread, 0 for the caller's.
+/// Sets the scheduling policy of a thread; 0 means the caller.
 pub(crate) fn schedule(pid: i32, policy: c_int, priority: c_int) -> Result<(), Errno> {
     let given = [pid as usize, policy as usize, &raw const priority as usize, 0, 0, 0];
     // SAFETY: `sched_param` is one number, only read.
@@ -209,14 +208,14 @@ pub(crate) fn mount(source: &CStr, target: &CStr, kind: &CStr, flags: c_ulong) -
     unsafe { call(libc::SYS_mount, given).map(|_| ()) }
 }
 
-/// Sets attributes (`MOUNT_ATTR_*`) of a mount, and leaves its others as they are.
+/// Sets attributes (`MOUNT_ATTR_*`) of a mount, and leaves its other attributes unchanged.
 pub(crate) fn add_mount_attributes(target: &CStr, attributes: u64) -> Result<(), Errno> {
     // struct mount_attr: set, clear, propagation, user namespace.
     let wanted = [attributes, 0, 0, 0];
     let size = size_of_val(&wanted);
     let at = libc::AT_FDCWD as usize;
     let given = [at, text(target), 0, wanted.as_ptr() as usize, size, 0];
-    // SAFETY: a string, and attributes of the size that is told.
+    // SAFETY: a string, and attributes of the size that is passed.
     unsafe { call(libc::SYS_mount_setattr, given).map(|_| ()) }
 }
 
@@ -226,14 +225,14 @@ pub(crate) fn detach_mount(target: &CStr) -> Result<(), Errno> {
     unsafe { call(libc::SYS_umount2, given).map(|_| ()) }
 }
 
-/// The working directory becomes the root, and the old root is mounted over it.
+/// Makes the working directory the root, with the old root mounted on top of it.
 pub(crate) fn pivot_here() -> Result<(), Errno> {
     let here = text(c".");
     // SAFETY: two strings.
     unsafe { call(libc::SYS_pivot_root, [here, here, 0, 0, 0, 0]).map(|_| ()) }
 }
 
-/// Filters this process's calls from now on. Gives the descriptor where others are put.
+/// Installs a filter for this process's calls. Returns the descriptor for notifications.
 pub(crate) fn filter(instructions: &[libc::sock_filter]) -> Result<RawFd, Errno> {
     const SET_FILTER: usize = 1;
     const NEW_LISTENER: usize = 8;
@@ -242,17 +241,17 @@ pub(crate) fn filter(instructions: &[libc::sock_filter]) -> Result<RawFd, Errno>
         filter: instructions.as_ptr().cast_mut(),
     };
     let given = [SET_FILTER, NEW_LISTENER, &raw const program as usize, 0, 0, 0];
-    // SAFETY: as many instructions as are told; the kernel copies them.
+    // SAFETY: the length matches the instructions; the kernel copies them.
     unsafe { call(libc::SYS_seccomp, given).map(|fd| fd as RawFd) }
 }
 
-/// Sends bytes, and a descriptor with them, over a connected socket.
+/// Sends bytes, and optionally a descriptor, over a connected socket.
 pub(crate) fn send(socket: RawFd, bytes: &[u8], descriptor: Option<RawFd>) -> Result<(), Errno> {
     let mut part = libc::iovec {
         iov_base: bytes.as_ptr().cast_mut().cast(),
         iov_len: bytes.len(),
     };
-    /// A control message with one descriptor, padded as the kernel wants it.
+    /// Control message with one descriptor, padded to the kernel's alignment.
     #[repr(C, align(8))]
     struct Rights {
         header: libc::cmsghdr,
@@ -282,13 +281,13 @@ pub(crate) fn send(socket: RawFd, bytes: &[u8], descriptor: Option<RawFd>) -> Re
         0,
         0,
     ];
-    // SAFETY: the message and what it points to live until it returns, and are only read.
+    // SAFETY: the message and the data it refers to live until the call returns, and are only read.
     unsafe { call(libc::SYS_sendmsg, given).map(|_| ()) }
 }
 
-/// Waits for bytes from a connected socket; how many came, 0 if the other end is closed.
+/// Waits for bytes from a connected socket. Returns their number, 0 if the other end is closed.
 pub(crate) fn receive(socket: RawFd, bytes: &mut [u8]) -> Result<usize, Errno> {
     let given = [fd(socket), bytes.as_mut_ptr() as usize, bytes.len(), 0, 0, 0];
-    // SAFETY: a buffer that may be written, and its length.
+    // SAFETY: a writable buffer, and its length.
     unsafe { call(libc::SYS_recvfrom, given) }
 }

@@ -1,5 +1,5 @@
-//! A hostile function, for tests: it speaks the protocol as it should, and attacks when it gets its first packets, or at
-//! its end. Its configuration is the name of the attack.
+//! Hostile function for tests. It follows the protocol, and attacks on its first packets or at its end. Its
+//! configuration is the name of the attack.
 
 mod raw;
 
@@ -35,10 +35,10 @@ impl NetworkFunction for Hostile {
         self.attack == "ask"
     }
 
-    /// Asks for a companion.
+    /// Requests a companion.
     fn new_flow(&mut self, packet: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         let key = packet.headers.key.reversed();
-        // Whether it gets one depends on the bucket; the answer takes as long in any case.
+        // Success depends on the bucket; the response takes equally long in any case.
         let _ = flow.open_companion::<u64>(&key, packet.rss_hash);
         Verdict::Forward
     }
@@ -47,7 +47,7 @@ impl NetworkFunction for Hostile {
         &["odd", "in-vain"]
     }
 
-    /// Packets go on if the attack succeeds: if it is refused, and the process is still there, they are dropped.
+    /// Forwards packets if the attack succeeds. If it is refused and the process survives, drops them.
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
         let (name, argument) = self.attack.split_once(' ').unwrap_or((&self.attack, ""));
         if attempt(name, argument) == Some(false) {
@@ -68,7 +68,7 @@ impl NetworkFunction for Hostile {
                     packet.verdict = Verdict::Drop(0);
                 }
             }),
-            // Until there is a file of that name; says by another that it waits.
+            // Waits until the file of that name exists; another file signals that it waits.
             "wait-for" => {
                 let path = Path::new(argument);
                 let _ = std::fs::write(path.with_extension("waits"), b"");
@@ -84,10 +84,10 @@ impl NetworkFunction for Hostile {
     }
 }
 
-/// The second of its reasons to drop.
+/// The second of its drop reasons.
 const IN_VAIN: u8 = 1;
 
-/// Makes the system calls of an attack: whether they did what they are to do. None if it has no such.
+/// Makes the system calls of an attack. Returns `true` if they succeeded, `None` for an unknown name.
 fn attempt(name: &str, argument: &str) -> Option<bool> {
     let number = || argument.parse::<i32>().expect("a number");
     let done = match name {
@@ -108,7 +108,7 @@ fn attempt(name: &str, argument: &str) -> Option<bool> {
             let priority = libc::sched_param {
                 sched_priority: number(),
             };
-            // SAFETY: it reads the parameter, which is there.
+            // SAFETY: the call reads the parameter, which is valid.
             unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) == 0 }
         }
         "allocate" => {
@@ -121,7 +121,7 @@ fn attempt(name: &str, argument: &str) -> Option<bool> {
 }
 
 impl Drop for Hostile {
-    /// In its last turn.
+    /// Attacks in its last turn.
     fn drop(&mut self) {
         match &*self.attack {
             "exit-in-last-turn" => std::process::exit(7),

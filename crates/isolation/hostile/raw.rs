@@ -1,5 +1,5 @@
-//! A function whose whole program is hostile: it speaks the protocol itself, looks at the shared memory whenever it has a
-//! core, and says what it likes on its slate. Its configuration is the name of the attack.
+//! Entirely hostile program. It implements the protocol itself, reads the shared memory whenever it runs, and writes
+//! arbitrary responses. Its configuration is the name of the attack.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -16,14 +16,14 @@ use tailwater_sdk::protocol::memory::Memory;
 use tailwater_sdk::protocol::message::{Description, FromProgram, FromServer};
 use tailwater_sdk::protocol::socket::Socket;
 
-/// Where in a frame the loot is put, eight bytes of it.
+/// Offset of the loot in a frame; eight bytes.
 const LOOT: usize = 42;
-/// Where in a frame it says whether the function in front has seen it, and what it says before.
+/// Offset in a frame of the mark that the function in front sets, and the value before.
 pub(crate) const MARK: usize = 50;
 pub(crate) const UNSEEN: &[u8; 8] = b"unseen!!";
 pub(crate) const SEEN: &[u8; 8] = b"was seen";
 
-/// How often it looks, in its turn, at what others do meanwhile.
+/// Number of times that it spies on others during its turn.
 const STALLS: u32 = 40;
 
 struct Raw {
@@ -35,7 +35,7 @@ struct Raw {
     in_front: Option<(File, Slate)>,
     buffer_bytes: usize,
     last: u64,
-    /// What it got, eight bytes, to be sent with a packet.
+    /// Eight bytes of loot, sent with a packet.
     loot: Arc<AtomicU64>,
     began: bool,
 }
@@ -90,11 +90,11 @@ pub(crate) fn run() -> io::Result<()> {
     raw.take_turns()
 }
 
-/// How many frames there are in the memory that the function in front has not seen.
+/// Returns the number of frames in memory that the function in front has not marked.
 fn unseen(packets: &Memory, bytes: usize) -> u64 {
     let mut found = 0;
     let mut mark = [0; 8];
-    // The words of frames that start at the headroom's end.
+    // The words of frames that start at the end of the headroom.
     for buffer in (0..MAX_BATCH).map(|i| i * bytes) {
         for start in [0, 128] {
             packets.read(buffer + start + MARK, &mut mark);
@@ -141,7 +141,7 @@ impl Raw {
         }
     }
 
-    /// Which packets the function in front left, and which of them it says where they are.
+    /// Returns the packets that the function in front left, and those of them whose frame it moved.
     fn came(&self, word: usize) -> [u64; 2] {
         match &self.in_front {
             Some((_, slate)) => slate.masks(word),
@@ -149,7 +149,7 @@ impl Raw {
         }
     }
 
-    /// Says that all packets that came go on from where they are, and puts the loot into the first.
+    /// Forwards all packets from their current bounds, and puts the loot into the first.
     fn forward(&self, round: u64) {
         let mut first = true;
         for word in 0..MASKS {
@@ -175,13 +175,13 @@ impl Raw {
         self.slate.set_said(round);
     }
 
-    /// What it does in its turn before it says anything.
+    /// Runs the part of the attack that precedes the response.
     fn attack(&mut self) -> io::Result<()> {
         let (name, arguments) = self.words();
         let (path, number) = arguments.split_once(' ').unwrap_or((arguments, "0"));
         let offset = || number.parse::<u64>().map_err(io::Error::other);
         match name {
-            // Others run meanwhile, and this one again before they are all through.
+            // Others run meanwhile, and this process again before they have all finished.
             "spy-stalls" => {
                 for _ in 0..STALLS {
                     sched_yield();
@@ -210,7 +210,7 @@ impl Raw {
                 let file = OpenOptions::new().write(true).open(path)?;
                 file.write_all_at(b"overwrit", offset()?)?;
             }
-            // What the function in front says, by a descriptor of its own that allows to write; and the board.
+            // Reopens the response area of the function in front, or the request area, for writing.
             "reopen-front" | "reopen-board" => {
                 let (file, memory) = match (name, &self.in_front) {
                     ("reopen-front", Some((file, slate))) => (file, &slate.0),
@@ -223,7 +223,7 @@ impl Raw {
                 let word = memory.load(last as usize / 8, Ordering::Relaxed);
                 self.loot.store(word, Ordering::Relaxed);
             }
-            // SAFETY: none: these writes and this read are what is tried. They end the process.
+            // SAFETY: none: these writes and this read are the attack. They end the process.
             "write-board" => unsafe { self.board.0.base().write_volatile(1) },
             "write-front" => {
                 let (_, slate) = self.in_front.as_ref().ok_or_else(unexpected)?;
@@ -231,18 +231,18 @@ impl Raw {
                 unsafe { slate.0.base().write_volatile(1) };
             }
             "read-beyond" => {
-                // All of one gibibyte from the packets on: whatever is mapped there is none of its, and ends somewhere.
+                // One gibibyte from the packets on: any other mapping in it is foreign, and the range ends somewhere.
                 for page in (0..1usize << 30).step_by(4096) {
                     let address = self.packets.base().wrapping_add(page);
                     // SAFETY: as above.
                     std::hint::black_box(unsafe { address.read_volatile() });
                 }
             }
-            // With the right to write, if the kernel gives it.
+            // Requests the right to write from the kernel.
             "protect-board" => {
                 let board = self.board.0.base();
                 let rights = libc::PROT_READ | libc::PROT_WRITE;
-                // SAFETY: the mapping is this process's, and its rights only grow.
+                // SAFETY: the mapping belongs to this process, and its rights only grow.
                 let got = unsafe { libc::mprotect(board.cast(), 4096, rights) };
                 self.loot.store(u64::from(got == 0), Ordering::Relaxed);
             }
@@ -251,7 +251,7 @@ impl Raw {
         Ok(())
     }
 
-    /// What it says besides the truth.
+    /// Writes the invalid part of the response.
     fn say(&self, round: u64) {
         let here = |start, length| Place::Here {
             start,
@@ -260,7 +260,7 @@ impl Raw {
         };
         let [left, moved] = self.came(0);
         let count = self.board.count();
-        // Of the first packet, which is left.
+        // Verdict on the first remaining packet.
         let first = |word| {
             self.slate.set_place(0, word);
             self.slate.set_masks(0, [left, moved | 1]);
@@ -279,7 +279,7 @@ impl Raw {
                 self.slate.set_place(0, 0);
                 self.slate.set_masks(0, [left & !1, moved]);
             }
-            // Those that the function in front has dropped.
+            // Forwards the packets that the function in front dropped.
             "come-back" => {
                 all(here(128, 64));
                 let masks = all_of(count, 0);
@@ -289,12 +289,12 @@ impl Raw {
                 all(Place::Dropped(0));
                 self.slate.set_masks(0, [0, all_of(count, 0)]);
             }
-            // A packet that never was, behind the batch's last.
+            // Forwards a packet behind the last of the batch.
             "one-more" => {
                 self.slate.set_place(count, here(128, 64).encode(round));
                 self.slate.set_masks(0, [left | 1 << count, moved | 1 << count]);
             }
-            // And one where nobody looks.
+            // Forwards a packet in a slot that is not read.
             "one-far-beyond" => {
                 self.slate.set_place(64, here(128, 64).encode(round));
                 self.slate.set_masks(1, [1, 1]);

@@ -1,25 +1,27 @@
 //! Functions of a chain in processes of their own, at nearly the speed of one process (Quadrant, SoCC 2022).
 //!
-//! A worker keeps its port, the one flow look-up and the accounting. The functions of its chain are processes, pinned
-//! to its core with its real-time priority, and queued there in the chain's order. For each batch
+//! A worker owns its port, the single flow look-up and the accounting. The functions of its chain are processes. They
+//! are pinned to its core with its real-time priority, and queued there in chain order. For each batch:
 //!
-//! 1. the worker copies the frames into the chain's own packet memory, describes them on a *board*, and yields its core;
-//! 2. each function in turn processes the batch where it lies, says on its *slate* what becomes of each packet, and
+//! 1. the worker copies the frames into the chain's packet memory, describes them in the *request area*, and yields its
+//!    core;
+//! 2. each function in turn processes the batch in place, writes each packet's verdict to its *response area*, and
 //!    yields;
-//! 3. the worker, which runs again when all have, checks the slates, and copies what goes on out again.
+//! 3. the worker runs again after the last function, validates the response areas, and copies the forwarded packets
+//!    out.
 //!
-//! So a batch costs one switch between processes for each function, and one more; nobody waits on another core, and
-//! nobody sees a packet but in its turn.
+//! A batch costs one context switch per function, plus one. No process waits for another core, and no function can read
+//! a packet outside its turn.
 //!
-//! A packet's place in the batch is its buffer's in the memory, and the worker keeps to itself which packet that is. So a
-//! function cannot forge, swap or repeat packets: of each place it can say only that the packet goes on, from where
-//! to where its frame reaches, or that it is dropped. What does not fit is [a lie](server), as is a turn that takes too
-//! long: the process is killed and replaced, and the packets in its hands are lost by it, which is counted.
+//! A packet's slot in the batch is its buffer's index in the memory. Only the worker holds the mapping from slots to
+//! packets, so a function cannot forge, swap or duplicate packets. For each slot it can only report the frame's bounds
+//! of a forwarded packet, or a drop. Anything else is an [invalid response](server). A process that responds invalidly,
+//! or exceeds its turn's deadline, is killed and replaced. The packets it held are counted as lost by it.
 //!
-//! - [`message`]: what program and server say to each other before the first packet;
-//! - [`layout`]: what is in the memory that they share;
-//! - [`program`]: the program's side, of built-in functions; that of all others is [`tailwater_sdk::program`];
-//! - [`server`]: the server's.
+//! - [`message`]: messages between program and server before the first packet;
+//! - [`layout`]: layout of the memory they share;
+//! - [`program`]: program side of built-in functions; for all other programs it is [`tailwater_sdk::program`];
+//! - [`server`]: server side.
 
 mod memory;
 pub mod program;

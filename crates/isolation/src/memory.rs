@@ -1,4 +1,4 @@
-//! Files in memory that processes share.
+//! Memory files shared between processes.
 
 pub(crate) use tailwater_sdk::protocol::memory::Memory;
 
@@ -8,20 +8,20 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// A file in memory of so many bytes, zero, whose size nobody can change any more: or a process could take pages
-/// away from others, which would crash when they touch them.
+/// Creates a zeroed memory file of `bytes` bytes with a sealed size. Otherwise a process could truncate it, and others
+/// would crash on access.
 pub(crate) fn file(name: &str, bytes: usize) -> io::Result<File> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = File::from(memfd_create(name, flags)?);
     file.set_len(bytes as u64)?;
-    // Memory files may be opened again, with any rights, by whoever holds a descriptor; now by this user only.
+    // Any holder of a descriptor may reopen a memory file with any rights; restrict that to this user.
     fchmod(&file, Mode::RUSR | Mode::WUSR)?;
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     Ok(file)
 }
 
-/// As [`file`], all of which is there: now, rather than page by page as flows come; in huge pages where the kernel has
-/// them, so that a process has it mapped in no time.
+/// Like [`file`], with all pages allocated now rather than on first access. Uses huge pages where the kernel has them,
+/// so that a process maps the file quickly.
 pub(crate) fn filled(name: &str, bytes: usize) -> io::Result<File> {
     let file = file(name, bytes)?;
     Memory::whole(&file, Duration::ZERO)?.gather();
@@ -29,7 +29,7 @@ pub(crate) fn filled(name: &str, bytes: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// The same file, from which memory can be mapped to read only.
+/// Reopens the same file so that it can only be mapped read-only.
 pub(crate) fn read_only(file: &File) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new().read(true).open(path)

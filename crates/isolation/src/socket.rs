@@ -9,16 +9,16 @@ use std::fs::File;
 use std::io;
 use std::time::Duration;
 
-/// Two ends of a connection.
+/// Returns both ends of a connected socket pair.
 pub(crate) fn pair() -> io::Result<(Socket, Socket)> {
     let (one, other) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((Socket(one), Socket(other)))
 }
 
-/// As [`receive`](Socket::receive), but waits no longer than this.
+/// Like [`receive`](Socket::receive), with a timeout of `bound`.
 ///
 /// # Errors
-/// `WouldBlock`: nothing came.
+/// `WouldBlock` on timeout; otherwise as [`receive`](Socket::receive).
 pub(crate) fn receive_within(socket: &Socket, bound: Duration) -> io::Result<(Vec<u8>, Vec<File>)> {
     let bound = Timespec {
         tv_sec: bound.as_secs() as i64,
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!((&*bytes, files.len()), (&b"first"[..], 2));
         assert_eq!(files[1].metadata().unwrap().len(), 4096);
         assert_eq!(other.receive().unwrap().0, b"second");
-        // As many as a message can have, and not one more.
+        // Exactly the maximum number of files a message can carry.
         let most = [&file; 8];
         one.send(b"third", &most).unwrap();
         assert_eq!(other.receive().unwrap().1.len(), 8);

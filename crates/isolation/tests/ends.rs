@@ -1,4 +1,4 @@
-//! The end of a run, with functions that fail in it: it comes, and the others end as they should.
+//! End of a run in which functions fail: the run ends, and the other functions end normally.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -14,7 +14,7 @@ use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationReport, L
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos};
 
-/// A function that says so when it has had its last turn.
+/// A function that reports its last turn.
 const SAYS: &str = "says-it-ended";
 
 fn program(attack: &str) -> Program {
@@ -31,7 +31,7 @@ fn program(attack: &str) -> Program {
     }
 }
 
-/// Runs a chain of these functions with one packet, to its end.
+/// Runs a chain of these functions with one packet to its end.
 fn run(programs: Vec<Program>) -> IsolationReport {
     let (tell, told) = channel();
     thread::spawn(move || {
@@ -62,7 +62,7 @@ fn run(programs: Vec<Program>) -> IsolationReport {
     report.expect("the run ends")
 }
 
-/// How often the functions said that they had ended as they should, and of which others the end is told to be amiss.
+/// Returns the number of functions that reported a normal end, and the names of those with another failure.
 fn told(report: &IsolationReport) -> (usize, Vec<&str>) {
     let says = format!("{SAYS}: it had its last turn");
     let failures = report.failures.iter();
@@ -85,7 +85,7 @@ fn a_function_that_fails_in_its_last_turn_holds_nobody_up() {
 fn a_function_whose_process_is_down_at_the_end_holds_nobody_up() {
     let folder = std::env::temp_dir().join(format!("tailwater-ends-{}", std::process::id()));
     let mark = folder.to_str().unwrap();
-    // Another process of it cannot be started.
+    // No further process of it can be started.
     let mut once = program(&format!("exit-once {mark}"));
     once.alone = true;
     let report = run(vec![program(SAYS), once, program(SAYS)]);

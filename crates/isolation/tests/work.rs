@@ -1,5 +1,5 @@
-//! The same library twice, by itself: as functions of the crate `tailwater-functions` run, and as programs of their own do. Both
-//! make the same of whatever packets come.
+//! Differential test of one library in two hosts: as functions run by the crate `tailwater-nf`, and as programs of
+//! their own. Both must treat all packets equally.
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use tailwater_sdk::protocol::memory::Memory;
 
 const BUFFER_BYTES: usize = 512;
 const CAPACITY: usize = 512;
-/// Places of flows that packets come to.
+/// Number of flow slots that packets use.
 const FLOWS: usize = 12;
 
-/// Compiles one of the functions that libraries are tested with.
+/// Compiles one of the functions for tests of libraries.
 fn library(function: &str) -> PathBuf {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("work-{function}.so"));
@@ -45,14 +45,14 @@ fn memory(bytes: usize) -> File {
     file
 }
 
-/// A packet, its frame, and the key that its flow had when it came to the chain.
+/// A packet, its frame, and its flow's key on arrival at the chain.
 struct Sent {
     packet: TurnPacket,
     frame: Vec<u8>,
     key: FlowKey,
 }
 
-/// One of the two.
+/// One of the two hosts.
 struct Side<W> {
     work: W,
     packets: Memory,
@@ -83,8 +83,8 @@ impl<W: Work> Side<W> {
         }
     }
 
-    /// What becomes of a batch of these packets, with the frames of those that go on.
-    /// `CHANGED`: their headers are to be found anew; otherwise they are as they came to the chain.
+    /// Returns the verdict on each packet of a batch, with the frame if it is forwarded. With `CHANGED` the headers are
+    /// parsed again; otherwise they are as on arrival at the chain.
     fn run<const CHANGED: bool>(&mut self, packets: &[Sent]) -> BTreeMap<u16, (Option<Made>, Vec<u8>)> {
         let mut all = BTreeMap::new();
         for Sent { packet, frame, key } in packets {
@@ -115,7 +115,7 @@ impl<W: Work> Side<W> {
             let twice = all.insert(at, (Some(made), frame));
             assert_eq!(twice, None, "told twice of a packet");
         });
-        // Those of which nothing is said go on as they came.
+        // Packets without a verdict are forwarded unchanged.
         for Sent { packet, .. } in packets {
             all.entry(packet.at).or_insert_with(|| {
                 let [start, length] = packet.place;
@@ -134,7 +134,7 @@ impl<W: Work> Side<W> {
     }
 }
 
-/// Numbers as if by chance.
+/// Pseudorandom numbers (xorshift).
 struct Chance(u64);
 
 impl Chance {
@@ -146,7 +146,7 @@ impl Chance {
     }
 }
 
-/// Runs many batches of packets through both. How often each kind of end came.
+/// Runs many batches through both hosts. Returns the number of packets per kind of verdict.
 fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<String, u64> {
     let file = library(function);
     let in_nf = LibraryFunction::open(&file, config).unwrap();
@@ -166,10 +166,10 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
     for _ in 0..500 {
         let count = chance.below(40);
         let mut packets = Vec::new();
-        // Between batches flows end, and others begin in their places; or one in front sends them elsewhere, which
-        // their first packet tells.
+        // Between batches flows end and others reuse their slots, or a function in front redirects a flow, which its
+        // first packet then reports.
         let mut rekeyed = [false; FLOWS];
-        // The first function of a chain, or another one.
+        // `true` for the first function of a chain.
         let first = !sent_elsewhere && chance.below(2) == 0;
         for flow in 0..FLOWS {
             if births[flow] == 0 || chance.below(30) == 0 {
@@ -190,14 +190,14 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
             let letter = b".VPGSMFLOWDx"[chance.below(12) as usize];
             let builder = FrameBuilder::new(&now);
             let mut frame = builder.payload(&[letter, b'!', b'?']).to_vec().unwrap();
-            // One in front tells by packets that are fit.
+            // A redirected flow is reported by a valid packet.
             if !rekeyed[flow] && !first && chance.below(40) == 0 {
                 frame.truncate(chance.below(frame.len() as u64) as usize + 1);
             }
             arrival += 1000;
             let packet = TurnPacket {
                 entry: 0,
-                // Each has its place; not all places have one.
+                // Each packet has its own slot; some slots stay empty.
                 at: (i * 3 + chance.below(3)) as u16,
                 place: [chance.below(200) as u16 + 10, frame.len() as u16],
                 arrival: Nanos(arrival),
@@ -211,7 +211,7 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
                 key: key(0),
             });
         }
-        // Of those without a packet the next batch tells nothing: they are as they were.
+        // A flow without a packet in this batch was not reported as redirected, so undo it.
         for (flow, untold) in rekeyed.into_iter().enumerate() {
             elsewhere[flow] = elsewhere[flow].wrapping_sub(untold.into());
         }
@@ -230,7 +230,7 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
         }
         if chance.below(4) == 0 {
             let flow = chance.below(FLOWS as u64) as usize;
-            // Of another flow that was there before, nothing is told.
+            // The end of a previous flow in the slot must have no effect.
             let birth = births[flow] - chance.below(2).min(births[flow]);
             in_nf.work.end_flow(flow as u32 * 7, birth);
             own.work.end_flow(flow as u32 * 7, birth);
@@ -246,7 +246,7 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
     ends
 }
 
-/// That all of these came.
+/// Asserts that each of these kinds occurred.
 fn assert_came(ends: &BTreeMap<String, u64>, kinds: &[&str]) {
     for kind in kinds {
         assert!(ends.get(*kind).is_some_and(|n| *n > 10), "{kind}: {ends:?}");

@@ -9,7 +9,7 @@ use crate::malformed::Malformed;
 /// Bytes of an ARP packet for IPv4 over Ethernet.
 pub const PACKET: usize = 28;
 
-/// The first bytes of every such packet: hardware type, protocol type, address lengths.
+/// First bytes of every such packet: hardware type, protocol type, address lengths.
 pub(crate) const FORMAT: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 
 /// The operation of a request.
@@ -17,18 +17,18 @@ pub const REQUEST: u16 = 1;
 /// The operation of a reply.
 pub const REPLY: u16 = 2;
 
-/// A view of an ARP packet; the bytes start at its hardware type.
+/// View of an ARP packet; the bytes start at its hardware type.
 #[derive(Clone, Copy, Debug)]
 pub struct ArpView<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> ArpView<T> {
-    /// A view of an ARP packet.
+    /// Creates a view of an ARP packet.
     ///
     /// # Errors
-    /// [`Malformed::TruncatedArp`] if there are fewer than 28 bytes, [`Malformed::ArpFormat`]
-    /// if it is not for IPv4 over Ethernet.
+    /// [`Malformed::TruncatedArp`] if there are fewer than 28 bytes, [`Malformed::ArpFormat`] if it is not for IPv4
+    /// over Ethernet.
     pub fn new(bytes: T) -> Result<Self, Malformed> {
         let Some(packet) = bytes.as_ref().first_chunk::<PACKET>() else {
             return Err(Malformed::TruncatedArp);

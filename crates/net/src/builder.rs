@@ -1,6 +1,6 @@
-//! Whole frames with correct lengths and checksums, for traffic generators and tests.
+//! Builder of whole frames with correct lengths and checksums, for traffic generators and tests.
 //!
-//! [`FrameBuilder::write`] fills a caller's buffer and allocates nothing:
+//! [`FrameBuilder::write`] fills a caller's buffer without allocating:
 //!
 //! ```
 //! use tailwater_net::builder::FrameBuilder;
@@ -41,23 +41,23 @@ mod fragment;
 
 pub use fragment::{FragmentError, fragment};
 
-/// Why a frame cannot be built.
+/// Errors of building a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BuildError {
     /// The buffer is too small.
     BufferTooSmall {
-        /// Bytes of the frame.
+        /// Length of the frame in bytes.
         needed: usize,
-        /// Bytes of the buffer.
+        /// Length of the buffer in bytes.
         present: usize,
     },
     /// The frame would be longer than 65,535 bytes.
     TooLong(usize),
-    /// The frame is longer than [`FrameBuilder::frame_length`] asked for.
+    /// The frame is longer than the requested [`FrameBuilder::frame_length`].
     FrameLength {
-        /// Bytes asked for.
+        /// Requested length in bytes.
         wanted: usize,
-        /// Bytes of headers and payload.
+        /// Length of headers and payload in bytes.
         needed: usize,
     },
     /// IPv4 or TCP options that are not a multiple of 4 bytes or are longer than 40.
@@ -98,7 +98,7 @@ impl fmt::Display for BuildError {
 
 impl Error for BuildError {}
 
-/// An ARP packet for IPv4 over Ethernet.
+/// ARP packet for IPv4 over Ethernet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
     /// [`arp::REQUEST`] or [`arp::REPLY`].
@@ -113,7 +113,7 @@ pub struct Arp {
     pub target_ip: Ipv4Addr,
 }
 
-/// Header fields of a TCP segment beyond its ports.
+/// Header fields of a TCP segment, except its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpFields<'a> {
     /// Sequence number.
@@ -130,7 +130,7 @@ pub struct TcpFields<'a> {
     pub options: &'a [u8],
 }
 
-/// A segment in the middle of a connection: ACK, window 65,535, the rest zero.
+/// Segment in the middle of a connection: ACK, window 65,535, all other fields zero.
 impl Default for TcpFields<'_> {
     fn default() -> Self {
         TcpFields {
@@ -144,7 +144,7 @@ impl Default for TcpFields<'_> {
     }
 }
 
-/// What stands between the IP header and the payload.
+/// Transport header, between the IP header and the payload.
 #[derive(Clone, Copy, Debug)]
 enum Transport<'a> {
     Tcp(TcpFields<'a>),
@@ -157,7 +157,7 @@ enum Transport<'a> {
         code: u8,
         rest: [u8; 4],
     },
-    /// The payload follows directly.
+    /// No transport header: the payload follows directly.
     Raw,
 }
 
@@ -167,7 +167,7 @@ enum Network {
     Arp(Arp),
 }
 
-/// Builds one frame; cheap to copy, so that a template can be varied for each packet.
+/// Builder of one frame. It is cheap to copy, so a template can be varied for each packet.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct FrameBuilder<'a> {
@@ -191,10 +191,11 @@ pub struct FrameBuilder<'a> {
 }
 
 impl<'a> FrameBuilder<'a> {
-    /// A packet of the flow `key` without payload: for TCP a segment with ACK, for ICMP and
-    /// ICMPv6 an echo request whose identifier is the key's source port, for SCTP a common
-    /// header (without its CRC), for other protocols no transport header. Time to live 64, "do
-    /// not fragment" set, locally administered MAC addresses.
+    /// Packet of the flow `key` without payload. Time to live 64, "do not fragment" set, locally administered MAC
+    /// addresses.
+    ///
+    /// TCP: a segment with ACK. ICMP and ICMPv6: an echo request whose identifier is the key's source port. SCTP: a
+    /// common header without its CRC. Other protocols: no transport header.
     pub fn new(key: &FlowKey) -> Self {
         let [high, low] = key.source_port().to_be_bytes();
         let echo = |kind| Transport::Icmp {
@@ -231,7 +232,7 @@ impl<'a> FrameBuilder<'a> {
         }
     }
 
-    /// An ARP packet from its sender, to everyone if it is a request.
+    /// ARP packet of its sender; a request is broadcast.
     pub fn arp(arp: Arp) -> Self {
         let destination = match arp.operation {
             arp::REQUEST => MacAddress::BROADCAST,
@@ -265,7 +266,7 @@ impl<'a> FrameBuilder<'a> {
         self
     }
 
-    /// Sets differentiated services code point (0 to 63) and congestion notification (0 to 3).
+    /// Sets the differentiated services code point (0 to 63) and explicit congestion notification (0 to 3).
     pub fn dscp_ecn(mut self, dscp: u8, ecn: u8) -> Self {
         (self.dscp, self.ecn) = (dscp & 0x3f, ecn & 3);
         self
@@ -283,7 +284,7 @@ impl<'a> FrameBuilder<'a> {
         self
     }
 
-    /// Sets the IPv6 flow label; its low 20 bits count.
+    /// Sets the IPv6 flow label; only its low 20 bits are used.
     pub fn flow_label(mut self, label: u32) -> Self {
         self.flow_label = label & 0x000f_ffff;
         self
@@ -295,21 +296,20 @@ impl<'a> FrameBuilder<'a> {
         self
     }
 
-    /// Sets the IPv6 extension headers, each as its kind and what follows its next header and
-    /// length: a multiple of 8 bytes, less 2. (Not for authentication headers, which count their
-    /// length otherwise.)
+    /// Sets the IPv6 extension headers: the kind of each, and its bytes after next header and length, a multiple of 8
+    /// less 2. Authentication headers are not supported, because their length field has another unit.
     pub fn extensions(mut self, extensions: &'a [(u8, &'a [u8])]) -> Self {
         self.extensions = extensions;
         self
     }
 
-    /// Sets the TCP header fields. The key's protocol must be TCP for this to make sense.
+    /// Sets the TCP header fields. The key's protocol must be TCP.
     pub fn tcp(mut self, fields: TcpFields<'a>) -> Self {
         self.transport = Transport::Tcp(fields);
         self
     }
 
-    /// Leaves the UDP checksum out: the field is zero.
+    /// Omits the UDP checksum: the field is zero.
     pub fn without_udp_checksum(mut self) -> Self {
         if let Transport::Udp { checksum } = &mut self.transport {
             *checksum = false;
@@ -317,8 +317,8 @@ impl<'a> FrameBuilder<'a> {
         self
     }
 
-    /// Makes the message ICMP or ICMPv6 (as the key's protocol says) of another type. `rest` is
-    /// the four bytes after the checksum.
+    /// Sets type and code of an ICMP or ICMPv6 message (by the key's protocol). `rest` is the four bytes after the
+    /// checksum.
     pub fn icmp(mut self, kind: u8, code: u8, rest: [u8; 4]) -> Self {
         self.transport = Transport::Icmp { kind, code, rest };
         self
@@ -330,20 +330,20 @@ impl<'a> FrameBuilder<'a> {
         self
     }
 
-    /// Makes the frame exactly `length` bytes long (without the frame check sequence) with zeros
-    /// after the payload, inside the datagram.
+    /// Makes the frame exactly `length` bytes long, without the frame check sequence. Zeros after the payload, inside
+    /// the datagram, fill it up.
     pub fn frame_length(mut self, length: usize) -> Self {
         self.frame_length = Some(length);
         self
     }
 
-    /// Pads the frame to the 60 bytes of the shortest frame on a wire, outside the datagram.
+    /// Pads the frame to 60 bytes, the minimum on the wire, outside the datagram.
     pub fn pad_to_minimum(mut self) -> Self {
         self.pad = true;
         self
     }
 
-    /// The frame's length in bytes.
+    /// Returns the frame's length in bytes.
     ///
     /// # Errors
     /// As [`FrameBuilder::write`].
@@ -351,7 +351,7 @@ impl<'a> FrameBuilder<'a> {
         Ok(self.layout()?.frame)
     }
 
-    /// The frame in a vector of its own.
+    /// Builds the frame in a new vector.
     ///
     /// # Errors
     /// As [`FrameBuilder::write`].
@@ -364,7 +364,7 @@ impl<'a> FrameBuilder<'a> {
     /// Writes the frame to the start of `out` and returns its length in bytes.
     ///
     /// # Errors
-    /// What does not fit.
+    /// [`BuildError::BufferTooSmall`] if `out` is too short, or another [`BuildError`] if a part exceeds its limit.
     pub fn write(&self, out: &mut [u8]) -> Result<usize, BuildError> {
         let layout = self.layout()?;
         let present = out.len();
@@ -398,7 +398,7 @@ impl<'a> FrameBuilder<'a> {
         Ok(layout.frame)
     }
 
-    /// Checks that everything fits, and adds up lengths.
+    /// Checks all limits, and computes the lengths.
     #[inline]
     fn layout(&self) -> Result<Layout, BuildError> {
         if self.tag_count > MAX_VLAN_TAGS {
@@ -497,7 +497,7 @@ impl<'a> FrameBuilder<'a> {
         put_u8(out, 7, self.ttl);
         put(out, 8, s.octets());
         put(out, 24, d.octets());
-        // Each header names the next: where the next kind has to be written.
+        // Offset of the field in the previous header that names the next one.
         let mut name_at = 6;
         let mut offset = ipv6::HEADER;
         for &(kind, data) in self.extensions {
@@ -510,7 +510,7 @@ impl<'a> FrameBuilder<'a> {
         put_u8(out, name_at, key.protocol());
     }
 
-    /// Writes transport header (`header` bytes), payload and zeros up to the end of `out`.
+    /// Writes the transport header (`header` bytes), the payload, and zeros up to the end of `out`.
     fn write_transport(&self, out: &mut [u8], header: usize, key: &FlowKey) {
         copy_at(out, header, self.payload);
         if let Some(zeros) = out.get_mut(header + self.payload.len()..) {
@@ -571,7 +571,7 @@ impl<'a> FrameBuilder<'a> {
     }
 }
 
-/// Lengths of a frame's parts, in bytes.
+/// Lengths of a frame's parts in bytes.
 struct Layout {
     /// Ethernet header and VLAN tags.
     link: usize,
@@ -579,13 +579,13 @@ struct Layout {
     network: usize,
     /// Transport header.
     transport: usize,
-    /// Transport header and payload, with the zeros that [`FrameBuilder::frame_length`] adds.
+    /// Transport header and payload, with the padding of [`FrameBuilder::frame_length`].
     upper: usize,
-    /// All of it, with Ethernet padding.
+    /// Whole frame, with Ethernet padding.
     frame: usize,
 }
 
-/// The options' length, if a header can hold them.
+/// Returns the length of the options, if it is valid.
 fn check_options(options: &[u8]) -> Result<usize, BuildError> {
     match options.len() {
         length if length <= 40 && length.is_multiple_of(4) => Ok(length),
@@ -602,7 +602,7 @@ fn write_arp(out: &mut [u8], arp: &Arp) {
     put(out, 24, arp.target_ip.octets());
 }
 
-/// Copies `data` to `out` from `offset` on, where it fits.
+/// Copies `data` to `out` at `offset`, if it fits.
 #[inline]
 fn copy_at(out: &mut [u8], offset: usize, data: &[u8]) {
     if let Some(place) = out.get_mut(offset..offset + data.len()) {

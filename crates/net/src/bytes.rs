@@ -1,9 +1,9 @@
-//! Big-endian fields in byte slices, without panics.
+//! Accessors of big-endian fields in byte slices, without panics.
 //!
-//! Views check their length once, in the constructor. Should the bytes still be too short (a
-//! setter can enlarge a header length), reads give zeros and writes do nothing.
+//! Views check their length once, in the constructor. If the bytes are too short afterwards (a setter can enlarge a
+//! header length), reads return zeros and writes do nothing.
 
-/// The `N` bytes at `offset`, or zeros.
+/// Returns the `N` bytes at `offset`, or zeros.
 #[inline]
 pub(crate) fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     bytes
@@ -13,19 +13,19 @@ pub(crate) fn array<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
         .unwrap_or([0; N])
 }
 
-/// The byte at `offset`, or zero.
+/// Returns the byte at `offset`, or zero.
 #[inline]
 pub(crate) fn u8_at(bytes: &[u8], offset: usize) -> u8 {
     bytes.get(offset).copied().unwrap_or(0)
 }
 
-/// The 16-bit field at `offset`, or zero.
+/// Returns the 16-bit field at `offset`, or zero.
 #[inline]
 pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> u16 {
     u16::from_be_bytes(array(bytes, offset))
 }
 
-/// The 32-bit field at `offset`, or zero.
+/// Returns the 32-bit field at `offset`, or zero.
 #[inline]
 pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> u32 {
     u32::from_be_bytes(array(bytes, offset))
@@ -65,13 +65,13 @@ pub(crate) fn put_bits(bytes: &mut [u8], offset: usize, mask: u8, value: u8) {
     }
 }
 
-/// The bytes from `offset` on, or none.
+/// Returns the bytes from `offset` on, or an empty slice.
 #[inline]
 pub(crate) fn from(bytes: &[u8], offset: usize) -> &[u8] {
     bytes.get(offset..).unwrap_or_default()
 }
 
-/// The bytes from `start` to `end`, or none.
+/// Returns the bytes from `start` to `end`, or an empty slice.
 #[inline]
 pub(crate) fn range(bytes: &[u8], start: usize, end: usize) -> &[u8] {
     bytes.get(start..end).unwrap_or_default()

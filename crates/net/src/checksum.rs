@@ -1,7 +1,7 @@
-//! The internet checksum (RFC 1071): whole, and updated in place (RFC 1624).
+//! Internet checksum (RFC 1071), computed as a whole or updated incrementally (RFC 1624).
 //!
-//! A network function that rewrites a header computes a [`ChecksumDelta`] once for a flow and
-//! applies it to each packet, whatever the packet's size:
+//! A network function that rewrites a header computes a [`ChecksumDelta`] once per flow, and applies it to each packet,
+//! independently of the packet's size:
 //!
 //! ```
 //! use tailwater_net::checksum::{ChecksumDelta, Checksum, verify_transport};
@@ -31,22 +31,21 @@ use crate::ipv6::Ipv6View;
 use crate::parse::{Fragment, Headers, Network};
 use crate::protocol;
 
-/// The ones' complement sum of the bytes as big-endian 16-bit words, an odd last byte followed
-/// by a zero. Zero only if all bytes are zero.
+/// Returns the ones' complement sum of the bytes as big-endian 16-bit words. An odd last byte is followed by a zero.
+/// The sum is zero only if all bytes are zero.
 ///
-/// A checksum field holds the complement of this sum; over data that includes a correct checksum
-/// the sum is 0xffff.
+/// A checksum field holds the complement of this sum. Over data that includes a correct checksum, the sum is 0xffff.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u16 {
     fold_native(raw_sum(bytes))
 }
 
-/// The sum in native byte order, not folded. The sum of swapped words is the swapped sum
-/// (RFC 1071 §2 B), so bytes are only swapped at the end.
+/// Returns the unfolded sum in native byte order. The sum of swapped words is the swapped sum (RFC 1071 §2 B), so bytes
+/// are swapped only at the end.
 #[inline]
 fn raw_sum(bytes: &[u8]) -> u64 {
     let (blocks, rest) = bytes.as_chunks::<32>();
-    // 32-bit halves in 64-bit lanes: carries have room, and the compiler uses vector registers.
+    // 32-bit halves in 64-bit lanes leave room for carries, and let the compiler use vector registers.
     let mut lanes = [0u64; 8];
     for block in blocks {
         let (words, _) = block.as_chunks::<4>();
@@ -69,13 +68,13 @@ fn raw_sum(bytes: &[u8]) -> u64 {
     sum + u32::from_ne_bytes(last) as u64
 }
 
-/// A native-order sum in 16 bits, big-endian.
+/// Folds a native-order sum to 16 bits, big-endian.
 #[inline]
 fn fold_native(sum: u64) -> u16 {
     u16::from_be(fold(sum))
 }
 
-/// A sum in 16 bits: carries are added at the low end.
+/// Folds a sum to 16 bits by adding carries at the low end.
 #[inline]
 const fn fold(sum: u64) -> u16 {
     let sum = (sum >> 32) + (sum & 0xffff_ffff);
@@ -85,53 +84,53 @@ const fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// The sum of an IPv4 pseudo header (RFC 9293 §3.1): not folded, big-endian.
+/// Returns the unfolded big-endian sum of an IPv4 pseudo header (RFC 9293 §3.1).
 #[inline]
 const fn pseudo_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, length: usize) -> u64 {
     source.to_bits() as u64 + destination.to_bits() as u64 + protocol as u64 + length as u64
 }
 
-/// The sum of an IPv6 pseudo header (RFC 8200 §8.1): not folded, big-endian.
+/// Returns the unfolded big-endian sum of an IPv6 pseudo header (RFC 8200 §8.1).
 #[inline]
 const fn pseudo_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, length: usize) -> u64 {
     words_u128(source.to_bits()) + words_u128(destination.to_bits()) + protocol as u64 + length as u64
 }
 
-/// The 32-bit words of `value`, added.
+/// Returns the sum of the 32-bit words of `value`.
 #[inline]
 const fn words_u128(value: u128) -> u64 {
     let (high, low) = ((value >> 64) as u64, value as u64);
     (high >> 32) + (high & 0xffff_ffff) + (low >> 32) + (low & 0xffff_ffff)
 }
 
-/// The checksum of a TCP segment or UDP datagram over IPv4 whose checksum field is zero.
+/// Computes the checksum of a TCP segment or UDP datagram over IPv4 whose checksum field is zero.
 ///
-/// A UDP sender transmits a zero as 0xffff: see [`udp_field`].
+/// A UDP sender transmits zero as 0xffff: see [`udp_field`].
 pub fn transport_v4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, segment: &[u8]) -> u16 {
     let pseudo = pseudo_v4(source, destination, protocol, segment.len());
     !fold(pseudo + sum(segment) as u64)
 }
 
-/// The checksum of a TCP segment, UDP datagram or ICMPv6 message over IPv6 whose checksum field
-/// is zero. `destination` is the final one if there is a routing header.
+/// Computes the checksum of a TCP segment, UDP datagram or ICMPv6 message over IPv6 whose checksum field is zero. With
+/// a routing header, `destination` is the final destination.
 ///
-/// A UDP sender transmits a zero as 0xffff: see [`udp_field`].
+/// A UDP sender transmits zero as 0xffff: see [`udp_field`].
 pub fn transport_v6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, segment: &[u8]) -> u16 {
     let pseudo = pseudo_v6(source, destination, protocol, segment.len());
     !fold(pseudo + sum(segment) as u64)
 }
 
-/// A computed checksum as it stands in a UDP header, where zero means none (RFC 768).
+/// Converts a computed checksum to a UDP header field, where zero means no checksum (RFC 768).
 #[inline]
 pub const fn udp_field(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }
 
-/// What a change of header fields does to any checksum over them: RFC 1624, equation 3, with
-/// everything but the old checksum added up in advance.
+/// Change of a checksum caused by a change of header fields: RFC 1624, equation 3, with everything but the old checksum
+/// added up in advance.
 ///
-/// Fields must lie at even offsets of the checksummed data; a change of a single byte is that of
-/// the 16-bit word it lies in.
+/// Fields must lie at even offsets of the checksummed data. A change of a single byte is expressed as a change of the
+/// 16-bit word that contains it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ChecksumDelta(u16);
 
@@ -139,80 +138,79 @@ impl ChecksumDelta {
     /// No change.
     pub const NONE: ChecksumDelta = ChecksumDelta(0);
 
-    /// A 16-bit field changes.
+    /// Change of a 16-bit field.
     #[inline]
     pub const fn u16(old: u16, new: u16) -> Self {
         ChecksumDelta(fold(!old as u64 + new as u64))
     }
 
-    /// A 32-bit field changes.
+    /// Change of a 32-bit field.
     #[inline]
     pub const fn u32(old: u32, new: u32) -> Self {
         ChecksumDelta(fold(!old as u64 + new as u64))
     }
 
-    /// An IPv4 address changes.
+    /// Change of an IPv4 address.
     #[inline]
     pub const fn ipv4(old: Ipv4Addr, new: Ipv4Addr) -> Self {
         Self::u32(old.to_bits(), new.to_bits())
     }
 
-    /// An IPv6 address changes.
+    /// Change of an IPv6 address.
     #[inline]
     pub const fn ipv6(old: Ipv6Addr, new: Ipv6Addr) -> Self {
         ChecksumDelta(fold(words_u128(!old.to_bits()) + words_u128(new.to_bits())))
     }
 
-    /// This change and `other`.
+    /// Combines this change and `other`.
     #[inline]
     pub const fn and(self, other: ChecksumDelta) -> Self {
         ChecksumDelta(fold(self.0 as u64 + other.0 as u64))
     }
 
-    /// The change back.
+    /// Returns the change in the opposite direction.
     #[inline]
     pub const fn inverse(self) -> Self {
         ChecksumDelta(!self.0)
     }
 
-    /// The change as a plain number, to be kept in a flow's state.
+    /// Returns the change as a number, for storage in a flow's state.
     #[inline]
     pub const fn to_bits(self) -> u16 {
         self.0
     }
 
-    /// The change that [`to_bits`](ChecksumDelta::to_bits) was taken of.
+    /// Restores the change from [`to_bits`](ChecksumDelta::to_bits).
     #[inline]
     pub const fn from_bits(bits: u16) -> Self {
         ChecksumDelta(bits)
     }
 
-    /// The checksum after the change, from the one before. Exactly what a recomputation gives,
-    /// unless the data is all zeros.
+    /// Returns the checksum after the change. It equals a recomputed checksum, unless the data is all zeros.
     #[inline]
     pub const fn apply(self, checksum: u16) -> u16 {
         !fold(!checksum as u64 + self.0 as u64)
     }
 
-    /// [`ChecksumDelta::apply`] for the checksum field of a UDP header: zero, no checksum,
-    /// stays; a computed zero becomes 0xffff.
+    /// [`ChecksumDelta::apply`] for the checksum field of a UDP header: zero (no checksum) is kept, and a computed zero
+    /// becomes 0xffff.
     #[inline]
     pub const fn apply_udp(self, field: u16) -> u16 {
         if field == 0 { 0 } else { udp_field(self.apply(field)) }
     }
 }
 
-/// What a packet's checksum says.
+/// Result of verifying a checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksum {
-    /// It is right.
+    /// The checksum is right.
     Correct,
-    /// It is wrong: the packet was damaged, or its sender left the checksum to hardware.
+    /// The checksum is wrong: the packet was damaged, or its sender left the checksum to hardware.
     Wrong,
-    /// There is none: IPv6 headers, packets that are not IP, UDP over IPv4 with a zero.
+    /// The packet has no checksum: IPv6 headers, packets that are not IP, UDP over IPv4 with a zero.
     Absent,
-    /// It cannot be told from this packet: fragments, routing headers on their way, protocols
-    /// not known here, headers that are not the frame's.
+    /// The checksum cannot be verified: fragments, routing headers with nodes left to visit, unknown protocols, headers
+    /// of another frame.
     Unknown,
 }
 
@@ -277,8 +275,8 @@ pub fn verify_transport(frame: &[u8], headers: &Headers) -> Checksum {
     Checksum::of(fold(pseudo + sum(data) as u64) == 0xffff)
 }
 
-/// Whether an IPv6 packet has a routing header with nodes yet to visit: its checksum is over the
-/// last of them (RFC 8200 §8.1).
+/// Returns `true` if an IPv6 packet has a routing header with nodes left to visit: its checksum covers the last of them
+/// (RFC 8200 §8.1).
 fn has_final_destination_elsewhere(datagram: &[u8]) -> bool {
     Ipv6View::new(datagram).is_ok_and(|view| {
         view.extensions()

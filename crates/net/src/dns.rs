@@ -1,27 +1,28 @@
-//! DNS messages (RFC 1035): header, question, names with compression pointers, the first authority.
+//! DNS messages (RFC 1035): header, question, names with compression pointers, first authority record.
 //!
-//! Nothing is allocated, and whatever the bytes are, a name is read in at most [`MAX_NAME`] + 2 × [`MAX_POINTERS`] bytes
-//! and of a message's records the first few are passed over: pointers only ever lead to where nothing was read yet of a
-//! name, and records are not entered.
+//! Nothing is allocated, and the work is bounded for any bytes. Reading a name takes at most [`MAX_NAME`] + 2 ×
+//! [`MAX_POINTERS`] bytes, because pointers may only lead to bytes that the name has not used. Of a message's records,
+//! only the first few are skipped, without reading their data.
 
 use std::fmt;
 
-/// Bytes of the header.
+/// Size of the header in bytes.
 pub const HEADER: usize = 12;
-/// Most bytes of a name in its plain form, with its length bytes and the empty label at the end.
+/// Maximum length of a name in its plain form in bytes, length bytes and the final empty label included.
 pub const MAX_NAME: usize = 255;
-/// Most pointers of a name that are followed. A name has at most 127 labels, and no writer has use for a pointer to a pointer.
+/// Maximum number of pointers followed in a name. A name has at most 127 labels, and encoders never write a pointer to
+/// a pointer.
 pub const MAX_POINTERS: usize = 127;
 
-/// Most answers that are passed over to find the authority section: an answer that there is nothing has no more than the aliases
-/// that led there.
+/// Maximum number of answers skipped to reach the authority section. A negative answer has only the aliases that led to
+/// it.
 pub const MAX_ANSWERS: u16 = 32;
 
 /// Types of records and questions.
 pub mod kind {
-    /// A name server of a zone: in an answer's authority section, a referral to that zone.
+    /// Name server of a zone. In the authority section, a referral to that zone.
     pub const NS: u16 = 2;
-    /// The start of a zone: in an answer's authority section, which zone it is that has nothing of the name.
+    /// Start of authority. In the authority section, the zone of a negative answer.
     pub const SOA: u16 = 6;
 }
 
@@ -29,11 +30,11 @@ pub mod kind {
 pub mod rcode {
     /// No error.
     pub const NO_ERROR: u8 = 0;
-    /// There is no such name.
+    /// The name does not exist.
     pub const NX_DOMAIN: u8 = 3;
 }
 
-/// A name in its plain form, in lower case: labels, each behind its length, up to the empty one.
+/// Name in its plain form, in lower case: labels, each after its length, and the empty label.
 #[derive(Clone)]
 pub struct Name {
     bytes: [u8; MAX_NAME],
@@ -56,8 +57,9 @@ impl Default for Name {
 }
 
 impl Name {
-    /// Reads the name at `at` of a message. Returns where what follows it begins; `None`, with any part of the name read,
-    /// if it leaves the message, is too long, or a pointer of it leads anywhere but to earlier bytes of the message.
+    /// Reads the name at `at` of a message, and returns the offset after it. Returns `None`, with part of the name
+    /// read, if the name leaves the message, is too long, or has a pointer that does not lead to earlier bytes of the
+    /// message.
     pub fn read(&mut self, message: &[u8], mut at: usize) -> Option<usize> {
         self.length = 0;
         let (mut after, mut pointers, mut limit) = (None, 0, at);
@@ -68,7 +70,7 @@ impl Name {
                     let label = message.get(at..at + 1 + length)?;
                     let start = self.as_bytes().len();
                     let room = self.bytes.get_mut(start..start + label.len())?;
-                    // Lengths, up to 63, are no letters.
+                    // Length bytes, up to 63, are not letters, so they are unchanged.
                     room.iter_mut()
                         .zip(label)
                         .for_each(|(to, from)| *to = from.to_ascii_lowercase());
@@ -83,25 +85,25 @@ impl Name {
                     let target = (length & 0x3f) << 8 | low;
                     after.get_or_insert(at + 2);
                     pointers += 1;
-                    // In front of everything that was read: it cannot lead in circles.
+                    // The target must precede everything read so far, so pointers cannot form a loop.
                     if target >= limit || target < HEADER || pointers > MAX_POINTERS {
                         return None;
                     }
                     (at, limit) = (target, target);
                 }
-                // Two kinds of labels that RFC 6891 has given up.
+                // Two label types that RFC 6891 made obsolete.
                 _ => return None,
             }
         }
     }
 
-    /// The plain form.
+    /// Returns the plain form.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
 }
 
-/// Where what follows the name at `at` begins. Pointers are not followed.
+/// Returns the offset after the name at `at`, without following pointers.
 fn pass_name(message: &[u8], mut at: usize) -> Option<usize> {
     loop {
         let length = usize::from(*message.get(at)?);
@@ -114,62 +116,62 @@ fn pass_name(message: &[u8], mut at: usize) -> Option<usize> {
     }
 }
 
-/// A message: its header, and where its question lies.
+/// Message: its header, and the offset of its question.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     bytes: &'a [u8],
     header: &'a [u8; HEADER],
 }
 
-/// The question of a message.
+/// Question of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// The type of records that it asks for.
+    /// Requested record type.
     pub kind: u16,
-    /// The class, nearly always 1.
+    /// Class, nearly always 1.
     pub class: u16,
-    /// Where in the message what follows it begins.
+    /// Offset in the message after the question.
     pub end: usize,
 }
 
 impl<'a> Message<'a> {
-    /// A view of a message; `None` if it is shorter than a header.
+    /// Creates a view of a message; `None` if it is shorter than a header.
     pub fn new(bytes: &'a [u8]) -> Option<Message<'a>> {
         let header = bytes.first_chunk()?;
         Some(Message { bytes, header })
     }
 
-    /// The number that the client gave its query.
+    /// Returns the client's query identifier.
     pub fn id(&self) -> u16 {
         self.word(0)
     }
 
-    /// Whether it is a response.
+    /// Returns `true` for a response.
     pub fn is_response(&self) -> bool {
         self.header[2] & 0x80 != 0
     }
 
-    /// Whether who responds has authority over the name.
+    /// Returns `true` if the responding server is authoritative for the name.
     pub fn is_authoritative(&self) -> bool {
         self.header[2] & 0x04 != 0
     }
 
-    /// The response code in the header (four bits of it).
+    /// Returns the response code of the header (four bits).
     pub fn rcode(&self) -> u8 {
         self.header[3] & 0x0f
     }
 
-    /// How many questions the header says that there are.
+    /// Returns the number of questions stated in the header.
     pub fn questions(&self) -> u16 {
         self.word(4)
     }
 
-    /// How many records the header says that its answer section has.
+    /// Returns the number of answer records stated in the header.
     pub fn answers(&self) -> u16 {
         self.word(6)
     }
 
-    /// How many records the header says that its authority section has.
+    /// Returns the number of authority records stated in the header.
     pub fn authorities(&self) -> u16 {
         self.word(8)
     }
@@ -178,7 +180,7 @@ impl<'a> Message<'a> {
         u16::from_be_bytes([self.header[at], self.header[at + 1]])
     }
 
-    /// The question, and its name; `None` if there is not exactly one, or it cannot be read.
+    /// Reads the question and its name; `None` if there is not exactly one, or it cannot be read.
     pub fn question(&self, name: &mut Name) -> Option<Question> {
         if self.questions() != 1 {
             return None;
@@ -192,8 +194,9 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// The type of the first record of the authority section, and its owner's name: which zone a negative answer or a referral
-    /// is about. `None` if there is none, it cannot be read, or more than [`MAX_ANSWERS`] are in front. `question` is the message's.
+    /// Returns the type of the first authority record, and reads its owner's name, the zone of a negative answer or a
+    /// referral. `None` if there is none, it cannot be read, or more than [`MAX_ANSWERS`] answers precede it.
+    /// `question` is the message's.
     pub fn authority(&self, question: &Question, name: &mut Name) -> Option<u16> {
         if self.authorities() == 0 || self.answers() > MAX_ANSWERS {
             return None;
@@ -201,7 +204,7 @@ impl<'a> Message<'a> {
         let mut at = question.end;
         for _ in 0..self.answers() {
             at = pass_name(self.bytes, at)?;
-            // Type, class, time to live, and the length of the data.
+            // Type, class, time to live and data length.
             let length = self.bytes.get(at + 8..at + 10)?;
             at += 10 + usize::from(u16::from_be_bytes([length[0], length[1]]));
         }

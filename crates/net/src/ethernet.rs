@@ -9,21 +9,21 @@ use crate::malformed::Malformed;
 use crate::protocol::ethertype;
 use crate::vlan::MAX_VLAN_TAGS;
 
-/// Bytes of an Ethernet header without VLAN tags.
+/// Size of an Ethernet header without VLAN tags in bytes.
 pub const HEADER: usize = 14;
 
-/// The shortest frame on a wire, in bytes without the frame check sequence.
+/// Minimum size of a frame on the wire in bytes, without the frame check sequence.
 pub const MIN_FRAME: usize = 60;
 
-/// A 48-bit MAC address.
+/// 48-bit MAC address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MacAddress(pub [u8; 6]);
 
 impl MacAddress {
-    /// Every station.
+    /// Broadcast address.
     pub const BROADCAST: MacAddress = MacAddress([0xff; 6]);
 
-    /// Whether the address names a group of stations (broadcast included).
+    /// Returns `true` for a group address (broadcast included).
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -75,14 +75,14 @@ impl FromStr for MacAddress {
     }
 }
 
-/// A view of a frame's Ethernet header; the bytes are the whole frame.
+/// View of a frame's Ethernet header; the bytes are the whole frame.
 #[derive(Clone, Copy, Debug)]
 pub struct EthernetView<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> EthernetView<T> {
-    /// A view of a frame.
+    /// Creates a view of a frame.
     ///
     /// # Errors
     /// [`Malformed::TruncatedEthernet`] if it is shorter than 14 bytes.
@@ -103,19 +103,18 @@ impl<T: AsRef<[u8]>> EthernetView<T> {
         MacAddress(bytes::array(self.bytes.as_ref(), 6))
     }
 
-    /// The first EtherType, which may be that of a VLAN tag; below 0x0600 it is the length of
-    /// an LLC frame.
+    /// Returns the first EtherType, which may be that of a VLAN tag. A value below 0x0600 is the length of an LLC
+    /// frame.
     pub fn ethertype(&self) -> u16 {
         bytes::u16_at(self.bytes.as_ref(), 12)
     }
 
-    /// What follows the header: VLAN tags too.
+    /// Returns the bytes after the header, VLAN tags included.
     pub fn payload(&self) -> &[u8] {
         bytes::from(self.bytes.as_ref(), HEADER)
     }
 
-    /// The EtherType behind all VLAN tags and where its payload starts, in bytes from the
-    /// frame's start.
+    /// Returns the EtherType after all VLAN tags, and the offset of its payload in the frame in bytes.
     ///
     /// # Errors
     /// [`Malformed::TruncatedEthernet`] or [`Malformed::TooManyVlanTags`].
@@ -123,7 +122,7 @@ impl<T: AsRef<[u8]>> EthernetView<T> {
         network(self.bytes.as_ref())
     }
 
-    /// The bytes the view was made of.
+    /// Returns the bytes of the view.
     pub fn into_inner(self) -> T {
         self.bytes
     }
@@ -146,7 +145,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> EthernetView<T> {
     }
 }
 
-/// The EtherType behind all VLAN tags of a frame, and where its payload starts.
+/// Returns the EtherType after all VLAN tags of a frame, and the offset of its payload.
 pub(crate) fn network(frame: &[u8]) -> Result<(u16, usize), Malformed> {
     let mut offset = HEADER;
     for _ in 0..=MAX_VLAN_TAGS {

@@ -1,17 +1,16 @@
-//! The flow key: a packet's 5-tuple in a fixed-size form that hashes and compares fast.
+//! Flow key: a packet's 5-tuple in a fixed-size form that hashes and compares fast.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A 5-tuple, IPv4 or IPv6, in 40 bytes.
+/// 5-tuple, IPv4 or IPv6, in 40 bytes.
 ///
-/// Packets without ports (other protocols, every fragment but a datagram's first) have both
-/// ports zero. ICMP and ICMPv6 echo messages carry their identifier as both ports.
+/// Packets without ports (other protocols, every fragment but a datagram's first) have both ports zero. ICMP and ICMPv6
+/// echo messages carry their identifier as both ports.
 ///
-/// Layout: `words[0..2]` source and `words[2..4]` destination address for IPv6; for IPv4 both
-/// addresses stand in `words[0]` (source in the low half), so that an IPv4 key differs in two
-/// words only. `words[4]` holds source port (bits 0-15), destination port (16-31), protocol
-/// (32-39), IP version (40-47) and whether it is a fragment's (48).
+/// Layout for IPv6: `words[0..2]` source and `words[2..4]` destination address. For IPv4 both addresses are in
+/// `words[0]` (source in the low half), so only two words of an IPv4 key differ. `words[4]` holds source port (bits
+/// 0-15), destination port (16-31), protocol (32-39), IP version (40-47) and the fragment flag (48).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(C, align(8))]
 pub struct FlowKey {
@@ -19,19 +18,19 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The key as words, to be read back by [`from_words`](FlowKey::from_words) of the same version.
+    /// Returns the key as words, for [`from_words`](FlowKey::from_words) of the same version.
     #[inline]
     pub const fn words(&self) -> [u64; 5] {
         self.words
     }
 
-    /// The key of these words. Any are one, if not always that of a packet.
+    /// Creates a key from words. All values are valid, although not all occur in packets.
     #[inline]
     pub const fn from_words(words: [u64; 5]) -> Self {
         FlowKey { words }
     }
 
-    /// The key of an IPv4 flow. Ports in host byte order.
+    /// Creates the key of an IPv4 flow. Ports are in host byte order.
     #[inline]
     pub const fn v4(
         source: Ipv4Addr,
@@ -46,8 +45,8 @@ impl FlowKey {
         }
     }
 
-    /// The key of an IPv4 flow from what stands in its headers: source (high half) and destination
-    /// address, source (high half) and destination port.
+    /// Creates the key of an IPv4 flow from its header fields: source (high half) and destination address, source (high
+    /// half) and destination port.
     #[inline]
     pub(crate) const fn v4_of_wire(addresses: u64, ports: u32, protocol: u8) -> Self {
         let tail = tail(0, 0, protocol, 4) | ports.rotate_left(16) as u64;
@@ -56,7 +55,7 @@ impl FlowKey {
         }
     }
 
-    /// The key of an IPv6 flow. Ports in host byte order.
+    /// Creates the key of an IPv6 flow. Ports are in host byte order.
     #[inline]
     pub const fn v6(
         source: Ipv6Addr,
@@ -77,13 +76,13 @@ impl FlowKey {
         }
     }
 
-    /// 4 or 6 (0 for the default key, which no packet has).
+    /// Returns the IP version, 4 or 6 (0 for the default key, which no packet has).
     #[inline]
     pub const fn version(&self) -> u8 {
         (self.words[4] >> 40) as u8
     }
 
-    /// Whether this is an IPv4 flow.
+    /// Returns `true` for an IPv4 flow.
     #[inline]
     pub const fn is_v4(&self) -> bool {
         self.version() == 4
@@ -113,8 +112,8 @@ impl FlowKey {
         }
     }
 
-    /// Source (high half) and destination address (low half) of an IPv4 key: big-endian, they
-    /// stand in the order of the wire.
+    /// Returns source (high half) and destination address (low half) of an IPv4 key; big-endian, this is their order on
+    /// the wire.
     #[inline]
     pub(crate) const fn v4_addresses(&self) -> u64 {
         self.words[0].rotate_left(32)
@@ -148,36 +147,36 @@ impl FlowKey {
         (self.words[4] >> 16) as u16
     }
 
-    /// The key under which fragments of the flow's datagrams are looked up, apart from its whole
-    /// packets: a NIC leaves the ports out of a fragment's RSS hash, so fragments may belong to
-    /// another bucket, and what was decided for whole packets does not hold for them.
+    /// Returns the key for the flow's fragments, which are looked up apart from whole packets. A NIC leaves the ports
+    /// out of a fragment's RSS hash, so fragments may belong to another bucket, and decisions on whole packets do not
+    /// apply to them.
     #[inline]
     pub const fn of_fragment(mut self) -> Self {
         self.words[4] |= FRAGMENT;
         self
     }
 
-    /// The key of the flow's whole packets: the opposite of [`FlowKey::of_fragment`].
+    /// Returns the key of the flow's whole packets: the opposite of [`FlowKey::of_fragment`].
     #[inline]
     pub const fn of_whole(mut self) -> Self {
         self.words[4] &= !FRAGMENT;
         self
     }
 
-    /// The same with both ports zero, as all fragments of a datagram but the first have them.
+    /// Returns the key with both ports zero, as in all fragments of a datagram but the first.
     #[inline]
     pub const fn without_ports(mut self) -> Self {
         self.words[4] &= !0xffff_ffff;
         self
     }
 
-    /// Whether this key was made by [`FlowKey::of_fragment`].
+    /// Returns `true` for a key created by [`FlowKey::of_fragment`].
     #[inline]
     pub const fn is_fragment(&self) -> bool {
         self.words[4] & FRAGMENT != 0
     }
 
-    /// The key of the opposite direction.
+    /// Returns the key of the opposite direction.
     #[inline]
     pub const fn reversed(&self) -> Self {
         let w = &self.words;
@@ -198,8 +197,8 @@ impl FlowKey {
         }
     }
 
-    /// The key that both directions of a connection have in common, and whether it is the opposite
-    /// direction's: the end with the lower address, or of equal ones the lower port, comes first.
+    /// Returns the common key of both directions of a connection, and `true` if it is the opposite direction's. The end
+    /// with the lower address comes first, or with equal addresses the one with the lower port.
     #[inline]
     pub const fn of_connection(&self) -> (Self, bool) {
         let w = &self.words;
@@ -218,16 +217,16 @@ impl FlowKey {
         }
     }
 
-    /// A 64-bit hash. Keyed: without the seed nobody can choose flows that collide.
+    /// Returns a 64-bit hash. It is keyed: without the seed nobody can construct flows that collide.
     ///
-    /// Every input word passes through a 64x64-bit multiplication folded to 64 bits, as in the
-    /// wyhash family. It is independent of the [Toeplitz](crate::toeplitz) hash, so flows of one
-    /// RSS bucket spread over the bucket's own table.
+    /// Every input word passes through a 64x64-bit multiplication folded to 64 bits, as in the wyhash family. The hash
+    /// is independent of the [Toeplitz](crate::toeplitz) hash, so flows of one RSS bucket spread over the bucket's own
+    /// table.
     #[inline]
     pub const fn hash(&self, seed: u64) -> u64 {
         let w = &self.words;
-        // A factor that is zero or small loses what it is multiplied with: no word meets a bare
-        // seed, which may be a small number.
+        // A zero or small factor loses information of the other factor. The seed may be small, so it is mixed with a
+        // constant before any word is multiplied with it.
         let seed = seed ^ 0x2d35_8dcc_aa6c_78a5;
         let low = fold(w[0] ^ seed, w[4] ^ 0x9e37_79b9_7f4a_7c15);
         if self.is_v4() {
@@ -239,16 +238,16 @@ impl FlowKey {
     }
 }
 
-/// Marks the key of fragments.
+/// Bit that marks the key of fragments.
 const FRAGMENT: u64 = 1 << 48;
 
-/// Ports, protocol and version packed into a key's last word.
+/// Packs ports, protocol and version into a key's last word.
 #[inline]
 const fn tail(source_port: u16, destination_port: u16, protocol: u8, version: u8) -> u64 {
     source_port as u64 | ((destination_port as u64) << 16) | ((protocol as u64) << 32) | ((version as u64) << 40)
 }
 
-/// The two halves of a 128-bit product, folded together.
+/// Folds the two halves of a 128-bit product.
 #[inline]
 const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;

@@ -10,7 +10,7 @@ use crate::malformed::Malformed;
 use crate::parse::{Fragment, Headers, Network};
 use crate::protocol;
 
-/// Bytes of the header: type, code, checksum and four bytes whose meaning depends on the type.
+/// Size of the header in bytes: type, code, checksum and four bytes that depend on the type.
 pub const HEADER: usize = 8;
 
 /// Types of ICMP messages.
@@ -30,7 +30,7 @@ pub mod v4 {
     /// Parameter problem.
     pub const PARAMETER_PROBLEM: u8 = 12;
 
-    /// Whether messages of this type quote the packet that caused them.
+    /// Returns `true` for messages that quote the packet that caused them.
     pub const fn is_error(kind: u8) -> bool {
         matches!(
             kind,
@@ -38,7 +38,7 @@ pub mod v4 {
         )
     }
 
-    /// Whether messages of this type carry an echo identifier.
+    /// Returns `true` for messages with an echo identifier.
     pub const fn is_echo(kind: u8) -> bool {
         matches!(kind, ECHO_REPLY | ECHO_REQUEST)
     }
@@ -59,26 +59,26 @@ pub mod v6 {
     /// Echo reply.
     pub const ECHO_REPLY: u8 = 129;
 
-    /// Whether messages of this type quote the packet that caused them.
+    /// Returns `true` for messages that quote the packet that caused them.
     pub const fn is_error(kind: u8) -> bool {
         matches!(kind, UNREACHABLE | PACKET_TOO_BIG | TIME_EXCEEDED | PARAMETER_PROBLEM)
     }
 
-    /// Whether messages of this type carry an echo identifier.
+    /// Returns `true` for messages with an echo identifier.
     pub const fn is_echo(kind: u8) -> bool {
         matches!(kind, ECHO_REPLY | ECHO_REQUEST)
     }
 }
 
-/// A view of an ICMP or ICMPv6 message; the bytes are the IP payload without padding. Both
-/// protocols have the same header.
+/// View of an ICMP or ICMPv6 message; the bytes are the IP payload without padding. Both protocols have the same
+/// header.
 #[derive(Clone, Copy, Debug)]
 pub struct IcmpView<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> IcmpView<T> {
-    /// A view of an ICMP message.
+    /// Creates a view of an ICMP message.
     ///
     /// # Errors
     /// [`Malformed::TruncatedIcmp`] if there are fewer than 8 bytes.
@@ -86,8 +86,8 @@ impl<T: AsRef<[u8]>> IcmpView<T> {
         Self::of_at_least(bytes, HEADER)
     }
 
-    /// A view of an ICMPv6 message, which may end after its checksum unless it is an echo
-    /// message (RFC 4443 §2.1).
+    /// Creates a view of an ICMPv6 message, which may end after its checksum unless it is an echo message (RFC 4443
+    /// §2.1).
     ///
     /// # Errors
     /// [`Malformed::TruncatedIcmp`] if it is shorter.
@@ -118,7 +118,7 @@ impl<T: AsRef<[u8]>> IcmpView<T> {
         bytes::u8_at(self.get(), 1)
     }
 
-    /// The checksum; that of ICMPv6 covers a pseudo header.
+    /// Returns the checksum; ICMPv6's covers a pseudo header.
     pub fn checksum(&self) -> u16 {
         bytes::u16_at(self.get(), 2)
     }
@@ -128,24 +128,23 @@ impl<T: AsRef<[u8]>> IcmpView<T> {
         bytes::array(self.get(), 4)
     }
 
-    /// An echo message's identifier.
+    /// Returns the identifier of an echo message.
     pub fn identifier(&self) -> u16 {
         bytes::u16_at(self.get(), 4)
     }
 
-    /// An echo message's sequence number.
+    /// Returns the sequence number of an echo message.
     pub fn sequence(&self) -> u16 {
         bytes::u16_at(self.get(), 6)
     }
 
-    /// What follows the 8 bytes of header: an echo message's data, or the packet that an error
-    /// quotes.
+    /// Returns the bytes after the 8-byte header: an echo message's data, or the packet that an error quotes.
     pub fn payload(&self) -> &[u8] {
         bytes::from(self.get(), HEADER)
     }
 }
 
-/// Setters leave the checksum as it is: see [`checksum`](crate::checksum).
+/// Setters do not update the checksum: see [`checksum`](crate::checksum).
 impl<T: AsRef<[u8]> + AsMut<[u8]>> IcmpView<T> {
     /// Sets the type.
     pub fn set_kind(&mut self, kind: u8) {
@@ -177,30 +176,28 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> IcmpView<T> {
         bytes::put_u16(self.bytes.as_mut(), 6, sequence);
     }
 
-    /// What follows the 8 bytes of header.
+    /// Returns the bytes after the 8-byte header.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         self.bytes.as_mut().get_mut(HEADER..).unwrap_or_default()
     }
 }
 
-/// The packet that an ICMP or ICMPv6 error quotes: as much as a NAT must rewrite. Offsets are
-/// from the start of the frame, in bytes.
+/// Packet quoted by an ICMP or ICMPv6 error: the fields that a NAT must rewrite. Offsets are in bytes from the start of
+/// the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quoted {
     /// Start of the quoted IP header.
     pub network_offset: u16,
     /// Start of the quoted transport header.
     pub transport_offset: u16,
-    /// Whether the quoted packet was a fragment. A later fragment has no ports.
+    /// Fragmentation of the quoted packet. A later fragment has no ports.
     pub fragment: Fragment,
-    /// The quoted packet's 5-tuple: that of the flow which the error is about, in the direction
-    /// of the packet that caused it.
+    /// 5-tuple of the quoted packet: the flow that the error refers to, in the direction of the packet that caused it.
     pub key: FlowKey,
 }
 
-/// The packet that a frame's ICMP or ICMPv6 error quotes. The quote may end after 8 bytes of
-/// transport header (RFC 792); `None` if it is shorter or malformed, or if the frame is not a
-/// whole ICMP error.
+/// Returns the packet quoted by a frame's ICMP or ICMPv6 error. The quote may end after 8 bytes of transport header
+/// (RFC 792). `None` if it is shorter or malformed, or if the frame is not a whole ICMP error.
 pub fn quoted(frame: &[u8], headers: &Headers) -> Option<Quoted> {
     if headers.fragment != Fragment::Whole {
         return None;
@@ -225,7 +222,7 @@ pub fn quoted(frame: &[u8], headers: &Headers) -> Option<Quoted> {
 }
 
 fn quoted_v4(packet: &[u8], start: usize) -> Option<Quoted> {
-    // Not a view: the quote is shorter than its total length.
+    // A view would fail, because the quote is shorter than its total length.
     let header = packet.first_chunk::<{ ipv4::HEADER }>()?;
     let header_length = (header[0] & 0x0f) as usize * 4;
     if header[0] >> 4 != 4 || header_length < ipv4::HEADER {
@@ -284,7 +281,7 @@ fn quoted_v6(packet: &[u8], start: usize) -> Option<Quoted> {
     })
 }
 
-/// The ports of a quoted packet as its flow key has them.
+/// Returns the ports of a quoted packet as in its flow key.
 fn quoted_ports(data: &[u8], protocol: u8, fragment: Fragment, network: Network) -> Option<(u16, u16)> {
     if fragment == Fragment::Later {
         return Some((0, 0));
@@ -301,7 +298,7 @@ fn quoted_ports(data: &[u8], protocol: u8, fragment: Fragment, network: Network)
     }
 }
 
-/// An echo message's identifier as both ports, or zeros.
+/// Returns an echo message's identifier as both ports, or zeros.
 fn echo(head: &[u8; 8], is_echo: bool) -> (u16, u16) {
     let identifier = if is_echo { bytes::u16_at(head, 4) } else { 0 };
     (identifier, identifier)
@@ -343,8 +340,7 @@ mod tests {
         assert!(IcmpView::new_v6([152, 0, 0]).is_err());
     }
 
-    /// An error of `kind` from a router about `inner`, of which it quotes `length` bytes of the
-    /// IP packet.
+    /// Builds an error of type `kind` from a router that quotes `length` bytes of the IP packet `inner`.
     fn error_about(inner: &[u8], kind: u8, length: usize) -> Vec<u8> {
         let headers = parse(inner).unwrap();
         let start = headers.network_offset as usize;

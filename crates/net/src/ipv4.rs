@@ -6,20 +6,20 @@ use crate::bytes;
 use crate::checksum::{self, ChecksumDelta};
 use crate::malformed::Malformed;
 
-/// Bytes of a header without options.
+/// Size of a header without options in bytes.
 pub const HEADER: usize = 20;
 
-/// A view of an IPv4 packet; the bytes start at its header.
+/// View of an IPv4 packet; the bytes start at its header.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv4View<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> Ipv4View<T> {
-    /// A view of an IPv4 packet. Bytes beyond its total length are padding.
+    /// Creates a view of an IPv4 packet. Bytes after its total length are padding.
     ///
     /// # Errors
-    /// Why the header or the total length is wrong.
+    /// The packet is truncated, or its version, header length or total length is invalid.
     pub fn new(bytes: T) -> Result<Self, Malformed> {
         let view = Ipv4View { bytes };
         let present = view.bytes.as_ref().len();
@@ -55,7 +55,7 @@ impl<T: AsRef<[u8]>> Ipv4View<T> {
         bytes::u8_at(self.get(), 0) >> 4
     }
 
-    /// Bytes of the header with its options.
+    /// Returns the size of the header, with options, in bytes.
     #[inline]
     pub fn header_length(&self) -> usize {
         (bytes::u8_at(self.get(), 0) & 0x0f) as usize * 4
@@ -73,31 +73,31 @@ impl<T: AsRef<[u8]>> Ipv4View<T> {
         bytes::u8_at(self.get(), 1) & 3
     }
 
-    /// Bytes of header and data.
+    /// Returns the size of header and data in bytes.
     #[inline]
     pub fn total_length(&self) -> u16 {
         bytes::u16_at(self.get(), 2)
     }
 
-    /// The identification that all fragments of a datagram share.
+    /// Returns the identification, which all fragments of a datagram share.
     #[inline]
     pub fn identification(&self) -> u16 {
         bytes::u16_at(self.get(), 4)
     }
 
-    /// Whether routers must not fragment the packet.
+    /// Returns `true` if routers must not fragment the packet.
     #[inline]
     pub fn dont_fragment(&self) -> bool {
         bytes::u8_at(self.get(), 6) & 0x40 != 0
     }
 
-    /// Whether further fragments of the datagram follow.
+    /// Returns `true` if further fragments of the datagram follow.
     #[inline]
     pub fn more_fragments(&self) -> bool {
         bytes::u8_at(self.get(), 6) & 0x20 != 0
     }
 
-    /// Where the data belongs in the datagram, in bytes.
+    /// Returns the offset of the data in the datagram in bytes.
     #[inline]
     pub fn fragment_offset(&self) -> usize {
         (bytes::u16_at(self.get(), 6) & 0x1fff) as usize * 8
@@ -133,7 +133,7 @@ impl<T: AsRef<[u8]>> Ipv4View<T> {
         Ipv4Addr::from_bits(bytes::u32_at(self.get(), 16))
     }
 
-    /// The options, up to the end of the list. After an error there are no more.
+    /// Returns the options, up to the end of the list. An error ends the iteration.
     pub fn options(&self) -> Ipv4Options<'_> {
         Ipv4Options {
             rest: bytes::range(self.get(), HEADER, self.header_length()),
@@ -146,30 +146,30 @@ impl<T: AsRef<[u8]>> Ipv4View<T> {
         bytes::range(self.get(), self.header_length(), self.total_length() as usize)
     }
 
-    /// Whether the header checksum is correct.
+    /// Returns `true` if the header checksum is correct.
     pub fn checksum_is_correct(&self) -> bool {
         checksum::sum(bytes::range(self.get(), 0, self.header_length())) == 0xffff
     }
 }
 
-/// Setters leave the checksum as it is unless they say otherwise.
+/// Setters do not update the checksum, unless stated otherwise.
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4View<T> {
     /// Sets the header's length in bytes; a multiple of 4, at most 60.
     pub fn set_header_length(&mut self, length: usize) {
         bytes::put_bits(self.bytes.as_mut(), 0, 0x0f, (length / 4) as u8);
     }
 
-    /// Sets the differentiated services code point; its low 6 bits count.
+    /// Sets the differentiated services code point; only its low 6 bits are used.
     pub fn set_dscp(&mut self, dscp: u8) {
         bytes::put_bits(self.bytes.as_mut(), 1, 0xfc, dscp << 2);
     }
 
-    /// Sets explicit congestion notification; its low 2 bits count.
+    /// Sets explicit congestion notification; only its low 2 bits are used.
     pub fn set_ecn(&mut self, ecn: u8) {
         bytes::put_bits(self.bytes.as_mut(), 1, 0x03, ecn);
     }
 
-    /// Sets the bytes of header and data.
+    /// Sets the size of header and data in bytes.
     pub fn set_total_length(&mut self, length: u16) {
         bytes::put_u16(self.bytes.as_mut(), 2, length);
     }
@@ -179,17 +179,17 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4View<T> {
         bytes::put_u16(self.bytes.as_mut(), 4, identification);
     }
 
-    /// Sets whether routers must not fragment the packet.
+    /// Sets the "do not fragment" flag.
     pub fn set_dont_fragment(&mut self, dont: bool) {
         bytes::put_bits(self.bytes.as_mut(), 6, 0x40, (dont as u8) << 6);
     }
 
-    /// Sets whether further fragments follow.
+    /// Sets the "more fragments" flag.
     pub fn set_more_fragments(&mut self, more: bool) {
         bytes::put_bits(self.bytes.as_mut(), 6, 0x20, (more as u8) << 5);
     }
 
-    /// Sets where the data belongs in the datagram, in bytes; a multiple of 8 below 65,536.
+    /// Sets the offset of the data in the datagram in bytes; a multiple of 8 below 65,536.
     pub fn set_fragment_offset(&mut self, offset: usize) {
         let [high, low] = ((offset / 8) as u16).to_be_bytes();
         bytes::put_bits(self.bytes.as_mut(), 6, 0x1f, high);
@@ -232,8 +232,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4View<T> {
         self.set_checksum(checksum);
     }
 
-    /// Takes one hop off the time to live and updates the checksum. Returns the new time to
-    /// live; at zero the packet must not be forwarded. A time to live of zero stays.
+    /// Decrements the time to live, updates the checksum, and returns the new time to live. At zero the packet must not
+    /// be forwarded. A time to live of zero is kept.
     #[inline]
     pub fn decrement_ttl(&mut self) -> u8 {
         let old = self.ttl();
@@ -253,16 +253,16 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv4View<T> {
     }
 }
 
-/// One IPv4 option.
+/// IPv4 option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ipv4Option<'a> {
-    /// Its type byte: copied flag, class and number. 1 is "no operation".
+    /// Type byte: copied flag, class and number. 1 is "no operation".
     pub kind: u8,
-    /// What follows type and length.
+    /// Bytes after type and length.
     pub data: &'a [u8],
 }
 
-/// The options of an IPv4 header: see [`Ipv4View::options`].
+/// Options of an IPv4 header: see [`Ipv4View::options`].
 #[derive(Clone, Debug)]
 pub struct Ipv4Options<'a> {
     rest: &'a [u8],
@@ -274,7 +274,7 @@ impl<'a> Iterator for Ipv4Options<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let rest = std::mem::take(&mut self.rest);
         match *rest {
-            // Nothing left, or the end of the option list.
+            // End of the bytes, or of the option list.
             [] | [0, ..] => None,
             [1, ref rest @ ..] => {
                 self.rest = rest;

@@ -6,24 +6,24 @@ use crate::bytes;
 use crate::malformed::Malformed;
 use crate::protocol;
 
-/// Bytes of the fixed header.
+/// Size of the fixed header in bytes.
 pub const HEADER: usize = 40;
 
-/// The most extension headers of one packet. RFC 8200 §4.1 lists seven that make sense together.
+/// Maximum number of extension headers of a packet. RFC 8200 §4.1 lists seven that make sense together.
 pub const MAX_EXTENSIONS: usize = 8;
 
-/// A view of an IPv6 packet; the bytes start at its header.
+/// View of an IPv6 packet; the bytes start at its header.
 #[derive(Clone, Copy, Debug)]
 pub struct Ipv6View<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> Ipv6View<T> {
-    /// A view of an IPv6 packet. Bytes beyond its payload length are padding.
+    /// Creates a view of an IPv6 packet. Bytes after its payload length are padding.
     ///
     /// # Errors
-    /// Why the header or the payload length is wrong. Extension headers are checked by
-    /// [`Ipv6View::extensions`].
+    /// The packet is truncated, or its version or payload length is invalid. [`Ipv6View::extensions`] checks extension
+    /// headers.
     pub fn new(bytes: T) -> Result<Self, Malformed> {
         let view = Ipv6View { bytes };
         let present = view.bytes.as_ref().len();
@@ -77,7 +77,7 @@ impl<T: AsRef<[u8]>> Ipv6View<T> {
         bytes::u16_at(self.get(), 4)
     }
 
-    /// What follows the fixed header: an extension header or the upper layer.
+    /// Returns the protocol number after the fixed header: an extension header or the upper layer.
     #[inline]
     pub fn next_header(&self) -> u8 {
         bytes::u8_at(self.get(), 6)
@@ -101,44 +101,44 @@ impl<T: AsRef<[u8]>> Ipv6View<T> {
         Ipv6Addr::from(bytes::array::<16>(self.get(), 24))
     }
 
-    /// Everything after the fixed header, extension headers included, without padding.
+    /// Returns the bytes after the fixed header, extension headers included, without padding.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         bytes::range(self.get(), HEADER, HEADER + self.payload_length() as usize)
     }
 
-    /// The extension headers in order, at most [`MAX_EXTENSIONS`]. They end at the upper layer,
-    /// at ESP and behind the header of a later fragment. After an error there are no more.
+    /// Returns the extension headers in order, at most [`MAX_EXTENSIONS`]. They end at the upper layer, at ESP, and
+    /// after the header of a later fragment. An error ends the iteration.
     pub fn extensions(&self) -> Extensions<'_> {
         Extensions::new(self.next_header(), self.payload())
     }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6View<T> {
-    /// Sets the differentiated services code point; its low 6 bits count.
+    /// Sets the differentiated services code point; only its low 6 bits are used.
     pub fn set_dscp(&mut self, dscp: u8) {
         bytes::put_bits(self.bytes.as_mut(), 0, 0x0f, dscp >> 2);
         bytes::put_bits(self.bytes.as_mut(), 1, 0xc0, dscp << 6);
     }
 
-    /// Sets explicit congestion notification; its low 2 bits count.
+    /// Sets explicit congestion notification; only its low 2 bits are used.
     pub fn set_ecn(&mut self, ecn: u8) {
         bytes::put_bits(self.bytes.as_mut(), 1, 0x30, ecn << 4);
     }
 
-    /// Sets the flow label; its low 20 bits count.
+    /// Sets the flow label; only its low 20 bits are used.
     pub fn set_flow_label(&mut self, label: u32) {
         let [_, high, middle, low] = label.to_be_bytes();
         bytes::put_bits(self.bytes.as_mut(), 1, 0x0f, high);
         bytes::put(self.bytes.as_mut(), 2, [middle, low]);
     }
 
-    /// Sets the bytes after the fixed header.
+    /// Sets the number of bytes after the fixed header.
     pub fn set_payload_length(&mut self, length: u16) {
         bytes::put_u16(self.bytes.as_mut(), 4, length);
     }
 
-    /// Sets what follows the fixed header.
+    /// Sets the protocol number after the fixed header.
     pub fn set_next_header(&mut self, next: u8) {
         bytes::put_u8(self.bytes.as_mut(), 6, next);
     }
@@ -161,8 +161,8 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6View<T> {
         bytes::put(self.bytes.as_mut(), 24, address.octets());
     }
 
-    /// Takes one off the hop limit and returns the new one; at zero the packet must not be
-    /// forwarded. A hop limit of zero stays.
+    /// Decrements the hop limit and returns the new one. At zero the packet must not be forwarded. A hop limit of zero
+    /// is kept.
     #[inline]
     pub fn decrement_hop_limit(&mut self) -> u8 {
         let limit = self.hop_limit().saturating_sub(1);
@@ -170,40 +170,40 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> Ipv6View<T> {
         limit
     }
 
-    /// Everything after the fixed header, without padding.
+    /// Returns the bytes after the fixed header, without padding.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let end = HEADER + self.payload_length() as usize;
         self.bytes.as_mut().get_mut(HEADER..end).unwrap_or_default()
     }
 }
 
-/// One IPv6 extension header.
+/// IPv6 extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// Its protocol number, such as [`protocol::ROUTING`].
+    /// Protocol number, such as [`protocol::ROUTING`].
     pub kind: u8,
-    /// What follows it.
+    /// Protocol number of the next header.
     pub next_header: u8,
     /// The whole header; at least 8 bytes.
     pub bytes: &'a [u8],
 }
 
 impl Extension<'_> {
-    /// Where this fragment's data belongs in its datagram, in bytes, and whether more fragments
-    /// follow; `None` if this is not a fragment header.
+    /// Returns the offset of this fragment's data in its datagram in bytes, and `true` if more fragments follow. `None`
+    /// if this is not a fragment header.
     pub fn fragment(&self) -> Option<(usize, bool)> {
         let bits = bytes::u16_at(self.bytes, 2);
         (self.kind == protocol::FRAGMENT).then_some(((bits & !7) as usize, bits & 1 != 0))
     }
 
-    /// How many listed nodes a routing header has yet to visit; `None` if this is not a routing
+    /// Returns the number of listed nodes that a routing header has yet to visit. `None` if this is not a routing
     /// header.
     pub fn segments_left(&self) -> Option<u8> {
         (self.kind == protocol::ROUTING).then_some(bytes::u8_at(self.bytes, 3))
     }
 }
 
-/// The extension headers of a packet: see [`Ipv6View::extensions`].
+/// Extension headers of a packet: see [`Ipv6View::extensions`].
 #[derive(Clone, Debug)]
 pub struct Extensions<'a> {
     rest: &'a [u8],
@@ -212,7 +212,7 @@ pub struct Extensions<'a> {
 }
 
 impl<'a> Extensions<'a> {
-    /// The extension headers at the start of `payload`, the first of kind `next_header`.
+    /// Creates an iterator over the extension headers at the start of `payload`, the first of kind `next_header`.
     pub(crate) fn new(next_header: u8, payload: &'a [u8]) -> Self {
         Extensions {
             rest: payload,
@@ -221,8 +221,8 @@ impl<'a> Extensions<'a> {
         }
     }
 
-    /// What follows the headers seen so far: its protocol number and bytes. Once the iterator
-    /// has ended without an error, that is the upper layer.
+    /// Returns the protocol number and bytes after the headers seen so far. Once the iterator has ended without an
+    /// error, this is the upper layer.
     pub fn remainder(&self) -> (u8, &'a [u8]) {
         (self.next, self.rest)
     }
@@ -252,7 +252,7 @@ impl<'a> Iterator for Extensions<'a> {
                     bytes: header,
                 };
                 self.count += 1;
-                // Behind the header of a later fragment lies the middle of something.
+                // A later fragment's data starts in the middle of the datagram, so no headers follow.
                 if extension.fragment().is_some_and(|(offset, _)| offset != 0) {
                     self.count = MAX_EXTENSIONS + 1;
                 }
@@ -267,13 +267,13 @@ impl<'a> Iterator for Extensions<'a> {
     }
 }
 
-/// Bytes of an extension header of kind `kind` whose length field, its second byte, is `field`.
-/// Never below 8.
+/// Returns the size in bytes of an extension header of kind `kind` whose length field, its second byte, is `field`. At
+/// least 8.
 #[inline]
 pub(crate) const fn length(kind: u8, field: u8) -> usize {
     match kind {
         protocol::FRAGMENT => 8,
-        // In 4-byte units, minus 2 (RFC 4302 §2.2).
+        // The length field counts 4-byte units, minus 2 (RFC 4302 §2.2).
         protocol::AUTHENTICATION => (field as usize + 2) * 4,
         _ => (field as usize + 1) * 8,
     }

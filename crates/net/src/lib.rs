@@ -1,23 +1,22 @@
 //! Packets: zero-copy header views, checksums, flow keys and the RSS hash.
 //!
-//! Everything here works on plain byte slices and keeps no state. Bytes from the wire are
-//! checked once, by [`parse::parse`], which says where the headers lie or why the packet is
-//! [malformed](parse::Malformed); nothing that reads or writes packet bytes panics, whatever
-//! they are.
+//! All functions work on plain byte slices and keep no state. [`parse::parse`] checks bytes from the wire once, and
+//! returns the offsets of the headers or the reason why the packet is [malformed](parse::Malformed). No function that
+//! reads or writes packet bytes panics, whatever the bytes.
 //!
-//! | to | use |
+//! | task | module |
 //! |---|---|
 //! | find a frame's headers and flow | [`parse`]: one pass, a few nanoseconds |
 //! | read or rewrite a header | the views: [`ethernet`], [`vlan`], [`arp`], [`ipv4`], [`ipv6`], [`tcp`], [`udp`], [`icmp`] |
 //! | read a DNS message | [`dns`] |
 //! | verify or update a checksum | [`checksum`] |
-//! | tell flows apart | [`FlowKey`] |
+//! | identify flows | [`FlowKey`] |
 //! | spread flows over queues as a NIC does | [`toeplitz`] |
-//! | make frames | [`builder`] |
-//! | write them to a capture file | [`pcap`]: its headers |
+//! | build frames | [`builder`] |
+//! | write frames to a capture file | [`pcap`]: its headers |
 //!
-//! A function that sends a flow elsewhere, in three steps: parse, rewrite, repair the checksums
-//! without reading the payload.
+//! A function that redirects a flow, in three steps: parse, rewrite, and update the checksums without reading the
+//! payload.
 //!
 //! ```
 //! use std::net::Ipv4Addr;
@@ -58,10 +57,10 @@
 //! # Ok::<(), Malformed>(())
 //! ```
 //!
-//! Not supported: LLC/SNAP, MPLS and PPPoE payloads, jumbograms, reassembly, the inside of
-//! tunnels, the CRC of SCTP.
+//! Not supported: LLC/SNAP, MPLS and PPPoE payloads, jumbograms, reassembly, the inner packets of tunnels, the CRC of
+//! SCTP.
 //!
-//! `fuzz/` holds a fuzz target for all of it; `tests/invariants` is what it checks.
+//! `fuzz/` has fuzz targets for all modules, which check the properties in `tests/invariants`.
 
 pub mod arp;
 pub mod builder;

@@ -1,15 +1,14 @@
-//! Why bytes from the wire are not the packet they claim to be.
+//! Reasons for which packets from the wire are malformed.
 
 use std::error::Error;
 use std::fmt;
 
 macro_rules! malformed {
     ($($(#[doc = $doc:literal])+ $variant:ident => $name:literal, $text:literal;)+) => {
-        /// Why a packet is malformed.
+        /// Reason for which a packet is malformed.
         ///
-        /// [`Malformed::name`] is stable: it is the label of a counter and a field in reports.
-        /// [`Malformed::index`] is dense, so an array of [`Malformed::COUNT`] counters holds one
-        /// for each reason.
+        /// [`Malformed::name`] is stable: it is the label of a counter and a field in reports. [`Malformed::index`] is
+        /// dense, so an array of [`Malformed::COUNT`] counters has one for each reason.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum Malformed {
@@ -20,7 +19,7 @@ macro_rules! malformed {
             /// Every reason, in the order of [`Malformed::index`].
             pub const ALL: &[Malformed] = &[$(Malformed::$variant,)+];
 
-            /// The stable name of the reason, in kebab-case.
+            /// Returns the stable name of the reason, in kebab-case.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Malformed::$variant => $name,)+
@@ -83,8 +82,8 @@ malformed! {
     /// The version field of an IPv6 header is not 6.
     Ipv6Version => "ipv6-version",
         "the version in the IPv6 header is not 6";
-    /// The IPv6 payload length is zero although a next header is announced: a jumbogram
-    /// (RFC 2675), which Ethernet cannot carry, or a packet without its upper layer.
+    /// The IPv6 payload length is zero although there is a next header: a jumbogram (RFC 2675), which Ethernet cannot
+    /// carry, or a packet without its upper layer.
     Ipv6ZeroLength => "ipv6-zero-length",
         "the IPv6 payload length is zero although a next header is announced";
     /// The frame holds fewer bytes than the IPv6 payload length.
@@ -141,10 +140,10 @@ malformed! {
 }
 
 impl Malformed {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// The reason's position in [`Malformed::ALL`]; below [`Malformed::COUNT`].
+    /// Returns the reason's position in [`Malformed::ALL`]; below [`Malformed::COUNT`].
     #[inline]
     pub const fn index(self) -> usize {
         self as usize

@@ -1,11 +1,11 @@
-//! One pass over a frame: where its headers lie, its flow key, or why it is malformed.
+//! Parser: finds a frame's headers and flow key in one pass, or the reason why it is malformed.
 //!
-//! [`parse`] follows Ethernet, up to [three VLAN tags](crate::vlan::MAX_VLAN_TAGS), IPv4 or IPv6
-//! with its extension headers, and TCP, UDP, ICMP, ICMPv6 and SCTP. Whatever it accepts can be
-//! viewed without another length check failing: each header lies whole inside the datagram, and
-//! the datagram inside the frame. It does not look at checksums (see
-//! [`checksum`](crate::checksum)), nor inside IPv4 and TCP options or tunnels. Frames with an
-//! LLC length instead of an EtherType, MPLS and PPPoE are [`Network::NotIp`].
+//! [`parse`] follows Ethernet, up to [three VLAN tags](crate::vlan::MAX_VLAN_TAGS), IPv4 or IPv6 with its extension
+//! headers, and TCP, UDP, ICMP, ICMPv6 and SCTP. Views of an accepted frame never fail a length check: each header lies
+//! completely inside the datagram, and the datagram inside the frame.
+//!
+//! It does not verify checksums (see [`checksum`](crate::checksum)), and does not parse IPv4 and TCP options or
+//! tunnels. Frames with an LLC length instead of an EtherType, MPLS and PPPoE are [`Network::NotIp`].
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -18,10 +18,10 @@ use crate::protocol::{self, ethertype};
 
 pub use crate::malformed::Malformed;
 
-/// The longest frame that [`parse`] accepts, in bytes.
+/// Maximum length of a frame that [`parse`] accepts, in bytes.
 pub const MAX_FRAME: usize = u16::MAX as usize;
 
-/// What a packet is at the network layer.
+/// Network layer of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
     /// Neither IPv4 nor IPv6 (ARP, LLDP, ...): it has no flow.
@@ -33,23 +33,22 @@ pub enum Network {
     V6,
 }
 
-/// Whether a packet is a fragment of an IP datagram.
+/// Fragmentation of a packet.
 ///
-/// An IPv6 "atomic fragment" (a fragment header with offset zero and no more fragments) is a
-/// whole datagram (RFC 6946).
+/// An IPv6 "atomic fragment" (a fragment header with offset zero and no more fragments) is a whole datagram (RFC 6946).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fragment {
     /// A whole datagram.
     #[default]
     Whole,
-    /// The first fragment: it holds the transport header.
+    /// First fragment, which has the transport header.
     First,
-    /// A later fragment: it has no transport header, and its flow key has no ports.
+    /// Later fragment, without transport header; its flow key has no ports.
     Later,
 }
 
-/// Where the headers of a packet lie. All offsets are from the start of the frame, in bytes;
-/// `network_offset <= transport_offset <= payload_offset <= end <= frame length`.
+/// Offsets of a packet's headers, in bytes from the start of the frame: `network_offset <= transport_offset <=
+/// payload_offset <= end <= frame length`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Network layer.
@@ -60,38 +59,36 @@ pub struct Headers {
     pub network_offset: u16,
     /// Start of the transport header (of the fragment's data in a later fragment).
     pub transport_offset: u16,
-    /// Start of the transport payload (equal to `transport_offset` for protocols not known here).
+    /// Start of the transport payload (equal to `transport_offset` for unknown protocols).
     pub payload_offset: u16,
-    /// End of the IP datagram: what follows up to the frame's end is padding.
+    /// End of the IP datagram. The rest of the frame is padding.
     pub end: u16,
-    /// The 5-tuple; the default key if not IP. A first fragment has its ports, a later one
-    /// zeros. The protocol of an IPv6 later fragment is the next header of its fragment header,
-    /// which may be another extension header.
+    /// 5-tuple; the default key if not IP. A first fragment has its ports, a later one zeros. The protocol of a later
+    /// IPv6 fragment is the next header of its fragment header, which may be another extension header.
     pub key: FlowKey,
 }
 
 impl Headers {
-    /// Whether the frame holds a transport header, that is, is IP and not a later fragment.
+    /// Returns `true` if the frame has a transport header: it is IP, and not a later fragment.
     #[inline]
     pub fn has_transport(&self) -> bool {
         self.network != Network::NotIp && self.fragment != Fragment::Later
     }
 
-    /// The IP datagram (everything after Ethernet and VLAN tags if not IP), without padding.
-    /// Empty if the headers are not this frame's.
+    /// Returns the IP datagram without padding (everything after Ethernet and VLAN tags if not IP). Empty if the
+    /// headers belong to another frame.
     #[inline]
     pub fn datagram<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         between(frame, self.network_offset, self.end)
     }
 
-    /// The transport header and its payload. Empty if the headers are not this frame's.
+    /// Returns the transport header and its payload. Empty if the headers belong to another frame.
     #[inline]
     pub fn transport<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         between(frame, self.transport_offset, self.end)
     }
 
-    /// The transport payload, without Ethernet padding. Empty if the headers are not this
-    /// frame's.
+    /// Returns the transport payload, without Ethernet padding. Empty if the headers belong to another frame.
     #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         between(frame, self.payload_offset, self.end)
@@ -106,19 +103,19 @@ fn between(frame: &[u8], start: u16, end: u16) -> &[u8] {
 /// Finds the headers of an Ethernet frame (without preamble and frame check sequence).
 ///
 /// # Errors
-/// The first reason found why the frame cannot be trusted.
+/// The first reason found for which the frame is malformed.
 #[inline]
 pub fn parse(frame: &[u8]) -> Result<Headers, Malformed> {
-    // Most packets are untagged IPv4 without options; whatever is not takes the general path,
-    // which also finds the reason if the packet is malformed.
+    // Most packets are untagged IPv4 without options. All others take the general path, which also finds the reason why
+    // a packet is malformed.
     match parse_plain_v4(frame) {
         Some(headers) => Ok(headers),
         None => parse_any(frame),
     }
 }
 
-/// [`parse`] in place for ordinary packets: untagged whole IPv4 datagrams without options that carry
-/// TCP or UDP. Whether this is one; if not, `headers` stays as it is and [`parse`] says what it is.
+/// [`parse`] in place for ordinary packets: untagged whole IPv4 datagrams without options that carry TCP or UDP.
+/// Returns `false`, with `headers` unchanged, for any other frame, which needs [`parse`].
 #[inline]
 #[must_use]
 pub fn parse_ordinary(frame: &[u8], headers: &mut Headers) -> bool {
@@ -131,18 +128,18 @@ pub fn parse_ordinary(frame: &[u8], headers: &mut Headers) -> bool {
     }
 }
 
-/// The headers of an untagged whole IPv4 datagram without options that carries TCP or UDP, or
-/// `None` if the frame is anything else or malformed: [`parse`] says which. As [`parse_ordinary`],
-/// for who takes each field from where it is found.
+/// Returns the headers of an untagged whole IPv4 datagram without options that carries TCP or UDP. Returns `None` if
+/// the frame is anything else or malformed, which needs [`parse`]. As [`parse_ordinary`], for callers that move each
+/// field on individually.
 #[inline]
 #[must_use]
 pub fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
-    // Ethernet, IPv4 and TCP headers; one check of the length for all the reads below.
+    // Ethernet, IPv4 and TCP headers: one length check for all reads below.
     const NEEDED: usize = ethernet::HEADER + ipv4::HEADER + 20;
     const TRANSPORT: usize = ethernet::HEADER + ipv4::HEADER;
     let head = frame.first_chunk::<NEEDED>()?;
-    // Neighbouring fields in one read each: EtherType, version and length, type of service, total
-    // length, identification; then fragmentation, lifetime, protocol, checksum.
+    // Neighbouring fields in one read each: EtherType, version and length, type of service, total length,
+    // identification; then fragmentation, time to live, protocol, checksum.
     let first = be64(head, 12);
     let second = be64(head, 20);
     let end = ethernet::HEADER + usize::from((first >> 16) as u16);
@@ -183,7 +180,7 @@ pub fn parse_plain_v4(frame: &[u8]) -> Option<Headers> {
     })
 }
 
-/// The big-endian word at `offset`, which is a constant that fits.
+/// Returns the big-endian word at `offset`, a constant that is in bounds.
 #[inline]
 fn be64<const N: usize>(bytes: &[u8; N], offset: usize) -> u64 {
     let mut word = [0; 8];
@@ -191,7 +188,7 @@ fn be64<const N: usize>(bytes: &[u8; N], offset: usize) -> u64 {
     u64::from_be_bytes(word)
 }
 
-/// [`parse`] for every kind of frame.
+/// [`parse`] for all frames.
 fn parse_any(frame: &[u8]) -> Result<Headers, Malformed> {
     if frame.len() > MAX_FRAME {
         return Err(Malformed::Oversize);
@@ -210,7 +207,7 @@ fn parse_any(frame: &[u8]) -> Result<Headers, Malformed> {
     }
 }
 
-/// The rest of [`parse`] from an IPv4 header at `offset`.
+/// Continues [`parse`] at an IPv4 header at `offset`.
 fn parse_v4(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
     let packet = frame.get(offset..).unwrap_or_default();
     let Some(header) = packet.first_chunk::<{ ipv4::HEADER }>() else {
@@ -254,7 +251,7 @@ fn parse_v4(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
     })
 }
 
-/// The rest of [`parse`] from an IPv6 header at `offset`.
+/// Continues [`parse`] at an IPv6 header at `offset`.
 fn parse_v6(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
     let packet = frame.get(offset..).unwrap_or_default();
     let Some((header, rest)) = packet.split_first_chunk::<{ ipv6::HEADER }>() else {
@@ -302,15 +299,15 @@ fn parse_v6(frame: &[u8], offset: usize) -> Result<Headers, Malformed> {
     })
 }
 
-/// Where the upper layer of an IPv6 packet starts, after its extension headers.
+/// Position of an IPv6 packet's upper layer, after its extension headers.
 struct UpperLayer {
     protocol: u8,
-    /// From the start of the IPv6 payload, in bytes; at most its length.
+    /// Offset in the IPv6 payload in bytes; at most its length.
     offset: usize,
     fragment: Fragment,
 }
 
-/// Walks the extension headers of an IPv6 payload (RFC 8200 §4), the first of kind `next`.
+/// Skips the extension headers of an IPv6 payload (RFC 8200 §4), the first of kind `next`.
 fn skip_extensions(payload: &[u8], mut next: u8) -> Result<UpperLayer, Malformed> {
     let mut offset = 0;
     let mut fragment_header = false;
@@ -356,7 +353,7 @@ fn skip_extensions(payload: &[u8], mut next: u8) -> Result<UpperLayer, Malformed
     Err(Malformed::TooManyExtensions)
 }
 
-/// Judges fragmentation. `offset` is in units of 8 bytes, `data` in bytes.
+/// Validates and classifies fragmentation. `offset` is in units of 8 bytes, `data` in bytes.
 fn fragment(offset: u16, more: bool, data: usize, protocol: u8) -> Result<Fragment, Malformed> {
     if offset == 0 && !more {
         return Ok(Fragment::Whole);
@@ -373,7 +370,7 @@ fn fragment(offset: u16, more: bool, data: usize, protocol: u8) -> Result<Fragme
     Ok(if offset == 0 { Fragment::First } else { Fragment::Later })
 }
 
-/// What the flow key takes from the transport header, and the header's length in bytes.
+/// Transport header fields of the flow key, and the header's length in bytes.
 #[derive(Default)]
 struct Transport {
     source_port: u16,
@@ -381,7 +378,7 @@ struct Transport {
     header_length: usize,
 }
 
-/// Reads the transport header at the start of `data`, which ends where the datagram ends.
+/// Reads the transport header at the start of `data`, which ends at the datagram's end.
 #[inline]
 fn transport(data: &[u8], protocol: u8, fragment: Fragment, network: Network) -> Result<Transport, Malformed> {
     let truncated = |reason| match fragment {
@@ -409,7 +406,7 @@ fn transport(data: &[u8], protocol: u8, fragment: Fragment, network: Network) ->
             let Some(header) = data.first_chunk::<8>() else {
                 return Err(truncated(Malformed::TruncatedUdp));
             };
-            // A first fragment announces the length of the whole datagram.
+            // A first fragment states the length of the whole datagram.
             let length = be16([header[4], header[5]]) as usize;
             if length < 8 || (length > data.len() && fragment == Fragment::Whole) {
                 return Err(Malformed::UdpLength);
@@ -445,7 +442,7 @@ fn transport(data: &[u8], protocol: u8, fragment: Fragment, network: Network) ->
     }
 }
 
-/// Source and destination port from a header's first four bytes.
+/// Reads source and destination port from a header's first four bytes.
 #[inline]
 fn ports(head: Option<&[u8; 4]>, header_length: usize) -> Transport {
     let [a, b, c, d] = *head.unwrap_or(&[0; 4]);
@@ -456,8 +453,8 @@ fn ports(head: Option<&[u8; 4]>, header_length: usize) -> Transport {
     }
 }
 
-/// An ICMP header; an echo message's identifier stands for both ports, so that request and
-/// reply have reversed keys.
+/// Reads an ICMP header. An echo message's identifier is used as both ports, so that request and reply have reversed
+/// keys.
 #[inline]
 fn icmp(header: &[u8; 8], echo: bool) -> Transport {
     let identifier = if echo { be16([header[4], header[5]]) } else { 0 };
@@ -478,7 +475,7 @@ const fn be32(bytes: [u8; 4]) -> u32 {
     u32::from_be_bytes(bytes)
 }
 
-/// The address in exactly 16 bytes.
+/// Converts exactly 16 bytes to an address.
 #[inline]
 fn ipv6_address(bytes: &[u8]) -> Ipv6Addr {
     Ipv6Addr::from(*bytes.first_chunk::<16>().unwrap_or(&[0; 16]))

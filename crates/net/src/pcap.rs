@@ -1,11 +1,11 @@
-//! The headers of pcap files as they are written: nanosecond timestamps, little-endian, Ethernet.
+//! Headers of pcap files as written here: nanosecond timestamps, little-endian, Ethernet.
 
 use crate::Nanos;
 
-/// The longest frame that readers take.
+/// Maximum frame length that readers accept, in bytes.
 pub const MAX_FRAME: u32 = 65_535;
 
-/// What a file begins with.
+/// Returns the file header.
 pub fn file_header() -> [u8; 24] {
     let mut header = [0; 24];
     header[..4].copy_from_slice(&0xa1b2_3c4d_u32.to_le_bytes());
@@ -16,8 +16,8 @@ pub fn file_header() -> [u8; 24] {
     header
 }
 
-/// What stands in front of a packet's bytes: `time` since 1970, bytes that follow, and bytes that there were on the wire. `None`
-/// for a time after 2106, which has no place.
+/// Returns the header of a packet record: `time` since 1970, the number of bytes that follow, and the length on the
+/// wire. `None` for a time after 2106, which the format cannot represent.
 pub fn record_header(time: Nanos, captured: u32, wire: u32) -> Option<[u8; 16]> {
     let seconds = u32::try_from(time.0 / 1_000_000_000).ok()?;
     let mut header = [0; 16];

@@ -15,7 +15,7 @@ pub mod ethertype {
     /// A service VLAN tag of switches older than 802.1ad.
     pub const QINQ_OLD: u16 = 0x9100;
 
-    /// Whether the EtherType announces a VLAN tag.
+    /// Returns `true` for the EtherType of a VLAN tag.
     #[inline]
     pub const fn is_vlan(ethertype: u16) -> bool {
         matches!(ethertype, VLAN | QINQ | QINQ_OLD)
@@ -53,7 +53,7 @@ pub const HIP: u8 = 139;
 /// Shim6 (RFC 5533 §5.1).
 pub const SHIM6: u8 = 140;
 
-/// Whether the protocol number is that of an IPv6 extension header that has a next header.
+/// Returns `true` for an IPv6 extension header that has a next header.
 #[inline]
 pub const fn is_extension(protocol: u8) -> bool {
     matches!(

@@ -6,10 +6,10 @@ use std::ops::{BitOr, BitOrAssign};
 use crate::bytes;
 use crate::malformed::Malformed;
 
-/// Bytes of a header without options.
+/// Size of a header without options in bytes.
 pub const HEADER: usize = 20;
 
-/// The control bits of a segment.
+/// Control bits of a segment.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct TcpFlags(pub u8);
 
@@ -22,22 +22,22 @@ impl TcpFlags {
     pub const RST: TcpFlags = TcpFlags(0x04);
     /// Push.
     pub const PSH: TcpFlags = TcpFlags(0x08);
-    /// The acknowledgment field counts.
+    /// The acknowledgment field is valid.
     pub const ACK: TcpFlags = TcpFlags(0x10);
-    /// The urgent pointer counts.
+    /// The urgent pointer is valid.
     pub const URG: TcpFlags = TcpFlags(0x20);
     /// Congestion experienced was seen (RFC 3168).
     pub const ECE: TcpFlags = TcpFlags(0x40);
     /// The congestion window was reduced (RFC 3168).
     pub const CWR: TcpFlags = TcpFlags(0x80);
 
-    /// Whether every bit of `flags` is set.
+    /// Returns `true` if every bit of `flags` is set.
     #[inline]
     pub const fn contains(self, flags: TcpFlags) -> bool {
         self.0 & flags.0 == flags.0
     }
 
-    /// Whether any bit of `flags` is set.
+    /// Returns `true` if any bit of `flags` is set.
     #[inline]
     pub const fn intersects(self, flags: TcpFlags) -> bool {
         self.0 & flags.0 != 0
@@ -83,14 +83,14 @@ impl fmt::Debug for TcpFlags {
     }
 }
 
-/// A view of a TCP segment; the bytes are the IP payload without padding.
+/// View of a TCP segment; the bytes are the IP payload without padding.
 #[derive(Clone, Copy, Debug)]
 pub struct TcpView<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> TcpView<T> {
-    /// A view of a segment.
+    /// Creates a view of a segment.
     ///
     /// # Errors
     /// [`Malformed::TruncatedTcp`] or [`Malformed::TcpDataOffset`].
@@ -138,7 +138,7 @@ impl<T: AsRef<[u8]>> TcpView<T> {
         bytes::u32_at(self.get(), 8)
     }
 
-    /// Bytes of the header with its options.
+    /// Returns the size of the header, with options, in bytes.
     #[inline]
     pub fn header_length(&self) -> usize {
         (bytes::u8_at(self.get(), 12) >> 4) as usize * 4
@@ -168,7 +168,7 @@ impl<T: AsRef<[u8]>> TcpView<T> {
         bytes::u16_at(self.get(), 18)
     }
 
-    /// The options, up to the end of the list. After an error there are no more.
+    /// Returns the options, up to the end of the list. An error ends the iteration.
     pub fn options(&self) -> TcpOptions<'_> {
         TcpOptions {
             rest: bytes::range(self.get(), HEADER, self.header_length()),
@@ -182,7 +182,7 @@ impl<T: AsRef<[u8]>> TcpView<T> {
     }
 }
 
-/// Setters leave the checksum as it is: see [`checksum`](crate::checksum).
+/// Setters do not update the checksum: see [`checksum`](crate::checksum).
 impl<T: AsRef<[u8]> + AsMut<[u8]>> TcpView<T> {
     /// Sets the source port.
     #[inline]
@@ -241,16 +241,16 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> TcpView<T> {
     }
 }
 
-/// One TCP option.
+/// TCP option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TcpOption<'a> {
     /// Padding.
     NoOperation,
-    /// The largest segment that the sender takes, in bytes (RFC 9293 §3.7.1).
+    /// Largest segment that the sender accepts, in bytes (RFC 9293 §3.7.1).
     MaximumSegmentSize(u16),
-    /// The window's left shift (RFC 7323 §2).
+    /// Left shift of the window (RFC 7323 §2).
     WindowScale(u8),
-    /// The sender understands selective acknowledgments (RFC 2018).
+    /// The sender supports selective acknowledgments (RFC 2018).
     SackPermitted,
     /// Blocks of received data: pairs of 32-bit sequence numbers (RFC 2018).
     Sack(&'a [u8]),
@@ -261,16 +261,16 @@ pub enum TcpOption<'a> {
         /// The peer's clock as last seen.
         echo: u32,
     },
-    /// Another option, or one of those above with an odd length.
+    /// Other option, or one of the above with an invalid length.
     Other {
-        /// Its kind.
+        /// Kind of the option.
         kind: u8,
-        /// What follows kind and length.
+        /// Bytes after kind and length.
         data: &'a [u8],
     },
 }
 
-/// The options of a TCP header: see [`TcpView::options`].
+/// Options of a TCP header: see [`TcpView::options`].
 #[derive(Clone, Debug)]
 pub struct TcpOptions<'a> {
     rest: &'a [u8],
@@ -282,7 +282,7 @@ impl<'a> Iterator for TcpOptions<'a> {
     fn next(&mut self) -> Option<Self::Item> {
         let rest = std::mem::take(&mut self.rest);
         match *rest {
-            // Nothing left, or the end of the option list.
+            // End of the bytes, or of the option list.
             [] | [0, ..] => None,
             [1, ref rest @ ..] => {
                 self.rest = rest;

@@ -1,17 +1,17 @@
-//! Units of time. No bare integer crosses a crate border as a time.
+//! Time types. No bare integer crosses a crate border as a time.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 
-/// A span or an instant in nanoseconds; what an instant is counted from is said where it is used.
+/// Duration or instant in nanoseconds. The origin of an instant is documented where it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// No time at all.
+    /// Zero nanoseconds.
     pub const ZERO: Nanos = Nanos(0);
-    /// The largest representable instant, 584 years from zero.
+    /// Largest representable instant, 584 years from zero.
     pub const MAX: Nanos = Nanos(u64::MAX);
 
     /// `us` microseconds.
@@ -29,22 +29,22 @@ impl Nanos {
         Nanos(s * 1_000_000_000)
     }
 
-    /// `s` seconds, rounded to the nearest nanosecond; negative or not-a-number gives zero.
+    /// `s` seconds, rounded to the nearest nanosecond; zero for negative numbers and NaN.
     pub fn from_secs_f64(s: f64) -> Self {
         Nanos((s * 1e9).round() as u64)
     }
 
-    /// As seconds.
+    /// Returns the time in seconds.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// As microseconds.
+    /// Returns the time in microseconds.
     pub fn as_micros_f64(self) -> f64 {
         self.0 as f64 / 1e3
     }
 
-    /// `self - other`, or zero if `other` is later.
+    /// Returns `self - other`, or zero if `other` is later.
     pub const fn saturating_sub(self, other: Nanos) -> Nanos {
         Nanos(self.0.saturating_sub(other.0))
     }
@@ -76,7 +76,7 @@ impl SubAssign for Nanos {
     }
 }
 
-/// Readable with a fitting unit: `850ns`, `12.5us`, `200us`, `1.5ms`, `3s`.
+/// Formats the time with a fitting unit: `850ns`, `12.5us`, `200us`, `1.5ms`, `3s`.
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (value, unit) = match self.0 {
@@ -85,14 +85,14 @@ impl fmt::Display for Nanos {
             n if n < 1_000_000_000 => (n as f64 / 1e6, "ms"),
             n => (n as f64 / 1e9, "s"),
         };
-        // At most three decimals, none that are zero.
+        // At most three decimals, without trailing zeros.
         let text = format!("{value:.3}");
         let text = text.trim_end_matches('0').trim_end_matches('.');
         write!(f, "{text}{unit}")
     }
 }
 
-/// A span in ticks of the processor's time-stamp counter.
+/// Duration in ticks of the processor's time-stamp counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct Cycles(pub u64);

@@ -1,10 +1,9 @@
-//! The Toeplitz hash of receive-side scaling (RSS), as NICs compute it.
+//! Toeplitz hash of receive-side scaling (RSS), as NICs compute it.
 //!
-//! The hash of an input is the XOR, over its one bits, of the 32-bit windows of the key that
-//! start at each bit's position (Microsoft, "RSS hashing functions"). Hence it is linear over
-//! XOR: a hash is the XOR of what each field contributes on its own, and [`RssHasher`] tells
-//! those contributions, so that a NAT can pick a port whose return traffic falls in the bucket
-//! it wants:
+//! The hash of an input is an XOR over its one bits: each contributes the 32-bit window of the key that starts at the
+//! bit's position (Microsoft, "RSS hashing functions"). So the hash is linear over XOR: it is the XOR of the
+//! contributions of each field, which [`RssHasher`] returns. A NAT uses them to choose a port whose return traffic
+//! falls into a given bucket:
 //!
 //! ```
 //! use std::net::IpAddr;
@@ -35,27 +34,27 @@ use crate::flow::FlowKey;
 use crate::parse::{Fragment, Headers, Network, parse, parse_plain_v4};
 use crate::protocol;
 
-/// RSS buckets: entries of the table that maps hashes to queues.
+/// Number of RSS buckets, which are the entries of the RETA (the table from hashes to queues).
 pub const BUCKETS: usize = 512;
 
-/// The bucket of a hash: its low 9 bits; below [`BUCKETS`].
+/// Returns the bucket of a hash: its low 9 bits; below [`BUCKETS`].
 #[inline]
 pub const fn bucket_of(hash: u32) -> u16 {
     (hash % BUCKETS as u32) as u16
 }
 
-/// A 40-byte RSS key: enough for an IPv6 4-tuple.
+/// 40-byte RSS key, long enough for an IPv6 4-tuple.
 pub type RssKey = [u8; 40];
 
-/// The key of Microsoft's verification suite, the default of most NICs and drivers.
+/// Key of Microsoft's verification suite, the default of most NICs and drivers.
 pub const MICROSOFT_KEY: RssKey = [
     0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
     0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
     0x01, 0xfa,
 ];
 
-/// A key of period 16 bits, under which both directions of a flow have the same hash (Woo and
-/// Park, "Scalable TCP session monitoring with symmetric receive-side scaling", 2012).
+/// Key with a period of 16 bits, under which both directions of a flow have the same hash (Woo and Park, "Scalable TCP
+/// session monitoring with symmetric receive-side scaling", 2012).
 pub const SYMMETRIC_KEY: RssKey = {
     let mut key = [0x6d; 40];
     let mut i = 1;
@@ -66,10 +65,10 @@ pub const SYMMETRIC_KEY: RssKey = {
     key
 };
 
-/// Bytes of the longest input: IPv6 addresses and ports.
+/// Length of the longest input in bytes: IPv6 addresses and ports.
 const INPUT: usize = 36;
 
-/// Which end of a flow a field belongs to.
+/// End of a flow that a field belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     /// The sender.
@@ -78,10 +77,10 @@ pub enum End {
     Destination,
 }
 
-/// The Toeplitz hash under one key.
+/// Toeplitz hash under one key.
 ///
-/// It holds a table of 256 contributions for each input byte (36 KiB, of which IPv4 touches the
-/// first 12), so an IPv4 4-tuple costs 12 look-ups.
+/// It holds a table of 256 contributions for each input byte (36 KiB, of which IPv4 uses the first 12 tables), so an
+/// IPv4 4-tuple costs 12 look-ups.
 #[derive(Clone)]
 pub struct RssHasher {
     key: RssKey,
@@ -89,7 +88,7 @@ pub struct RssHasher {
 }
 
 impl RssHasher {
-    /// The hash under `key`.
+    /// Hash under `key`.
     pub fn new(key: &RssKey) -> Self {
         let mut tables = Box::new([[0; 256]; INPUT]);
         for (table, key) in tables.iter_mut().zip(key.windows(5)) {
@@ -104,30 +103,29 @@ impl RssHasher {
         RssHasher { key: *key, tables }
     }
 
-    /// The hash under [`SYMMETRIC_KEY`]: equal for both directions of a flow.
+    /// Hash under [`SYMMETRIC_KEY`]: equal for both directions of a flow.
     pub fn symmetric() -> Self {
         Self::new(&SYMMETRIC_KEY)
     }
 
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &RssKey {
         &self.key
     }
 
-    /// The hash of a whole packet of the flow: over addresses and ports for TCP and UDP, over
-    /// addresses for every other protocol and for the key [of a fragment](FlowKey::of_fragment);
-    /// zero for the default key.
+    /// Returns the hash of a whole packet of the flow. TCP and UDP: over addresses and ports. Every other protocol, and
+    /// the key [of a fragment](FlowKey::of_fragment): over addresses. The default key: zero.
     ///
-    /// A NIC leaves out the ports of every fragment, the first included: use
-    /// [`RssHasher::hash_headers`] where the packet is at hand.
+    /// A NIC leaves out the ports of every fragment, the first included. Use [`RssHasher::hash_headers`] if the packet
+    /// is available.
     #[inline]
     pub fn hash(&self, key: &FlowKey) -> u32 {
         let ports = matches!(key.protocol(), protocol::TCP | protocol::UDP) && !key.is_fragment();
         self.hash_tuple(key, ports)
     }
 
-    /// The hash of a packet: [`RssHasher::hash`], but over addresses only for fragments, the
-    /// first included, as NICs do so that all fragments of a datagram meet. Zero if not IP.
+    /// Returns the hash of a packet: [`RssHasher::hash`], but over addresses only for all fragments, the first
+    /// included. NICs do the same so that all fragments of a datagram reach one queue. Zero if not IP.
     #[inline]
     pub fn hash_headers(&self, headers: &Headers) -> u32 {
         let ports =
@@ -135,11 +133,11 @@ impl RssHasher {
         self.hash_tuple(&headers.key, ports)
     }
 
-    /// The hash of a frame: [`RssHasher::hash_headers`] of what it parses to; zero if it is malformed.
+    /// Returns the hash of a frame: [`RssHasher::hash_headers`] of its headers; zero if it is malformed.
     #[inline]
     pub fn hash_frame(&self, frame: &[u8]) -> u32 {
         match parse_plain_v4(frame) {
-            // TCP or UDP, whole: addresses and ports lie together.
+            // Whole TCP or UDP: addresses and ports are adjacent.
             Some(Headers { key, .. }) => {
                 let both_ports = u32::from(key.source_port()) << 16 | u32::from(key.destination_port());
                 self.at::<0, 8>(key.v4_addresses().to_be_bytes()) ^ self.at::<8, 4>(both_ports.to_be_bytes())
@@ -153,13 +151,13 @@ impl RssHasher {
         parse(frame).map_or(0, |headers| self.hash_headers(&headers))
     }
 
-    /// The hash of a flow's addresses alone.
+    /// Returns the hash of a flow's addresses alone.
     #[inline]
     pub fn hash_addresses(&self, key: &FlowKey) -> u32 {
         self.hash_tuple(key, false)
     }
 
-    /// What an address contributes to a hash.
+    /// Returns the contribution of an address to the hash.
     pub fn address_contribution(&self, end: End, address: IpAddr) -> u32 {
         match (address, end) {
             (IpAddr::V4(ip), End::Source) => self.at::<0, 4>(ip.octets()),
@@ -169,8 +167,7 @@ impl RssHasher {
         }
     }
 
-    /// What a port contributes to the hash of a TCP or UDP packet of this network layer; zero
-    /// if not IP.
+    /// Returns the contribution of a port to the hash of a TCP or UDP packet of this network layer; zero if not IP.
     #[inline]
     pub fn port_contribution(&self, network: Network, end: End, port: u16) -> u32 {
         let port = port.to_be_bytes();
@@ -202,13 +199,13 @@ impl RssHasher {
         }
     }
 
-    /// The contribution of `bytes` at position `START` of the input.
+    /// Returns the contribution of `bytes` at position `START` of the input.
     #[inline]
     fn at<const START: usize, const N: usize>(&self, bytes: [u8; N]) -> u32 {
         const { assert!(START + N <= INPUT) };
         let mut hash = 0;
         let mut i = 0;
-        // Constant bounds: unrolled, and no check is left in the loop.
+        // Constant bounds let the compiler unroll the loop and drop all checks.
         while i < N {
             hash ^= self.tables[START + i][bytes[i] as usize];
             i += 1;

@@ -3,21 +3,20 @@
 use crate::bytes;
 use crate::malformed::Malformed;
 
-/// Bytes of the header.
+/// Size of the header in bytes.
 pub const HEADER: usize = 8;
 
-/// A view of a UDP datagram; the bytes are the IP payload without padding.
+/// View of a UDP datagram; the bytes are the IP payload without padding.
 #[derive(Clone, Copy, Debug)]
 pub struct UdpView<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> UdpView<T> {
-    /// A view of a whole datagram.
+    /// Creates a view of a whole datagram.
     ///
     /// # Errors
-    /// [`Malformed::TruncatedUdp`], or [`Malformed::UdpLength`] if its length is below 8 or
-    /// reaches beyond the bytes.
+    /// [`Malformed::TruncatedUdp`], or [`Malformed::UdpLength`] if its length is below 8 or exceeds the bytes.
     pub fn new(bytes: T) -> Result<Self, Malformed> {
         let view = Self::first_fragment(bytes)?;
         if view.length() as usize > view.get().len() {
@@ -26,7 +25,7 @@ impl<T: AsRef<[u8]>> UdpView<T> {
         Ok(view)
     }
 
-    /// A view of a datagram's first fragment, whose length may reach beyond the bytes.
+    /// Creates a view of a datagram's first fragment, whose length may exceed the bytes.
     ///
     /// # Errors
     /// [`Malformed::TruncatedUdp`], or [`Malformed::UdpLength`] if its length is below 8.
@@ -58,19 +57,19 @@ impl<T: AsRef<[u8]>> UdpView<T> {
         bytes::u16_at(self.get(), 2)
     }
 
-    /// Bytes of header and data.
+    /// Returns the length of header and data in bytes.
     #[inline]
     pub fn length(&self) -> u16 {
         bytes::u16_at(self.get(), 4)
     }
 
-    /// The checksum; zero means none (over IPv4 only).
+    /// Returns the checksum; zero means none (over IPv4 only).
     #[inline]
     pub fn checksum(&self) -> u16 {
         bytes::u16_at(self.get(), 6)
     }
 
-    /// The data: as much as there is in a first fragment.
+    /// Returns the data, in a first fragment as far as present.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         let end = self.get().len().min(self.length() as usize);
@@ -78,7 +77,7 @@ impl<T: AsRef<[u8]>> UdpView<T> {
     }
 }
 
-/// Setters leave the checksum as it is: see [`checksum`](crate::checksum).
+/// Setters do not update the checksum: see [`checksum`](crate::checksum).
 impl<T: AsRef<[u8]> + AsMut<[u8]>> UdpView<T> {
     /// Sets the source port.
     #[inline]
@@ -92,7 +91,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> UdpView<T> {
         bytes::put_u16(self.bytes.as_mut(), 2, port);
     }
 
-    /// Sets the bytes of header and data.
+    /// Sets the length of header and data in bytes.
     pub fn set_length(&mut self, length: u16) {
         bytes::put_u16(self.bytes.as_mut(), 4, length);
     }
@@ -103,7 +102,7 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> UdpView<T> {
         bytes::put_u16(self.bytes.as_mut(), 6, checksum);
     }
 
-    /// The data: as much as there is in a first fragment.
+    /// Returns the data, in a first fragment as far as present.
     pub fn payload_mut(&mut self) -> &mut [u8] {
         let end = self.get().len().min(self.length() as usize);
         self.bytes.as_mut().get_mut(HEADER..end).unwrap_or_default()

@@ -4,16 +4,16 @@ use crate::bytes;
 use crate::malformed::Malformed;
 use crate::protocol::ethertype;
 
-/// The most VLAN tags of one frame: a service, a customer and one more tag.
+/// Maximum number of VLAN tags of a frame: a service tag, a customer tag and one more.
 pub const MAX_VLAN_TAGS: usize = 3;
 
-/// Bytes of one tag.
+/// Size of a tag in bytes.
 pub const TAG: usize = 4;
 
-/// One VLAN tag.
+/// VLAN tag.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct VlanTag {
-    /// The tag's EtherType: 0x8100, 0x88a8 or 0x9100.
+    /// EtherType of the tag: 0x8100, 0x88a8 or 0x9100.
     pub ethertype: u16,
     /// Priority code point, 0 to 7.
     pub priority: u8,
@@ -24,7 +24,7 @@ pub struct VlanTag {
 }
 
 impl VlanTag {
-    /// An 802.1Q tag of priority zero. Of `id`, the low 12 bits count.
+    /// 802.1Q tag of priority zero. Only the low 12 bits of `id` are used.
     pub const fn customer(id: u16) -> Self {
         VlanTag {
             ethertype: ethertype::VLAN,
@@ -34,7 +34,7 @@ impl VlanTag {
         }
     }
 
-    /// An 802.1ad service tag of priority zero. Of `id`, the low 12 bits count.
+    /// 802.1ad service tag of priority zero. Only the low 12 bits of `id` are used.
     pub const fn service(id: u16) -> Self {
         VlanTag {
             ethertype: ethertype::QINQ,
@@ -42,14 +42,13 @@ impl VlanTag {
         }
     }
 
-    /// The tag control information as it stands on the wire.
+    /// Returns the tag control information as on the wire.
     pub const fn control(&self) -> u16 {
         (self.priority as u16 & 7) << 13 | (self.drop_eligible as u16) << 12 | self.id & 0x0fff
     }
 }
 
-/// The VLAN tags of a frame, outermost first: at most [`MAX_VLAN_TAGS`], and none that the frame
-/// does not hold whole.
+/// Returns the VLAN tags of a frame, outermost first: at most [`MAX_VLAN_TAGS`], and only complete ones.
 ///
 /// ```
 /// use tailwater_net::vlan::tags;
@@ -74,15 +73,15 @@ pub fn tags(frame: &[u8]) -> impl Iterator<Item = VlanTag> + '_ {
         .take_while(|tag| ethertype::is_vlan(tag.ethertype))
 }
 
-/// A view of one VLAN tag; the bytes start after the tag's EtherType, with the tag control
-/// information, and reach to the frame's end.
+/// View of a VLAN tag; the bytes start after the tag's EtherType, with the tag control information, and reach to the
+/// end of the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct VlanView<T> {
     bytes: T,
 }
 
 impl<T: AsRef<[u8]>> VlanView<T> {
-    /// A view of a tag.
+    /// Creates a view of a tag.
     ///
     /// # Errors
     /// [`Malformed::TruncatedEthernet`] if there are fewer than 4 bytes.
@@ -108,19 +107,19 @@ impl<T: AsRef<[u8]>> VlanView<T> {
         bytes::u16_at(self.bytes.as_ref(), 0) & 0x0fff
     }
 
-    /// The EtherType of what follows the tag.
+    /// Returns the EtherType after the tag.
     pub fn ethertype(&self) -> u16 {
         bytes::u16_at(self.bytes.as_ref(), 2)
     }
 
-    /// What follows the tag.
+    /// Returns the bytes after the tag.
     pub fn payload(&self) -> &[u8] {
         bytes::from(self.bytes.as_ref(), TAG)
     }
 }
 
 impl<T: AsRef<[u8]> + AsMut<[u8]>> VlanView<T> {
-    /// Sets the priority; its low 3 bits count.
+    /// Sets the priority; only its low 3 bits are used.
     pub fn set_priority(&mut self, priority: u8) {
         bytes::put_bits(self.bytes.as_mut(), 0, 0xe0, priority << 5);
     }
@@ -130,14 +129,14 @@ impl<T: AsRef<[u8]> + AsMut<[u8]>> VlanView<T> {
         bytes::put_bits(self.bytes.as_mut(), 0, 0x10, (eligible as u8) << 4);
     }
 
-    /// Sets the VLAN identifier; its low 12 bits count.
+    /// Sets the VLAN identifier; only its low 12 bits are used.
     pub fn set_id(&mut self, id: u16) {
         let [high, low] = id.to_be_bytes();
         bytes::put_bits(self.bytes.as_mut(), 0, 0x0f, high);
         bytes::put_u8(self.bytes.as_mut(), 1, low);
     }
 
-    /// Sets the EtherType of what follows.
+    /// Sets the EtherType after the tag.
     pub fn set_ethertype(&mut self, ethertype: u16) {
         bytes::put_u16(self.bytes.as_mut(), 2, ethertype);
     }

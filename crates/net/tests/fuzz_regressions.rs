@@ -1,5 +1,5 @@
-//! Replays every frame in `tests/regressions/`: inputs on which the fuzz target `parse` once
-//! found a mistake, and one frame of each kind that took thought.
+//! Replays every frame in `tests/regressions/`: inputs with which the fuzz target `parse` found a bug, and one frame of
+//! each difficult kind.
 
 mod invariants;
 

@@ -1,4 +1,4 @@
-//! Frames of every kind, whole, cut short and damaged.
+//! Frames of all kinds: whole, truncated and damaged.
 
 mod invariants;
 
@@ -78,7 +78,7 @@ impl Frame {
     }
 }
 
-/// Frames as a sender makes them. Extension headers of `kinds`, so many.
+/// Frames as a sender builds them, with `extensions` extension headers of `kinds`.
 fn frames(kinds: impl Strategy<Value = u8>, extensions: std::ops::Range<usize>) -> impl Strategy<Value = Frame> {
     let extension = (kinds, prop_oneof![Just(6), Just(14), Just(30)])
         .prop_flat_map(|(kind, length)| (Just(kind), bytes(length..length + 1)));
@@ -112,7 +112,7 @@ fn sound_frames() -> impl Strategy<Value = Frame> {
         Just(protocol::DESTINATION_OPTIONS),
         Just(protocol::MOBILITY),
     ];
-    // A random protocol number may be one of IPv6's extension headers, and the payload none.
+    // A random protocol number may be that of an IPv6 extension header, which the payload is not.
     frames(kinds, 0..5).prop_filter("an upper layer", |frame| {
         frame.key.is_v4() || !protocol::is_extension(frame.key.protocol())
     })
@@ -188,7 +188,7 @@ proptest! {
     ) {
         let mut built = frame.build();
         for (index, byte) in damage {
-            // Headers are where damage matters most.
+            // Damage matters most in headers.
             let reach = built.len().min(80);
             built[index.index(reach)] = byte;
         }
@@ -204,11 +204,11 @@ proptest! {
         bit in 0..8u8,
     ) {
         prop_assume!(matches!(frame.key.protocol(), protocol::TCP | protocol::UDP));
-        // A random routing header may put the final destination elsewhere.
+        // A random routing header may change the final destination.
         prop_assume!(frame.key.is_v4() || frame.extensions.iter().all(|e| e.0 != protocol::ROUTING));
         let mut built = frame.build();
         let headers = parse(&built).unwrap();
-        // Over IPv6 only the transport is covered.
+        // Over IPv6 only the transport checksum exists.
         let start = if frame.key.is_v4() { headers.network_offset } else { headers.transport_offset };
         let at = start as usize + index.index((headers.end - start) as usize);
         built[at] ^= 1 << bit;

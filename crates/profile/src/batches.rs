@@ -1,8 +1,8 @@
-//! What packets cost, from the batches of traffic that comes at its own pace.
+//! Packet costs, from the batches of traffic that is replayed at its own pace.
 //!
-//! What a packet finds in the caches, which branches are foreseen, how much of a burst opens flows: all that
-//! depends on what came before it, and no run of equal packets shows it. So the traffic itself is replayed, as
-//! busy as a core should be, and the time of each batch is set against what was in it.
+//! Cache hits, branch prediction and the share of new flows in a burst depend on the packets before. No run of equal
+//! packets shows these effects. So the traffic itself is replayed at a realistic load, and the time of each batch is
+//! related to its contents.
 
 use crate::costs::{BatchCosts, BatchSample, fit_batches, is_interrupted};
 use crate::train::TrainError;
@@ -13,23 +13,27 @@ use tailwater_policy::capacity::{CapacityProfile, RECEIVE_BATCH, ServiceCosts};
 use tailwater_traffic::Trace;
 use tailwater_traffic::bursts::{Arrivals, PacketArrivals};
 
-/// From the first arrival on, so long nothing counts: memory is touched for the first time.
+/// Time from the first arrival that does not count: memory is touched for the first time.
 const SETTLED: Nanos = Nanos::from_millis(50);
-/// A packet that was found later than this had to wait for the core, not for being looked for.
+/// Queueing delay above which a packet waited for a busy core, rather than for the poll loop.
 const FOUND: Nanos = Nanos::from_micros(1);
 
-/// What is in a trace, up to each packet.
+/// Contents of a trace, accumulated up to each packet.
 pub(crate) struct Contents {
-    /// From the start of one pass to that of the next.
+    /// Time from the start of one pass to that of the next, nanoseconds.
     lap: u64,
-    /// When each packet arrives.
+    /// Arrival time of each packet, nanoseconds.
     times: Vec<u64>,
-    /// Bytes, packets that open flows and cold ones before each packet, and after the last.
+    /// Bytes, flow-opening packets and cold packets before each packet, and after the last.
     before: Vec<[u64; 3]>,
 }
 
 impl Contents {
-    /// Of a trace whose flows are others in each pass, where a packet is cold after so many others.
+    /// Reads a trace whose flows are renumbered in each pass. A packet is cold if its flow had no packet among the last
+    /// `cold_after`.
+    ///
+    /// # Errors
+    /// The trace cannot be read.
     pub fn of(trace: &Trace, cold_after: u32) -> Result<Contents, TrainError> {
         let mut arrivals = PacketArrivals::new(trace.source());
         let mut last: HashMap<Option<u64>, usize> = HashMap::new();
@@ -50,7 +54,7 @@ impl Contents {
         })
     }
 
-    /// What was in a batch, and what it took in nanoseconds; `None` if it is not known.
+    /// Returns a batch's contents and duration; `None` if it does not belong to the trace.
     fn sample(&self, batch: &NotedBatch) -> Option<BatchSample> {
         let arrival = batch.arrival.0 % self.lap;
         let first = self.times.partition_point(|time| *time < arrival);
@@ -71,8 +75,8 @@ impl Contents {
     }
 }
 
-/// What batches showed, of runs that each come with how slow the machine was, as a part of how slow it usually
-/// is; and how long it took to find a packet, in nanoseconds.
+/// Fits batch costs to runs, and returns them with the poll delay of a packet, nanoseconds. Each run comes with the
+/// machine's slowdown relative to its usual speed.
 pub(crate) fn explain(contents: &Contents, runs: &[(Vec<NotedBatch>, f64)]) -> (BatchCosts, f64) {
     let mut samples = Vec::new();
     let (mut found, mut waits) = (0, 0_u64);
@@ -96,21 +100,21 @@ pub(crate) fn explain(contents: &Contents, runs: &[(Vec<NotedBatch>, f64)]) -> (
     (fit_batches(&samples), poll)
 }
 
-/// What packets cost that do not go straight through, in nanoseconds.
+/// Costs of queueing and offloading a packet, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct QueueCosts {
-    /// Of what a packet costs, receiving it and looking its flow up.
+    /// Share of a packet's cost for receiving it and looking up its flow.
     pub receive: f64,
-    /// What is added if it waits in the core's own queue.
+    /// Additional cost of waiting in the core's own queue.
     pub queue: f64,
-    /// What is added to that if it is handed over.
+    /// Additional cost of offloading a waiting packet.
     pub hand_over: f64,
-    /// What it costs a helper more than the functions cost at home.
+    /// Additional cost on an auxiliary core, relative to the functions' cost on the dedicated core.
     pub take_over: f64,
 }
 
-/// The same from runs of the same traffic in which all that waited did so in the core's own queue, and, if there is
-/// another core, from runs in which it was handed over. `costs` is what packets cost that go straight through.
+/// Fits queueing costs to runs of the same traffic. In `own`, all waiting packets stayed in the core's own queue; in
+/// `handed`, if there is another core, they were offloaded. `costs` are those of packets that do not wait.
 pub(crate) fn explain_queue(
     contents: &Contents,
     costs: &BatchCosts,
@@ -125,7 +129,7 @@ pub(crate) fn explain_queue(
         let samples = batches.filter_map(|(batch, slow)| {
             let sample = contents.sample(batch)?;
             Some(BatchSample {
-                // It has left the ring long ago.
+                // It left the receive ring long ago.
                 backlog: false,
                 nanos: sample.nanos / slow,
                 ..sample
@@ -133,7 +137,7 @@ pub(crate) fn explain_queue(
         });
         samples.collect()
     };
-    // What packets take more than these costs say, each.
+    // Mean excess of a packet over these costs.
     let more = |samples: &[BatchSample], costs: &BatchCosts| {
         let ratio = |s: &BatchSample| s.nanos / costs.nanos(s).max(1.0);
         let mut ratios: Vec<f64> = samples.iter().map(ratio).collect();
@@ -156,7 +160,7 @@ pub(crate) fn explain_queue(
     };
     let mut functions = *costs;
     functions.service.batch -= receiving.service.batch;
-    // Functions cost less without what receiving takes.
+    // The functions' cost excludes that of receiving.
     let least = -costs.service.packet;
     let processed = samples(own, Part::Processed);
     let receive = -more(&processed, &functions).clamp(least, 0.0);
@@ -172,14 +176,14 @@ pub(crate) fn explain_queue(
     }
 }
 
-/// How fast the machine was while it ran a trace at its own pace, as often as there was time, each time with other
-/// flows: what batches took in each step, as a part of what the profile says that they take. Interrupted batches do
-/// not count. Steps without batches are as the one before.
+/// Returns the machine's slowdown in each step while it replayed a trace at its own pace, with other flows in each
+/// pass: measured over expected batch duration. Interrupted batches do not count. Steps without batches repeat the one
+/// before.
+///
+/// `None` if the profile has no costs, or no batch belongs to the trace.
 ///
 /// # Errors
 /// The trace cannot be read.
-///
-/// `None` if the profile has no costs, or no batch is of the trace.
 pub fn pace(
     trace: &Trace,
     profile: &CapacityProfile,
@@ -190,7 +194,7 @@ pub fn pace(
         return Ok(None);
     };
     let contents = Contents::of(trace, details.cold_after)?;
-    // By step: what each batch took, and was to take.
+    // Measured and expected duration of each batch, by step.
     let mut steps: Vec<Vec<[f64; 2]>> = Vec::new();
     for batch in batches.iter().filter(|batch| batch.part == Part::Whole) {
         let Some(sample) = contents.sample(batch) else {
@@ -214,10 +218,10 @@ pub fn pace(
     Ok(Some(paces.collect()))
 }
 
-/// Fewer batches say nothing about a step.
+/// Minimum number of batches for a step's slowdown.
 const FEWEST: usize = 20;
 
-/// What batches took as a part of what they were to take.
+/// Returns measured over expected duration of batches.
 fn pace_of(batches: &[[f64; 2]]) -> Option<f64> {
     if batches.len() < FEWEST {
         return None;
@@ -240,7 +244,7 @@ mod tests {
 
     #[test]
     fn batches_are_set_against_what_was_in_them() {
-        // Flows 0 to 7 in turn, 1 us apart; in each pass they are new again.
+        // Flows 0 to 7 in turn, 1 us apart; each pass renumbers them.
         let trace = steady(8, frames(100.0), 80, 1e6).unwrap();
         let contents = Contents::of(&trace, 0).unwrap();
         let lap = contents.lap;
@@ -258,10 +262,10 @@ mod tests {
         assert_eq!((first.new, first.cold), (8.0, 10.0));
         let later = contents.sample(&batch(8, 2)).unwrap();
         assert_eq!((later.new, later.cold), (0.0, 2.0));
-        // Fewer others came in between.
+        // Fewer packets of other flows were in between.
         let warm = Contents::of(&trace, 80).unwrap();
         assert_eq!(warm.sample(&batch(8, 2)).unwrap().cold, 0.0);
-        // It goes on in the next pass, or is of another trace.
+        // The batch extends into the next pass, or belongs to another trace.
         assert!(contents.sample(&batch(79, 2)).is_none());
         let off = NotedBatch {
             arrival: Nanos(1000 * lap + 1),
@@ -284,7 +288,7 @@ mod tests {
             },
             ..BatchCosts::default()
         };
-        // Receiving takes 50 ns of the 200, waiting 30 more, handing over 20 more, and a helper 15 more.
+        // Receiving takes 50 ns of the 200, waiting 30 more, offloading 20 more, and an auxiliary core 15 more.
         let lap = contents.lap;
         let batch = |part, number: u64, packets: u32, each: u64, whole: u64| NotedBatch {
             arrival: Nanos(1000 * lap + number * 1000),
@@ -329,7 +333,7 @@ mod tests {
             ..ServiceCosts::default()
         });
         profile.details = Some(DetailedCosts::default());
-        // 40 batches of a packet in each step of 40 us: as expected, nothing, twice as slow, one interrupted.
+        // 40 one-packet batches in each step of 40 us: as expected, none, twice as slow, one interrupted.
         let lap = Contents::of(&trace, 0).unwrap().lap;
         let batch = |step: u64, number: u64, took: u64| NotedBatch {
             arrival: Nanos(number * 1000 % lap),

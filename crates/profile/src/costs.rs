@@ -1,50 +1,50 @@
-//! Costs from what runs showed.
+//! Costs fitted to measured runs.
 
 use tailwater_policy::capacity::{CapacityProfile, ServiceCosts};
 
-/// What a run was like, and what it showed. Parts are of a packet, on average.
+/// Characteristics of a run and its result. Figures are means per packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
-    /// Batches.
+    /// Batches per packet.
     pub batches: f64,
-    /// Bytes.
+    /// Bytes per packet.
     pub bytes: f64,
-    /// Packets that open a flow.
+    /// Share of packets that open a flow.
     pub new: f64,
-    /// What a packet took, in nanoseconds.
+    /// Time per packet, nanoseconds.
     pub nanos: f64,
 }
 
-/// What was in a batch, and what it took.
+/// Contents and duration of a batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BatchSample {
     pub packets: f64,
     pub bytes: f64,
     /// Packets that open a flow.
     pub new: f64,
-    /// Packets that are cold, or open a flow.
+    /// Packets that are cold or open a flow.
     pub cold: f64,
-    /// Others waited behind it.
+    /// `true` if other packets waited behind the batch.
     pub backlog: bool,
-    /// In nanoseconds.
+    /// Duration, nanoseconds.
     pub nanos: f64,
 }
 
-/// Costs that explain batches, in nanoseconds.
+/// Cost model of batches, nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct BatchCosts {
     pub service: ServiceCosts,
-    /// Each cold packet, and each batch with one.
+    /// Cost of each cold packet, and of each batch with one.
     pub cold_packet: f64,
     pub cold_batch: f64,
-    /// Each batch with a packet that opens a flow.
+    /// Cost of each batch with a packet that opens a flow.
     pub new_batch: f64,
-    /// Each packet of a batch behind which others wait.
+    /// Cost of each packet of a batch behind which others wait.
     pub ring_packet: f64,
 }
 
 impl BatchSample {
-    /// What is paid for each of the costs, in the order of [`BatchCosts::from_parts`].
+    /// Returns the factor of each cost, in the order of [`BatchCosts::from_parts`].
     fn parts(&self) -> [f64; 8] {
         let [new, cold] = [self.new, self.cold].map(|packets| f64::from(packets > 0.0));
         let ring = f64::from(self.backlog) * self.packets;
@@ -78,7 +78,7 @@ impl BatchCosts {
         }
     }
 
-    /// As a profile says; `None` if it does not.
+    /// Returns the profile's costs, or `None` if it has none.
     pub fn of(profile: &CapacityProfile) -> Option<BatchCosts> {
         let details = profile.details.as_ref()?;
         Some(BatchCosts {
@@ -90,7 +90,7 @@ impl BatchCosts {
         })
     }
 
-    /// What a batch takes.
+    /// Returns the expected duration of a batch.
     pub fn nanos(&self, sample: &BatchSample) -> f64 {
         let service = &self.service;
         let costs = [
@@ -108,7 +108,7 @@ impl BatchCosts {
     }
 }
 
-/// The service costs that explain the samples best.
+/// Fits service costs to the samples.
 pub(crate) fn fit(samples: &[Sample]) -> ServiceCosts {
     let mut equations = Equations::default();
     for sample in samples {
@@ -124,21 +124,22 @@ pub(crate) fn fit(samples: &[Sample]) -> ServiceCosts {
     }
 }
 
-/// A batch that took this much longer, and a part of its time, than others like it was interrupted.
+/// Excess over the expected duration above which a batch counts as interrupted: this many nanoseconds plus this share
+/// of the expected duration.
 const INTERRUPTED: f64 = 3_000.0;
 const INTERRUPTED_PART: f64 = 0.25;
 
-/// Whether a batch was interrupted that took so long, where others like it take as long as expected.
+/// Returns `true` if a batch of this duration was interrupted, given the duration of others like it.
 pub(crate) fn is_interrupted(nanos: f64, expected: f64) -> bool {
     nanos > expected * (1.0 + INTERRUPTED_PART) + INTERRUPTED
 }
 
-/// How often it is looked again which ones were.
+/// Number of iterations of fitting and detecting interrupted batches.
 const LOOKS: usize = 5;
 
-/// The costs that explain batches best, those left out that were interrupted.
+/// Fits costs to batches, excluding interrupted ones.
 pub(crate) fn fit_batches(samples: &[BatchSample]) -> BatchCosts {
-    // At first each packet is taken to cost the same.
+    // Initial estimate: the median cost per packet.
     let mut each: Vec<f64> = samples.iter().map(|s| s.nanos / s.packets).collect();
     each.sort_unstable_by(f64::total_cmp);
     let mut costs = BatchCosts::default();
@@ -156,7 +157,7 @@ pub(crate) fn fit_batches(samples: &[BatchSample]) -> BatchCosts {
     costs
 }
 
-/// Equations with unknown costs, added up to those of least squares.
+/// Normal equations of a least-squares fit.
 struct Equations<const N: usize> {
     matrix: [[f64; N]; N],
     sums: [f64; N],
@@ -172,7 +173,7 @@ impl<const N: usize> Default for Equations<N> {
 }
 
 impl<const N: usize> Equations<N> {
-    /// `row` times the costs is `nanos`; an error counts as a part of `whole`.
+    /// Adds the equation `row` times costs equals `nanos`, with an error relative to `whole`.
     fn add(&mut self, row: [f64; N], nanos: f64, whole: f64) {
         let row = row.map(|x| x / whole.max(1e-3));
         for i in 0..N {
@@ -183,8 +184,8 @@ impl<const N: usize> Equations<N> {
         }
     }
 
-    /// The costs that solve them best, none of them negative: least squares, over the set of costs that leaves
-    /// none negative when those that were are taken as nothing.
+    /// Returns the non-negative least-squares solution. Negative costs are fixed at zero, the lowest first, and the
+    /// rest solved again.
     fn non_negative(&self) -> [f64; N] {
         let mut used = [true; N];
         loop {
@@ -194,20 +195,20 @@ impl<const N: usize> Equations<N> {
                 .min_by(|&a, &b| costs[a].total_cmp(&costs[b]));
             match worst {
                 Some(worst) => used[worst] = false,
-                // Picoseconds are more than enough for a reader of the file.
+                // Rounded to picoseconds, which suffices for a reader of the file.
                 None => return costs.map(|cost| (cost * 1e3).round() / 1e3),
             }
         }
     }
 
-    /// Least squares over the columns in use, by Gauss and Jordan. A column that the others explain gets
-    /// zero.
+    /// Solves the least-squares problem over the columns in use, by Gauss-Jordan elimination. A linearly dependent
+    /// column gets zero.
     fn solve(&self, used: [bool; N]) -> [f64; N] {
         let (mut matrix, mut sums) = (self.matrix, self.sums);
         let scale: [f64; N] = std::array::from_fn(|i| matrix[i][i]);
         let mut solved = [false; N];
         for pivot in (0..N).filter(|&i| used[i]) {
-            // What is left of the column once the others are taken out.
+            // Remainder of the column after eliminating the others.
             if matrix[pivot][pivot] <= scale[pivot] * 1e-9 {
                 continue;
             }

@@ -1,10 +1,10 @@
-//! What simulations need to know of a chain on this machine: what cold packets cost, and what lies
+//! Details of a chain on this machine that simulations need: the costs of cold packets, and those of communication
 //! between cores.
 //!
-//! The means that policies go by hide what depends on the moment: a packet of a flow that was silent for long
-//! finds nothing of it in the caches. After how many others that is so is seen in runs of flows in turn; what
-//! all kinds of packets cost, in the [batches](crate::batches) of the traffic itself. The machine's speed
-//! varies within seconds (its memory's most of all), so all runs take turns, several times, and medians count.
+//! The means used by policies hide transient effects: a packet of a flow that was silent for long misses the caches.
+//! Runs of flows in turn show after how many other packets that happens. The [batches](crate::batches) of the traffic
+//! itself show the costs of all kinds of packets. The speed of the machine, and of its memory most of all, varies
+//! within seconds. So all runs take turns, several times, and medians count.
 
 use crate::batches::{Contents, QueueCosts, explain, explain_queue};
 use crate::costs::BatchCosts;
@@ -25,63 +25,62 @@ use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
-/// How often each sample is taken.
+/// Repetitions of each sample.
 const ROUNDS: usize = 3;
-/// How long each run lasts.
+/// Length of each run.
 const LENGTH: Nanos = Nanos::from_millis(40);
-/// Bytes of a trace that no cache holds.
+/// Size of a trace that exceeds all caches, bytes.
 const BEYOND_CACHES: f64 = 48e6;
-/// Flows that stay in the nearest caches, and so many that none does.
+/// Flow counts whose state stays in the nearest caches, and in none.
 const FEW: u32 = 64;
 const MANY: u32 = 1 << 13;
-/// Flow counts between them, to find where flows leave the caches.
+/// Flow counts between them, to locate where flows leave the caches.
 const BETWEEN: [u32; 3] = [256, 1024, 4096];
-/// A trace of so many flows is run through so often: the first time they are new.
+/// Passes over a trace of many flows; in the first pass they are new.
 const LAPS: f64 = 3.0;
-/// The load at which a packet comes alone.
+/// Load at which packets arrive singly.
 const ALONE: f64 = 0.12;
-/// Packets of the given traffic without pace.
+/// Packets of the given traffic in saturated runs.
 const TRAFFIC: usize = 1 << 17;
-/// The same at its own pace: as part of the rate without pace, so that bursts are more than the core can do; and
-/// for how long.
+/// The same at its own pace: packets, the load as a share of the saturated rate, so that bursts exceed the core, and
+/// the duration.
 const PACED_TRAFFIC: usize = 400_000;
 const PACED: f64 = 0.5;
 const PACED_LENGTH: Nanos = Nanos::from_millis(600);
-/// Packet buffers of a core that hands over, as many as in real runs: what waits behind many others has left the
-/// nearest caches.
+/// Packet buffers of a core that offloads, as in real runs: a packet behind many others has left the nearest caches.
 const BUFFERS: u32 = 2048;
-/// For how long a helper sleeps before it is called.
+/// Sleep times of an auxiliary core before it is woken.
 const ASLEEP: [Nanos; 4] = [
     Nanos::from_micros(60),
     Nanos::from_micros(300),
     Nanos::from_millis(1),
     Nanos::from_millis(4),
 ];
-/// Between two packets that open flows.
+/// Gap between two packets that open flows.
 const OPENING: Nanos = Nanos::from_micros(20);
-/// Calls of each kind.
+/// Wake-ups of each kind.
 const CALLS: u64 = 150;
 
-/// A chain on a core, and what it is measured with.
+/// A chain on a core, and the measurement's parameters.
 pub(crate) struct Detailed<'a> {
     pub lab: &'a Lab<'a>,
     pub spec: &'a ChainSpec,
-    /// The mean length of packets, without check sequence.
+    /// Mean packet length, bytes without check sequence.
     pub bytes: f64,
 }
 
-/// What packets cost.
+/// Service costs of packets.
 pub(crate) struct Service {
     pub costs: BatchCosts,
     pub cold_after: u32,
-    /// One of the given traffic, without pace.
+    /// Cost of a packet of the given traffic in a saturated run, nanoseconds.
     pub traffic_packet: f64,
-    /// How long it takes to find a packet.
+    /// Poll delay of a packet, nanoseconds.
     pub poll: f64,
     pub queue: QueueCosts,
 }
 
-/// A run that is in one state all the time, once `skipped` packets have passed.
+/// A run in a steady state after the first `skipped` packets.
 struct Case {
     trace: Trace,
     setting: Setting,
@@ -89,33 +88,33 @@ struct Case {
 }
 
 impl Case {
-    /// What a run shows of a packet's cost, in nanoseconds: the median window's.
+    /// Returns the cost per packet of a run, nanoseconds, of the median window.
     fn nanos(&self, report: &RunReport) -> f64 {
         let (mut passed, mut values) = (0, Vec::new());
         let windows = &report.windows.list;
-        // The last is not whole.
+        // The last window is incomplete.
         for window in &windows[..windows.len().saturating_sub(1)] {
             if passed >= self.skipped && !window.flagged && window.offered > 0 {
                 values.push(match self.setting.pacing {
                     Pacing::Saturate => SATURATED_WINDOW.0 as f64 / window.offered as f64,
-                    // What one takes that comes alone, from its arrival.
+                    // Latency of a packet that arrives alone.
                     Pacing::Arrivals => window.latency_us.p50 * 1e3,
                 });
             }
             passed += window.offered;
         }
         match values.is_empty() {
-            // Too short for windows.
+            // Shorter than a window.
             true => report.duration_s * 1e9 / report.packets.offered.max(1) as f64,
             false => median(&mut values),
         }
     }
 }
 
-/// Batches of a run, and how slow the machine was.
+/// Batches of a run, and the machine's slowdown.
 type Run = (Vec<NotedBatch>, f64);
 
-/// Zero of none.
+/// Returns the median, or zero for an empty slice.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(0.0)
@@ -126,12 +125,12 @@ impl Detailed<'_> {
         frames(self.bytes)
     }
 
-    /// As many flows as the table holds with some room, at the most.
+    /// Returns the largest number of flows to measure, bounded by the flow table with a margin.
     fn many(&self) -> u32 {
         MANY.min(self.spec.flows.capacity / 4).max(FEW)
     }
 
-    /// A trace of so many flows in turn that no cache holds.
+    /// Returns a trace of `flows` flows in turn that exceeds all caches.
     fn flows(&self, flows: u32, bytes: f64, rate: f64) -> Result<Trace, TrainError> {
         let line = (bytes / 64.0).ceil() * 64.0 + 64.0;
         let packets = ((BEYOND_CACHES / line) as u64).max(flows.into());
@@ -139,16 +138,19 @@ impl Detailed<'_> {
         Ok(steady(flows, frames(bytes), packets, rate)?)
     }
 
-    /// What packets cost, cold and warm, and after how many others one is cold.
+    /// Measures the costs of cold and warm packets, and the number of other packets after which one is cold.
+    ///
+    /// # Errors
+    /// The traffic cannot be made, or a run fails or is stopped.
     pub fn service(&self, traffic: &Trace) -> Result<Service, TrainError> {
-        // The traffic without pace is what all else is compared with.
+        // All other cases are compared with the saturated traffic.
         let measure = Case {
             trace: at_rate(traffic, TRAFFIC, 1e6)?,
             setting: Setting::default(),
             skipped: 0,
         };
         let rate = 1e9 / self.run(&measure)?;
-        // Packets that come alone, of few flows or of many: how long that takes follows from what they cost.
+        // Packets that arrive singly, of few flows or of many: their latency follows from their cost.
         let (many, pace) = (self.many(), rate * ALONE);
         let mut cases = vec![measure];
         for flows in [FEW, many].into_iter().chain(BETWEEN) {
@@ -167,7 +169,7 @@ impl Detailed<'_> {
         let paced = at_rate(traffic, PACED_TRAFFIC, rate * PACED)?;
         let (measured, runs) = self.in_turn(&cases, &paced)?;
         let traffic_packet = measured[0];
-        // Cold is what costs more than half of the way from few flows to many.
+        // A packet is cold if it costs more than halfway between few flows and many.
         let half = (measured[1] + measured[2]) / 2.0;
         let warm = BETWEEN.iter().zip(&measured[3..]);
         let warm = warm.take_while(|(_, nanos)| **nanos < half);
@@ -190,10 +192,9 @@ impl Detailed<'_> {
         Ok(case.nanos(&report))
     }
 
-    /// What packets took in each of these cases, of which the first is the measure of the others: each is
-    /// compared with how fast that was just before and after, so that it does not matter much when the machine
-    /// was slow. Medians over rounds in which all have their turn. The same for the batches of the traffic at
-    /// its own pace.
+    /// Measures the cost per packet of these cases, and the batches of the traffic at its own pace. The first case is
+    /// the reference: each other case is compared with the reference just before and after it, which compensates for a
+    /// slow machine. Returns medians over rounds in which all cases take turns.
     fn in_turn(&self, cases: &[Case], paced: &Trace) -> Result<(Vec<f64>, [Vec<Run>; 3]), TrainError> {
         let mut ratios: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
         let mut measures = vec![self.run(&cases[0])?];
@@ -206,7 +207,7 @@ impl Detailed<'_> {
                 measures.push(after);
                 ratios.push(2.0 * nanos / (before + after));
             }
-            // Straight through; in the own queue if it waits; to a helper if it waits.
+            // Without queueing; with waiting packets in the own queue; with waiting packets offloaded.
             let own = [None, Some(dealt(None))];
             let helped = self.helper().map(|helper| Some(dealt(Some(helper))));
             let mut batches = Vec::new();
@@ -232,12 +233,15 @@ impl Detailed<'_> {
         Ok((nanos.collect(), runs))
     }
 
-    /// A core for helpers, if there is one.
+    /// Returns a core to use as an auxiliary core, if there is one.
     fn helper(&self) -> Option<usize> {
         available().into_iter().find(|core| *core != self.lab.core)
     }
 
-    /// How long helpers take to wake up, where there are two cores.
+    /// Measures the wake-up latency of an auxiliary core, if there are two cores.
+    ///
+    /// # Errors
+    /// The traffic cannot be made, or a run fails or is stopped.
     pub fn wakes(&self) -> Result<Vec<Wake>, TrainError> {
         let mut wakes = Vec::new();
         if let Some(helper) = self.helper() {
@@ -248,7 +252,7 @@ impl Detailed<'_> {
         Ok(wakes)
     }
 
-    /// How long a helper takes to wake up that has slept for so long.
+    /// Measures the wake-up latency of an auxiliary core after a sleep of `asleep`.
     fn wake(&self, helper: usize, asleep: Nanos) -> Result<Option<Wake>, TrainError> {
         let mut source = Calls::new(self.size(), asleep)?;
         let trace = Trace::load(&mut source, &LoadOptions::default())?;
@@ -271,7 +275,7 @@ impl Detailed<'_> {
     }
 }
 
-/// A burst that waits, so that a helper is recruited, and then packets that come alone.
+/// A burst that waits, so that an auxiliary core is activated, and then packets that arrive singly.
 struct Calls {
     packets: Uniform,
     gap: Nanos,
@@ -285,7 +289,7 @@ impl Calls {
             flows: 2 * FEW,
             size,
             transport: Transport::Tcp,
-            // Times are set here.
+            // Arrival times are set below.
             rate_pps: 1_000_000,
             packets: u64::from(4 * FEW) + CALLS,
         })?;
@@ -295,7 +299,7 @@ impl Calls {
 
 impl PacketSource for Calls {
     fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
-        // Each flow is opened first, by a packet that comes alone.
+        // A packet that arrives alone first opens each flow.
         let flows = u64::from(2 * FEW);
         let (opening, alone) = (self.sent.min(flows), self.sent.saturating_sub(2 * flows));
         self.sent += 1;
@@ -315,7 +319,7 @@ impl PacketSource for Calls {
     }
 }
 
-/// Everything goes to the helper, if there is one.
+/// Returns a configuration that offloads everything to the auxiliary core, if there is one.
 fn dealt(helper: Option<usize>) -> ScalingConfig {
     let place = helper.map_or(Place::HERE, |_| Place::helper(0));
     ScalingConfig {
@@ -326,7 +330,7 @@ fn dealt(helper: Option<usize>) -> ScalingConfig {
     }
 }
 
-/// A mapper that places all flowlets alike, and moves nothing.
+/// A mapper that places all flowlets alike and migrates nothing.
 struct Always(Place);
 
 impl CoreMapper for Always {

@@ -1,23 +1,22 @@
-//! What a profile holds for: a configuration and a machine.
+//! Scope of a profile: a configuration and a machine.
 
 use std::fmt::{self, Write};
 use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 use tailwater_policy::capacity::MAX_NAME_BYTES;
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo): no secret, no adversary, the same on every machine. What is
-/// written into it, it is a hash of.
+/// FNV-1a hash, 64 bits (Fowler, Noll, Vo), of everything written to it. Not cryptographic; the same on every machine.
 #[derive(Clone, Copy, Debug)]
 pub struct Fnv(u64);
 
 impl Default for Fnv {
-    /// Of nothing.
+    /// Returns the hash of no bytes.
     fn default() -> Self {
         Fnv(0xcbf2_9ce4_8422_2325)
     }
 }
 
 impl Fnv {
-    /// Adds bytes.
+    /// Adds bytes to the hash.
     pub fn bytes(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
@@ -39,10 +38,10 @@ impl fmt::Display for Fnv {
     }
 }
 
-/// A fingerprint of all that decides what a chain costs: its functions with the contents of the
-/// files that they name, its flow table, how packets are taken in, and the version of this program.
+/// Returns a fingerprint of everything that determines a chain's cost: its functions with the contents of the files
+/// they name, its flow table, its packet options, and the version of this program.
 ///
-/// Names, objectives, comments and the places of files do not count, nor does `match`.
+/// Names, objectives, comments and file paths do not count, nor does `match`.
 pub fn fingerprint(spec: &ChainSpec) -> String {
     let mut hash = Fnv::default();
     let build = (env!("CARGO_PKG_VERSION"), cfg!(debug_assertions));
@@ -67,7 +66,7 @@ pub fn fingerprint(spec: &ChainSpec) -> String {
     hash.to_string()
 }
 
-/// This machine: its name and its processor, as in `edge-3 (Intel(R) Xeon(R) ...)`.
+/// Returns this machine's name and processor, as in `edge-3 (Intel(R) Xeon(R) ...)`.
 pub fn machine() -> String {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let name = read("/proc/sys/kernel/hostname");
@@ -79,7 +78,7 @@ pub fn machine() -> String {
     machine
 }
 
-/// The processor's name in the kernel's description.
+/// Returns the processor's name from `/proc/cpuinfo`.
 pub(crate) fn processor(description: &str) -> &str {
     let model = description.lines().find_map(|line| {
         let (field, value) = line.split_once(':')?;

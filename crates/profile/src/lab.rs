@@ -1,4 +1,4 @@
-//! Short runs of the data plane, and what they show.
+//! Short runs of the data plane, and their evaluation.
 
 use crate::train::TrainError;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use tailwater_net::Nanos;
 use tailwater_policy::training::{Observation, TrainingNotes};
 use tailwater_traffic::{Trace, TrafficError};
 
-/// Windows of saturated runs: short, so that most have the core to themselves.
+/// Window of saturated runs: short, so that most windows are free of CPU interference.
 pub(crate) const SATURATED_WINDOW: Nanos = Nanos::from_millis(2);
-/// Windows in which an objective is to be met.
+/// Window in which an objective must be met.
 const WINDOW: Nanos = Nanos::from_millis(3);
-/// Windows without gaps that are wanted to tell whether an objective is met, and runs until there are.
+/// Number of undisturbed windows needed to decide on an objective, and the maximum number of runs.
 const WANTED: usize = 16;
 const RUNS: usize = 4;
-/// Undisturbed windows that are enough to judge by.
+/// Minimum number of undisturbed windows for a result.
 const ENOUGH: usize = 3;
-/// Saturated runs until some packet is processed, each twice as long as the one before.
+/// Maximum attempts of saturated runs until a packet is processed; each is twice as long as the one before.
 const TRIES: u32 = 6;
-/// Packets that the core's own queue holds where that does not matter.
+/// Capacity of the core's own queue, packets, where it does not matter.
 pub(crate) const BUFFERS: u32 = 4096;
-/// The most batches of a run that are noted.
+/// Maximum recorded batches of a run.
 const MOST_BATCHES: f64 = 2e6;
-/// Descriptors for what comes while the core is away.
+/// Receive descriptors for packets that arrive while the core is preempted.
 const DEEP_RING: usize = 1 << 16;
-/// The most epochs of a run that are noted.
+/// Maximum recorded epochs of a run.
 const MOST_EPOCHS: usize = 1 << 17;
 
-/// One core to run chains on.
+/// A core to run chains on.
 pub(crate) struct Lab<'a> {
     pub core: usize,
     pub seed: u64,
@@ -65,12 +65,15 @@ impl Lab<'_> {
             isolation: None,
         };
         let report = run_noted(spec, trace, &config, self.stop, notes, |_| {})?;
-        // A run that was cut short shows nothing.
+        // A stopped run has no result.
         self.check()?;
         Ok(report)
     }
 
-    /// Whether to go on.
+    /// Checks for a stop request.
+    ///
+    /// # Errors
+    /// [`TrainError::Stopped`] if measuring was stopped.
     pub fn check(&self) -> Result<(), TrainError> {
         match self.stop.load(Ordering::Relaxed) {
             true => Err(TrainError::Stopped),
@@ -78,8 +81,11 @@ impl Lab<'_> {
         }
     }
 
-    /// Packets a second that the chain takes when there are always more: the median window's. The
-    /// trace once, or over and over for `duration`, or longer where the machine keeps the core away for all of that.
+    /// Returns the saturated throughput, packets per second, of the median window. Runs the trace once, or repeatedly
+    /// for `duration`; longer if the core is preempted for all of it.
+    ///
+    /// # Errors
+    /// The run fails or is stopped, or the core is preempted in all attempts.
     pub fn saturated(&self, spec: &ChainSpec, trace: Trace, duration: Option<Nanos>) -> Result<f64, TrainError> {
         let mut length = Nanos::ZERO;
         for longer in 0..TRIES {
@@ -99,7 +105,10 @@ impl Lab<'_> {
         Err(TrainError::Away { core, length })
     }
 
-    /// A run with this setting.
+    /// Runs the chain with these settings.
+    ///
+    /// # Errors
+    /// The run fails or is stopped.
     pub fn measured(&self, spec: &ChainSpec, trace: Trace, setting: &Setting) -> Result<RunReport, TrainError> {
         self.set(spec, trace, setting, None)
     }
@@ -123,7 +132,10 @@ impl Lab<'_> {
         self.run(spec, trace, nic, setting.window, scaling, notes)
     }
 
-    /// The same of a run whose functions are timed, from so long after its beginning on; and what they took.
+    /// Like [`measured`](Lab::measured), with the time of each function from `from` after the start on.
+    ///
+    /// # Errors
+    /// The run fails or is stopped.
     pub fn timed(
         &self,
         spec: &ChainSpec,
@@ -133,12 +145,15 @@ impl Lab<'_> {
     ) -> Result<(RunReport, Vec<FunctionTime>), TrainError> {
         let notes = BatchNotes::new(0).timing_functions(from);
         let report = self.set(spec, trace, setting, Some(&notes))?;
-        // One core has one instance of the chain.
+        // One core runs one instance of the chain.
         Ok((report, notes.take_times().concat()))
     }
 
-    /// The batches of cores that are given a trace at its own pace for so long, again and again with other
-    /// flows, and loses nothing.
+    /// Returns the batches of a run that repeats a trace at its own pace for `length`, with other flows in each pass,
+    /// and loses nothing.
+    ///
+    /// # Errors
+    /// The run fails or is stopped.
     pub fn batches(
         &self,
         spec: &ChainSpec,
@@ -147,7 +162,7 @@ impl Lab<'_> {
         scaling: Option<ScalingConfig>,
     ) -> Result<Vec<NotedBatch>, TrainError> {
         let packets = trace.len() as f64 * length.as_secs_f64() / trace.duration().as_secs_f64();
-        // What waits is noted when it is received, and when it is processed.
+        // A waiting packet is recorded when it is received, and when it is processed.
         let notes = BatchNotes::new((2.0 * packets).clamp(1.0, MOST_BATCHES) as usize);
         let nic = TraceNicConfig {
             duration: Some(length),
@@ -158,9 +173,12 @@ impl Lab<'_> {
         Ok(notes.take().concat())
     }
 
-    /// Whether the chain keeps its objective with this traffic, for `duration`: in more than half of
-    /// the windows that count. On a busy machine, several runs are made until there are enough of
-    /// them. What waits passes a queue from which it could be handed over, as it does in real runs.
+    /// Returns `true` if the chain meets its objective with this traffic for `duration`, in more than half of the
+    /// evaluated windows. On a busy machine, repeats the run until there are enough. As in real runs, waiting packets
+    /// pass a queue from which they could be offloaded.
+    ///
+    /// # Errors
+    /// The traffic cannot be made, or the run fails or is stopped.
     pub fn keeps(
         &self,
         spec: &ChainSpec,
@@ -186,7 +204,10 @@ impl Lab<'_> {
         Ok(2 * met > of)
     }
 
-    /// What the core did in epochs in which it had more to do than it could.
+    /// Returns the core's load in epochs that ended with a backlog.
+    ///
+    /// # Errors
+    /// The run fails or is stopped.
     pub fn epochs(
         &self,
         spec: &ChainSpec,
@@ -206,13 +227,13 @@ impl Lab<'_> {
     }
 }
 
-/// How a [measured](Lab::measured) run is made.
+/// Settings of a [measured](Lab::measured) run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub pacing: Pacing,
-    /// For how long the trace is repeated, its flows the same; `None`: once.
+    /// Time for which the trace is repeated with the same flows; `None`: once.
     pub duration: Option<Nanos>,
-    /// As where flows may be handed over.
+    /// Receives packets in parts, as where flows may be offloaded.
     pub in_parts: bool,
     pub ring: usize,
     pub window: Nanos,
@@ -220,7 +241,7 @@ pub(crate) struct Setting {
 }
 
 impl Default for Setting {
-    /// Without pace, the trace once, straight through, in windows as of saturated runs.
+    /// Saturated, the trace once, without queueing, in windows of saturated runs.
     fn default() -> Self {
         Setting {
             pacing: Pacing::Saturate,
@@ -233,12 +254,12 @@ impl Default for Setting {
     }
 }
 
-/// Packets a second of a run that always had more: the median window's. If the core was away again and again, those of
-/// the window that had most of it. 0 only if none was processed.
+/// Returns the packets per second of a saturated run: those of the median window. If the core was preempted repeatedly,
+/// those of the busiest window. 0 only if no packet was processed.
 pub(crate) fn rate(report: &RunReport) -> f64 {
     let offered = |windows: &[&WindowReport]| {
         let offered = windows.iter().map(|window| window.offered);
-        // There were always more: where none came, nobody was there to take them.
+        // Saturated: a window without packets is one without the core.
         let mut offered: Vec<u64> = offered.filter(|packets| *packets > 0).collect();
         offered.sort_unstable();
         offered
@@ -248,7 +269,7 @@ pub(crate) fn rate(report: &RunReport) -> f64 {
     let packets = match (good.len(), whole.len()) {
         (ENOUGH.., _) => good.get(good.len() / 2).copied(),
         (_, ENOUGH..) => offered(&whole.iter().collect::<Vec<_>>()).last().copied(),
-        // Too short for windows.
+        // Shorter than a window.
         _ => None,
     };
     match packets {
@@ -257,7 +278,7 @@ pub(crate) fn rate(report: &RunReport) -> f64 {
     }
 }
 
-/// Everything but flow migration: nothing is moved, so there is no need for a core to move it to.
+/// Scaling configuration for training: records epochs and migrates no flow, so it needs no auxiliary core.
 fn unmoved(notes: &TrainingNotes, epoch: Nanos, buffers: u32) -> ScalingConfig {
     let notes = notes.clone();
     ScalingConfig {
@@ -268,17 +289,17 @@ fn unmoved(notes: &TrainingNotes, epoch: Nanos, buffers: u32) -> ScalingConfig {
     }
 }
 
-/// How packets wait in a run for [`Lab::epochs`].
+/// Queue sizes and duration of a run for [`Lab::epochs`].
 pub(crate) struct EpochLoad {
-    /// Packets that the NIC's queue holds.
+    /// Capacity of the NIC's queue, packets.
     pub ring: usize,
-    /// Packets that the core's own queue holds.
+    /// Capacity of the core's own queue, packets.
     pub buffers: u32,
-    /// For how long the trace is repeated; `None`: once.
+    /// Time for which the trace is repeated; `None`: once.
     pub duration: Option<Nanos>,
 }
 
-/// The windows to judge by: [those that nothing disturbed](undisturbed), or all whole ones if these are few.
+/// Returns the windows to evaluate: [undisturbed ones](undisturbed), or all whole ones if these are few.
 pub(crate) fn judged(report: &RunReport) -> Vec<&WindowReport> {
     let good = undisturbed(report);
     match good.len() {
@@ -287,13 +308,13 @@ pub(crate) fn judged(report: &RunReport) -> Vec<&WindowReport> {
     }
 }
 
-/// All windows but the last, which is cut, and the first: caches are cold.
+/// Returns all windows but the first, whose caches are cold, and the last, which is incomplete.
 fn whole(report: &RunReport) -> &[WindowReport] {
     let list = &report.windows.list;
     list.get(1..list.len().max(2) - 1).unwrap_or_default()
 }
 
-/// Whole windows without gaps, in which no backlog is left from a gap in the window before.
+/// Returns the whole windows that have no CPU interference, nor a backlog from interference in the window before.
 fn undisturbed(report: &RunReport) -> Vec<&WindowReport> {
     let pairs = report.windows.list.windows(2).take(whole(report).len());
     let good = pairs.filter(|pair| !pair[0].flagged && !pair[1].flagged);

@@ -1,24 +1,23 @@
-//! What a chain can do on this machine, measured: the profile that policies go by.
+//! Capacity of a chain on this machine, measured: the profile on which policies base their decisions.
 //!
-//! [`train_capacity`] runs a chain on one core in many short runs, each of them a run of the real data
-//! plane, and puts together a [`CapacityProfile`](tailwater_policy::capacity::CapacityProfile):
+//! [`train_capacity`] runs a chain on one core in many short runs of the real data plane. It returns a
+//! [`CapacityProfile`](tailwater_policy::capacity::CapacityProfile):
 //!
-//! - the *epoch frontier* (NetBlaze, arXiv 2305.01890, section 3.2): flows and packets that a core
-//!   processes in one epoch, from a trace and from synthetic traffic;
+//! - the *epoch frontier* (NetBlaze, arXiv 2305.01890, section 3.2): flows and packets that a core processes in one
+//!   epoch, from a trace and from synthetic traffic;
 //! - the *rates* that meet the latency objective, by flow count (section 3.3);
-//! - the *splits*: what two cores can do with one flow when the chain is cut between them, where that is
-//!   more than one can with all of it;
+//! - the *splits*: capacity of two cores for one flow when the chain is cut between them, where that exceeds one
+//!   core's;
 //! - the *service costs*, by least squares over saturated runs, or over the batches of the traffic itself.
 //!
-//! [`cache_curve`] and [`load_curve`] measure what placement goes by (ResQ, NSDI 2018, section 5.2): throughput over
-//! cache, and latency over load with the highest rates that keep promises; [`function_costs`], what a packet takes function by
-//! function.
-//! [`profiles`] keeps them.
+//! [`cache_curve`] and [`load_curve`] measure the input of placement (ResQ, NSDI 2018, section 5.2): throughput over
+//! cache, and latency over load with the highest rates that meet objectives. [`function_costs`] measures the cost per
+//! packet of each function. [`profiles`] stores the results.
 //!
-//! The machine may be shared: windows of a run in which the core was away are left out where there
-//! are others, and so are such epochs ([`training`](tailwater_policy::training)).
+//! The machine may be shared. Windows and epochs with CPU interference are excluded if others remain
+//! ([`training`](tailwater_policy::training)).
 //!
-//! [`fingerprint`] and [`machine`] say what a profile holds for.
+//! [`fingerprint`] and [`machine`] identify the scope of a profile.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,7 @@
-//! What takes a core away for moments.
+//! Short interruptions of a core.
 //!
-//! Nothing is needed to see it but a thread that reads the clock all the time: between two readings lie some
-//! tens of nanoseconds, and where more do, the thread was not running. (Linux's `hwlat` tracer and `oslat` of
-//! the real-time tests go the same way.)
+//! A thread reads the clock in a loop. Two readings are some tens of nanoseconds apart; after a larger gap the thread
+//! was not running. (Linux's `hwlat` tracer and `oslat` of the real-time tests use the same method.)
 
 use crate::train::TrainError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,16 +10,16 @@ use tailwater_dataplane::cores::pin_to;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::Pause;
 
-/// For how long the clock is read.
+/// Duration of the measurement.
 const LENGTH: Nanos = Nanos::from_millis(400);
-/// Two readings are never that far apart if the thread runs.
+/// Shortest gap that counts as an interruption.
 const SHORTEST: Nanos = Nanos::from_micros(1);
-/// What lasts longer comes too seldom to be counted in so short a time. Reports flag windows with it.
+/// Longest gap that counts. Longer ones are too rare for so short a measurement, and reports flag their windows.
 const LONGEST: Nanos = Nanos::from_micros(100);
-/// Classes of equally many pauses.
+/// Number of classes, each with equally many pauses.
 const CLASSES: usize = 16;
 
-/// Pauses of a core, from the shortest to the longest.
+/// Measures the pauses of a core, from the shortest to the longest.
 pub(crate) fn pauses(core: usize, stop: &AtomicBool) -> Result<Vec<Pause>, TrainError> {
     let seen = std::thread::scope(|scope| {
         let reader = scope.spawn(|| pin_to(core).map(|()| watch(&Clock::start(), stop)));
@@ -34,7 +33,7 @@ pub(crate) fn pauses(core: usize, stop: &AtomicBool) -> Result<Vec<Pause>, Train
     }
 }
 
-/// Reads the clock for a while.
+/// Reads the clock in a loop.
 fn watch(clock: &Clock, stop: &AtomicBool) -> Vec<Nanos> {
     let mut seen = Vec::with_capacity(1 << 16);
     let mut last = clock.now();
@@ -50,7 +49,7 @@ fn watch(clock: &Clock, stop: &AtomicBool) -> Vec<Nanos> {
     seen
 }
 
-/// So many in that time, put into classes of about the same length.
+/// Groups the pauses of that time into classes of similar length.
 fn classes(mut seen: Vec<Nanos>, time: Nanos) -> Vec<Pause> {
     seen.sort_unstable();
     let in_class = seen.len().div_ceil(CLASSES).max(1);

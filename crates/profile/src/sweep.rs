@@ -1,4 +1,4 @@
-//! Curves of a chain: throughput over cache, latency over load.
+//! Curves of a chain: throughput over cache, and latency over load.
 
 use crate::cache::{CacheControl, CacheError};
 use crate::curve::{Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial};
@@ -15,19 +15,20 @@ use tailwater_net::Nanos;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{Trace, TrafficError};
 
-/// Both curves, as ResQ has them: bends of 1 %, 8 to 12 points, two of them to find where a curve over cache begins.
+/// Sampling of both curves as in ResQ: 1 % tolerance, at most 12 points. Two of them may locate the start of a curve
+/// over cache.
 const CURVE: BisectionRule = BisectionRule {
     tolerance: 0.01,
     most: 12,
     most_edge: 2,
 };
-/// Throughput: until it is known to 1 %.
+/// Throughput: repeated until the noise is below 1 %.
 const THROUGHPUT: RepeatRule = RepeatRule {
     least: 3,
     most: 7,
     wanted: 0.01,
 };
-/// Latency differs more from run to run.
+/// Latency varies more between runs.
 const LATENCY: RepeatRule = RepeatRule {
     least: 3,
     most: 5,
@@ -39,45 +40,45 @@ const COSTS: RepeatRule = RepeatRule {
     most: 5,
     wanted: 0.02,
 };
-/// Runs in which the share was not held, after which a point counts as not held.
+/// Number of runs without the full share after which a point counts as not held.
 const NOT_HELD: u32 = 2;
-/// Loads of the curve, in percent.
+/// Range of the curve's loads, percent.
 const LEAST_LOAD: u32 = 10;
 const WHOLE_LOAD: u32 = 100;
-/// The lowest rate that is tried, and how well rates are found out, as shares of what the chain takes.
+/// Lowest rate of the search, and its precision, as shares of the chain's throughput.
 const LOWEST_RATE: f64 = 0.05;
 const PRECISION: f64 = 0.01;
-/// The loss of the partial drop rate.
+/// Loss ratio of the partial drop rate (PDR).
 const PARTIAL: f64 = 0.005;
-/// Windows in which latency and loss are measured.
+/// Window in which latency and loss are measured.
 const WINDOW: Nanos = Nanos::from_millis(5);
-/// Windows that are enough to judge by.
+/// Minimum number of windows for a result.
 const ENOUGH: usize = 3;
-/// Packets of uniform traffic, at least.
+/// Minimum number of packets of uniform traffic.
 const PACKETS: u64 = 1 << 16;
-/// A run is longer than it is told to be if the traffic has so many flows that it takes long until all have come; but
-/// not longer than this.
+/// Upper bound of a run's length, seconds, where the traffic has so many flows that one pass exceeds the requested
+/// time.
 const LONGEST_RUN: f64 = 0.5;
-/// Runs until some packet is processed, each twice as long as the one before.
+/// Maximum attempts until a packet is processed; each run is twice as long as the one before.
 const TRIES: u32 = 6;
-/// Rounds of the traffic in a run, if there is time.
+/// Passes over the traffic in a run, if time permits.
 const ROUNDS: f64 = 2.0;
 
-/// How to measure curves.
+/// Options of measuring curves.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SweepOptions {
-    /// The core to run on.
+    /// Core to run on.
     pub core: usize,
-    /// Keys the flow table's hash.
+    /// Seed of the flow table's hash.
     pub seed: u64,
-    /// How long a run is.
+    /// Length of a run.
     pub run_time: Nanos,
 }
 
-/// Why there is no curve.
+/// Reasons for a missing curve.
 #[derive(Debug, thiserror::Error)]
 pub enum SweepError {
-    /// A run failed, or all were stopped.
+    /// A run failed, or measuring was stopped.
     #[error(transparent)]
     Run(#[from] TrainError),
     /// The cache cannot be divided.
@@ -94,11 +95,11 @@ impl From<TrafficError> for SweepError {
     }
 }
 
-/// So many flows in turn, in frames of so many bytes without check sequence: traffic to measure with where the number
-/// of flows is what matters.
+/// Returns `flows` flows in round-robin order, with frames of `frame_bytes` bytes without check sequence. For
+/// measurements that depend on the number of flows only.
 ///
 /// # Errors
-/// If there cannot be so many flows, or frames so long.
+/// The number of flows or the frame length is out of range.
 pub fn uniform(flows: u32, frame_bytes: u16, seed: u64) -> Result<Trace, TrafficError> {
     let mut source = Uniform::new(UniformConfig {
         seed,
@@ -111,9 +112,9 @@ pub fn uniform(flows: u32, frame_bytes: u16, seed: u64) -> Result<Trace, Traffic
     evenly(&mut source, 1e6)
 }
 
-/// Throughput over cache: a chain on one core that always has more packets, with `control` to say how much of the
-/// cache it has. The traffic is repeated, its flows the same; what is seen before all of them have come does not count.
-/// Points at which the share was not held are [not part](CacheProfile::not_held) of the curve.
+/// Measures throughput over cache: a saturated chain on one core, with `control` setting its share of the cache. The
+/// traffic is repeated with the same flows; the first pass does not count. Points at which the share was not held are
+/// [not part](CacheProfile::not_held) of the curve.
 ///
 /// # Errors
 /// See [`SweepError`].
@@ -171,8 +172,8 @@ pub fn cache_curve(
     })
 }
 
-/// Latency over load, and the highest rates that keep promises, of packets that come evenly spaced. Windows in which
-/// the machine took the core away, and those after them, do not count if there are others.
+/// Measures latency over load, and the highest rates that meet objectives, with evenly spaced packets. Windows with CPU
+/// interference, and those after them, are excluded if others remain.
 ///
 /// # Errors
 /// See [`SweepError`].
@@ -226,8 +227,8 @@ pub fn load_curve(
     })
 }
 
-/// What a packet costs a core that always has more of them, function by function: in the second halves of runs, when all of
-/// the traffic has come once if there was time.
+/// Measures the cost per packet of each function on a saturated core. Only the second half of each run counts, by which
+/// time one pass over the traffic is complete if time permits.
 ///
 /// # Errors
 /// See [`SweepError`].
@@ -256,7 +257,7 @@ pub fn function_costs(
         }
         whole.tell(1e9 / rate);
         for (of, (_, cost, share)) in times.iter().zip(&mut functions) {
-            // What got no packet costs nothing.
+            // A function without packets costs nothing.
             cost.tell(of.time.0 as f64 / of.timed.max(1) as f64);
             *share = of.packets as f64 / most.max(1) as f64;
         }
@@ -279,9 +280,9 @@ pub fn function_costs(
     })
 }
 
-/// What became of a share of the cache.
+/// Result for one share of the cache.
 enum Share {
-    /// With the most bytes that the chain had, if they were counted.
+    /// Throughput, and the most bytes that the chain occupied, if they were counted.
     Held(Measured, Option<u64>),
     Lost {
         misses: f64,
@@ -293,10 +294,10 @@ enum Share {
 struct Sweep<'a> {
     lab: Lab<'a>,
     spec: ChainSpec,
-    /// A million packets a second, evenly spaced.
+    /// Evenly spaced at a million packets per second.
     traffic: Trace,
     run_time: Nanos,
-    /// How long a run without pace is.
+    /// Length of a saturated run.
     saturated: Nanos,
 }
 
@@ -326,17 +327,17 @@ impl<'a> Sweep<'a> {
         Ok(sweep)
     }
 
-    /// How long a run is in which so many packets come a second.
+    /// Returns the length of a run at `rate` packets per second.
     fn length(&self, rate: f64) -> Nanos {
         let wanted = ROUNDS * self.traffic.len() as f64 / rate.max(1.0);
         let wanted = Nanos::from_secs_f64(wanted.min(LONGEST_RUN));
         self.run_time.max(wanted)
     }
 
-    /// Measures until the figure is sure.
+    /// Repeats a measurement until its noise is low enough.
     fn repeated(&self, rule: RepeatRule, run: impl Fn() -> Result<f64, SweepError>) -> Result<Measured, SweepError> {
         let mut repeats = Repeats::new(rule);
-        // What is no figure does not count, but is not tried for ever.
+        // Runs without a figure do not count; the loop bounds their number.
         for _ in 0..2 * rule.most {
             repeats.tell(run()?);
             if repeats.enough() {
@@ -346,7 +347,7 @@ impl<'a> Sweep<'a> {
         repeats.outcome().ok_or(SweepError::Nothing(self.run_time))
     }
 
-    /// With a share of the cache; whether the chain had it, is asked of each run.
+    /// Measures throughput with a share of the cache. After each run, checks that the chain had it.
     fn with_cache(&self, control: &mut dyn CacheControl, bytes: u64) -> Result<Share, SweepError> {
         control.set(bytes)?;
         let mut held = Repeats::new(THROUGHPUT);
@@ -373,13 +374,13 @@ impl<'a> Sweep<'a> {
         Ok(Share::Held(rounded(measured), occupied))
     }
 
-    /// Packets a second when there are always more.
+    /// Returns the saturated throughput, packets per second.
     fn throughput(&self) -> Result<f64, SweepError> {
         self.saturated().map(|(rate, _)| rate)
     }
 
-    /// The same, and how long the run was. Where the machine keeps the core away for all of a run, longer ones are
-    /// tried.
+    /// Returns the saturated throughput, and the length of the run. If the core is preempted for a whole run, retries
+    /// with longer ones.
     fn saturated(&self) -> Result<(f64, Nanos), SweepError> {
         for longer in 0..TRIES {
             let (rate, length) = self.saturated_for(Nanos(self.saturated.0 << longer))?;
@@ -399,8 +400,8 @@ impl<'a> Sweep<'a> {
         Ok((self.rate(&report), Nanos::from_secs_f64(report.duration_s)))
     }
 
-    /// Packets a second when there are always more, and what the functions took of the second half of the run. Where the machine
-    /// keeps the core away for all of a run, longer ones are tried.
+    /// Returns the saturated throughput, packets per second, and the time of each function in the second half of the
+    /// run. If the core is preempted for a whole run, retries with longer ones.
     fn timed(&self) -> Result<(f64, Vec<FunctionTime>), SweepError> {
         for longer in 0..TRIES {
             let length = Nanos(self.saturated.0 << longer);
@@ -418,7 +419,7 @@ impl<'a> Sweep<'a> {
         Err(SweepError::Nothing(self.saturated))
     }
 
-    /// Packets a second of a run that always had more.
+    /// Returns the packets per second of a saturated run.
     fn rate(&self, report: &RunReport) -> f64 {
         let windows = self.settled(report);
         let packets = median(windows.iter().map(|window| window.offered as f64));
@@ -428,7 +429,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// A run in which so many packets come a second.
+    /// Runs the traffic at `rate` packets per second.
     fn paced(&self, rate: f64) -> Result<RunReport, SweepError> {
         let mut traffic = self.traffic.clone();
         traffic.scale_rate(rate / BASE_RATE)?;
@@ -441,7 +442,8 @@ impl<'a> Sweep<'a> {
         Ok(self.lab.measured(&self.spec, traffic, &setting)?)
     }
 
-    /// The windows to judge by, after all of the traffic has come once, or in the second half if it has not.
+    /// Returns the windows to evaluate: after the first pass over the traffic, or in the second half if that is
+    /// incomplete.
     fn settled<'r>(&self, report: &'r RunReport) -> Vec<&'r WindowReport> {
         let mut came = 0;
         let warm = report.windows.list.iter().find(|window| {
@@ -469,7 +471,7 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// The least percentile that reports have and that is at least so high, or else the highest.
+/// Returns the lowest reported percentile that is at least `percentile`, or the highest.
 fn reported(percentile: f64) -> f64 {
     let all = [50.0, 90.0, 99.0];
     let found = all.into_iter().find(|reported| percentile <= *reported);
@@ -491,8 +493,7 @@ fn median(figures: impl Iterator<Item = f64>) -> Option<f64> {
     figures.get(figures.len() / 2).copied()
 }
 
-/// Packets a second, of which parts mean nothing.
-/// A time with two digits behind the point: no clock is better.
+/// Rounds a time to two decimals; no clock is more precise.
 fn to_hundredths(measured: Measured) -> Measured {
     let hundredths = |figure: f64| (figure * 100.0).round() / 100.0;
     Measured {
@@ -517,11 +518,11 @@ mod tests {
     use std::path::Path;
     use std::sync::atomic::Ordering;
 
-    /// Gives any share, and says of those below some size that they are not held.
+    /// Accepts any share, and reports those below some size as not held.
     struct Fake {
         asked: Vec<u64>,
         held_from: u64,
-        /// The least that may be asked for.
+        /// Minimum share that may be requested.
         least: u64,
     }
 
@@ -613,7 +614,7 @@ mod tests {
         assert_eq!((loads.first(), loads.last()), (Some(&LEAST_LOAD), Some(&WHOLE_LOAD)));
         assert!((3..=CURVE.most).contains(&loads.len()));
         assert_eq!((profile.percentile, profile.objective_us), (99.0, 50_000.0));
-        // Whatever a rate is, it is one that was tried.
+        // Every rate in the result is one that was tried.
         let most = profile.throughput.value;
         let all = [profile.ndr, profile.pdr, profile.objective_rate];
         assert!(all.into_iter().flatten().all(|rate| rate > 0.0 && rate <= most + 1.0));
@@ -637,7 +638,7 @@ mod tests {
         let shares: Vec<_> = costs.functions.iter().map(|of| of.share).collect();
         assert_eq!(shares, [1.0, 1.0, 1.0, 0.0]);
         let of = |i: usize| costs.functions[i].cost.value;
-        // No core does so many cycles in less.
+        // No core executes that many cycles in less time.
         assert!(of(1) > 300.0 && costs.whole.value > 300.0, "{costs:?}");
         assert_eq!(of(3), 0.0);
         stop.store(true, Ordering::Relaxed);

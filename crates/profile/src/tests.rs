@@ -27,8 +27,8 @@ fn quick() -> TrainOptions {
     }
 }
 
-/// Everything together, on a chain that would write a file where none can be. Not what was
-/// measured: the machine may be slow.
+/// A complete quick profile of a chain that would write a file to an impossible path. Checks no measured values, since
+/// the machine may be slow.
 #[test]
 fn a_quick_profile_is_whole() {
     let spec = spec("20ms");
@@ -43,7 +43,7 @@ fn a_quick_profile_is_whole() {
     assert_eq!(profile.epoch, Nanos::from_millis(10));
     assert!(!profile.frontier.is_empty());
     assert!(profile.rates.is_empty());
-    // Whether its only cut helps depends on the machine.
+    // A benefit of its only cut depends on the machine.
     assert!(profile.splits.points().len() <= 1);
     let costs = profile.costs.unwrap();
     for cost in [costs.batch, costs.packet, costs.byte, costs.new_flow] {
@@ -56,7 +56,7 @@ fn a_quick_profile_is_whole() {
     assert!(steps.iter().enumerate().all(|(i, step)| step.done == i));
 }
 
-/// However slow the machine, there is a rate to go by.
+/// Even on a slow machine, the profile has a rate.
 #[test]
 fn a_quick_profile_has_a_rate_on_demand() {
     let traffic = steady(100, frames(200.0), 5000, 1e6).unwrap();
@@ -87,7 +87,7 @@ fn what_cannot_be_trained_says_why() {
     assert!(matches!(outcome, Err(TrainError::Epoch(_))), "{outcome:?}");
 }
 
-/// The flows that are claimed, against the flows that are there.
+/// The claimed number of flows equals the generated one.
 #[test]
 fn minnows_have_as_many_flows_as_they_claim() {
     for (flows, each) in [(1, 40), (7, 1), (7, 2), (10, 3), (30, 5)] {

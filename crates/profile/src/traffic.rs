@@ -1,26 +1,25 @@
-//! The traffic that a chain is measured with.
+//! Traffic that a chain is measured with.
 
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
-/// Flows that are new, packet by packet in turn, then as many others, and so on: minnows.
+/// Minnows, that is, short flows: blocks of new flows, one after the other.
 ///
-/// A block has `flows` flows with `each` packets each, in rounds: every round has one packet of each
-/// flow of the block.
+/// A block has `flows` flows with `each` packets each, in rounds of one packet per flow.
 pub(crate) struct Minnows {
     flows: u32,
     each: u32,
     size: FrameSize,
-    /// Packets yet to come.
+    /// Remaining packets.
     left: u64,
-    /// The block at hand, its number, and packets of it yet to come.
+    /// Current block, its number, and its remaining packets.
     block: Option<Uniform>,
     number: u64,
     left_in_block: u64,
 }
 
 impl Minnows {
-    /// `packets` packets, rounded up to whole blocks.
+    /// Generates `packets` packets, rounded up to whole blocks.
     pub(crate) fn new(flows: u32, each: u32, size: FrameSize, packets: u64) -> Minnows {
         let block = u64::from(flows) * u64::from(each);
         Minnows {
@@ -34,14 +33,14 @@ impl Minnows {
         }
     }
 
-    /// Flows that any `packets` successive packets are certain to be of.
+    /// Returns the minimum number of flows among any `packets` successive packets.
     pub(crate) fn certain_flows(flows: u32, each: u32, packets: u32) -> u32 {
         if each == 1 {
-            // No flow has a second packet.
+            // Each flow has a single packet.
             return packets;
         }
-        // So many hold a whole round; fewer hold at least half of theirs from one round, or belong
-        // to two blocks, whose flows differ.
+        // This many contain a whole round. Fewer have at least half of theirs in one round, or span two blocks, whose
+        // flows differ.
         if packets >= (2 * flows).saturating_sub(1) {
             flows
         } else {
@@ -63,7 +62,7 @@ impl PacketSource for Minnows {
                 flows: self.flows,
                 size: self.size,
                 transport: Transport::Tcp,
-                // Times are set when it is loaded.
+                // Arrival times are set on loading.
                 rate_pps: 1_000_000,
                 packets: self.left_in_block,
             })?);
@@ -85,7 +84,7 @@ impl PacketSource for Minnows {
     }
 }
 
-/// The first packets of a trace, with their times.
+/// First packets of a trace, with their times.
 struct First<'a> {
     source: Box<dyn PacketSource + 'a>,
     left: usize,
@@ -109,7 +108,7 @@ impl PacketSource for First<'_> {
     }
 }
 
-/// Loads a source, evenly spaced at `rate` packets a second.
+/// Loads a source, evenly spaced at `rate` packets per second.
 pub(crate) fn evenly(source: &mut dyn PacketSource, rate: f64) -> Result<Trace, TrafficError> {
     let options = LoadOptions {
         rate_pps: Some(rate.clamp(1.0, 1e9)),
@@ -118,8 +117,8 @@ pub(crate) fn evenly(source: &mut dyn PacketSource, rate: f64) -> Result<Trace, 
     Trace::load(source, &options)
 }
 
-/// A copy of a trace's first `packets` packets, at a mean rate of so many packets a second, with
-/// its bursts. A trace without duration is spaced evenly.
+/// Copies a trace's first `packets` packets, scaled to a mean of `rate` packets per second. Bursts are preserved; a
+/// trace without duration is spaced evenly.
 pub(crate) fn at_rate(trace: &Trace, packets: usize, rate: f64) -> Result<Trace, TrafficError> {
     let mut first = First {
         source: Box::new(trace.source()),
@@ -134,7 +133,7 @@ pub(crate) fn at_rate(trace: &Trace, packets: usize, rate: f64) -> Result<Trace,
     Ok(copy)
 }
 
-/// So many flows in turn, evenly spaced.
+/// Returns `flows` flows in round-robin order, evenly spaced.
 pub(crate) fn steady(flows: u32, size: FrameSize, packets: u64, rate: f64) -> Result<Trace, TrafficError> {
     let mut source = Uniform::new(UniformConfig {
         seed: 1,
@@ -147,7 +146,7 @@ pub(crate) fn steady(flows: u32, size: FrameSize, packets: u64, rate: f64) -> Re
     evenly(&mut source, rate)
 }
 
-/// Frames of about so many bytes, without check sequence.
+/// Frames of about `bytes` bytes, without check sequence.
 pub(crate) fn frames(bytes: f64) -> FrameSize {
     FrameSize::Fixed((bytes + 4.0).round().clamp(64.0, 1518.0) as u16)
 }

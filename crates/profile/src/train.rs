@@ -1,4 +1,4 @@
-//! Training: which runs are made, and what becomes of their results.
+//! Training: the sequence of runs, and the profile made of their results.
 
 use crate::costs::{Sample, fit};
 use crate::detail::Detailed;
@@ -20,42 +20,42 @@ use tailwater_policy::netblaze::NetBlazeError;
 use tailwater_traffic::generate::FrameSize;
 use tailwater_traffic::{Trace, TrafficError};
 
-/// How thoroughly to train.
+/// Depth of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Everything, in well under two minutes.
+    /// All measurements, in well under two minutes.
     Full,
-    /// The epoch frontier at a few flow counts, splits and costs, in about two seconds: for a
-    /// run that has no profile. There are no rates.
+    /// The epoch frontier at a few flow counts, splits and costs, in about two seconds. For a run without a profile;
+    /// has no rates.
     Quick,
-    /// The same and a rate, in about four seconds: for a run with several dedicated cores. Where no
-    /// rate is seen to meet the objective, the lowest that was tried is taken.
+    /// Like `Quick` with one rate, in about four seconds. For a run with several dedicated cores. If no rate meets the
+    /// objective, uses the lowest that was tried.
     QuickWithRate,
 }
 
-/// How to train.
+/// Options of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrainOptions {
-    /// The core to run on.
+    /// Core to run on.
     pub core: usize,
-    /// How thoroughly.
+    /// Depth of training.
     pub depth: Depth,
-    /// Keys the flow table's hash.
+    /// Seed of the flow table's hash.
     pub seed: u64,
 }
 
-/// How training stands.
+/// Progress of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What is measured now.
+    /// Current measurement.
     pub name: &'static str,
-    /// Steps that are done.
+    /// Completed steps.
     pub done: usize,
-    /// All steps.
+    /// Total steps.
     pub of: usize,
 }
 
-/// Why there is no profile.
+/// Reasons for a missing profile.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The objective leaves no time for an epoch.
@@ -64,21 +64,21 @@ pub enum TrainError {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Traffic cannot be made.
+    /// The traffic cannot be generated.
     #[error(transparent)]
     Traffic(#[from] TrafficError),
-    /// The caller said so.
+    /// The caller stopped it.
     #[error("measuring was stopped")]
     Stopped,
-    /// The chain processed nothing, since it had no core.
+    /// The chain processed nothing, since its core was preempted.
     #[error(
         "core {core} was taken by others for all of {length}: expected one that ordinary programs leave some time, such as \
          another of --cores"
     )]
     Away {
-        /// The core.
+        /// The preempted core.
         core: usize,
-        /// How long the last attempt was.
+        /// Length of the last attempt.
         length: Nanos,
     },
     /// A packet takes longer than an epoch.
@@ -89,51 +89,49 @@ pub enum TrainError {
     },
 }
 
-/// Flow counts at which the frontier is always measured, NetBlaze's largest among them.
+/// Flow counts at which the frontier is always measured. 310 is NetBlaze's largest.
 const FLOWS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 310];
 const QUICK_FLOWS: [u32; 3] = [1, 8, 64];
 /// Flow counts at which rates are measured.
 const RATE_FLOWS: [u32; 3] = [64, 1024, 8192];
 const QUICK_RATE_FLOWS: [u32; 1] = [1024];
-/// Rates halve the span between too high and low enough so often.
+/// Number of bisection steps of a rate.
 const HALVINGS: usize = 6;
 const QUICK_HALVINGS: usize = 3;
-/// Packets of a synthetic trace, at most.
+/// Maximum packets of a synthetic trace.
 const PACKETS: u64 = 1 << 16;
-/// Packets of the given traffic that are used, at most.
+/// Maximum packets used of the given traffic.
 const TRACE_PACKETS: usize = 400_000;
 const QUICK_TRACE_PACKETS: usize = 1 << 16;
-/// The mean load of the given traffic, so that it is its bursts that exceed the core.
+/// Mean load of the given traffic, so that only its bursts exceed the core.
 const TRACE_LOAD: f64 = 0.8;
-/// Synthetic traffic exceeds the core by this, so that something is left over in every epoch.
+/// Load of synthetic traffic, so that every epoch ends with a backlog.
 const OVERLOAD: f64 = 1.3;
-/// Epochs for each flow count.
+/// Epochs per flow count.
 const EPOCHS: u64 = 150;
-/// The packets of epochs come in so many seconds at most, however slow the chain is.
+/// Maximum duration of the epochs of a run, seconds, for slow chains.
 const LONGEST_EPOCHS: f64 = 10.0;
 const QUICK_LONGEST_EPOCHS: f64 = 0.5;
-/// The share of the core that the lowest rate takes which is tried.
+/// Load of the lowest rate that is tried.
 const LOWEST_LOAD: f64 = 0.2;
-/// The longest and the shortest frames that costs are measured with, without check sequence.
+/// Longest and shortest frames in cost measurements, bytes without check sequence.
 const LONG: f64 = 1514.0;
 const SHORT: f64 = 60.0;
 /// Packets of a small batch.
 const SMALL_BATCH: u16 = 4;
-/// What it costs to queue a packet of a split flow and to hand it on, in nanoseconds, and what it costs
-/// a helper to take a packet over: of short packets, by `cargo bench -p tailwater-dataplane --bench splits`, less
-/// what the functions cost alone.
+/// Cost of queueing a packet of a split flow and passing it on, and cost of receiving it on an auxiliary core,
+/// nanoseconds. Measured with short packets by `cargo bench -p tailwater-dataplane --bench splits`, less the functions'
+/// own cost.
 const PASSED_ON: f64 = 110.0;
 const TAKEN_OVER: f64 = 35.0;
-/// Flows of steady traffic for costs: few enough to be in the caches.
+/// Flows of steady traffic for costs; few enough to fit in the caches.
 const FEW_FLOWS: u32 = 64;
 
-/// Measures what the chain can do on one core of this machine within its
-/// [budget](tailwater_api::Slo::budget).
+/// Measures the chain's capacity on one core of this machine, within its [budget](tailwater_nf::spec::Slo::budget).
 ///
-/// `traffic` is what the chain will see, or something like it: its mean rate does not matter, since it
-/// is replayed so fast that its bursts exceed the core. Packets of synthetic traffic have its mean
-/// size. Flow records are not exported. `progress` is called before each step, from the calling
-/// thread; once `stop` is set, training ends within a second.
+/// `traffic` is expected to resemble the chain's real traffic. Its mean rate does not matter, since it is replayed so
+/// fast that its bursts exceed the core. Synthetic packets have its mean size. Flow records are not exported.
+/// `progress` is called before each step, from the calling thread. Once `stop` is set, training ends within a second.
 ///
 /// # Errors
 /// See [`TrainError`].
@@ -174,7 +172,7 @@ pub fn train_capacity(
     training.minnows(rate, &mut frontier)?;
     training.bursts(traffic, sustained, &mut frontier)?;
     if frontier.is_empty() {
-        // The epochs are long, or the machine is busy. Throughput shows in shorter windows.
+        // The epochs are long or the machine is busy; shorter windows show the throughput.
         let packets = (rate.min(sustained) * epoch.as_secs_f64()) as u32;
         let flows = FEW_FLOWS.min(packets);
         frontier.insert(Load { flows, packets });
@@ -206,8 +204,7 @@ pub fn train_capacity(
     })
 }
 
-/// The chain without the files that it would write, and without the flow state that it would leave in a store: they
-/// are the real run's.
+/// Returns the chain without its output files and without external flow state, which belong to the real run.
 pub(crate) fn without_files(spec: &ChainSpec) -> ChainSpec {
     let mut spec = spec.clone();
     spec.state = None;
@@ -217,8 +214,8 @@ pub(crate) fn without_files(spec: &ChainSpec) -> ChainSpec {
     spec
 }
 
-/// Measures what packets cost, on [core](TrainOptions::core) and where flows are handed to another one, the
-/// first that there is. For simulations, in some ten seconds; [`Depth::Full`] includes it.
+/// Measures packet costs on [core](TrainOptions::core), and the cost of offloading flows to the first other core. For
+/// simulations; takes about ten seconds. [`Depth::Full`] includes it.
 ///
 /// # Errors
 /// See [`TrainError`].
@@ -272,7 +269,7 @@ struct Training<'a, P> {
     spec: ChainSpec,
     epoch: Nanos,
     quick: bool,
-    /// Of the given traffic's packets.
+    /// Mean packet size of the given traffic, bytes.
     mean_bytes: f64,
     progress: P,
     done: usize,
@@ -289,7 +286,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
         self.done += 1;
     }
 
-    /// How long a saturated run lasts.
+    /// Returns the length of a saturated run.
     fn length(&self) -> Nanos {
         Nanos::from_millis(if self.quick { 50 } else { 200 })
     }
@@ -298,12 +295,12 @@ impl<P: FnMut(Step)> Training<'_, P> {
         frames(self.mean_bytes)
     }
 
-    /// Packets of a synthetic trace that is repeated.
+    /// Returns the packets of a synthetic trace that is repeated.
     fn packets(&self) -> u64 {
         if self.quick { PACKETS / 4 } else { PACKETS }
     }
 
-    /// Packets a second of few flows, and of the given traffic.
+    /// Measures the saturated packets per second of few flows, and of the given traffic.
     fn saturation(&mut self, traffic: &Trace, samples: &mut Vec<Sample>) -> Result<(f64, f64), TrainError> {
         self.step("throughput");
         let trace = steady(FEW_FLOWS, self.size(), self.packets(), 1e6)?;
@@ -323,16 +320,16 @@ impl<P: FnMut(Step)> Training<'_, P> {
         }
     }
 
-    /// The frontier from flows that are all new, at fixed flow counts: the worst case.
+    /// Measures the frontier with new flows only, at fixed flow counts: the worst case.
     fn minnows(&mut self, rate: f64, frontier: &mut EpochFrontier) -> Result<(), TrainError> {
         self.step("epochs of new flows");
         let in_epoch = (rate * self.epoch.as_secs_f64()).clamp(1.0, 1e6) as u32;
         let counts: &[u32] = if self.quick { &QUICK_FLOWS } else { &FLOWS };
         let counts = counts.iter().copied().filter(|flows| *flows < in_epoch);
-        // The last: every packet a flow of its own.
+        // The last count: every packet opens a flow.
         for flows in counts.chain([in_epoch]) {
             let each = (in_epoch / flows).max(1);
-            // Flows that are still known must not fill the table.
+            // Flows that are still in the table must not fill it.
             let known = u64::from(self.spec.flows.capacity / 2) * u64::from(each);
             let epochs = if self.quick { EPOCHS / 3 } else { EPOCHS };
             let packets = (epochs * u64::from(in_epoch)).max(2048);
@@ -345,14 +342,14 @@ impl<P: FnMut(Step)> Training<'_, P> {
             let mut source = Minnows::new(flows, each, self.size(), packets);
             let trace = evenly(&mut source, rate * OVERLOAD)?;
             let load = EpochLoad {
-                // Nothing is lost, so that the order of packets is as it was made.
+                // Nothing is lost, so the packets keep their generated order.
                 ring: trace.len(),
-                // About what a policy lets wait: many more would leave the caches.
+                // About as many as a policy lets wait; many more would leave the caches.
                 buffers: in_epoch.clamp(512, 8192),
                 duration: None,
             };
             for mut seen in self.lab.epochs(&self.spec, trace, self.epoch, &load)? {
-                // More is known of this traffic than a core sees.
+                // The generator bounds the number of flows more tightly than the core's observation.
                 let certain = Minnows::certain_flows(flows, each, seen.load.packets);
                 seen.load.flows = seen.load.flows.max(certain);
                 frontier.insert(seen.load);
@@ -361,7 +358,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
         Ok(())
     }
 
-    /// The frontier from the given traffic.
+    /// Measures the frontier with the given traffic.
     fn bursts(&mut self, traffic: &Trace, sustained: f64, frontier: &mut EpochFrontier) -> Result<(), TrainError> {
         self.step("bursts of the traffic");
         let (packets, millis) = match self.quick {
@@ -380,7 +377,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
         Ok(())
     }
 
-    /// The highest rate of smooth traffic that meets the objective, by flow count.
+    /// Measures the highest rate of smooth traffic that meets the objective, by flow count.
     fn rates(&mut self, counts: &[u32], rates: &mut RateFrontier) -> Result<(), TrainError> {
         const LENGTH: Nanos = Nanos::from_millis(250);
         let halvings = if self.quick { QUICK_HALVINGS } else { HALVINGS };
@@ -408,8 +405,8 @@ impl<P: FnMut(Step)> Training<'_, P> {
         Ok(())
     }
 
-    /// What each side of each cut can do with a single flow, where that is more than a helper can do
-    /// with the whole flow.
+    /// Measures the capacity of both sides of each cut for a single flow. Keeps the cuts that exceed an auxiliary
+    /// core's capacity for the whole flow.
     fn splits(&mut self) -> Result<SplitProfile, TrainError> {
         let mut splits = SplitProfile::new();
         let functions = self.spec.functions.len();
@@ -417,7 +414,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
         for last_functions in 1..functions {
             self.step("splits of the chain");
             let cut = functions - last_functions;
-            // Functions of a branch without its classifier have no packets, and so no cost.
+            // Functions of a branch get no packets without the classifier, and so cost nothing.
             if self.spec.functions[cut].branch.is_some() {
                 continue;
             }
@@ -437,7 +434,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
         Ok(splits)
     }
 
-    /// Packets of one flow that these functions process in an epoch, if each packet also costs `more`
+    /// Returns the packets of one flow that these functions process in an epoch, if each packet costs `more` additional
     /// nanoseconds.
     fn of_one_flow(&self, functions: Range<usize>, more: f64) -> Result<u32, TrainError> {
         let mut spec = self.spec.clone();
@@ -448,7 +445,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
         Ok((self.epoch.as_secs_f64() * 1e9 / nanos) as u32)
     }
 
-    /// Service costs, from what saturation showed and from runs that differ in one thing each.
+    /// Fits service costs to the saturated runs, and to runs that differ in one parameter each.
     fn costs(&mut self, mut samples: Vec<Sample>) -> Result<ServiceCosts, TrainError> {
         self.step("service costs");
         let batch = self.spec.packets.batch;
@@ -460,7 +457,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
             let rate = self.lab.saturated(spec, trace, length)?;
             samples.push(self.sample(spec.packets.batch, bytes, 0.0, rate));
         }
-        // Flows of one packet, once: when they come again, the table must make room first.
+        // Flows of one packet, once: on a second pass the table would have to evict first.
         let flows = PACKETS.min(u64::from(self.spec.flows.capacity / 2)) as u32;
         let trace = steady(flows, frames(SHORT), u64::from(flows), 1e6)?;
         let rate = self.lab.saturated(&self.spec, trace, None)?;

@@ -1,4 +1,4 @@
-//! Shares of the cache by ways, on the model of the kernel's `resctrl`; skipped where FUSE cannot be mounted.
+//! Cache shares by ways, on the model of the kernel's `resctrl`; skipped where FUSE cannot be mounted.
 
 #[path = "../../resctrl/tests/model/mod.rs"]
 mod model;
@@ -20,7 +20,7 @@ fn settings(mounted: &Mounted) -> Settings {
     }
 }
 
-/// The group that is not the default one, if there is one, with its ways and cores.
+/// Returns the non-default group, if there is one, with its ways and cores.
 fn group(mounted: &Mounted) -> Option<(String, u32, Vec<u32>)> {
     let (name, cores) = mounted.kernel(|kernel| {
         let group = kernel.groups.get(1)?;
@@ -56,7 +56,7 @@ fn a_share_is_ways_of_the_cores_own_until_it_is_dropped() {
         let rest = rest.lines().find(|line| line.contains("L3:")).unwrap();
         let rest = u32::from_str_radix(rest.split_once('=').unwrap().1, 16).unwrap();
         assert_eq!(rest & mask, 0, "others go without");
-        // What the processor counts is the share, or less, or much more: lines that are left from before.
+        // The processor counts the share, or less, or much more: lines that are left from before.
         let (name, ..) = group(&mounted).unwrap();
         let data = mounted.root().join(&name).join("mon_data");
         let cache = std::fs::read_dir(data).unwrap().next().unwrap().unwrap();
@@ -92,7 +92,7 @@ fn shares_begin_with_the_fewest_ways_that_there_can_be() {
     let before = mounted.snapshot();
     let mut control = Partitioned::new(core, settings(&mounted)).unwrap();
     let way = control.unit();
-    // Of the rest there have to be three, too, with the hardware's two.
+    // The rest needs at least three ways, too, including the two that the hardware shares.
     assert_eq!((control.least(), control.most()), (3 * way, 17 * way));
     control.set(way).unwrap();
     assert_eq!(group(&mounted).unwrap().1.count_ones(), 3);

@@ -1,16 +1,17 @@
-//! `libtailwater_nf`, static and shared: what `tailwater_nf.h` declares for functions that are programs of their own.
+//! `libtailwater_nf`, static and shared: the functions that `tailwater_nf.h` declares for network functions built as
+//! programs.
 //!
-//! One of the few modules with `unsafe` code: the pointers are C's.
+//! One of the few modules with `unsafe` code: its pointers come from C.
 
 use std::ffi::{c_char, c_int};
 use tailwater_sdk::abi;
 use tailwater_sdk::program;
 
-/// `tailwater_nf_run`: the whole `main` of a program that is this function. The program's exit code.
+/// `tailwater_nf_run`: the whole `main` of a program that is this function. Returns the program's exit code.
 ///
 /// # Safety
-/// As the header says: `function` is null or points to a `struct tw_function` that stays as it is, with all that it points to;
-/// `argc` and `argv` are those of `main`.
+/// As stated in the header: `function` is null or points to a `struct tw_function` that does not change, nor does the
+/// data it points to. `argc` and `argv` are those of `main`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tailwater_nf_run(
     function: *const abi::Function,
@@ -22,6 +23,6 @@ pub unsafe extern "C" fn tailwater_nf_run(
         return 2;
     }
     let arguments = usize::try_from(argc).unwrap_or(0).saturating_sub(1);
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { program::main(function, arguments) }.into()
 }

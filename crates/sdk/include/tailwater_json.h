@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tailwater_json.h: reads the JSON that `configure` is given. For that text only: it is well-formed, ends with a
- * zero byte and has no line breaks or spaces to tell apart. Use any other library instead if you like.
+ * tailwater_json.h: reader for the JSON passed to `configure`. It reads only that text, which is well-formed and ends
+ * with a zero byte. Any other JSON library can be used instead.
  *
- * A value is a pointer to its first character. NULL goes in where a field was not found, and comes out.
+ * A value is a pointer to its first character. Functions accept NULL for a missing field, and return it for one.
  */
 #ifndef TAILWATER_JSON_H
 #define TAILWATER_JSON_H
@@ -18,14 +18,14 @@ static inline const char *tw_json_space(const char *at) {
     return at;
 }
 
-/* Behind a string, whose first character is its quote. */
+/* Returns the position after a string; `at` is its opening quote. */
 static inline const char *tw_json_behind_string(const char *at) {
     for (at++; *at && *at != '"'; at++)
         if (*at == '\\' && at[1]) at++;
     return *at ? at + 1 : at;
 }
 
-/* Behind any value. */
+/* Returns the position after any value. */
 static inline const char *tw_json_behind(const char *at) {
     at = tw_json_space(at);
     if (*at == '"') return tw_json_behind_string(at);
@@ -46,8 +46,8 @@ static inline const char *tw_json_behind(const char *at) {
     return at;
 }
 
-/* The text of a string, and its length without the zero byte behind it. -1 if this is no string, or there are
- * fewer than its bytes and one more of room. Of \u escapes, only those of ASCII characters are known. */
+/* Copies a string to `text`, zero-terminated, and returns its length without the zero byte. Returns -1 if the value is
+ * not a string, or does not fit into `room` bytes. Only \u escapes of ASCII characters are supported. */
 static inline int tw_json_string(const char *value, char *text, size_t room) {
     if (!value || *value != '"') return -1;
     size_t length = 0;
@@ -79,22 +79,22 @@ static inline int tw_json_string(const char *value, char *text, size_t room) {
     return (int)length;
 }
 
-/* A list's first item, or NULL if there is none. */
+/* Returns a list's first item, or NULL if the list is empty. */
 static inline const char *tw_json_first(const char *list) {
     if (!list || *list != '[') return NULL;
     list = tw_json_space(list + 1);
     return *list == ']' || !*list ? NULL : list;
 }
 
-/* The item behind this one, or NULL. */
+/* Returns the next item, or NULL after the last. */
 static inline const char *tw_json_next(const char *item) {
     if (!item) return NULL;
     item = tw_json_space(tw_json_behind(item));
     return *item == ',' ? tw_json_space(item + 1) : NULL;
 }
 
-/* Calls a field of an object: its name in `name`, which has this much room. Returns its value and moves *at to the
- * next field; NULL behind the last. Begin with *at = object. */
+/* Iterates over the fields of an object, starting with *at = object. Copies a field's name to `name`, which has `room`
+ * bytes, returns its value and moves *at to the next field. Returns NULL after the last field. */
 static inline const char *tw_json_each(const char **at, char *name, size_t room) {
     const char *key = tw_json_space(*at);
     if (*key != '{' && *key != ',') return NULL;
@@ -108,7 +108,7 @@ static inline const char *tw_json_each(const char **at, char *name, size_t room)
     return value;
 }
 
-/* The value of a field of an object, or NULL if there is none. */
+/* Returns the value of a field of an object, or NULL if there is no such field. */
 static inline const char *tw_json_field(const char *object, const char *field) {
     char name[128];
     for (const char *value; object && (value = tw_json_each(&object, name, sizeof name));)
@@ -116,7 +116,7 @@ static inline const char *tw_json_field(const char *object, const char *field) {
     return NULL;
 }
 
-/* A whole number that is not negative: 1, or 0 if this is none. */
+/* Reads a non-negative integer. Returns 1, or 0 if the value is not one. */
 static inline int tw_json_uint(const char *value, uint64_t *number) {
     if (!value || *value < '0' || *value > '9') return 0;
     uint64_t whole = 0;
@@ -130,14 +130,14 @@ static inline int tw_json_uint(const char *value, uint64_t *number) {
     return 1;
 }
 
-/* A number: 1, or 0 if this is none. */
+/* Reads a number. Returns 1, or 0 if the value is not one. */
 static inline int tw_json_number(const char *value, double *number) {
     if (!value || !(*value == '-' || (*value >= '0' && *value <= '9'))) return 0;
     *number = strtod(value, NULL);
     return 1;
 }
 
-/* true or false: 1, or 0 if this is neither. */
+/* Reads a boolean. Returns 1, or 0 if the value is not one. */
 static inline int tw_json_bool(const char *value, int *truth) {
     if (!value || (strncmp(value, "true", 4) != 0 && strncmp(value, "false", 5) != 0)) return 0;
     *truth = *value == 't';

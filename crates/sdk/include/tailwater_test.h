@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tailwater_test.h: a function's tests, without Tailwater. One packet at a time, of up to TW_TEST_FLOWS flows.
+ * tailwater_test.h: test harness for a function, without Tailwater. One packet at a time, up to TW_TEST_FLOWS flows.
  */
 #ifndef TAILWATER_TEST_H
 #define TAILWATER_TEST_H
@@ -16,11 +16,11 @@ struct tw_test {
     const struct tw_function *function;
     void *shared;
     void *instance;
-    uint64_t now_ns; /* the arrival of the next packet: set it as you like, but never back */
+    uint64_t now_ns; /* arrival time of the next packet: set it freely, but never back */
     uint64_t counters[TW_MAX_COUNTERS];
-    struct tw_error error; /* what `configure` said */
+    struct tw_error error; /* error reported by `configure` */
     uint8_t buffer[2048];
-    uint8_t *frame; /* the last packet as the function left it, */
+    uint8_t *frame; /* the last packet after the function processed it */
     uint32_t length;
     uint32_t flow_count;
     struct {
@@ -29,7 +29,7 @@ struct tw_test {
     } flows[TW_TEST_FLOWS];
 };
 
-/* Ends the test program if something is not so. */
+/* Exits the test program if a condition is false. */
 #define TW_CHECK(so)                                                          \
     do {                                                                      \
         if (!(so)) {                                                          \
@@ -38,7 +38,7 @@ struct tw_test {
         }                                                                     \
     } while (0)
 
-/* Configures and starts a function. 0, or 1 if it refuses the configuration: test->error says why. */
+/* Configures and starts a function. Returns 0, or 1 with test->error set if it rejects the configuration. */
 static inline int tw_test_open(struct tw_test *test, const struct tw_function *function, const char *config) {
     memset(test, 0, sizeof *test);
     test->function = function;
@@ -53,8 +53,8 @@ static inline void tw_test_u16(uint8_t *at, size_t value) {
     at[1] = (uint8_t)value;
 }
 
-/* Has the function process a packet from 10.0.0.1, of this port, to 198.51.100.7: UDP if `protocol` is 17, TCP if it
- * is 6. Returns its verdict. Checksums in the frame are zero. */
+/* Processes a packet from 10.0.0.1 to 198.51.100.7 with these ports: UDP if `protocol` is 17, TCP if it is 6. Returns
+ * the verdict. Checksums in the frame are zero. */
 static inline uint8_t tw_test_send(struct tw_test *test, uint8_t protocol, uint16_t source_port,
                                    uint16_t destination_port, const void *payload, size_t bytes) {
     uint8_t *frame = test->buffer + TW_TEST_ROOM;
@@ -102,7 +102,7 @@ static inline uint8_t tw_test_send(struct tw_test *test, uint8_t protocol, uint1
     return packet.verdict;
 }
 
-/* Ends all flows, and the function. */
+/* Ends all flows, and stops the function. */
 static inline void tw_test_close(struct tw_test *test) {
     for (uint32_t i = 0; i < test->flow_count && test->function->flows_ended; i++) {
         struct tw_ended_flow ended = {.key = &test->flows[i].key, .state = test->flows[i].state};

@@ -1,35 +1,35 @@
-//! `tailwater_nf.h` in Rust: the same types, field by field. What they mean is written there.
+//! `tailwater_nf.h` in Rust: the same types, field by field, documented there.
 //!
-//! The crate's tests compile a C program that tells size and offset of each.
+//! The crate's tests compile a C program that prints size and offset of each field.
 
 #![allow(missing_docs, reason = "the header says what the fields are")]
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version of the header.
+/// Version of the header.
 pub const ABI_VERSION: u32 = 2;
-/// The object that a library exports.
+/// Symbol that a library exports.
 pub const SYMBOL: &std::ffi::CStr = c"tailwater_function";
-/// The most reasons to drop.
+/// Maximum number of drop reasons.
 pub const MAX_DROP_REASONS: usize = 15;
-/// The most counters.
+/// Maximum number of counters.
 pub const MAX_COUNTERS: usize = 32;
-/// The most bytes of state for a flow.
+/// Maximum size of a flow's state, in bytes.
 pub const MAX_STATE_BYTES: usize = 1024;
 /// [`Packet::flow`] in a chain without flow table.
 pub const NO_FLOW: u32 = u32::MAX;
 
-/// [`Packet::flags`]: the first packet of its flow that the function sees.
+/// [`Packet::flags`]: first packet of its flow in this function.
 pub const NEW_FLOW: u8 = 1;
 /// [`Packet::flags`]: the function changed headers or length.
 pub const REWRITTEN: u8 = 2;
 
-/// [`Packet::verdict`]: it goes on. Reason `r` to drop is `r + 1`.
+/// [`Packet::verdict`]: the packet is forwarded. Drop reason `r` is encoded as `r + 1`.
 pub const FORWARD: u8 = 0;
 
-/// [`Function::flags`]: no payload is touched.
+/// [`Function::flags`]: the function neither reads nor writes payload.
 pub const HEADERS_ONLY: u32 = 1;
-/// [`Function::flags`]: packets get other addresses or ports.
+/// [`Function::flags`]: the function changes addresses or ports.
 pub const REWRITES_FLOWS: u32 = 2;
 
 /// `struct tw_flow_key`.
@@ -131,7 +131,7 @@ pub struct Function {
     pub reserved: u32,
 }
 
-// SAFETY: a description that nobody writes; what it points to is static data of the library it is in.
+// SAFETY: the description is never written; its pointers refer to static data of its library.
 unsafe impl Sync for Function {}
 // SAFETY: as above.
 unsafe impl Sync for DropReason {}

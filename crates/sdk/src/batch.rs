@@ -1,14 +1,14 @@
-//! A batch of packets, as a function sees it.
+//! Batch of packets, as a function receives it.
 //!
-//! One of the few modules with `unsafe` code: it turns the pointers of a call into references that live no
-//! longer than the call.
+//! One of the few modules with `unsafe` code: it turns the pointers of a call into references that do not outlive the
+//! call.
 
 use crate::abi;
 use crate::{FlowKey, State};
 use std::marker::PhantomData;
 use std::slice;
 
-/// The packets of one call, in order of arrival.
+/// Packets of one call, in order of arrival.
 #[derive(Debug)]
 pub struct Batch<'a, S> {
     packets: &'a mut [abi::Packet],
@@ -17,13 +17,14 @@ pub struct Batch<'a, S> {
 }
 
 impl<'a, S: State> Batch<'a, S> {
-    /// The batch of a call.
+    /// Wraps the batch of a call.
     ///
     /// # Safety
-    /// `batch` is as `tailwater_nf.h` says, for a function with so many counters and state `S`, and stays so
-    /// for `'a`, in which nobody else touches what it points to.
+    /// `batch` obeys the rules of `tailwater_nf.h`, for a function with `counters` counters and state `S`, for `'a`.
+    /// Nothing else accesses the data it points to during `'a`.
     pub(crate) unsafe fn new(batch: &'a mut abi::Batch, counters: usize) -> Batch<'a, S> {
-        // SAFETY: the caller's word: so many packets and counters. An empty list may be null.
+        // SAFETY: the caller guarantees these numbers of packets and counters. The pointer of an empty list may be
+        // null.
         unsafe {
             Batch {
                 packets: list(batch.packets, batch.count as usize),
@@ -33,20 +34,20 @@ impl<'a, S: State> Batch<'a, S> {
         }
     }
 
-    /// How many packets there are.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.packets.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no packets.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
 
-    /// Packet `i`.
+    /// Returns packet `i`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If the batch has `i` packets or fewer.
     #[inline]
     pub fn packet(&mut self, i: usize) -> Packet<'_, S> {
         Packet {
@@ -55,12 +56,12 @@ impl<'a, S: State> Batch<'a, S> {
         }
     }
 
-    /// The counters, in the order of [`COUNTERS`](crate::Function::COUNTERS).
+    /// Returns the counters, in the order of [`COUNTERS`](crate::Function::COUNTERS).
     pub fn counters(&mut self) -> &mut [u64] {
         self.counters
     }
 
-    /// Runs `each` on every packet, in order, with the counters.
+    /// Calls `each` for every packet, in order, with the counters.
     #[inline]
     pub fn for_each(&mut self, mut each: impl FnMut(&mut Packet<'_, S>, &mut [u64])) {
         for raw in self.packets.iter_mut() {
@@ -73,17 +74,19 @@ impl<'a, S: State> Batch<'a, S> {
     }
 }
 
+/// Returns `count` values as a slice.
+///
 /// # Safety
-/// `first` points to so many values that nobody else touches for `'a`, or is anything if there are none.
+/// `first` points to `count` values that nothing else accesses for `'a`. If `count` is 0, `first` may be any pointer.
 unsafe fn list<'a, T>(first: *mut T, count: usize) -> &'a mut [T] {
     match count {
         0 => &mut [],
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         _ => unsafe { slice::from_raw_parts_mut(first, count) },
     }
 }
 
-/// A packet: well-formed IP, of Ethernet.
+/// Packet: a well-formed IP packet in an Ethernet frame.
 #[derive(Debug)]
 pub struct Packet<'a, S> {
     raw: &'a mut abi::Packet,
@@ -91,84 +94,85 @@ pub struct Packet<'a, S> {
 }
 
 impl<S: State> Packet<'_, S> {
-    /// Whether this is the first packet of its flow that the function sees, or the first since a function in
-    /// front sent the flow elsewhere: decide now, and keep it in the state. For functions with state.
+    /// Returns `true` for the first packet of its flow in this function, and for the first after a preceding function
+    /// rewrote the flow. The function then decides, and stores the decision in the flow's state. For functions with
+    /// state.
     #[inline]
     pub fn is_new_flow(&self) -> bool {
         self.raw.flags & abi::NEW_FLOW != 0
     }
 
-    /// When it arrived, in nanoseconds since the run's start: there is no other clock.
+    /// Returns the arrival time in nanoseconds since the run's start. There is no other clock.
     #[inline]
     pub fn arrival_ns(&self) -> u64 {
         self.raw.arrival_ns
     }
 
-    /// The flow's number in the flow table; `None` in a chain without one.
+    /// Returns the flow's index in the flow table, or `None` in a chain without one.
     #[inline]
     pub fn flow(&self) -> Option<u32> {
         (self.raw.flow != abi::NO_FLOW).then_some(self.raw.flow)
     }
 
-    /// The 5-tuple, as it stood in the frame when the function was called.
+    /// Returns the 5-tuple of the frame at the time of the call.
     #[inline]
     pub fn key(&self) -> &FlowKey {
         // SAFETY: the runtime's pointer to a key, valid for the call; `FlowKey` is transparent.
         unsafe { &*self.raw.key.cast::<FlowKey>() }
     }
 
-    /// 4 or 6.
+    /// Returns the IP version, 4 or 6.
     #[inline]
     pub fn ip_version(&self) -> u8 {
         self.raw.ip_version
     }
 
-    /// Where in the frame, as it was when the function was called, the IP header, the transport header and its
-    /// payload begin, and where the datagram ends.
+    /// Returns the offsets in the frame, at the time of the call, of the IP header, the transport header, the payload
+    /// and the datagram's end.
     #[inline]
     pub fn offsets(&self) -> [usize; 4] {
         let raw = &self.raw;
         [raw.network_offset, raw.transport_offset, raw.payload_offset, raw.end].map(usize::from)
     }
 
-    /// The frame.
+    /// Returns the frame.
     #[inline]
     pub fn frame(&self) -> &[u8] {
-        // SAFETY: the runtime's pointer to so many bytes, which are this packet's alone for the call;
-        // `resize` keeps both within the buffer.
+        // SAFETY: the runtime's pointer to `length` bytes, which belong to this packet alone for the call; `resize`
+        // keeps both within the buffer.
         unsafe { slice::from_raw_parts(self.raw.frame, self.raw.length as usize) }
     }
 
-    /// The transport payload. Empty if the frame has been cut.
+    /// Returns the transport payload, which is empty if the frame is truncated.
     #[inline]
     pub fn payload(&self) -> &[u8] {
         let [_, _, start, end] = self.offsets();
         self.frame().get(start..end).unwrap_or_default()
     }
 
-    /// The frame, to change payload. For headers: [`rewrite`](Packet::rewrite).
+    /// Returns the frame for changes of the payload. For headers: [`rewrite`](Packet::rewrite).
     #[inline]
     pub fn frame_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `frame`; `&mut self` makes the reference the only one.
         unsafe { slice::from_raw_parts_mut(self.raw.frame, self.raw.length as usize) }
     }
 
-    /// The frame, to change headers: afterwards the runtime looks at them again.
+    /// Returns the frame for changes of headers. The runtime parses it again afterwards.
     #[inline]
     pub fn rewrite(&mut self) -> &mut [u8] {
         self.raw.flags |= abi::REWRITTEN;
         self.frame_mut()
     }
 
-    /// Lets the frame start so many bytes earlier, or later if negative, and end so many later, or earlier.
-    /// New bytes hold anything. `false`, with nothing changed, if there is no room.
+    /// Extends the frame by `front` bytes at its start and `back` bytes at its end; negative numbers shorten it. New
+    /// bytes have unspecified values. Returns `false`, with nothing changed, if there is no room.
     #[inline]
     pub fn resize(&mut self, front: i32, back: i32) -> bool {
         let raw = &mut *self.raw;
         let grown = |room: u16, by: i32| u16::try_from(i64::from(room) - i64::from(by)).ok();
         let length = i64::from(raw.length) + i64::from(front) + i64::from(back);
         let fits = u32::try_from(length).ok();
-        // Neither end passes the other one.
+        // Start and end must not cross.
         let cuts = i64::from(front.min(0)) + i64::from(back.min(0)) + i64::from(raw.length);
         let (Some(headroom), Some(tailroom), Some(length), 0..) =
             (grown(raw.headroom, front), grown(raw.tailroom, back), fits, cuts)
@@ -181,47 +185,47 @@ impl<S: State> Packet<'_, S> {
         true
     }
 
-    /// The function's state of the packet's flow, to read. It is here: with a
-    /// [`STATE_VERSION`](crate::Function::STATE_VERSION), and where the chain has a `state`, what another instance made of
-    /// it was fetched before the packet came. In a [new flow](Packet::is_new_flow) it is zero, or what another instance
-    /// left.
+    /// Returns the function's state of the packet's flow, for reading.
+    ///
+    /// The state is local. With a [`STATE_VERSION`](crate::Function::STATE_VERSION), in a chain with `state`, it was
+    /// fetched before the packet arrived, if another instance had written it. In a [new flow](Packet::is_new_flow) it
+    /// is zero, or the state another instance left.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the packet has no state.
     #[inline]
     pub fn read(&mut self) -> &S {
         self.state()
     }
 
-    /// Changes the function's state of the packet's flow. What was changed is written to the store after the batch, and
-    /// the packet, as all behind it of its flow, leaves when the store has it.
+    /// Changes the function's state of the packet's flow. The change is written to the store after the batch. This
+    /// packet and all later ones of its flow are sent once the store has it.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the packet has no state.
     #[inline]
     pub fn update<R>(&mut self, change: impl FnOnce(&mut S) -> R) -> R {
         change(self.state())
     }
 
-    /// The function's state of the packet's flow.
+    /// Returns the function's state of the packet's flow.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the packet has no state.
     #[inline]
     pub fn state(&mut self) -> &mut S {
         let state = self.raw.state.cast::<S>();
         assert!(!state.is_null() || size_of::<S>() == 0, "a flow's state");
         if size_of::<S>() == 0 {
-            // SAFETY: no byte is touched.
+            // SAFETY: `S` has no bytes, so none is accessed.
             return unsafe { std::ptr::NonNull::dangling().as_mut() };
         }
-        // SAFETY: the runtime's pointer to as much state as `S` has, aligned to 8, of which any bytes are a
-        // value (`State`). Packets of one flow share it; `&mut self`, of which there is one at a time, makes
-        // the reference the only one.
+        // SAFETY: the runtime's pointer to state of the size of `S`, aligned to 8, for which any bytes are valid
+        // (`State`). Packets of one flow share it; only one `&mut self` exists at a time, so the reference is unique.
         unsafe { &mut *state }
     }
 
-    /// Drops the packet, for this one of the [`DROP_REASONS`](crate::Function::DROP_REASONS).
+    /// Drops the packet with this reason, an index into [`DROP_REASONS`](crate::Function::DROP_REASONS).
     #[inline]
     pub fn drop(&mut self, reason: u8) {
         self.raw.verdict = reason.saturating_add(1);

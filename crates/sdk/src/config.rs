@@ -1,21 +1,21 @@
-//! A function's configuration: the JSON that the runtime makes of the chain spec's `config`.
+//! Configuration of a function: the chain spec's `config`, which the runtime passes as JSON.
 
 use std::fmt;
 
-/// The deepest nesting read.
+/// Maximum nesting depth.
 const MAX_DEPTH: usize = 64;
 
-/// What is wrong with a configuration, and where.
+/// Error in a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// The field, such as `limits[2].rate`; empty for all of it.
+    /// Field, such as `limits[2].rate`; empty for the whole configuration.
     pub field: String,
-    /// What was expected, and what was found.
+    /// Expected and found value.
     pub message: String,
 }
 
 impl ConfigError {
-    /// An error in a field.
+    /// Creates an error about a field.
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> ConfigError {
         ConfigError {
             field: field.into(),
@@ -35,7 +35,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A value of a configuration, which knows its place.
+/// Value of a configuration, with its path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     path: String,
@@ -46,7 +46,7 @@ pub struct Config {
 enum Value {
     Null,
     Bool(bool),
-    /// As written.
+    /// Number as written.
     Number(String),
     Text(String),
     List(Vec<Config>),
@@ -54,10 +54,10 @@ enum Value {
 }
 
 impl Config {
-    /// Reads a JSON text.
+    /// Parses a JSON text.
     ///
     /// # Errors
-    /// It is none, or is nested too deeply.
+    /// The text is not valid JSON, or is nested too deeply.
     pub fn parse(json: &str) -> Result<Config, ConfigError> {
         let mut reader = Reader { rest: json };
         let config = reader.value(String::new(), 0)?;
@@ -67,7 +67,7 @@ impl Config {
         }
     }
 
-    /// An error about this value.
+    /// Creates an error about this value.
     pub fn error(&self, message: impl Into<String>) -> ConfigError {
         ConfigError::new(&*self.path, message)
     }
@@ -84,10 +84,10 @@ impl Config {
         self.error(format!("expected {what}, found {found}"))
     }
 
-    /// Checks that this is a map with no other fields than these.
+    /// Checks that this is a map without fields other than `fields`.
     ///
     /// # Errors
-    /// It is not.
+    /// It is not a map, or has another field.
     pub fn only(&self, fields: &[&str]) -> Result<(), ConfigError> {
         let Value::Map(entries) = &self.value else {
             return Err(self.expected(&format!("a map of {}", fields.join(", "))));
@@ -99,7 +99,7 @@ impl Config {
         }
     }
 
-    /// A field of a map; `None` if it is missing or holds nothing.
+    /// Returns a field of a map, or `None` if it is missing or null.
     pub fn get(&self, field: &str) -> Option<&Config> {
         let Value::Map(entries) = &self.value else {
             return None;
@@ -108,19 +108,19 @@ impl Config {
         found.map(|(_, value)| value).filter(|value| value.value != Value::Null)
     }
 
-    /// A field that must be there and be `what`.
+    /// Returns a required field, described by `what`.
     ///
     /// # Errors
-    /// It is missing.
+    /// The field is missing.
     pub fn require(&self, field: &str, what: &str) -> Result<&Config, ConfigError> {
         let missing = || self.error(format!("expected {field}: {what}; it is missing"));
         self.get(field).ok_or_else(missing)
     }
 
-    /// A whole number that is not negative.
+    /// Returns a non-negative integer.
     ///
     /// # Errors
-    /// It is none.
+    /// The value is not a non-negative integer.
     pub fn u64(&self) -> Result<u64, ConfigError> {
         let number = match &self.value {
             Value::Number(number) => number.parse().ok(),
@@ -129,10 +129,10 @@ impl Config {
         number.ok_or_else(|| self.expected("a whole number from 0 on"))
     }
 
-    /// A number.
+    /// Returns a number.
     ///
     /// # Errors
-    /// It is none.
+    /// The value is not a number.
     pub fn f64(&self) -> Result<f64, ConfigError> {
         let number = match &self.value {
             Value::Number(number) => number.parse().ok(),
@@ -141,10 +141,10 @@ impl Config {
         number.ok_or_else(|| self.expected("a number"))
     }
 
-    /// A truth value.
+    /// Returns a boolean.
     ///
     /// # Errors
-    /// It is none.
+    /// The value is not a boolean.
     pub fn bool(&self) -> Result<bool, ConfigError> {
         match self.value {
             Value::Bool(truth) => Ok(truth),
@@ -152,10 +152,10 @@ impl Config {
         }
     }
 
-    /// A text.
+    /// Returns a string.
     ///
     /// # Errors
-    /// It is none.
+    /// The value is not a string.
     pub fn text(&self) -> Result<&str, ConfigError> {
         match &self.value {
             Value::Text(text) => Ok(text),
@@ -163,10 +163,10 @@ impl Config {
         }
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     ///
     /// # Errors
-    /// It is none.
+    /// The value is not a list.
     pub fn list(&self) -> Result<&[Config], ConfigError> {
         match &self.value {
             Value::List(items) => Ok(items),
@@ -190,7 +190,7 @@ impl Reader<'_> {
         self.rest.chars().next()
     }
 
-    /// Takes this text, if it comes next.
+    /// Consumes `text` if it comes next.
     fn take(&mut self, text: &str) -> bool {
         self.peek();
         let rest = self.rest.strip_prefix(text);
@@ -244,7 +244,7 @@ impl Reader<'_> {
         Ok(Config { path, value })
     }
 
-    /// Items between brackets, of which the first comes next.
+    /// Reads items up to the closing bracket, after the opening one.
     fn items(
         &mut self,
         end: char,
@@ -277,7 +277,7 @@ impl Reader<'_> {
         let mut chars = self.rest.char_indices();
         while let Some((at, c)) = chars.next() {
             if c != '\\' || !self.rest[at..].starts_with("\\u") {
-                // Escaped code units, of which two may be a character.
+                // Escaped UTF-16 code units; two may form one character.
                 text.push_str(&String::from_utf16_lossy(&units));
                 units.clear();
             }

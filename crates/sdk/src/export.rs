@@ -1,4 +1,4 @@
-//! A [`Function`] as the object that the runtime looks for.
+//! Export of a [`Function`] through the C ABI.
 //!
 //! One of the few modules with `unsafe` code: the functions that the runtime calls.
 
@@ -12,11 +12,11 @@ use std::ptr::null_mut;
 use std::slice;
 use std::sync::Arc;
 
-/// Exports a [`Function`] from a `cdylib`, under the name that the runtime looks for.
+/// Exports a [`Function`] from a `cdylib`, under the symbol the runtime loads.
 #[macro_export]
 macro_rules! export {
     ($function:ty) => {
-        /// What this library is.
+        /// Description of this library's function.
         #[unsafe(no_mangle)]
         #[allow(non_upper_case_globals)]
         pub static tailwater_function: $crate::abi::Function = $crate::describe::<$function>();
@@ -41,15 +41,15 @@ macro_rules! export {
 /// }
 /// ```
 ///
-/// Such a program is started by `tailwater run --isolation`, with a socket as its standard input, and ends with the run.
+/// `tailwater run --isolation` starts such a program with a socket as its standard input. It ends with the run.
 pub fn run<F: Function>() -> ExitCode {
     let function = describe::<F>();
     let arguments = std::env::args_os().count().saturating_sub(1);
-    // SAFETY: `describe` makes what the header says, of names and lists that are static.
+    // SAFETY: `describe` obeys the header's rules; its names and lists are static.
     unsafe { program::main(&raw const function, arguments) }.into()
 }
 
-/// What `tailwater_nf.h` calls a `struct tw_function`, of a Rust type.
+/// Builds the `struct tw_function` of `tailwater_nf.h` from a Rust type.
 pub const fn describe<F: Function>() -> abi::Function {
     assert!(align_of::<F::State>() <= 8, "flow state is aligned to 8");
     assert!(size_of::<F::State>() <= abi::MAX_STATE_BYTES);
@@ -72,7 +72,7 @@ pub const fn describe<F: Function>() -> abi::Function {
         name: F::NAME.as_ptr(),
         flags,
         state_bytes: size_of::<F::State>() as u32,
-        // Both types are transparent.
+        // Both types are transparent, so the casts are sound.
         drop_reasons: F::DROP_REASONS.as_ptr().cast(),
         counters: F::COUNTERS.as_ptr().cast(),
         drop_reason_count: F::DROP_REASONS.len() as u32,
@@ -91,6 +91,8 @@ pub const fn describe<F: Function>() -> abi::Function {
     }
 }
 
+/// `configure` of the C ABI.
+///
 /// # Safety
 /// As `configure` in `tailwater_nf.h`.
 unsafe extern "C" fn configure<F: Function>(
@@ -99,7 +101,7 @@ unsafe extern "C" fn configure<F: Function>(
     shared: *mut *mut c_void,
     error: *mut abi::Error,
 ) -> c_int {
-    // SAFETY: the runtime's text of so many bytes, and its two places to write to, valid for the call.
+    // SAFETY: the runtime's text of `bytes` bytes, and its two pointers to write to, valid for the call.
     let (text, shared, error) = unsafe {
         let text = slice::from_raw_parts(config.cast::<u8>(), bytes);
         (text, &mut *shared, &mut *error)
@@ -122,7 +124,7 @@ unsafe extern "C" fn configure<F: Function>(
     1
 }
 
-/// Writes a text with a zero byte behind it, cut to fit between characters.
+/// Copies a text and a terminating zero byte, cut between characters to fit.
 fn put(room: &mut [c_char], text: &str) {
     let mut end = text.len().min(room.len() - 1);
     while !text.is_char_boundary(end) {
@@ -132,18 +134,22 @@ fn put(room: &mut [c_char], text: &str) {
     room.iter_mut().zip(bytes).for_each(|(to, byte)| *to = *byte as c_char);
 }
 
+/// `release` of the C ABI.
+///
 /// # Safety
-/// As `release` in `tailwater_nf.h`: `shared` is from `configure`, once.
+/// As `release` in `tailwater_nf.h`: `shared` comes from `configure`, and is released once.
 unsafe extern "C" fn release<F: Function>(shared: *mut c_void) {
-    // SAFETY: made by `Arc::into_raw` in `configure`.
+    // SAFETY: created by `Arc::into_raw` in `configure`.
     drop(unsafe { Arc::from_raw(shared.cast_const().cast::<F::Shared>()) });
 }
 
+/// `start` of the C ABI.
+///
 /// # Safety
-/// As `start` in `tailwater_nf.h`: `shared` is from `configure`, and not released.
+/// As `start` in `tailwater_nf.h`: `shared` comes from `configure`, and is not released.
 unsafe extern "C" fn start<F: Function>(shared: *const c_void) -> *mut c_void {
     let shared = shared.cast::<F::Shared>();
-    // SAFETY: made by `Arc::into_raw` in `configure`, and alive.
+    // SAFETY: created by `Arc::into_raw` in `configure`, and alive.
     let shared = unsafe {
         Arc::increment_strong_count(shared);
         Arc::from_raw(shared)
@@ -152,17 +158,21 @@ unsafe extern "C" fn start<F: Function>(shared: *const c_void) -> *mut c_void {
         .map_or(null_mut(), |instance| Box::into_raw(instance).cast())
 }
 
+/// `stop` of the C ABI.
+///
 /// # Safety
-/// As `stop` in `tailwater_nf.h`: `instance` is from `start`, once.
+/// As `stop` in `tailwater_nf.h`: `instance` comes from `start`, and is stopped once.
 unsafe extern "C" fn stop<F: Function>(instance: *mut c_void) {
-    // SAFETY: made by `Box::into_raw` in `start`.
+    // SAFETY: created by `Box::into_raw` in `start`.
     drop(unsafe { Box::from_raw(instance.cast::<F>()) });
 }
 
+/// `process` of the C ABI.
+///
 /// # Safety
-/// As `process` in `tailwater_nf.h`: `instance` is from `start`, used by this thread alone.
+/// As `process` in `tailwater_nf.h`: `instance` comes from `start`, and only this thread uses it.
 unsafe extern "C" fn process<F: Function>(instance: *mut c_void, batch: *mut abi::Batch) -> c_int {
-    // SAFETY: the caller's word; the batch is the runtime's, as the header says, for the call.
+    // SAFETY: guaranteed by the caller; the runtime's batch obeys the header's rules for the call.
     let (function, mut batch) = unsafe {
         let counters = F::COUNTERS.len();
         (&mut *instance.cast::<F>(), Batch::new(&mut *batch, counters))
@@ -171,6 +181,8 @@ unsafe extern "C" fn process<F: Function>(instance: *mut c_void, batch: *mut abi
     catch_unwind(AssertUnwindSafe(|| function.process(&mut batch))).map_or(1, |()| 0)
 }
 
+/// `flows_ended` of the C ABI.
+///
 /// # Safety
 /// As `flows_ended` in `tailwater_nf.h`, with `instance` as in `process`.
 unsafe extern "C" fn flows_ended<F: Function>(
@@ -180,7 +192,7 @@ unsafe extern "C" fn flows_ended<F: Function>(
     counters: *mut u64,
 ) {
     let mut none = [];
-    // SAFETY: the caller's word: so many flows, and the function's counters, for the call.
+    // SAFETY: the caller guarantees this number of flows, and the function's counters, for the call.
     let (function, flows, counters) = unsafe {
         let flows = match count {
             0 => &[],
@@ -193,8 +205,8 @@ unsafe extern "C" fn flows_ended<F: Function>(
         (&mut *instance.cast::<F>(), flows, counters)
     };
     for flow in flows {
-        // SAFETY: the runtime's pointers to a key (of which `FlowKey` is transparent) and to a state of the
-        // declared size, aligned to 8.
+        // SAFETY: the runtime's pointers to a key (`FlowKey` is transparent) and to state of the declared size, aligned
+        // to 8.
         let (key, state) = unsafe { (&*flow.key.cast::<FlowKey>(), &*flow.state.cast::<F::State>()) };
         function.flow_ended(key, state, counters);
     }

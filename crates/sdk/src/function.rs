@@ -1,81 +1,80 @@
-//! What a function is.
+//! Trait of a network function, and its types.
 
 use crate::abi;
 use crate::{Batch, Config, ConfigError, FlowKey};
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
 
-/// A network function: a batch of packets in, a verdict on each out.
+/// Network function: takes a batch of packets, and sets a verdict on each.
 ///
-/// One value serves one thread. What all of them share is made once, by
-/// [`configure`](Function::configure). A panic in [`process`](Function::process) ends the run, with its
-/// report.
+/// One value serves one thread. [`configure`](Function::configure) creates the data that all of them share. A panic in
+/// [`process`](Function::process) ends the run with a report.
 pub trait Function: Sized + Send + 'static {
-    /// The name in reports: lower-case letters, digits and dashes.
+    /// Name in reports: lower-case letters, digits and dashes.
     const NAME: &'static CStr;
-    /// Why it drops packets, at most [`MAX_DROP_REASONS`](abi::MAX_DROP_REASONS).
+    /// Drop reasons, at most [`MAX_DROP_REASONS`](abi::MAX_DROP_REASONS).
     const DROP_REASONS: &'static [DropReason] = &[];
-    /// What else it counts, at most [`MAX_COUNTERS`](abi::MAX_COUNTERS).
+    /// Additional counters, at most [`MAX_COUNTERS`](abi::MAX_COUNTERS).
     const COUNTERS: &'static [Name] = &[];
-    /// Whether it leaves alone, and does not look at, what is behind the headers.
+    /// `true`: the function neither reads nor writes bytes behind the headers.
     const HEADERS_ONLY: bool = false;
-    /// Whether it gives packets other addresses or ports, so that functions behind it decide anew.
+    /// `true`: the function changes addresses or ports, so that later functions decide again.
     const REWRITES_FLOWS: bool = false;
-    /// Whether [`flow_ended`](Function::flow_ended) is to be called. For functions with state.
+    /// `true`: [`flow_ended`](Function::flow_ended) is called. For functions with state.
     const WANTS_FLOW_ENDS: bool = false;
 
-    /// Not 0: the bytes of [`State`](Function::State) mean the same to all instances, on whatever server, and this is the
-    /// version of what they mean. Then a chain's `state` keeps them in Redis, too ([`Packet::read`](crate::Packet::read)).
-    /// No times in it, which count from a run's start.
+    /// Version of the state's format, if the bytes of [`State`](Function::State) mean the same to all instances on all
+    /// servers; 0 otherwise. With a version, a chain's `state` also stores them in Redis
+    /// ([`Packet::read`](crate::Packet::read)). Such state must not contain times, which count from a run's start.
     const STATE_VERSION: u32 = 0;
 
-    /// What is kept of each flow, zero when the flow is new; `()` for nothing.
+    /// State of each flow, zero in a new flow; `()` for none.
     type State: State;
-    /// What all instances share: rules, tables.
+    /// Data that all instances share, such as rules and tables.
     type Shared: Send + Sync + 'static;
 
-    /// Reads the configuration. Without side effects: it is called in a child process first.
+    /// Reads the configuration, without side effects: a child process calls it first.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The configuration is invalid.
     fn configure(config: &Config) -> Result<Self::Shared, ConfigError>;
 
-    /// Makes an instance for one thread.
+    /// Creates an instance for one thread.
     fn start(shared: Arc<Self::Shared>) -> Self;
 
-    /// Processes a batch. No allocation, lock, system call or output.
+    /// Processes a batch, without allocation, locks, system calls or output.
     fn process(&mut self, batch: &mut Batch<'_, Self::State>);
 
-    /// A flow that `process` has seen has left the flow table; `state` is its last.
+    /// Called when a flow that `process` has seen leaves the flow table; `state` is its last state.
     fn flow_ended(&mut self, key: &FlowKey, state: &Self::State, counters: &mut [u64]) {
         let _ = (key, state, counters);
     }
 }
 
-/// A name of lower-case letters, digits and dashes.
+/// Name of lower-case letters, digits and dashes.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct Name(*const c_char);
 
-// SAFETY: made of a `&'static CStr` only, which is `Sync` and `Send`.
+// SAFETY: created from a `&'static CStr` only, which is `Sync` and `Send`.
 unsafe impl Sync for Name {}
 // SAFETY: as above.
 unsafe impl Send for Name {}
 
 impl Name {
-    /// A name.
+    /// Creates a name.
     pub const fn new(name: &'static CStr) -> Name {
         Name(name.as_ptr())
     }
 }
 
-/// Why packets are dropped.
+/// Drop reason.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub struct DropReason(abi::DropReason);
 
 impl DropReason {
-    /// Dropped, because the function decided so.
+    /// Packets are dropped by the function's decision.
     pub const fn dropped(name: &'static CStr) -> DropReason {
         DropReason(abi::DropReason {
             name: name.as_ptr(),
@@ -83,7 +82,7 @@ impl DropReason {
         })
     }
 
-    /// Lost, for want of room.
+    /// Packets are lost for lack of resources.
     pub const fn lost(name: &'static CStr) -> DropReason {
         DropReason(abi::DropReason {
             name: name.as_ptr(),
@@ -92,28 +91,28 @@ impl DropReason {
     }
 }
 
-/// What can be a flow's state. [`state!`](crate::state) makes structs that are.
+/// Type of a flow's state. [`state!`](crate::state) declares structs that implement it.
 ///
 /// # Safety
-/// Any bytes are a value, zeros included, none is padding, and the alignment is at most 8.
+/// Any bytes are a valid value, zeros included; there is no padding; the alignment is at most 8.
 pub unsafe trait State: Copy + 'static {}
 
 macro_rules! plain {
     ($($plain:ty),*) => {
         $(
-            // SAFETY: any bytes are an integer, aligned to 8 at the most.
+            // SAFETY: any bytes are a valid integer; its alignment is at most 8.
             unsafe impl State for $plain {}
         )*
     };
 }
 plain!(u8, u16, u32, u64, i8, i16, i32, i64);
-// SAFETY: it has no bytes.
+// SAFETY: the type has no bytes.
 unsafe impl State for () {}
-// SAFETY: its items follow each other without gaps, and are `State`.
+// SAFETY: array items follow each other without gaps, and are `State`.
 unsafe impl<T: State, const N: usize> State for [T; N] {}
 
-/// Declares a struct of integers, arrays of them, and other such structs as a flow's [`State`]. Without gaps
-/// between its fields, so that every byte of it means something: large fields first.
+/// Declares a struct of integers, arrays of them, and other such structs as a flow's [`State`]. The struct must not
+/// have padding, so put large fields first.
 ///
 /// ```compile_fail
 /// tailwater_sdk::state! { struct Gap { few: u8, many: u64 } }
@@ -145,8 +144,7 @@ macro_rules! state {
                 "flow state has gaps between its fields: put large ones first, and a field of the rest last"
             );
         };
-        // SAFETY: every field is `State` and there is nothing between them, which the lines above do not compile
-        // without.
+        // SAFETY: every field is `State`, and there is no padding; otherwise the lines above do not compile.
         unsafe impl $crate::State for $name {}
     };
 }

@@ -1,7 +1,6 @@
-//! A function as whoever runs it sees it: what it says of itself, checked, and its calls.
+//! Host side of a function: its validated description, and the calls into it.
 //!
-//! One of the few modules with `unsafe` code: a function's own pointers are followed, by the rules of
-//! `tailwater_nf.h`.
+//! One of the few modules with `unsafe` code: it follows the function's own pointers, by the rules of `tailwater_nf.h`.
 
 use crate::abi;
 use std::error::Error;
@@ -12,45 +11,45 @@ use std::slice;
 use tailwater_net::parse::{Fragment, Headers, MAX_FRAME, Network, parse, parse_ordinary};
 use tailwater_net::{FlowKey, Nanos};
 
-/// Why packets are dropped that a function made unfit to go on.
+/// Drop reason for packets that a function left malformed.
 const INVALID: &str = "invalid";
 
-/// The longest name.
+/// Maximum length of a name.
 const MOST_NAME: usize = 63;
 
-/// What a function says of itself.
+/// Description of a function.
 #[derive(Debug)]
 pub struct Described {
-    /// The name it gives itself, a label.
+    /// Name of the function, a label.
     pub name: &'static str,
-    /// Why it drops packets; last, [`invalid`](Described::invalid).
+    /// Drop reasons; the last one is [`invalid`](Described::invalid).
     pub drop_reasons: Vec<&'static str>,
-    /// Which of these are losses.
+    /// For each drop reason, `true` if it is a loss.
     pub losses: Vec<bool>,
-    /// What else it counts.
+    /// Additional counters.
     pub counters: Vec<&'static str>,
-    /// All it says. Its pointers are to its own data and code, which stay.
+    /// The complete description. Its pointers refer to static data and code of the function.
     pub function: abi::Function,
-    /// How it processes a batch.
+    /// Entry point that processes a batch.
     pub process: abi::Process,
 }
 
-// SAFETY: it is not written after it was made, and the function's data that it points to is not either.
+// SAFETY: it is not written after construction, nor is the function's data that it points to.
 unsafe impl Sync for Described {}
 // SAFETY: as above.
 unsafe impl Send for Described {}
 
-/// Why something is no function.
+/// Errors in a function's description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WrongFunction {
-    /// It was built for another version of the header.
+    /// The function was built for another version of the header.
     Version {
-        /// This one's.
+        /// Version of this header.
         expected: u32,
-        /// The function's.
+        /// Version of the function's header.
         found: u32,
     },
-    /// What it says of itself makes no sense.
+    /// The description is inconsistent.
     Description(String),
 }
 
@@ -70,18 +69,17 @@ impl fmt::Display for WrongFunction {
 impl Error for WrongFunction {}
 
 impl Described {
-    /// Reads what a function says of itself.
+    /// Reads a function's description.
     ///
     /// # Safety
-    /// `function` is aligned, and points to a `struct tw_function` of any version that stays as it is, with all that
-    /// it points to. If it is of this version, it is by the header's rules: texts end with a zero byte, lists are as
-    /// long as it says.
+    /// `function` is aligned and points to a `struct tw_function` of any version that does not change, nor does the
+    /// data it points to. If it has this version, it obeys the header's rules: strings are zero-terminated, lists have
+    /// the stated lengths.
     ///
     /// # Errors
-    /// It is none of this version.
+    /// The function has another version, or its description is inconsistent.
     pub unsafe fn read(function: *const abi::Function) -> Result<Described, WrongFunction> {
-        // SAFETY: whatever the version, the object begins with its version and its size; the caller's word for the
-        // rest.
+        // SAFETY: in any version, the object begins with its version and its size; the caller guarantees the rest.
         let [version, size] = unsafe { *function.cast::<[u32; 2]>() };
         if version != abi::ABI_VERSION {
             return Err(WrongFunction::Version {
@@ -95,7 +93,7 @@ impl Described {
                 size_of::<abi::Function>()
             )));
         }
-        // SAFETY: an object of this version and at least this size.
+        // SAFETY: an object of this version, and at least this size.
         let function = unsafe { *function };
         let name = text(function.name, "name")?;
         let [reasons, counters] = [function.drop_reason_count, function.counter_count].map(|count| count as usize);
@@ -117,7 +115,7 @@ impl Described {
                 "flags: expected only those of tailwater_nf.h, found {found:#x}"
             )));
         }
-        // SAFETY: lists of so many, by the header's rules.
+        // SAFETY: lists of these lengths, by the header's rules.
         let (reasons, counters) = unsafe {
             (
                 list(function.drop_reasons, reasons, "drop_reasons")?,
@@ -154,24 +152,25 @@ impl Described {
         })
     }
 
-    /// The version of what its flow state means to all instances, if it means something to them.
+    /// Returns the version of its state's format, if the state can be stored externally.
     pub fn durable(&self) -> Option<u32> {
         let version = self.function.state_version;
         (version != 0).then_some(version)
     }
 
-    /// The place in the reasons to drop of the one for packets that the function made unfit to go on.
+    /// Returns the index of the drop reason for packets that the function left malformed.
     pub fn invalid(&self) -> u8 {
         (self.drop_reasons.len() - 1) as u8
     }
 
-    /// Whether it may move a frame's ends, behind which others may yet write where they were.
+    /// Returns `true` if it may move a frame's ends. A function with `HEADERS_ONLY` may not: its payload may be copied
+    /// in later, to its original place.
     pub fn may_move(&self) -> bool {
         self.function.flags & abi::HEADERS_ONLY == 0
     }
 }
 
-/// Whether this is a name as RFC 1123 has them: lower-case letters, digits and inner dashes, at most 63.
+/// Returns `true` for an RFC 1123 label: lower-case letters, digits and inner dashes, at most 63 characters.
 pub fn is_label(text: &str) -> bool {
     let inner = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let ends = [text.bytes().next(), text.bytes().last()];
@@ -191,7 +190,7 @@ fn at_most(found: usize, most: usize, what: &str) -> Result<(), WrongFunction> {
     }
 }
 
-/// A copy of a name, for as long as the function is there: for ever.
+/// Reads a name. It lives as long as the function, which is never unloaded.
 fn text(pointer: *const c_char, what: &str) -> Result<&'static str, WrongFunction> {
     let expected = |found: &str| {
         wrong(format!(
@@ -201,7 +200,7 @@ fn text(pointer: *const c_char, what: &str) -> Result<&'static str, WrongFunctio
     if pointer.is_null() {
         return Err(expected("NULL"));
     }
-    // SAFETY: not null; by the header's rules, a text that ends with a zero byte.
+    // SAFETY: not null; by the header's rules a zero-terminated string.
     let found = unsafe { CStr::from_ptr(pointer) }.to_string_lossy();
     match is_label(&found) {
         true => Ok(found.into_owned().leak()),
@@ -209,44 +208,46 @@ fn text(pointer: *const c_char, what: &str) -> Result<&'static str, WrongFunctio
     }
 }
 
+/// Returns `count` values as a slice.
+///
 /// # Safety
-/// Unless it is null, `first` points to so many values that are never written.
+/// Unless it is null, `first` points to `count` values that are never written.
 unsafe fn list<T>(first: *const T, count: usize, what: &str) -> Result<&'static [T], WrongFunction> {
     match (count, first.is_null()) {
         (0, _) => Ok(&[]),
         (_, true) => Err(wrong(format!("{what}: expected {count}, found NULL"))),
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         _ => Ok(unsafe { slice::from_raw_parts(first, count) }),
     }
 }
 
-/// What a function says about its configuration.
+/// Configuration error reported by a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WrongConfig {
-    /// The field, such as `limits[2].rate`; empty for all of it.
+    /// Field, such as `limits[2].rate`; empty for the whole configuration.
     pub field: String,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
 }
 
-/// A function that has read its configuration. Outlives every instance.
+/// Configured function. It outlives all its instances.
 #[derive(Debug)]
 pub struct Configured {
-    /// What it is.
+    /// Description of the function.
     pub what: &'static Described,
     made: *mut c_void,
 }
 
-// SAFETY: the header's rules: `made` is read-only, `start` may be called by any thread, `release` by the last.
+// SAFETY: by the header's rules `made` is read-only, any thread may call `start`, and the last owner calls `release`.
 unsafe impl Sync for Configured {}
 // SAFETY: as above.
 unsafe impl Send for Configured {}
 
 impl Configured {
-    /// Has a function read its configuration, a JSON object.
+    /// Passes a configuration, a JSON object, to a function.
     ///
     /// # Errors
-    /// It refuses it.
+    /// The function rejects it.
     pub fn new(what: &'static Described, config: &str) -> Result<Configured, WrongConfig> {
         let of_all = |message: String| WrongConfig {
             field: String::new(),
@@ -264,8 +265,8 @@ impl Configured {
             message: [0; 512],
             field: [0; 128],
         };
-        // SAFETY: as the header says: a text of so many bytes with a zero behind it, and places for what
-        // comes back, all of which outlive the call.
+        // SAFETY: as the header requires: a text of `config.len()` bytes with a zero byte behind it, and pointers for
+        // the results, all of which outlive the call.
         let code = unsafe { configure(text.as_ptr(), config.len(), &raw mut made, &raw mut error) };
         if code == 0 {
             return Ok(Configured { what, made });
@@ -282,22 +283,22 @@ impl Configured {
         })
     }
 
-    /// An instance; `None` if the function gives none.
+    /// Starts an instance; `None` if the function fails to.
     pub fn start(&self) -> Option<*mut c_void> {
         match self.what.function.start {
-            // SAFETY: as the header says: what `configure` made, not released.
+            // SAFETY: as the header requires: created by `configure`, and not released.
             Some(start) => Some(unsafe { start(self.made) }).filter(|made| !made.is_null()),
             None => Some(self.made),
         }
     }
 
-    /// Ends an instance.
+    /// Stops an instance.
     ///
     /// # Safety
-    /// It is of [`start`](Self::start), and not used again.
+    /// It comes from [`start`](Self::start), and is not used afterwards.
     pub unsafe fn stop(&self, instance: *mut c_void) {
         if let Some(stop) = self.what.function.stop {
-            // SAFETY: the caller's word.
+            // SAFETY: guaranteed by the caller.
             unsafe { stop(instance) }
         }
     }
@@ -306,21 +307,21 @@ impl Configured {
 impl Drop for Configured {
     fn drop(&mut self) {
         if let Some(release) = self.what.function.release {
-            // SAFETY: once, and after the last instance, whose holders hold this.
+            // SAFETY: called once, after the last instance, because instances' owners keep this alive.
             unsafe { release(self.made) }
         }
     }
 }
 
-/// A text of the function's, up to its zero byte.
+/// Returns a text of the function, up to its zero byte.
 fn told(text: &[c_char]) -> String {
-    // SAFETY: a `c_char` is a byte, and the slice stays as it is.
+    // SAFETY: a `c_char` is a byte, and the slice is not changed.
     let bytes = unsafe { slice::from_raw_parts(text.as_ptr().cast::<u8>(), text.len()) };
     let text = CStr::from_bytes_until_nul(bytes).map_or(bytes, CStr::to_bytes);
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// No packet.
+/// Empty packet.
 pub const NO_PACKET: abi::Packet = abi::Packet {
     frame: null_mut(),
     state: null_mut(),
@@ -342,21 +343,20 @@ pub const NO_PACKET: abi::Packet = abi::Packet {
     reserved: 0,
 };
 
-/// Where a frame is: its buffer and the bytes of it, where the frame starts in it, and the frame's length, within the
-/// buffer.
+/// Location of a frame: its buffer, and the frame's bounds in it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
-    /// The buffer's first byte.
+    /// First byte of the buffer.
     pub buffer: *mut u8,
-    /// Bytes of the buffer.
+    /// Size of the buffer in bytes.
     pub buffer_bytes: usize,
-    /// Where the frame starts.
+    /// Offset of the frame.
     pub start: usize,
-    /// Bytes of the frame.
+    /// Length of the frame in bytes. The frame lies within the buffer.
     pub length: usize,
 }
 
-/// A packet as a function sees it that has no state, of a flow with this number. Its key is that of `headers`.
+/// Builds the C packet of a frame, without state. `flow` is its index in the flow table; its key is that of `headers`.
 #[inline(always)]
 pub fn packet(place: Place, headers: &Headers, arrival: Nanos, (flow, rss_hash): (Option<u32>, u32)) -> abi::Packet {
     let Place {
@@ -392,32 +392,33 @@ pub fn packet(place: Place, headers: &Headers, arrival: Nanos, (flow, rss_hash):
     }
 }
 
-/// Where in its buffer the frame of a packet is that a function rewrote, which was at `place` before; `None` if it
-/// cannot be there.
+/// Returns the bounds (offset, length) of a frame after the function rewrote it; it was at `place` before. `None` if
+/// the new bounds are not allowed.
 #[inline]
 pub fn moved(what: &Described, packet: &abi::Packet, place: Place) -> Option<[u16; 2]> {
     let start = (packet.frame as usize).wrapping_sub(place.buffer as usize);
     let length = packet.length as usize;
     let inside = start <= place.buffer_bytes && length <= place.buffer_bytes - start;
-    // Somebody may yet write the end of the payload where it was.
+    // Payload may still be copied in behind the headers, to its original place.
     let may = (start, length) == (place.start, place.length) || what.may_move();
     (inside && may && start.max(length) <= MAX_FRAME).then_some([start as u16, length as u16])
 }
 
-/// The headers of a frame that is well-formed IP, with the key by which the chain knows its flow.
+/// Parses a frame that is well-formed IP. The key is the one under which the chain looks up its flow.
 #[inline]
 pub fn ip_headers(frame: &[u8]) -> Option<Headers> {
     let mut headers = Headers::default();
     find_headers(frame, &mut headers).then_some(headers)
 }
 
-/// As [`ip_headers`], in place: what is written in parts and then read as a whole is slow. Whether there are any.
+/// As [`ip_headers`], in place: reading a struct as a whole right after writing its parts is slow. Returns `false` if
+/// there are no such headers.
 #[inline(always)]
 pub fn find_headers(frame: &[u8], headers: &mut Headers) -> bool {
     parse_ordinary(frame, headers) || find_other_headers(frame, headers)
 }
 
-/// Of a frame that is not an ordinary one.
+/// Parses a frame that is not an ordinary one.
 #[inline(never)]
 fn find_other_headers(frame: &[u8], headers: &mut Headers) -> bool {
     match parse(frame) {

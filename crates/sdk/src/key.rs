@@ -1,15 +1,15 @@
-//! A flow's 5-tuple.
+//! Flow key: a 5-tuple.
 
 use crate::abi;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A 5-tuple, IPv4 or IPv6.
+/// 5-tuple, IPv4 or IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlowKey(pub(crate) abi::FlowKey);
 
 impl FlowKey {
-    /// The key of these five. Addresses of two families make no sense together.
+    /// Creates a key. Both addresses must have the same family.
     pub fn new(source: IpAddr, destination: IpAddr, protocol: u8, source_port: u16, destination_port: u16) -> FlowKey {
         let (version, mut words) = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -31,37 +31,37 @@ impl FlowKey {
         FlowKey(abi::FlowKey { words })
     }
 
-    /// The IP protocol number.
+    /// Returns the IP protocol number.
     #[inline]
     pub fn protocol(&self) -> u8 {
         (self.0.words[4] >> 32) as u8
     }
 
-    /// Whether this is the key of fragments, which have no ports.
+    /// Returns `true` for the key of fragments, which have no ports.
     #[inline]
     pub fn is_fragment(&self) -> bool {
         self.0.words[4] >> 48 & 1 != 0
     }
 
-    /// The source port; 0 where there is none.
+    /// Returns the source port; 0 if there is none.
     #[inline]
     pub fn source_port(&self) -> u16 {
         self.0.words[4] as u16
     }
 
-    /// The destination port; 0 where there is none.
+    /// Returns the destination port; 0 if there is none.
     #[inline]
     pub fn destination_port(&self) -> u16 {
         (self.0.words[4] >> 16) as u16
     }
 
-    /// The source address.
+    /// Returns the source address.
     #[inline]
     pub fn source(&self) -> IpAddr {
         self.address(0)
     }
 
-    /// The destination address.
+    /// Returns the destination address.
     #[inline]
     pub fn destination(&self) -> IpAddr {
         self.address(1)

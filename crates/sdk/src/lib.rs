@@ -1,7 +1,7 @@
 //! Network functions in other languages: the C ABI of `include/tailwater_nf.h`, and its Rust side.
 //!
-//! A function written in Rust outside of Tailwater's own source is a `cdylib` with a type that implements
-//! [`Function`], and [`export!`] of it:
+//! A Rust function outside of Tailwater's own source is a `cdylib` with a type that implements [`Function`], and an
+//! [`export!`] of it:
 //!
 //! ```
 //! use tailwater_sdk::{Batch, Config, ConfigError, DropReason, Function, Name, state};
@@ -49,11 +49,11 @@
 //! # fn main() {}
 //! ```
 //!
-//! `tailwater new-function NAME --lang rust` writes one with a test. The same source is a program, which runs in a
-//! process of its own, with a `main` that calls [`run`].
+//! `tailwater new-function NAME --lang rust` creates a function with a test. With a `main` that calls [`run`], the same
+//! source is a program that runs in its own process.
 //!
-//! For those who run functions: [`host`] is a function from their side, [`program`] a program's conversation with them,
-//! and its turns, and [`protocol`] what both have between them.
+//! For hosts that run functions: [`host`] is the host side of a function, [`program`] the function's side of a process,
+//! with its turns, and [`protocol`] the messages and shared memory between both.
 
 pub mod abi;
 mod batch;

@@ -1,6 +1,6 @@
-//! The system calls that a function's program needs, of the C library that the standard library uses already.
+//! System calls of a function's program, through the C library that the standard library already uses.
 //!
-//! One of the few modules with `unsafe` code. A crate for them would be this crate's only dependency.
+//! One of the few modules with `unsafe` code. A crate for them would be this crate's only external dependency.
 
 use crate::protocol::memory::HUGE_PAGE;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
@@ -49,7 +49,7 @@ struct IoVector {
     length: usize,
 }
 
-/// `struct msghdr`. Where a C library has `int`s and padding for the lengths, these are the same bytes.
+/// `struct msghdr`. Where a C library has `int`s and padding for the lengths, the bytes are the same.
 #[repr(C)]
 struct MessageHeader {
     name: *mut c_void,
@@ -61,7 +61,7 @@ struct MessageHeader {
     flags: c_int,
 }
 
-/// `struct cmsghdr` with room for descriptors.
+/// `struct cmsghdr`, with room for descriptors.
 #[repr(C)]
 struct Control {
     length: usize,
@@ -70,10 +70,10 @@ struct Control {
     descriptors: [RawFd; MOST_FILES],
 }
 
-/// Bytes of a [`Control`] in front of its descriptors.
+/// Bytes of a [`Control`] before its descriptors.
 const CONTROL_HEADER: usize = std::mem::offset_of!(Control, descriptors);
 
-/// The most files that come with a message.
+/// Maximum number of files in a message.
 pub(crate) const MOST_FILES: usize = 8;
 
 unsafe extern "C" {
@@ -95,58 +95,58 @@ unsafe extern "C" {
     fn syscall(number: c_long, ...) -> c_long;
 }
 
-/// Lets others run that are queued on this core.
+/// Yields the core to other tasks queued on it.
 #[inline]
 pub(crate) fn sched_yield() {
-    // SAFETY: it takes and touches nothing. On Linux it always succeeds.
+    // SAFETY: the call has no arguments and accesses no memory. On Linux it always succeeds.
     unsafe { libc_sched_yield() };
 }
 
-/// Has the kernel kill this process when the one that started it ends.
+/// Sets SIGKILL as this process's parent-death signal.
 pub(crate) fn end_with_parent() -> io::Result<()> {
-    // SAFETY: a number, as this option wants.
+    // SAFETY: this option takes a number.
     match unsafe { prctl(PR_SET_PDEATHSIG, SIGKILL) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Sleeps until woken, unless `word` is another value than `expected` by now; or wakes for no reason.
+/// Sleeps until woken, if `word` still equals `expected`. May wake spuriously.
 pub(crate) fn futex_wait(word: &AtomicU32, expected: u32) {
-    // SAFETY: an address that is valid for the call, and no bound on the time.
+    // SAFETY: the address is valid during the call; there is no timeout.
     unsafe {
         syscall(FUTEX, word.as_ptr(), FUTEX_WAIT, expected, ptr::null::<c_void>());
     }
 }
 
-/// Wakes one that sleeps at `word`.
+/// Wakes one sleeper at `word`.
 pub(crate) fn futex_wake(word: &AtomicU32) {
-    // SAFETY: an address that is valid for the call.
+    // SAFETY: the address is valid during the call.
     unsafe { syscall(FUTEX, word.as_ptr(), FUTEX_WAKE, 1u32) };
 }
 
-/// Part of a file, mapped, so that what others write there is seen.
+/// Shared mapping of part of a file.
 #[derive(Debug)]
 pub(crate) struct Map {
     base: *mut u8,
     bytes: usize,
-    /// The addresses that the map is in: where they begin, and how many there are.
+    /// Reserved address range around the map: start and length.
     room: (*mut u8, usize),
 }
 
-// SAFETY: an address and a length. Who may touch the bytes, and how, is said where they are touched.
+// SAFETY: an address and a length. The users of the bytes state the rules for accessing them.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Maps so many bytes, at least 1, all of which the file is to have; all pages at once: the first packets are not
-    /// to pay for them.
+    /// Maps `bytes` bytes, at least 1, all of which the file must have. Populates all pages at once, so that the first
+    /// packets cause no page faults.
     pub(crate) fn new(file: &File, bytes: usize, writable: bool) -> io::Result<Map> {
         Map::with(file, bytes, writable, MAP_SHARED | MAP_POPULATE)
     }
 
-    /// As [`new`](Map::new), each page when it is touched.
+    /// As [`new`](Map::new), but maps each page on first access.
     pub(crate) fn lazily(file: &File, bytes: usize, writable: bool) -> io::Result<Map> {
         Map::with(file, bytes, writable, MAP_SHARED)
     }
@@ -161,7 +161,7 @@ impl Map {
             let room = (base, bytes);
             return Ok(Map { base, bytes, room });
         }
-        // Huge pages are mapped as such only where addresses have their alignment, which not every kernel chooses.
+        // Huge pages are mapped as such only at aligned addresses, which not every kernel chooses by itself.
         let length = bytes.next_multiple_of(HUGE_PAGE) + HUGE_PAGE;
         let kept = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
         let first = map(ptr::null_mut(), length, PROT_NONE, kept, -1)?;
@@ -175,19 +175,19 @@ impl Map {
         Ok(reserved)
     }
 
-    /// Has pages there that are not, to write, the first of them first, until all are or `bound` is over.
+    /// Populates missing pages for writing, from the start on, until all are present or `bound` has passed.
     pub(crate) fn populate(&self, bound: Duration) {
         let began = Instant::now();
         for at in (0..self.bytes).step_by(HUGE_PAGE) {
             let there = self.advise(at, HUGE_PAGE.min(self.bytes - at), MADV_POPULATE_WRITE);
-            // A kernel that does not know this gives pages when they are touched.
+            // A kernel without this advice populates pages on access.
             if there.is_err() || began.elapsed() >= bound {
                 return;
             }
         }
     }
 
-    /// Has the kernel put huge pages in the place of others, where it can.
+    /// Collapses pages into huge pages, where the kernel can.
     pub(crate) fn collapse(&self) -> io::Result<()> {
         match self.bytes / HUGE_PAGE {
             0 => Ok(()),
@@ -195,16 +195,16 @@ impl Map {
         }
     }
 
-    /// Advice that changes no byte. The part is within the map.
+    /// Gives advice that changes no byte. The range must be within the map.
     fn advise(&self, at: usize, bytes: usize, advice: c_int) -> io::Result<()> {
-        // SAFETY: addresses of this map; the kernel refuses what it does not know.
+        // SAFETY: addresses of this map; the kernel refuses advice that it does not support.
         match unsafe { madvise(self.base.wrapping_add(at).cast(), bytes, advice) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    /// The first byte, which is that of a page.
+    /// Returns the address of the first byte, which is page-aligned.
     #[inline(always)]
     pub(crate) fn base(&self) -> *mut u8 {
         self.base
@@ -219,16 +219,16 @@ impl Map {
 impl Drop for Map {
     fn drop(&mut self) {
         let (first, length) = self.room;
-        // SAFETY: mapped by `with`, and nothing refers to it any more.
+        // SAFETY: mapped by `with`; nothing refers to it any more.
         unsafe { munmap(first.cast(), length) };
     }
 }
 
-/// Maps a file, or nothing: at an address of the kernel's choice, or with `MAP_FIXED` in the place of what is mapped at
-/// `address`, which is the caller's.
+/// Maps a file, or nothing, at an address of the kernel's choice. With `MAP_FIXED`, replaces the caller's own map at
+/// `address`.
 fn map(address: *mut u8, bytes: usize, protection: c_int, flags: c_int, file: RawFd) -> io::Result<*mut u8> {
-    // SAFETY: a new map, or one in the place of another that is the caller's alone and that nothing refers to; a file
-    // that is open during the call.
+    // SAFETY: a new map, or one that replaces a map which belongs to the caller alone and which nothing refers to; the
+    // file is open during the call.
     let base = unsafe { mmap(address.cast(), bytes, protection, flags, file, 0) };
     match base as isize {
         -1 => Err(io::Error::last_os_error()),
@@ -236,11 +236,11 @@ fn map(address: *mut u8, bytes: usize, protection: c_int, flags: c_int, file: Ra
     }
 }
 
-/// Asks the processor to bring the cache line at an address near. Any address will do.
+/// Prefetches the cache line at an address. Any address is allowed.
 #[inline(always)]
 pub(crate) fn prefetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: SSE is part of x86-64, and a prefetch of any address has no effect but on caches.
+    // SAFETY: SSE is part of x86-64, and a prefetch of any address only affects caches.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
     }
@@ -248,7 +248,7 @@ pub(crate) fn prefetch(address: *const u8) {
     let _ = address;
 }
 
-/// Sends a packet with files, or says at once that it cannot.
+/// Sends a packet with files, without blocking.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     if files.len() > MOST_FILES {
         return Err(io::Error::other("more files than a message can have"));
@@ -281,8 +281,8 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>
         },
         flags: 0,
     };
-    // SAFETY: all that the header points to outlives the call, which only reads it. The control's length is at most
-    // its size, which is a multiple of a word's.
+    // SAFETY: the data that the header points to outlives the call, which only reads it. The control message's length
+    // is at most its size, which is a multiple of a word.
     let sent = unsafe { sendmsg(socket.as_raw_fd(), &raw const header, MSG_NOSIGNAL | MSG_DONTWAIT) };
     match sent {
         -1 => Err(io::Error::last_os_error()),
@@ -291,10 +291,10 @@ pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>
     }
 }
 
-/// Waits for a packet: how many of the bytes it has, and the files that came with it.
+/// Waits for a packet. Returns its length in bytes, and the files that came with it.
 ///
 /// # Errors
-/// What the system says; what came does not fit.
+/// The system reports an error, or the packet does not fit.
 pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control = MaybeUninit::<Control>::zeroed();
     let mut vector = IoVector {
@@ -311,7 +311,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(u
         flags: 0,
     };
     let received = loop {
-        // SAFETY: room of the lengths that are told, which outlives the call.
+        // SAFETY: buffers of the stated lengths, which outlive the call.
         match unsafe { recvmsg(socket.as_raw_fd(), &raw mut header, MSG_CMSG_CLOEXEC) } {
             -1 => {
                 let error = io::Error::last_os_error();
@@ -322,7 +322,7 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(u
             received => break received as usize,
         }
     };
-    // SAFETY: zero at first, of which all bytes are a value; the kernel wrote numbers.
+    // SAFETY: zeroed at first, and any bytes are valid; the kernel wrote numbers.
     let control = unsafe { control.assume_init() };
     let is_files = header.control_length >= CONTROL_HEADER && (control.level, control.kind) == (SOL_SOCKET, SCM_RIGHTS);
     let count = match is_files {
@@ -330,9 +330,9 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(u
         false => 0,
     };
     let descriptors = control.descriptors.into_iter().take(count);
-    // SAFETY: the kernel has just made these descriptors for this message, and nobody else has them.
+    // SAFETY: the kernel has just created these descriptors for this message, and nothing else owns them.
     let files = descriptors.map(|descriptor| unsafe { OwnedFd::from_raw_fd(descriptor) });
-    // Files of a message that is refused are closed with the list.
+    // If the message is refused, dropping the list closes its files.
     let files: Vec<OwnedFd> = files.collect();
     match header.flags & (MSG_TRUNC | MSG_CTRUNC) {
         0 => Ok((received, files)),

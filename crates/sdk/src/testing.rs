@@ -1,4 +1,4 @@
-//! A function's tests, without the runtime: frames in, verdicts out.
+//! Test harness for a function, without the runtime: frames in, verdicts out.
 
 use crate::abi;
 use crate::{Batch, Config, ConfigError, FlowKey, Function};
@@ -8,40 +8,40 @@ use std::ffi::c_void;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Room in front of and behind each frame, in bytes.
+/// Room before and after each frame, in bytes.
 const ROOM: usize = 64;
 
-/// Where the network header of a frame of [`frame`] begins.
+/// Offset of the network header in a frame built by [`frame`].
 const ETHERNET: usize = 14;
 
-/// A function with its flows. Like the runtime, but for speed, several instances, and the end of flows.
+/// Function with its flows. Differs from the runtime in speed, has a single instance, and never ends flows.
 #[derive(Debug)]
 pub struct Harness<F: Function> {
     function: F,
     flows: HashMap<FlowKey, Flow<F::State>>,
     counters: Vec<u64>,
-    /// Nanoseconds from one packet's arrival to the next.
+    /// Time between two packets' arrivals, in nanoseconds.
     pub gap_ns: u64,
     now: u64,
 }
 
-/// A flow's number and state. Packets of a flow in one batch share it.
+/// Number and state of a flow. Packets of a flow in one batch share it.
 type Flow<S> = (u32, Box<UnsafeCell<S>>);
 
-/// What became of a packet.
+/// Verdict on a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It went on, as this frame.
+    /// Forwarded, as this frame.
     Forwarded(Vec<u8>),
-    /// It was dropped, for this reason.
+    /// Dropped, with this reason.
     Dropped(u8),
 }
 
 impl<F: Function> Harness<F> {
-    /// A function with this configuration, as JSON.
+    /// Creates a function with this configuration, in JSON.
     ///
     /// # Errors
-    /// What the function says about it.
+    /// The function rejects the configuration.
     pub fn new(config: &str) -> Result<Harness<F>, ConfigError> {
         let shared = Arc::new(F::configure(&Config::parse(config)?)?);
         Ok(Harness {
@@ -53,7 +53,7 @@ impl<F: Function> Harness<F> {
         })
     }
 
-    /// Has the function process a batch of packets, each with its 5-tuple.
+    /// Processes a batch of packets, each with its 5-tuple.
     pub fn process(&mut self, packets: &[(FlowKey, Vec<u8>)]) -> Vec<Outcome> {
         let mut buffers: Vec<Vec<u8>> = packets
             .iter()
@@ -64,7 +64,7 @@ impl<F: Function> Harness<F> {
             let number = self.flows.len() as u32;
             new.push(!self.flows.contains_key(key));
             self.flows.entry(*key).or_insert_with(|| {
-                // SAFETY: zeros are a value of every `State`.
+                // SAFETY: zeros are a valid value of every `State`.
                 (number, Box::new(unsafe { std::mem::zeroed() }))
             });
         }
@@ -105,8 +105,8 @@ impl<F: Function> Harness<F> {
             count: raw.len() as u32,
             reserved: 0,
         };
-        // SAFETY: as many packets, counters and states as it says; each packet has a buffer of its own, with
-        // the room told; nothing else touches any of them until the batch is gone.
+        // SAFETY: the stated numbers of packets, counters and states; each packet has a buffer of its own, with the
+        // stated room; nothing else accesses any of them until the batch is gone.
         let mut batch = unsafe { Batch::new(&mut batch, F::COUNTERS.len()) };
         self.function.process(&mut batch);
         raw.iter()
@@ -121,7 +121,7 @@ impl<F: Function> Harness<F> {
             .collect()
     }
 
-    /// The function's counters.
+    /// Returns the function's counters.
     pub fn counters(&self) -> &[u64] {
         &self.counters
     }
@@ -139,7 +139,7 @@ fn transport_bytes(key: &FlowKey) -> usize {
     }
 }
 
-/// A frame of a flow: Ethernet, IPv4 or IPv6, TCP, UDP or nothing, and a payload. Lengths are right, checksums
+/// Builds a frame of a flow: Ethernet, IPv4 or IPv6, TCP, UDP or neither, and a payload. Lengths are right, checksums
 /// are zero.
 pub fn frame(key: &FlowKey, payload: &[u8]) -> Vec<u8> {
     let segment = transport_bytes(key) + payload.len();

@@ -1,4 +1,4 @@
-//! A function whose process ends over a batch: the next process has the same memory of flows.
+//! Function whose process dies during a batch: the next process maps the same flow memory.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -20,7 +20,7 @@ use tailwater_sdk::{Batch, Config, ConfigError, FlowKey, Function, describe, sta
 
 const BUFFER_BYTES: usize = 256;
 const PLACES: usize = 8;
-/// Where frames begin in their buffers.
+/// Offset of frames in their buffers.
 const START: u16 = 64;
 
 state! {
@@ -30,13 +30,13 @@ state! {
 }
 
 thread_local! {
-    /// What the function saw of packets: whether their flow was new, and how many packets its state knew of.
+    /// Observations of the function for each packet: whether its flow was new, and its state's packet count.
     static SAW: RefCell<Vec<(bool, u64)>> = const { RefCell::new(Vec::new()) };
-    /// What the states of flows that ended knew of.
+    /// Packet counts of flows that ended.
     static ENDED: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Counts the packets of flows, and fails over a batch with a packet to port 666 when it has counted all.
+/// Counts packets of flows. Fails on a batch with a packet to port 666, after counting the batch.
 #[derive(Debug)]
 struct Fails;
 
@@ -71,7 +71,7 @@ impl Function for Fails {
     }
 }
 
-/// What the server keeps for the processes of the function.
+/// Memory the server keeps for the function's processes.
 struct Server {
     packets: File,
     flows: File,
@@ -99,7 +99,7 @@ impl Server {
     fn new(kept: bool) -> Server {
         Server {
             packets: memory(MAX_BATCH * BUFFER_BYTES),
-            // An entry and a state are a cache line each.
+            // An entry and a state occupy one cache line each.
             flows: memory(PLACES * 2 * 64),
             images: kept.then(|| memory(file_bytes(PLACES, size_of::<Count>()))),
         }
@@ -109,10 +109,10 @@ impl Server {
         Memory::map(&self.packets, MAX_BATCH * BUFFER_BYTES, true).unwrap()
     }
 
-    /// Another process of the function.
+    /// Starts another process of the function.
     fn process(&self) -> Process {
         let function = Box::leak(Box::new(describe::<Fails>()));
-        // SAFETY: `describe` makes what the header says, of names and lists that are static.
+        // SAFETY: `describe` obeys the header's rules; its names and lists are static.
         let described = unsafe { Described::read(&raw const *function) }.unwrap();
         let waiting = Waiting::new(Box::leak(Box::new(described)), "{}").unwrap();
         let slate = Memory::map(&memory(SLATE_BYTES), SLATE_BYTES, true).unwrap();
@@ -135,12 +135,12 @@ struct Process {
     packets: Memory,
 }
 
-/// A packet: its flow's place and birth, and whether a function in front sent the flow elsewhere.
+/// Packet: slot and generation of its flow, and whether a preceding function rewrote the flow.
 type Packet = (u32, u64, bool);
 
 impl Process {
-    /// Runs a batch, over which the function fails or not. What it saw of each packet; and whether each one that went
-    /// on tells that its flow was sent elsewhere, `None` if the function failed.
+    /// Runs a batch, on which the function fails if `fails`. Returns the function's observations, and for each
+    /// forwarded packet whether it reports its flow as rewritten (`None` if the function failed).
     fn run(&mut self, packets: &[Packet], fails: bool) -> (Vec<(bool, u64)>, Option<Vec<bool>>) {
         SAW.take();
         for (at, &(flow, birth, rekeyed)) in packets.iter().enumerate() {
@@ -162,7 +162,7 @@ impl Process {
             let known = |headers: &mut Headers| *headers = parse(&frame).unwrap();
             assert!(self.work.put::<false>(&packet, known));
         }
-        // Of those that go on as they came nothing is said.
+        // Packets forwarded unchanged have no response word.
         let mut rekeyed: Vec<bool> = packets.iter().map(|packet| packet.2).collect();
         let each = |at: u16, made| match made {
             Made::Forward { rekeyed: now, .. } => rekeyed[usize::from(at)] = now,
@@ -176,7 +176,7 @@ impl Process {
 #[test]
 fn a_flow_over_whose_first_packet_a_process_ended_is_new_to_the_next() {
     let server = Server::new(false);
-    // Packets behind the first one of a batch are not new; nor is what was seen before.
+    // Later packets of a flow in the batch are not new, nor are flows seen before.
     let (saw, made) = server.process().run(&[(1, 7, false), (1, 7, false)], false);
     assert_eq!(saw, [(true, 0), (false, 1)]);
     assert!(made.is_some());
@@ -188,7 +188,7 @@ fn a_flow_over_whose_first_packet_a_process_ended_is_new_to_the_next() {
         (3, 9, false),
     ];
     for _ in 0..3 {
-        // Each one ends over the same flows.
+        // Each process dies on the same flows.
         let (saw, made) = server.process().run(&batch, true);
         assert_eq!(made, None);
         let new: Vec<bool> = saw.iter().map(|(new, _)| *new).collect();
@@ -196,11 +196,11 @@ fn a_flow_over_whose_first_packet_a_process_ended_is_new_to_the_next() {
         assert_eq!([saw[0].1, saw[2].1], [0, 0]);
     }
     let mut last = server.process();
-    // In another order than when they were seen in vain.
+    // The order differs from that of the failed attempts.
     let (saw, _) = last.run(&[(3, 9, false), (2, 8, false), (3, 9, false)], false);
     assert_eq!(saw, [(true, 0), (true, 0), (false, 1)]);
     let (saw, _) = last.run(&[(3, 9, false), (2, 8, false), (1, 7, false)], false);
-    // The state of one that was seen stays as it was left.
+    // State of a flow that was seen is kept as it was left.
     assert_eq!(saw, [(false, 2), (false, 1), (false, 5)]);
 }
 
@@ -224,11 +224,11 @@ fn a_flow_that_was_sent_elsewhere_when_a_process_ended_is_decided_anew_by_the_ne
     assert_eq!(made, Some(vec![false]));
     assert_eq!(server.process().run(&[(1, 7, true)], true).1, None);
     let mut next = server.process();
-    // The function had seen it before: its state is not another flow's. Those behind are told with its first packet.
+    // The function has seen the flow, so the state is not another flow's. Its first packet notifies later functions.
     let (saw, made) = next.run(&[(1, 7, false), (1, 7, false)], false);
     assert_eq!(saw, [(true, 2), (false, 3)]);
     assert_eq!(made, Some(vec![true, false]));
-    // And sent elsewhere in the midst of a batch.
+    // A flow rewritten in the middle of a batch.
     let (saw, _) = next.run(&[(1, 7, false), (1, 7, true), (1, 7, false)], false);
     assert_eq!(saw, [(false, 4), (true, 5), (false, 6)]);
     let (saw, _) = next.run(&[(2, 8, false), (2, 8, true), (2, 8, false)], false);

@@ -1,4 +1,4 @@
-//! The Rust side: configurations, packets, and the calls that a runtime makes.
+//! Rust side: configurations, packets, and the runtime's calls.
 
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
@@ -16,7 +16,7 @@ state! {
 }
 
 thread_local! {
-    /// How many of a test's instances and configurations live.
+    /// Number of live instances and configurations of a test.
     static LIVING: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -36,7 +36,7 @@ impl Drop for Living {
     }
 }
 
-/// Lets each flow have so many packets, which it puts a byte in front of and behind.
+/// Limits the packets of each flow, and adds a byte at both ends of a frame.
 #[derive(Debug)]
 struct Limit {
     limit: u64,
@@ -163,9 +163,9 @@ fn the_runtimes_calls() {
             message: [0; 512],
             field: [0; 128],
         };
-        // SAFETY: as the header says.
+        // SAFETY: the call obeys the header's rules.
         let code = unsafe { function.configure.unwrap()(text.as_ptr(), config.len(), shared, &raw mut error) };
-        // SAFETY: the function ends both with a zero.
+        // SAFETY: the function terminates both with a zero byte.
         let [field, message] = unsafe {
             [error.field.as_ptr(), error.message.as_ptr()].map(|text| CStr::from_ptr(text).to_str().unwrap().to_owned())
         };
@@ -180,7 +180,7 @@ fn the_runtimes_calls() {
     assert_eq!(message, "the function panicked over its configuration");
     assert!(shared.is_null());
     assert_eq!(configure(r#"{"packets": 13}"#, &mut shared).0, 0);
-    // SAFETY: as the header says, in this order.
+    // SAFETY: the calls obey the header's rules, in this order.
     unsafe {
         let [one, two] = [(); 2].map(|()| function.start.unwrap()(shared));
         function.release.unwrap()(shared);
@@ -192,7 +192,7 @@ fn the_runtimes_calls() {
             count: 0,
             reserved: 0,
         };
-        // A panic is the function's failure.
+        // A panic is reported as the function's failure.
         assert_eq!(function.process.unwrap()(one, &raw mut batch), 1);
         let (key, state) = (key(1), Seen { packets: 7, last: 9 });
         let ended = abi::EndedFlow {

@@ -1,5 +1,5 @@
-//! The header and its Rust side are one: sizes, offsets, constants and what its functions compute, as a C compiler
-//! sees them.
+//! The C header and its Rust side agree: sizes, offsets, constants and results of its functions, as compiled by a C
+//! compiler.
 
 use std::fmt::Write;
 use std::mem::offset_of;
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use tailwater_sdk::{FlowKey, abi};
 
-/// Compiles a C program, runs it, and gives what it prints.
+/// Compiles and runs a C program, and returns its output.
 fn c_program(name: &str, body: &str) -> String {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (folder.join(format!("{name}.c")), folder.join(name));
@@ -63,7 +63,7 @@ fn the_headers_are_c_plus_plus_too() {
         .expect("a C++ compiler");
     let said = String::from_utf8_lossy(&compiled.stderr);
     assert!(compiled.status.success(), "{said}");
-    // A constant is not exported by C++ unless it is declared so; without `-s` it would be named all the same.
+    // C++ exports a constant only if it is declared so. Without `-s` its name would appear in any case.
     let library = std::fs::read(source.with_extension("so")).unwrap();
     let name = abi::SYMBOL.to_bytes();
     assert!(library.windows(name.len()).any(|bytes| bytes == name));
@@ -212,7 +212,7 @@ fn keys_read_the_same() {
     assert_eq!(c_program("keys", &c), expected);
 }
 
-/// The words of a key.
+/// Returns the words of a key.
 fn raw(key: &FlowKey) -> abi::FlowKey {
     // SAFETY: `FlowKey` is transparent.
     unsafe { std::mem::transmute_copy(key) }

@@ -1,5 +1,5 @@
-//! Both readers of configurations, against serde_json: whatever is in a configuration is read as it is, and no text
-//! makes the Rust one panic.
+//! Both configuration readers against serde_json: they read every configuration correctly, and no text makes the Rust
+//! reader panic.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tailwater_sdk::Config;
 
-/// Any text; often such that a reader could trip over it.
+/// Any string, biased towards ones that are hard to parse.
 fn text() -> impl Strategy<Value = String> {
     let pieces = prop::sample::select(vec![
         "\\", "\"", "]", "}", "{", "[", ",", ":", "\n", "\u{1}", "é", "😀", "a",
@@ -36,12 +36,12 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// A configuration: a map.
+/// Random configuration: a map.
 fn configuration() -> impl Strategy<Value = Value> {
     prop::collection::hash_map(text(), value(), 0..8).prop_map(Value::from_iter)
 }
 
-/// What the Rust reader reads, as serde_json has it.
+/// Checks that the Rust reader agrees with serde_json.
 fn check(config: &Config, value: &Value) {
     match value {
         Value::Null => {}
@@ -85,7 +85,7 @@ proptest! {
     }
 }
 
-/// What a C function sees of a configuration: for each field its name, and its value in a form that tells all.
+/// C program that prints every field of a configuration: its name, and its value in an unambiguous form.
 const SEE: &str = r#"
 #include <stdio.h>
 #include <tailwater_json.h>
@@ -130,7 +130,7 @@ int main(void) {
 }
 "#;
 
-/// The same by serde_json.
+/// The same output, from serde_json.
 fn seen(value: &Value) -> String {
     let hex = |text: &str| {
         text.bytes().fold(String::new(), |mut hex, byte| {
@@ -154,7 +154,7 @@ fn seen(value: &Value) -> String {
     }
 }
 
-/// Numbers that are not whole, as both programs write them.
+/// Normalises fractional numbers, which the two programs print differently.
 fn same_numbers(line: &str) -> String {
     let mut same = String::new();
     let mut rest = line;

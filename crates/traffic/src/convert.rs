@@ -1,7 +1,7 @@
-//! New traffic from old: cut, merged, sped up, laid over itself.
+//! Transformations of traffic: cut, merge, change of speed, overlay.
 //!
-//! Each is a [`PacketSource`] around others and holds at most one packet of each. Bytes of
-//! packets change only where flows are renumbered, and checksums with them.
+//! Each is a [`PacketSource`] around others, and holds at most one packet of each. Bytes of packets change only where
+//! flows are renumbered, and their checksums with them.
 
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
@@ -9,10 +9,10 @@ use tailwater_net::parse::parse;
 use crate::renumber::Renumbering;
 use crate::{Notice, Packet, PacketSource, TrafficError};
 
-/// The most copies that can be laid over each other.
+/// Maximum number of overlaid copies.
 pub const MOST_COPIES: u32 = 1_024;
 
-/// A packet that is held.
+/// Buffered packet.
 #[derive(Clone, Debug, Default)]
 struct Held {
     timestamp: Nanos,
@@ -21,7 +21,7 @@ struct Held {
 }
 
 impl Held {
-    /// Puts the source's next packet here; whether there was one.
+    /// Buffers the source's next packet. Returns `false` if there is none.
     fn take<S: PacketSource + ?Sized>(&mut self, source: &mut S) -> Result<bool, TrafficError> {
         let Some(packet) = source.next_packet()? else {
             return Ok(false);
@@ -41,22 +41,22 @@ impl Held {
     }
 }
 
-/// Several sources as one, by time; at equal times the source named first comes first.
+/// Merge of several sources by time. At equal times, the earlier source in the list comes first.
 ///
-/// Times are those of the sources. A source that is not sorted by time stays so.
+/// Times are those of the sources. A source that is not sorted by time stays unsorted.
 #[derive(Debug)]
 pub struct Merge<S> {
     name: String,
     sources: Vec<S>,
-    /// The next packet of each source, and whether there is one.
+    /// Next packet of each source, and whether there is one.
     heads: Vec<(Held, bool)>,
-    /// The source whose head was yielded last and is to be replaced.
+    /// Source whose packet was yielded last, to be replaced.
     taken: Option<usize>,
     started: bool,
 }
 
 impl<S: PacketSource> Merge<S> {
-    /// All packets of these sources.
+    /// Merges these sources.
     pub fn new(sources: Vec<S>) -> Self {
         let names: Vec<&str> = sources.iter().map(|source| source.name()).collect();
         let name = match names[..] {
@@ -105,19 +105,19 @@ impl<S: PacketSource> PacketSource for Merge<S> {
     }
 }
 
-/// What part of a source to keep. Times are since its first packet.
+/// Part of a source. Times count from its first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// From this time on.
+    /// Start of the part, inclusive.
     pub from: Nanos,
-    /// Up to this time, which is not part of it.
+    /// End of the part, exclusive.
     pub to: Nanos,
-    /// At most so many packets.
+    /// Maximum number of packets.
     pub packets: u64,
 }
 
 impl Part {
-    /// All of it.
+    /// The whole source.
     pub const ALL: Part = Part {
         from: Nanos::ZERO,
         to: Nanos::MAX,
@@ -125,7 +125,7 @@ impl Part {
     };
 }
 
-/// A part of a source.
+/// Source cut to a part.
 #[derive(Debug)]
 pub struct Cut<S> {
     source: S,
@@ -135,7 +135,7 @@ pub struct Cut<S> {
 }
 
 impl<S: PacketSource> Cut<S> {
-    /// Of `source` this part.
+    /// Cuts `source` to this part.
     pub fn new(source: S, part: Part) -> Self {
         Cut {
             source,
@@ -151,7 +151,7 @@ impl<S: PacketSource> PacketSource for Cut<S> {
         while self.part.packets > 0 && self.held.take(&mut self.source)? {
             let start = *self.start.get_or_insert(self.held.timestamp);
             let since = self.held.timestamp.saturating_sub(start);
-            // A source need not be sorted: later packets may lie inside again.
+            // A source may be unsorted: later packets may lie inside the part again.
             if since >= self.part.from && since < self.part.to {
                 self.part.packets -= 1;
                 return Ok(Some(self.held.packet()));
@@ -169,7 +169,7 @@ impl<S: PacketSource> PacketSource for Cut<S> {
     }
 }
 
-/// A source at another speed: times since the first packet are divided.
+/// Source at another speed: times since the first packet are divided by a factor.
 #[derive(Debug)]
 pub struct Speed<S> {
     source: S,
@@ -178,7 +178,7 @@ pub struct Speed<S> {
 }
 
 impl<S: PacketSource> Speed<S> {
-    /// `factor` times as fast.
+    /// Replays `source` `factor` times as fast.
     ///
     /// # Errors
     /// [`TrafficError::Setting`] unless the factor is above zero and finite.
@@ -202,10 +202,10 @@ impl<S: PacketSource> PacketSource for Speed<S> {
         };
         let start = *self.start.get_or_insert(packet.timestamp);
         let since = |from: Nanos, to: Nanos| {
-            // A float beyond the integer's range becomes its largest value.
+            // A float out of the integer's range saturates.
             (to.saturating_sub(from).0 as f64 / self.factor).round() as u64
         };
-        // Packets out of order may come before the first.
+        // Packets out of order may precede the first.
         let (before, after) = (since(packet.timestamp, start), since(start, packet.timestamp));
         let timestamp = Nanos(start.0.saturating_sub(before).saturating_add(after));
         Ok(Some(Packet { timestamp, ..packet }))
@@ -220,9 +220,9 @@ impl<S: PacketSource> PacketSource for Speed<S> {
     }
 }
 
-/// A copy of a source, later, with other flows: a mask is XORed onto the low 16 bits of both
-/// addresses, so the two directions of a connection stay together, and so do prefixes down to
-/// /16 (IPv6: /112). Packets of a flow keep their distances.
+/// Delayed copy of a source, with other flows. A mask is XORed onto the low 16 bits of both addresses. So both
+/// directions of a connection stay together, and so do prefixes down to /16 (IPv6: /112). Intervals within flows are
+/// unchanged.
 #[derive(Debug)]
 pub struct Copy<S> {
     source: S,
@@ -232,12 +232,12 @@ pub struct Copy<S> {
 }
 
 impl<S: PacketSource> Copy<S> {
-    /// Copy `number` of `source`, `shift` later for each copy. Number 0 is the source itself.
+    /// Creates copy `number` of `source`, delayed by `shift` per copy. Number 0 is the source itself.
     pub fn new(source: S, number: u32, shift: Nanos) -> Self {
         Copy {
             source,
             shift: Nanos(shift.0.saturating_mul(u64::from(number))),
-            // An odd factor: every copy up to 65,536 has another mask, and few are small.
+            // With an odd factor all copies up to 65,536 have different masks, few of which are small.
             mask: (number as u16).wrapping_mul(0x9e37),
             held: Held::default(),
         }
@@ -268,25 +268,25 @@ impl<S: PacketSource> PacketSource for Copy<S> {
     }
 }
 
-/// What to make of captures.
+/// Settings of a conversion of captures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conversion {
-    /// The part to keep.
+    /// Part to convert.
     pub part: Part,
-    /// How many copies of that part are laid over each other, 1 to [`MOST_COPIES`].
+    /// Number of overlaid copies of that part, 1 to [`MOST_COPIES`].
     pub copies: u32,
-    /// How much later each copy starts than the one before.
+    /// Delay of each copy relative to the one before.
     pub shift: Nanos,
-    /// How many times as fast the whole is.
+    /// Speed factor of the result.
     pub speed: f64,
 }
 
 impl Conversion {
-    /// Applies it to sources that are merged by time. `open` opens them, once for each copy;
-    /// only the first copy's sources have notices.
+    /// Applies the conversion to sources, which are merged by time. `open` opens them once per copy; only the first
+    /// copy's sources have notices.
     ///
     /// # Errors
-    /// What `open` returns; [`TrafficError::Setting`] for a setting out of its range.
+    /// The error of `open`; [`TrafficError::Setting`] for a setting out of range.
     pub fn open<S: PacketSource>(
         &self,
         mut open: impl FnMut() -> Result<Vec<S>, TrafficError>,
@@ -303,7 +303,7 @@ impl Conversion {
     }
 }
 
-/// Merged copies: every copy would say the same.
+/// Merged copies, with the notices of the first copy only, because all copies have the same.
 #[derive(Debug)]
 struct First<S>(Merge<S>);
 

@@ -1,35 +1,35 @@
-//! Why traffic cannot be read, made or written.
+//! Errors of reading, generating and writing traffic.
 
 use std::io;
 
 use thiserror::Error;
 
-/// Why traffic cannot be read, made or written. The text names the file, the packet (counted
-/// from 1, as Wireshark does) and what to do.
+/// Error of reading, generating or writing traffic. Its text names the file, the packet (counted from 1, as in
+/// Wireshark) and a remedy.
 #[derive(Debug, Error)]
 pub enum TrafficError {
     /// The file cannot be opened or read.
     #[error("{file}: cannot read: {source}")]
     Read {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
     /// The file cannot be created or written.
     #[error("{file}: cannot write: {source}")]
     Write {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// What the system said.
+        /// Error of the system.
         source: io::Error,
     },
-    /// Neither pcap nor pcapng, plain or compressed.
+    /// The file is neither pcap nor pcapng, plain or compressed.
     #[error("{file}: not a capture: {found}; expected pcap or pcapng, plain, gzip or zstd")]
     NotACapture {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// What the first bytes look like.
+        /// Description of the first bytes.
         found: String,
     },
     /// The link type is not supported.
@@ -38,35 +38,35 @@ pub enum TrafficError {
         crate::capture::SUPPORTED_LINK_TYPES
     )]
     LinkType {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The number in the tcpdump registry of link-layer header types.
+        /// Number in the tcpdump registry of link-layer header types.
         number: u32,
-        /// Its name in parentheses after a space, or nothing if it is not a common one.
+        /// Name in parentheses after a space; empty for an uncommon link type.
         name: &'static str,
     },
-    /// The file holds no packet that can be used.
+    /// The file has no usable packet.
     #[error("{file}: holds no packets: {reason}")]
     NoPackets {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Why.
+        /// Reason.
         reason: String,
     },
-    /// A frame is longer than the longest supported.
+    /// A frame exceeds the maximum length.
     #[error(
         "{file}: packet {number} is {length} bytes long as an Ethernet frame, but at most \
          {limit} are supported; skip such packets (skip_bad_packets), or capture \
          with segmentation offload switched off"
     )]
     PacketTooLong {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The packet's number in the file, from 1.
+        /// Number of the packet in the file, from 1.
         number: u64,
-        /// Its length in bytes.
+        /// Length in bytes.
         length: u64,
-        /// The longest supported.
+        /// Maximum length in bytes.
         limit: u64,
     },
     /// A packet record has no bytes.
@@ -75,9 +75,9 @@ pub enum TrafficError {
          (skip_bad_packets), or capture with a snap length above zero"
     )]
     EmptyPacket {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The packet's number in the file, from 1.
+        /// Number of the packet in the file, from 1.
         number: u64,
     },
     /// A packet record ends within the link-layer header.
@@ -86,71 +86,71 @@ pub enum TrafficError {
          skip such packets (skip_bad_packets), or capture with a larger snap length"
     )]
     LinkHeaderCut {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The packet's number in the file, from 1.
+        /// Number of the packet in the file, from 1.
         number: u64,
-        /// Bytes captured.
+        /// Captured bytes.
         length: u64,
-        /// Bytes of the header.
+        /// Size of the header in bytes.
         needed: u64,
     },
-    /// Every packet has the same timestamp, so there is no rate to replay at.
+    /// All packets have the same timestamp, so the trace has no rate.
     #[error(
         "{file}: all {packets} packets have the same timestamp, so the trace has no rate; \
          give one in packets per second with --rate"
     )]
     NoTimestamps {
-        /// The source.
+        /// Name of the source.
         file: String,
-        /// How many packets.
+        /// Number of packets.
         packets: u64,
     },
-    /// The trace does not fit the memory allowed.
+    /// The trace exceeds the memory limit.
     #[error(
         "{file}: does not fit the memory limit of {limit_bytes} bytes: packet {packets} is beyond \
          it; raise the limit, or cut the trace into shorter pieces"
     )]
     MemoryLimit {
-        /// The source.
+        /// Name of the source.
         file: String,
-        /// The limit in bytes.
+        /// Limit in bytes.
         limit_bytes: u64,
-        /// The number of the packet that does not fit, from 1.
+        /// Number of the first packet beyond the limit, from 1.
         packets: u64,
     },
-    /// A setting is out of its range.
+    /// A setting is out of range.
     #[error("{field}: {value} is out of range: expected {expected}")]
     Setting {
-        /// The field's name.
+        /// Name of the field.
         field: &'static str,
-        /// What was given.
+        /// Given value.
         value: String,
-        /// What would be right.
+        /// Allowed values.
         expected: &'static str,
     },
-    /// No preset of that name.
+    /// There is no preset of that name.
     #[error("no traffic preset is called \"{name}\"{suggestion}; the presets are: {known}")]
     UnknownPreset {
-        /// What was given.
+        /// Given name.
         name: String,
-        /// `, did you mean "x"?`, or nothing if no name is near.
+        /// `, did you mean "x"?`, or empty if no name is similar.
         suggestion: String,
         /// All names, separated by commas.
         known: String,
     },
-    /// A packet's time does not fit a pcap file, which ends in 2106.
+    /// The time of a packet is out of the pcap format's range, which ends in 2106.
     #[error("{file}: packet {number} has a time after 2106, which a pcap file cannot hold")]
     TimestampOutOfRange {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// The packet's number in the file, from 1.
+        /// Number of the packet in the file, from 1.
         number: u64,
     },
 }
 
 impl TrafficError {
-    /// A [`TrafficError::Setting`].
+    /// Creates a [`TrafficError::Setting`].
     pub(crate) fn setting(field: &'static str, value: impl ToString, expected: &'static str) -> Self {
         TrafficError::Setting {
             field,

@@ -1,7 +1,7 @@
-//! Traffic made worse on purpose: packets lost, repeated, delayed, overtaken, damaged.
+//! Traffic impairments: packets lost, repeated, delayed, reordered, damaged.
 //!
-//! For tests of what has to bear it. The same seed does the same to the same packets; what was done is counted, so
-//! that a test knows what to expect: packets yielded = read - lost + repeated.
+//! For tests of robustness. The same seed has the same effect on the same packets. The effects are counted, so that a
+//! test can compute its expectation: packets yielded = read - lost + repeated.
 
 use crate::generate::random::Random;
 use crate::packet::MAX_FRAME;
@@ -10,27 +10,28 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use tailwater_net::Nanos;
 
-/// What is done, and how often: probabilities for each packet, from 0 to 1.
+/// Impairments with their probabilities per packet, from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Impairments {
-    /// Selects one of 2^64 streams of mischief.
+    /// Seed that selects one of 2^64 random streams.
     pub seed: u64,
-    /// The packet is lost.
+    /// Loss of the packet.
     pub lose: f64,
-    /// It comes again, once to three times, each up to [`delay_max`](Self::delay_max) later.
+    /// Repetition, one to three times, each up to [`delay_max`](Self::delay_max) later.
     pub repeat: f64,
-    /// It alone is up to [`delay_max`](Self::delay_max) late, so that others overtake it.
+    /// Delay of the packet alone by up to [`delay_max`](Self::delay_max), so that others overtake it.
     pub overtake: f64,
-    /// From it on, everything is held up to [`delay_max`](Self::delay_max), and then comes at once, in order.
+    /// Stall: this and later packets are held for up to [`delay_max`](Self::delay_max), then released at once, in
+    /// order.
     pub stall: f64,
-    /// Bits of it are flipped, or it is cut, or has bytes behind it that are none of its own.
+    /// Damage: bits are flipped, the packet is truncated, or bytes are appended.
     pub damage: f64,
-    /// The longest delay.
+    /// Maximum delay.
     pub delay_max: Nanos,
 }
 
 impl Impairments {
-    /// Nothing: to name only what is wanted.
+    /// No impairments, as a base for struct update syntax.
     pub const NONE: Impairments = Impairments {
         seed: 0,
         lose: 0.0,
@@ -57,26 +58,26 @@ impl Impairments {
     }
 }
 
-/// What was done, in packets.
+/// Applied impairments, in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Packets that came from the source.
+    /// Packets read from the source.
     pub read: u64,
-    /// Of those, lost.
+    /// Packets lost.
     pub lost: u64,
-    /// Packets yielded beside the first of their kind.
+    /// Additional copies of packets.
     pub repeated: u64,
-    /// Delayed alone.
+    /// Packets delayed alone.
     pub delayed: u64,
-    /// Stalls.
+    /// Number of stalls.
     pub stalls: u64,
-    /// Damaged; each of a repeated packet's copies is damaged for itself.
+    /// Packets damaged; copies of a packet are damaged independently.
     pub damaged: u64,
     /// Packets yielded.
     pub yielded: u64,
 }
 
-/// A packet that is held. The earliest is the greatest; at equal times the one that was read first.
+/// Buffered packet. The earliest is the greatest; at equal times the one that was read first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Held {
     order: Reverse<(Nanos, u64)>,
@@ -84,30 +85,30 @@ struct Held {
     data: Vec<u8>,
 }
 
-/// A source around another one. Its packets are sorted by time, also where the other's are not.
+/// Source that impairs another one. Its packets are sorted by time, even if the other's are not.
 #[derive(Debug)]
 pub struct Impaired<S> {
     source: S,
     impairments: Impairments,
     random: Random,
     held: BinaryHeap<Held>,
-    /// The packet yielded last.
+    /// Last packet yielded.
     current: Vec<u8>,
-    /// The latest time read.
+    /// Latest time read.
     now: Nanos,
-    /// Until when everything is held.
+    /// End of the current stall.
     stalled_until: Nanos,
-    /// Packets put in so far.
+    /// Number of packets buffered so far.
     number: u64,
     ended: bool,
     done: Done,
 }
 
 impl<S: PacketSource> Impaired<S> {
-    /// Does all this to the packets of `source`. Those of a delay are held, and no more.
+    /// Applies the impairments to the packets of `source`. It buffers only packets within the maximum delay.
     ///
     /// # Errors
-    /// [`TrafficError::Setting`] if a probability is none.
+    /// [`TrafficError::Setting`] if a probability is not between 0 and 1.
     pub fn new(source: S, impairments: Impairments) -> Result<Impaired<S>, TrafficError> {
         impairments.validate()?;
         Ok(Impaired {
@@ -124,12 +125,12 @@ impl<S: PacketSource> Impaired<S> {
         })
     }
 
-    /// What was done so far; of packets that are still held, too, but for those yielded.
+    /// Returns the impairments applied so far. They include packets still buffered, except for `yielded`.
     pub fn done(&self) -> Done {
         self.done
     }
 
-    /// Reads a packet and decides what becomes of it. Whether there was one.
+    /// Reads a packet and applies impairments to it. Returns `false` at the end.
     fn read(&mut self) -> Result<bool, TrafficError> {
         let Some(packet) = self.source.next_packet()? else {
             return Ok(false);
@@ -178,7 +179,7 @@ impl<S: PacketSource> Impaired<S> {
 
 impl<S: PacketSource> PacketSource for Impaired<S> {
     fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
-        // Whatever is read from now on comes no earlier than what was read last.
+        // A packet read later is never due before the latest time read.
         let due = |held: &Held, now| held.order.0.0 < now;
         while !self.ended && !self.held.peek().is_some_and(|held| due(held, self.now)) {
             self.ended = !self.read()?;
@@ -204,7 +205,7 @@ impl<S: PacketSource> PacketSource for Impaired<S> {
     }
 }
 
-/// Changes a frame, which keeps at least one byte: always in some way.
+/// Changes a frame, in every case, and leaves at least one byte.
 fn damage(data: &mut Vec<u8>, random: &mut Random) {
     let length = data.len() as u64;
     match random.below(4) {
@@ -213,10 +214,10 @@ fn damage(data: &mut Vec<u8>, random: &mut Random) {
             let more = random.between(1, 64).min(MAX_FRAME as u64 - length);
             data.extend((0..more).map(|_| random.below(256) as u8));
         }
-        // What is wrong in headers goes furthest: half of the flips are there.
+        // Damaged headers have the largest effect, so half of the bit flips are in them.
         way => {
             let reach = if way == 2 { length.min(54) } else { length };
-            // An odd number of flips of one bit each cannot undo itself.
+            // An odd number of bit flips cannot cancel out.
             for _ in 0..2 * random.below(4) + 1 {
                 let bit = random.below(8 * reach);
                 data[(bit / 8) as usize] ^= 1 << (bit % 8);

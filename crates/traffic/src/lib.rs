@@ -1,9 +1,8 @@
 //! Captures in and out, traffic synthesis, trace statistics.
 //!
-//! Everything that yields packets is a [`PacketSource`]: a capture file ([`CaptureReader`]),
-//! synthetic traffic ([`generate`]), a trace in memory ([`Trace`]). Packets are Ethernet frames
-//! without frame check sequence, at most [`MAX_FRAME`] bytes, each with its time. Sources
-//! stream: they hold one packet at a time, however long the file.
+//! A source of packets is a [`PacketSource`]: a capture file ([`CaptureReader`]), synthetic traffic ([`generate`]), or
+//! a trace in memory ([`Trace`]). Packets are Ethernet frames without frame check sequence, at most [`MAX_FRAME`]
+//! bytes, each with its time. Sources stream: they hold one packet at a time, however long the file.
 //!
 //! ```
 //! use std::io::Cursor;
@@ -41,8 +40,8 @@
 //! # Ok::<(), tailwater_traffic::TrafficError>(())
 //! ```
 //!
-//! What a file claims is never believed: lengths are checked, memory is bounded, and damage
-//! ends the packets with a [`Notice`] instead of a panic.
+//! Data in files is validated: lengths are checked, memory is bounded, and damage ends the packets with a [`Notice`]
+//! instead of a panic.
 
 pub mod bursts;
 pub mod capture;

@@ -1,27 +1,27 @@
-//! What a person should know about a trace that is usable all the same.
+//! Warnings about a trace that is usable nevertheless.
 
 use std::fmt;
 
 use serde::Serialize;
 use tailwater_net::Nanos;
 
-/// A warning about a source of packets. [`fmt::Display`] gives one sentence for a person.
+/// Warning about a source of packets. [`fmt::Display`] formats it as one sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// The file is cut or damaged; what comes before was used.
+    /// The file is truncated or damaged; packets before the damage are used.
     Cut {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// Packet records read before the damage.
+        /// Number of packet records read before the damage.
         packets: u64,
-        /// Where the damaged record starts, in bytes from the start of the (decompressed) file.
+        /// Offset of the damaged record, in bytes from the start of the (decompressed) file.
         byte: u64,
-        /// What is wrong there.
+        /// Description of the damage.
         reason: String,
     },
-    /// Packets that cannot be replayed were left out, as asked for.
+    /// Packets that cannot be replayed were skipped, as requested.
     Skipped {
-        /// The file.
+        /// Name of the file.
         file: String,
         /// Records without a single byte.
         empty: u64,
@@ -32,35 +32,35 @@ pub enum Notice {
         /// Records of a link type that is not supported.
         link_type: u64,
     },
-    /// Packets cut by the capture's snap length were filled with zeros to their wire length.
+    /// Packets truncated by the capture's snap length were padded with zeros to their wire length.
     Padded {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// How many packets.
+        /// Number of packets.
         packets: u64,
     },
-    /// Packets cut by the capture's snap length whose wire length is beyond
-    /// [`MAX_FRAME`](crate::MAX_FRAME): they stay as short as they were captured.
+    /// Packets truncated by the capture's snap length have a wire length above [`MAX_FRAME`](crate::MAX_FRAME), and
+    /// keep their captured length.
     LeftShort {
-        /// The file.
+        /// Name of the file.
         file: String,
-        /// How many packets.
+        /// Number of packets.
         packets: u64,
     },
-    /// Packets were not in order of their timestamps and have been sorted.
+    /// Packets were not in order of their timestamps, and have been sorted.
     Sorted {
-        /// The source.
+        /// Name of the source.
         file: String,
-        /// How many packets had a time before the latest one seen.
+        /// Number of packets with a time before the latest one so far.
         packets: u64,
-        /// The largest step back in time.
+        /// Largest step back in time.
         by_at_most: Nanos,
     },
-    /// Flows were not started because as many as allowed were active.
+    /// Flows were not started because the maximum number of flows was active.
     FlowsRefused {
-        /// How many flows.
+        /// Number of flows.
         flows: u64,
-        /// The limit they ran into.
+        /// Maximum number of active flows.
         limit: u32,
     },
 }
@@ -129,7 +129,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// As its sentence, for JSON output.
+/// Serialises the notice as its sentence, for JSON output.
 impl Serialize for Notice {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

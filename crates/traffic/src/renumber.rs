@@ -1,8 +1,8 @@
-//! New flows from old: a trace that starts over, or is laid over itself, gets other addresses.
+//! Renumbering of flows: a trace that is repeated or overlaid gets other addresses.
 //!
-//! A mask is XORed onto the low 16 bits of both addresses, so that the two directions of a
-//! connection stay each other's reverse, and prefixes down to /16 (IPv6: /112) stay. Checksums are
-//! updated (RFC 1624), and since the RSS hash is linear over XOR, it changes by a constant.
+//! A mask is XORed onto the low 16 bits of both addresses. So both directions of a connection stay each other's
+//! reverse, and prefixes down to /16 (IPv6: /112) are kept. Checksums are updated (RFC 1624). Since the RSS hash is
+//! linear over XOR, it changes by a constant.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tailwater_net::checksum::ChecksumDelta;
@@ -10,20 +10,20 @@ use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::protocol;
 use tailwater_net::toeplitz::{End, RssHasher};
 
-/// How one packet is renumbered: where its addresses and checksums lie.
+/// Renumbering of a packet: the offsets of its addresses and checksums.
 #[derive(Clone, Copy, Debug)]
 pub struct Renumbering {
     network: u8,
-    /// The IP header, from the frame's start.
+    /// Offset of the IP header in the frame.
     ip: u16,
-    /// The transport checksum over the addresses, from the frame's start; 0 for none.
+    /// Offset in the frame of the transport checksum over the addresses; 0 for none.
     checksum: u16,
-    /// In UDP a checksum of zero says that there is none (RFC 768).
+    /// `true` for UDP, where a checksum of zero means no checksum (RFC 768).
     udp: bool,
 }
 
 impl Renumbering {
-    /// For packets without addresses.
+    /// Renumbering of packets without addresses.
     pub const NONE: Renumbering = Renumbering {
         network: 0,
         ip: 0,
@@ -31,7 +31,7 @@ impl Renumbering {
         udp: false,
     };
 
-    /// Of a packet with these headers.
+    /// Renumbering of a packet with these headers.
     pub fn of(headers: &Headers) -> Renumbering {
         let network = match headers.network {
             Network::NotIp => return Renumbering::NONE,
@@ -57,7 +57,7 @@ impl Renumbering {
         }
     }
 
-    /// What a mask does to the RSS hashes of IPv4 and of IPv6 packets: the bits it flips.
+    /// Returns the bits that a mask flips in the RSS hashes of IPv4 and of IPv6 packets.
     pub fn hash_change(rss: &RssHasher, mask: u16) -> [u32; 2] {
         let v4 = IpAddr::V4(Ipv4Addr::from_bits(u32::from(mask)));
         let v6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(mask)));
@@ -65,7 +65,7 @@ impl Renumbering {
             .map(|mask| rss.address_contribution(End::Source, mask) ^ rss.address_contribution(End::Destination, mask))
     }
 
-    /// The packet's RSS hash after renumbering; `change` is from [`Renumbering::hash_change`].
+    /// Returns the packet's RSS hash after renumbering; `change` is from [`Renumbering::hash_change`].
     #[inline]
     pub fn hash(self, hash: u32, change: [u32; 2]) -> u32 {
         match self.network {
@@ -75,8 +75,8 @@ impl Renumbering {
         }
     }
 
-    /// Renumbers the packet's frame: the low 16 bits of both addresses are XORed with `mask`, and
-    /// checksums stay as right or wrong as they were.
+    /// Renumbers the packet's frame: XORs `mask` onto the low 16 bits of both addresses. A correct checksum stays
+    /// correct, and a wrong one stays wrong.
     #[inline]
     pub fn apply(self, frame: &mut [u8], mask: u16) {
         let ip = usize::from(self.ip);
@@ -127,8 +127,8 @@ mod tests {
     use tailwater_net::parse::parse;
 
     proptest! {
-        /// The renumbered packet is a right one of other addresses, its hash is the one a NIC
-        /// would compute, and the reverse direction stays the reverse.
+        /// The renumbered packet is valid and has other addresses, its hash is what a NIC would compute, and the
+        /// reverse direction stays the reverse.
         #[test]
         fn renumbered_packets_are_right(
             v6 in any::<bool>(), source in any::<u128>(), destination in any::<u128>(),

@@ -1,26 +1,26 @@
-//! A whole trace in memory, in arrival order: what the trace NIC replays.
+//! Trace in memory, in arrival order, which the trace NIC replays.
 
 use tailwater_net::Nanos;
 
 use crate::{Notice, Packet, PacketSource, TrafficError};
 
-/// Packets start at multiples of this many bytes, so that a header touches one cache line less.
+/// Alignment of packets in bytes: an aligned header touches one cache line less.
 pub const ALIGNMENT: usize = 64;
 
-/// How to load a trace.
+/// Options for loading a trace.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
-    /// Most bytes the trace may take: packets, each rounded up to [`ALIGNMENT`], and 16 bytes a
-    /// packet for its record. Addresses for all of it are reserved while loading; where the system
-    /// does not allow that, growing may hold up to twice the trace for a moment.
+    /// Maximum memory of the trace in bytes: packets, each rounded up to [`ALIGNMENT`], and a record of 16 bytes per
+    /// packet. While loading, address space for all of it is reserved. If the system does not allow that, growing may
+    /// take up to twice the trace's size for a moment.
     pub memory_limit_bytes: u64,
-    /// Ignore the timestamps and space the packets evenly at this many a second, in the order
-    /// of the source.
+    /// Ignores the timestamps, and spaces the packets evenly at this rate in packets per second, in the order of the
+    /// source.
     pub rate_pps: Option<f64>,
 }
 
 impl Default for LoadOptions {
-    /// 4 GiB, own timestamps.
+    /// 4 GiB, with the timestamps of the source.
     fn default() -> Self {
         LoadOptions {
             memory_limit_bytes: 4 << 30,
@@ -29,29 +29,29 @@ impl Default for LoadOptions {
     }
 }
 
-/// Traces below this many lines (64 MiB) do not keep the reserved addresses.
+/// Size in lines (64 MiB) below which traces give the reserved address space back.
 const SMALL: usize = (64 << 20) / ALIGNMENT;
 
-/// A cache line of packet bytes.
+/// One cache line of packet bytes.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; ALIGNMENT]);
 
-/// A packet's place in the trace: 16 bytes.
+/// Position of a packet in the trace: 16 bytes.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// From the first packet; while loading, as in the source.
+    /// Time since the first packet; while loading, time of the source.
     arrival: Nanos,
-    /// Where the packet starts, in lines.
+    /// Index of the packet's first line.
     line: u32,
-    /// In bytes, 1 to [`MAX_FRAME`](crate::MAX_FRAME).
+    /// Length in bytes, 1 to [`MAX_FRAME`](crate::MAX_FRAME).
     length: u16,
 }
 
-/// A whole trace in memory, in arrival order.
+/// Whole trace in memory, in arrival order.
 ///
-/// All packets lie in one contiguous region, each at a multiple of [`ALIGNMENT`] bytes. Access
-/// is two loads; nothing allocates after loading.
+/// All packets are in one contiguous region, each at a multiple of [`ALIGNMENT`] bytes. Access takes two loads. Nothing
+/// is allocated after loading.
 #[derive(Clone)]
 pub struct Trace {
     name: String,
@@ -59,20 +59,20 @@ pub struct Trace {
     records: Vec<Record>,
     notices: Vec<Notice>,
     bytes: u64,
-    /// From packet to packet, where a rate says so.
+    /// Interval between packets, if a rate is set.
     spacing: Option<Nanos>,
 }
 
 impl Trace {
-    /// Reads a source to its end.
+    /// Loads a source to its end.
     ///
-    /// Packets out of order are sorted by time, those of equal time staying in the source's
-    /// order, and a [notice](Trace::notices) says so.
+    /// Packets out of order are sorted by time, with a [notice](Trace::notices). Packets of equal time keep the
+    /// source's order.
     ///
     /// # Errors
-    /// The source's; [`TrafficError::NoPackets`] if it is empty; [`TrafficError::NoTimestamps`]
-    /// if more than one packet and all of one time, unless [`LoadOptions::rate_pps`] is given;
-    /// [`TrafficError::MemoryLimit`]; [`TrafficError::Setting`] if the rate is no rate.
+    /// Errors of the source; [`TrafficError::NoPackets`] if it is empty; [`TrafficError::NoTimestamps`] if it has more
+    /// than one packet and all have the same time, unless [`LoadOptions::rate_pps`] is set;
+    /// [`TrafficError::MemoryLimit`]; [`TrafficError::Setting`] if the rate is out of range.
     pub fn load<S: PacketSource + ?Sized>(source: &mut S, options: &LoadOptions) -> Result<Self, TrafficError> {
         if let Some(rate) = options.rate_pps {
             check_rate(rate)?;
@@ -107,23 +107,22 @@ impl Trace {
                 reason: "the source ended before its first packet".to_owned(),
             });
         }
-        // A small trace gives the reservation back: copying it costs next to nothing.
+        // A small trace gives the reservation back, because copying it costs little.
         if trace.lines.len() < SMALL {
             trace.lines.shrink_to_fit();
         }
         Ok(trace)
     }
 
-    /// Reserves addresses, not memory, for all that the limit allows: the region then never
-    /// moves while it grows, which would double the time and the memory that loading takes.
-    /// Where so much cannot be reserved, it grows as it must.
+    /// Reserves address space, not memory, up to the limit. The region then never moves while it grows, which would
+    /// double loading time and memory. If the reservation fails, the region moves as it grows.
     fn reserve(&mut self, limit: u64) {
         let lines = limit / ALIGNMENT as u64;
         let lines = usize::try_from(lines).unwrap_or(usize::MAX);
         let _ = self.lines.try_reserve_exact(lines);
     }
 
-    /// Appends a packet unless it is beyond the memory limit (or the allocator's).
+    /// Appends a packet. Returns `false` if it exceeds the memory limit (or the allocator's).
     fn push(&mut self, timestamp: Nanos, data: &[u8], limit: u64) -> bool {
         let lines = data.len().div_ceil(ALIGNMENT);
         let first = self.lines.len();
@@ -148,7 +147,7 @@ impl Trace {
         true
     }
 
-    /// Sorts by time if need be, and counts times from the first packet.
+    /// Sorts by time if necessary, and makes times relative to the first packet.
     fn order(&mut self) -> Result<(), TrafficError> {
         let Some(first) = self.records.first() else {
             return Ok(());
@@ -191,23 +190,23 @@ impl Trace {
         }
     }
 
-    /// The source's name.
+    /// Returns the source's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The number of packets, at least one.
+    /// Returns the number of packets, at least one.
     #[inline]
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are no packets: never, once loaded.
+    /// Returns `true` if there are no packets, which never happens after loading.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// The frame of packet `index`, in arrival order.
+    /// Returns the frame of packet `index`, in arrival order.
     ///
     /// # Panics
     /// If `index` is not below [`len`](Trace::len).
@@ -218,13 +217,13 @@ impl Trace {
         &bytemuck::cast_slice(&self.lines)[start..start + record.length as usize]
     }
 
-    /// All packets' bytes, in whole cache lines: each packet starts one, and zeros follow it.
+    /// Returns all packets' bytes in whole cache lines. Each packet starts a line, and zeros fill its last one.
     #[inline]
     pub fn lines(&self) -> &[[u8; ALIGNMENT]] {
         bytemuck::cast_slice(&self.lines)
     }
 
-    /// Which of the [`lines`](Trace::lines) is the first of packet `index`.
+    /// Returns the index in [`lines`](Trace::lines) of the first line of packet `index`.
     ///
     /// # Panics
     /// If `index` is not below [`len`](Trace::len).
@@ -233,7 +232,7 @@ impl Trace {
         self.records[index].line
     }
 
-    /// The length of packet `index` in bytes, without touching the packet.
+    /// Returns the length of packet `index` in bytes, without accessing the packet.
     ///
     /// # Panics
     /// If `index` is not below [`len`](Trace::len).
@@ -242,7 +241,7 @@ impl Trace {
         self.records[index].length as usize
     }
 
-    /// When packet `index` arrives, counted from the first packet.
+    /// Returns the arrival time of packet `index`, relative to the first packet.
     ///
     /// # Panics
     /// If `index` is not below [`len`](Trace::len).
@@ -251,14 +250,14 @@ impl Trace {
         self.records[index].arrival
     }
 
-    /// From the first packet to the last.
+    /// Returns the time from the first packet to the last.
     #[inline]
     pub fn duration(&self) -> Nanos {
         self.records.last().map_or(Nanos::ZERO, |last| last.arrival)
     }
 
-    /// The mean time from a packet to the next, at least 1 ns: the pause after which a trace that is
-    /// repeated starts over. A single packet without a rate has none to tell, and gets 1 ms.
+    /// Returns the mean time between packets, at least 1 ns: the pause before a repeated trace starts over. A single
+    /// packet without a rate gives 1 ms.
     pub fn mean_gap(&self) -> Nanos {
         let gap = match (self.spacing, self.records.len() as u64) {
             (Some(spacing), _) => spacing,
@@ -268,18 +267,17 @@ impl Trace {
         gap.max(Nanos(1))
     }
 
-    /// Bytes of all frames, without alignment.
+    /// Returns the bytes of all frames, without alignment.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// What a person should know: the source's notices, and what was sorted.
+    /// Returns the source's warnings, and one about sorting.
     pub fn notices(&self) -> &[Notice] {
         &self.notices
     }
 
-    /// The packets again as a source, to write or measure them. Times are counted from the
-    /// first packet.
+    /// Returns the packets as a source, for writing or measuring. Times are relative to the first packet.
     pub fn source(&self) -> TraceSource<'_> {
         TraceSource { trace: self, next: 0 }
     }
@@ -287,21 +285,21 @@ impl Trace {
     /// Replays `factor` times as fast: all times are divided by it.
     ///
     /// # Errors
-    /// [`TrafficError::Setting`] if the factor is not a positive number; the trace is as before.
+    /// [`TrafficError::Setting`] if the factor is not a positive number; the trace is unchanged.
     pub fn scale_rate(&mut self, factor: f64) -> Result<(), TrafficError> {
         if !(factor.is_finite() && factor > 0.0) {
             return Err(TrafficError::setting("rate factor", factor, "a number above zero"));
         }
         self.spacing = self.spacing.map(|spacing| Nanos((spacing.0 as f64 / factor) as u64));
         for record in &mut self.records {
-            // A float holds instants below 104 days exactly, and monotonically beyond.
+            // A float represents instants below 104 days exactly, and monotonically beyond.
             record.arrival = Nanos((record.arrival.0 as f64 / factor).round() as u64);
         }
         Ok(())
     }
 }
 
-/// The packets of a [`Trace`] in order, as a source.
+/// Source of the packets of a [`Trace`], in order.
 #[derive(Clone, Debug)]
 pub struct TraceSource<'a> {
     trace: &'a Trace,
@@ -342,9 +340,9 @@ impl std::fmt::Debug for Trace {
     }
 }
 
-/// Refuses rates that are not above zero, and finite.
+/// Rejects rates that are not positive and finite.
 pub(crate) fn check_rate(rate_pps: f64) -> Result<(), TrafficError> {
-    // Below one packet a year times overflow before traces end.
+    // At lower rates, times overflow before traces end.
     if rate_pps.is_finite() && rate_pps >= 1e-6 {
         return Ok(());
     }
@@ -446,7 +444,7 @@ mod tests {
         let trace = load(&[7, 7, 7], &rate(2e6)).unwrap();
         let arrivals: Vec<u64> = (0..3).map(|i| trace.arrival(i).0).collect();
         assert_eq!(arrivals, [0, 500, 1_000]);
-        // A rate keeps the source's order, whatever the times.
+        // With a rate, the source's order is kept, whatever the times.
         let trace = load(&[9, 3], &rate(1e9)).unwrap();
         assert_eq!(trace.packet(0)[0], 0);
         assert!(trace.notices().is_empty());
@@ -464,7 +462,7 @@ mod tests {
             memory_limit_bytes,
             rate_pps: None,
         };
-        // 60 to 64 bytes fill a line each, the sixth packet two; 16 bytes a record.
+        // Packets of 60 to 64 bytes fill one line each, the sixth two; a record has 16 bytes.
         assert_eq!(load(&[1, 2, 3, 4, 5], &limit(400)).unwrap().len(), 5);
         let error = load(&[1, 2, 3, 4, 5, 6], &limit(400 + 143)).unwrap_err();
         assert!(matches!(error, TrafficError::MemoryLimit { packets: 6, .. }), "{error}");

@@ -1,4 +1,4 @@
-//! Writing captures: nanosecond pcap files of Ethernet frames.
+//! Writer of captures: nanosecond pcap files of Ethernet frames.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -8,10 +8,10 @@ use tailwater_net::pcap;
 
 use crate::{MAX_FRAME, Packet, TrafficError};
 
-/// A pcap file being written: nanosecond timestamps, little-endian, Ethernet.
+/// Writer of a pcap file: nanosecond timestamps, little-endian, Ethernet.
 ///
-/// Packets go out through a buffer of 64 KiB; nothing else is kept. Call
-/// [`finish`](PcapWriter::finish): dropping the writer loses the error of the last write.
+/// Packets are written through a buffer of 64 KiB. Call [`finish`](PcapWriter::finish) at the end: dropping the writer
+/// loses the error of the last write.
 #[derive(Debug)]
 pub struct PcapWriter<W: Write> {
     file: String,
@@ -35,7 +35,7 @@ impl PcapWriter<File> {
 }
 
 impl<W: Write> PcapWriter<W> {
-    /// Starts a capture on `output`; `name` stands for it in messages.
+    /// Starts a capture on `output`; `name` identifies it in messages.
     ///
     /// # Errors
     /// [`TrafficError::Write`].
@@ -52,9 +52,8 @@ impl<W: Write> PcapWriter<W> {
     /// Appends a packet.
     ///
     /// # Errors
-    /// [`TrafficError::PacketTooLong`] and [`TrafficError::EmptyPacket`] for frames no reader
-    /// would take back, [`TrafficError::TimestampOutOfRange`] for a time after 2106, and
-    /// [`TrafficError::Write`].
+    /// [`TrafficError::PacketTooLong`] and [`TrafficError::EmptyPacket`] for frames that readers reject,
+    /// [`TrafficError::TimestampOutOfRange`] for a time after 2106, and [`TrafficError::Write`].
     pub fn write(&mut self, packet: &Packet<'_>) -> Result<(), TrafficError> {
         let number = self.packets + 1;
         if packet.data.is_empty() {
@@ -85,12 +84,12 @@ impl<W: Write> PcapWriter<W> {
         Ok(())
     }
 
-    /// Packets written so far.
+    /// Returns the number of packets written so far.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Writes out what is buffered and gives the output back.
+    /// Flushes the buffer, and returns the output.
     ///
     /// # Errors
     /// [`TrafficError::Write`].
@@ -174,7 +173,7 @@ mod tests {
         assert_eq!(writer.finish().unwrap().len(), 24, "nothing was half written");
     }
 
-    /// Takes so many bytes, then fails.
+    /// Output that accepts a number of bytes, then fails.
     struct Full(usize);
 
     impl Write for Full {
@@ -192,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Takes everything, and loses it when flushed.
+    /// Output that accepts everything, and fails on flush.
     #[derive(Debug)]
     struct Lossy;
 

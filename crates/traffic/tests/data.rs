@@ -1,6 +1,6 @@
-//! Real captures: all load, and measure as others have measured them.
+//! Real captures: all load, with statistics that agree with independent measurements.
 //!
-//! Needs the folder named by `TAILWATER_TEST_DATA`, and is skipped without it.
+//! Needs the directory named by `TAILWATER_TEST_DATA`, and is skipped without it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ fn measure(reader: Result<CaptureReader, TrafficError>) -> Result<Statistics, Tr
     Statistics::measure(&mut reader?, 1 << 30)
 }
 
-/// A row of the table of measured characteristics, by column name.
+/// Row of the table of measured characteristics, by column name.
 type Row = BTreeMap<String, String>;
 
 fn characteristics(folder: &std::path::Path) -> Vec<Row> {
@@ -36,8 +36,8 @@ fn characteristics(folder: &std::path::Path) -> Vec<Row> {
     lines.map(row).collect()
 }
 
-/// The table's burst maxima are over windows that tumble in steps of their length, so a window
-/// that slides finds at least as much, and at most twice as much.
+/// The table's burst maxima are over tumbling windows, so a sliding window finds at least as much, and at most twice as
+/// much.
 #[test]
 fn captures_measure_as_known() {
     let Some(folder) = traces() else { return };
@@ -72,8 +72,8 @@ fn captures_measure_as_known() {
         slides(milli.max_packets, "max1ms");
         slides(ten.max_packets, "max10ms");
 
-        // Flows are compared where the table counts the same packets: it takes malformed ones
-        // for a flow, and fragments for parts of one flow with ports zero or not at all.
+        // Flows are compared only where the table counts the same packets. It counts malformed packets as a flow, and
+        // fragments as part of a flow with ports zero or not at all.
         let fragments = file.contains("dns_rrsig_frag");
         if stats.malformed.is_empty() && !fragments {
             assert_eq!(stats.flows as f64, known("flows5"), "{file}");
@@ -119,7 +119,7 @@ fn captures_load_as_traces() {
             assert!(trace.arrival(i - 1) <= trace.arrival(i), "{name}");
         }
         assert_eq!(trace.arrival(0), Nanos::ZERO);
-        // Reading it again from memory measures the same, but for the order.
+        // Reading it again from memory gives the same results, except for the order.
         let from_memory = Statistics::measure(&mut trace.source(), 1 << 30).unwrap();
         let from_file = measure(CaptureReader::open(&path, &ReadOptions::default())).unwrap();
         assert!(from_memory.time_sorted);
@@ -128,7 +128,7 @@ fn captures_load_as_traces() {
     }
 }
 
-/// The regular files of an uncompressed tar archive (POSIX ustar).
+/// Returns the regular files of an uncompressed tar archive (POSIX ustar).
 fn untar(archive: &[u8]) -> Vec<(String, &[u8])> {
     let mut files = Vec::new();
     let mut rest = archive;
@@ -189,7 +189,7 @@ fn the_corpus_loads_or_is_refused_for_a_known_reason() {
         ("COPYING", "not a capture"),
         ("README.txt", "not a capture"),
         ("dlt_ppp.pcap", "link type 9"),
-        // A fuzzer's file: its first record claims half a megabyte.
+        // File from a fuzzer: its first record states half a megabyte.
         ("fuzz-2021-10-13.pcap", "no packets"),
         ("someip_sd_sample.pcap", "link type 192"),
     ];

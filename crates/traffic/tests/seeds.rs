@@ -1,12 +1,12 @@
-//! Small files made by other programs (Python's `struct` and `gzip`, the `zstd` tool): they
-//! read as they should, and they are where fuzzing starts.
+//! Small files written by other programs (Python's `struct` and `gzip`, the `zstd` tool). They are read correctly, and
+//! serve as fuzzing seeds.
 
 mod invariants;
 
 use std::fs;
 use std::path::Path;
 
-/// The files of a folder beside this test, or none if there is no such folder.
+/// Returns the files of a directory next to this test, or none if it does not exist.
 fn files(folder: &str) -> Vec<(String, Vec<u8>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let Ok(entries) = fs::read_dir(path) else {

@@ -1,5 +1,5 @@
-/* Lets each flow send so many bytes, and no more: what it has spent goes with it to the next server, if the chain has a
- * `state`.
+/* Limits each flow to a number of bytes. If the chain has a `state`, the bytes spent move with the flow to another
+ * server.
  *
  *     - library:
  *         file: functions/quota/quota.so
@@ -13,7 +13,7 @@ struct quota {
     uint64_t bytes;
 };
 
-/* A flow's state: it means the same everywhere, and has no times in it. */
+/* State of a flow. It means the same on every server, and contains no times. */
 struct account {
     uint64_t spent;
 };
@@ -41,7 +41,7 @@ static int process(void *instance, struct tw_batch *batch) {
     for (uint32_t i = 0; i < batch->count; i++) {
         struct tw_packet *packet = &batch->packets[i];
         const struct account *account = tw_read(packet);
-        /* New here, but not to the store. */
+        /* New in this instance, but known in the store. */
         if (packet->flags & TW_NEW_FLOW && account->spent > 0) batch->counters[RETURNED_FLOWS]++;
         /* Another instance may have had a larger quota. */
         if (account->spent > quota->bytes || packet->length > quota->bytes - account->spent) {

@@ -1,11 +1,11 @@
-/* The function's tests: `make test`. */
+/* Tests of the function: `make test`. */
 #include <tailwater_test.h>
 
 static void each_flow_has_its_own(void) {
     static struct tw_test test;
     char payload[58] = {0};
     TW_CHECK(tw_test_open(&test, &tailwater_function, "{\"bytes\":300}") == 0);
-    /* 100 bytes each, with the headers. */
+    /* Each packet has 100 bytes, headers included. */
     for (int i = 0; i < 3; i++) TW_CHECK(tw_test_send(&test, 17, 1000, 53, payload, sizeof payload) == TW_FORWARD);
     TW_CHECK(tw_test_send(&test, 17, 1000, 53, payload, sizeof payload) == TW_DROP(0));
     TW_CHECK(tw_test_send(&test, 17, 1001, 53, payload, sizeof payload) == TW_FORWARD);

@@ -1,4 +1,4 @@
-/* Lets each flow send so many packets a second, and a burst of so many at once: a token bucket a flow.
+/* Limits each flow to a rate in packets per second and a burst, by a token bucket per flow.
  *
  *     - library:
  *         file: functions/rate-limit/rate_limit.so
@@ -8,13 +8,13 @@
 #include <tailwater_json.h>
 #include <tailwater_nf.h>
 
-/* The same for all workers. */
+/* Limits, shared by all workers. */
 struct limits {
-    uint64_t cost_ns;  /* how long a packet's token takes to come */
-    uint64_t burst_ns; /* how much time can be saved up */
+    uint64_t cost_ns;  /* time to gain the token of one packet */
+    uint64_t burst_ns; /* capacity of the bucket, as time */
 };
 
-/* A flow's state: in nanoseconds rather than tokens, so that no fraction is lost. */
+/* State of a flow, in nanoseconds rather than tokens, so that no fraction is lost. */
 struct bucket {
     uint64_t saved_ns;
     uint64_t last_ns;
@@ -78,7 +78,7 @@ static void flows_ended(void *instance, const struct tw_ended_flow *flows, uint3
 static const struct tw_drop_reason drop_reasons[] = {[OVER_RATE] = {.name = "over-rate"}};
 static const char *const counters[] = {[FLOWS] = "flows", [LIMITED_FLOWS] = "limited-flows"};
 
-/* Workers keep nothing of their own, so every instance is what `configure` made: no `start`, no `stop`. */
+/* Workers have no data of their own. Without `start` and `stop`, every instance is the data `configure` created. */
 const struct tw_function tailwater_function = {
     TW_FUNCTION_HEAD,
     .name = "rate-limit",

@@ -1,4 +1,4 @@
-/* The function's tests: `make test`. */
+/* Tests of the function: `make test`. */
 #include <tailwater_test.h>
 
 static void limits_each_flow_for_itself(void) {
@@ -13,7 +13,7 @@ static void limits_each_flow_for_itself(void) {
     test.now_ns += 1;
     TW_CHECK(tw_test_send(&test, 17, 1000, 53, "x", 1) == TW_FORWARD);
     TW_CHECK(tw_test_send(&test, 17, 1000, 53, "x", 1) == TW_DROP(0));
-    /* An hour saves up no more than a burst. */
+    /* An hour without packets accumulates one burst at most. */
     test.now_ns += 3600000000000;
     for (int i = 0; i < 3; i++) TW_CHECK(tw_test_send(&test, 17, 1000, 53, "x", 1) == TW_FORWARD);
     TW_CHECK(tw_test_send(&test, 17, 1000, 53, "x", 1) == TW_DROP(0));

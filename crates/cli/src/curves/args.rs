@@ -1,4 +1,4 @@
-//! What `tailwater profile latency`, `cache`, `all`, `diff` and `curves` are told.
+//! Arguments of `tailwater profile latency`, `cache`, `all`, `diff` and `curves`.
 
 use crate::args::ReportOutput;
 use crate::values;
@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use tailwater_net::Nanos;
 
-/// Examples of the commands that measure.
+/// Help text of the commands that measure.
 pub const MEASURE_EXAMPLES: &str = "\
 The chain is run on one core, again and again, for less than a minute. Curves are printed and kept beside
 the chain; a further run replaces what it measures anew. For throughput over cache the core is given ways
@@ -24,65 +24,65 @@ Examples:
 
 Ctrl-C ends it within a second, and nothing is written.";
 
-/// What the commands that measure are told.
+/// Arguments of the commands that measure.
 #[derive(Debug, Args)]
 pub struct MeasureArgs {
     /// The chain spec
     #[arg(value_name = "CHAIN.yaml")]
     pub chain: PathBuf,
-    /// A capture file, or a preset, such as the chain will see [default: backbone]
+    /// Capture file or preset that resembles the chain's traffic [default: backbone]
     #[arg(long, value_name = "FILE|PRESET", conflicts_with = "flows")]
     pub traffic: Option<OsString>,
-    /// Uniform traffic of so many flows instead
+    /// Measure with uniform traffic of this number of flows instead
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
     pub flows: Option<u32>,
-    /// Bytes of its frames, without check sequence [default: 60]
+    /// Frame length of uniform traffic in bytes, without check sequence [default: 60]
     #[arg(long, value_name = "BYTES", requires = "flows")]
     #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
     pub frame: Option<u16>,
-    /// The latency objective to find the highest rate for [default: the chain's]
+    /// Latency objective for which to find the highest rate [default: the chain's]
     #[arg(long, value_name = "TIME", value_parser = values::slo)]
     pub slo: Option<Nanos>,
-    /// The profiles to add to [default: CHAIN.curves.yaml, beside the chain]
+    /// File of profiles to add to [default: CHAIN.curves.yaml, beside the chain]
     #[arg(short = 'o', long, value_name = "FILE")]
     pub file: Option<PathBuf>,
-    /// The core to measure on [default: the last]
+    /// Core to measure on [default: the last]
     #[arg(long, value_name = "N", value_parser = values::core)]
     pub core: Option<usize>,
-    /// How the cache is divided [default: resctrl where it can give out ways (CAT), or else pirate]
+    /// Method of dividing the cache [default: resctrl if it can assign ways (CAT), or else pirate]
     #[arg(long, value_name = "resctrl|pirate", hide_possible_values = true)]
     pub cache_by: Option<CacheBy>,
-    /// The core that holds the cache, of a pirate [default: the first other one that shares it]
+    /// Core of the pirate, which occupies the cache [default: the first other one that shares it]
     #[arg(long, value_name = "N", value_parser = values::core)]
     pub pirate_core: Option<usize>,
-    /// How long each of the runs is
+    /// Length of each run
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = values::run_time)]
     pub run_time: Nanos,
-    /// Selects the traffic's packets, and keys the flow table's hash
+    /// Seed of the traffic's packets and of the flow table's hash
     #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
-    /// Leave out empty and too long packets, do not refuse them
+    /// Skip empty and oversized packets instead of refusing the capture
     #[arg(long)]
     pub skip_bad_packets: bool,
-    /// Also draw all curves of the file as a page
+    /// Also write an HTML page with all curves of the file
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
-    /// A table for people, or JSON for programs
+    /// Output format
     #[arg(long, value_name = "table|json", default_value = "table")]
     #[arg(hide_possible_values = true)]
     pub output: ReportOutput,
 }
 
-/// How the cache is divided.
+/// Method of dividing the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum CacheBy {
-    /// The core gets ways of it
+    /// The core gets ways of the cache
     Resctrl,
-    /// Another core holds the rest
+    /// Another core occupies the rest of the cache
     Pirate,
 }
 
-/// Examples of `tailwater profile diff`.
+/// Help text of `tailwater profile diff`.
 pub const DIFF_EXAMPLES: &str = "\
 Profiles of the same chain and traffic on the same machine are compared, point by point, and where one has
 no point, the line between its neighbours. What lies within both figures' noise, or within 1 %, is no difference.
@@ -92,18 +92,18 @@ Example:
 
 Exit codes: 0 nothing differs, 1 something does, 2 wrong input.";
 
-/// What `tailwater profile diff` is told.
+/// Arguments of `tailwater profile diff`.
 #[derive(Debug, Args)]
 pub struct DiffArgs {
-    /// The profiles before
+    /// Profiles before
     #[arg(value_name = "A.yaml")]
     pub first: PathBuf,
-    /// The profiles after
+    /// Profiles after
     #[arg(value_name = "B.yaml")]
     pub second: PathBuf,
 }
 
-/// Examples of `tailwater profile curves`.
+/// Help text of `tailwater profile curves`.
 pub const CURVES_EXAMPLES: &str = "\
 Printed are the chains of a set of SLOs, for `tailwater place`: what is missing are the SLOs.
 
@@ -112,16 +112,16 @@ Examples:
   tailwater profile curves rack.curves.yaml --machine xeon-45mb --traffic 'backbone, seed 1'
       Profiles of another machine, by the name that it has in the cluster.";
 
-/// What `tailwater profile curves` is told.
+/// Arguments of `tailwater profile curves`.
 #[derive(Debug, Args)]
 pub struct CurvesArgs {
-    /// The profiles
+    /// File of profiles
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// What the machine is called that they were measured on [default: this one, by processor and cache]
+    /// Name of the machine on which they were measured [default: this one, by processor and cache]
     #[arg(long, value_name = "NAME", value_parser = values::label)]
     pub machine: Option<String>,
-    /// Only profiles with this traffic
+    /// Print only profiles with this traffic
     #[arg(long, value_name = "TEXT")]
     pub traffic: Option<String>,
 }

@@ -8,10 +8,13 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use tailwater_profile::profiles::{Change, Curve, Difference, Profiles, compare};
 
-/// The exit code if something differs, as `diff` has it.
+/// Exit code if there are differences, as for `diff`.
 const DIFFERENT: u8 = 1;
 
-/// Prints what differs between two files of profiles.
+/// Prints the differences between two files of profiles.
+///
+/// # Errors
+/// A file is invalid, the machines differ, or the result cannot be printed.
 pub fn diff(args: &DiffArgs) -> Result<ExitCode, CliError> {
     let first = Profiles::read(&args.first)?;
     let second = Profiles::read(&args.second)?;
@@ -88,7 +91,7 @@ fn words(change: &Change) -> String {
     }
 }
 
-/// How much more, or less, one figure is than another.
+/// Formats the relative change between two figures.
 fn more(was: f64, is: f64) -> String {
     let sign = if is < was { '-' } else { '+' };
     let share = match was {

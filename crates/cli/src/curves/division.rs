@@ -1,4 +1,4 @@
-//! Which way the cache is divided while a chain is measured: as is asked for, or the best that there is.
+//! Selection of the method that divides the cache during measurements: the requested one, or the best available.
 
 use super::MeasureArgs;
 use super::args::CacheBy;
@@ -9,7 +9,7 @@ use tailwater_profile::SweepError;
 use tailwater_profile::cache::{CacheControl, CacheError, Partitioned, Pirate, sharing};
 use tailwater_resctrl::{Error, Settings};
 
-/// How, and why so.
+/// Selected method, with the reason.
 pub struct Division {
     way: Way,
     pub because: String,
@@ -21,9 +21,11 @@ enum Way {
 }
 
 impl Division {
-    /// By `resctrl` where ways of the cache can be given out, or else by a pirate, unless something is asked for.
-    /// What is there but cannot be had now (others have it, or the kernel refuses) is an error: curves of both
-    /// kinds cannot be compared, and which one is made must not depend on who else is at work.
+    /// Selects the requested method, or else `resctrl` if it can assign ways of the cache, or else a pirate.
+    ///
+    /// # Errors
+    /// The requested method is not available. Also if `resctrl` exists but cannot be used now, since others use it or
+    /// the kernel refuses. Curves of both methods cannot be compared, and the method must not depend on other programs.
     pub fn choose(core: usize, args: &MeasureArgs) -> Result<Division, CliError> {
         let pirate = |because: String| {
             pirate_core(core, args.pirate_core)?;
@@ -66,7 +68,10 @@ impl Division {
         }
     }
 
-    /// What divides the cache. A pirate begins now.
+    /// Starts dividing the cache. A pirate's thread starts now.
+    ///
+    /// # Errors
+    /// The pirate cannot be started.
     pub fn begin(
         self,
         core: usize,
@@ -80,7 +85,7 @@ impl Division {
     }
 }
 
-/// Whether it is not there, or not for this user: nothing that could be otherwise a moment later.
+/// Returns `true` if `resctrl` does not exist, or not for this user. Transient errors do not count.
 fn is_missing(error: &Error) -> bool {
     matches!(
         error,
@@ -88,7 +93,7 @@ fn is_missing(error: &Error) -> bool {
     )
 }
 
-/// Whether there is a core for the pirate.
+/// Checks that there is a core for the pirate.
 fn pirate_core(core: usize, beside: Option<usize>) -> Result<(), CliError> {
     let others = sharing(core);
     match beside {

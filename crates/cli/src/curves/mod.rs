@@ -1,4 +1,5 @@
-//! `tailwater profile latency`, `cache` and `all`: curves of a chain; `diff` and `curves`: what becomes of them.
+//! `tailwater profile latency`, `cache` and `all`, which measure curves of a chain, and `diff` and `curves`, which
+//! process them.
 
 mod args;
 mod diff;
@@ -32,7 +33,7 @@ use tailwater_profile::profiles::{
 use tailwater_profile::{Fnv, SweepError, SweepOptions, cache_curve, fingerprint, function_costs, load_curve, uniform};
 use tailwater_traffic::Trace;
 
-/// What to measure.
+/// Curves to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Latency over load.
@@ -43,12 +44,16 @@ pub enum Part {
     All,
 }
 
-/// Frames of uniform traffic, if nothing is said: the shortest.
+/// Default frame length of uniform traffic, bytes: the shortest.
 const FRAME: u16 = 60;
 
 /// Measures curves of a chain, prints them and adds them to a file.
+///
+/// # Errors
+/// The input is invalid, the cache cannot be divided, a measurement fails or is stopped, or the result cannot be
+/// written.
 pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
-    // What is quick to check comes before what takes time.
+    // Quick checks come before slow ones.
     let mut spec = ChainSpec::read(&args.chain)?;
     crate::profile::set_objective(&mut spec, args.slo)?;
     let traffic = match args.flows {
@@ -59,7 +64,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
         }
     };
     let file = args.file.clone().unwrap_or_else(|| beside(&args.chain));
-    // Files that are there are added to; what is none, is refused before anything is measured.
+    // An existing file is extended; one that is not a file of profiles is refused before any measurement.
     let mut profiles = match fs::metadata(&file) {
         Ok(found) if found.len() > 0 => Profiles::read(&file)?,
         _ => Profiles::default(),
@@ -70,7 +75,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
         check_writable("--report", report, std::iter::once(&*file))?;
     }
     let core = args.core.unwrap_or_else(default_core);
-    // What divides the cache is kept at hand from here on, and changes nothing until it begins.
+    // Reserves the means of dividing the cache; nothing changes until it begins.
     let mut division = match part {
         Part::Latency => None,
         Part::Cache | Part::All => Some(Division::choose(core, args)?),
@@ -124,7 +129,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The traffic, and what it is called in profiles: what is called the same is the same.
+/// Returns the traffic, and its name in profiles. Equal names mean equal traffic.
 fn load(args: &MeasureArgs, traffic: Option<Traffic>, spec: &ChainSpec) -> Result<(Trace, String), CliError> {
     let Some(traffic) = traffic else {
         let (flows, frame) = (args.flows.unwrap_or(1), args.frame.unwrap_or(FRAME));
@@ -163,12 +168,15 @@ fn write(file: &Path, text: &str) -> Result<(), CliError> {
     })
 }
 
-/// Where a chain's curves are if nothing else is said: `edge.curves.yaml` for `edge.yaml`.
+/// Returns the default path of a chain's curves: `edge.curves.yaml` for `edge.yaml`.
 fn beside(chain: &Path) -> PathBuf {
     chain.with_extension("curves.yaml")
 }
 
-/// Prints profiles as `tailwater place` reads them.
+/// Prints profiles in the input format of `tailwater place`.
+///
+/// # Errors
+/// The file is invalid, a profile does not fit, or the result cannot be printed.
 pub fn curves(args: &CurvesArgs) -> Result<ExitCode, CliError> {
     let mut profiles = Profiles::read(&args.file)?;
     if let Some(traffic) = &args.traffic {
@@ -198,7 +206,7 @@ pub fn curves(args: &CurvesArgs) -> Result<ExitCode, CliError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What `--output json` prints. Field names are stable.
+/// Document of `--output json`. Field names are stable.
 #[derive(Debug, Serialize)]
 pub struct Document {
     chain: String,
@@ -285,7 +293,7 @@ struct FunctionDocument {
     function: String,
     packet_ns: f64,
     packet_noise_ns: f64,
-    /// At the machine's highest clock, if that is known.
+    /// Cycles at the machine's maximum clock, if that is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     packet_cycles: Option<f64>,
     share: f64,
@@ -293,7 +301,8 @@ struct FunctionDocument {
 }
 
 impl Document {
-    /// Of a profile that is in a file; with why the cache was divided as it was, if that was just now.
+    /// Creates the document of a profile in a file. `because` is the reason for the method of dividing the cache, if it
+    /// was just measured.
     pub fn new(profile: &ChainProfile, because: Option<String>, file: &Path) -> Document {
         let key = &profile.key;
         let machine = &key.machine;
@@ -383,13 +392,13 @@ fn cost_document(costs: &CostProfile, machine: &Machine) -> CostDocument {
     }
 }
 
-/// All profiles of a file, for its page.
+/// Returns all profiles of a file, for its page.
 pub fn documents(profiles: &Profiles, file: &Path) -> Vec<Document> {
     let all = profiles.list.iter();
     all.map(|profile| Document::new(profile, None, file)).collect()
 }
 
-/// A profile's chain and traffic, for people.
+/// Returns a profile's chain and traffic, for people.
 pub fn title(profile: &ChainProfile) -> String {
     let mut title = profile.key.chain.clone();
     let _ = write!(title, " ({})", crate::text::one_line(&profile.key.traffic));

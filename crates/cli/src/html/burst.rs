@@ -1,5 +1,5 @@
-//! A burst as the mappers met it: the busiest millisecond of a chain's traffic under every policy that has a
-//! core mapper.
+//! Reaction of the mappers to a burst: the busiest millisecond of a chain's traffic, under every policy with a core
+//! mapper.
 
 use super::charts::{Figure, Time, tick};
 use super::comparison::Part;
@@ -11,13 +11,13 @@ use crate::text::{short, thousands};
 use std::fmt::Write as _;
 use tailwater_sim::report::{Burst, BurstStep};
 
-/// Steps are this long.
+/// Length of a step, seconds.
 const STEP_S: f64 = 1e-4;
 
-/// A policy's steps.
+/// Steps of a policy.
 type Line<'p> = (&'static str, &'p Burst);
 
-/// What there is of a step to draw, and to tell.
+/// A quantity of a step to draw and describe.
 struct Pick {
     id: &'static str,
     heading: &'static str,
@@ -65,8 +65,7 @@ const PICKS: [Pick; 3] = [
     },
 ];
 
-/// The charts of a chain with one objective, with the first seed; none without a policy that has a core
-/// mapper.
+/// Returns the charts of a chain with one objective and the first seed; none without a policy that has a core mapper.
 pub fn all(part: &Part<'_>, palette: &Palette, number: usize) -> Vec<Figure> {
     let (seed, chains) = part.of_one_seed();
     let lines = chains
@@ -92,7 +91,7 @@ pub fn all(part: &Part<'_>, palette: &Palette, number: usize) -> Vec<Figure> {
     figures
 }
 
-/// The axis of time, from the first step on, with the busiest millisecond shaded.
+/// Returns an empty chart with the time axis from the first step on, and the busiest millisecond shaded.
 fn chart(longest: &Burst, y: Scale) -> (Chart, Time) {
     let time = Time::steps(longest.steps.len() as f64 * STEP_S, STEP_S);
     let mut chart = time.chart(y);
@@ -102,7 +101,7 @@ fn chart(longest: &Burst, y: Scale) -> (Chart, Time) {
     (chart, time)
 }
 
-/// What arrived: the same under all policies.
+/// Draws the arrivals, which are the same under all policies.
 fn arrivals(longest: &Burst, start_s: f64, (number, seed): (usize, u64)) -> Figure {
     let steps = &longest.steps;
     let most = steps.iter().map(|step| step.offered).max().unwrap_or(0);
@@ -135,7 +134,7 @@ fn arrivals(longest: &Burst, start_s: f64, (number, seed): (usize, u64)) -> Figu
     }
 }
 
-/// A line for each policy.
+/// Draws a line for each policy.
 fn compared(pick: &Pick, lines: &[Line<'_>], longest: &Burst, palette: &Palette) -> String {
     let figures = lines.iter().flat_map(|line| &line.1.steps).map(pick.figure);
     let most = figures.fold(0.0, f64::max);

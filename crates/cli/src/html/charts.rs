@@ -1,4 +1,4 @@
-//! The charts.
+//! Charts of a run.
 
 use super::scale::{Scale, percent_tick, time_unit};
 use super::svg::{ACROSS, Chart, UP};
@@ -9,22 +9,22 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tailwater_dataplane::report::{LatencyReport, RunReport, StepReport};
 
-/// A chart with its heading, caption and legend.
+/// A chart with heading, caption and legend.
 pub struct Figure {
-    /// Its name within the page, for links.
+    /// Its id within the page, for links.
     pub id: String,
     pub heading: String,
-    /// What it shows, as HTML.
+    /// Caption, as HTML.
     pub caption: String,
     /// Colours and their names.
     pub legend: Vec<(&'static str, String)>,
-    /// Whether it is about as tall as two others.
+    /// `true` if it is about as tall as two others.
     pub tall: bool,
     /// The picture, or a sentence in its place, as HTML.
     pub body: String,
 }
 
-/// Every chart, in order.
+/// Returns all charts, in order.
 pub fn all(report: &RunReport) -> Vec<Figure> {
     let time = Time::of(report);
     vec![
@@ -37,7 +37,7 @@ pub fn all(report: &RunReport) -> Vec<Figure> {
     ]
 }
 
-/// The axis of time that charts share.
+/// Time axis shared by charts.
 pub(super) struct Time {
     end_s: f64,
     unit: (&'static str, f64),
@@ -53,11 +53,11 @@ impl Time {
             report.timeline.list.last().map_or(0.0, |step| step.start_s),
             arrivals.packets.len().saturating_sub(1) as f64 * arrivals.step_ms / 1e3,
         ];
-        // The last step is cut short where the run ended, but is never invisible.
+        // The last step is truncated at the run's end, but always visible.
         Time::steps(ends.into_iter().fold(report.duration_s, f64::max), step_s)
     }
 
-    /// Up to a time, in steps of so many seconds.
+    /// Creates an axis up to a time, in steps of `step_s` seconds.
     pub fn steps(end_s: f64, step_s: f64) -> Time {
         let end_s = end_s.max(1e-6);
         Time {
@@ -75,7 +75,7 @@ impl Time {
         chart
     }
 
-    /// A stretch of seconds on the axis.
+    /// Converts a range of seconds to the axis.
     pub fn span(&self, from_s: f64, to_s: f64) -> [f64; 2] {
         [from_s, to_s.min(self.end_s)].map(|s| s / self.unit.1)
     }
@@ -88,14 +88,14 @@ impl Time {
         self.words(self.step(step))
     }
 
-    /// A stretch of the axis in words.
+    /// Describes a range of the axis in words.
     pub fn words(&self, span: [f64; 2]) -> String {
         let [from, to] = span.map(|value| significant(value, 5));
         format!("{from} to {to} {}", self.unit.0)
     }
 }
 
-/// A figure at an axis: `500`, `2k`, `1.5M`.
+/// Formats an axis value: `500`, `2k`, `1.5M`.
 pub(super) fn tick(value: f64) -> String {
     let text = short(value);
     let digits = text.trim_end_matches(|c: char| c.is_alphabetic());
@@ -110,7 +110,7 @@ fn legend<const N: usize>(names: [(&'static str, &str); N]) -> Vec<(&'static str
     names.map(|(class, name)| (class, name.to_owned())).into()
 }
 
-/// A sentence where there is nothing to draw.
+/// Returns a sentence in place of an empty chart.
 pub(super) fn nothing(sentence: &str) -> String {
     format!("<p class=\"nothing\">{}</p>\n", escape(sentence))
 }
@@ -129,7 +129,7 @@ fn distribution(report: &RunReport) -> Figure {
             chart.shade("beyond", [slo.latency_us, f64::MAX]);
             chart.x_axis(8, micros, "latency");
             chart.y_axis(8, percent_tick);
-            // Not where the longest latency has its name.
+            // Avoids the label of the maximum latency.
             let apart = (x.at(report.latency_us.max) - x.at(slo.latency_us)).abs();
             let top = apart > 170.0;
             chart.mark("slo", slo.latency_us, &format!("SLO {limit}"), top);
@@ -149,7 +149,7 @@ fn distribution(report: &RunReport) -> Figure {
                 ("p99.9", 0.999, latency.p999),
                 ("max", 1.0, latency.max),
             ] {
-                // With few packets, several percentiles are the same packet's.
+                // With few packets, several percentiles coincide in one packet.
                 if name == "max" || at <= 1.0 - 1.0 / delivered as f64 {
                     chart.label("s0", (us, at), &format!("{name} {}", micros(us)));
                 }
@@ -213,7 +213,7 @@ fn latency(report: &RunReport, time: &Time) -> Figure {
                 })
                 .collect();
             chart.line(class, &points);
-            // Where there are few, each is seen.
+            // A small number of steps is drawn with visible points.
             if steps.len() <= 40 {
                 points.iter().flatten().for_each(|&point| chart.dot(class, point));
             }
@@ -258,7 +258,7 @@ fn arrivals(report: &RunReport, time: &Time) -> Figure {
     let (bin_s, step_s) = (arrivals.bin_ms / 1e3, arrivals.step_ms / 1e3);
     let (bin, step) = (micros(bin_s * 1e6), micros(step_s * 1e6));
     let fine = step_s <= bin_s;
-    // Bins are whole, but for the last, in which the run ends.
+    // All bins are whole except the last, in which the run ends.
     let bins = |place: usize| {
         let left = (report.duration_s - place as f64 * step_s) / bin_s;
         left.ceil().clamp(1.0, (step_s / bin_s).max(1.0))
@@ -329,7 +329,7 @@ fn arrivals(report: &RunReport, time: &Time) -> Figure {
     }
 }
 
-/// A colour's part of stacked bars.
+/// One colour of stacked bars.
 struct Layer {
     class: &'static str,
     name: String,
@@ -337,7 +337,7 @@ struct Layer {
     counts: Vec<u64>,
 }
 
-/// Stacked bars over time.
+/// Draws stacked bars over time.
 fn stack(report: &RunReport, time: &Time, layers: &[Layer], summary: &str) -> String {
     let steps = &report.timeline.list;
     let totals = |place: usize| layers.iter().map(move |layer| layer.counts[place]);
@@ -374,7 +374,7 @@ fn named(layers: &[Layer]) -> Vec<(&'static str, String)> {
     names.collect()
 }
 
-/// The most reasons with a colour of their own; the others share one.
+/// Maximum number of reasons with their own colour; the others share one.
 const REASONS: usize = 6;
 
 fn drops(report: &RunReport, time: &Time) -> Figure {
@@ -395,7 +395,7 @@ fn drops(report: &RunReport, time: &Time) -> Figure {
             *totals.entry(reason).or_insert(0) += packets;
         }
         let mut reasons: Vec<_> = totals.into_iter().collect();
-        // The most frequent at the bottom.
+        // The most frequent one at the bottom.
         reasons.sort_by_key(|(_, packets)| std::cmp::Reverse(*packets));
         let most = if fate == "lost" { REASONS / 2 } else { REASONS };
         let others = reasons.split_off(reasons.len().min(most));
@@ -443,7 +443,7 @@ fn drops(report: &RunReport, time: &Time) -> Figure {
     }
 }
 
-/// Each cause's colour.
+/// Returns the colour of a cause.
 pub(super) fn cause_class(cause: &str) -> &'static str {
     match cause {
         "service" => "s0",

@@ -1,4 +1,4 @@
-//! The page of `tailwater simulate --report`.
+//! Page of `tailwater simulate --report`.
 
 use super::charts::Figure;
 use super::policies::{self, Palette};
@@ -14,7 +14,7 @@ use tailwater_sim::ChainReport;
 
 /// Runs of one chain with one objective.
 pub struct Part<'d> {
-    /// The chain's number, and its name.
+    /// Index of the chain, and its name.
     pub chain: usize,
     pub name: &'d str,
     pub slo_us: f64,
@@ -22,7 +22,7 @@ pub struct Part<'d> {
 }
 
 impl<'d> Part<'d> {
-    /// All of them: by chain, then by objective.
+    /// Returns all parts: by chain, then by objective.
     fn all(document: &'d Document) -> Vec<Part<'d>> {
         let mut parts: Vec<Part<'d>> = Vec::new();
         let chains = document.runs.iter().flat_map(|run| {
@@ -45,7 +45,7 @@ impl<'d> Part<'d> {
         parts
     }
 
-    /// Its chain's reports of each policy, in order: one for each seed.
+    /// Returns the chain's reports by policy, in order of the seeds.
     pub fn policies(&self) -> Vec<(&'static str, Vec<&'d ChainReport>)> {
         let mut policies: Vec<(&'static str, Vec<&'d ChainReport>)> = Vec::new();
         for run in &self.runs {
@@ -58,7 +58,7 @@ impl<'d> Part<'d> {
         policies
     }
 
-    /// Its chain's reports of the first seed, by policy.
+    /// Returns the chain's reports of the first seed, by policy.
     pub fn of_one_seed(&self) -> (u64, Vec<(&'static str, &'d ChainReport)>) {
         let seed = self.runs.first().map_or(0, |run| run.report.seed);
         let runs = self.runs.iter().filter(|run| run.report.seed == seed);
@@ -74,11 +74,10 @@ impl<'d> Part<'d> {
     }
 }
 
-/// The page of runs on the rack in `spec`. Equal arguments give equal bytes: it does not say when it was
-/// written.
+/// Returns the page of runs on the rack in `spec`. Equal arguments give equal bytes: the page contains no time.
 ///
 /// # Errors
-/// If the document cannot be written as JSON.
+/// The document cannot be written as JSON.
 pub fn page(document: &Document, spec: &str) -> Result<String, CliError> {
     let parts = Part::all(document);
     let palette = Palette::of(document);
@@ -86,7 +85,7 @@ pub fn page(document: &Document, spec: &str) -> Result<String, CliError> {
     let mut page = begin(&format!("{rack}: policies compared"));
     heading(&mut page, document, &parts);
     page.push_str("<main>\n");
-    // What is not of one chain and one objective comes first.
+    // Figures that do not belong to one chain and one objective come first.
     let mut figures = Vec::new();
     figures.extend(parts.first().map(|part| policies::cores(part, &palette)));
     let chains = parts.chunk_by(|a, b| a.chain == b.chain);
@@ -116,7 +115,7 @@ fn grid(page: &mut String, figures: &[Figure]) {
     page.push_str("</div>\n");
 }
 
-/// What was run, and who holds all objectives with how many cores.
+/// Adds the runs, and the policies that meet all objectives with their numbers of cores.
 fn heading(page: &mut String, document: &Document, parts: &[Part<'_>]) {
     let chains = document.runs.first().map_or(0, |run| run.report.chains.len());
     let seeds = parts.first().map_or(0, Part::seeds);
@@ -149,7 +148,7 @@ fn heading(page: &mut String, document: &Document, parts: &[Part<'_>]) {
     );
 }
 
-/// The policy that holds every objective with the fewest cores of the rack, and the others that do.
+/// Returns the policy that meets every objective with the fewest cores of the rack, and the others that meet them.
 fn holders(document: &Document) -> Option<(String, String)> {
     let mut policies: Vec<(&str, Vec<&Run>)> = Vec::new();
     for run in &document.runs {
@@ -185,7 +184,7 @@ fn holders(document: &Document) -> Option<(String, String)> {
     Some(((*first).to_owned(), text))
 }
 
-/// The figures of the table.
+/// Adds the table of figures.
 fn results(page: &mut String, part: &Part<'_>, number: usize) {
     let seeds = part.seeds() > 1;
     let row = |run: &&Run| {
@@ -225,7 +224,7 @@ fn results(page: &mut String, part: &Part<'_>, number: usize) {
     page.push_str("</div>\n");
 }
 
-/// The document as JSON, and whether it is whole: its longest lists are left out where the page would become
+/// Returns the document as JSON, and `true` if it is complete. Its longest lists are omitted if the page would become
 /// too large.
 fn embedded(document: &Document) -> Result<(String, bool), CliError> {
     let whole = json(document)?;

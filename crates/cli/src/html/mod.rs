@@ -1,8 +1,8 @@
-//! `tailwater run --report`, `tailwater simulate --report` and `tailwater profile --report`: reports as pages that need nothing but
-//! themselves.
+//! Self-contained HTML reports: `tailwater run --report`, `tailwater simulate --report` and `tailwater profile
+//! --report`.
 //!
-//! Everything is drawn here; the page's script only shows figures under the pointer. Its elements are
-//! closed as XML wants it, so that a test can read it back.
+//! All charts are drawn here; the page's script only shows figures under the pointer. Elements are closed as in XML, so
+//! that a test can parse the page.
 
 mod burst;
 mod charts;
@@ -28,16 +28,16 @@ use text::{escape, utc};
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// The most bytes of a report in JSON that a page holds.
+/// Maximum size of the JSON report in a page, bytes.
 const MOST_JSON: usize = 1_000_000;
 
-/// The most bytes of a chain spec, as HTML, that a page shows.
+/// Maximum size of the chain spec in a page, as HTML, bytes.
 const MOST_SPEC: usize = 100_000;
 
-/// The page of a run of the chain in `spec`, which ended at `ended`.
+/// Returns the page of a run of the chain in `spec` that ended at `ended`.
 ///
 /// # Errors
-/// If the report cannot be written as JSON.
+/// The report cannot be written as JSON.
 pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String, CliError> {
     let chain = escape(&report.chain);
     let verdict = if report.slo_met { "SLO met" } else { "SLO missed" };
@@ -46,7 +46,7 @@ pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String,
     page.push_str("<main>\n<div class=\"grid\">\n");
     let figures = charts::all(report);
     figures.iter().for_each(|figure| draw(&mut page, figure));
-    // Beside a tall figure there is room for one more.
+    // There is room for one more figure beside a tall one.
     let beside = figures.iter().any(|figure| figure.tall);
     if beside {
         tables::flows(&mut page, report);
@@ -66,7 +66,7 @@ pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String,
     Ok(page)
 }
 
-/// A page up to its body. The title has been escaped.
+/// Returns a page up to its body. The title is escaped already.
 fn begin(title: &str) -> String {
     let mut page = String::with_capacity(1 << 18);
     let _ = write!(
@@ -81,7 +81,7 @@ fn begin(title: &str) -> String {
     page
 }
 
-/// The end of a page: when it was written, where it is explained, and its data.
+/// Adds the end of a page: its time, a link to its documentation, and its data.
 fn end(page: &mut String, when: &str, docs: &str, (json, whole): (&str, bool)) {
     let whole = match whole {
         true => "",
@@ -122,8 +122,7 @@ fn draw(page: &mut String, figure: &Figure) {
     page.push_str("</section>\n");
 }
 
-/// The text with every run of 32 hexadecimal digits or more, as keys are written, left out: a report
-/// is for showing around.
+/// Replaces every run of 32 or more hexadecimal digits, the form of keys, since reports are shared.
 fn without_keys(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -154,18 +153,18 @@ fn show_spec(page: &mut String, heading: &str, spec: &str) {
     page.push_str("</pre>\n</section>\n");
 }
 
-/// A document as JSON that can stand in a page.
+/// Returns a document as JSON that can be embedded in a page.
 fn json(document: &impl Serialize) -> Result<String, CliError> {
     let json = serde_json::to_string(document).map_err(not_json)?;
-    // Only text holds these characters, and there they may be written so.
+    // These characters occur in strings only, where the escapes are equivalent.
     Ok(json
         .replace('<', "\\u003c")
         .replace('>', "\\u003e")
         .replace('&', "\\u0026"))
 }
 
-/// The report as JSON, and whether it is whole: its longest lists are left out where the page would become
-/// too large.
+/// Returns the report as JSON, and `true` if it is complete. Its longest lists are omitted if the page would become too
+/// large.
 fn embedded(report: &RunReport) -> Result<(String, bool), CliError> {
     let whole = json(report)?;
     if whole.len() <= MOST_JSON {

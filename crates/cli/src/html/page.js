@@ -1,5 +1,5 @@
 "use strict";
-// Shows the figures under the pointer. Without it, the browser shows them after a while by itself.
+// Shows the figures under the pointer at once. Without this script, the browser shows them as tooltips after a delay.
 (function () {
   const tip = document.createElement("div");
   tip.className = "tip";

@@ -1,4 +1,4 @@
-//! The charts that show policies side by side.
+//! Charts that compare policies.
 
 use super::charts::{Figure, Time, cause_class, nothing, tick};
 use super::comparison::Part;
@@ -12,25 +12,25 @@ use tailwater_sim::ChainReport;
 use tailwater_sim::policies::ORACLE;
 use tailwater_sim::report::{Cause, WindowReport};
 
-/// The page's colours.
+/// CSS classes of the page's colours.
 const SOLID: [&str; 10] = ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"];
 
-/// The same, dashed.
+/// The same colours, dashed.
 const DASHED: [&str; 10] = [
     "s0 dash", "s1 dash", "s2 dash", "s3 dash", "s4 dash", "s5 dash", "s6 dash", "s7 dash", "s8 dash", "s9 dash",
 ];
 
-/// The most steps of cores over time.
+/// Maximum steps of cores over time.
 const MOST_STEPS: usize = 240;
 
-/// Places of the pointer on the axis of latencies.
+/// Number of pointer positions on the latency axis.
 const PLACES: usize = 60;
 
-/// Each policy's colour, the same in all charts.
+/// Colour of each policy, the same in all charts.
 pub struct Palette(Vec<(&'static str, &'static str)>);
 
 impl Palette {
-    /// Those of a document's policies. Variants, which have another's name and more, are dashed.
+    /// Assigns colours to a document's policies. Variants, whose names extend another's, are dashed.
     pub fn of(document: &Document) -> Palette {
         let mut names: Vec<&'static str> = Vec::new();
         for run in &document.runs {
@@ -55,13 +55,13 @@ impl Palette {
         known.map_or(SOLID[0], |(_, class)| class)
     }
 
-    /// The colours of these policies.
+    /// Returns the colours of these policies.
     pub fn legend<'p>(&self, policies: impl Iterator<Item = &'p str>) -> Vec<(&'static str, String)> {
         policies.map(|name| (self.class(name), name.to_owned())).collect()
     }
 }
 
-/// Latencies of a policy with all seeds: the share of the offered packets that took no longer.
+/// Cumulative latency distribution of a policy over all seeds, as a share of the offered packets.
 struct Cumulative {
     offered: u64,
     points: Vec<(f64, u64)>,
@@ -100,7 +100,7 @@ impl Cumulative {
     }
 }
 
-/// Latency distributions of all policies.
+/// Draws the latency distributions of all policies.
 pub fn distribution(part: &Part<'_>, palette: &Palette, number: usize) -> Figure {
     let policies = part.policies();
     let lines = policies.iter().map(|(name, chains)| (*name, Cumulative::of(chains)));
@@ -155,13 +155,13 @@ pub fn distribution(part: &Part<'_>, palette: &Palette, number: usize) -> Figure
     }
 }
 
-/// The middle of some figures; of two, the greater.
+/// Returns the median; of an even number of figures, the upper one.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// A policy with one objective: the medians over its seeds.
+/// Medians over the seeds of a policy with one objective.
 struct Point {
     slo_us: f64,
     cores: f64,
@@ -169,7 +169,7 @@ struct Point {
     met: bool,
 }
 
-/// The fewest cores with which any policy could meet a chain's objective: medians over the seeds.
+/// Returns the lower bound on the cores for a chain's objective: medians over the seeds.
 fn bound(part: &Part<'_>, bounds: &[Bound]) -> Option<Point> {
     let chains = bounds.iter().filter_map(|b| b.report.chains.get(part.chain));
     let chains: Vec<_> = chains.filter(|c| c.slo_us == part.slo_us).collect();
@@ -181,7 +181,7 @@ fn bound(part: &Part<'_>, bounds: &[Bound]) -> Option<Point> {
     })
 }
 
-/// 99th percentile against cores, of a chain with all its objectives.
+/// Draws the 99th percentile over cores, for a chain with all its objectives.
 pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figure {
     let mut policies: Vec<(&str, Vec<Point>)> = Vec::new();
     for part in parts {
@@ -209,7 +209,7 @@ pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figur
     }
     let points = || policies.iter().flat_map(|(_, points)| points);
     let slos = || parts.iter().map(|part| part.slo_us);
-    // What was not delivered has no latency, and is not drawn.
+    // Chains without delivered packets have no latency, and are not drawn.
     let drawn = || points().filter(|point| point.p99_us > 0.0 && point.cores > 0.0);
     let mut body = nothing("No packet was delivered.");
     if drawn().next().is_some() {
@@ -267,7 +267,7 @@ pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figur
     }
 }
 
-/// A figure at an axis that may be below one.
+/// Formats an axis value that may be below one.
 pub fn tick_small(value: f64) -> String {
     match value < 10.0 {
         true => significant(value, 3),
@@ -275,7 +275,7 @@ pub fn tick_small(value: f64) -> String {
     }
 }
 
-/// Cores of the rack over time, with a chain's first objective and seed.
+/// Draws the rack's cores over time, with a chain's first objective and seed.
 pub fn cores(part: &Part<'_>, palette: &Palette) -> Figure {
     let (seed, _) = part.of_one_seed();
     let runs = part.runs.iter().filter(|run| run.report.seed == seed);
@@ -344,7 +344,7 @@ pub fn cores(part: &Part<'_>, palette: &Palette) -> Figure {
     }
 }
 
-/// Late packets of each policy, by cause.
+/// Draws the late packets of each policy by cause.
 pub fn late(part: &Part<'_>, number: usize) -> Figure {
     let mut body = "<table class=\"bars\">\n".to_owned();
     let mut seen: Vec<&'static str> = Vec::new();

@@ -1,4 +1,4 @@
-//! The page of `tailwater profile --report`.
+//! Page of `tailwater profile --report`.
 
 use super::charts::Figure;
 use super::scale::Scale;
@@ -14,15 +14,15 @@ use std::time::SystemTime;
 use tailwater_profile::curve::Point;
 use tailwater_profile::profiles::{ChainProfile, Profiles};
 
-/// Colours of lines; more profiles begin again.
+/// Colours of lines; further profiles reuse them.
 const COLOURS: [&str; 10] = ["s0", "s1", "s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9"];
-/// The most profiles that are drawn.
+/// Maximum number of profiles drawn.
 const MOST: usize = 40;
 
-/// A page with all curves of a file, which was written at `ended`.
+/// Returns a page with all curves of a file that was written at `ended`.
 ///
 /// # Errors
-/// If the document cannot be written as JSON.
+/// The document cannot be written as JSON.
 pub fn page(profiles: &Profiles, file: &Path, ended: SystemTime) -> Result<String, CliError> {
     let mut page = begin("Profiles of chains");
     let names: Vec<String> = profiles.list.iter().map(title).collect();
@@ -52,7 +52,7 @@ pub fn page(profiles: &Profiles, file: &Path, ended: SystemTime) -> Result<Strin
     Ok(page)
 }
 
-/// A line, its colour, its name, and what is shown over its points.
+/// A line with its colour, its name, and the hover texts of its points.
 struct Line<'p> {
     colour: &'static str,
     name: &'p str,
@@ -61,7 +61,7 @@ struct Line<'p> {
 
 type Shown<'p> = (&'static str, &'p ChainProfile, &'p str);
 
-/// Throughput over cache as a share of the highest: chains of all speeds in one picture.
+/// Draws throughput over cache as a share of the maximum, so that chains of different speeds fit in one chart.
 fn cache<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     let lines = over_cache(shown, |value, most| value / most);
     let whole = |_: f64| 1.0;
@@ -77,7 +77,7 @@ fn cache<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     )
 }
 
-/// Throughput over cache in packets a second.
+/// Draws throughput over cache in packets per second.
 fn absolute<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     let lines = over_cache(shown, |value, _| value);
     chart(
@@ -212,7 +212,7 @@ fn legend(lines: &[Line<'_>]) -> Vec<(&'static str, String)> {
     lines.iter().map(|line| (line.colour, line.name.to_owned())).collect()
 }
 
-/// The highest rates that keep promises.
+/// Lists the highest rates that meet objectives.
 fn rates<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
     let mut rows = String::new();
     for (_, profile, name) in shown {
@@ -241,7 +241,7 @@ fn rates<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
     }
 }
 
-/// What packets cost, function by function.
+/// Lists the cost per packet by function.
 fn costs<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
     let mut rows = String::new();
     for (_, profile, name) in shown {

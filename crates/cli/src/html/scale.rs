@@ -1,4 +1,4 @@
-//! From figures to places in a picture, and round figures to label an axis with.
+//! Scales from figures to pixels, with round axis labels.
 
 use super::text::significant;
 
@@ -6,9 +6,9 @@ use super::text::significant;
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     kind: Kind,
-    /// Figures at either end.
+    /// Figures at both ends.
     domain: [f64; 2],
-    /// Pixels at either end.
+    /// Pixels at both ends.
     range: [f64; 2],
 }
 
@@ -16,7 +16,7 @@ pub struct Scale {
 enum Kind {
     Linear,
     Log,
-    /// Shares of one, so that each nine takes as much room as the last: 0, 0.9, 0.99, ...
+    /// Scale of ratios on which each additional nine has equal length: 0, 0.9, 0.99, ...
     Nines,
 }
 
@@ -31,14 +31,14 @@ impl Kind {
 }
 
 impl Scale {
-    /// Even, from zero to at least `most`: up to the next round figure.
+    /// Linear scale from zero to the next round figure from `most` on.
     pub fn from_zero(most: f64, range: [f64; 2]) -> Scale {
         let step = round_step(most.max(1e-9) / 4.0);
         let most = (most.max(1e-9) / step - 1e-9).ceil() * step;
         Scale::linear(most, range)
     }
 
-    /// Even, from zero to exactly `most`.
+    /// Linear scale from zero to exactly `most`.
     pub fn linear(most: f64, range: [f64; 2]) -> Scale {
         Scale {
             kind: Kind::Linear,
@@ -47,7 +47,7 @@ impl Scale {
         }
     }
 
-    /// Logarithmic, from the round figure below `least` to the one above `most`.
+    /// Logarithmic scale from the round figure below `least` to the one above `most`.
     pub fn log(least: f64, most: f64, range: [f64; 2]) -> Scale {
         let least = least.max(1e-3);
         let low = round_below(least);
@@ -62,7 +62,7 @@ impl Scale {
         }
     }
 
-    /// For shares from zero to one of so many packets.
+    /// Scale for ratios of this number of packets, from zero to one.
     pub fn nines(packets: u64, range: [f64; 2]) -> Scale {
         let nines = (packets.max(1) as f64).log10().ceil().clamp(2.0, 6.0);
         Scale {
@@ -72,7 +72,7 @@ impl Scale {
         }
     }
 
-    /// The pixel of a figure; figures beyond the ends are at the ends.
+    /// Returns the pixel of a figure, limited to the ends.
     pub fn at(&self, value: f64) -> f64 {
         let [low, high] = self.domain.map(|end| self.kind.warp(end));
         let [from, to] = self.range;
@@ -80,12 +80,12 @@ impl Scale {
         from + share.clamp(0.0, 1.0) * (to - from)
     }
 
-    /// The pixels at either end.
+    /// Returns the pixels at both ends.
     pub fn range(&self) -> [f64; 2] {
         self.range
     }
 
-    /// The round figures, in order, about `wanted` of them.
+    /// Returns about `wanted` round figures, in order.
     pub fn ticks(&self, wanted: usize) -> Vec<f64> {
         let [low, high] = self.domain;
         match self.kind {
@@ -123,7 +123,7 @@ impl Scale {
     }
 }
 
-/// The round figure (1, 2 or 5 times a power of ten) not below `step`.
+/// Returns the smallest round figure (1, 2 or 5 times a power of ten) that is at least `step`.
 pub fn round_step(step: f64) -> f64 {
     let below = round_below(step);
     match below >= step * (1.0 - 1e-9) {
@@ -132,10 +132,10 @@ pub fn round_step(step: f64) -> f64 {
     }
 }
 
-/// The round figure not above `value`.
+/// Returns the largest round figure that is at most `value`.
 fn round_below(value: f64) -> f64 {
     let power = 10f64.powf(value.log10().floor());
-    // A power that came out a little too large, or too small by a whole step.
+    // Corrects rounding errors of the logarithm.
     let power = if power > value * (1.0 + 1e-9) {
         power / 10.0
     } else {
@@ -151,7 +151,7 @@ fn round_below(value: f64) -> f64 {
         }
 }
 
-/// The round figure after a round figure.
+/// Returns the next larger round figure.
 fn next_round(round: f64) -> f64 {
     let power = 10f64.powf((round * (1.0 + 1e-9)).log10().floor());
     match round / power {
@@ -161,7 +161,7 @@ fn next_round(round: f64) -> f64 {
     }
 }
 
-/// The unit for times up to so many seconds: its name, and its length in seconds.
+/// Returns the unit for times up to `seconds`: its name, and its length in seconds.
 pub fn time_unit(seconds: f64) -> (&'static str, f64) {
     match seconds {
         s if s < 1e-3 => ("µs", 1e-6),
@@ -173,7 +173,7 @@ pub fn time_unit(seconds: f64) -> (&'static str, f64) {
     }
 }
 
-/// A share as percent for an axis: `0`, `50 %`, `99.9 %`.
+/// Formats a ratio as percent for an axis: `0`, `50 %`, `99.9 %`.
 pub fn percent_tick(share: f64) -> String {
     format!("{} %", significant(share * 100.0, 8))
 }

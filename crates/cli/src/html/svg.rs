@@ -1,10 +1,10 @@
-//! The frame that all charts share: axes, lines, bars, and what is shown under the pointer.
+//! Common parts of all charts: axes, lines, bars and hover texts.
 
 use super::scale::Scale;
 use super::text::escape;
 use std::fmt::Write as _;
 
-/// The picture's size, and what its axes need of it.
+/// Size of the picture, and margins for its axes.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 300.0;
 const LEFT: f64 = 68.0;
@@ -12,11 +12,11 @@ const RIGHT: f64 = 22.0;
 const TOP: f64 = 18.0;
 const BOTTOM: f64 = 46.0;
 
-/// The pixels of the axes: left to right, bottom to top.
+/// Pixels of the axes: left to right, bottom to top.
 pub const ACROSS: [f64; 2] = [LEFT, WIDTH - RIGHT];
 pub const UP: [f64; 2] = [HEIGHT - BOTTOM, TOP];
 
-/// A chart being drawn. What is drawn later lies on top.
+/// A chart being drawn. Later elements cover earlier ones.
 pub struct Chart {
     x: Scale,
     y: Scale,
@@ -24,13 +24,13 @@ pub struct Chart {
     hits: String,
 }
 
-/// A pixel with one decimal: finer than any screen, and short.
+/// Formats a pixel with one decimal: finer than any screen, and short.
 fn px(value: f64) -> String {
     let text = format!("{value:.1}");
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// Points as the data of a path; `None` breaks the line.
+/// Formats points as the data of a path; `None` breaks the line.
 pub fn line_path(points: impl IntoIterator<Item = Option<(f64, f64)>>) -> String {
     let (mut path, mut pen_down) = (String::new(), false);
     for point in points {
@@ -44,7 +44,7 @@ pub fn line_path(points: impl IntoIterator<Item = Option<(f64, f64)>>) -> String
 }
 
 impl Chart {
-    /// A chart without anything in it.
+    /// Creates an empty chart.
     pub fn new(x: Scale, y: Scale) -> Chart {
         Chart {
             x,
@@ -54,12 +54,12 @@ impl Chart {
         }
     }
 
-    /// The horizontal axis: its figures, the text of each, and what they are.
+    /// Adds the horizontal axis: its figures, the text of each, and a title.
     pub fn x_axis(&mut self, wanted: usize, text: impl Fn(f64) -> String, title: &str) {
         let [bottom, top] = self.y.range();
         for (i, tick) in self.x.ticks(wanted).into_iter().enumerate() {
             let x = px(self.x.at(tick));
-            // On a narrow screen, where text is larger, every other figure is left out.
+            // On a narrow screen, where text is larger, every other figure is omitted.
             let class = if i % 2 == 1 { " class=\"o\"" } else { "" };
             let _ = write!(
                 self.body,
@@ -80,14 +80,14 @@ impl Chart {
         );
     }
 
-    /// The vertical axis.
+    /// Adds the vertical axis.
     pub fn y_axis(&mut self, wanted: usize, text: impl Fn(f64) -> String) {
         let [left, right] = self.x.range();
         let mut last = f64::INFINITY;
         for tick in self.y.ticks(wanted) {
             let y = self.y.at(tick);
             let text = text(tick);
-            // On a narrow screen, where text is larger, what is long or close to another is left out.
+            // On a narrow screen, where text is larger, long labels and close ones are omitted.
             let short = text.chars().count() <= 7 && last - y >= 20.0;
             let class = if short { "" } else { " class=\"o\"" };
             last = if short { y } else { last };
@@ -105,7 +105,7 @@ impl Chart {
         }
     }
 
-    /// A line through (x, y); `None` breaks it. A point on its own is a dot.
+    /// Adds a line through (x, y); `None` breaks it. A single point is drawn as a dot.
     pub fn line(&mut self, class: &str, points: &[Option<(f64, f64)>]) {
         let place = |(x, y)| (self.x.at(x), self.y.at(y));
         let path = line_path(points.iter().map(|point| point.map(place)));
@@ -121,7 +121,7 @@ impl Chart {
         }
     }
 
-    /// The area between a line and the horizontal axis.
+    /// Adds the area between a line and the horizontal axis.
     pub fn area(&mut self, class: &str, points: &[(f64, f64)]) {
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             return;
@@ -136,14 +136,14 @@ impl Chart {
         debug_assert!(first.0 <= last.0);
     }
 
-    /// Bars of one colour, each from one figure up to another.
+    /// Adds bars of one colour, each from one figure up to another.
     pub fn bars(&mut self, class: &str, bars: impl Iterator<Item = ([f64; 2], [f64; 2])>) {
         let mut path = String::new();
         for (across, up) in bars {
             let [left, right] = across.map(|x| self.x.at(x));
             let [low, high] = up.map(|y| self.y.at(y));
             let gap = if right - left > 5.0 { 1.0 } else { 0.0 };
-            // However little it is, it is seen.
+            // A minimum width, so that every bar is visible.
             let width = (right - left - gap).max(0.6);
             let height = (low - high).max(0.6);
             let _ = write!(
@@ -161,7 +161,7 @@ impl Chart {
         }
     }
 
-    /// Shades a stretch of the horizontal axis.
+    /// Shades a range of the horizontal axis.
     pub fn shade(&mut self, class: &str, [from, to]: [f64; 2]) {
         let [bottom, top] = self.y.range();
         let [left, right] = [from, to].map(|x| self.x.at(x));
@@ -175,7 +175,7 @@ impl Chart {
         );
     }
 
-    /// A dashed line across at a figure, with its name.
+    /// Adds a dashed horizontal line at a figure, with its name.
     pub fn level(&mut self, class: &str, y: f64, name: &str) {
         let [left, right] = self.x.range();
         let y = self.y.at(y);
@@ -193,7 +193,7 @@ impl Chart {
         );
     }
 
-    /// A dashed line up at a figure, with its name at the top or the bottom.
+    /// Adds a dashed vertical line at a figure, with its name at the top or the bottom.
     pub fn mark(&mut self, class: &str, x: f64, name: &str, at_top: bool) {
         let [bottom, top] = self.y.range();
         let x = self.x.at(x);
@@ -211,7 +211,7 @@ impl Chart {
         );
     }
 
-    /// A dot.
+    /// Adds a dot.
     pub fn dot(&mut self, class: &str, (x, y): (f64, f64)) {
         let (x, y) = (self.x.at(x), self.y.at(y));
         let _ = write!(
@@ -222,7 +222,7 @@ impl Chart {
         );
     }
 
-    /// A dot with words beside it, above the rising line that it lies on.
+    /// Adds a dot with a label, above the rising line that it lies on.
     pub fn label(&mut self, class: &str, (x, y): (f64, f64), words: &str) {
         self.dot(class, (x, y));
         let (x, y) = (self.x.at(x), self.y.at(y));
@@ -241,8 +241,7 @@ impl Chart {
         );
     }
 
-    /// What is shown while the pointer is over a stretch of the horizontal axis; lines are parted
-    /// by line feeds.
+    /// Adds the hover text of a range of the horizontal axis. Lines are separated by line feeds.
     pub fn hover(&mut self, [from, to]: [f64; 2], text: &str) {
         let [bottom, top] = self.y.range();
         let [left, right] = [from, to].map(|x| self.x.at(x));
@@ -258,7 +257,7 @@ impl Chart {
         );
     }
 
-    /// What is shown while the pointer is over a dot.
+    /// Adds the hover text of a dot.
     pub fn hover_dot(&mut self, (x, y): (f64, f64), text: &str) {
         let (x, y) = (self.x.at(x), self.y.at(y));
         let lines: Vec<String> = text.lines().map(escape).collect();
@@ -271,7 +270,7 @@ impl Chart {
         );
     }
 
-    /// The picture. `summary` tells its content to those who do not see it.
+    /// Returns the picture. `summary` describes it for screen readers.
     pub fn finish(self, summary: &str) -> String {
         let [bottom, _] = self.y.range();
         let [left, right] = self.x.range();
@@ -288,7 +287,7 @@ impl Chart {
     }
 }
 
-/// On which side of a place there is room for words: anchor and distance.
+/// Returns the side with room for a label: anchor and distance.
 fn side(x: f64) -> (&'static str, f64) {
     if x > ACROSS[1] - 130.0 {
         ("end", -7.0)

@@ -1,4 +1,4 @@
-//! What a page says in words and figures.
+//! Text and tables of a page.
 
 use super::text::{count, escape, micros, significant};
 use crate::table::{late_and_lost, of_bytes_in, share};
@@ -6,7 +6,7 @@ use crate::text::{fixed, percent, short, thousands};
 use std::fmt::Write as _;
 use tailwater_dataplane::report::{LatencyReport, RunReport};
 
-/// The heading: the verdict, and the figures that matter most.
+/// Adds the heading: the verdict and the most important figures.
 pub fn heading(page: &mut String, report: &RunReport, ended: &str) {
     let packets = &report.packets;
     let owed = packets.delivered + packets.lost;
@@ -72,7 +72,7 @@ fn throughput(report: &RunReport) -> String {
     }
 }
 
-/// What the machine has to do with it, if it has.
+/// Returns the CPU interference during the run, if there was any.
 fn disturbed(report: &RunReport) -> Option<String> {
     let windows = &report.windows;
     if windows.flagged == 0 {
@@ -97,7 +97,7 @@ fn disturbed(report: &RunReport) -> Option<String> {
     Some(text)
 }
 
-/// A table's rows: a name and its figures.
+/// Rows of a table: a name and its figures.
 pub(super) type Rows = Vec<(String, Vec<String>)>;
 
 pub(super) fn table(page: &mut String, id: &str, heading: &str, columns: &[&str], rows: &Rows) {
@@ -114,7 +114,7 @@ pub(super) fn table(page: &mut String, id: &str, heading: &str, columns: &[&str]
     }
     page.push_str("<tbody>\n");
     for (name, figures) in rows {
-        // Parts of a whole are set in, as they are in the table on a terminal.
+        // Parts of a whole are indented, as in the terminal's table.
         let (class, name) = match name.strip_prefix("  ") {
             Some(name) => (" class=\"part\"", name),
             None => ("", name.as_str()),
@@ -128,7 +128,7 @@ pub(super) fn table(page: &mut String, id: &str, heading: &str, columns: &[&str]
     page.push_str("</tbody>\n</table>\n</section>\n");
 }
 
-/// Latency of all packets, and of the median window.
+/// Adds the latency of all packets, and of the median window.
 pub fn latency(page: &mut String, report: &RunReport) {
     let (all, median) = (&report.latency_us, &report.windows.median_latency_us);
     let rows = |l: &LatencyReport| [l.p50, l.p90, l.p99, l.p999, l.max, l.mean].map(fixed);
@@ -142,7 +142,7 @@ pub fn latency(page: &mut String, report: &RunReport) {
     table(page, "latency-table", "Latency, µs", &columns, &rows);
 }
 
-/// What became of the packets.
+/// Adds the packets by result.
 pub fn packets(page: &mut String, report: &RunReport) {
     let packets = &report.packets;
     let of = |count: u64| {
@@ -162,12 +162,12 @@ pub fn packets(page: &mut String, report: &RunReport) {
     if !packets.reasons.is_empty() {
         rows.push(("reasons".to_owned(), vec![String::new(); 2]));
     }
-    /// The most reasons listed.
+    /// Maximum number of reasons listed.
     const MOST: usize = 100;
     let mut reasons: Vec<_> = packets.reasons.iter().collect();
     reasons.sort_by_key(|(_, packets)| std::cmp::Reverse(**packets));
     for (reason, count) in reasons.iter().take(MOST) {
-        // Bytes are no part of the packets.
+        // Counters of bytes are not a share of the packets.
         let figures = match of_bytes_in(&packets.reasons, reason) {
             Some(part) => vec![thousands(**count), part],
             None if reason.ends_with("-bytes-in") => vec![thousands(**count), String::new()],
@@ -182,7 +182,7 @@ pub fn packets(page: &mut String, report: &RunReport) {
     table(page, "packets", "Packets", &["", "of offered"], &rows);
 }
 
-/// What the flow table did.
+/// Adds the flow table's counters.
 pub fn flows(page: &mut String, report: &RunReport) {
     let Some(flows) = &report.flows else {
         page.push_str(
@@ -204,7 +204,7 @@ pub fn flows(page: &mut String, report: &RunReport) {
     table(page, "flows", "Flow table", &[], &rows.into());
 }
 
-/// The windows, and how the machine disturbed them.
+/// Adds the windows, and their CPU interference.
 pub fn windows(page: &mut String, report: &RunReport) {
     let windows = &report.windows;
     let good = windows.count.saturating_sub(windows.flagged);

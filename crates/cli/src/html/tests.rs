@@ -1,4 +1,4 @@
-//! Pages of made-up reports.
+//! Pages of example reports.
 
 use super::page;
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ fn latencies(us: f64) -> LatencyReport {
     }
 }
 
-/// A report in which much went wrong, with so many steps, windows and reasons.
+/// Returns a report with many problems, with this number of steps, windows and reasons.
 fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunReport {
     let by_reason = |fate: &str| -> BTreeMap<String, u64> {
         let reasons = (0..reasons).map(|i| (format!("{name}-{i}/{fate}"), 123_456 + i as u64));
@@ -142,8 +142,10 @@ fn html(report: &RunReport, spec: &str) -> String {
     page(report, spec, UNIX_EPOCH).unwrap()
 }
 
-/// Names of the elements, or what is wrong with a document of elements that are all closed. (Not a
-/// whole parser: enough for text that has been escaped.)
+/// Returns the names of a document's elements. A simplified parser, sufficient for escaped text.
+///
+/// # Errors
+/// An element is not closed or not well formed.
 pub fn elements(page: &str) -> Result<Vec<String>, String> {
     let mut rest = page.strip_prefix("<!DOCTYPE html>\n").ok_or("no document type")?;
     let (mut open, mut names): (Vec<String>, Vec<String>) = (Vec::new(), Vec::new());
@@ -250,7 +252,7 @@ fn one_packet_is_enough_for_a_page() {
     assert!(!page.contains("NaN") && !page.contains("inf"));
 }
 
-/// Names come from files and specs of others.
+/// Names come from third-party files and specs.
 #[test]
 fn names_cannot_become_markup() {
     let evil = "\"><img src=x onerror='alert(1)'></title></style></script><script>alert(2)</script>&lt;";
@@ -260,7 +262,7 @@ fn names_cannot_become_markup() {
     assert_eq!((count(&names, "script"), count(&names, "img")), (2, 0));
     assert!(!page.contains("<img") && !page.contains("alert(2)</script>"));
     assert!(!page.contains(['\u{0}', '\u{202e}']));
-    // The data are still the data.
+    // The embedded data are unchanged.
     let json = embedded(&page);
     assert_eq!(json["chain"], evil);
 }
@@ -279,7 +281,7 @@ fn the_data_of_a_page_are_the_report() {
     assert!(!page.contains("without its longest lists"));
 }
 
-/// The longest lists that a run can give, with figures of many digits and long names.
+/// The longest lists of a run, with figures of many digits and long names.
 #[test]
 fn the_longest_page_is_below_2_mb() {
     let spec = "name: \"<&>'\"\n".repeat(100_000);
@@ -296,7 +298,7 @@ fn the_longest_page_is_below_2_mb() {
     }
 }
 
-/// Figures on the page are the report's.
+/// The figures on the page are those of the report.
 #[test]
 fn figures_are_the_reports() {
     let page = html(&example(20, 20, 0, "chain"), "");
@@ -314,7 +316,7 @@ fn figures_are_the_reports() {
     }
 }
 
-/// The spec is printed as it was written, and with it went the key of an encryption.
+/// The page contains the spec's text, in which an encryption key must not appear.
 #[test]
 fn keys_in_the_spec_are_withheld() {
     let key = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";

@@ -1,10 +1,10 @@
-//! Text of a page: escaped, and numbers with their units.
+//! Text of a page: escaping, and numbers with units.
 
 use crate::text::{one_line, thousands};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Text on one line for the inside of an element or of a quoted attribute: nothing in it is taken for
-/// markup, and nothing in it changes the order in which letters are shown.
+/// Escapes text for an element or a quoted attribute, on one line. The result contains no markup, and no character that
+/// changes the text direction.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in one_line(text).chars() {
@@ -23,7 +23,7 @@ pub fn escape(text: &str) -> String {
     escaped
 }
 
-/// At most so many characters of a name; the end of what is left out is an ellipsis.
+/// Shortens a name to `most` characters, with an ellipsis for the rest.
 pub fn shortened(name: &str, most: usize) -> String {
     match name.char_indices().nth(most) {
         None => name.to_owned(),
@@ -31,7 +31,7 @@ pub fn shortened(name: &str, most: usize) -> String {
     }
 }
 
-/// Up to `digits` significant digits, without zeros at the end; all digits before the point.
+/// Formats with up to `digits` significant digits and without trailing zeros; keeps all integer digits.
 pub fn significant(value: f64, digits: i32) -> String {
     if value == 0.0 || !value.is_finite() {
         return "0".to_owned();
@@ -45,9 +45,9 @@ pub fn significant(value: f64, digits: i32) -> String {
     }
 }
 
-/// Microseconds in a unit that suits them: `850 ns`, `31.2 µs`, `4.1 ms`, `2 s`.
+/// Formats microseconds in a suitable unit: `850 ns`, `31.2 µs`, `4.1 ms`, `2 s`.
 pub fn micros(us: f64) -> String {
-    // So that what rounds to 1000 has the next unit.
+    // The thresholds account for rounding: values that round to 1000 get the next unit.
     let (value, unit) = match us {
         us if us >= 999_500.0 => (us / 1e6, "s"),
         us if us >= 999.5 => (us / 1e3, "ms"),
@@ -57,13 +57,13 @@ pub fn micros(us: f64) -> String {
     format!("{} {unit}", significant(value, 3))
 }
 
-/// A count and what is counted: `1 packet`, `1,234 packets`.
+/// Formats a count with its noun: `1 packet`, `1,234 packets`.
 pub fn count(number: u64, one: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{} {one}{plural}", thousands(number))
 }
 
-/// A time as `2025-03-01 12:34 UTC`.
+/// Formats a time as `2025-03-01 12:34 UTC`.
 pub fn utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
     let (days, minutes) = (seconds / 86_400, seconds / 60 % 1440);
@@ -72,10 +72,10 @@ pub fn utc(time: SystemTime) -> String {
     format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
 }
 
-/// Year, month and day of a day since 1970-01-01. Years are counted from March, so that a leap day is
-/// the last of its year.
+/// Converts days since 1970-01-01 to year, month and day. Internally years start in March, so that a leap day is the
+/// last of its year.
 fn date(days: u64) -> (u64, u64, u64) {
-    // From 0000-03-01, in periods of 400 years.
+    // Days since 0000-03-01, in periods of 400 years.
     let days = days + 719_468;
     let (period, day) = (days / 146_097, days % 146_097);
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -1,4 +1,4 @@
-//! A run's figures as OpenMetrics text.
+//! Figures of a run as OpenMetrics text.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};
@@ -17,7 +17,7 @@ const BUCKETS_US: [u64; 16] = [
     1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
 ];
 
-/// What does not change while a chain runs.
+/// Constants of a run.
 #[derive(Clone, Debug)]
 pub struct Chain {
     /// The chain's name.
@@ -28,7 +28,7 @@ pub struct Chain {
     pub slo: Slo,
 }
 
-/// A run's figures, ready to be scraped.
+/// Figures of a run, for scraping.
 #[derive(Debug)]
 pub struct Exposition {
     registry: Registry,
@@ -36,7 +36,7 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// Without figures yet.
+    /// Creates an exposition without figures.
     pub fn new(chain: Chain) -> Exposition {
         let latest = Arc::new(Mutex::new(None));
         let mut registry = Registry::with_prefix("tailwater");
@@ -53,7 +53,10 @@ impl Exposition {
         *latest = Some(progress.clone());
     }
 
-    /// The OpenMetrics text.
+    /// Returns the OpenMetrics text.
+    ///
+    /// # Errors
+    /// The encoder fails.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut page = String::new();
         text::encode(&mut page, &self.registry)?;
@@ -61,7 +64,7 @@ impl Exposition {
     }
 }
 
-/// Makes all metrics from the latest progress: no second set of counters.
+/// Collector that derives all metrics from the latest progress. There is no second set of counters.
 #[derive(Debug)]
 struct Run {
     chain: Chain,
@@ -168,7 +171,7 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
     Ok(())
 }
 
-/// What is done with flow state that is kept outside.
+/// Encodes the counters of external flow state.
 fn flow_state(state: &StateProgress, encoder: &mut DescriptorEncoder) -> fmt::Result {
     for (name, help, value) in [
         (
@@ -216,7 +219,7 @@ fn labelled(family: &mut MetricEncoder, label: &str, value: &str, count: u64) ->
         .encode_counter::<NoLabelSet, _, u64>(&count, None)
 }
 
-/// Packets of each bucket, not cumulative: the encoder adds up.
+/// Returns the packets of each bucket, not cumulative: the encoder accumulates them.
 fn buckets(latency: &LatencyHistogram) -> Vec<(f64, u64)> {
     let steps: Vec<(Nanos, u64)> = latency.cumulative().collect();
     let mut below = 0;

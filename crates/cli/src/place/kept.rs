@@ -1,4 +1,4 @@
-//! The file of `--state`: one command at a time has it, and it is replaced whole or stays as it is.
+//! File of `--state`, locked by one command at a time and replaced atomically.
 
 use crate::error::CliError;
 use crate::run::same_place;
@@ -9,24 +9,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use tailwater_placement::spec::{State, StateSpec};
 
-/// How often a file is looked for that others make and remove at the same time.
+/// Maximum attempts to lock a file that other commands create and remove concurrently.
 const TRIALS: usize = 1000;
 
-/// A file of states, for as long as this is there.
+/// A state file, locked until dropped.
 pub struct StateFile {
     path: PathBuf,
-    /// What takes the state's place in the end. Until then its lock is the state's: the state itself is another file
-    /// each time, and may not be there.
+    /// New file that replaces the state in the end. It carries the lock until then: the state itself is another file
+    /// after each command, and may not exist.
     new: File,
     beside: PathBuf,
     is_replaced: bool,
 }
 
 impl StateFile {
-    /// Opens the file at `path`, which may not be there yet and is none of the `inputs`.
+    /// Opens the file at `path`, which may not exist yet and must not be one of the `inputs`.
     ///
     /// # Errors
-    /// It cannot be written, or another command has it.
+    /// It cannot be written, or another command has locked it.
     pub fn open(path: &Path, inputs: &[&Path]) -> Result<Self, CliError> {
         // Behind a link, the file is replaced, and the link stays.
         let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -40,7 +40,7 @@ impl StateFile {
                     "--state: {file} would overwrite the input {input}"
                 )));
             }
-            // It is replaced as a whole, which a device or a pipe is not to be.
+            // The whole file is replaced, which is impossible for a device or a pipe.
             if fs::metadata(file).is_ok_and(|found| !found.is_file()) {
                 return Err(CliError::Input(format!(
                     "--state: expected a file, found {}",
@@ -49,7 +49,7 @@ impl StateFile {
             }
         }
         let new = locked(&path, &beside)?;
-        // Nothing is made to try it out: somebody who waits for the lock would find it.
+        // Does not create the file to test writability: a command that waits for the lock would read it.
         if let Err(error) = OpenOptions::new().append(true).open(&path)
             && error.kind() != io::ErrorKind::NotFound
         {
@@ -64,10 +64,10 @@ impl StateFile {
         })
     }
 
-    /// The state of the cluster called `cluster`: an empty one where there is none yet.
+    /// Reads the state of the cluster `cluster`; an empty one if the file does not exist.
     ///
     /// # Errors
-    /// It is no state, or another cluster's.
+    /// The file is not a state, or belongs to another cluster.
     pub fn read(&self, cluster: &str) -> Result<State, CliError> {
         if !fs::metadata(&self.path).is_ok_and(|file| file.len() > 0) {
             return Ok(State::default());
@@ -82,12 +82,12 @@ impl StateFile {
         Ok(kept)
     }
 
-    /// Writes another state in its place, whole or not at all, whenever the machine stops.
+    /// Replaces the state atomically, also if the machine stops.
     ///
     /// # Errors
-    /// It cannot be written; what was there stays.
+    /// It cannot be written; the previous state remains.
     pub fn replace(mut self, text: &str) -> Result<(), CliError> {
-        // What is written can be read again.
+        // Checks that the written state can be parsed.
         StateSpec::parse(text, "the new state").map_err(|error| CliError::System {
             what: "the state could not be read again, and is not written",
             source: io::Error::other(error.to_string()),
@@ -97,13 +97,13 @@ impl StateFile {
             file: path.display().to_string(),
             source,
         };
-        // A command that was killed may have left a part of another one.
+        // A killed command may have left a partial state.
         self.new.set_len(0).map_err(failed)?;
         (&self.new).write_all(text.as_bytes()).map_err(failed)?;
         self.new.sync_all().map_err(failed)?;
         fs::rename(&self.beside, path).map_err(failed)?;
         self.is_replaced = true;
-        // That it has another file now is in its folder.
+        // The rename is durable once the directory is synced.
         let folder = path.parent().filter(|folder| *folder != Path::new(""));
         let folder = File::open(folder.unwrap_or(Path::new(".")));
         folder.and_then(|folder| folder.sync_all()).map_err(failed)
@@ -123,7 +123,7 @@ fn unwritable(path: &Path, error: &io::Error) -> CliError {
     CliError::Input(format!("--state: {path} cannot be written: {error}"))
 }
 
-/// The file `beside` that is to take the state's place, which nobody else has.
+/// Opens and locks the file `beside` that will replace the state.
 fn locked(path: &Path, beside: &Path) -> Result<File, CliError> {
     let failed = |error| unwritable(beside, &error);
     let busy = || {
@@ -138,7 +138,7 @@ fn locked(path: &Path, beside: &Path) -> Result<File, CliError> {
             TryLockError::WouldBlock => busy(),
             TryLockError::Error(source) => failed(source),
         })?;
-        // Whoever had it may have renamed or removed it before the lock was ours.
+        // The previous owner may have renamed or removed the file before this lock was acquired.
         let mine = file.metadata().map_err(failed)?;
         if fs::metadata(beside).is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino())) {
             return Ok(file);

@@ -1,4 +1,4 @@
-//! `tailwater place --optimal`: the plan with the fewest servers, and the moves to it.
+//! `tailwater place --optimal`: plan with the fewest servers, and the migration to it.
 
 use crate::args::PlaceArgs;
 use crate::error::CliError;
@@ -10,50 +10,50 @@ use tailwater_placement::improve::{Proposal, proposal};
 use tailwater_placement::plan::Plan;
 use tailwater_placement::progress::{Action, NamedStep, Pending};
 
-/// What the solver found.
+/// Result of the solver.
 struct Found {
     plan: Plan,
     least: usize,
     out_of_time: bool,
 }
 
-/// What came of the search. Field names are stable.
+/// Result of the search. Field names are stable.
 #[derive(Debug, Serialize)]
 pub struct Optimal {
     /// Servers with instances before.
     servers_before: usize,
-    /// Servers with instances in the best plan that was found, or is left where there is none.
+    /// Servers with instances in the best plan found, or in the current plan if there is none.
     servers: usize,
-    /// Fewer servers cannot hold what was admitted.
+    /// Lower bound on the servers for the admitted SLOs.
     least_servers: usize,
-    /// By how much the plan's servers are more than those, as a part of them.
+    /// Excess of the plan's servers over the lower bound, as a share of it.
     gap: f64,
-    /// The search was ended by `--time`.
+    /// `true` if `--time` ended the search.
     out_of_time: bool,
     /// Servers that become free.
     saved: usize,
-    /// It saves enough, and there is a way to it.
+    /// `true` if the plan saves enough and a migration to it exists.
     proposed: bool,
-    /// It is in the state.
+    /// `true` if the plan was applied to the state.
     applied: bool,
-    /// Its steps are in the state.
+    /// `true` if its steps were added to the state.
     begun: bool,
-    /// Why it is not proposed.
+    /// Reason for which the plan is not proposed.
     #[serde(skip_serializing_if = "Option::is_none")]
     why_not: Option<String>,
-    /// Instances that end up elsewhere.
+    /// Instances that move.
     moved: usize,
-    /// What to do, one after the other; all promises are kept after each.
+    /// Steps of the migration, in order; all SLOs are met after each.
     steps: Vec<StepRow>,
-    /// The plan that is proposed.
+    /// Proposed plan.
     #[serde(skip)]
     pub plan: Option<Plan>,
-    /// The way to it.
+    /// Migration to it.
     #[serde(skip)]
     pub pending: Option<Pending>,
 }
 
-/// A step of a migration, and the number by which `--done` knows it, once it is in the state.
+/// Step of a migration. Once it is in the state, it has a number for `--done`.
 #[derive(Debug, Serialize)]
 pub struct StepRow {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +63,7 @@ pub struct StepRow {
 }
 
 impl StepRow {
-    /// For people.
+    /// Formats the step for people.
     pub fn line(&self) -> String {
         let NamedStep {
             step,
@@ -83,7 +83,10 @@ impl StepRow {
     }
 }
 
-/// Refuses `--optimal` in a program without a solver.
+/// Checks that this program has a solver.
+///
+/// # Errors
+/// It was built without one.
 pub fn available() -> Result<(), CliError> {
     if cfg!(feature = "milp") {
         return Ok(());
@@ -105,7 +108,7 @@ fn search(plan: &Plan, args: &PlaceArgs) -> Result<Found, String> {
     use tailwater_placement::milp::{Effort, optimise};
     use tailwater_placement::schedule::Request;
 
-    /// Instances of all choices of all SLOs together: what bounds their memory, to about a gigabyte.
+    /// Maximum number of instances in all choices of all SLOs, which bounds their memory to about a gigabyte.
     const MOST_SLOTS: usize = 1 << 27;
     let (mut requests, mut slots) = (Vec::new(), 0);
     for placed in plan.placed() {
@@ -129,7 +132,10 @@ fn search(plan: &Plan, args: &PlaceArgs) -> Result<Found, String> {
     })
 }
 
-/// Looks for a plan with fewer servers for all that was admitted. Steps to it are numbered on from those `before` them.
+/// Searches for a plan with fewer servers for all admitted SLOs. The numbers of its steps continue those of `before`.
+///
+/// # Errors
+/// The plan found violates a curve.
 pub fn optimal(plan: &Plan, args: &PlaceArgs, before: &Pending) -> Result<Optimal, CliError> {
     let used = plan.active();
     let mut outcome = Optimal {
@@ -180,7 +186,7 @@ impl Optimal {
                 self.begun = args.migrate;
                 self.moved = migration.moved;
                 let pending = Pending::new(&migration, plan.cluster(), before);
-                // Nobody can tell steps done that are not in the state.
+                // Steps that are not in the state have no number, since `--done` cannot refer to them.
                 let steps = pending.numbered().map(|(number, step)| StepRow {
                     number: args.migrate.then_some(number),
                     step: step.clone(),
@@ -200,7 +206,7 @@ impl Optimal {
         }
     }
 
-    /// For people: what was found, then the steps.
+    /// Formats the result for people, then the steps.
     pub fn table(&self) -> String {
         let servers = |n: usize| format!("{n} server{}", if n == 1 { "" } else { "s" });
         let mut text = format!(

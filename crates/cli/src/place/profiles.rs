@@ -16,36 +16,36 @@ use tailwater_profile::Fnv;
 use tailwater_profile::fingerprint;
 use tailwater_profile::profiles::{ChainProfile, MAX_TEXT, Machine, Profiles as File, Rising};
 
-/// The most files and folders that a set of SLOs names, and the most files of a folder.
+/// Maximum files and directories in a set of SLOs, and maximum files of a directory.
 const MAX_FILES: usize = 1000;
-/// What files of profiles in a folder are called.
+/// File name suffix of profiles in a directory.
 const ENDING: &str = ".curves.yaml";
 
-/// What servers of a machine are.
+/// Hardware of servers of a machine.
 #[derive(Clone, PartialEq)]
 struct Hardware {
     machine: Machine,
-    /// Fields in which a profile's machine may be another.
+    /// Fields in which a profile's machine may differ.
     may_differ: Vec<&'static str>,
 }
 
-/// A profile, and the file that it is in.
+/// A profile and its file.
 struct Found {
     file: String,
     profile: ChainProfile,
 }
 
-/// Files of profiles, relative to a folder.
+/// Files of profiles, relative to a directory.
 pub struct ProfileFiles {
     folder: PathBuf,
     machines: BTreeMap<String, Option<Hardware>>,
     found: Vec<Found>,
-    /// What an operator is to know though it is right.
+    /// Notices for the operator.
     pub notices: Vec<String>,
 }
 
 impl ProfileFiles {
-    /// Those that the set of SLOs `slos` may name.
+    /// Returns the files that the set of SLOs `slos` may name.
     pub fn of(slos: &Path) -> Self {
         ProfileFiles {
             folder: slos.parent().unwrap_or(Path::new("")).to_owned(),
@@ -67,7 +67,7 @@ impl ProfileFiles {
     }
 }
 
-/// The files of profiles in a folder, by name.
+/// Returns the files of profiles in a directory, by name.
 fn inside(folder: &Path, node: &Located<'_>) -> Result<Vec<PathBuf>, SpecError> {
     let shown = folder.display();
     let unread = |error| node.error(format!("folder {shown} cannot be read: {error}"));
@@ -171,7 +171,7 @@ impl Profiles for ProfileFiles {
                 percentile: Some(rising.percentile),
                 curves: Vec::new(),
             });
-            // What is promised is one thing, whichever machine an instance is on.
+            // All machines must share one configuration, traffic and percentile, since the SLO holds for all instances.
             if first.configuration.as_ref() != Some(&key.configuration)
                 || first.traffic.as_ref() != Some(&key.traffic)
                 || first.percentile != Some(rising.percentile)
@@ -190,7 +190,7 @@ impl Profiles for ProfileFiles {
 }
 
 impl ProfileFiles {
-    /// Profiles of a chain with the configuration and the traffic that are asked for, on whatever machine.
+    /// Returns the profiles of a chain with the requested configuration and traffic, on any machine.
     fn fitting(&self, name: &str, node: &Located<'_>, fields: &Fields<'_>) -> Result<Vec<&Found>, SpecError> {
         if self.found.is_empty() {
             return Err(node
@@ -248,7 +248,7 @@ impl ProfileFiles {
         Ok(left)
     }
 
-    /// The machines of a chain: all of the cluster, if nothing is said.
+    /// Returns the machines of a chain; by default all of the cluster.
     fn wanted(&self, fields: &Fields<'_>) -> Result<Vec<String>, SpecError> {
         let Some(node) = fields.optional("machines") else {
             return Ok(self.machines.keys().cloned().collect());
@@ -269,7 +269,7 @@ impl ProfileFiles {
         Ok(names)
     }
 
-    /// The profile for servers of a machine; and what is to be said if it is of another one.
+    /// Returns the profile for servers of a machine, and a notice if it is of another machine.
     fn on<'f>(
         &self,
         machine: &str,
@@ -361,8 +361,8 @@ fn hardware(node: &Located<'_>) -> Result<Hardware, SpecError> {
     })
 }
 
-/// Servers give out no more cache than their machine has, where that is known: what is beyond it would be promised, and
-/// not be there.
+/// Checks that servers have no more cache than their machine, if that is known: the excess would be allocated but not
+/// exist.
 fn has_cache(machine: &Machine, kind: &ServerKind, node: &Located<'_>) -> Result<(), SpecError> {
     let way = kind.way_bytes / 1024;
     let given = u64::from(kind.ways) * way;
@@ -395,7 +395,7 @@ fn curves(machine: String, cores: u16, rising: &Rising) -> Result<Curves, CurveE
     })
 }
 
-/// The different values of profiles, each with a file.
+/// Lists the different values of profiles, each with a file.
 fn told<'f>(profiles: &[&'f Found], value: fn(&'f Found) -> &'f str) -> String {
     let by: BTreeMap<&str, &str> = profiles.iter().map(|f| (value(f), &*f.file)).collect();
     let all = by.iter().map(|(value, file)| format!("\"{value}\" in {file}"));
@@ -406,7 +406,7 @@ fn listed<'n>(names: impl Iterator<Item = &'n str>) -> String {
     names.take(5).collect::<Vec<_>>().join(", ")
 }
 
-/// What tells curves of a chain from those that it had: all of their points.
+/// Returns a fingerprint of all points of a chain's curves, to detect changes.
 pub fn of_curves(chain: &Chain) -> String {
     let mut hash = Fnv::default();
     for curves in &chain.curves {

@@ -1,4 +1,4 @@
-//! `tailwater place`: a migration in the state, step by step.
+//! `tailwater place`: migration in the state, step by step.
 
 use super::optimal::StepRow;
 use crate::args::PlaceArgs;
@@ -11,31 +11,31 @@ use tailwater_placement::plan::Plan;
 use tailwater_placement::progress::{DoneError, Pending, Stopped, abandon, resume};
 use tailwater_placement::spec::State;
 
-/// How far a migration is.
+/// Progress of a migration.
 #[derive(Debug, Default)]
 pub struct Progress {
     pending: Pending,
     stopped: BTreeMap<String, Stopped>,
-    /// Something is left of it, or was until now.
+    /// `true` if steps are left, or were left until now.
     is_told: bool,
-    /// What `--optimal` prints is not printed again.
+    /// `true` if `--optimal` already prints the steps.
     is_new: bool,
 }
 
 /// A migration. Field names are stable.
 #[derive(Debug, Serialize)]
 pub struct Document {
-    /// Steps that are done.
+    /// Number of completed steps.
     done: usize,
-    /// Those that are left, in order.
+    /// Remaining steps, in order.
     steps: Vec<StepRow>,
-    /// SLOs that stay where they are.
+    /// SLOs whose migration was stopped.
     stopped: Vec<StoppedRow>,
     #[serde(skip)]
     is_new: bool,
 }
 
-/// An SLO that is not moved after all.
+/// SLO whose migration was stopped, with the reason.
 #[derive(Debug, Serialize)]
 struct StoppedRow {
     slo: String,
@@ -43,10 +43,10 @@ struct StoppedRow {
 }
 
 impl Progress {
-    /// The migration of a state, of which `--done` is done, as the state then is.
+    /// Reads the migration of a state, and applies `--done` to both.
     ///
     /// # Errors
-    /// There is none to go on with, or no such step is left.
+    /// There is no migration to continue, or no such step is left.
     pub fn read(args: &PlaceArgs, state: &mut State) -> Result<Self, CliError> {
         let mut pending = std::mem::take(&mut state.migration);
         let is_told = !pending.steps.is_empty() || args.done.is_some();
@@ -64,7 +64,7 @@ impl Progress {
         })
     }
 
-    /// One that begins in place of this one.
+    /// Replaces the migration by a new one.
     pub fn begin(&mut self, pending: Pending) {
         *self = Progress {
             pending,
@@ -74,7 +74,7 @@ impl Progress {
         };
     }
 
-    /// Its SLOs are where another plan has them.
+    /// Drops the migration, since another plan has been applied.
     pub fn drop(&mut self) {
         *self = Progress {
             pending: self.pending.dropped(),
@@ -82,7 +82,7 @@ impl Progress {
         };
     }
 
-    /// Looks at what is left from where `plan` is.
+    /// Resumes the migration from `plan`, or abandons it if `end`.
     pub fn go_on(&mut self, plan: &Plan, end: bool) {
         let resumed = match end {
             true => abandon(plan, &self.pending),
@@ -92,12 +92,12 @@ impl Progress {
         self.stopped = resumed.stopped;
     }
 
-    /// What belongs in the state.
+    /// Returns the migration for the state.
     pub fn pending(&self) -> &Pending {
         &self.pending
     }
 
-    /// What there is to tell.
+    /// Returns the migration for the output, if there is anything to report.
     pub fn document(&self) -> Option<Document> {
         let stopped = self.stopped.iter().map(|(slo, why)| StoppedRow {
             slo: slo.clone(),
@@ -117,7 +117,7 @@ impl Progress {
 }
 
 impl Document {
-    /// For people: how far it is, what is left, and what is not to be done any more.
+    /// Formats progress, remaining steps and stopped SLOs for people.
     pub fn table(&self) -> String {
         let mut text = String::new();
         if self.is_new {

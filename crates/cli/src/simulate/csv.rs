@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use tailwater_sim::policies::ORACLE;
 use tailwater_sim::report::{Cause, Loss};
 
-/// A column: its name, and where its figure is in the JSON document: in a run, or in its chain.
+/// Column: its name, and its field in the JSON document, of a run or of its chain.
 type Column = (&'static str, &'static str);
 
-/// What there is of a run. Names and units of columns are stable.
+/// Columns of a run. Names and units are stable.
 const OF_RUN: &[Column] = &[
     ("policy", "/policy"),
     ("seed", "/seed"),
@@ -19,7 +19,7 @@ const OF_RUN: &[Column] = &[
     ("rack_cores_most", "/cores/most"),
 ];
 
-/// What there is of each chain of a run.
+/// Columns of each chain of a run.
 const OF_CHAIN: &[Column] = &[
     ("chain", "/chain"),
     ("traffic", "/traffic"),
@@ -62,7 +62,10 @@ const OF_CHAIN: &[Column] = &[
     ("waited_for_rule", "/decisions/waited_for_rule"),
 ];
 
-/// A line of names, and one for each chain of each run; then the same of each bound, with only what is known of it.
+/// Formats a line of names, and one per chain of each run; then the same of each bound, with its known fields only.
+///
+/// # Errors
+/// The document cannot be serialised.
 pub fn comparison(document: &Document) -> Result<String, CliError> {
     let columns = OF_RUN.iter().chain(OF_CHAIN);
     let mut names: Vec<String> = columns.map(|(name, _)| (*name).to_owned()).collect();
@@ -76,7 +79,7 @@ pub fn comparison(document: &Document) -> Result<String, CliError> {
         for (chain, report) in run.report.chains.iter().enumerate() {
             let chain = &whole["chains"][chain];
             let of_chain = OF_CHAIN.iter().map(|(_, place)| field(chain.pointer(place)));
-            // Of reasons, only those are told that occurred.
+            // The map contains only reasons that occurred.
             let count =
                 |map: &std::collections::BTreeMap<String, u64>, name| map.get(name).copied().unwrap_or(0).to_string();
             let packets = &report.packets;
@@ -101,7 +104,7 @@ pub fn comparison(document: &Document) -> Result<String, CliError> {
     Ok(text)
 }
 
-/// A bound in the form of a run.
+/// Returns a bound in the form of a run.
 fn as_run(bound: &Bound) -> Value {
     let chains = bound.report.chains.iter().map(|chain| {
         json!({
@@ -120,7 +123,7 @@ fn as_run(bound: &Bound) -> Value {
     })
 }
 
-/// Fields on a line, quoted where they have to be (RFC 4180).
+/// Formats fields as a line, quoted where necessary (RFC 4180).
 pub fn line(fields: impl Iterator<Item = String>) -> String {
     let quoted = fields.map(|field| match field.contains(['"', ',', '\n', '\r']) {
         true => format!("\"{}\"", field.replace('"', "\"\"")),
@@ -129,7 +132,7 @@ pub fn line(fields: impl Iterator<Item = String>) -> String {
     quoted.collect::<Vec<_>>().join(",") + "\n"
 }
 
-/// A figure as JSON has it, and text without quotes; nothing for what is not there.
+/// Formats a figure as in JSON, text without quotes, and a missing value as nothing.
 pub fn field(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),

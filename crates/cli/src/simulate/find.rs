@@ -1,4 +1,4 @@
-//! `tailwater simulate --find`: how few servers, how much traffic, how tight an objective.
+//! `tailwater simulate --find`: search for the fewest servers, the highest rate or the tightest objective.
 
 mod search;
 
@@ -18,108 +18,108 @@ use tailwater_net::Nanos;
 use tailwater_sim::SimReport;
 use tailwater_sim::spec::RackSpec;
 
-/// The policy that is looked at unless others are named.
+/// Default policy of a search.
 const DEFAULT_POLICY: &str = "tailwater";
 
-/// What `--output json` prints. Field names are stable.
+/// Document of `--output json`. Field names are stable.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answers {
-    /// The rack's name.
+    /// Name of the rack.
     pub rack: String,
-    /// What was looked for: `servers`, `rate` or `slo`.
+    /// Goal: `servers`, `rate` or `slo`.
     pub find: Find,
-    /// Whether it was interrupted.
+    /// `true` if the search was interrupted.
     pub interrupted: bool,
-    /// The hardest and the easiest value that may be tried.
+    /// Hardest value that may be tried.
     pub hardest: f64,
-    /// See `hardest`.
+    /// Easiest value that may be tried.
     pub easiest: f64,
-    /// By policy and objective, in the order in which they were named.
+    /// Results by policy and objective, in the order of the command line.
     pub searches: Vec<Answer>,
 }
 
-/// What was found for a policy and an objective.
+/// Result for a policy and an objective.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {
     /// The policy.
     pub policy: &'static str,
-    /// The objective of all chains; `None`: each has its own, or it is what was looked for.
+    /// Objective of all chains; `None` if each has its own, or if it is the goal of the search.
     pub slo_us: Option<f64>,
-    /// The median of the seeds' values, of two the easier; `None`: there is none.
+    /// Median of the seeds' values, of an even number the easier one; `None` if nothing holds.
     pub answer: Option<f64>,
-    /// The hardest and the easiest of the seeds' values.
+    /// Hardest of the seeds' values.
     pub hardest: Option<f64>,
-    /// See `hardest`.
+    /// Easiest of the seeds' values.
     pub easiest: Option<f64>,
-    /// Seeds with which the answer holds.
+    /// Number of seeds with which the answer holds.
     pub seeds_holding: usize,
-    /// By seed.
+    /// Results by seed.
     pub seeds: Vec<OfSeed>,
 }
 
-/// What was found with a seed.
+/// Result for a seed.
 #[derive(Clone, Debug, Serialize)]
 pub struct OfSeed {
     /// The seed.
     pub seed: u64,
-    /// The hardest value that holds; `None`: none does, or it was interrupted.
+    /// Hardest value that holds; `None` if none does, or if the search was interrupted.
     pub value: Option<f64>,
-    /// Whether it was looked for to the end.
+    /// `true` if the search is complete.
     pub complete: bool,
-    /// Whether everything tried that is easier than a value that holds, holds.
+    /// `true` if all tried values that are easier than a holding one hold.
     pub monotone: bool,
-    /// Whether the answer of all seeds holds.
+    /// `true` if the answer for all seeds holds with this one.
     pub holds_at_answer: Option<bool>,
-    /// All that was tried, the hardest first.
+    /// Tried values, the hardest first.
     pub tried: Vec<Tried>,
 }
 
 /// A value that was tried.
 #[derive(Clone, Debug, Serialize)]
 pub struct Tried {
-    /// It.
+    /// The value.
     pub value: f64,
-    /// Whether all chains met their objectives.
+    /// `true` if all chains met their objectives.
     pub holds: bool,
-    /// Whether all packets were simulated. If not, it was certain before that it does not hold, and what
-    /// each chain came to is of the packets until then.
+    /// `true` if all packets were simulated. Otherwise a miss was certain earlier, and the chains' results cover the
+    /// packets until then.
     pub complete: bool,
-    /// What each chain came to; none if there can be no such run.
+    /// Result of each chain; empty if such a run is impossible.
     pub chains: Vec<TriedChain>,
 }
 
-/// What a chain came to.
+/// Result of a chain.
 #[derive(Clone, Debug, Serialize)]
 pub struct TriedChain {
-    /// Its name.
+    /// Name of the chain.
     pub chain: String,
     /// Its objective.
     pub slo_us: f64,
-    /// Whether it was met.
+    /// `true` if the objective was met.
     pub slo_met: bool,
-    /// The 99th percentile of its latency.
+    /// 99th percentile of the latency.
     pub p99_us: f64,
-    /// Lost packets of the offered ones.
+    /// Lost packets as a share of the offered ones.
     pub loss_rate: f64,
-    /// Its cores, on average.
+    /// Mean number of cores.
     pub cores: f64,
 }
 
-/// A search: what is the same for all that it tries.
+/// A search: parameters common to all tried values.
 struct Search {
     job: Job,
-    /// What was tried, for the report; both phases add to it.
+    /// Tried values, for the report; both phases add to it.
     tried: Mutex<BTreeMap<i32, Tried>>,
 }
 
-/// All that is asked for.
+/// Parameters common to all searches.
 struct Searches<'r> {
     runner: &'r Runner,
     axis: Axis,
 }
 
 impl Searches<'_> {
-    /// A value as a run.
+    /// Returns the run that tests a value.
     fn job(&self, search: &Search, number: i32) -> Job {
         let value = self.axis.value(number);
         let mut job = search.job.clone();
@@ -128,20 +128,20 @@ impl Searches<'_> {
             search::Goal::Rate => job.rate = value,
             search::Goal::Slo => job.slo = Some(self.axis.objective(number)),
         }
-        // If not even the easiest holds, it is told what that comes to.
+        // The easiest value is simulated to the end, so that its result can be reported if it does not hold.
         job.until_missed = number != self.axis.easiest;
         job
     }
 
-    /// Whether a value holds; `None` if it was stopped.
+    /// Returns `true` if a value holds; `None` if it was stopped.
     fn holds(&self, search: &Search, number: i32) -> Result<Option<bool>, CliError> {
         let job = self.job(search, number);
-        // That a policy cannot be made for so tight an objective is an answer, too.
+        // A policy that cannot be created for so tight an objective does not hold.
         let report = match self.runner.check(&job) {
             Ok(()) => match self.runner.run(&job)? {
                 None => return Ok(None),
                 Some(Outcome::Run(report)) => Some(report),
-                // What no policy goes below holds nothing.
+                // A lower bound is not a policy, and so does not hold.
                 Some(Outcome::Bound(_)) => None,
             },
             Err(_) => None,
@@ -177,7 +177,7 @@ fn chains(report: &SimReport) -> Vec<TriedChain> {
     chains.collect()
 }
 
-/// The objectives that are asked for; `None`: the rack's, or the one that is looked for.
+/// Returns the objectives of the searches; `None` for the rack's, or if it is the goal.
 fn objectives(find: Find, args: &SimulateArgs) -> Result<Vec<Option<Nanos>>, CliError> {
     match (find, &args.slo[..]) {
         (Find::Slo, [_, ..]) => Err(CliError::Input(
@@ -188,7 +188,7 @@ fn objectives(find: Find, args: &SimulateArgs) -> Result<Vec<Option<Nanos>>, Cli
     }
 }
 
-/// The values that may be tried.
+/// Returns the values that may be tried.
 fn axis(find: Find, spec: &RackSpec) -> Axis {
     match find {
         Find::Servers => {
@@ -203,7 +203,10 @@ fn axis(find: Find, spec: &RackSpec) -> Axis {
     }
 }
 
-/// Looks for what `find` says, for all policies, objectives and seeds at the same time.
+/// Searches for `find`, for all policies, objectives and seeds in parallel.
+///
+/// # Errors
+/// A policy is a bound or cannot be created, or a simulation fails.
 pub fn find(
     find: Find,
     spec: &RackSpec,
@@ -245,14 +248,14 @@ pub fn find(
         |one| search(&axis, |number| searches.holds(one, number)).map(Some),
         |done| progress.found(done, all.len(), runner.runs()),
     )?;
-    // One that was never begun knows nothing.
+    // A search that was never begun has no result.
     let found: Vec<Found> = found.into_iter().map(Option::unwrap_or_default).collect();
     let groups = found.chunks(seeds.len()).map(|found| {
         let complete = found.iter().all(|found| found.complete);
         complete.then(|| median(found)).flatten()
     });
     let answers: Vec<Option<i32>> = groups.collect();
-    // Whether the answer holds with each seed is tried where it was not.
+    // Tests the answer with each seed that has not tried it yet.
     let at_answer = |number: usize| answers[number / seeds.len()];
     let missing = (0..all.len())
         .filter(|number| at_answer(*number).is_some_and(|answer| !found[*number].tried.contains_key(&answer)));
@@ -315,7 +318,7 @@ pub fn find(
     })
 }
 
-/// The median of what was found, of two the easier; that none holds is easier than all.
+/// Returns the median, of an even number the easier value. A search without a holding value ranks as the easiest.
 fn median(found: &[Found]) -> Option<i32> {
     let mut best: Vec<i32> = found.iter().map(|found| found.best.unwrap_or(i32::MAX)).collect();
     best.sort_unstable();
@@ -323,7 +326,7 @@ fn median(found: &[Found]) -> Option<i32> {
     median.filter(|median| *median != i32::MAX)
 }
 
-/// The columns of CSV, each a field of the JSON document.
+/// Columns of the CSV file, each a field of the JSON document.
 const COLUMNS: [(&str, &str); 10] = [
     ("find", "/find"),
     ("policy", "/policy"),
@@ -337,7 +340,10 @@ const COLUMNS: [(&str, &str); 10] = [
     ("holds_at_answer", "/holds_at_answer"),
 ];
 
-/// A line of names, and one for each seed of each search.
+/// Formats a line of names, and one per seed of each search.
+///
+/// # Errors
+/// The document cannot be serialised.
 pub fn as_csv(answers: &Answers) -> Result<String, CliError> {
     let mut text = csv::line(COLUMNS.iter().map(|(name, _)| (*name).to_owned()));
     let whole = serde_json::to_value(answers).map_err(not_json)?;

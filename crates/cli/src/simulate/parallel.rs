@@ -1,23 +1,23 @@
-//! Work on all cores, whose results are in the order of the jobs, whoever did them and when.
+//! Parallel work on all cores, with results in the order of the jobs.
 
 use crate::error::CliError;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Between two looks at how the work stands.
+/// Interval between progress reports.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Threads that may run at the same time.
+/// Returns the number of threads that can run in parallel.
 pub fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Does jobs on so many threads, in `order`. What was not done when `stop` was set, or has no result, is
-/// `None`. `show` is told now and then how many are done.
+/// Runs jobs on `threads` threads, in `order`. Jobs that were not done when `stop` was set, or have no result, are
+/// `None`. Calls `show` periodically with the number of completed jobs.
 ///
 /// # Errors
-/// The first that a job has; `stop` is set then, since the others would be thrown away.
+/// The first error of a job. `stop` is set then, since the other results would be discarded.
 pub fn all<J: Sync, R: Send>(
     jobs: &[J],
     order: &[usize],

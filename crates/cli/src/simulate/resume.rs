@@ -1,8 +1,7 @@
-//! Runs that are done, in a file, so that whoever starts again skips them.
+//! File of completed runs, which a restarted command skips.
 //!
-//! The file has a line that says what it is, and one for each run: its key, a hash of all that determines it,
-//! and its report. A line is written at once, when its run is done; a last line without its end was
-//! torn, and is cut off.
+//! The file has a header line, and one line per run: its key, a hash of everything that determines it, and its report.
+//! Each line is written as soon as its run is done. An incomplete last line is removed.
 
 use crate::error::CliError;
 use serde::de::IgnoredAny;
@@ -14,10 +13,10 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use tailwater_sim::SimReport;
 
-/// The first line.
+/// Header line.
 const HEADER: &str = "{\"tailwater\":\"finished-runs\",\"format\":1}\n";
 
-/// What is read of a line before it is known to be wanted.
+/// Part of a line that is parsed before the run is known to be needed.
 #[derive(Deserialize)]
 struct Head {
     key: String,
@@ -36,20 +35,20 @@ struct NewLine<'r> {
     report: &'r SimReport,
 }
 
-/// The runs in a file. Nobody else uses it meanwhile.
+/// Runs in a file, which is locked meanwhile.
 #[derive(Debug)]
 pub struct Finished {
     name: String,
     file: Mutex<File>,
-    /// By key, the number of its line, and the line.
+    /// Line number and line of each run, by key.
     lines: HashMap<String, (usize, String)>,
 }
 
 impl Finished {
-    /// Opens a file of runs, or begins one.
+    /// Opens or creates a file of runs.
     ///
     /// # Errors
-    /// It is another file, or none that can be written, or in use.
+    /// It is another kind of file, cannot be written, or is in use.
     pub fn open(path: &Path) -> Result<Finished, CliError> {
         let name = path.display().to_string();
         let wrong = |what: &str| CliError::Input(format!("--resume: {name}: {what}"));
@@ -101,17 +100,20 @@ impl Finished {
         })
     }
 
-    /// Whether there is any run.
+    /// Returns `true` if the file has no run.
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 
-    /// Whether a run is there.
+    /// Returns `true` if the file has this run.
     pub fn has(&self, key: &str) -> bool {
         self.lines.contains_key(key)
     }
 
-    /// A run's report, if it is there.
+    /// Returns a run's report, if the file has it.
+    ///
+    /// # Errors
+    /// The line is invalid.
     pub fn get(&self, key: &str) -> Result<Option<SimReport>, CliError> {
         let Some((number, line)) = self.lines.get(key) else {
             return Ok(None);
@@ -121,7 +123,10 @@ impl Finished {
         Ok(Some(line.report))
     }
 
-    /// Adds a run. Once this has returned, the run survives whatever ends this program.
+    /// Adds a run. After the return, the run survives a crash of the program or the machine.
+    ///
+    /// # Errors
+    /// The file cannot be written.
     pub fn add(&self, key: &str, report: &SimReport) -> Result<(), CliError> {
         let line = serde_json::to_string(&NewLine { key, report });
         let line = line.map_err(crate::run::not_json)? + "\n";

@@ -1,4 +1,4 @@
-//! One simulation: what is asked for, put together from the rack spec, and run.
+//! A single simulation: built from the rack spec and the arguments, and run.
 
 use super::resume::Finished;
 use super::traffic::{InUse, Shared, Source};
@@ -24,22 +24,22 @@ use tailwater_sim::{
     simulate_with,
 };
 
-/// What is asked for. The rest is the same for all.
+/// Parameters of a run. All others are the same for all runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     pub policy: &'static str,
-    /// The objective of all chains; `None`: each has its own.
+    /// Objective of all chains; `None` if each has its own.
     pub slo: Option<Nanos>,
     pub seed: u64,
-    /// How many servers; `None`: the rack's. Further ones are as the last.
+    /// Number of servers; `None` for the rack's. Additional servers are copies of the last.
     pub servers: Option<usize>,
-    /// So many times as fast as the rack says.
+    /// Factor of the rack's packet rates.
     pub rate: f64,
-    /// It may end as soon as it is certain that a chain misses its objective.
+    /// `true` if the run may end as soon as a chain certainly misses its objective.
     pub until_missed: bool,
 }
 
-/// The most servers that a rack may have, if further ones are as its last.
+/// Returns the maximum number of servers of a rack whose additional servers are copies of the last.
 pub fn most_servers(rack: &Rack) -> usize {
     let last = rack.servers.last();
     let each = last.map_or(1, |server| usize::from(server.cores).max(1));
@@ -48,7 +48,7 @@ pub fn most_servers(rack: &Rack) -> usize {
 }
 
 impl Job {
-    /// On the rack as it is.
+    /// Creates a job on the unmodified rack.
     pub fn new(policy: &'static str, slo: Option<Nanos>, seed: u64) -> Job {
         Job {
             policy,
@@ -60,38 +60,38 @@ impl Job {
         }
     }
 
-    /// Whether it is no run of a policy, but what no policy goes below.
+    /// Returns `true` if the job is the lower bound for all policies, rather than a run of a policy.
     pub fn is_bound(&self) -> bool {
         self.policy == ORACLE
     }
 }
 
-/// What a job comes to.
+/// Result of a job.
 #[derive(Debug)]
 pub enum Outcome {
     Run(SimReport),
     Bound(OracleReport),
 }
 
-/// What all simulations have in common.
+/// Parameters common to all simulations.
 pub struct Runner {
     spec: RackSpec,
     /// Traffic that replaces that of all chains.
     instead: Option<OsString>,
     packets: Shared,
-    /// Whether reports are to have bursts.
+    /// `true` if reports must contain bursts.
     bursts: bool,
-    /// Runs that need not be made again.
+    /// Completed runs that are skipped.
     finished: Option<Identified>,
     stop: Arc<AtomicBool>,
-    /// Of all runs so far, in millionths.
+    /// Progress over all runs so far, in millionths of a run.
     parts: AtomicU64,
 }
 
-/// A file of runs, and what tells them from those of other programs and captures.
+/// File of runs, and the hashes that distinguish them from runs of other programs and captures.
 struct Identified {
     runs: Finished,
-    /// A hash of this program.
+    /// Hash of this program.
     program: Fnv,
     /// Hashes of captures.
     captures: Mutex<HashMap<PathBuf, Fnv>>,
@@ -110,7 +110,7 @@ impl Identified {
         })
     }
 
-    /// A capture's hash.
+    /// Returns a capture's hash.
     fn capture(&self, path: &Path) -> Result<Fnv, CliError> {
         let known = self.captures.lock();
         let mut known = known.unwrap_or_else(PoisonError::into_inner);
@@ -127,7 +127,8 @@ impl Identified {
         Ok(hash)
     }
 
-    /// A hash of all that determines a run; `missed`: which was ended before all packets had come.
+    /// Returns a hash of everything that determines a run. `missed` marks a run that ended before all packets had
+    /// arrived.
     fn key(
         &self,
         job: &Job,
@@ -151,7 +152,7 @@ impl Identified {
     }
 }
 
-/// A hash of a file's content.
+/// Returns a hash of a file's content.
 fn content(path: &Path) -> io::Result<Fnv> {
     let mut file = File::open(path)?;
     let (mut hash, mut buffer) = (Fnv::default(), vec![0; 1 << 20]);
@@ -163,15 +164,18 @@ fn content(path: &Path) -> io::Result<Fnv> {
     }
 }
 
-/// A run is so many parts.
+/// Progress of a complete run.
 const WHOLE: u64 = 1_000_000;
 
 impl Runner {
-    /// For runs of a rack with what the flags say.
+    /// Creates a runner for a rack with the arguments of the command.
+    ///
+    /// # Errors
+    /// The file of completed runs cannot be used.
     pub fn new(spec: &RackSpec, args: &SimulateArgs, stop: &Arc<AtomicBool>) -> Result<Runner, CliError> {
         let mut spec = spec.clone();
         spec.duration = args.duration.or(spec.duration);
-        // Which policies others are compared with makes no difference to one.
+        // The other policies of a comparison do not affect a run, so they must not affect its key.
         spec.policies.clear();
         Ok(Runner {
             spec,
@@ -184,7 +188,10 @@ impl Runner {
         })
     }
 
-    /// How many of these are in the file of runs that are done; `None` if that is new, or none was named.
+    /// Returns the number of these jobs in the file of completed runs; `None` if that is new, or none was named.
+    ///
+    /// # Errors
+    /// Traffic is invalid, or a capture cannot be read.
     pub fn finished(&self, jobs: &[Job]) -> Result<Option<usize>, CliError> {
         let Some(finished) = self.finished.as_ref().filter(|f| !f.runs.is_empty()) else {
             return Ok(None);
@@ -198,12 +205,12 @@ impl Runner {
         Ok(Some(count))
     }
 
-    /// How many runs have been done, with parts of those that are under way.
+    /// Returns the number of completed runs, with fractions of those in progress.
     pub fn runs(&self) -> f64 {
         self.parts.load(Ordering::Relaxed) as f64 / WHOLE as f64
     }
 
-    /// The rack of a run.
+    /// Returns the rack of a run.
     fn rack(&self, job: &Job) -> RackSpec {
         let mut spec = self.spec.clone();
         spec.seed = job.seed;
@@ -217,9 +224,12 @@ impl Runner {
         spec
     }
 
-    /// Makes sure that a run can be made, before anything takes time.
+    /// Checks that a run is possible, before any slow step.
+    ///
+    /// # Errors
+    /// A policy cannot be created for a chain, or traffic is invalid.
     pub fn check(&self, job: &Job) -> Result<(), CliError> {
-        // Whether a policy can be made does not depend on how long packets are.
+        // Mean packet length; it does not affect the check.
         const BYTES: f64 = 1000.0;
         let spec = self.rack(job);
         if !job.is_bound() {
@@ -230,18 +240,21 @@ impl Runner {
         self.sources(&spec).map(drop)
     }
 
-    /// Where the packets of each chain come from.
+    /// Returns the source of each chain's packets.
     fn sources(&self, spec: &RackSpec) -> Result<Vec<Source>, CliError> {
         let source = |number| Source::new(spec, number, self.instead.as_deref(), &self.stop);
         (0..spec.chains.len()).map(source).collect()
     }
 
-    /// Runs it, if that has not been done before; `None` if it was stopped meanwhile.
+    /// Runs a job unless it is already in the file; `None` if it was stopped.
+    ///
+    /// # Errors
+    /// Traffic cannot be loaded, the simulation fails, or the file of completed runs cannot be read or written.
     pub fn run(&self, job: &Job) -> Result<Option<Outcome>, CliError> {
         let spec = self.rack(job);
         let sources = self.sources(&spec)?;
         if job.is_bound() {
-            // It takes less time than to look whether it has been done.
+            // Computing a bound is faster than a look-up in the file.
             let report = self.bound(&spec, sources)?;
             return Ok(report.map(Outcome::Bound));
         }
@@ -250,7 +263,7 @@ impl Runner {
             return Ok(report.map(Outcome::Run));
         };
         let key = |missed| finished.key(job, &spec, &sources, (self.bursts, missed));
-        // A whole run says what one says that was ended, too.
+        // A complete run also covers one that may end early.
         let keys = [key(false)?, key(true)?];
         for key in &keys[..1 + usize::from(job.until_missed)] {
             if let Some(report) = finished.runs.get(key)? {
@@ -324,7 +337,7 @@ impl Runner {
         }
     }
 
-    /// How far a run of these packets is.
+    /// Returns the progress of a run of these packets.
     fn progress(&self, packets: &InUse<'_>) -> Progress<'_> {
         let whole = packets.iter().map(|packets| packets.duration.0).max();
         Progress {
@@ -335,7 +348,7 @@ impl Runner {
     }
 }
 
-/// Tells how far a run is.
+/// Progress of a run.
 struct Progress<'r> {
     parts: &'r AtomicU64,
     whole: u64,
@@ -343,7 +356,7 @@ struct Progress<'r> {
 }
 
 impl Progress<'_> {
-    /// Its packets have arrived up to a time.
+    /// Updates the progress to an arrival time.
     fn tell(&mut self, time: u64) {
         let time = u128::from(time.min(self.whole));
         let parts = (u128::from(WHOLE) * time / u128::from(self.whole)) as u64;
@@ -352,7 +365,7 @@ impl Progress<'_> {
     }
 }
 
-/// Why nothing can be simulated.
+/// Converts a simulation's error.
 fn failed(error: SimError) -> CliError {
     match error {
         SimError::Traffic(error) => CliError::Traffic(error),
@@ -364,7 +377,7 @@ fn failed(error: SimError) -> CliError {
     }
 }
 
-/// A policy, made for a chain whose packets have so many bytes on average.
+/// Creates a policy for a chain with packets of this mean length.
 fn policy(chain: &RackChain, name: &str, bytes: f64) -> Result<RackPolicy, CliError> {
     let profile: CapacityProfile = chain.profile(chain.slo, bytes);
     let objective = Objective {

@@ -1,4 +1,4 @@
-//! The packets of chains, the same for all policies, and shared between the runs that have the same.
+//! Packets of chains, the same for all policies, shared between runs with equal traffic.
 
 use crate::complain;
 use crate::error::CliError;
@@ -18,40 +18,44 @@ use tailwater_sim::{FlowOptions, Recording, Workload};
 use tailwater_traffic::TrafficError;
 use tailwater_traffic::bursts::Arrivals;
 
-/// How long presets send unless told otherwise.
+/// Default duration of presets.
 const DEFAULT_DURATION: Nanos = Nanos::from_secs(1);
 
-/// The most memory for packets of all chains of a run: 32 million. More are made or read anew for each run.
+/// Memory limit for packets of all chains of a run: 32 million packets. Larger traffic is generated or read anew for
+/// each run.
 const MEMORY: u64 = 512 << 20;
 
-/// With so much in memory, no more is read before something else is done with. So at most one and a half
-/// times this is taken.
+/// Memory use above which loading waits until other packets are released. So the peak is at most one and a half times
+/// this.
 const ENOUGH: u64 = 1 << 30;
 
-/// Packets whose average length stands for that of all, where not all are in memory.
+/// Number of packets whose mean length stands for that of all, if not all are in memory.
 const SAMPLE: usize = 1 << 16;
 
-/// Between two looks at whether to stop.
+/// Interval between checks of the stop flag.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Where the packets of a chain come from, as often as they are needed.
+/// Source of a chain's packets, which can be opened repeatedly.
 #[derive(Debug)]
 pub struct Source {
     traffic: Traffic,
     seed: u64,
-    /// How much of a preset is made.
+    /// Length of the generated traffic of a preset.
     generated: Nanos,
     speed: f64,
     until: Nanos,
-    /// How long it takes if nobody knows.
+    /// Duration to assume if it is unknown.
     length: Nanos,
-    /// The most memory for its packets.
+    /// Memory limit for its packets.
     memory: u64,
     stop: Arc<AtomicBool>,
 }
 
 impl Source {
-    /// Of a chain of a rack, by its number; `instead` replaces what it is.
+    /// Returns the source of a rack's chain, by its index; `instead` replaces its traffic.
+    ///
+    /// # Errors
+    /// The traffic is unknown, does not last longer than the warm-up, or cannot be scaled.
     pub fn new(
         spec: &RackSpec,
         number: usize,
@@ -65,7 +69,7 @@ impl Source {
             (None, TrafficSource::File(path)) => Traffic::File(path.clone()),
         };
         let length = spec.duration.unwrap_or(DEFAULT_DURATION);
-        // How long a whole capture is, is known only when it has been read.
+        // The duration of a whole capture is known only after reading it.
         let is_known = spec.duration.is_some() || matches!(named, Traffic::Preset(_));
         if is_known && length <= spec.warm_up {
             return Err(CliError::Input(format!(
@@ -74,10 +78,10 @@ impl Source {
             )));
         }
         let speed = chain.traffic.rate_scale;
-        // A preset needs some time for its first packets.
+        // Lower bound, since a preset takes some time until its first packets.
         let generated = Nanos::from_secs_f64(length.as_secs_f64() * speed);
         let generated = generated.clamp(Nanos::from_micros(100), LONGEST);
-        // Chains of the same preset have packets of their own.
+        // Chains with the same preset get different packets.
         let own = spec.seed.wrapping_add(number as u64);
         let source = |traffic, seed, generated, until| Source {
             traffic,
@@ -110,7 +114,7 @@ impl Source {
         })
     }
 
-    /// What tells it from others: what is equal has the same packets.
+    /// Returns a key; sources with equal keys have equal packets.
     pub fn key(&self) -> String {
         let Source {
             traffic,
@@ -125,7 +129,7 @@ impl Source {
         format!("{traffic:?} {seed} {generated:?} {speed:?} {until:?} {length:?} {memory}")
     }
 
-    /// The capture file that it is, if it is one.
+    /// Returns the capture file, if it is one.
     pub fn capture(&self) -> Option<&Path> {
         match &self.traffic {
             Traffic::File(path) => Some(path),
@@ -143,13 +147,13 @@ impl Source {
 #[derive(Debug)]
 pub struct Packets {
     source: Source,
-    /// They themselves, if there are not too many.
+    /// The packets in memory, if there are not too many.
     recording: Option<Arc<Recording>>,
-    /// The average length of a frame.
+    /// Mean length of a frame, bytes.
     pub mean_bytes: f64,
-    /// From the first to the last, or nearly so.
+    /// Time from the first packet to the last, approximately.
     pub duration: Nanos,
-    /// What a person should know.
+    /// Notices for the user.
     notices: Vec<String>,
 }
 
@@ -197,7 +201,10 @@ impl Packets {
         })
     }
 
-    /// All of them, for one run.
+    /// Returns all packets for one run.
+    ///
+    /// # Errors
+    /// The source cannot be opened again.
     pub fn workload(&self) -> Result<Workload<'static>, CliError> {
         Ok(match &self.recording {
             Some(recording) => Workload::from(Arc::clone(recording)),
@@ -214,31 +221,31 @@ impl Packets {
     }
 }
 
-/// Packets that runs share. Those of a run's chains are held together.
+/// Packets shared between runs. Those of all chains of a run are held together.
 #[derive(Debug, Default)]
 pub struct Shared {
     held: Mutex<Vec<Arc<Set>>>,
-    /// One at a time reads or makes packets: so memory is bounded, and nothing is read twice.
+    /// Lock of the single loader, with the notices printed so far. It bounds memory, and nothing is loaded twice.
     loading: Mutex<HashSet<String>>,
-    /// Somebody is done with a set.
+    /// Signalled when a set is released.
     free: Condvar,
 }
 
-/// The packets of all chains of a run.
+/// Packets of all chains of a run.
 #[derive(Debug)]
 struct Set {
     keys: Vec<String>,
     packets: Vec<Arc<Packets>>,
 }
 
-/// A set that is being used.
+/// A set in use.
 pub struct InUse<'s> {
     shared: &'s Shared,
     set: Option<Arc<Set>>,
 }
 
 impl InUse<'_> {
-    /// The packets of each chain.
+    /// Returns the packets of each chain.
     pub fn iter(&self) -> impl Iterator<Item = &Packets> {
         let sets = self.set.iter().flat_map(|set| &set.packets);
         sets.map(|packets| &**packets)
@@ -257,7 +264,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// The packets of a run's chains; `None` once `stop` is set.
+    /// Returns the packets of a run's chains; `None` once `stop` is set.
+    ///
+    /// # Errors
+    /// Traffic cannot be loaded.
     pub fn get(&self, sources: Vec<Source>, stop: &AtomicBool) -> Result<Option<InUse<'_>>, CliError> {
         let keys: Vec<String> = sources.iter().map(Source::key).collect();
         loop {
@@ -268,7 +278,7 @@ impl Shared {
                 return Ok(Some(set));
             }
             let mut told = lock(&self.loading);
-            // Somebody may have read it meanwhile.
+            // Another thread may have loaded it meanwhile.
             if let Some(set) = self.find(&keys) {
                 return Ok(Some(set));
             }
@@ -277,7 +287,7 @@ impl Shared {
             make_room(&mut held, ENOUGH);
             if memory(&held) >= ENOUGH {
                 drop(told);
-                // Who waits holds nothing that others wait for.
+                // While waiting, this thread holds no set that others wait for.
                 let waited = self.free.wait_timeout(held, PAUSE);
                 drop(waited.unwrap_or_else(PoisonError::into_inner));
                 continue;
@@ -319,12 +329,12 @@ impl Shared {
     }
 }
 
-/// Reads or makes packets; `None` once `stop` is set. A preset may take seconds before its first packet,
-/// and cannot be stopped meanwhile: nobody waits for it, and it ends with the program.
+/// Loads packets; `None` once `stop` is set. A preset may take seconds until its first packet, and cannot be stopped
+/// meanwhile. Its thread is then abandoned, and ends with the program.
 fn load(source: Source, stop: &AtomicBool) -> Result<Option<Packets>, CliError> {
     let (sender, loaded) = channel();
     let loading = std::thread::spawn(move || {
-        // Nobody may be waiting any more.
+        // The receiver may be gone.
         let _ = sender.send(Packets::load(source));
     });
     loop {
@@ -346,7 +356,7 @@ fn find_packets(held: &[Arc<Set>], key: &str) -> Option<Arc<Packets>> {
     chains.next().map(|(_, packets)| Arc::clone(packets))
 }
 
-/// Memory of all packets that are held; those that sets share count once.
+/// Returns the memory of all held packets; those shared between sets count once.
 fn memory(held: &[Arc<Set>]) -> u64 {
     let mut seen = HashSet::new();
     let packets = held.iter().flat_map(|set| &set.packets);
@@ -354,7 +364,7 @@ fn memory(held: &[Arc<Set>]) -> u64 {
     distinct.map(|packets| packets.memory_bytes()).sum()
 }
 
-/// Lets go what nobody uses, the oldest first, until there is room.
+/// Releases unused sets, the oldest first, until there is room.
 fn make_room(held: &mut Vec<Arc<Set>>, enough: u64) {
     while memory(held) >= enough
         && let Some(unused) = held.iter().position(|set| Arc::strong_count(set) == 1)
@@ -368,7 +378,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Two chains, of which the second has the same packets with every seed.
+    /// Returns two chains, of which the second has the same packets with every seed.
     fn sources(seed: u64, stop: &Arc<AtomicBool>) -> Vec<Source> {
         let chain = |name, seed| {
             format!(
@@ -400,7 +410,7 @@ mod tests {
         let each = |set: &InUse<'_>| set.iter().map(Packets::memory_bytes).sum::<u64>();
         let common = first.iter().nth(1).unwrap().memory_bytes();
         assert_eq!(all, each(&first) + each(&other) - common);
-        // What is in use stays.
+        // Sets in use stay.
         drop((first, other));
         make_room(&mut lock(&shared.held), 1);
         let held = lock(&shared.held).len();

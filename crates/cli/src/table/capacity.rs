@@ -1,4 +1,4 @@
-//! A capacity profile for a person.
+//! Capacity profile as text.
 
 use super::Table;
 use crate::text::{one_line, short, thousands};
@@ -6,10 +6,10 @@ use std::path::Path;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 
-/// The most rows of a frontier that are shown.
+/// Maximum number of rows of a frontier.
 const ROWS: usize = 12;
 
-/// The profile as text of at most 90 columns.
+/// Formats the profile as text of at most 90 columns.
 pub fn capacity(profile: &CapacityProfile, file: &Path) -> String {
     let mut table = Table(String::new());
     table.line("chain", &profile.chain);
@@ -98,7 +98,7 @@ fn costs(table: &mut Table, profile: &CapacityProfile) {
     }
 }
 
-/// Nanoseconds, in as many digits as say something.
+/// Formats nanoseconds with the significant digits only.
 fn nanos(cost: f64) -> String {
     match cost {
         cost if cost < 10.0 => format!("{cost:.2}"),
@@ -106,7 +106,7 @@ fn nanos(cost: f64) -> String {
     }
 }
 
-/// What simulations need beside the costs.
+/// Adds the costs that only simulations use.
 fn details(table: &mut Table, profile: &CapacityProfile) {
     let Some(details) = &profile.details else {
         return;

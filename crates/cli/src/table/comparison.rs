@@ -1,4 +1,4 @@
-//! Policies side by side.
+//! Comparison of policies as text.
 
 use crate::simulate::{Bound, Document, Run};
 use crate::text::{fixed, one_line, short};
@@ -7,11 +7,11 @@ use tailwater_net::Nanos;
 use tailwater_sim::policies::ORACLE;
 use tailwater_sim::{ChainBound, ChainReport};
 
-/// Width of the column of policies.
+/// Width of the policy column.
 const POLICY: usize = 30;
 
-/// A block for each chain and objective, a row for each policy, of at most 125 columns; with several seeds,
-/// a row for each of them. The oracle's row is the last, and only of cores.
+/// Formats a block per chain and objective, with a row per policy, of at most 125 columns; with several seeds, a row
+/// per seed. The oracle's row is last, and contains cores only.
 pub fn comparison(document: &Document) -> String {
     let mut text = format!(
         "rack {}: {} servers, {} cores\n",
@@ -75,7 +75,7 @@ impl Row<'_> {
         }
     }
 
-    /// What is above it, if it is the first.
+    /// Adds the heading above the first row.
     fn heading(self, text: &mut String, seeds: bool) {
         let slo = Nanos((self.slo_us() * 1e3).round() as u64);
         let (chain, traffic, packets, flows, duration_s, seed) = match self {
@@ -119,21 +119,21 @@ impl Row<'_> {
     }
 }
 
-/// The row of what no policy goes below.
+/// Adds the row with the lower bound for all policies.
 fn at_least(text: &mut String, chain: &ChainBound, seed: Option<u64>) {
     let seed = seed.map_or_else(String::new, |seed| format!("{seed:>8}"));
     let verdict = match chain.attainable {
         true => "",
         false => "no policy keeps it",
     };
-    // Up to the column of cores, and over the two behind it.
+    // Up to the column of cores, and across the next two.
     let cores = format!("at least {}", fixed(chain.cores));
     let line = format!("{ORACLE:<POLICY$}{seed}{cores:>50}{:16}  {verdict}", "");
     text.push_str(line.trim_end());
     text.push('\n');
 }
 
-/// What no policy goes below for all chains together.
+/// Adds the lower bound for all chains together.
 fn rack(text: &mut String, bound: &Bound, several: bool) {
     let (report, slo_us) = (&bound.report, bound.report.chains.first().map(|c| c.slo_us));
     let of = match (several, slo_us) {
@@ -173,7 +173,7 @@ fn line(text: &mut String, chain: &ChainReport, seed: Option<u64>) {
     text.push('\n');
 }
 
-/// Lost packets in percent: what is lost never reads as 0.
+/// Formats the loss ratio in percent; a loss never reads as 0.
 pub fn loss(lost: u64, rate: f64) -> String {
     match (lost, rate * 100.0) {
         (0, _) => "0".to_owned(),
@@ -182,10 +182,10 @@ pub fn loss(lost: u64, rate: f64) -> String {
     }
 }
 
-/// The cause that made most packets late, and its share of them.
+/// Returns the cause of most late packets, and its share of them.
 fn largest_cause(chain: &ChainReport) -> String {
     let late: u64 = chain.late_by_cause.values().sum();
-    // Of equal ones the first by name.
+    // Of equal ones, the first by name.
     let causes = chain.late_by_cause.iter().rev();
     match causes.max_by_key(|(_, count)| **count) {
         Some((cause, count)) if *count > 0 => {

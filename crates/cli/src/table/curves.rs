@@ -1,4 +1,4 @@
-//! Curves of a chain for a person.
+//! Curves of a chain as text.
 
 use super::Table;
 use crate::text::{fixed, one_line, percent, short};
@@ -8,8 +8,8 @@ use tailwater_profile::cache::Method;
 use tailwater_profile::curve::Measured;
 use tailwater_profile::profiles::{CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, Machine};
 
-/// The curves as text of at most 90 columns (machines and reasons may be longer).
-/// `because`: why the cache was divided as it was.
+/// Formats the curves as text of at most 90 columns (machines and reasons may be longer). `because` is the reason for
+/// the method of dividing the cache.
 pub fn profile(profile: &ChainProfile, because: Option<&str>, file: &Path) -> String {
     let mut table = Table(String::new());
     table.line("chain", &profile.key.chain);

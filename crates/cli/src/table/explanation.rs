@@ -1,4 +1,4 @@
-//! What a recorded run's mapper saw and did, for people.
+//! Observations and decisions of a recorded run's core mapper, as text.
 
 mod remapping;
 
@@ -7,7 +7,7 @@ use crate::explain::{Document, Replayed};
 use crate::text::{fixed, one_line, percent, thousands};
 use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Outline, Summary};
 
-/// The document as text.
+/// Formats the document as text.
 pub fn explanation(document: &Document) -> String {
     let mut table = Table(String::new());
     heading(&mut table, document);
@@ -27,7 +27,7 @@ pub fn explanation(document: &Document) -> String {
     table.0
 }
 
-/// Microseconds as people read them.
+/// Formats microseconds in a suitable unit.
 fn time(us: f64) -> String {
     match us {
         us if us >= 1e6 => format!("{} s", fixed(us / 1e6)),
@@ -36,7 +36,7 @@ fn time(us: f64) -> String {
     }
 }
 
-/// `1 flow`, `2 flows`.
+/// Formats a count with its noun: `1 flow`, `2 flows`.
 fn count(number: u64, what: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     format!("{} {what}{s}", thousands(number))
@@ -60,7 +60,7 @@ fn heading(table: &mut Table, document: &Document) {
         time(explanation.epoch_us)
     );
     table.line("objective", &text);
-    // A run without auxiliary cores has decisions about RSS buckets only.
+    // A run without auxiliary cores has decisions on RSS buckets only.
     let text = format!(
         "{} of {} with {}, in {}",
         count(decisions, "decision"),

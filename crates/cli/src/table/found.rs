@@ -1,4 +1,4 @@
-//! What `tailwater simulate --find` found.
+//! Result of `tailwater simulate --find`.
 
 use super::loss;
 use crate::args::Find;
@@ -6,7 +6,7 @@ use crate::simulate::find::{Answer, Answers, OfSeed, Tried};
 use std::fmt::Write as _;
 use tailwater_net::Nanos;
 
-/// A row for each policy and objective, and a line for each seed with which something is to be said.
+/// Formats a row per policy and objective, and a line per seed that needs a remark.
 pub fn found(answers: &Answers) -> String {
     let what = match answers.find {
         Find::Servers => "the fewest servers",
@@ -47,7 +47,7 @@ fn objective(search: &Answer) -> String {
     search.slo_us.map_or_else(|| "-".to_owned(), slo)
 }
 
-/// A value with its unit.
+/// Formats a value with its unit.
 fn value(find: Find, value: f64) -> String {
     match find {
         Find::Servers => value.to_string(),
@@ -86,7 +86,7 @@ fn row(text: &mut String, answers: &Answers, search: &Answer) {
     );
 }
 
-/// What is to be said of a seed, if the table does not say it all.
+/// Returns a remark on a seed, if the table does not cover it.
 fn remark(answers: &Answers, seed: &OfSeed) -> Option<String> {
     let text = |tried: &Tried| value(answers.find, tried.value);
     let mut held = seed.tried.iter().filter(|tried| tried.holds);
@@ -117,7 +117,7 @@ fn remark(answers: &Answers, seed: &OfSeed) -> Option<String> {
     None
 }
 
-/// Why nothing holds: what the easiest value comes to, and how low latencies were at best.
+/// Describes an infeasible search: the result of the easiest value, and the lowest latencies.
 fn infeasible(answers: &Answers, seed: &OfSeed, easiest: &Tried) -> String {
     let bound = value(answers.find, easiest.value);
     let what = match answers.find {

@@ -1,4 +1,4 @@
-//! The table of made-up reports.
+//! Tables of example reports.
 
 use super::{capacity, report};
 use std::path::Path;
@@ -94,7 +94,7 @@ fn example() -> RunReport {
     }
 }
 
-/// What a function made of bytes is told beside the counts of them, also where they became more.
+/// The ratio of output to input bytes is printed beside their counters, also if it exceeds one.
 #[test]
 fn bytes_out_are_told_as_a_part_of_bytes_in() {
     let mut saving = example();
@@ -360,7 +360,7 @@ pauses                         1,900  a second, 0.84 % of the time
     let found = capacity(&profile, file);
     assert_eq!(found, expected, "\n{found}");
 
-    // The first and the last step of many, and nothing that was not measured.
+    // The first and the last step of many; no step without measurements.
     for step in 0..100 {
         let (flows, packets) = (400 + step, 95 - step.min(94));
         profile.frontier.insert(Load { flows, packets });

@@ -1,4 +1,4 @@
-//! What leaves ACL, load balancer and accounting, computed again from the plain frames.
+//! Output of ACL, load balancer and accounting, compared with values computed from the plain frames.
 
 use super::chains::{self, BACKENDS};
 use super::{Replay, Sent};
@@ -8,19 +8,19 @@ use tailwater_net::checksum::{verify_network, verify_transport};
 use tailwater_net::parse::{Fragment, Headers, parse};
 use tailwater_net::protocol;
 
-/// Whether the packet is to be sent to a backend.
+/// Returns `true` if the packet must be sent to a backend.
 fn is_balanced(headers: &Headers) -> bool {
     matches!(headers.key.protocol(), protocol::TCP | protocol::UDP) && headers.fragment == Fragment::Whole
 }
 
-/// Whether the packet is to be refused: to a backend, but with IPv6 extension headers.
+/// Returns `true` if the packet must be refused: to a backend, but with IPv6 extension headers.
 fn is_refused(headers: &Headers) -> bool {
     is_balanced(headers) && !headers.key.is_v4() && headers.transport_offset != headers.network_offset + 40
 }
 
-/// Compares every packet that leaves with what came: a backend as destination, the same for all packets of
-/// the flow, nothing else changed, checksums as right as before. Compares the records with packets and
-/// bytes of each flow. Gives (packets to backends, backends that got some).
+/// Compares every sent packet with the received one. The destination is a backend, the same for all packets of the
+/// flow. Nothing else has changed, and checksums are as right as before. Compares the records with packets and bytes of
+/// each flow. Returns (packets to backends, backends that got some).
 pub fn check(replay: &Replay<'_>, plain: &Sent) -> (usize, BTreeSet<IpAddr>) {
     let name = replay.name();
     let records = replay.path("records.csv");
@@ -79,7 +79,7 @@ pub fn check(replay: &Replay<'_>, plain: &Sent) -> (usize, BTreeSet<IpAddr>) {
     (balanced, chosen.into_values().collect())
 }
 
-/// How a flow's record begins.
+/// Returns the prefix of a flow's record.
 fn record_of(headers: &Headers) -> String {
     let key = headers.key;
     format!(
@@ -93,7 +93,7 @@ fn record_of(headers: &Headers) -> String {
     )
 }
 
-/// The frame with another destination address and without checksums.
+/// Returns the frame with another destination address and without checksums.
 fn redirected(frame: &[u8], headers: &Headers, destination: IpAddr) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let (ip, transport) = (

@@ -1,12 +1,12 @@
-//! The chains that captures run through: as in `examples/`, but nothing is refused that need not be.
+//! Chains for captures: as in `examples/`, but refusing as few packets as possible.
 
 use super::common::Folder;
 use std::path::{Path, PathBuf};
 
-/// A secret for all to see.
+/// Encryption key of the tests.
 const KEY: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// An access list that tries all rules and lets everything pass. Its rules are in the folder.
+/// Access list that evaluates all rules and allows everything. Its rules are in the directory.
 pub const ACL: &str = "{acl: {rulesFile: acl1.rules, matchAction: allow, default: allow}}";
 
 /// Backends of both IP versions.
@@ -28,7 +28,7 @@ pub const NEXT_HOPS: [(&str, [u8; 6]); 3] = [
     ("west", [2, 0, 0, 0, 1, 3]),
 ];
 
-/// Where packets without a route go, one of [`NEXT_HOPS`].
+/// Next hop of packets without a route, an index of [`NEXT_HOPS`].
 pub const DEFAULT_HOP: usize = 2;
 
 /// The router's Ethernet address.
@@ -36,7 +36,7 @@ pub const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 const FLOWS: &str = "  flows: {capacity: 131072}\n";
 
-/// ACL, then NAT of all IPv4 sources but those of 203.0.0.0/8, where the external addresses are.
+/// ACL, then NAT of all IPv4 sources except those in 203.0.0.0/8, which contains the external addresses.
 pub fn acl_nat(folder: &Folder) -> PathBuf {
     let functions = format!(
         "[{ACL}, {{nat: {{external: [203.0.113.0/28], otherProtocols: pass, inbound: pass, \
@@ -46,7 +46,8 @@ pub fn acl_nat(folder: &Folder) -> PathBuf {
     folder.spec("acl-nat.yaml", &functions, FLOWS)
 }
 
-/// ACL, all TCP and UDP flows to [`BACKENDS`], and accounting, with records in a file if one is named.
+/// ACL, load balancing of all TCP and UDP flows to [`BACKENDS`], and accounting, with records in a file if one is
+/// named.
 pub fn acl_lb_accounting(folder: &Folder, name: &str, records: Option<&Path>) -> PathBuf {
     let list = |addresses: &[&str]| {
         let backends: Vec<String> = addresses
@@ -75,7 +76,7 @@ pub fn acl_lb_accounting(folder: &Folder, name: &str, records: Option<&Path>) ->
     folder.spec(name, &functions, FLOWS)
 }
 
-/// ACL, a URL filter that counts what it would block, and encryption.
+/// ACL, a URL filter that only counts its matches, and encryption.
 pub fn acl_url_encrypt(folder: &Folder) -> PathBuf {
     let functions = format!(
         "[{ACL}, {{urlFilter: {{action: alert, patterns: [reddit.com, /index, \"*exec*\"]}}}}, \
@@ -112,7 +113,7 @@ pub fn tunnel_ip_forward(folder: &Folder, name: &str, routes: Option<&Path>) -> 
     folder.spec(name, &functions, "")
 }
 
-/// Takes tags off.
+/// Removes tags.
 pub fn pop(folder: &Folder) -> PathBuf {
     folder.spec("pop.yaml", "[{tunnel: {rules: [{pop: true}]}}]", "")
 }

@@ -1,22 +1,22 @@
-//! What leaves ACL, URL filter and encryption: told from the plain frames, and decrypted again.
+//! Output of ACL, URL filter and encryption: predicted from the plain frames, and decrypted again.
 
 use super::{Replay, Sent};
 use tailwater_net::checksum::{verify_network, verify_transport};
 use tailwater_net::parse::{Fragment, Headers, parse};
 use tailwater_net::protocol;
 
-/// Bytes behind an encrypted UDP payload.
+/// Bytes added to an encrypted UDP payload.
 const TRAILER: usize = 8;
 
-/// Payloads shorter than this may be their own ciphertext by accident.
+/// Minimum payload length; shorter ones may equal their own ciphertext by chance.
 const TELLING: usize = 16;
 
-/// Whether the payload is to be encrypted: whole TCP and UDP packets.
+/// Returns `true` if the payload must be encrypted: unfragmented TCP and UDP packets.
 fn is_encrypted(headers: &Headers) -> bool {
     matches!(headers.key.protocol(), protocol::TCP | protocol::UDP) && headers.fragment == Fragment::Whole
 }
 
-/// Whether the packet is to be refused: a UDP length that is not the IP packet's.
+/// Returns `true` if the packet must be refused: its UDP length differs from the IP packet's.
 fn is_refused(frame: &[u8], headers: &Headers) -> bool {
     let transport = headers.transport(frame);
     is_encrypted(headers)
@@ -24,9 +24,9 @@ fn is_refused(frame: &[u8], headers: &Headers) -> bool {
         && usize::from(u16::from_be_bytes([transport[4], transport[5]])) != transport.len()
 }
 
-/// Compares every packet that leaves with its plain form: headers the same but for lengths and checksums,
-/// payloads not, checksums as right as before. Then decrypts what left and compares the frames byte for
-/// byte. Gives (frames that came back, those of them whose payload had become another).
+/// Compares every sent packet with its plain form: headers are equal except for lengths and checksums, payloads differ,
+/// and checksums are as right as before. Then decrypts the output and compares the frames byte by byte. Returns
+/// (restored frames, those of them with an encrypted payload).
 pub fn check(replay: &Replay<'_>, plain: &Sent) -> (usize, usize) {
     let name = replay.name();
     let expected: Vec<&Vec<u8>> = plain

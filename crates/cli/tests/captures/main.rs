@@ -1,7 +1,7 @@
-//! Every capture of the test data through Forward and the four canonical chains: ACL and NAT; ACL, load
-//! balancer and accounting; ACL, URL filter and encryption; tunnel and IP forwarding.
+//! Every capture of the test data through Forward and the four canonical chains: ACL and NAT; ACL, load balancer and
+//! accounting; ACL, URL filter and encryption; tunnel and IP forwarding.
 //!
-//! Needs the folder named by `TAILWATER_TEST_DATA`, and is skipped without it.
+//! Requires the directory named by `TAILWATER_TEST_DATA`, and is skipped without it.
 
 mod balancing;
 mod chains;
@@ -20,18 +20,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tailwater_net::parse::{Network, parse};
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
-/// What tshark calls a frame with a wrong checksum.
+/// tshark's display filter for frames with a wrong checksum.
 const BAD: &str = "ip.checksum.status == Bad || tcp.checksum.status == Bad || udp.checksum.status == Bad";
 
 /// ClassBench rules in the access list.
 const RULES: usize = 1500;
 
-/// Rates to run captures at, whatever their own: their times do not matter here. A debug build bears the
-/// first, but for floods in which each packet is a new flow, and encryption of long packets; these are run
-/// again at the next.
+/// Rates for replaying captures; their own times do not matter here. A debug build sustains the first rate, except for
+/// floods in which each packet opens a flow, and for encryption of long packets. These are repeated at the next rate.
 const RATES: [&str; 3] = ["100kpps", "20kpps", "2kpps"];
 
-/// What the binary says of captures that cannot be run, with the reason why that is right.
+/// Expected errors for captures that cannot be run, with the reason.
 const KNOWN: [(&str, &str); 3] = [
     (
         "no capture tool writes",
@@ -47,7 +46,7 @@ const KNOWN: [(&str, &str); 3] = [
     ),
 ];
 
-/// The first rules of a ClassBench set.
+/// Returns the first rules of a ClassBench set.
 fn rules(data: &Path) -> String {
     let archive = data.join("rules/classbench_1k_2k_all_seeds.tar.zst");
     let output = Command::new("tar")
@@ -76,7 +75,7 @@ fn captures(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Packets that can be read, and how many of them have a wrong checksum; `None` if none can be read.
+/// Returns the number of readable packets, and of those with a wrong checksum; `None` if none can be read.
 fn read(path: &Path) -> Option<(u64, usize)> {
     let mut reader = CaptureReader::open(path, &ReadOptions::default()).ok()?;
     let mut frames = Vec::new();
@@ -86,7 +85,7 @@ fn read(path: &Path) -> Option<(u64, usize)> {
     Some((frames.len() as u64, wrong_checksums(&frames)))
 }
 
-/// Runs a capture through a chain. `None` if it is refused for a known reason.
+/// Runs a capture through a chain. Returns `None` if it is refused for a known reason.
 fn run_capture(chain: &Path, capture: &Path, rate: &str, more: &[&str]) -> Option<serde_json::Value> {
     let output = tailwater()
         .args(["run", "--output", "json", "--traffic"])
@@ -111,15 +110,15 @@ fn run_capture(chain: &Path, capture: &Path, rate: &str, more: &[&str]) -> Optio
     Some(report)
 }
 
-/// The cores, for one test at a time: workers of several would keep each other from theirs.
+/// Serialises tests, whose workers would otherwise compete for the cores.
 fn alone() -> MutexGuard<'static, ()> {
     static CORES: Mutex<()> = Mutex::new(());
-    // A test that failed leaves nothing behind.
+    // A failed test leaves no state behind.
     CORES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `job` on every capture, on up to two cores: each run has a worker that spins. The job is
-/// told its core.
+/// Runs `job` on every capture, on up to two cores, since each run has a worker that spins. The job's second argument
+/// is its core.
 fn for_all(captures: &[PathBuf], job: impl Fn(&Path, &str) + Sync) {
     let _alone = alone();
     let next = AtomicUsize::new(0);
@@ -135,7 +134,7 @@ fn for_all(captures: &[PathBuf], job: impl Fn(&Path, &str) + Sync) {
     });
 }
 
-/// The chains that are the same for all captures.
+/// Chains that are the same for all captures.
 struct Chains {
     forward: PathBuf,
     acl_nat: PathBuf,
@@ -161,8 +160,8 @@ impl Chains {
     }
 }
 
-/// Frames that left a chain. IP packets are in order; others go round the functions, and so may overtake
-/// them or be overtaken: they are sorted.
+/// Frames sent by a chain. IP packets are in order. Others bypass the functions and may be reordered relative to them,
+/// so they are sorted.
 struct Sent {
     ip: Vec<Vec<u8>>,
     other: Vec<Vec<u8>>,
@@ -178,7 +177,7 @@ impl Sent {
     }
 }
 
-/// A capture on its way through chains, on a core of its own.
+/// A capture that passes chains on its own core.
 struct Replay<'a> {
     capture: &'a Path,
     core: &'a str,
@@ -187,7 +186,7 @@ struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// The same for another capture.
+    /// Returns a replay of another capture with the same settings.
     fn of<'b>(&'b self, capture: &'b Path) -> Replay<'b> {
         Replay { capture, ..*self }
     }
@@ -197,17 +196,17 @@ impl<'a> Replay<'a> {
         name.to_string_lossy().into_owned()
     }
 
-    /// A name of a file for this capture alone.
+    /// Returns a file name that is unique to this capture.
     fn file_name(&self, name: &str) -> String {
         format!("{}.{name}", self.name())
     }
 
-    /// The path of a file for this capture alone.
+    /// Returns a path that is unique to this capture.
     fn path(&self, name: &str) -> PathBuf {
         self.folder.path(&self.file_name(name))
     }
 
-    /// Runs the capture, which must lose nothing. `None` if it is refused for a known reason.
+    /// Runs the capture without loss. Returns `None` if it is refused for a known reason.
     fn run(&self, chain: &Path, more: &[&str]) -> Option<serde_json::Value> {
         let mut with_core = vec!["--cores", self.core];
         with_core.extend(more);
@@ -221,12 +220,12 @@ impl<'a> Replay<'a> {
         panic!("{}: lost packets at all rates", self.name());
     }
 
-    /// Runs the capture; gives the file of what left, and that. `None` if it is refused for a known reason.
+    /// Runs the capture. Returns the output file and its frames, or `None` if it is refused for a known reason.
     fn try_send(&self, chain: &Path, name: &str) -> Option<(PathBuf, Sent)> {
         let out = self.path(name);
         let report = self.run(chain, &["--capture-out", out.to_str().unwrap()])?;
         let delivered = count(&report, "delivered");
-        // A capture of nothing is not one that can be read.
+        // An empty capture cannot be read.
         let sent = if delivered > 0 { frames(&out) } else { Vec::new() };
         assert_eq!(sent.len() as u64, delivered, "{}", self.name());
         let is_ip = |frame: &Vec<u8>| parse(frame).is_ok_and(|headers| headers.network != Network::NotIp);
@@ -235,14 +234,14 @@ impl<'a> Replay<'a> {
         Some((out, Sent { ip, other }))
     }
 
-    /// Runs a capture that is not refused; gives the file of what left, and that.
+    /// Runs a capture that must not be refused. Returns the output file and its frames.
     fn send(&self, chain: &Path, name: &str) -> (PathBuf, Sent) {
         self.try_send(chain, name).expect("what ran once runs again")
     }
 }
 
-/// Runs all captures through ACL and NAT, where no checksum may become wrong that was not before, and `job` on
-/// those that are not refused. Gives how many were run, and how many refused.
+/// Runs all captures through ACL and NAT, after which no right checksum may be wrong, and `job` on those not refused.
+/// Returns the numbers of run and refused captures.
 fn run_all(data: &Path, captures: &[PathBuf], job: impl Fn(&Replay<'_>, u64) + Sync) -> (usize, usize) {
     let folder = Folder::new();
     let chains = Chains::new(&folder, data);
@@ -296,7 +295,7 @@ fn traces_leave_the_chains_as_they_should() {
     eprintln!("{run} captures run, {refused} refused: {totals:?}");
     assert!(run >= 20, "{run} of {}", captures.len());
     assert_eq!(refused, 0);
-    // The checks are worth something only if most packets went through them.
+    // The checks are significant only if they covered most packets.
     assert!(totals.decrypted * 100 > totals.packets * 99, "{totals:?}");
     assert!(totals.ciphertexts * 10 > totals.packets, "{totals:?}");
     assert!(totals.balanced * 2 > totals.packets, "{totals:?}");
@@ -305,10 +304,10 @@ fn traces_leave_the_chains_as_they_should() {
     assert!(totals.unrouted > 0, "{totals:?}");
 }
 
-/// What was compared in all captures, in packets.
+/// Compared packets of all captures.
 #[derive(Debug, Default)]
 struct Totals {
-    /// IP packets that are not malformed.
+    /// Well-formed IP packets.
     packets: usize,
     decrypted: usize,
     ciphertexts: usize,
@@ -318,7 +317,7 @@ struct Totals {
     unrouted: usize,
 }
 
-/// 545 captures: for these the balance of packets is checked, and what NAT sends.
+/// 545 captures: checks the balance of packets, and the output of NAT.
 #[test]
 fn the_corpus_of_applications_runs_through_all_chains() {
     let Some(data) = test_data() else { return };
@@ -368,7 +367,7 @@ fn tshark_finds_nothing_wrong_with_what_nat_sends() {
         "zeek_irc_dcc_whale.pcapng.zst",
     ] {
         let capture = data.join("traces").join(name);
-        // The same packets as they are replayed: padded to their wire length, say.
+        // The same packets as replayed, for example padded to their wire length.
         let before = folder.path("before.pcap");
         let after = folder.path("after.pcap");
         let run = |chain: &Path, out: &Path| {

@@ -1,4 +1,4 @@
-//! What leaves tunnel and IP forwarding, computed again from the plain frames.
+//! Output of tunnel and IP forwarding, compared with frames computed from the plain ones.
 
 use super::chains::{self, DEFAULT_HOP, NEXT_HOPS, ROUTER};
 use super::{Replay, Sent};
@@ -9,13 +9,13 @@ use std::net::IpAddr;
 use tailwater_net::checksum::{Checksum, verify_network};
 use tailwater_net::parse::{Headers, parse};
 
-/// Routes at the most for a capture.
+/// Maximum number of routes for a capture.
 const ROUTES: usize = 4000;
 
-/// What routes say: `None` is a blackhole.
+/// Next hops by prefix; `None` is a blackhole.
 type Routes = BTreeMap<IpNet, Option<usize>>;
 
-/// Nested prefixes of all lengths around the destinations of the packets.
+/// Returns nested prefixes of all lengths around the packets' destinations.
 fn routes_for(frames: &[Vec<u8>]) -> Routes {
     let destinations: BTreeSet<IpAddr> = frames
         .iter()
@@ -34,7 +34,7 @@ fn routes_for(frames: &[Vec<u8>]) -> Routes {
     routes
 }
 
-/// The next hop by trying prefixes from the longest.
+/// Returns the next hop by trying prefixes from the longest.
 fn next_hop(routes: &Routes, destination: IpAddr) -> Option<usize> {
     let longest = if destination.is_ipv4() { 32 } else { 128 };
     (0..=longest)
@@ -43,7 +43,7 @@ fn next_hop(routes: &Routes, destination: IpAddr) -> Option<usize> {
         .map_or(Some(DEFAULT_HOP), |hop| *hop)
 }
 
-/// The tag of packets to an address.
+/// Returns the tag of packets to an address.
 pub fn tag(destination: IpAddr) -> [u8; 4] {
     match destination {
         IpAddr::V4(address) if address.octets()[0] >= 128 => [0x88, 0xa8, 5 << 5, 200],
@@ -51,12 +51,12 @@ pub fn tag(destination: IpAddr) -> [u8; 4] {
     }
 }
 
-/// The frame as it is to be sent, without the new tag; `None` if it is to be dropped.
+/// Returns the expected frame without the new tag; `None` if it must be dropped.
 fn routed(frame: &[u8], headers: &Headers, routes: &Routes) -> Option<Vec<u8>> {
     let ip = usize::from(headers.network_offset);
     let hops = ip + if headers.key.is_v4() { 8 } else { 7 };
     let next = next_hop(routes, headers.key.destination())?;
-    // With a fourth tag nobody could read it.
+    // A fourth tag would make the frame unreadable.
     if frame[hops] <= 1 || ip >= 14 + 3 * 4 {
         return None;
     }
@@ -71,7 +71,7 @@ fn routed(frame: &[u8], headers: &Headers, routes: &Routes) -> Option<Vec<u8>> {
                 sent[at..at + 2].fill(0);
                 !folded(&sent[ip..headers.transport_offset.into()])
             }
-            // As wrong as before: one hop less in the sum is one more here.
+            // Preserves a wrong checksum: one hop less in the sum is one more here.
             _ => folded(&[frame[at], frame[at + 1], 1, 0]),
         };
         sent[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
@@ -79,7 +79,7 @@ fn routed(frame: &[u8], headers: &Headers, routes: &Routes) -> Option<Vec<u8>> {
     Some(sent)
 }
 
-/// The sum of RFC 1071.
+/// Returns the one's complement sum of RFC 1071.
 fn folded(bytes: &[u8]) -> u16 {
     let mut sum: u32 = bytes
         .chunks_exact(2)
@@ -91,8 +91,8 @@ fn folded(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// Compares every frame that leaves with the one computed here: tag, Ethernet addresses, hops and checksum.
-/// Then takes the tags off with another chain and compares again. Gives (packets routed, dropped).
+/// Compares every sent frame with the computed one: tag, Ethernet addresses, hop limit and checksum. Then removes the
+/// tags with another chain and compares again. Returns (packets routed, dropped).
 pub fn check(replay: &Replay<'_>, plain: &Sent) -> (usize, usize) {
     let name = replay.name();
     let routes = routes_for(&plain.ip);

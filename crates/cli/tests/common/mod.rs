@@ -1,4 +1,4 @@
-//! What the tests of the binary share: folders, captures, specs, and running it.
+//! Common parts of the binary's tests: directories, captures, specs, and runs.
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
@@ -17,7 +17,7 @@ use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_traffic::{CaptureReader, Packet, PacketSource, PcapWriter, ReadOptions};
 
-/// A folder of a test's own, gone after.
+/// A test's own directory, removed when dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -30,7 +30,7 @@ impl Folder {
         Folder(path)
     }
 
-    /// A rack with a chain on a capture and one on a preset.
+    /// Writes a rack with a chain on a capture and one on a preset.
     pub fn rack(&self) -> PathBuf {
         self.capture("in.pcap", &mixture(300));
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {name: test}\nspec:\n  \
@@ -44,7 +44,7 @@ impl Folder {
         self.0.join(name)
     }
 
-    /// Writes a file and gives its path.
+    /// Writes a file and returns its path.
     pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, bytes).unwrap();
@@ -67,13 +67,13 @@ impl Folder {
         path
     }
 
-    /// Writes a chain spec with an objective that leaves a worker half a second at the end for what it could not
-    /// do meanwhile, on a busy machine. `functions` is a flow-style YAML list; `rest` is appended to `spec`.
+    /// Writes a chain spec. Its objective gives a worker half a second at the end to catch up, on a busy machine.
+    /// `functions` is a flow-style YAML list; `rest` is appended to `spec`.
     pub fn spec(&self, name: &str, functions: &str, rest: &str) -> PathBuf {
         self.spec_with_slo("250ms", name, functions, rest)
     }
 
-    /// As [`spec`](Folder::spec), with this objective.
+    /// Like [`spec`](Folder::spec), with this objective.
     pub fn spec_with_slo(&self, slo: &str, name: &str, functions: &str, rest: &str) -> PathBuf {
         let text = format!(
             "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\n\
@@ -86,7 +86,7 @@ impl Folder {
         self.spec("forward.yaml", "[{forward: }]", "")
     }
 
-    /// An access list that refuses mail, then NAT.
+    /// Writes a chain of an access list that refuses mail, and NAT.
     pub fn acl_nat(&self) -> PathBuf {
         let functions = "[{name: edge, acl: {default: allow, rules: \
                          [{action: deny, protocol: tcp, destinationPorts: 25}]}}, \
@@ -116,12 +116,12 @@ pub fn simulation(rack: &Path, more: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Checks that it is refused to simulate a rack.
+/// Asserts that simulating a rack is refused.
 pub fn refused_simulation(rack: &Path, more: &[&str], expected: &str) {
     assert_refused(&simulation(rack, more), expected);
 }
 
-/// One line that starts with `error: ` and holds `expected`; exit code 2.
+/// Asserts a single line that starts with `error: ` and contains `expected`, and exit code 2.
 pub fn assert_refused(output: &Output, expected: &str) {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{stderr}");
@@ -131,7 +131,7 @@ pub fn assert_refused(output: &Output, expected: &str) {
     assert!(output.stdout.is_empty());
 }
 
-/// As Ctrl-C does. Returns what the program has printed when it has ended.
+/// Sends SIGINT, as Ctrl-C does. Returns the program's output at its end.
 pub fn interrupt(child: Child) -> Output {
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
@@ -142,7 +142,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Gives a chain's file, an example's or a skeleton's, the objective of [`Folder::spec`]: a busy machine has its time.
+/// Replaces the objective of an example's or a skeleton's chain by that of [`Folder::spec`], for busy machines.
 pub fn lenient(chain: &Path) {
     let text = std::fs::read_to_string(chain).unwrap();
     let mut changed = 0;
@@ -161,8 +161,8 @@ pub fn lenient(chain: &Path) {
     std::fs::write(chain, lines).unwrap();
 }
 
-/// Runs a chain with JSON output, which must work. Unless told otherwise, the NIC's queue holds what comes while a busy
-/// machine has the core.
+/// Runs a chain successfully with JSON output. By default, the NIC's queue is large enough for packets that arrive
+/// while a busy machine preempts the core.
 pub fn report(chain: &Path, traffic: &Path, more: &[&str]) -> serde_json::Value {
     let deep = ["--ring", "65536"];
     let ring = match more.contains(&"--ring") {
@@ -180,21 +180,21 @@ pub fn report(chain: &Path, traffic: &Path, more: &[&str]) -> serde_json::Value 
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// A count of `report.packets`.
+/// Returns a count of `report.packets`.
 pub fn count(report: &serde_json::Value, name: &str) -> u64 {
     report["packets"][name]
         .as_u64()
         .unwrap_or_else(|| panic!("packets.{name} is no count in {report}"))
 }
 
-/// The identity that every report keeps, and reasons that add up.
+/// Asserts the balance of packets, and that drop reasons add up.
 pub fn assert_identity(report: &serde_json::Value) {
     let [offered, delivered, dropped, lost] =
         ["offered", "delivered", "dropped_by_nf", "lost"].map(|name| count(report, name));
     assert_eq!(offered, delivered + dropped + lost, "{report}");
 }
 
-/// Frames of a capture.
+/// Returns the frames of a capture.
 pub fn frames(path: &Path) -> Vec<Vec<u8>> {
     let mut reader = CaptureReader::open(path, &ReadOptions::default()).unwrap();
     let mut frames = Vec::new();
@@ -204,7 +204,7 @@ pub fn frames(path: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Frames whose network or transport checksum is wrong.
+/// Returns the number of frames with a wrong network or transport checksum.
 pub fn wrong_checksums<'a>(frames: impl IntoIterator<Item = &'a Vec<u8>>) -> usize {
     let wrong = |frame: &&Vec<u8>| {
         parse(frame).is_ok_and(|headers| {
@@ -214,12 +214,12 @@ pub fn wrong_checksums<'a>(frames: impl IntoIterator<Item = &'a Vec<u8>>) -> usi
     frames.into_iter().filter(wrong).count()
 }
 
-/// Whether there is an independent reader for captures.
+/// Returns `true` if tshark, an independent reader of captures, is installed.
 pub fn tshark_is_there() -> bool {
     Command::new("tshark").arg("--version").output().is_ok()
 }
 
-/// Frames of a capture that a display filter of tshark's lets pass, with all checksums checked.
+/// Returns the number of frames of a capture that match a display filter of tshark's, with all checksums verified.
 pub fn tshark_frames(capture: &Path, filter: &str) -> u64 {
     let output = Command::new("tshark")
         .args(["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE"])
@@ -253,7 +253,7 @@ pub fn udp(source: Ipv4Addr, source_port: u16, to: Ipv4Addr, port: u16) -> Vec<u
     FrameBuilder::new(&key).payload(b"query").to_vec().unwrap()
 }
 
-/// `packets` packets of ten TCP and UDP flows, 100 us apart; every tenth goes to port 25.
+/// Returns `packets` packets of ten TCP and UDP flows, 100 us apart; every tenth has port 25.
 pub fn mixture(packets: usize) -> Vec<(u64, Vec<u8>)> {
     (0..packets)
         .map(|i| {
@@ -268,7 +268,7 @@ pub fn mixture(packets: usize) -> Vec<(u64, Vec<u8>)> {
         .collect()
 }
 
-/// The folder of test data, or says that the test is skipped.
+/// Returns the directory of test data, or prints that the test is skipped.
 pub fn test_data() -> Option<PathBuf> {
     let folder = std::env::var_os("TAILWATER_TEST_DATA").map(PathBuf::from);
     if folder.is_none() {
@@ -277,8 +277,8 @@ pub fn test_data() -> Option<PathBuf> {
     folder
 }
 
-/// Names of all fields in a document, elements of lists as `name[]`. Maps whose keys are data are
-/// named in `maps`.
+/// Returns the names of all fields in a document, with elements of lists as `name[]`. `maps` lists the maps whose keys
+/// are data.
 pub fn fields(document: &serde_json::Value, maps: &[&str]) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut open = vec![(String::new(), document)];
@@ -299,7 +299,7 @@ pub fn fields(document: &serde_json::Value, maps: &[&str]) -> BTreeSet<String> {
     names
 }
 
-/// Names in the first column of the table under a heading.
+/// Returns the names in the first column of the table under a heading.
 pub fn documented(page: &str, heading: &str) -> BTreeSet<String> {
     let (_, section) = page.split_once(heading).expect("the heading");
     let section = section.split("\n#").next().unwrap_or_default();
@@ -310,7 +310,7 @@ pub fn documented(page: &str, heading: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// The folder of libtailwater_nf, built as this program is.
+/// Returns the directory of libtailwater_nf, built with the same profile as this program.
 pub fn libtailwater_nf() -> PathBuf {
     let folder = Path::new(env!("CARGO_BIN_EXE_tailwater")).parent().unwrap();
     let mut cargo = Command::new(env!("CARGO"));

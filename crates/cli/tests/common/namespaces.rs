@@ -1,4 +1,4 @@
-//! Two hosts with Tailwater between them: network namespaces and veth pairs. Needs root.
+//! Two hosts with Tailwater between them, as network namespaces with veth pairs. Requires root.
 
 use super::{Folder, assert_refused, tailwater, text};
 use std::fs::{self, File};
@@ -16,17 +16,17 @@ use std::time::{Duration, Instant};
 pub const HOSTS: [&str; 2] = ["10.9.0.1", "10.9.0.2"];
 pub const HOSTS_V6: [&str; 2] = ["fd09::1", "fd09::2"];
 
-/// The service that [`Hosts::add_backends`] stands for.
+/// Address of the service of [`Hosts::add_backends`].
 pub const SERVICE: &str = "10.9.0.200";
 
-/// Both hosts, each with an interface `eth0`, whose other end is `port0` or `port1` in the middle; then what a
-/// test adds.
+/// Both hosts. Each has an interface `eth0`, whose peer is `port0` or `port1` in the middle namespace. Tests add
+/// further namespaces.
 pub struct Hosts {
     names: Vec<String>,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Says why a test is skipped, if it cannot be run here.
+/// Returns `true` and prints the reason if a test cannot be run here.
 pub fn skipped(programs: &[&str]) -> bool {
     let root = fs::metadata("/proc/self").is_ok_and(|process| {
         use std::os::unix::fs::MetadataExt;
@@ -38,7 +38,7 @@ pub fn skipped(programs: &[&str]) -> bool {
             .output();
         !found.is_ok_and(|output| output.status.success())
     };
-    // Tests ask at the same time, and the namespace has one name.
+    // Shared by concurrent tests, since the namespace has a single name.
     static NAMESPACES: LazyLock<bool> = LazyLock::new(|| {
         sweep();
         let name = format!("{}-probe", *PREFIX);
@@ -59,22 +59,22 @@ pub fn skipped(programs: &[&str]) -> bool {
     true
 }
 
-/// What names of namespaces begin with: a program's number, which others have later, and when it started.
+/// Prefix of namespace names: the program's process id, which may be reused, and its start time.
 static PREFIX: LazyLock<String> = LazyLock::new(|| {
     let pid = std::process::id();
     let started = started(pid).expect("this program runs");
     format!("tailwater-{pid}-{started}")
 });
 
-/// When a program started, in ticks since the machine did; `None` if it does not run.
+/// Returns a program's start time, in ticks since boot; `None` if it does not run.
 fn started(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Its name is in parentheses and may have blanks.
+    // The command name is in parentheses and may contain blanks.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Removes namespaces of test programs that were killed, and ends what still runs there.
+/// Removes namespaces of killed test programs, and kills the processes in them.
 fn sweep() {
     let names = fs::read_dir("/run/netns").into_iter().flatten().flatten();
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -96,7 +96,7 @@ fn sh(line: &str) -> Output {
 }
 
 impl Hosts {
-    /// Sets them up. Without `ipv6` nobody says anything that he was not told to.
+    /// Creates the hosts. Without `ipv6` no host sends packets on its own, such as neighbour discovery.
     pub fn new(ipv6: bool) -> Hosts {
         static ALONE: Mutex<()> = Mutex::new(());
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -126,7 +126,7 @@ impl Hosts {
         hosts
     }
 
-    /// Adds a namespace, which does without IPv6 if it is to say nothing by itself.
+    /// Adds a namespace; a quiet one has no IPv6, so that it sends no packets on its own.
     fn add_namespace(&self, name: &str, quiet: bool) {
         self.must(&format!("ip netns add {name}"));
         let disabled = u8::from(quiet);
@@ -146,30 +146,30 @@ impl Hosts {
         sh(&format!("ip netns exec {} {line}", self.names[host]))
     }
 
-    /// That so many pings are answered. With a number alone, `ping` would wait for the last answer no longer
-    /// than an interval: too short on a busy machine.
+    /// Asserts that this number of pings is answered. With a count alone, `ping` would wait for the last response no
+    /// longer than an interval, which is too short on a busy machine.
     pub fn assert_pings(&self, host: usize, to: &str, answers: u32) {
         let ping = self.on(host, &format!("ping -q -c {answers} -i 0.1 -w 30 {to}"));
         assert!(ping.status.success(), "{}", text(&ping.stdout));
     }
 
-    /// Packets that a host sent and received so far, by its `eth0`'s own count.
+    /// Returns the packets sent and received by a host's `eth0`, by its own counters.
     pub fn counted(&self, host: usize) -> [u64; 2] {
         self.counted_at(host, "eth0")
     }
 
-    /// Packets that a host sent and received so far by an interface.
+    /// Returns the packets sent and received by a host's interface.
     pub fn counted_at(&self, host: usize, interface: &str) -> [u64; 2] {
         ["tx", "rx"].map(|way| {
             let file = format!("/sys/class/net/{interface}/statistics/{way}_packets");
-            // Another look at /sys, as the namespace has it.
+            // The namespace's own view of /sys.
             let output = self.on(host, &format!("cat {file}"));
             text(&output.stdout).trim().parse().unwrap()
         })
     }
 
-    /// Adds hosts on the Ethernet of host 1, with an `eth0` each, which take packets to [`SERVICE`]: numbers 3 and
-    /// up, and their MAC addresses; nothing if the kernel lacks the driver.
+    /// Adds hosts on the Ethernet of host 1, each with an `eth0`, which accept packets to [`SERVICE`] and have numbers
+    /// from 3 on. Returns their MAC addresses, or `None` if the kernel lacks the driver.
     pub fn add_backends(&mut self, number: usize) -> Option<Vec<String>> {
         let middle = self.names[2].clone();
         let mut macs = Vec::new();
@@ -188,7 +188,7 @@ impl Hosts {
                 "ip -n {} link set backend{backend} netns {name} name eth0",
                 self.names[1]
             ));
-            // To the client all are the service.
+            // All of them have the service's address.
             self.must(&format!("ip -n {name} addr add {SERVICE}/24 dev eth0"));
             self.must(&format!("ip -n {name} link set dev eth0 up"));
             macs.push(self.mac(self.names.len() - 1));
@@ -196,8 +196,8 @@ impl Hosts {
         Some(macs)
     }
 
-    /// Adds a host that stands for a function of somebody else's: it has interfaces `in0` and `out0`, whose other ends
-    /// are `fn-in` and `fn-out` in the middle. Its number.
+    /// Adds a host that stands for a third-party function, with interfaces `in0` and `out0`, whose peers are `fn-in`
+    /// and `fn-out` in the middle. Returns its number.
     pub fn add_function(&mut self) -> usize {
         let middle = self.names[2].clone();
         let name = format!("{middle}-function");
@@ -215,8 +215,8 @@ impl Hosts {
         self.names.len() - 1
     }
 
-    /// Cuts the middle in two: `port1` moves to a namespace of its own, whose number this is. Between them is a link, with
-    /// `link0` in the middle and `link1` there.
+    /// Splits the middle: `port1` moves to a new namespace, whose number is returned. A link connects both, with
+    /// `link0` in the middle and `link1` in the new namespace.
     pub fn cut_middle(&mut self) -> usize {
         let middle = self.names[2].clone();
         let name = format!("{middle}-far");
@@ -233,19 +233,19 @@ impl Hosts {
         self.names.len() - 1
     }
 
-    /// Runs a command line on a host, which must work.
+    /// Runs a command line on a host, and asserts success.
     pub fn must_on(&self, host: usize, line: &str) {
         let output = self.on(host, line);
         assert!(output.status.success(), "{line}: {}", text(&output.stderr));
     }
 
-    /// The MAC address of a host's `eth0`.
+    /// Returns the MAC address of a host's `eth0`.
     pub fn mac(&self, host: usize) -> String {
         let file = self.on(host, "cat /sys/class/net/eth0/address");
         text(&file.stdout).trim().to_owned()
     }
 
-    /// Tells a host whom to send packets for an address to.
+    /// Sets a host's neighbour entry for an address.
     pub fn neighbour(&self, host: usize, address: &str, mac: &str) {
         let name = &self.names[host];
         self.must(&format!(
@@ -265,8 +265,8 @@ impl Hosts {
         between
     }
 
-    /// Starts a chain between host 0 and a link, and another one between the link and host 1, once the middle is
-    /// [cut](Self::cut_middle) there, and waits until both receive.
+    /// Starts a chain between host 0 and the link, and another one between the link and host 1, once the middle is
+    /// [split](Self::cut_middle), and waits until both receive.
     pub fn run_pair(&self, driver: &str, far: usize, chains: [&Path; 2]) -> [Program; 2] {
         let ends = [(2, chains[0], ["port0", "link0"]), (far, chains[1], ["link1", "port1"])];
         let mut programs = ends.map(|(host, chain, ports)| {
@@ -283,7 +283,7 @@ impl Hosts {
         programs
     }
 
-    /// Whether a chain receives from a port: only what is promiscuous is there to be received by it.
+    /// Returns `true` if a chain receives from a port, which is the case once the port is promiscuous.
     fn receives(&self, host: usize, port: &str) -> bool {
         let shown = self.on(host, &format!("ip -d link show dev {port}"));
         text(&shown.stdout).contains("promiscuity 1")
@@ -294,7 +294,7 @@ impl Hosts {
         let program = tailwater();
         let mut line = vec![program.get_program().to_str().unwrap(), "run"];
         line.extend(["--output", "json", "--both-ways"]);
-        // It ends by itself if nobody is there any more to end it.
+        // Bounds the run in case the test is killed.
         line.extend(["--duration", "3m", chain.to_str().unwrap()]);
         line.extend(ports.iter().flat_map(|port| ["--port", port]));
         line.extend(more);
@@ -308,13 +308,13 @@ impl Hosts {
         Program::start(&mut command)
     }
 
-    /// Waits until somebody listens on a port of a host.
+    /// Waits until a server listens on a port of a host.
     pub fn wait_for_listener(&self, host: usize, port: u16) {
         let port = format!(":{port} ");
         wait_for(|| text(&self.on(host, "ss -ltn").stdout).contains(&port));
     }
 
-    /// Runs something in a thread that is on a host.
+    /// Runs a task in a thread in a host's namespace.
     pub fn within<T: Send + 'static>(&self, host: usize, task: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
         let namespace = File::open(format!("/run/netns/{}", self.names[host])).unwrap();
         thread::spawn(move || {
@@ -323,7 +323,7 @@ impl Hosts {
         })
     }
 
-    /// Serves `body` over HTTP on a host, as long as the tests run.
+    /// Serves `body` over HTTP on a host until the test program ends.
     pub fn serve(&self, host: usize, address: &str, port: u16, body: Vec<u8>) {
         let address = (address.parse::<IpAddr>().unwrap(), port);
         let (ready, is_ready) = std::sync::mpsc::channel();
@@ -332,7 +332,7 @@ impl Hosts {
             ready.send(()).unwrap();
             for stream in listener.incoming() {
                 let body = body.clone();
-                // A client whose request was blocked goes away.
+                // A client whose request was blocked disconnects.
                 thread::spawn(move || drop(answer(stream.unwrap(), &body)));
             }
         });
@@ -340,7 +340,7 @@ impl Hosts {
     }
 }
 
-/// Answers requests until the client goes, or one of HTTP/1.0.
+/// Answers requests until the client disconnects, or a single one of HTTP/1.0.
 fn answer(mut stream: TcpStream, body: &[u8]) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     loop {
@@ -363,7 +363,7 @@ fn answer(mut stream: TcpStream, body: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// Waits for something that comes soon, even on a busy machine.
+/// Waits for a condition with a timeout that suits a busy machine.
 pub fn wait_for(mut there: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !there() {
@@ -380,7 +380,7 @@ impl Drop for Hosts {
     }
 }
 
-/// A program that runs, on a host or not, and ends with the test.
+/// A running program, on a host or not, ended with the test.
 pub struct Program {
     child: Child,
     folder: Folder,
@@ -394,12 +394,12 @@ impl Program {
         Program { child, folder }
     }
 
-    /// What it printed so far.
+    /// Returns its standard output so far.
     pub fn printed(&self) -> String {
         text(&fs::read(self.folder.path("printed")).unwrap())
     }
 
-    /// What it said on standard error so far.
+    /// Returns its standard error so far.
     pub fn said(&self) -> String {
         text(&fs::read(self.folder.path("said")).unwrap())
     }
@@ -413,7 +413,7 @@ impl Program {
         assert!(ended.is_none(), "{ended:?}: {}", self.said());
     }
 
-    /// That it ends at once, and says why.
+    /// Asserts that it ends at once with this error.
     pub fn assert_refused(mut self, expected: &str) {
         let status = self.ended();
         let [stdout, stderr] = [self.printed(), self.said()].map(String::into_bytes);
@@ -421,13 +421,13 @@ impl Program {
         assert_refused(&output, expected);
     }
 
-    /// As `kill -9` does.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// As Ctrl-C does.
+    /// Sends SIGINT, as Ctrl-C does.
     pub fn interrupt(&mut self) -> ExitStatus {
         let kill = Command::new("kill")
             .args(["-INT", &self.child.id().to_string()])
@@ -445,13 +445,13 @@ impl Program {
         status.unwrap()
     }
 
-    /// Ends a run by Ctrl-C; its report.
+    /// Ends a run by SIGINT, and returns its report.
     pub fn stop(&mut self) -> serde_json::Value {
         self.interrupt();
         self.finish().0
     }
 
-    /// Waits for a run's end; its report, and what it said.
+    /// Waits for a run's end, and returns its report and standard error.
     pub fn finish(&mut self) -> (serde_json::Value, String) {
         let (status, said) = (self.ended(), self.said());
         assert_eq!(status.code(), Some(0), "{said}");

@@ -1,4 +1,4 @@
-//! A run that goes on, and is looked at meanwhile.
+//! A run whose metrics are read while it continues.
 
 use super::{Folder, tailwater};
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ pub fn get(address: SocketAddr, request: &str) -> String {
     answer
 }
 
-/// The metrics that the documentation names.
+/// Returns the metrics that the documentation names.
 pub fn documented() -> BTreeSet<&'static str> {
     let documentation = include_str!("../../../../docs/metrics.md");
     let rows = documentation.lines();
@@ -24,7 +24,7 @@ pub fn documented() -> BTreeSet<&'static str> {
         .collect()
 }
 
-/// The metrics of a page.
+/// Returns the metrics of a page.
 pub fn served(page: &str) -> BTreeSet<String> {
     let suffix = |line: &str| match line {
         line if line.ends_with(" counter") => "_total",
@@ -37,7 +37,7 @@ pub fn served(page: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A run of an access list and NAT that serves metrics until it is stopped, or for five minutes.
+/// Run of an access list and NAT that serves metrics until it is stopped, at most for five minutes.
 pub struct Serving {
     child: Child,
     pub address: SocketAddr,
@@ -53,7 +53,7 @@ impl Serving {
         )
     }
 
-    /// Starts any run, and waits until everything is ready.
+    /// Starts any run, and waits until it serves metrics.
     pub fn run(command: &mut Command) -> Serving {
         let mut child = command
             .args(["--metrics", "0"])
@@ -72,7 +72,7 @@ impl Serving {
         Serving { child, address }
     }
 
-    /// The page once it holds a text: the first figures come with the first window.
+    /// Returns the page once it contains a text: the first figures come with the first window.
     pub fn page_with(&self, text: &str) -> String {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -85,7 +85,7 @@ impl Serving {
         }
     }
 
-    /// Ends the run with a signal such as `-TERM`; returns what it printed.
+    /// Ends the run with a signal such as `-TERM`, and returns its output.
     pub fn stop(&mut self, signal: &str) -> String {
         self.signal(signal);
         self.finish()
@@ -99,7 +99,7 @@ impl Serving {
         assert!(kill.unwrap().success());
     }
 
-    /// Waits for the run's end; returns what it printed.
+    /// Waits for the run's end, and returns its output.
     pub fn finish(&mut self) -> String {
         let mut printed = String::new();
         let mut stdout = self.child.stdout.take().unwrap();
@@ -109,7 +109,7 @@ impl Serving {
     }
 }
 
-/// A failed test leaves no worker spinning.
+/// Kills the run, so that a failed test leaves no worker spinning.
 impl Drop for Serving {
     fn drop(&mut self) {
         let _ = self.child.kill();

@@ -1,4 +1,4 @@
-//! What confines functions: they get what they need through it, and each defence can be left out.
+//! Confinement of functions: they can access what they require, and each defence can be left out.
 
 use crate::common::*;
 use crate::{TRUSTED, alone, can_confine, ways};
@@ -7,7 +7,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
-/// What only root may read reaches the function that it is for, whatever files `tailwater` makes by default.
+/// A file that only root may read is available to the function that requires it, whatever the umask of `tailwater`.
 #[test]
 fn keys_of_root_s_are_read_by_the_function_that_needs_them() {
     let _alone = alone();
@@ -21,7 +21,7 @@ fn keys_of_root_s_are_read_by_the_function_that_needs_them() {
     std::fs::create_dir(&kept).unwrap();
     for file in [&key, &rules] {
         std::fs::set_permissions(file, Permissions::from_mode(0o600)).unwrap();
-        // By a link in a directory that nobody else may look into.
+        // Reached by a link in a directory that only root may access.
         symlink(file, kept.join(file.file_name().unwrap())).unwrap();
     }
     std::fs::set_permissions(&kept, Permissions::from_mode(0o700)).unwrap();

@@ -1,4 +1,4 @@
-//! A function that fails loses what it had in its hands, and nothing else happens.
+//! A failing function loses the packets it holds, without other effects.
 
 use crate::common::*;
 use crate::{TRUSTED, alone, by_flow, can_confine, reason, restarts, run_isolated, ways};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tailwater_dataplane::cores::available;
 
-/// Builds the function that fails when it is told to. Between it and others.
+/// Builds the function that fails on order, and a chain in which it is between others.
 pub(crate) fn misbehaving(folder: &Folder) -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let built = Command::new("cc")
@@ -26,7 +26,7 @@ pub(crate) fn misbehaving(folder: &Folder) -> PathBuf {
     folder.spec("misbehaving.yaml", functions, "")
 }
 
-/// 6,000 packets of twenty flows in 300 ms, and at three times one that goes to this port.
+/// Writes 6,000 packets of twenty flows in 300 ms, with three extra packets to this port.
 pub(crate) fn with_orders(folder: &Folder, port: u16) -> PathBuf {
     let mut packets: Vec<_> = (0..6000u64)
         .map(|i| (i * 50_000, udp(client((i % 20) as u8 + 1), 5000, SERVER, 53)))
@@ -38,10 +38,10 @@ pub(crate) fn with_orders(folder: &Folder, port: u16) -> PathBuf {
     folder.capture(&format!("orders-{port}.pcap"), &packets)
 }
 
-/// More rounds, if the machine took the core away in the first.
+/// Maximum attempts if the machine preempts the core.
 const ROUNDS: usize = 4;
 
-/// Whether a function kept its turn for too long that has not been told to: a machine that is busy with others can do that.
+/// Returns `true` if a function without an order was overdue, which a busy machine can cause.
 fn was_away(report: &Value, cause: &str) -> bool {
     let functions = report["isolation"]["functions"].as_array().unwrap();
     let mut untold = functions
@@ -51,8 +51,8 @@ fn was_away(report: &Value, cause: &str) -> bool {
     untold.any(|(_, it)| it["restarts"]["overdue"] != 0)
 }
 
-/// A function that does this three times loses what it had in its hands, and nothing else happens. What is told of the
-/// ends of its processes.
+/// Asserts that a function that fails three times this way loses only the packets it holds. Returns the reported exits
+/// of its processes.
 fn assert_survived(port: u16, cause: &str, way: &str) -> String {
     let folder = Folder::new();
     let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, port));
@@ -70,7 +70,7 @@ fn assert_survived(port: u16, cause: &str, way: &str) -> String {
     assert!((1..=3).contains(&failed), "{port}: {report}");
     assert_eq!(functions[1]["restarts"][cause], failed, "{port}: {report}");
     assert_eq!([restarts(&functions[0]), restarts(&functions[2])], [0, 0], "{report}");
-    // Every packet is sent, or was lost by the function that failed.
+    // Every packet is sent or lost by the failed function.
     let lost = reason(&report, "misbehaving/process-failed");
     assert!(lost >= failed, "{port}: {report}");
     assert_eq!(
@@ -79,24 +79,25 @@ fn assert_survived(port: u16, cause: &str, way: &str) -> String {
         "{report}"
     );
     assert_eq!(sent.len() as u64, 6003 - lost, "{report}");
-    // At the least all before the first order but those in a batch with it: how soon there is another process depends on
-    // the machine.
+    // At least all packets before the first order, except those in its batch. The delay until the replacement depends
+    // on the machine.
     assert!(sent.len() > 1000 - 256, "{port}: {report}");
     assert_eq!(wrong_checksums(&sent), 0);
-    // Translations of before stand: every flow has one, which its process kept.
+    // Earlier translations persist: every flow has one, in memory that outlives the process.
     let flows = by_flow(sent, false);
     let translated = flows.keys().filter(|words| words[4] as u16 >> 8 != 0);
     assert!(translated.count() <= 23, "{port}: {flows:?}");
     functions[1]["ends"].to_string()
 }
 
-/// In every way; what each tells of the ends, with the way.
+/// Runs [`assert_survived`] in every isolation mode. Returns the modes with the reported exits.
 fn assert_survived_everywhere(port: u16, cause: &str) -> Vec<(&'static str, String)> {
     let ways = ways().into_iter();
     ways.map(|way| (way, assert_survived(port, cause, way))).collect()
 }
 
-/// One that lies has to find out where to, which the filter and an empty root prevent.
+/// Returns a mode in which a function can inspect its mappings to respond invalidly: the filter and an empty root would
+/// prevent that.
 fn can_look_around() -> &'static str {
     match can_confine() {
         true => "process --isolation-without filter,root",
@@ -104,7 +105,7 @@ fn can_look_around() -> &'static str {
     }
 }
 
-/// The filter ends a confined process that tries this; one that is trusted is overdue.
+/// Asserts that the filter ends a confined process that makes this call; a trusted one is overdue.
 fn assert_forbidden(port: u16, call: &str) {
     assert_survived(port, "overdue", TRUSTED);
     for way in ways().into_iter().filter(|way| *way != TRUSTED) {
@@ -120,9 +121,9 @@ fn a_function_that_crashes() {
     for (way, told) in assert_survived_everywhere(7001, "ended") {
         let expected = match way {
             TRUSTED => "signal 6",
-            // The first process of a namespace ignores the signal, and runs into what is behind.
+            // As process 1 of its namespace it ignores the signal, and continues into the code behind.
             "process" => "it crashed (signal 11)",
-            // A runtime that is slow to tell how its program ended is not waited for.
+            // The server does not wait for a runtime that reports its program's exit late.
             _ if told.contains("nobody knows how") => continue,
             _ => "signal 11",
         };
@@ -188,7 +189,7 @@ fn a_function_that_destroys_its_packets_destroys_no_more() {
     let (chain, traffic) = (misbehaving(&folder), with_orders(&folder, 7009));
     let core = available().pop().unwrap().to_string();
     let (report, sent) = run_isolated(&chain, &traffic, can_look_around(), &core);
-    // What is no packet any more is dropped by the next function; all others are sent.
+    // Frames that are no longer packets are dropped by the next function; all others are sent.
     let malformed = reason(&report, "behind/other");
     assert!((3..2000).contains(&malformed), "{report}");
     assert_eq!(sent.len() as u64, 6003 - malformed, "{report}");

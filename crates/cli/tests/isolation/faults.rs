@@ -1,4 +1,4 @@
-//! Functions' memory of flows is mapped before packets come: a flow that begins costs no page fault.
+//! Functions' flow memory is mapped before the first packet: a new flow causes no page fault.
 
 use crate::common::*;
 use crate::processes::{family_of, signal_if_there};
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Page faults of a process so far.
+/// Returns the page faults of a process so far.
 fn faults(process: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(") ")?;
@@ -15,7 +15,7 @@ fn faults(process: u32) -> Option<u64> {
     minor.parse().ok()
 }
 
-/// Whether a process has been given its memory of flows; and whether all of that is there, in huge pages.
+/// Returns `true` if all of a process's flow memory is resident, in huge pages; `None` if it has none.
 fn flows_are_there(process: u32) -> Option<bool> {
     let maps = std::fs::read_to_string(format!("/proc/{process}/smaps")).ok()?;
     let (_, flows) = maps.split_once("memfd:tailwater-flows")?;
@@ -26,9 +26,9 @@ fn flows_are_there(process: u32) -> Option<bool> {
     Some(kilobytes("ShmemPmdMapped:")? == kilobytes("Size:")?)
 }
 
-/// Whether these processes are there for a while; in which they have next to no page faults.
+/// Returns `true` if these processes live for a while and have almost no page faults meanwhile.
 fn cost_few(processes: &[u32]) -> bool {
-    // The kernel may look which pages are used, and has those be touched anew.
+    // The kernel may track page use, which causes a few faults.
     const FEW: u64 = 16;
     sleep(Duration::from_millis(300));
     let before: Vec<_> = processes.iter().map(|&process| faults(process)).collect();
@@ -37,14 +37,14 @@ fn cost_few(processes: &[u32]) -> bool {
     let more = before.into_iter().zip(after);
     let more: Option<Vec<u64>> = more.map(|(before, after)| Some(after? - before?)).collect();
     let Some(more) = more else {
-        // On a busy machine one may have been late, and was replaced.
+        // On a busy machine a process may have been overdue, and was replaced.
         return false;
     };
     assert!(more.iter().all(|more| *more <= FEW), "{more:?} page faults");
     true
 }
 
-/// The functions' processes that have their memory.
+/// Returns the functions' processes that have their memory.
 fn attached(run: u32) -> Vec<u32> {
     let family = family_of(run).into_iter();
     family
@@ -72,7 +72,7 @@ fn a_flow_that_begins_costs_no_page_fault() {
         let functions = "[{acl: {default: allow, rules: [{action: deny, protocol: tcp, destinationPorts: 25}]}}, \
                          {encrypt: {key: 0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f, mtu: 1508}}]";
         let chain = folder.spec("many.yaml", functions, "  flows: {capacity: 262144}\n");
-        // A flow each 100 us.
+        // A new flow every 100 us.
         let packets: Vec<_> = (0..FLOWS)
             .map(|i| {
                 let source = client((i % 250) as u8 + 1);
@@ -91,12 +91,12 @@ fn a_flow_that_begins_costs_no_page_fault() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // Both functions' processes, which have done what they do once.
+        // The processes of both functions, after their one-time work.
         let first = until(|| {
             let attached = attached(run.id());
             (attached.len() == 2 && cost_few(&attached)).then_some(attached)
         });
-        // One that comes into another one's place has it all at once, too, if it is in huge pages.
+        // A replacement also has all of the memory at once, if it is in huge pages.
         signal_if_there(first[1], "-KILL");
         until(|| {
             let attached = attached(run.id()).into_iter();

@@ -1,4 +1,4 @@
-//! What functions know together survives whichever of their processes is killed.
+//! State shared by a function's processes survives the kill of any of them.
 
 use crate::common::*;
 use crate::processes::{processes_at, signal_if_there};
@@ -15,8 +15,8 @@ use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, protocol};
 
-/// Runs a chain isolated while all processes of the functions at these places are killed, again and again: those that wait,
-/// too. The report, and the frames that were sent.
+/// Runs a chain isolated while all processes of the functions at these indices are killed repeatedly, including standby
+/// ones. Returns the report and the sent frames.
 fn run_killing(chain: &Path, traffic: &Path, places: &[usize]) -> (Value, Vec<Vec<u8>>) {
     let sent = chain.with_extension("sent.pcap");
     let core = available().pop().unwrap().to_string();
@@ -28,7 +28,7 @@ fn run_killing(chain: &Path, traffic: &Path, places: &[usize]) -> (Value, Vec<Ve
     let run = run.unwrap();
     let tailwater = run.id();
     let over = std::thread::spawn(move || run.wait_with_output().unwrap());
-    // It is made when the first processes are attached; one that fails before ends the run.
+    // The capture is created when the first processes are attached; a failure before that ends the run.
     while !sent.exists() && !over.is_finished() {
         sleep(Duration::from_millis(10));
     }
@@ -51,7 +51,7 @@ fn run_killing(chain: &Path, traffic: &Path, places: &[usize]) -> (Value, Vec<Ve
     (report, frames(&sent))
 }
 
-/// Packets, one each 100 µs, of which no two are alike.
+/// Writes distinct packets, one every 100 µs.
 fn numbered(folder: &Folder, packets: u32) -> PathBuf {
     let frame = |n: u32| {
         let port = 1024 + (n / 250) as u16;
@@ -74,14 +74,14 @@ fn far() -> String {
     format!("{{name: far, ipsec: {{inbound: [{{name: a, spi: 256, {KEY}, destination: 192.0.2.1}}], default: pass}}}}")
 }
 
-/// The sequence number and the initialisation vector of an ESP packet.
+/// Returns the sequence number and the initialisation vector of an ESP packet.
 fn numbers(frame: &[u8]) -> (u32, u64) {
     let esp = parse(frame).unwrap().payload(frame).to_vec();
     let word = |at: usize| u32::from_be_bytes(esp[at..at + 4].try_into().unwrap());
     (word(4), u64::from(word(8)) << 32 | u64::from(word(12)))
 }
 
-/// Under one key no number and no initialisation vector is used twice, and what was taken once is not taken again.
+/// Under one key no sequence number and no initialisation vector is used twice, and no packet is accepted twice.
 #[test]
 fn numbers_of_tunnels_go_on_behind_killed_processes() {
     let _alone = alone();
@@ -92,14 +92,14 @@ fn numbers_of_tunnels_go_on_behind_killed_processes() {
     assert!(sent.len() > 1000, "{report}");
     let (sequences, vectors): (BTreeSet<_>, BTreeSet<_>) = sent.iter().map(|frame| numbers(frame)).unzip();
     assert_eq!((sequences.len(), vectors.len()), (sent.len(), sent.len()));
-    // All processes went on where those before were killed.
+    // All processes continued from where their predecessors were killed.
     let (first, last) = (sequences.first().unwrap(), sequences.last().unwrap());
     let span = u64::from(last - first) + 1;
     assert!(span <= count(&report, "offered"), "{report}");
     let vectors = vectors.last().unwrap() - vectors.first().unwrap();
     assert_eq!(vectors + 1, span);
 
-    // Each twice, the second some time later: whoever has taken it is no more.
+    // Each packet twice, the second some time later, when the process that received the first is dead.
     let first = sent.iter().cloned().enumerate();
     let second = sent.iter().cloned().enumerate();
     let first = first.map(|(i, frame)| (i as u64 * 100_000, frame));
@@ -114,7 +114,7 @@ fn numbers_of_tunnels_go_on_behind_killed_processes() {
     assert!(came.len() > 1000, "{report}");
     assert!(reason(&report, "far/replayed") > 0, "{report}");
 
-    // Both ends, each killed.
+    // Both ends in one chain, both killed.
     let chain = folder.spec("both.yaml", &format!("[{}, {}]", near(), far()), "");
     let (report, came) = run_killing(&chain, &traffic, &[0, 1]);
     let once: BTreeSet<_> = came.iter().collect();
@@ -123,7 +123,7 @@ fn numbers_of_tunnels_go_on_behind_killed_processes() {
     assert_eq!(came.len() as u64 + lost.iter().sum::<u64>(), 20_000, "{report}");
 }
 
-/// Who is killed in a branch loses packets of that branch: those of the other one leave as they came, all of them.
+/// A process killed in a branch loses packets of that branch only; those of the other one all leave unchanged.
 #[test]
 fn a_branch_feels_nothing_of_processes_killed_in_another() {
     let _alone = alone();
@@ -137,7 +137,7 @@ fn a_branch_feels_nothing_of_processes_killed_in_another() {
     assert!(lost > 0, "{report}");
     assert_eq!(sent.len() as u64 + lost, 20_000, "{report}");
     assert_eq!(count(&report, "lost"), lost, "{report}");
-    // By its port and its address each is known, and which was first.
+    // Source port and address identify a packet and its position.
     let numbers: Vec<(u16, IpAddr)> = sent
         .iter()
         .map(|frame| {
@@ -151,7 +151,7 @@ fn a_branch_feels_nothing_of_processes_killed_in_another() {
     assert_eq!(high.count(), all.count(), "{report}");
 }
 
-/// Connections stay whoever is killed: their answers pass, and nothing that nobody asked for.
+/// Connections survive killed processes: their responses pass, and nothing unsolicited does.
 #[test]
 fn connections_outlive_a_firewalls_processes() {
     let _alone = alone();
@@ -159,7 +159,7 @@ fn connections_outlive_a_firewalls_processes() {
     const CLIENTS: u32 = 40;
     const PACKETS: u32 = 24_000;
     let (outside, asks) = (Ipv4Addr::new(203, 0, 113, 9), |n: u32| (n / CLIENTS).is_multiple_of(40));
-    // A question each now and then, else answers, and what somebody else sends.
+    // A request from time to time, otherwise responses and unsolicited packets.
     let frame = |n: u32| {
         let inside = client((n % CLIENTS) as u8 + 1);
         let key = FlowKey::v4(inside, SERVER, protocol::UDP, 2000, 53);
@@ -183,8 +183,8 @@ fn connections_outlive_a_firewalls_processes() {
         u32::from_be_bytes(bytes.unwrap())
     };
     let sent: BTreeSet<u32> = sent.iter().map(number).collect();
-    // Behind the first question that passed, all of a connection passes that was not in a killed one's hands; but for a
-    // connection which that had been about to change.
+    // After a connection's first request that passed, all its packets pass, except those that a killed process held. A
+    // connection whose state a killed process was changing is exempt, too.
     let mut missing = 0;
     for connection in 0..CLIENTS {
         let of_it = |n: &u32| n % CLIENTS == connection;

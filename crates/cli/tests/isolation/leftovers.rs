@@ -1,4 +1,4 @@
-//! Nothing stays of a run, however it ends.
+//! Nothing of a run is left behind, however it ends.
 
 use crate::common::*;
 use crate::processes::{family_of, is_there, places_of, processes_of, signal};
@@ -8,8 +8,8 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Runs a chain for long, does something to `tailwater`, and checks that nothing of it stays: no process; of confined
-/// ones, no directory and no control group either, after the next run has begun if `swept`.
+/// Runs a chain, applies `end` to `tailwater`, and asserts that no process is left. Confined ones also leave no
+/// directory and no control group; if `swept`, after the next run has begun.
 fn assert_nothing_stays(way: &str, swept: bool, end: impl FnOnce(u32)) {
     let folder = Folder::new();
     let chain = folder.acl_nat();
@@ -22,12 +22,12 @@ fn assert_nothing_stays(way: &str, swept: bool, end: impl FnOnce(u32)) {
         .spawn()
         .unwrap();
     let until = Instant::now() + Duration::from_secs(30);
-    // Two functions, each with a process that waits.
+    // Two functions, each with a standby process.
     while processes_of(child.id()).len() < 4 {
         assert!(Instant::now() < until, "{:?}", processes_of(child.id()));
         sleep(Duration::from_millis(20));
     }
-    // And all of them are seated.
+    // Time until all of them are attached.
     sleep(Duration::from_millis(300));
     let mut processes = family_of(child.id());
     processes.retain(|process| *process != child.id());

@@ -1,5 +1,4 @@
-//! Functions in processes of their own: they do what they do in one process, and one that fails takes nothing else with
-//! it.
+//! Functions in processes of their own: they behave as in one process, and a failing one affects no other.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -27,14 +26,14 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tailwater_confine::ContainerRuntime;
 
-/// Workers whose functions are isolated never leave their core to each other: one test at a time.
+/// Serialises tests: workers with isolated functions never yield their core to each other.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
-    // A test that failed is over, too.
+    // A failed test has ended, too.
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A run's report and the frames that it sent.
+/// Returns a run's report and its sent frames.
 fn run_isolated(chain: &Path, traffic: &Path, isolation: &str, cores: &str) -> (Value, Vec<Vec<u8>>) {
     let sent = chain.with_extension("pcap");
     let mut more = vec![
@@ -52,8 +51,8 @@ fn run_isolated(chain: &Path, traffic: &Path, isolation: &str, cores: &str) -> (
     (report, frames(&sent))
 }
 
-/// What each flow sent, in order. What `Encrypt` sends of UDP differs from run to run: all but the headers and the
-/// length.
+/// Returns the frames of each flow, in order. The output of `Encrypt` for UDP varies between runs, so only headers and
+/// length are kept.
 fn by_flow(frames: Vec<Vec<u8>>, encrypted: bool) -> BTreeMap<[u64; 5], Vec<Vec<u8>>> {
     let mut flows = BTreeMap::<_, Vec<_>>::new();
     for mut frame in frames {
@@ -71,7 +70,7 @@ fn by_flow(frames: Vec<Vec<u8>>, encrypted: bool) -> BTreeMap<[u64; 5], Vec<Vec<
 /// Processes with the rights of `tailwater`.
 const TRUSTED: &str = "process --isolation-without all";
 
-/// Whether functions can be confined; says so if not.
+/// Returns `true` if functions can be confined; prints the reason if not.
 fn can_confine() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -80,7 +79,7 @@ fn can_confine() -> bool {
     root
 }
 
-/// In a process, with every defence if that can be.
+/// Returns the mode for processes, with every defence if possible.
 fn process() -> &'static str {
     match can_confine() {
         true => "process",
@@ -88,7 +87,7 @@ fn process() -> &'static str {
     }
 }
 
-/// All ways that this machine has.
+/// Returns all isolation modes of this machine.
 fn ways() -> Vec<&'static str> {
     let mut ways = vec![TRUSTED];
     if can_confine() {

@@ -1,9 +1,11 @@
-/* A function that counts packets and flows, and does what a packet's destination port says:
- *   7000  drop it          7001  crash                  7002  end
+/* Function that counts packets and flows, and fails in the way that a packet's destination port selects:
+ *   7000  drop it          7001  crash                  7002  exit
  *   7003  never return     7004  sleep for ever         7005  stop itself
- *   7006  lie: frames reach beyond their buffers        7007  lie: all packets are gone, for no reason
- *   7008  lie: it is done, and nothing was said of this round's packets
- *   7009  write all over the packets' memory            7010  lie: there are more packets than there were
+ *   7006  invalid response: frames exceed their buffers
+ *   7007  invalid response: all packets are missing, without a drop
+ *   7008  invalid response: done, without verdicts on this round's packets
+ *   7009  overwrite the packet memory
+ *   7010  invalid response: more packets than there were
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -17,7 +19,7 @@ struct seen {
     uint64_t packets;
 };
 
-/* The first mapping of a file of this name, that may be written if `write` is 'w' and not if it is '-'. */
+/* Returns the first mapping of a file of this name that is writable (`write` is 'w') or not ('-'). */
 static volatile uint64_t *mapped(const char *name, char write, size_t *bytes) {
     char line[512], mode[8];
     unsigned long from, to;
@@ -32,13 +34,13 @@ static volatile uint64_t *mapped(const char *name, char write, size_t *bytes) {
     return found;
 }
 
-/* Where in a slate it says what becomes of packets; see the isolation crate's layout. */
+/* Word offsets of the verdicts in a response area; see the isolation crate's layout. */
 enum { SAID = 80, LEFT = 81, MOVED = 85, PLACES = 96, BATCH = 256 };
-/* Those of the first 64 that there are. */
+/* All of the first 64 packets that exist. */
 enum { ALL = 1 };
 
-/* Says of the packets of this round, in the function's stead, that it is done with them, that so many of the first 64
- * are left and have moved, and where to, or why not; and lets the worker read it. */
+/* Writes the response of this round instead of the function: the masks `left` and `moved` of the first 64 packets, and
+ * `word` as the verdict on each. Then yields to the worker. */
 static _Noreturn void lie(uint64_t left, uint64_t moved, uint64_t word) {
     size_t bytes = 0;
     volatile uint64_t *slate = mapped("tailwater-slate", 'w', &bytes);
@@ -53,7 +55,7 @@ static _Noreturn void lie(uint64_t left, uint64_t moved, uint64_t word) {
     for (;;) pause();
 }
 
-/* Says that it is done with this round, and nothing of its packets. */
+/* Reports this round as done, without verdicts on its packets. */
 static _Noreturn void say_nothing(void) {
     size_t bytes = 0;
     uint64_t round = mapped("tailwater-board", '-', &bytes)[0];

@@ -1,10 +1,10 @@
-//! Processes that a run started, and what they have of the machine's.
+//! Processes that a run started, and their system resources.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tailwater_confine::FIRST_USER;
 
-/// Processes of functions that were started by this one.
+/// Returns the functions' processes started by this one.
 pub(crate) fn processes_of(parent: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
     let children = children.unwrap_or_default();
@@ -21,11 +21,11 @@ pub(crate) fn processes_of(parent: u32) -> Vec<u32> {
 
 pub(crate) fn is_there(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // One that has ended and that nobody has asked about yet is gone, too.
+    // A zombie counts as ended.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
-/// A process and all that it started, and they.
+/// Returns a process and all its descendants.
 pub(crate) fn family_of(process: u32) -> Vec<u32> {
     let mut family = vec![process];
     let mut next = 0;
@@ -36,7 +36,7 @@ pub(crate) fn family_of(process: u32) -> Vec<u32> {
     family
 }
 
-/// Those of what this one started that are processes of the function at this place of the chain.
+/// Returns the descendants that are processes of the function at this index of the chain.
 pub(crate) fn processes_at(tailwater: u32, place: usize) -> Vec<u32> {
     let family = family_of(tailwater).into_iter().skip(1);
     let is_at = |process: &u32| {
@@ -48,7 +48,7 @@ pub(crate) fn processes_at(tailwater: u32, place: usize) -> Vec<u32> {
     family.filter(is_at).collect()
 }
 
-/// Directories and control groups of a confined function's process; none of another process.
+/// Returns the directories and control groups of a confined function's process.
 pub(crate) fn places_of(process: u32) -> Vec<PathBuf> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let user = status.lines().find_map(|line| line.strip_prefix("Uid:"));
@@ -70,12 +70,12 @@ pub(crate) fn signal(process: u32, signal: &str) {
     assert!(killed.unwrap().success());
 }
 
-/// As [`signal`], to one that may have ended.
+/// Like [`signal`], for a process that may have ended.
 pub(crate) fn signal_if_there(process: u32, signal: &str) {
     let killed = Command::new("kill")
         .args([signal, &process.to_string()])
         .stderr(Stdio::null())
         .status();
-    // Whether it was there does not matter.
+    // A missing process is not an error.
     let _ = killed.unwrap();
 }

@@ -1,5 +1,5 @@
-//! Functions of others, as libraries and as programs of their own: they are the same however they run, and what is none
-//! is told in one line. No code of theirs runs in `tailwater` where functions are isolated.
+//! Third-party functions, as libraries and as programs: they behave equally in all modes, and anything that is not a
+//! function is refused in one line. No third-party code runs in `tailwater` if functions are isolated.
 
 use crate::common::*;
 use crate::same::assert_as;
@@ -14,7 +14,7 @@ fn of_project(path: &str) -> PathBuf {
     project.join(path).canonicalize().unwrap()
 }
 
-/// Runs a program that is to work.
+/// Runs a program, and asserts success.
 fn works(command: &mut Command) {
     let output = command.output().unwrap();
     let told = [&output.stdout[..], &output.stderr].concat();
@@ -28,7 +28,7 @@ fn cc(arguments: &[&str], sources: &[&Path], to: &Path) {
     works(cc.args(arguments).arg("-o").arg(to).args(sources));
 }
 
-/// Builds C sources as a program of its own.
+/// Builds C sources as a program.
 fn program(sources: &[&Path], to: &Path) {
     let library = libtailwater_nf().join("libtailwater_nf.a");
     let sources = [sources, &[&library]].concat();
@@ -39,7 +39,7 @@ fn library(source: &Path, to: &Path) {
     cc(&["-fPIC", "-shared"], &[source], to);
 }
 
-/// Builds a project of Rust's, of which nothing is downloaded.
+/// Builds a Rust project offline.
 fn cargo(project: &Path, target: &Path) {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["build", "--release", "--offline", "--quiet"]);
@@ -50,7 +50,7 @@ fn copy(from: PathBuf, to: PathBuf) {
     std::fs::copy(from, to).unwrap();
 }
 
-/// DNS queries of two clients, of which half are for a listed name, and much that is something else.
+/// Writes DNS queries of two clients, half of them for a listed name, and much other traffic.
 fn queries(folder: &Folder) -> PathBuf {
     let query = |name: &str, client_number: u8| {
         let mut message = vec![0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
@@ -73,7 +73,7 @@ fn queries(folder: &Folder) -> PathBuf {
         .enumerate()
         .map(|(i, frame)| (i as u64 * 100_000, frame))
         .collect();
-    // What is no IP passes by all functions.
+    // Non-IP packets bypass all functions.
     packets.push((50_000_001, [&[0xff; 12][..], &[0x08, 0x06], &[0; 46]].concat()));
     packets.sort_by_key(|(time, _)| *time);
     folder.capture("queries.pcap", &packets)
@@ -94,7 +94,7 @@ fn the_examples_are_the_same_as_libraries_and_programs() {
     let built = target.join("release");
     copy(built.join("libdns_filter.so"), folder.path("dns.so"));
     copy(built.join("dns-filter"), folder.path("dns"));
-    // In front something that sends flows elsewhere, behind something that counts what comes.
+    // A function in front redirects flows, one behind counts packets.
     let chain = |kind: &str, rate: &str, dns: &str| {
         let functions = format!(
             "[{{nat: {{external: [203.0.113.0/28]}}}}, \
@@ -135,12 +135,12 @@ fn new_functions_are_programs_too() {
         lenient(&chain);
         let spec = std::fs::read_to_string(&chain).unwrap();
         let (in_process, sent) = run_isolated(&chain, &traffic, "none", &core);
-        // Ten flows of 200 packets each, which may have 100.
+        // Ten flows of 200 packets each, with a limit of 100.
         assert_eq!(reason(&in_process, &format!("{name}/too-many")), 1000);
         for way in ways() {
             assert_as((&in_process, &sent[..]), &chain, &traffic, (&core, way));
         }
-        // Without its library it cannot be run here.
+        // Without its library it cannot run in this process.
         let lines = spec.lines().filter(|line| !line.contains("library:"));
         std::fs::write(&chain, lines.collect::<Vec<_>>().join("\n")).unwrap();
         let refused = run(&[&"run", &chain, &"--traffic", &traffic]);
@@ -151,7 +151,7 @@ fn new_functions_are_programs_too() {
     }
 }
 
-/// What is said of a chain with this function, isolated so: one line.
+/// Returns the error of a chain with this function in this isolation mode: one line.
 fn refused(folder: &Folder, function: &str, way: &str) -> String {
     let chain = folder.spec("chain.yaml", &format!("[{function}]"), "");
     let mut command = tailwater();
@@ -193,7 +193,7 @@ fn what_is_no_program_is_told_with_its_place() {
         "babbles",
         "#include <unistd.h>\nint main(void) { char c; return write(0, \"hello\", 5) < 0 || read(0, &c, 1) != 1; }\n",
     );
-    // The first version of the protocol, and one that is yet to come: its programs speak this one, too.
+    // The first version of the protocol, and a future one: such programs may support this one, too.
     let hello = |version: &str| {
         format!(
             "#include <sys/socket.h>\n#include <unistd.h>\n\
@@ -261,7 +261,7 @@ fn what_is_no_program_is_told_with_its_place() {
                 "tailwater_function: start: expected an instance, found NULL",
             ),
         ] {
-            // A runtime tells of some ends in words of its own, or not at all.
+            // A container runtime reports some exits in its own words, or not at all.
             if way == "container" && ["broken", "ends", "crashes", "newer"].contains(&name) {
                 let told = refused(&folder, &format!("{{program: {{file: {name}}}}}"), way);
                 assert!(told.contains(&file(name)), "{way}: {told}");
@@ -272,7 +272,7 @@ fn what_is_no_program_is_told_with_its_place() {
             assert!(told.contains(&file(name)), "{way}: {told}");
             assert!(told.contains(expected), "{way}: {name}: {told}");
         }
-        // The function's own words, at the field of its own.
+        // The function's own message, with its own field.
         let wrong = "{program: {file: rate, config: {packetsPerSecond: 1, burst: many}}}";
         let told = refused(&folder, wrong, way);
         let expected = "spec.functions[0].program.config.burst: expected a whole number from 1 to 1000000";
@@ -282,7 +282,7 @@ fn what_is_no_program_is_told_with_its_place() {
     assert!(lost.contains("file"), "{lost}");
 }
 
-/// A library that tells, in a file beside the chain, in which processes its code runs.
+/// A library that reports, in a file beside the chain, which processes run its code.
 const TELLTALE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -338,7 +338,7 @@ fn no_code_of_others_runs_in_the_server() {
         }
         let chain = folder.spec("chain.yaml", &format!("[{{{kind}: {{file: telltale}}}}]"), "");
         let traffic = folder.capture("in.pcap", &mixture(10));
-        // Which processes told, and what became of `tailwater`, with its number.
+        // Returns the reporting processes, and the output of `tailwater` with its process id.
         let run = |way: &str| {
             let _ = std::fs::remove_file(&tale);
             let mut command = tailwater();
@@ -357,7 +357,7 @@ fn no_code_of_others_runs_in_the_server() {
             (id, processes, output)
         };
         if kind == "library" {
-            // The tale is true: in one process, it is this one.
+            // In one process, it is this one.
             let (id, processes, output) = run("none");
             assert!(output.status.success(), "{}", text(&output.stderr));
             assert!(processes.contains(&id), "{processes:?}");
@@ -366,7 +366,7 @@ fn no_code_of_others_runs_in_the_server() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         assert!(!processes.is_empty() && !processes.contains(&id), "{processes:?}");
         for way in ways().into_iter().filter(|way| *way != TRUSTED) {
-            // Confined, it cannot even tell.
+            // Confined, it cannot write the file.
             let (_, processes, output) = run(way);
             let told = text(&output.stderr);
             assert_eq!(output.status.code(), Some(2), "{way}: {told}");
@@ -374,7 +374,7 @@ fn no_code_of_others_runs_in_the_server() {
             assert!(processes.is_empty(), "{way}: {processes:?}");
         }
         if can_confine() {
-            // Without these defences it could.
+            // Without these defences it can.
             let (id, processes, output) = run("process --isolation-without filter,root,user,limits");
             assert!(output.status.success(), "{}", text(&output.stderr));
             assert!(!processes.is_empty() && !processes.contains(&id), "{processes:?}");

@@ -1,4 +1,5 @@
-//! A function in C whose flow state is kept in Redis, too: in this process, from a library in its own, and as a program.
+//! A function in C with external flow state in Redis: in this process, from a library in a process of its own, and as a
+//! program.
 
 use crate::common::*;
 use crate::server::RedisServer;
@@ -7,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tailwater_dataplane::cores::available;
 
-/// Builds the example both ways, and gives the function as a chain names it: as a library, and as a program.
+/// Builds the example, and returns its entry for a chain spec: as a library, and as a program.
 fn built(folder: &Folder) -> [String; 2] {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libtailwater_nf");
@@ -60,7 +61,7 @@ fn what_a_function_in_c_knows_of_flows_goes_from_instance_to_instance() {
     let core = available().pop().unwrap().to_string();
     let frame = |flow: u64| udp(client(flow as u8 + 1), 5000, SERVER, 53);
     let each = 10_000 / frame(0).len() as u64;
-    // Of every flow three quarters of what it may send.
+    // Each flow sends three quarters of its quota.
     let (flows, packets) = (20, each * 3 / 4);
     let traffic: Vec<_> = (0..flows * packets).map(|i| (i * 100_000, frame(i % flows))).collect();
     let traffic = folder.capture("in.pcap", &traffic);

@@ -1,4 +1,4 @@
-//! What cannot be isolated, or not here, is refused in one line.
+//! Functions that cannot be isolated, or not on this machine, are refused in one line.
 
 use crate::common::*;
 use crate::{alone, can_confine, process, ways};
@@ -48,7 +48,7 @@ fn what_cannot_be_isolated_is_refused() {
     }
     for (example, told) in [
         ("ids.yaml", "puts together of streams"),
-        // What it exports is refused first, where it may not be written.
+        // An export that may not be written is refused first.
         (
             "upf.yaml",
             match can_confine() {
@@ -74,7 +74,7 @@ fn what_cannot_be_isolated_is_refused() {
         assert_eq!(refused.status.code(), Some(2), "{stderr}");
         assert!(stderr.contains(told), "{stderr}");
         assert_eq!(stderr.matches("error: ").count(), 1, "{stderr}");
-        // Each names its function, once.
+        // Each error names its function, once.
         assert!(stderr.matches("function ").count() <= 1, "{stderr}");
     }
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
@@ -93,7 +93,7 @@ fn what_cannot_be_isolated_is_refused() {
         let stderr = text(&refused.stderr);
         assert!(stderr.contains(told), "{stderr}");
     }
-    // Of a row, the function is named that has the state.
+    // Of several functions, the error names the one with state.
     let branch = "[{name: plain, forward: }, {name: counted, accounting: }, {name: last, accounting: }]";
     let uncached = folder.spec(
         "uncached.yaml",
@@ -126,7 +126,7 @@ fn containers_without_their_runtime_are_refused() {
     };
     let folder = Folder::new();
     let chain = folder.acl_nat();
-    // Something else in its place, which this run alone sees.
+    // A substitute for the runtime that only this run sees.
     let hidden = Command::new("unshare")
         .args(["-m", "sh", "-c", "mount --bind /dev/null \"$0\" && exec \"$@\""])
         .arg(runtime.path())
@@ -174,7 +174,7 @@ fn who_asks_for_files_to_be_read_again_is_told_that_isolated_functions_do_not() 
     run.args(process().split(' ')).arg(&chain);
     let run = run.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let run = run.unwrap();
-    // Before it has a handler, the signal would end it.
+    // Before the handler is installed, the signal would kill the program.
     let handles = |pid: u32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

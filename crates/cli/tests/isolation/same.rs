@@ -1,4 +1,4 @@
-//! Functions do in processes and containers of their own what they do in one process.
+//! Functions behave in processes and containers as they do in one process.
 
 use crate::common::*;
 use crate::failing::{misbehaving, with_orders};
@@ -12,7 +12,7 @@ use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, protocol};
 
-/// The examples, with an objective that leaves time for what a busy machine could not do at once.
+/// Returns the examples, with an objective that gives a busy machine time to catch up.
 fn examples(folder: &Folder) -> Vec<PathBuf> {
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     for data in ["rules", "patterns", "routes"] {
@@ -25,11 +25,11 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
             continue;
         }
         let text = std::fs::read_to_string(&path).unwrap();
-        // Libraries have to be built first: below.
+        // Libraries must be built first; they are tested below.
         if !text.contains("kind: Chain") || ["library:", "expression:"].iter().any(|it| text.contains(it)) {
             continue;
         }
-        // What cannot be isolated, and says so: below.
+        // Functions that cannot be isolated are tested below.
         let alone = [
             "- upf:",
             "- ids:",
@@ -42,7 +42,7 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
         if lines.any(|line| alone.contains(&line)) {
             continue;
         }
-        // A function that is confined writes no files: nothing of what is below such a line.
+        // A confined function writes no files: removes the block below such a line.
         let indent = |line: &str| line.len() - line.trim_start().len();
         let mut export = None;
         let mut lines = String::new();
@@ -64,7 +64,7 @@ fn examples(folder: &Folder) -> Vec<PathBuf> {
     chains
 }
 
-/// Traffic of many flows that come and go.
+/// Writes traffic of many short flows.
 fn traffic(folder: &Folder) -> PathBuf {
     let path = folder.path("traffic.pcap");
     let made = tailwater()
@@ -89,7 +89,7 @@ fn flows(report: &Value) -> [Option<u64>; 5] {
     ["active", "opened", "expired", "evicted", "refused"].map(|name| report["flows"][name].as_u64())
 }
 
-/// Runs a chain in one process, and isolated in these ways, and compares.
+/// Runs a chain in one process and in these isolation modes, and compares the results.
 fn assert_same(chain: &Path, traffic: &Path, cores: &str, ways: &[&str]) {
     let (one, sent) = run_isolated(chain, traffic, "none", cores);
     for way in ways {
@@ -97,7 +97,7 @@ fn assert_same(chain: &Path, traffic: &Path, cores: &str, ways: &[&str]) {
     }
 }
 
-/// Runs a chain isolated, and compares that with what another run reported and sent.
+/// Runs a chain isolated, and compares it with another run's report and output.
 pub(crate) fn assert_as((one, sent): (&Value, &[Vec<u8>]), chain: &Path, traffic: &Path, (cores, way): (&str, &str)) {
     let name = chain.display();
     let encrypted = ["encrypt", "ipsec"].iter().any(|it| name.to_string().contains(it));
@@ -140,7 +140,7 @@ fn every_example_does_what_it_does_in_one_process() {
     }
 }
 
-/// Connections of a client inside: what it sends, what it is answered, what somebody else outside makes up.
+/// Writes connections of an inside client: its packets, responses to them, and forged packets from outside.
 fn connections(folder: &Folder) -> PathBuf {
     let outside = Ipv4Addr::new(203, 0, 113, 9);
     let mut packets = Vec::new();
@@ -187,7 +187,7 @@ fn connections(folder: &Folder) -> PathBuf {
     folder.capture("connections.pcap", &packets)
 }
 
-/// Both directions are one flow to the firewall, and two to those around it.
+/// Both directions are one flow to the firewall, and two to the functions around it.
 #[test]
 fn a_firewall_among_others_does() {
     let _alone = alone();
@@ -212,7 +212,7 @@ fn a_firewall_among_others_does() {
     }
 }
 
-/// Functions that cannot be isolated, in the run's own process: in front of isolated ones, behind and among them.
+/// Functions that cannot be isolated stay in the run's own process: in front of isolated ones, behind and among them.
 #[test]
 fn and_with_functions_that_stay() {
     let _alone = alone();
@@ -244,7 +244,7 @@ fn and_with_functions_that_stay() {
             format!("[{ids}, {{name: counted, accounting: }}, {export}, {limit}]"),
             "ids,told",
         ),
-        // Copies stay, too; they are looked at elsewhere.
+        // The copies stay in this process, too; their content is tested elsewhere.
         (
             format!(
                 "[{{name: counted, accounting: }}, {{name: copies, mirror: {{to: {{file: {}}}, snap: 96}}}}, {{name: edge, acl: \
@@ -253,7 +253,7 @@ fn and_with_functions_that_stay() {
             ),
             "copies",
         ),
-        // What those behind see of packets that those in front have changed.
+        // Functions behind see the packets as changed by those in front.
         (
             format!(
                 "[{{nat: {{external: [192.0.2.0/28]}}}}, {export}, {{name: edge, acl: {{default: allow, rules: [{{action: deny, \
@@ -267,12 +267,12 @@ fn and_with_functions_that_stay() {
             ),
             "told",
         ),
-        // Both directions are one flow to all.
+        // Both directions are one flow to all functions.
         (format!("[{of_firewall}, {export}, {limit}]"), "told"),
         (format!("[{limit}, {export}, {of_firewall}]"), "told"),
     ] {
         let chain = folder.spec("stays.yaml", &functions, "  flows: {capacity: 4096}\n");
-        // All but the times, which begin with the run.
+        // All fields except the times, which start with the run.
         let records = || {
             let text = std::fs::read_to_string(&told).unwrap();
             std::fs::remove_file(&told).unwrap();
@@ -282,7 +282,7 @@ fn and_with_functions_that_stay() {
             lines
         };
         let (one, sent) = run_isolated(&chain, &traffic, "none", &core);
-        // All but the tunnel's have something to drop.
+        // All chains except the tunnel's have packets to drop.
         let passed = one["packets"]["reasons"].as_object().unwrap().is_empty();
         assert_eq!(passed, functions.contains("tunnel"), "{}", one["packets"]);
         assert!(count(&one, "delivered") > 0, "{}", one["packets"]);
@@ -296,8 +296,8 @@ fn and_with_functions_that_stay() {
     }
 }
 
-/// Branches within branches, ways out, functions in front and behind; in a branch also those that stay, and those that are
-/// asked about companions. Each branch's functions see its packets only, and packets leave in the order in which they came.
+/// Nested branches, exits, functions in front and behind. Some branches contain functions that stay in this process, or
+/// have companion candidates. Each branch's functions see its packets only, and packets leave in order of arrival.
 #[test]
 fn and_with_branches() {
     let _alone = alone();
@@ -359,7 +359,7 @@ fn and_with_branches() {
         let over = ["exceeding", "violating"].map(|color| reason(&report, &format!("{name}/{color}")));
         assert!(over.iter().sum::<u64>() > 0, "{name}: {reasons}");
     }
-    // Not only those of a flow: all are in the order in which they came.
+    // The order holds across flows, too.
     let (_, expected) = run_isolated(&chain, &traffic, "none", &core);
     assert!(sent == expected);
     if let [.., one, other] = available()[..] {
@@ -399,7 +399,7 @@ fn a_library_is_in_its_process_what_it_is_in_ours() {
     assert_eq!(reason(&report, "misbehaving/ended-packets"), 6003);
 }
 
-/// Flows come and end all the time while a balancer has buckets moved: the end of each is told, once, with all its
+/// Flows begin and end all the time while a balancer moves buckets. Each end is reported once, with all the flow's
 /// packets.
 #[test]
 fn and_while_buckets_move() {
@@ -413,7 +413,7 @@ fn and_while_buckets_move() {
     let spec = std::fs::read_to_string(&chain).unwrap();
     let flows = "  flows: {capacity: 8192, idleTimeout: {udp: 100ms}}\n";
     folder.write("misbehaving.yaml", format!("{spec}{flows}"));
-    // Every 250 ms other 500 flows, of four packets each.
+    // 500 new flows every 250 ms, with four packets each.
     const PACKETS: u64 = 12_000;
     let packets = (0..PACKETS).map(|i| {
         let (flow, port) = (i % 500, 1024 + (i / 2000) as u16 * 2 + (i % 500 / 250) as u16);

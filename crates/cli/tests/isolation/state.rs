@@ -1,5 +1,5 @@
-//! Flow state of isolated functions in a real Redis: functions are killed, `tailwater` is, Redis stops, freezes and is
-//! full.
+//! Flow state of isolated functions in a real Redis: functions are killed, `tailwater` is killed, Redis stops, freezes
+//! and is full.
 
 use crate::common::*;
 use crate::processes::{family_of, processes_of, signal};
@@ -15,7 +15,7 @@ use tailwater_dataplane::cores::available;
 
 const FLOWS: u32 = 40;
 
-/// Packets that come one a millisecond, of all flows in turn, with their numbers in front of the payload.
+/// Writes packets, one per millisecond, of all flows in turn, with their numbers at the start of the payload.
 fn traffic(folder: &Folder, name: &str, packets: u32) -> PathBuf {
     let frame = |n: u32| {
         let frame = udp(client((n % 20) as u8 + 1), 5000 + (n % FLOWS) as u16, SERVER, 53);
@@ -37,7 +37,7 @@ fn spec(folder: &Folder, server: &RedisServer, functions: &str, bounds: &str) ->
 
 const PATIENT: &str = "wait: 10s, packets: 32768";
 
-/// What Redis has: translations as bytes, without the numbers of their updates; and each flow's count.
+/// Content of Redis: translations as bytes, without the numbers of their updates, and each flow's count.
 pub(crate) struct Known {
     pub(crate) bindings: BTreeMap<Vec<u8>, Vec<u8>>,
     counts: BTreeMap<Vec<u8>, u64>,
@@ -61,7 +61,7 @@ pub(crate) fn known(server: &RedisServer) -> Known {
             bindings.insert(key, piece);
         } else {
             assert!(key.starts_with(b"tw:test:accounting:"));
-            // Behind the bytes and the time of the first packet.
+            // After the bytes and the time of the first packet.
             let packets = u32::from_le_bytes(piece[16..20].try_into().unwrap());
             counts.insert(key, packets.into());
         }
@@ -99,7 +99,7 @@ fn whole(chain: &Path, traffic: &Path, way: &str) -> Value {
     ended(start(chain, traffic, way, &[]))
 }
 
-/// Waits until so many packets have been counted in Redis.
+/// Waits until this number of packets has been counted in Redis.
 fn wait_for(server: &RedisServer, packets: u64, child: &mut Child) {
     let until = Instant::now() + Duration::from_secs(60);
     while known(server).packets() < packets {
@@ -109,19 +109,19 @@ fn wait_for(server: &RedisServer, packets: u64, child: &mut Child) {
     }
 }
 
-/// Kills a function's process, or what is in front of it: another one each time.
+/// Kills a function's process or its supervisor; another one for each `number`.
 fn kill_one(child: &Child, number: usize) {
     let mut family = family_of(child.id());
     family.retain(|process| *process != child.id());
     family.sort_unstable();
     if let Some(process) = family.get(number * 7 % family.len().max(1)) {
-        // It may have ended by itself meanwhile.
+        // It may have exited meanwhile.
         let _ = rustix::process::Pid::from_raw(*process as i32)
             .map(|process| rustix::process::kill_process(process, rustix::process::Signal::KILL));
     }
 }
 
-/// All ways but containers, which are the same as processes for what is tested here.
+/// Returns all modes except containers, which do not differ from processes in these tests.
 fn both() -> Vec<&'static str> {
     match can_confine() {
         true => vec!["process", TRUSTED],
@@ -141,7 +141,7 @@ fn what_functions_in_processes_knew_is_known_after_all_were_killed() {
         let long = traffic(&folder, "long.pcap", 30_000);
         let mut run = start(&chain, &long, way, &[]);
         wait_for(&server, 500, &mut run);
-        // Functions first, in mid-traffic.
+        // Functions first, during the traffic.
         for number in 0..8 {
             kill_one(&run, number);
             sleep(Duration::from_millis(120));
@@ -154,7 +154,7 @@ fn what_functions_in_processes_knew_is_known_after_all_were_killed() {
         let before = known(&server);
         assert_eq!(before.bindings.len() as u32, 2 * FLOWS, "{way}");
         assert_eq!(before.counts.len() as u32, FLOWS, "{way}");
-        // The next one goes on; whether its functions are in processes makes no difference.
+        // The next run continues, isolated or not.
         let short = traffic(&folder, "short.pcap", 400);
         for (again, way) in [(1, way), (2, "none"), (3, way)] {
             let report = whole(&chain, &short, way);
@@ -190,7 +190,7 @@ fn killed_functions_lose_neither_bindings_nor_counts() {
     let functions = report["isolation"]["functions"].as_array().unwrap();
     let failed: u64 = functions.iter().map(restarts).sum();
     assert!(kills > 5 && failed > 3, "{kills}: {report:#}");
-    // A connection has one translation, before and after, which no other one has.
+    // A connection keeps its translation, which no other one has.
     let frames = frames(&sent);
     let translations: BTreeSet<_> = frames
         .iter()
@@ -199,7 +199,7 @@ fn killed_functions_lose_neither_bindings_nor_counts() {
     assert_eq!(translations.len() as u32, FLOWS);
     let known = known(&server);
     assert_eq!(known.bindings.len() as u32, 2 * FLOWS);
-    // What has left was counted; what was not, `accounting` may have counted before it was killed.
+    // Delivered packets were counted. Lost ones may have been counted by `accounting` before it was killed.
     let delivered = count(&report, "delivered");
     let lost = reason(&report, "accounting/process-failed");
     let counted = known.packets();
@@ -218,7 +218,7 @@ fn killed_functions_lose_neither_bindings_nor_counts() {
     );
 }
 
-/// What is done to the server while packets come, and undone.
+/// A fault of the server during the traffic, and its end.
 type Trouble = [fn(&mut RedisServer); 2];
 
 const TROUBLES: [Trouble; 3] = [
@@ -270,7 +270,7 @@ fn packets_wait_within_bounds_for_a_redis_that_is_away() {
                     assert_eq!(count(&report, "lost"), number("dropped"), "{what}");
                 }
             }
-            // In the end it knows of all that left, and is right about it.
+            // In the end Redis has the state of all delivered packets.
             let known = known(&server);
             assert_eq!(known.bindings.len() as u32, 2 * FLOWS, "{what}");
             let delivered = count(&report, "delivered");
@@ -283,7 +283,7 @@ fn packets_wait_within_bounds_for_a_redis_that_is_away() {
     }
 }
 
-/// The functions' processes, which are all that is confined here, hold no connection to Redis and no word of its users'
+/// Functions' processes, the only confined ones here, have no connection to Redis and do not contain its users'
 /// passwords.
 #[test]
 fn no_function_has_a_connection() {
@@ -303,12 +303,12 @@ fn no_function_has_a_connection() {
             .filter(|link| link.to_string_lossy().starts_with("socket:"))
             .count()
     };
-    // The worker's connections, so that what is looked for can be found.
+    // The worker's own connections, to prove that the check can find some.
     assert!(sockets(run.id()) >= 3);
     let functions = processes_of(run.id());
     assert!(functions.len() >= 3);
     for process in family_of(run.id()).into_iter().skip(1) {
-        // Its standard input, on which it spoke to its server.
+        // Its standard input, the socket to its server.
         assert!(sockets(process) <= 2, "{process}");
     }
     signal(run.id(), "-INT");

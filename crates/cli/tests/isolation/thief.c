@@ -1,5 +1,5 @@
-/* A function that, for each packet to port 7100, writes a key of another function's in Redis: over a connection that it
- * opens, as its configuration says. The packet is dropped, for the reason that tells how it went. */
+/* Function that, for each packet to port 7100, writes another function's key in Redis, over a connection of its own with the
+ * configured login. The packet is dropped; the drop reason gives the result. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { STOLEN, REFUSED };
 
 static char path[108], login[258];
 
-/* The text of this name in a configuration of texts. */
+/* Copies the string field of this name from a configuration. */
 static void text(const char *config, size_t bytes, const char *name, char *to, size_t room) {
     const char *at = memmem(config, bytes, name, strlen(name));
     const char *from = at ? memchr(at + strlen(name) + 1, '"', (size_t)(config + bytes - at) - strlen(name) - 1) : NULL;
@@ -28,7 +28,7 @@ static int configure(const char *config, size_t bytes, void **shared, struct tw_
     return 0;
 }
 
-/* Sends a line, and says whether the answer is OK. */
+/* Sends a line, and returns nonzero if the response is OK. */
 static int said_ok(int connection, const char *line) {
     char answer[256];
     ssize_t got = 0, more = 1;

@@ -1,4 +1,4 @@
-//! A function that wants another one's keys in Redis.
+//! A function that tries to access another one's keys in Redis.
 
 use crate::common::*;
 use crate::failing::with_orders;
@@ -11,7 +11,7 @@ use tailwater_dataplane::cores::available;
 
 const PASSWORD: &str = "the operator's";
 
-/// What a run with the thief in it told, and whether the key is there that it wrote. It logs in as this.
+/// Runs the thief with this login. Returns the report, and `true` if the key that it forged exists.
 fn attempt(server: &RedisServer, login: &str, way: &str) -> (Value, bool) {
     let folder = Folder::new();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -44,7 +44,7 @@ fn attempt(server: &RedisServer, login: &str, way: &str) -> (Value, bool) {
     (report, forged)
 }
 
-/// An attempt of which something was told: one in which Redis takes longer than a function has for its turn is no attempt.
+/// Repeats the attempt until Redis has responded within the function's turn.
 fn told_attempt(server: &RedisServer, login: &str) -> (Value, bool) {
     for _ in 0..10 {
         let (report, forged) = attempt(server, login, TRUSTED);
@@ -55,12 +55,12 @@ fn told_attempt(server: &RedisServer, login: &str) -> (Value, bool) {
     panic!("no answer of Redis' in time");
 }
 
-/// How many packets the thief said this of.
+/// Returns the number of packets with this drop reason of the thief.
 fn told(report: &Value, what: &str) -> u64 {
     reason(report, &format!("thief/{what}"))
 }
 
-/// Asks as the operator.
+/// Runs a Redis command as the operator.
 fn ask(server: &RedisServer, command: &[&str]) -> String {
     server.command(&[&["-a", PASSWORD], command].concat())
 }
@@ -71,7 +71,7 @@ fn a_function_with_a_connection_of_its_own_gets_at_no_other_one_s_keys() {
     let Some(server) = RedisServer::start(&["--requirepass", PASSWORD]) else {
         return;
     };
-    // What `tailwater` makes for a function of this name, with a password that the thief knows.
+    // The user that `tailwater` creates for a function of this name, with a password that the thief has.
     let user = ["acl", "setuser", "thief", "reset", "on", ">secret"];
     let own = ["~tw:test:thief:*", "-@all", "+mget", "+set", "+unlink"];
     ask(&server, &[&user[..], &own].concat());
@@ -81,12 +81,12 @@ fn a_function_with_a_connection_of_its_own_gets_at_no_other_one_s_keys() {
         assert_eq!(told(&report, "stolen"), 0, "{:#}", report["packets"]);
         assert!(!forged, "{login}");
     }
-    // It is its user's bounds that stop it.
+    // Without the user's restrictions it succeeds.
     ask(&server, &[&user[..], &["~*", "+@all"]].concat());
     let (report, forged) = told_attempt(&server, "AUTH thief secret");
     assert_eq!(told(&report, "refused"), 0, "{:#}", report["packets"]);
     assert!(forged);
-    // Confined, it does not get as far as that, whatever Redis would allow.
+    // Confined, it fails earlier, whatever Redis allows.
     for way in ways().into_iter().filter(|way| *way != TRUSTED) {
         let (report, forged) = attempt(&server, "AUTH thief secret", way);
         assert!(!forged);

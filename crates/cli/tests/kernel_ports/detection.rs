@@ -1,4 +1,4 @@
-//! Detection that drops, between real programs: pages by HTTP and TLS, questions by DNS.
+//! Detection with drops between real programs: pages by HTTP and TLS, names by DNS.
 
 use super::programs::{ask, assert_answers, name_server, streams};
 use super::services::{pages, tls_server};
@@ -30,7 +30,7 @@ fn reason(report: &serde_json::Value, name: &str) -> u64 {
     reasons[format!("ids/{name}")].as_u64().unwrap_or(0)
 }
 
-/// The alerts with a number: what each says was done, and of what.
+/// Returns the alerts with a rule number: each with its action and subject.
 fn alerts(folder: &Folder, sid: u64, about: &str) -> Vec<[String; 2]> {
     let lines = std::fs::read_to_string(folder.path("eve.json")).unwrap();
     let alerts = lines
@@ -45,7 +45,7 @@ fn alerts(folder: &Folder, sid: u64, about: &str) -> Vec<[String; 2]> {
         .collect()
 }
 
-/// What no rule is about passes, of what one is nothing arrives.
+/// Traffic without a matching rule passes; traffic with one does not arrive.
 fn pages_and_names(driver: &str) {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
     let mut between = hosts.run(driver, &chain(&folder), &[]);
@@ -60,9 +60,9 @@ fn pages_and_names(driver: &str) {
     let report = between.stop();
     assert_identity(&report);
     assert_eq!(count(&report, "lost"), 0, "{report}");
-    // Two pages, by either version of IP, and a name.
+    // Two pages, by both versions of IP, and a name.
     assert_eq!(reason(&report, "dropped"), 3, "{report}");
-    // Who asks tries again.
+    // Clients retransmit.
     assert!(reason(&report, "flow-blocked") >= 2, "{report}");
     for unclear in ["no-room", "checksum-wrong", "gap", "overlap-conflict"] {
         assert_eq!(reason(&report, unclear), 0, "{unclear}: {report}");
@@ -91,7 +91,7 @@ fn detection_drops_pages_and_names_over_xdp() {
     }
 }
 
-/// A certificate is seen where it is sent in the clear: with TLS 1.2, and not with 1.3.
+/// A certificate is visible only where it is sent in the clear: with TLS 1.2, but not with 1.3.
 #[test]
 fn detection_drops_by_certificate() {
     if skipped(&["curl", "openssl"]) {
@@ -118,7 +118,7 @@ fn detection_drops_by_certificate() {
     assert_eq!(alerts(&folder, 3, "/app_proto"), [told]);
 }
 
-/// Streams, every segment of which is looked through; none is an alert, and nothing about them is unclear.
+/// Every segment of the streams is inspected; none causes an alert, and no stream is ambiguous.
 #[test]
 fn streams_of_real_stacks_are_looked_through() {
     if skipped(&["iperf3"]) {

@@ -1,5 +1,5 @@
-//! Functions that know nothing of Tailwater, in chains: the kernel's own firewall and address translation, Open
-//! vSwitch, another program behind shared memory.
+//! External functions, which are unaware of Tailwater, in chains: the kernel's firewall and address translation, Open
+//! vSwitch, and another program behind shared memory.
 
 use crate::common::namespaces::{Hosts, Program, skipped, wait_for};
 use crate::common::*;
@@ -15,7 +15,7 @@ const FAR: &str = "198.51.100.2";
 const ROUTER: [&str; 2] = ["10.9.0.254", "198.51.100.254"];
 const ROUTER_MAC: &str = "02:00:00:00:00:01";
 
-/// What became of packets at the function.
+/// Returns a counter of packets at the external function.
 fn of_function(report: &serde_json::Value, what: &str) -> u64 {
     report["externals"][0][what].as_u64().unwrap()
 }
@@ -24,12 +24,12 @@ fn reason(report: &serde_json::Value, name: &str) -> u64 {
     report["packets"]["reasons"][name].as_u64().unwrap_or(0)
 }
 
-/// Packets that a busy machine lost before the chain saw them.
+/// Returns the packets that a busy machine lost before they reached the chain.
 fn lost_in_front(report: &serde_json::Value) -> u64 {
     reason(report, "nic-ring-full") + reason(report, "not-drained")
 }
 
-/// A chain with the function in the middle, between functions of ours.
+/// Writes a chain with the external function between built-in ones.
 fn chain(folder: &Folder, external: &str) -> PathBuf {
     let functions = format!(
         "[{{name: edge, acl: {{default: allow, rules: [{{action: deny, protocol: udp, destinationPorts: 9}}]}}}}, \
@@ -43,7 +43,7 @@ fn chain(folder: &Folder, external: &str) -> PathBuf {
 const BETWEEN: &str = "port: 'net_af_packet2,iface=fn-in', returnPort: 'net_af_packet3,iface=fn-out', \
                        timeout: 2s, missing: dropped";
 
-/// A router that translates addresses, and lets nobody get to mail servers.
+/// Adds a router that translates addresses, and blocks mail servers.
 fn router(hosts: &mut Hosts, rules: &Path) -> usize {
     let function = hosts.add_function();
     let on = |line: &str| hosts.must_on(function, line);
@@ -63,7 +63,7 @@ fn router(hosts: &mut Hosts, rules: &Path) -> usize {
     function
 }
 
-/// Each packet is in one place, by the counts of the chain, of the function and of the ports.
+/// Asserts that each packet is accounted for once, by the counters of the chain, of the function and of the ports.
 fn assert_accounted(report: &serde_json::Value, own_ports: usize) {
     assert_identity(report);
     let [sent, returned, missing, late, own] =
@@ -92,14 +92,14 @@ fn the_kernels_firewall_and_translation_are_a_function_of_a_chain() {
     hosts.must_on(0, &format!("ip route add default via {}", ROUTER[0]));
     hosts.must_on(1, "ip addr flush dev eth0");
     hosts.must_on(1, &format!("ip addr add {FAR}/24 dev eth0"));
-    // The chain sets one direction's destination only: it is asked for by the other, too.
+    // The chain sets one direction's destination only; the other direction resolves it.
     let text = std::fs::read_to_string(chain(&folder, BETWEEN)).unwrap();
     let chain = folder.write(
         "both.yaml",
         text.replace(&format!("{{forward: {{destinationMac: \"{ROUTER_MAC}\"}}}}, "), ""),
     );
     let mut between = hosts.run(super::PACKET, &chain, &[]);
-    // By ARP, the function's own, and echoes with other identifiers.
+    // With the function's own ARP, and with translated echo identifiers.
     hosts.assert_pings(0, FAR, 10);
     let body = &super::body()[..60_000];
     for port in [80, 25] {
@@ -110,7 +110,7 @@ fn the_kernels_firewall_and_translation_are_a_function_of_a_chain() {
     assert!(curl.stdout == body);
     let refused = hosts.on(0, &format!("curl -sS -m 2 http://{FAR}:25/"));
     assert_eq!(refused.status.code(), Some(28), "{}", text_of(&refused));
-    // The far host sees the router's address, and answers it.
+    // The far host receives packets from the router's address, and responds to it.
     let (ready, is_ready) = std::sync::mpsc::channel();
     let server = hosts.within(1, move || {
         let socket = UdpSocket::bind((FAR, 53)).unwrap();
@@ -139,7 +139,7 @@ fn the_kernels_firewall_and_translation_are_a_function_of_a_chain() {
     });
     client.join().unwrap();
     server.join().unwrap();
-    // What our own function in front refuses does not get there.
+    // Packets refused by the built-in function in front do not reach the external one.
     let before = hosts.counted_at(function, "in0")[1];
     hosts.on(0, &format!("ping -q -c 1 -W 5 {FAR}"));
     wait_for(|| hosts.counted_at(function, "in0")[1] > before);
@@ -149,7 +149,7 @@ fn the_kernels_firewall_and_translation_are_a_function_of_a_chain() {
     let [own, late] = ["own", "late"].map(|what| of_function(&report, what));
     assert!(own > 0 && late == 0, "{report}");
     assert!(of_function(&report, "returned") > 100, "{report}");
-    // Requests for mail, tried again and again, and the questions for addresses that the router answered itself.
+    // Requests for mail with retransmissions, and ARP requests that the router answered itself.
     assert_eq!(
         reason(&report, "firewall/not-returned"),
         count(&report, "dropped_by_nf"),
@@ -160,7 +160,7 @@ fn the_kernels_firewall_and_translation_are_a_function_of_a_chain() {
         delay > 0.0 && report["latency_us"]["max"].as_f64().unwrap() >= delay,
         "{report}"
     );
-    // Flows behind the function are the translated ones.
+    // Behind the function, flows are the translated ones.
     let flows = std::fs::read_to_string(folder.path("flows.csv")).unwrap();
     assert!(flows.contains(ROUTER[1]), "{flows}");
 }
@@ -181,7 +181,7 @@ fn replay(hosts: &Hosts, chain: &Path, capture: &Path, more: &[&str]) -> Program
         paths[0],
         "--traffic",
         paths[1],
-        // All that may come while a busy machine has other things to do.
+        // Large enough for all packets that arrive while a busy machine is occupied.
         "--ring",
         "32768",
     ];
@@ -206,7 +206,7 @@ fn a_capture_goes_through_the_kernels_firewall_and_every_packet_is_accounted_for
     let (report, said) = run.finish();
     assert_eq!(said, "");
     assert_accounted(&report, 0);
-    // One in ten is mail, which the firewall drops.
+    // One packet in ten is mail, which the firewall drops.
     let mail = packets as u64 / 10;
     assert_eq!(count(&report, "offered"), packets as u64, "{report}");
     assert_eq!(reason(&report, "firewall/not-returned"), mail, "{report}");
@@ -223,8 +223,8 @@ fn a_capture_goes_through_the_kernels_firewall_and_every_packet_is_accounted_for
     );
 }
 
-/// Functions in front of an external one and behind it do in processes of their own what they do in one; one that is killed
-/// takes what it had in its hands, and nothing that is outside.
+/// Isolated functions in front of an external one and behind it behave as in one process. A killed one loses the
+/// packets it holds, but none that are at the external function.
 #[test]
 fn functions_around_the_kernels_firewall_are_isolated() {
     if skipped(&["nft"]) {
@@ -245,7 +245,7 @@ fn functions_around_the_kernels_firewall_are_isolated() {
         more.extend(isolation.split(' '));
         let mut run = replay(&hosts, &chain, &capture, &more);
         if packets == many {
-            // Those of the part in front, and behind; wherever it stands then.
+            // Kills processes of the front part and of the part behind, in the middle of the traffic.
             wait_for(|| !processes_at(run.id(), 3).is_empty());
             for place in [0, 3, 1] {
                 std::thread::sleep(Duration::from_millis(120));
@@ -282,7 +282,7 @@ fn functions_around_the_kernels_firewall_are_isolated() {
         .sum();
     assert!(lost > 0, "{report}");
     assert_eq!(count(&report, "lost"), lost, "{report}");
-    // The same flows, whose packets are all alike.
+    // The same flows, whose packets are identical.
     let known: BTreeSet<_> = sent.iter().collect();
     let other = survived.iter().find(|frame| !known.contains(frame));
     assert_eq!(other, None, "{}", report["packets"]);
@@ -291,7 +291,7 @@ fn functions_around_the_kernels_firewall_are_isolated() {
     assert_eq!(all, many as u64, "{}", report["packets"]);
 }
 
-/// Open vSwitch, in a namespace and a folder of its own.
+/// Open vSwitch in its own namespace and directory.
 struct Switch<'h> {
     hosts: &'h Hosts,
     host: usize,
@@ -331,7 +331,7 @@ impl<'h> Switch<'h> {
         self.hosts.start(self.host, &line)
     }
 
-    /// Has it forward from one port to the other, with other addresses, and drop what goes to port 53.
+    /// Programs the switch to forward between the ports with other addresses, and to drop packets to port 53.
     fn program(&self) {
         let socket = self.folder.path("between.mgmt");
         let flows = [
@@ -343,13 +343,13 @@ impl<'h> Switch<'h> {
                 "ovs-ofctl --timeout=30 -O OpenFlow13 add-flow unix:{} {flow}",
                 socket.display()
             );
-            // The socket of one that was killed may still be there.
+            // A killed switch's socket may still exist.
             wait_for(|| self.hosts.on(self.host, &line).status.success());
         }
     }
 }
 
-/// A packet that the switch has been given and has to send on, or not.
+/// Returns a packet with a number; the switch forwards or drops it.
 fn numbered(number: u32) -> (u64, Vec<u8>) {
     let port = 4000 + (number % 50) as u16;
     let to = if number.is_multiple_of(4) { 53 } else { 80 };
@@ -375,7 +375,7 @@ fn open_vswitch_is_a_function_that_may_be_killed_and_may_lose_its_interface() {
          -- add-port between out0 -- set interface out0 ofport_request=2",
     );
     switch.program();
-    // Packets are alike but for their ports, which count for nothing here: order tells them apart.
+    // Packets differ in their ports only, which do not count in the comparison, so they are identified by order.
     let capture = folder.capture("in.pcap", &(0..20_000).map(numbered).collect::<Vec<_>>());
     let chain = chain(
         &folder,
@@ -387,7 +387,7 @@ fn open_vswitch_is_a_function_that_may_be_killed_and_may_lose_its_interface() {
     let received = || hosts.counted_at(host, "out0")[0];
     let goes_on = |from: u64| wait_for(|| received() > from + 200);
     goes_on(received());
-    // Dead, then alive again, with the same rules.
+    // Killed, then restarted with the same rules.
     program.kill();
     std::thread::sleep(Duration::from_millis(700));
     let _again = switch.start();
@@ -424,7 +424,7 @@ fn open_vswitch_is_a_function_that_may_be_killed_and_may_lose_its_interface() {
     );
 }
 
-/// A second Tailwater, which knows nothing of the first, gives back what it gets.
+/// A second, independent Tailwater returns the packets that it receives.
 #[test]
 fn a_program_behind_shared_memory_may_be_killed_and_started_again() {
     if skipped(&[]) {
@@ -468,7 +468,7 @@ fn a_program_behind_shared_memory_may_be_killed_and_started_again() {
     assert_eq!(count(&report, "offered"), 30_000, "{report}");
     let [sent, returned, missing, refused] =
         ["sent", "returned", "not_returned", "refused"].map(|what| of_function(&report, what));
-    // What a busy machine lost in front counts, too.
+    // Includes packets that a busy machine lost in front.
     let waited = lost_in_front(&report);
     let all = (returned + missing, sent + refused + waited);
     assert_eq!((sent, 30_000), all, "{report}");

@@ -1,4 +1,4 @@
-//! A firewall between real programs: who may open connections, and rules that change while packets pass.
+//! A firewall between real programs: permission to open connections, and rules reloaded during traffic.
 
 use super::programs::streams;
 use super::{PACKET, XDP};
@@ -17,7 +17,7 @@ allow udp    from lan to wan ports 53
 allow udp    from lan to wan ports 5201
 ";
 
-/// Host 0 inside, host 1 outside, by the ports that they are behind.
+/// Writes a chain with host 0 inside and host 1 outside, by their ports.
 fn chain(folder: &Folder) -> std::path::PathBuf {
     folder.write("firewall.rules", RULES);
     let functions = "[{firewall: {rulesFile: firewall.rules, zones: {lan: {port: entry, prefixes: \
@@ -35,7 +35,7 @@ fn page(hosts: &Hosts, from: usize, address: &str, seconds: u32) -> Option<i32> 
     hosts.on(from, &curl).status.code()
 }
 
-/// One way everything passes that is allowed, the other way nothing.
+/// All allowed traffic passes one way, none the other way.
 fn one_way(driver: &str) {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
     let mut between = hosts.run(driver, &chain(&folder), &[]);
@@ -50,7 +50,7 @@ fn one_way(driver: &str) {
     for address in &both[1] {
         assert_eq!(page(&hosts, 0, address, 60), Some(0), "{address}");
     }
-    // From outside: neither pings nor pages, whose time is up.
+    // From outside: neither pings nor pages, which time out.
     for address in [HOSTS[0], HOSTS_V6[0]] {
         let ping = hosts.on(1, &format!("ping -q -c 2 -i 0.2 -W 1 {address}"));
         assert_eq!(ping.status.code(), Some(1), "{address}");
@@ -58,7 +58,7 @@ fn one_way(driver: &str) {
     for address in &both[0] {
         assert_eq!(page(&hosts, 1, address, 2), Some(28), "{address}");
     }
-    // Not to another port either.
+    // Another port is refused, too.
     hosts.serve(1, HOSTS[1], 8080, vec![7]);
     assert_eq!(page(&hosts, 0, &format!("{}:8080", HOSTS[1]), 2), Some(28));
     names(&hosts);
@@ -70,7 +70,7 @@ fn one_way(driver: &str) {
     assert_eq!(reason(&report, "related"), 1, "{report}");
 }
 
-/// Questions and answers by UDP, and the ICMP error that says that nobody is there to answer.
+/// Requests and responses by UDP, and the ICMP error that reports a closed port.
 fn names(hosts: &Hosts) {
     let ask = |wait| {
         move || {
@@ -111,7 +111,7 @@ fn connections_open_one_way_over_xdp() {
     }
 }
 
-/// Streams, for which real stacks use windows, scaling and selective acknowledgments as they like.
+/// Real stacks use windows, scaling and selective acknowledgments freely in their streams.
 #[test]
 fn streams_of_real_stacks_fit_their_windows() {
     if skipped(&["iperf3"]) {
@@ -127,7 +127,7 @@ fn streams_of_real_stacks_fit_their_windows() {
     }
 }
 
-/// The file of rules is written anew, wrongly, then rightly: what is in force changes only with the latter, and no packet
+/// The rule file is rewritten with an error, then correctly. Only the latter changes the rules in force, and no packet
 /// is lost.
 #[test]
 fn rules_change_while_packets_pass() {
@@ -152,7 +152,7 @@ fn rules_change_while_packets_pass() {
             .contains("firewall.rules:1:17: expected a zone, found \"lam\"")
     );
     assert_eq!(page(&hosts, 0, HOSTS[1], 60), Some(0));
-    // Now the other way round, and pages no more.
+    // Now in the other direction, and no more pages.
     folder.write("firewall.rules", "allow icmp from wan to lan\nreject\n");
     told(&between, "2 rules in force");
     hosts.assert_pings(1, HOSTS[0], 5);

@@ -1,4 +1,4 @@
-//! Chains on kernel interfaces, from end to end: two hosts with Tailwater between them. Needs root.
+//! Chains on kernel interfaces, end to end: two hosts with Tailwater between them. Requires root.
 #![cfg(feature = "dpdk")]
 
 #[path = "../common/mod.rs"]
@@ -28,17 +28,17 @@ fn body() -> Vec<u8> {
     (0..1 << 20).map(|i: u32| (i ^ (i >> 8)) as u8).collect()
 }
 
-/// What a port counted.
+/// Returns a counter of a port.
 fn port(report: &serde_json::Value, number: usize, what: &str) -> u64 {
     report["ports"][number][what].as_u64().unwrap()
 }
 
-/// Pings both ways, and a page from host 1.
+/// Pings in both directions, and a page from host 1.
 fn pings_and_a_page(hosts: &Hosts, addresses: [&str; 2]) {
     for (host, other) in [(0, addresses[1]), (1, addresses[0])] {
         hosts.assert_pings(host, other, 10);
     }
-    // No more packets than wait at a port: the kernel does not tell what it drops.
+    // Small enough for a port's queue, since the kernel does not report drops.
     let body = &body()[..100_000];
     hosts.serve(1, addresses[1], 80, body.to_vec());
     let curl = hosts.on(0, &format!("curl -sS -m 60 http://{}/", addresses[1]));
@@ -46,12 +46,12 @@ fn pings_and_a_page(hosts: &Hosts, addresses: [&str; 2]) {
     assert!(curl.stdout == body);
 }
 
-/// Pings and a page, each packet of which is accounted for on both sides.
+/// Pings and a page; asserts that each packet is accounted for on both sides.
 fn cross(driver: &str, more: &[&str]) {
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let mut between = hosts.run(driver, &folder.forward(), more);
     pings_and_a_page(&hosts, HOSTS);
-    // The end of the connection may still be on its way.
+    // The last packets of the connection may still be in flight.
     let arrived = |from, to| hosts.counted(from)[0] == hosts.counted(to)[1];
     wait_for(|| arrived(0, 1) && arrived(1, 0));
     let counted = [0, 1].map(|host| hosts.counted(host));
@@ -64,7 +64,7 @@ fn cross(driver: &str, more: &[&str]) {
     }
 }
 
-/// Nothing was lost, and the ports counted what the chain counted.
+/// Asserts that nothing was lost, and that the ports' counters equal the chain's.
 fn assert_all_went_through(report: &serde_json::Value) {
     assert_identity(report);
     assert_eq!(count(report, "lost"), 0, "{report}");
@@ -87,7 +87,7 @@ fn packets_cross_over_xdp() {
     }
 }
 
-/// So it is by itself where the cache is small.
+/// Few descriptors are the default where the cache is small.
 #[test]
 fn xdp_has_its_buffers_however_few_descriptors_there_are() {
     if !skipped(&["curl"]) {
@@ -95,7 +95,7 @@ fn xdp_has_its_buffers_however_few_descriptors_there_are() {
     }
 }
 
-/// One core receives by the interface's one queue, two send by it in turn.
+/// One core receives from the interface's only queue, two cores send through it in turn.
 fn cross_on_two_cores(driver: &str) {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         println!("skipped: this needs two cores");
@@ -105,7 +105,7 @@ fn cross_on_two_cores(driver: &str) {
     let chain = folder.spec("accounting.yaml", "[{accounting: }, {forward: }]", "");
     let mut between = hosts.run(driver, &chain, &["--cores", "0,1"]);
     pings_and_a_page(&hosts, HOSTS);
-    // Flows of all buckets: the ports of the client's.
+    // Flows in all buckets, by different client ports.
     for _ in 0..10 {
         let curl = hosts.on(0, &format!("curl -sS -m 60 http://{}/", HOSTS[1]));
         assert!(curl.status.success(), "{}", text(&curl.stderr));
@@ -156,7 +156,7 @@ fn ports_need_not_be_promiscuous() {
     assert_eq!(report["ports"][0]["link"]["up"], true, "{report}");
 }
 
-/// As when a cable is pulled and plugged in again.
+/// Simulates unplugging and replugging a cable.
 #[test]
 fn a_link_that_goes_and_comes_back_is_told() {
     if skipped(&[]) {
@@ -185,7 +185,7 @@ fn a_link_that_goes_and_comes_back_is_told() {
     }
 }
 
-/// The kernel takes them out of the frames that it gives to packet sockets.
+/// The kernel removes tags from the frames of packet sockets.
 #[test]
 fn tags_stay_in_the_frames() {
     if skipped(&["tcpreplay"]) {
@@ -218,7 +218,7 @@ fn tags_stay_in_the_frames() {
     }
 }
 
-/// More than can be done comes, until after the end.
+/// The load exceeds the chain's capacity, until after the end.
 #[test]
 fn a_flooded_run_ends_by_a_signal() {
     if skipped(&["tcpreplay"]) {
@@ -239,7 +239,7 @@ fn a_flooded_run_ends_by_a_signal() {
     assert!(count(&report, "dropped_by_nf") > 0, "{report}");
 }
 
-/// A tap looks at checksums when it is asked to. Those of what the chain sends are its functions'.
+/// A tap verifies checksums on request. Checksums of sent packets are computed by the chain's functions.
 #[test]
 fn packets_that_a_device_finds_damaged_are_dropped_unless_the_spec_says_otherwise() {
     if skipped(&["tcpreplay"]) {
@@ -248,7 +248,7 @@ fn packets_that_a_device_finds_damaged_are_dropped_unless_the_spec_says_otherwis
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let mut packets = mixture(300);
     for (i, (_, frame)) in packets.iter_mut().enumerate() {
-        // The IP header's, or the payload.
+        // The IP header's checksum, or the payload's.
         match i % 3 {
             0 => frame[24] ^= 0x55,
             1 => *frame.last_mut().unwrap() ^= 0x55,
@@ -288,10 +288,10 @@ fn a_port_that_vanishes_is_told_and_the_other_goes_on() {
     let mut between = hosts.run(PACKET, &folder.forward(), &[]);
     assert!(hosts.on(2, "ip link del port0").status.success());
     std::thread::sleep(std::time::Duration::from_millis(500));
-    // Nobody answers, but what host 1 asks still arrives.
+    // No response arrives, but packets of host 1 do.
     hosts.on(1, &format!("ping -q -c 3 -i 0.1 -W 1 {}", HOSTS[0]));
     assert!(hosts.on(2, "ip link del port1").status.success());
-    // With the last port the run ends.
+    // The run ends with the last port.
     let (report, said) = between.finish();
     assert_identity(&report);
     for number in 0..2 {
@@ -319,7 +319,7 @@ fn a_capture_is_replayed_at_rising_rates() {
         let replay = hosts.on(0, &replay);
         assert!(replay.status.success(), "{}", text(&replay.stderr));
         replayed += 1000;
-        // A breath, in which what is on its way arrives.
+        // Time for packets in flight to arrive.
         std::thread::sleep(std::time::Duration::from_millis(300));
     }
     assert_eq!(hosts.counted(0)[0], replayed);
@@ -327,7 +327,7 @@ fn a_capture_is_replayed_at_rising_rates() {
     assert_identity(&report);
     let offered = count(&report, "offered");
     assert!(offered >= 1000 && offered <= replayed, "{report}");
-    // The kernel does not tell what it drops; of all the rest it is known what became of it.
+    // The kernel does not report its drops; all other packets are accounted for.
     let [received, sent] = [port(&report, 0, "received"), port(&report, 1, "sent")];
     assert_eq!((received, sent), (offered, count(&report, "delivered")));
     assert_eq!(hosts.counted(1)[1], sent);
@@ -335,12 +335,12 @@ fn a_capture_is_replayed_at_rising_rates() {
     assert_eq!((frames.len() as u64, wrong_checksums(&frames)), (sent, 0));
 }
 
-/// Streams of TCP and UDP, both ways.
+/// Streams of TCP and UDP, in both directions.
 fn streams(driver: &str) {
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let mut between = hosts.run(driver, &folder.forward(), &[]);
     programs::streams(&hosts, HOSTS[0], HOSTS[1]);
-    // Of what a device has no room for when so much comes at once, the report says so.
+    // The report counts packets of a burst for which a device has no room.
     let report = between.stop();
     assert_identity(&report);
     let sums = ["received", "sent"].map(|what| port(&report, 0, what) + port(&report, 1, what));
@@ -362,7 +362,7 @@ fn streams_cross_both_ways_over_xdp() {
     }
 }
 
-/// Each host has a tap of a program of its own, and shared memory is between the programs.
+/// Each host has a tap of its own program, and shared memory connects the programs.
 #[test]
 fn packets_cross_two_programs_over_taps_and_shared_memory() {
     if skipped(&["curl"]) {
@@ -391,15 +391,15 @@ fn packets_cross_two_programs_over_taps_and_shared_memory() {
         assert!(set(&format!("addr add {address}/24 dev tap0")));
         assert!(set("link set dev tap0 up"));
     }
-    // Until the client, too, knows that somebody is there.
+    // Waits until the client has connected, too.
     wait_for(|| {
         let ping = hosts.on(0, &format!("ping -q -c 1 -W 1 {}", addresses[1]));
         ping.status.success()
     });
     pings_and_a_page(&hosts, addresses);
     let counted = || [0, 1].map(|host| hosts.counted_at(host, "tap0"));
-    // The end of the connection may still be on its way. What the client's shared memory counts is gone with the
-    // server, but for what the run has asked for meanwhile.
+    // The last packets of the connection may still be in flight. The client's shared-memory counters disappear with the
+    // server, except for those that the run has read before.
     let mut last = counted();
     wait_for(|| {
         std::thread::sleep(std::time::Duration::from_secs(1));
@@ -420,7 +420,7 @@ fn packets_cross_two_programs_over_taps_and_shared_memory() {
     let [to_client, other_tap] = [0, 1].map(|number| ["received", "sent"].map(|what| port(&of_server, number, what)));
     assert_eq!((tap, other_tap), ([sent_0, received_0], [sent_1, received_1]));
     assert_eq!((to_server[0], to_server[1]), (to_client[1], to_client[0]));
-    // The first packets, if they came before the client was ready.
+    // The first packets are lost if they arrive before the client is ready.
     let lost = count(&of_client, "lost") + count(&of_server, "lost");
     assert_eq!(
         sent_0 + sent_1,
@@ -429,7 +429,7 @@ fn packets_cross_two_programs_over_taps_and_shared_memory() {
     );
 }
 
-/// DPDK would take the first one's XDP program off the interface.
+/// DPDK would remove the first run's XDP program from the interface.
 #[test]
 fn a_second_run_on_an_interface_is_refused_and_the_first_goes_on() {
     if skipped(&[]) {
@@ -447,7 +447,7 @@ fn a_second_run_on_an_interface_is_refused_and_the_first_goes_on() {
     assert_all_went_through(&between.stop());
 }
 
-/// As in a container: root, and yet not allowed.
+/// As in a container: root without capabilities.
 #[test]
 fn without_capabilities_ports_of_the_kernel_are_refused() {
     if skipped(&["setpriv"]) {

@@ -1,5 +1,5 @@
-//! A mobile network: host 0 is a user, host 1 a server on the internet; in the middle a base station and a user plane function,
-//! both Tailwater, with a link between them.
+//! A mobile network: host 0 is a user, host 1 a server on the internet. In the middle are a base station and a user
+//! plane function, both Tailwater, with a link between them.
 
 use super::programs::streams;
 use super::{PACKET, body};
@@ -15,10 +15,10 @@ use std::time::Duration;
 const USER: [&str; 2] = ["10.60.0.1", "2001:db8:60:1::1"];
 const SERVER: [&str; 2] = ["10.70.0.1", "2001:db8:70::1"];
 
-/// The tunnel's ends by IP version: the station's and the core's.
+/// Tunnel endpoints by IP version: the station's and the core's.
 const ENDS: [[&str; 2]; 2] = [["192.0.2.10", "192.0.2.1"], ["2001:db8::10", "2001:db8::1"]];
 
-/// Gives the hosts their addresses.
+/// Sets the hosts' addresses.
 fn set_up(hosts: &Hosts) {
     for host in 0..2 {
         hosts.must_on(host, "ip link set dev lo up");
@@ -32,7 +32,7 @@ fn set_up(hosts: &Hosts) {
         for (version, gateways) in [HOSTS, HOSTS_V6].iter().enumerate() {
             hosts.neighbour(host, gateways[other], &mac);
             let (to, from) = ([USER, SERVER][other][version], own[version]);
-            // What the user sends becomes longer; the server is told.
+            // The tunnel makes the user's packets longer; the server learns the MTU.
             let mtu = if host == 0 { "mtu 1380" } else { "" };
             let route = format!("ip route add {to} via {} src {from} {mtu}", gateways[other]);
             hosts.must_on(host, &route);
@@ -40,14 +40,14 @@ fn set_up(hosts: &Hosts) {
     }
 }
 
-/// One end of tunnels over an IP version, with more of its configuration.
+/// Writes the chain of a tunnel endpoint over an IP version, with further configuration.
 fn chain(folder: &Folder, role: &str, own: &str, more: &str) -> std::path::PathBuf {
     let functions =
         format!("[{{upf: {{role: {role}, addresses: ['{own}'], profiles: {{internet: {{qfi: 9}}}}, {more}}}}}]");
     folder.spec(&format!("{role}.yaml"), &functions, "")
 }
 
-/// Starts both ends, the core on `far`; it has no session yet.
+/// Starts both ends, the core on `far`, without a session.
 fn start(hosts: &Hosts, far: usize, folder: &Folder, v6: bool) -> [Program; 2] {
     let [station, core] = ENDS[usize::from(v6)];
     let user = format!("ue {} ue6 2001:db8:60:1::/64", USER[0]);
@@ -64,7 +64,7 @@ fn start(hosts: &Hosts, far: usize, folder: &Folder, v6: bool) -> [Program; 2] {
     hosts.run_pair(PACKET, far, [&station, &core])
 }
 
-/// Sends a line to the core's socket, and gives the answer.
+/// Sends a line to the core's socket, and returns the response.
 fn wish(folder: &Folder, line: &str) -> String {
     let mut socket = UnixStream::connect(folder.path("upf.socket")).unwrap();
     socket.write_all(format!("{line}\n").as_bytes()).unwrap();
@@ -73,8 +73,8 @@ fn wish(folder: &Folder, line: &str) -> String {
     answer.trim().to_owned()
 }
 
-/// What the core tells of its session once nothing more comes: the last packets of a connection may still be on their way
-/// when the programs at its ends are done.
+/// Returns the core's session counters once they are stable: the last packets of a connection may still be in flight
+/// when the programs at its ends have finished.
 fn settled(folder: &Folder) -> String {
     let mut shown = String::new();
     wait_for(|| {
@@ -90,15 +90,15 @@ fn reason(report: &serde_json::Value, name: &str) -> u64 {
     reasons[format!("upf/{name}")].as_u64().unwrap_or(0)
 }
 
-/// Sets up everything over an IP version, does something, and looks at what both ends counted: nothing is lost by them, and
-/// with `all` nothing on the link either, where sockets may overflow.
+/// Sets up everything over an IP version, runs a task, and checks the counters of both ends. They lose nothing; with
+/// `all` nothing is lost on the link either, where sockets may overflow.
 fn through_tunnels((v6, all): (bool, bool), task: impl FnOnce(&Hosts, usize)) -> [serde_json::Value; 2] {
     let (mut hosts, folder) = (Hosts::new(true), Folder::new());
     let far = hosts.cut_middle();
     set_up(&hosts);
     let mut ends = start(&hosts, far, &folder, v6);
     let station = ENDS[usize::from(v6)][0];
-    // Nothing passes before there is a session.
+    // No packet passes before there is a session.
     let ping = format!("ping -q -c 1 -W 1 -I {} {}", USER[0], SERVER[0]);
     assert_eq!(hosts.on(0, &ping).status.code(), Some(1));
     let session = format!(
@@ -117,11 +117,11 @@ fn through_tunnels((v6, all): (bool, bool), task: impl FnOnce(&Hosts, usize)) ->
             assert_eq!(reason(report, wrong), 0, "{wrong}: {report}");
         }
     }
-    // What one end puts in, the other takes out; but for the first ping, which nobody knew.
+    // One end encapsulates as many packets as the other decapsulates, except for the first ping, which had no session.
     let gone = |from, to| reason(from, "encapsulated") - reason(to, "decapsulated");
     let gone = [gone(&core, &station), gone(&station, &core) - 1];
     assert!(!all || gone == [0; 2], "{gone:?}");
-    // The station tells nobody of the first ping, which was answered by an error indication.
+    // The first ping was answered with an error indication, which the station does not forward.
     assert_eq!(reason(&core, "error-indications"), 1, "{core}");
     assert_eq!(reason(&station, "peer-errors"), 1, "{station}");
     let usage = std::fs::read_to_string(folder.path("usage.csv")).unwrap();
@@ -134,7 +134,7 @@ fn through_tunnels((v6, all): (bool, bool), task: impl FnOnce(&Hosts, usize)) ->
     [station, core]
 }
 
-/// Pings of all sizes that fit, both ways, by both IP versions.
+/// Pings of all sizes that fit, in both directions, by both IP versions.
 fn pings(hosts: &Hosts) {
     for version in 0..2 {
         for (host, from, to) in [(0, USER, SERVER), (1, SERVER, USER)] {
@@ -147,7 +147,7 @@ fn pings(hosts: &Hosts) {
     }
 }
 
-/// A page, and questions with their answers.
+/// A page, and DNS requests with their responses.
 fn pages_and_names(hosts: &Hosts) {
     let page = &body()[..100_000];
     for address in SERVER {
@@ -170,7 +170,7 @@ fn pages_and_names(hosts: &Hosts) {
         socket.send(b"name?").unwrap();
         socket.recv(&mut answer).map_err(|error| error.kind())
     };
-    // Nobody is there to answer, which is told by ICMP; then somebody is.
+    // First the port is closed, which ICMP reports; then it is open.
     let nobody = hosts.within(0, ask).join().unwrap();
     assert_eq!(nobody, Err(ErrorKind::ConnectionRefused));
     let (ready, is_ready) = std::sync::mpsc::channel();
@@ -186,7 +186,7 @@ fn pages_and_names(hosts: &Hosts) {
     assert_eq!(hosts.within(0, ask).join().unwrap(), Ok(5));
 }
 
-/// What is too big for a tunnel: the server is told by the core, by the port that it is behind.
+/// A packet that is too big for the tunnel: the core reports it to the server, through the server's port.
 fn too_big(hosts: &Hosts, v6: bool) {
     let left = if v6 { 1436 } else { 1456 };
     let big = format!("ping -c 1 -W 2 -M do -s 1460 -I {} {}", SERVER[0], USER[0]);
@@ -200,7 +200,7 @@ fn too_big(hosts: &Hosts, v6: bool) {
     assert!(said.contains(&format!("mtu={left}")), "{said}");
 }
 
-/// Asks the core for an echo, from the server's side.
+/// Sends an echo request to the core, from the server's side.
 fn echo(hosts: &Hosts, own: &'static str) {
     let via = if own.contains(':') { HOSTS_V6[0] } else { HOSTS[0] };
     hosts.must_on(1, &format!("ip route add {own} via {via}"));
@@ -237,7 +237,7 @@ fn users_reach_the_internet_through_tunnels_over_ipv4_and_ipv6() {
     }
 }
 
-/// Streams of TCP and UDP through tunnels, of which nothing but their size is asked.
+/// Streams of TCP and UDP through tunnels, of which only the size is asserted.
 #[test]
 fn streams_of_users_go_both_ways() {
     if skipped(&["iperf3"]) {
@@ -248,7 +248,7 @@ fn streams_of_users_go_both_ways() {
     });
 }
 
-/// Somebody else's dissector reads what is between the two ends, and finds nothing wrong with it.
+/// An independent dissector parses the traffic between both ends without errors.
 #[test]
 fn a_dissector_reads_what_is_in_tunnels() {
     if skipped(&["dumpcap"]) || !tshark_is_there() {
@@ -258,7 +258,7 @@ fn a_dissector_reads_what_is_in_tunnels() {
         let folder = Folder::new();
         let files = ["down.pcap", "up.pcap"].map(|name| folder.path(name));
         through_tunnels((v6, true), |hosts, far| {
-            // Neither interface shows what its own end sends.
+            // An interface does not show the packets that its own end sends.
             let mut recordings = [(2, "link0", &files[0]), (far, "link1", &files[1])].map(|(host, link, file)| {
                 let file = file.to_str().unwrap();
                 hosts.start(host, &["dumpcap", "-q", "-P", "-i", link, "-w", file])
@@ -270,7 +270,7 @@ fn a_dissector_reads_what_is_in_tunnels() {
                 })
             });
             pings(hosts);
-            // Until the last packets are in the file.
+            // Time until the last packets are in the file.
             std::thread::sleep(Duration::from_millis(500));
         });
         let fields = [
@@ -280,8 +280,8 @@ fn a_dissector_reads_what_is_in_tunnels() {
             "gtp.ext_hdr.pdu_ses_con.qos_flow_id",
             "udp.checksum.status",
         ];
-        // Two pings of three sizes by two versions from both sides, each with an answer, are some 24 packets a way. UDP over IPv4 has no checksum, which is
-        // status 3, and over IPv6 a good one.
+        // Two pings of three sizes by two versions from both sides, each with a response, are about 24 packets per
+        // direction. UDP over IPv4 has no checksum, which is status 3, and over IPv6 a right one.
         let status = if v6 { "1" } else { "3" };
         let lines = [
             format!("0xff\t0x00002001\t0\t9\t{status}"),
@@ -296,7 +296,7 @@ fn a_dissector_reads_what_is_in_tunnels() {
             let mut read = vec!["-o", "udp.check_checksum:TRUE", "-Y", "gtp", "-T", "fields"];
             fields.iter().for_each(|field| read.extend(["-e", field]));
             let dissected = dissect(&read);
-            // A ping that is answered late is sent again, and the last packets may not be in the file yet.
+            // A late ping response causes a repetition, and the last packets may not be in the file yet.
             assert!(dissected.lines().count() >= 12, "{dissected}");
             assert!(dissected.lines().all(|read| read == line), "{dissected}");
             let wrong = dissect(&["-Y", "_ws.malformed or _ws.expert.severity >= error"]);

@@ -1,5 +1,5 @@
-//! Tunnels between two of Tailwater: host 0 and host 1 speak in plain, each to an end of its own, and what is between the ends is
-//! encrypted.
+//! Tunnels between two Tailwater instances: host 0 and host 1 send plain traffic, each to its own endpoint, and the
+//! traffic between the endpoints is encrypted.
 
 use super::programs::{assert_answers, name_server, streams};
 use super::{PACKET, body};
@@ -7,10 +7,10 @@ use crate::common::namespaces::{HOSTS, HOSTS_V6, Hosts, skipped};
 use crate::common::*;
 use std::path::PathBuf;
 
-/// The ends' own addresses, by IP version.
+/// Endpoint addresses, by IP version.
 const ENDS: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
 
-/// How a tunnel is made: its cipher, how long keys are (with their salt), and what goes over what.
+/// A tunnel's cipher, key length (with salt), and inner and outer IP version.
 struct Way {
     cipher: &'static str,
     key_bytes: usize,
@@ -19,7 +19,7 @@ struct Way {
     esn: bool,
 }
 
-/// The end in front of a host: what is for the other host goes into a tunnel, what comes by one is for this host.
+/// Writes the chain of a host's endpoint: packets for the other host enter a tunnel, packets from one go to this host.
 fn chain(folder: &Folder, host: usize, way: &Way) -> PathBuf {
     let ends = ENDS[usize::from(way.v6)];
     let (own, other) = (ends[host], ends[1 - host]);
@@ -49,7 +49,7 @@ fn reason(report: &serde_json::Value, name: &str) -> u64 {
     reasons[format!("ipsec/{name}")].as_u64().unwrap_or(0)
 }
 
-/// Pings, a page, a name and streams, by both IP versions where a program speaks both.
+/// Pings, a page, a name and streams, by both IP versions where a program supports both.
 fn everything_goes(way: &Way) {
     if skipped(&["curl"]) {
         return;
@@ -57,7 +57,7 @@ fn everything_goes(way: &Way) {
     let (mut hosts, folder) = (Hosts::new(true), Folder::new());
     let far = hosts.cut_middle();
     for host in 0..2 {
-        // Packets become longer.
+        // The tunnel makes packets longer.
         hosts.must_on(host, "ip link set dev eth0 mtu 1380");
     }
     let chains = [0, 1].map(|host| chain(&folder, host, way));

@@ -1,4 +1,4 @@
-//! Programs that speak to each other across a chain: streams by iperf3, names by DNS.
+//! Programs that communicate across a chain: streams by iperf3, names by DNS.
 
 use crate::common::namespaces::{Hosts, skipped, wait_for};
 use crate::common::text;
@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-/// Streams of TCP and UDP from host 0 to host 1 and back, of which nothing but their size is asked: they are as fast as the
-/// machine lets them. Without iperf3 there are none.
+/// Streams of TCP and UDP from host 0 to host 1 and back, at the machine's speed, of which only the size is asserted.
+/// Skipped without iperf3.
 pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
     if skipped(&["iperf3"]) {
         return;
@@ -18,7 +18,7 @@ pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
     for flags in ["-P 4", "-R", "-u -b 20M -l 1000", "-u -b 20M -l 1000 -R"] {
         let client = format!("timeout 60 iperf3 -J -t 1 {flags} -B {from} -c {to}");
         let mut result = Value::Null;
-        // The server may not be through with the last test, on a busy machine.
+        // On a busy machine the server may not have finished the previous test.
         wait_for(|| {
             let client = hosts.on(0, &client);
             assert!(client.status.success(), "{flags}: {}", text(&client.stdout));
@@ -35,7 +35,7 @@ pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
     }
 }
 
-/// A question about a name.
+/// Returns a DNS query for a name.
 pub(super) fn question(name: &str) -> Vec<u8> {
     let mut message = b"\x12\x34\x01\0\0\x01\0\0\0\0\0\0".to_vec();
     for label in name.split('.') {
@@ -46,7 +46,7 @@ pub(super) fn question(name: &str) -> Vec<u8> {
     message
 }
 
-/// Asks for a name, from an address of host 0; what comes back, unless nothing does in so many seconds.
+/// Sends a query from an address of host 0. Returns the response, or an error after a timeout in seconds.
 pub(super) fn ask(hosts: &Hosts, [from, to]: [&str; 2], name: &str, seconds: u64) -> Result<Vec<u8>, ErrorKind> {
     let question = question(name);
     let [from, to] = [from, to].map(|address| address.parse::<IpAddr>().unwrap());
@@ -63,7 +63,7 @@ pub(super) fn ask(hosts: &Hosts, [from, to]: [&str; 2], name: &str, seconds: u64
     hosts.within(0, asks).join().unwrap()
 }
 
-/// Says of every name that there is none, at an address of host 1, until the process ends.
+/// Runs a name server at an address of host 1 that reports every name as non-existent, until the process ends.
 pub(super) fn name_server(hosts: &Hosts, address: &str) {
     let address: IpAddr = address.parse().unwrap();
     let (ready, is_ready) = std::sync::mpsc::channel();
@@ -72,7 +72,7 @@ pub(super) fn name_server(hosts: &Hosts, address: &str) {
         ready.send(()).unwrap();
         let mut buffer = [0; 2048];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            // An answer; no such name.
+            // Response flags: no such name.
             buffer[2..4].copy_from_slice(&[0x81, 0x83]);
             socket.send_to(&buffer[..length], from).unwrap();
         }
@@ -80,7 +80,7 @@ pub(super) fn name_server(hosts: &Hosts, address: &str) {
     is_ready.recv().unwrap();
 }
 
-/// Asks for a name, which is answered.
+/// Asserts that a query is answered.
 pub(super) fn assert_answers(hosts: &Hosts, ends: [&str; 2], name: &str) {
     let answer = ask(hosts, ends, name, 60).unwrap();
     assert_eq!(answer[12..], question(name)[12..]);

@@ -8,25 +8,25 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::time::Duration;
 
-/// A count of `report.packets.reasons`.
+/// Returns a count of `report.packets.reasons`.
 fn reason(report: &serde_json::Value, name: &str) -> u64 {
     report["packets"]["reasons"][name].as_u64().unwrap_or(0)
 }
 
-/// Both addresses of host 1, and as they are in a URL.
+/// Returns both addresses of host 1, and their form in a URL.
 fn addresses() -> [(&'static str, String); 2] {
     let [v4, v6] = [HOSTS[1], HOSTS_V6[1]];
     [(v4, v4.to_owned()), (v6, format!("[{v6}]"))]
 }
 
-/// A filter that blocks one host's name.
+/// Writes a filter that blocks one host name.
 fn filter(folder: &Folder) -> std::path::PathBuf {
     let functions = "[{name: filter, urlFilter: {patterns: [blocked.test]}}]";
     folder.spec("filter.yaml", functions, "")
 }
 
-/// Gets pages of a host that is allowed, then of one that is not, by both IP versions: with each of some flags, and
-/// what the page then holds.
+/// Fetches pages of an allowed host, then of a blocked one, by both IP versions, with each variant of flags and
+/// expected page content.
 pub(super) fn pages(hosts: &Hosts, scheme: &str, port: u16, variants: &[(&str, &str)]) {
     let addresses = addresses();
     let get = |host: &str, literal: &str, more: &str| {
@@ -39,7 +39,7 @@ pub(super) fn pages(hosts: &Hosts, scheme: &str, port: u16, variants: &[(&str, &
         let page = text(&allowed.stdout);
         assert!(page.contains(expected), "{page}{}", text(&allowed.stderr));
     }
-    // Nobody refuses these: they wait in vain, and so does a server, perhaps, which is why they come last.
+    // Blocked requests get no response and time out. A server may be blocked, too, so they come last.
     std::thread::scope(|scope| {
         for ((_, literal), (flags, _)) in each(&addresses, variants) {
             let get = &get;
@@ -52,7 +52,7 @@ pub(super) fn pages(hosts: &Hosts, scheme: &str, port: u16, variants: &[(&str, &
     });
 }
 
-/// Each of `left` with each of `right`.
+/// Returns all pairs of `left` and `right`.
 fn each<'a, A, B>(left: &'a [A], right: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
     let with = move |a| right.iter().map(move |b| (a, b));
     left.iter().flat_map(with)
@@ -86,7 +86,7 @@ fn ipv6_crosses_and_pages_are_blocked_by_host_over_xdp() {
     }
 }
 
-/// A server with a certificate of its own, made on the spot, for any name.
+/// Starts a server with a new self-signed certificate, for any name.
 pub(super) fn tls_server(hosts: &Hosts, folder: &Folder) -> Program {
     let [key, certificate] = ["key.pem", "certificate.pem"].map(|name| folder.path(name));
     let (key, certificate) = (key.to_str().unwrap(), certificate.to_str().unwrap());
@@ -105,7 +105,7 @@ pub(super) fn tls_server(hosts: &Hosts, folder: &Folder) -> Program {
     server
 }
 
-/// The server's name passes the filter in the clear; what comes after is encrypted from end to end.
+/// The server's name passes the filter in the clear; the rest is encrypted end to end.
 fn tls(driver: &str) {
     let (hosts, folder) = (Hosts::new(true), Folder::new());
     let _server = tls_server(&hosts, &folder);
@@ -133,7 +133,7 @@ fn tls_is_blocked_by_server_name_over_xdp() {
     }
 }
 
-/// Records what host `host` sends and receives.
+/// Captures the packets that host `host` sends and receives.
 fn record(hosts: &Hosts, host: usize, to: &Path) -> Program {
     let line = ["dumpcap", "-q", "-P", "-B", "32", "-i", "eth0", "-w"];
     let mut recording = hosts.start(host, &[&line[..], &[to.to_str().unwrap()]].concat());
@@ -144,7 +144,7 @@ fn record(hosts: &Hosts, host: usize, to: &Path) -> Program {
     recording
 }
 
-/// Whole packets of a capture that is still being written.
+/// Returns the number of complete packets of a capture that is still being written.
 fn packets_in(capture: &Path) -> u64 {
     let bytes = std::fs::read(capture).unwrap();
     let (mut rest, mut packets) = (&bytes[24..], 0);
@@ -158,12 +158,12 @@ fn packets_in(capture: &Path) -> u64 {
     packets
 }
 
-/// Connections and datagrams, translated on their way there and back.
+/// Connections and datagrams, translated in both directions.
 fn translated(driver: &str) {
     let (hosts, folder) = (Hosts::new(false), Folder::new());
     let functions = "[{nat: {external: [10.9.0.100], internal: [10.9.0.1]}}]";
     let chain = folder.spec("nat.yaml", functions, "");
-    // Who answers for the external address: the host behind.
+    // The host behind the translation receives packets to the external address.
     hosts.neighbour(1, "10.9.0.100", &hosts.mac(0));
     let mut between = hosts.run(driver, &chain, &[]);
     let tshark = tshark_is_there() && !skipped(&["dumpcap"]);
@@ -179,7 +179,7 @@ fn translated(driver: &str) {
     let curl = hosts.on(0, &format!("curl -sS -m 60 -o {} {url}", page.display()));
     assert!(curl.status.success(), "{}", text(&curl.stderr));
     assert!(std::fs::read(&page).unwrap() == body());
-    // Datagrams of any length, odd ones and none among them.
+    // Datagrams of any length, including odd ones and zero.
     let (ready, is_ready) = std::sync::mpsc::channel();
     hosts.within(1, move || {
         let socket = UdpSocket::bind((HOSTS[1], 53)).unwrap();
@@ -225,7 +225,7 @@ fn translated(driver: &str) {
     }
     let report = between.stop();
     assert_identity(&report);
-    // One each way.
+    // One flow per direction.
     assert_eq!(report["flows"]["opened"], 2 * (1 + senders), "{report}");
 }
 
@@ -259,7 +259,7 @@ fn a_service_is_answered_by_three_backends() {
         backends.join(", ")
     );
     let chain = folder.spec("balance.yaml", &functions, "");
-    // To the client the service is anybody: the balancer knows who.
+    // The service's MAC address is arbitrary: the balancer replaces it.
     hosts.neighbour(0, SERVICE, "02:00:00:00:00:09");
     for backend in 0..3 {
         let host = 3 + backend;
@@ -285,7 +285,7 @@ fn a_service_is_answered_by_three_backends() {
         assert_eq!(answers.len(), requests as usize);
         (answers, connects)
     };
-    // That one of three gets none of so many connections is less likely than a broken machine.
+    // It is extremely unlikely that one of three backends gets none of so many connections.
     let (answers, connects) = get("--http1.0", 90);
     let reached: BTreeSet<String> = answers.into_iter().collect();
     assert_eq!((reached.len(), connects), (3, 90), "{reached:?}");
@@ -299,6 +299,6 @@ fn a_service_is_answered_by_three_backends() {
     let report = between.stop();
     assert_identity(&report);
     assert_eq!(count(&report, "dropped_by_nf"), 0, "{report}");
-    // One each way.
+    // One flow per direction.
     assert_eq!(report["flows"]["opened"], 2 * opened, "{report}");
 }

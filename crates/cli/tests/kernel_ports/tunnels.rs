@@ -1,5 +1,5 @@
-//! Tunnels between Tailwater and the kernel's own IPsec: host 0 speaks in plain, Tailwater in the middle encrypts, and host 1's kernel
-//! decrypts; and the other way round.
+//! Tunnels between Tailwater and the kernel's IPsec: host 0 sends plain traffic, Tailwater in the middle encrypts it,
+//! and host 1's kernel decrypts it; and vice versa.
 
 use super::programs::streams;
 use super::{PACKET, body};
@@ -9,10 +9,10 @@ use crate::common::*;
 /// The hosts' addresses inside the tunnel, by IP version.
 const INSIDE: [[&str; 2]; 2] = [["10.10.0.1", "10.20.0.1"], ["fd0a::1", "fd14::1"]];
 
-/// The tunnel's ends, Tailwater's and host 1's, by IP version.
+/// Tunnel endpoints, Tailwater's and host 1's, by IP version.
 const OUTSIDE: [[&str; 2]; 2] = [["10.9.0.100", "10.9.0.2"], ["fd09::100", "fd09::2"]];
 
-/// A cipher: what a spec calls it, what the kernel calls it, and how many bytes its key and salt have.
+/// A cipher: its names in a spec and in the kernel, and the bytes of its key and salt.
 type Cipher = (&'static str, &'static str, usize);
 
 const CIPHERS: [Cipher; 3] = [
@@ -21,7 +21,7 @@ const CIPHERS: [Cipher; 3] = [
     ("chacha20-poly1305", "rfc7539esp(chacha20,poly1305)", 36),
 ];
 
-/// How a tunnel is made.
+/// Parameters of a tunnel.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     v6: bool,
@@ -58,13 +58,13 @@ const WAYS: [Way; 5] = [
 ];
 
 impl Way {
-    /// Tailwater's end, and the kernel's.
+    /// Returns Tailwater's endpoint, and the kernel's.
     fn ends(self) -> [&'static str; 2] {
         OUTSIDE[usize::from(self.v6)]
     }
 }
 
-/// A key that is another one for each direction.
+/// Returns a key that differs between directions.
 fn key(bytes: usize, direction: u8) -> String {
     (0..bytes)
         .map(|byte| format!("{:02x}", byte as u8 ^ direction))
@@ -76,7 +76,7 @@ fn set(hosts: &Hosts, host: usize, line: &str) {
     assert!(output.status.success(), "{line}: {}", text(&output.stderr));
 }
 
-/// Gives the hosts their addresses inside, and tells them whom to send packets to.
+/// Sets the hosts' inside addresses, routes and neighbours.
 fn inside(hosts: &Hosts) {
     for host in 0..2 {
         set(hosts, host, "ip link set dev lo up");
@@ -90,7 +90,7 @@ fn inside(hosts: &Hosts) {
         }
     }
     for (inside, outside) in INSIDE.iter().zip(OUTSIDE) {
-        // What host 0 sends becomes longer; host 1's kernel knows by itself.
+        // The tunnel makes host 0's packets longer; host 1's kernel accounts for it by itself.
         let route = format!(
             "ip route add {} via {} src {} mtu 1380",
             inside[1], outside[1], inside[0]
@@ -106,7 +106,7 @@ fn inside(hosts: &Hosts) {
     }
 }
 
-/// Sets host 1's end up. What the kernel says, if it cannot.
+/// Configures host 1's endpoint. Returns the kernel's error if that fails.
 fn kernels_end(hosts: &Hosts, way: Way, (_, cipher, bytes): Cipher) -> Result<(), String> {
     let [near, far] = way.ends();
     let any = if way.v6 { "::" } else { "0.0.0.0" };
@@ -143,7 +143,7 @@ fn kernels_end(hosts: &Hosts, way: Way, (_, cipher, bytes): Cipher) -> Result<()
     Ok(())
 }
 
-/// Tailwater's end.
+/// Writes the chain of Tailwater's endpoint.
 fn chain(folder: &Folder, way: Way, (cipher, _, bytes): Cipher) -> std::path::PathBuf {
     let [near, far] = way.ends();
     let more = format!("cipher: {cipher}, esn: {}, udp: {}", way.extended, way.udp);
@@ -160,7 +160,7 @@ fn chain(folder: &Folder, way: Way, (cipher, _, bytes): Cipher) -> std::path::Pa
     folder.spec("tunnel.yaml", &functions, "")
 }
 
-/// Has host 1's kernel take ESP out of UDP, and send a keep-alive.
+/// Makes host 1's kernel decapsulate ESP from UDP, and sends a keep-alive.
 fn take_udp(hosts: &Hosts, way: Way) -> Program {
     let (near, family) = (way.ends()[0], if way.v6 { "AF_INET6" } else { "AF_INET" });
     let program = format!(
@@ -180,7 +180,7 @@ fn take_udp(hosts: &Hosts, way: Way) -> Program {
     socket
 }
 
-/// Whether this kernel lacks what the tests are about.
+/// Returns `true` if this kernel lacks a feature that the tests require.
 fn kernel_lacks(hosts: &Hosts, cipher: Cipher, ways: &[Way]) -> bool {
     for way in ways {
         let lacks = kernels_end(hosts, *way, cipher);
@@ -194,7 +194,7 @@ fn kernel_lacks(hosts: &Hosts, cipher: Cipher, ways: &[Way]) -> bool {
     false
 }
 
-/// What host 1's kernel refused, by its own count.
+/// Returns the non-zero error counters of host 1's kernel.
 fn refused(hosts: &Hosts) -> Vec<String> {
     let counts = hosts.on(1, "cat /proc/net/xfrm_stat");
     let counts = text(&counts.stdout);
@@ -204,7 +204,7 @@ fn refused(hosts: &Hosts) -> Vec<String> {
     wrong.map(str::to_owned).collect()
 }
 
-/// Runs something through tunnels of all ways; everything that goes into one comes out of it.
+/// Runs a task through each kind of tunnel; all packets that enter one leave it.
 fn through_tunnels(cipher: Cipher, ways: &[Way], mut task: impl FnMut(&Hosts)) {
     for &way in ways {
         let (hosts, folder) = (Hosts::new(true), Folder::new());
@@ -274,7 +274,7 @@ fn tunnels_of_chacha20_poly1305_end_at_the_kernel() {
     pings_and_pages(CIPHERS[2]);
 }
 
-/// Streams of TCP and UDP through a tunnel, of which nothing but their size is asked.
+/// Streams of TCP and UDP through a tunnel, of which only the size is asserted.
 #[test]
 fn streams_go_through_tunnels_both_ways() {
     if skipped(&["iperf3", "python3"]) {

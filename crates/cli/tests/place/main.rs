@@ -1,4 +1,4 @@
-//! `tailwater place`: answers, the state that is kept, and what is wrong with files.
+//! `tailwater place`: its output, the state file, and errors in files.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -17,7 +17,7 @@ fn example(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// Runs it: exit code, standard output, standard error.
+/// Runs the command. Returns exit code, standard output and standard error.
 fn place(slos: &Path, cluster: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_tailwater"))
         .arg("place")
@@ -29,7 +29,7 @@ fn place(slos: &Path, cluster: &Path, more: &[&str]) -> (Option<i32>, String, St
     (status, text(&output.stdout), text(&output.stderr))
 }
 
-/// As [`place`] with a state: exit code, and what it prints as JSON.
+/// Like [`place`] with a state. Returns exit code, and the JSON output.
 fn document(slos: &Path, cluster: &Path, state: &Path) -> (Option<i32>, serde_json::Value) {
     let state = state.to_str().expect("a name in UTF-8");
     let more = ["--state", state, "--output", "json"];
@@ -82,7 +82,7 @@ fn what_is_denied_has_its_reason_and_what_would_fit() {
 #[test]
 fn what_would_fit_fits_as_it_is_printed() {
     let folder = Folder::new();
-    // Each asks for too much, and most answers have more digits than are printed.
+    // Each request exceeds the cluster, and most fitting values have more digits than are printed.
     for (number, from, to) in [
         (1, "throughput: 12Mpps", "throughput: 90Mpps"),
         (1, "throughput: 12Mpps", "throughput: 31234567pps"),
@@ -108,7 +108,7 @@ fn what_would_fit_fits_as_it_is_printed() {
             let (before, rest) = slo.split_once(field).expect("the field");
             let (_, rest) = rest.split_once(',').expect("another field");
             let fitting = spec.replace(slo, &format!("{before}{field}{value},{rest}"));
-            // Beside the others, which come first.
+            // Together with the others, which come first.
             let fitting = folder.write("fitting.yaml", fitting);
             let (_, stdout, stderr) = place(&fitting, &example("cluster.yaml"), &[]);
             let row = stdout.lines().nth(number + 1).expect("a row");
@@ -264,7 +264,7 @@ fn a_state_is_a_file_or_a_link_to_one_and_nothing_else_is_replaced() {
     assert!(stderr.contains("expected a file, found /dev/full"), "{stderr}");
     let device = std::fs::metadata("/dev/full").expect("a device");
     assert!(device.file_type().is_char_device());
-    // Where it is written first there may be an input.
+    // The temporary file of the state may be an input.
     let text = std::fs::read_to_string(&slos).expect("an example");
     let input = folder.write("state.json.new", &text);
     let state = folder.0.join("state.json");
@@ -272,7 +272,7 @@ fn a_state_is_a_file_or_a_link_to_one_and_nothing_else_is_replaced() {
     let (status, _, stderr) = place(&input, &cluster, &["--state", name]);
     assert_eq!(status, Some(2), "{stderr}");
     assert_eq!(std::fs::read_to_string(&input).expect("the input"), text);
-    // A link stays one.
+    // A link stays a link.
     std::fs::write(&state, "").expect("a state");
     let link = folder.0.join("link.json");
     symlink(&state, &link).expect("a link");
@@ -311,7 +311,7 @@ fn a_cap_is_told_as_the_policers_that_keep_it() {
     let found: serde_json::Value = serde_json::from_str(&stdout).expect("JSON");
     let mut sum = 0;
     for instance in found["slos"][1]["instances"].as_array().expect("instances") {
-        // It is what a chain's spec takes.
+        // The configuration is valid in a chain's spec.
         let policer = &instance["policer"];
         let spec = format!(
             "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: c}}\nspec:\n  functions:\n    - policer: {policer}\n  slo: {{latency: 20us}}\n"
@@ -322,7 +322,7 @@ fn a_cap_is_told_as_the_policers_that_keep_it() {
         sum += rate.trim_end_matches("pps").parse::<u64>().expect("a number");
     }
     assert_eq!(sum, 13_000_000);
-    // Others have none.
+    // Other SLOs have none.
     assert!(found["slos"][0]["instances"][0].get("policer").is_none());
     let (_, stdout, _) = place(&slos, &cluster, &[]);
     let mut lines = stdout.lines();
@@ -340,7 +340,7 @@ fn all_terms_outlive_a_denied_change() {
     let state = folder.0.join("state.json");
     document(&slos, &cluster, &state);
     let kept = std::fs::read(&state).expect("the state");
-    // Other terms that do not fit.
+    // Changed terms that do not fit.
     let changed = changed(
         &folder,
         "slos.yaml",
@@ -351,7 +351,7 @@ fn all_terms_outlive_a_denied_change() {
     assert_eq!(status, Some(3), "{found}");
     assert_eq!(std::fs::read(&state).expect("the state"), kept);
     assert_eq!(found["slos"][1]["course"], "changed");
-    // Back to what it was, all of it is as before.
+    // With the original terms everything is as before.
     let (status, found) = document(&slos, &cluster, &state);
     assert_eq!(status, Some(0));
     assert_eq!(found["slos"][1]["course"], "kept");
@@ -391,7 +391,7 @@ fn what_only_a_search_takes_is_refused_without_one() {
     }
 }
 
-/// SLOs that ResQ's greedy needs more servers for than there must be.
+/// Writes SLOs for which ResQ's greedy scheduler uses more servers than necessary.
 #[cfg(feature = "milp")]
 fn many(folder: &Folder) -> (PathBuf, PathBuf) {
     let spec = std::fs::read_to_string(example("slos.yaml")).expect("an example");
@@ -421,7 +421,7 @@ fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
         assert_eq!((status, &*stderr), (Some(0), ""));
         serde_json::from_str::<serde_json::Value>(&stdout).expect("JSON")
     };
-    // Told only.
+    // Printed only.
     let told = optimal(&[]);
     let found = &told["optimal"];
     assert_eq!(
@@ -440,7 +440,7 @@ fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
     let steps = found["steps"].as_array().expect("steps");
     assert!(number(&found["moved"]) > 0 && !steps.is_empty());
     assert_eq!(std::fs::read(&state).expect("the state"), before);
-    // Too little for this threshold, even if it is to be applied.
+    // Below this threshold nothing is applied, even with `--apply`.
     let little = optimal(&["--saving", "90%", "--apply"]);
     assert_eq!(little["optimal"]["proposed"], false);
     assert!(
@@ -449,14 +449,14 @@ fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
             .is_some_and(|why| why.contains("--saving"))
     );
     assert_eq!(std::fs::read(&state).expect("the state"), before);
-    // In text.
+    // As text.
     let (_, text, _) = place(&slos, &cluster, &["--state", name, "--optimal"]);
     assert!(text.contains("optimal: "), "{text}");
     assert!(text.contains(" above the bound of "), "{text}");
-    // Steps that are not in the state have no numbers to tell them done by.
+    // Steps that are not in the state have no numbers for `--done`.
     assert!(text.contains("\n    - start "), "{text}");
     assert!(text.contains("not applied: --migrate"), "{text}");
-    // Half of its steps, told as done one by one, and then all: where the plan is.
+    // Half of its steps, marked as done one by one, and then all: this reaches the plan.
     let copy = folder.path("copy.json");
     std::fs::copy(&state, &copy).expect("a state");
     let copy = copy.to_str().expect("a name in UTF-8");
@@ -484,7 +484,7 @@ fn the_best_plan_is_proposed_with_its_moves_and_applied_only_when_asked() {
     assert_eq!(applied["optimal"]["applied"], true);
     assert_eq!(applied["servers_used"], found["servers"]);
     assert_ne!(std::fs::read(&state).expect("the state"), before);
-    // From there nothing is left to save.
+    // Nothing is left to save.
     let again = optimal(&[]);
     assert_eq!(again["servers_used"], found["servers"]);
     assert_eq!(again["optimal"]["proposed"], false);

@@ -1,10 +1,10 @@
-//! Curves from files of profiles: which one is taken, and what is said if there is none.
+//! Curves from files of profiles: selection of the profile, and the error if there is none.
 
 use super::*;
 
 const PROFILE: &str = "acl-nat.curves.yaml";
 
-/// The examples with one thing changed in one of the files; all three lie in a folder of their own.
+/// Returns the examples with one change in one of the files; all three are in a separate directory.
 fn with(name: &str, from: &str, to: &str) -> (Folder, PathBuf, PathBuf) {
     let folder = Folder::new();
     for file in ["measured.yaml", "measured-cluster.yaml", PROFILE] {
@@ -35,7 +35,7 @@ fn the_example_is_admitted_by_what_was_measured() {
     let (status, stdout, stderr) = place(&slos, &cluster, &[]);
     assert_eq!((status, &*stderr), (Some(0), ""), "{stdout}");
     assert!(stdout.contains("2 admitted, 0 denied"), "{stdout}");
-    // `profile curves` prints the same curves, with which the same comes of it.
+    // `profile curves` prints the same curves, which give the same result.
     let curves = tailwater()
         .args(["profile", "curves", "--machine", "epyc"])
         .arg(example(PROFILE))
@@ -76,7 +76,7 @@ fn a_folder_is_as_its_files_and_others_in_it_are_not_read() {
 fn what_does_not_fit_is_told_with_its_place_and_what_would() {
     let hardware = "measured-cluster.yaml";
     for (name, from, to, expected) in [
-        // No file, no profile.
+        // Missing file, missing profile.
         (
             "measured.yaml",
             "[acl-nat.curves.yaml]",
@@ -168,7 +168,7 @@ fn what_does_not_fit_is_told_with_its_place_and_what_would() {
             "[99, 210.943",
             "has no curve of latency over load: `tailwater profile latency` measures it",
         ),
-        // Which one?
+        // Ambiguous profile.
         (
             "measured.yaml",
             "[acl-nat.curves.yaml]",
@@ -245,7 +245,7 @@ fn profiles_that_changed_since_the_state_was_written_are_told_once() {
     let none = serde_json::json!([]);
     assert_eq!(json(&slos, &cluster, &more)["changed_chains"], none);
     assert_eq!(json(&slos, &cluster, &more)["changed_chains"], none);
-    // Measured anew, it does half of what it did.
+    // A new measurement has half the throughput.
     let profile = folder.path(PROFILE);
     let text = std::fs::read_to_string(&profile).expect("a profile");
     let mut slower = text.clone();
@@ -295,7 +295,7 @@ fn servers_give_out_no_more_cache_than_their_hardware_has() {
         assert!(stderr.contains("measured-cluster.yaml:"), "{stderr}");
         assert!(stderr.contains(expected), "{stderr}");
     }
-    // All of it is not too much, and what is not known is not looked at.
+    // The whole cache is allowed, and an unknown size is not checked.
     for (from, to) in [
         ("ways: 14", "ways: 16"),
         (

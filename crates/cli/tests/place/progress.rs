@@ -1,8 +1,8 @@
-//! A migration that an operator takes step by step.
+//! A migration that an operator executes step by step.
 
 use super::*;
 
-/// A state of the first example in which `lab` is on its way from `server-0` to `server-3`.
+/// Returns a state of the first example in which `lab` is being moved from `server-0` to `server-3`.
 fn migrating(folder: &Folder) -> PathBuf {
     let state = folder.path("state.json");
     document(&example("slos.yaml"), &example("cluster.yaml"), &state);
@@ -47,7 +47,7 @@ fn the_next_run_goes_on_from_what_is_done() {
     assert_eq!(found["migration"]["done"], 0);
     assert_eq!(found["migration"]["steps"].as_array().map(Vec::len), Some(3));
     assert_eq!(servers(&found), ["server-0"]);
-    // Twice the same is the same.
+    // Repeating it changes nothing.
     for _ in 0..2 {
         let found = run(&state, &cluster, &["--done", "1"]);
         assert_eq!(found["migration"]["done"], 1);
@@ -77,7 +77,7 @@ fn the_next_run_goes_on_from_what_is_done() {
     );
     assert_eq!(servers(&found), ["server-3"]);
     assert_eq!(found["slos"][4]["instances"][0]["ways"], 3);
-    // It is over; what was told last may be told again, in case the answer was lost.
+    // The migration is over; the last `--done` may be repeated, in case its response was lost.
     assert_eq!(run(&state, &cluster, &[]).get("migration"), None);
     let again = run(&state, &cluster, &["--done", "3"]);
     assert_eq!(again["migration"], found["migration"]);
@@ -95,7 +95,7 @@ fn a_step_of_an_older_list_is_refused_and_none_of_its_numbers_is_used_again() {
     let (state, cluster) = (migrating(&folder), example("cluster.yaml"));
     let name = state.to_str().expect("a name in UTF-8");
     run(&state, &cluster, &["--done", "1"]);
-    // Somebody else's run gives up a part of it: the operator's list ends with 3.
+    // Another operator abandons a part of it: the first operator's list ends with 3.
     let found = run(&state, &cluster, &["--abandon"]);
     let steps = found["migration"]["steps"].as_array().expect("steps");
     assert_eq!((steps.len(), &steps[0]["number"]), (1, &4.into()));
@@ -112,7 +112,7 @@ fn a_step_of_an_older_list_is_refused_and_none_of_its_numbers_is_used_again() {
         assert!(stderr.contains(&expected), "{stderr}");
         assert_eq!(std::fs::read(&state).expect("the state"), before);
     }
-    // What was told last is known still.
+    // The last completed step is still accepted.
     let found = run(&state, &cluster, &["--done", "1"]);
     assert_eq!(found["migration"]["steps"][0]["number"], 4);
     let (_, text, _) = place(&example("slos.yaml"), &cluster, &["--state", name]);

@@ -1,4 +1,4 @@
-//! States and files that cannot be what they are said to be.
+//! Invalid states and files.
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn one_command_at_a_time_has_a_state() {
         "{stderr}"
     );
     assert_eq!(std::fs::read(&state).expect("the state"), before);
-    // Of one that was killed only the file is left.
+    // A killed command leaves only the file.
     std::fs::write(&beside, "x".repeat(1 << 16)).expect("a file");
     drop(other);
     let (status, _, stderr) = place(&slos, &cluster, &more);
@@ -110,7 +110,7 @@ fn commands_at_the_same_time_lose_nothing() {
             }
         }
     }
-    // Whoever came first placed them, and nobody after it.
+    // Exactly one command placed them.
     assert_eq!(new, 1, "{kept}");
     let (_, found) = document(&slos, &cluster, &state);
     assert_eq!(found["slos"][0]["course"], "kept");
@@ -125,7 +125,7 @@ fn a_state_that_does_not_fit_on_the_disk_leaves_the_old_one() {
     document(&slos, &cluster, &state);
     let before = std::fs::read(&state).expect("the state");
     let fewer = changed(&folder, "cluster.yaml", "count: 4", "count: 3");
-    // Files of this process end after 512 bytes, as they do on a full disk.
+    // Limits files of this process to 512 bytes, as a full disk would.
     let output = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "sh"])
         .arg(env!("CARGO_BIN_EXE_tailwater"))
@@ -138,7 +138,7 @@ fn a_state_that_does_not_fit_on_the_disk_leaves_the_old_one() {
     let stderr = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(stderr.contains("cannot write "), "{stderr}");
-    // Nothing is told that is not kept.
+    // Nothing is printed unless it is stored.
     assert_eq!(text(&output.stdout), "");
     assert_eq!(std::fs::read(&state).expect("the state"), before);
     assert!(!folder.path("state.json.new").exists());

@@ -1,4 +1,4 @@
-//! Where the controllers are, and directories in them.
+//! Control group hierarchies: where controllers are mounted, and directories in them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,26 +12,26 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::{gone_is_fine, read, write};
 use crate::error::Error;
 
-/// The roots of control groups on this machine.
+/// Roots of the control group hierarchies on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hierarchies {
-    /// Of version 1: controllers (and `name=...`), and where they are mounted.
+    /// Version 1: mount points by controller (and by `name=...`).
     pub first: BTreeMap<String, PathBuf>,
-    /// Of version 2.
+    /// Version 2: mount point.
     pub second: Option<PathBuf>,
 }
 
-/// How long the kernel may take to bury those that were killed.
+/// Time the kernel may take to reap killed processes.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Hierarchies {
-    /// Those that are mounted.
+    /// Returns the mounted hierarchies.
     pub(crate) fn find() -> Result<Hierarchies, Error> {
         let mounts = read(Path::new("/proc/self/mountinfo"))?;
         Ok(Hierarchies::parse(&mounts))
     }
 
-    /// From the text of `/proc/self/mountinfo` (see proc(5)).
+    /// Parses the text of `/proc/self/mountinfo` (see proc(5)).
     pub(super) fn parse(mounts: &str) -> Hierarchies {
         let mut found = Hierarchies::default();
         for line in mounts.lines() {
@@ -56,13 +56,13 @@ impl Hierarchies {
         found
     }
 
-    /// Whether both versions are there, which some container runtimes cannot bear.
+    /// Returns version 2's mount point if both versions are mounted, which some container runtimes do not support.
     pub(crate) fn hybrid(&self) -> Option<&Path> {
         let second = self.second.as_deref()?;
         (!self.first.is_empty()).then_some(second)
     }
 
-    /// The directory `name` for a controller, with it switched on on the way there.
+    /// Creates the directory `name` for a controller, and enables the controller in all groups above it.
     pub(super) fn make(&self, controller: &'static str, name: &str) -> Result<PathBuf, Error> {
         if let Some(root) = self.first.get(controller) {
             let mut directory = root.clone();
@@ -71,7 +71,7 @@ impl Hierarchies {
                 directory.push(part);
                 make_directory(&directory)?;
                 if controller == "cpuset" {
-                    // A new group has no cores and no memory, and takes nobody in.
+                    // A new group has no cores and no memory nodes, and rejects processes.
                     for file in ["cpuset.cpus", "cpuset.mems"] {
                         let path = directory.join(file);
                         if read(&path)?.trim().is_empty() {
@@ -101,7 +101,7 @@ impl Hierarchies {
         Ok(directory)
     }
 
-    /// All directories `name` that there are, also those that a container runtime made.
+    /// Returns all existing directories `name`, those a container runtime created among them.
     fn directories(&self, name: &str) -> Vec<PathBuf> {
         let mut directories: Vec<PathBuf> = self
             .first
@@ -115,7 +115,7 @@ impl Hierarchies {
         directories
     }
 
-    /// Who is in the groups of that name, and in groups below.
+    /// Returns the processes in the groups of that name and in groups below.
     pub(super) fn processes(&self, name: &str) -> Vec<i32> {
         let mut processes: Vec<i32> = self
             .directories(name)
@@ -133,7 +133,7 @@ impl Hierarchies {
         processes
     }
 
-    /// Kills whoever is in the groups of that name. Whether nobody was.
+    /// Kills all processes in the groups of that name. Returns `true` if there were none.
     fn kill(&self, name: &str) -> bool {
         let processes = self.processes(name);
         for pid in processes.iter().filter_map(|pid| Pid::from_raw(*pid)) {
@@ -142,7 +142,7 @@ impl Hierarchies {
         processes.is_empty()
     }
 
-    /// Kills whoever is in the groups of that name, until nobody is.
+    /// Kills all processes in the groups of that name, until none is left.
     pub(super) fn empty(&self, name: &str) {
         let deadline = Instant::now() + PATIENCE;
         while !self.kill(name) && Instant::now() < deadline {
@@ -150,7 +150,7 @@ impl Hierarchies {
         }
     }
 
-    /// Kills whoever is in the groups of that name and removes them, groups below first.
+    /// Kills all processes in the groups of that name and removes the groups, child groups first.
     pub(crate) fn remove(&self, name: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -178,7 +178,7 @@ fn make_directory(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The groups in a group, the innermost first.
+/// Returns the groups below a group, innermost first.
 pub(super) fn below(directory: &Path) -> Vec<PathBuf> {
     let mut all = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {

@@ -1,14 +1,14 @@
-//! Hierarchies as machines mount them.
+//! Hierarchies as real machines mount them.
 
 use super::*;
 
-/// A machine of today: version 2 alone.
+/// Mounts of a current machine: version 2 alone.
 const UNIFIED: &str = "\
 24 1 0:22 / /proc rw,nosuid - proc proc rw
 30 23 0:26 / /sys/fs/cgroup rw,nosuid,nodev,noexec,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate,memory_recursiveprot
 ";
 
-/// Both, as systemd mounted them for years.
+/// Mounts of a hybrid machine, systemd's default for years: both versions.
 const HYBRID: &str = "\
 30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro,mode=755
 31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:5 - cgroup2 cgroup2 rw,nsdelegate
@@ -37,13 +37,13 @@ fn both_versions() {
     assert_eq!(at("pids"), None);
 }
 
-/// A directory that looks like the root of version 2, where nobody answers.
+/// Directory with the files of a version 2 root, without a kernel behind it.
 struct Fake(PathBuf);
 
 impl Fake {
     fn new(name: &str, controllers: &str) -> Fake {
         let root = std::env::temp_dir().join(format!("tailwater-{name}-{}", std::process::id()));
-        // The files that the kernel would make, also in the groups that will be.
+        // Creates the files the kernel would create, in future groups too.
         for directory in ["", "tailwater", "tailwater/7"] {
             let directory = root.join(directory);
             fs::create_dir_all(&directory).unwrap();
@@ -84,7 +84,7 @@ fn a_group_of_version_2_has_its_limits_in_one_directory() {
     assert_eq!(fake.text("tailwater/7/memory.max"), "1048576");
     assert_eq!(fake.text("tailwater/7/pids.max"), "1");
     assert_eq!(fake.text("tailwater/7/cpuset.cpus"), "3");
-    // Controllers are switched on from the top down, the last one last.
+    // Controllers are enabled from the top down. The fake file holds the last one written.
     assert_eq!(fake.text("cgroup.subtree_control"), "+cpuset");
     assert_eq!(fake.text("tailwater/cgroup.subtree_control"), "+cpuset");
     group.pin(5).unwrap();
@@ -93,7 +93,7 @@ fn a_group_of_version_2_has_its_limits_in_one_directory() {
     let events = fake.0.join("tailwater/7/memory.events");
     fs::write(events, "low 0\noom 1\noom_kill 1\n").unwrap();
     assert!(group.ran_out_of_memory());
-    // It is no real group, whose directory would go with its files: `Drop` would wait for that.
+    // In a real group the files disappear with the directory. `Drop` would wait for that.
     fs::remove_dir_all(fake.0.join("tailwater/7")).unwrap();
 }
 

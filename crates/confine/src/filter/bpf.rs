@@ -1,11 +1,11 @@
-//! Rules as a program for the kernel's filter machine (classic BPF over `struct seccomp_data`).
+//! Compiler from rules to a seccomp filter (classic BPF over `struct seccomp_data`).
 
 use super::Rule;
 
-/// One instruction, as the kernel takes it (`struct sock_filter`).
+/// One instruction in the kernel's format (`struct sock_filter`).
 pub(crate) type Instruction = libc::sock_filter;
 
-// Operation codes of linux/bpf_common.h, and what a filter returns, of linux/seccomp.h.
+// Operation codes from linux/bpf_common.h, and filter return values from linux/seccomp.h.
 const LOAD_WORD: u16 = 0x20;
 const AND: u16 = 0x54;
 const JUMP_EQUAL: u16 = 0x15;
@@ -16,21 +16,21 @@ pub(super) const ALLOW: u32 = 0x7fff_0000;
 pub(super) const ASK: u32 = 0x7fc0_0000;
 pub(super) const KILL: u32 = 0x8000_0000;
 
-// Where things are in `struct seccomp_data`.
+// Offsets in `struct seccomp_data`.
 pub(super) const NUMBER: u32 = 0;
 pub(super) const ARCHITECTURE: u32 = 4;
 pub(super) const ARGUMENTS: u32 = 16;
 
-/// `AUDIT_ARCH_X86_64`: calls of 32-bit programs have other numbers.
+/// `AUDIT_ARCH_X86_64`. Calls of 32-bit programs have other numbers.
 pub(super) const X86_64: u32 = 0xc000_003e;
-/// Set in the numbers of x32's calls, the same calls by other numbers.
+/// Bit that x32 sets in the numbers of its calls.
 const X32: u32 = 0x4000_0000;
 
 fn statement(code: u16, k: u32) -> Instruction {
     Instruction { code, jt: 0, jf: 0, k }
 }
 
-/// A jump over as many instructions as said.
+/// Jump over `if_true` or `if_false` instructions.
 fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
     Instruction {
         code,
@@ -40,7 +40,7 @@ fn jump(code: u16, k: u32, if_true: u8, if_false: u8) -> Instruction {
     }
 }
 
-/// One block for each rule, in order: the first that fits allows. If none fits, the agent is asked.
+/// Compiles one block for each rule, in order. The first match allows the call; without a match the agent is notified.
 pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
     let mut program = vec![
         statement(LOAD_WORD, ARCHITECTURE),
@@ -53,7 +53,7 @@ pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
     for rule in rules {
         let mut block = vec![statement(LOAD_WORD, NUMBER), statement(JUMP_EQUAL, rule.call)];
         for check in &rule.checks {
-            // The machine has 32 bits: the lower half of an argument, then the upper one.
+            // The BPF machine has 32 bits: the lower half of an argument is checked first, then the upper one.
             for (half, shift) in [(0, 0), (4, 32)] {
                 let mask = (check.mask >> shift) as u32;
                 if mask == 0 {
@@ -66,7 +66,7 @@ pub(super) fn compile(rules: &[Rule]) -> Vec<Instruction> {
             }
         }
         block.push(statement(RETURN, ALLOW));
-        // What is not equal goes on behind this block.
+        // A mismatch jumps past this block.
         let length = block.len();
         for (at, instruction) in block.iter_mut().enumerate() {
             if instruction.code == JUMP_EQUAL {

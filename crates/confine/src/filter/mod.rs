@@ -1,7 +1,7 @@
-//! Which system calls a function's program may make.
+//! System calls that a function's program may make.
 //!
-//! The rules are data: [`bpf`] compiles them for the kernel, [`oci`](Filter::oci) writes them for a
-//! container runtime, and the keeper asks them itself for what is allowed while the program loads.
+//! The rules are data: [`bpf`] compiles them for the kernel, [`oci`](Filter::oci) writes them for a container runtime.
+//! The supervisor evaluates them itself for calls that are allowed while the program loads.
 
 mod bpf;
 mod notify;
@@ -14,7 +14,7 @@ pub(crate) use notify::{Listener, Notified};
 
 use serde_json::{Value, json};
 
-/// A system call, as reports name it.
+/// Number of a system call, displayed by name in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Syscall(pub u32);
 
@@ -27,16 +27,16 @@ impl std::fmt::Display for Syscall {
     }
 }
 
-/// A condition on one argument: `argument & mask == value`.
+/// Condition on one argument: `argument & mask == value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Check {
-    /// Which argument, 0 to 5.
+    /// Index of the argument, 0 to 5.
     argument: u8,
     mask: u64,
     value: u64,
 }
 
-/// A system call that is allowed if all conditions hold.
+/// System call that is allowed if all conditions hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Rule {
     call: u32,
@@ -53,10 +53,10 @@ impl Rule {
     }
 }
 
-/// What a program may ask of the kernel.
+/// System calls allowed to a program.
 ///
-/// `always` is what the kernel allows by itself, and what is left once the program is sealed.
-/// Everything else is put to the agent (`SECCOMP_RET_USER_NOTIF`), who lets pass what is in `loading` until then.
+/// The kernel allows the calls in `always` by itself, before and after the program is sealed. It reports every other
+/// call to the agent (`SECCOMP_RET_USER_NOTIF`), which allows the calls in `loading` until then.
 #[derive(Clone, Debug)]
 pub(crate) struct Filter {
     always: Vec<Rule>,
@@ -64,7 +64,7 @@ pub(crate) struct Filter {
 }
 
 impl Filter {
-    /// For a program that talks over these descriptors.
+    /// Filter for a program that communicates over these descriptors.
     pub(crate) fn function(descriptors: &[u32]) -> Filter {
         Filter {
             always: rules::always(descriptors),
@@ -81,24 +81,24 @@ impl Filter {
         self
     }
 
-    /// Whether the kernel allows a call by itself. What the kernel runs is checked against this.
+    /// Returns `true` if the kernel allows the call by itself. Reference for the compiled filter.
     #[cfg(test)]
     fn allows_always(&self, call: u32, arguments: &[u64; 6]) -> bool {
         self.always.iter().any(|rule| rule.allows(call, arguments))
     }
 
-    /// Whether a call that was put to the agent is let pass while the program loads.
+    /// Returns `true` if a reported call is allowed while the program loads.
     pub(crate) fn allows_loading(&self, call: u32, arguments: &[u64; 6]) -> bool {
         self.loading.iter().any(|rule| rule.allows(call, arguments))
     }
 
-    /// For the kernel.
+    /// Compiles the filter for the kernel.
     pub(crate) fn program(&self) -> Vec<Instruction> {
         bpf::compile(&self.always)
     }
 
-    /// For a container runtime: the `linux.seccomp` of its configuration; what is not allowed is put to
-    /// whoever listens at `listener`.
+    /// Writes the filter for a container runtime: `linux.seccomp` of its configuration. Calls that are not allowed are
+    /// reported to the socket `listener`.
     pub(crate) fn oci(&self, listener: &str) -> Value {
         let rules: Vec<Value> = self.always.iter().map(oci_rule).collect();
         json!({
@@ -109,7 +109,7 @@ impl Filter {
         })
     }
 
-    /// As [`Filter::oci`], allowing everything: the listener only hears of the program's start.
+    /// As [`Filter::oci`], but allows everything: the only report is the program's start.
     pub(crate) fn oci_open(listener: &str) -> Value {
         json!({
             "defaultAction": "SCMP_ACT_ALLOW",
@@ -120,7 +120,7 @@ impl Filter {
     }
 }
 
-/// One rule as a container runtime reads it. Its comparison takes the mask first.
+/// Writes one rule in the runtime's format, whose comparison takes the mask first.
 fn oci_rule(rule: &Rule) -> Value {
     let checks: Vec<Value> = rule
         .checks

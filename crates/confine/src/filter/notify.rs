@@ -1,28 +1,28 @@
-//! Calls that the kernel puts to the agent.
+//! System calls that the kernel reports to the agent.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Where the kernel puts the calls of one program (see `seccomp_unotify(2)`).
+/// Descriptor for the seccomp notifications of one program (see `seccomp_unotify(2)`).
 ///
-/// When it is closed, all calls that would be put there fail with `ENOSYS`.
+/// Once it is closed, calls that would be reported fail with `ENOSYS`.
 #[derive(Debug)]
 pub(crate) struct Listener(OwnedFd);
 
-/// A call that waits for an answer.
+/// System call that waits for a response.
 #[derive(Debug)]
 pub(crate) struct Notified {
     id: u64,
-    /// Who asks, as the agent knows it.
+    /// Caller, by its number in the agent's process namespace.
     pub pid: u32,
     pub call: u32,
     pub arguments: [u64; 6],
 }
 
-// Of linux/seccomp.h: _IOWR('!', 0, struct seccomp_notif) and _IOWR('!', 1, struct seccomp_notif_resp).
+// From linux/seccomp.h: _IOWR('!', 0, struct seccomp_notif) and _IOWR('!', 1, struct seccomp_notif_resp).
 const RECEIVE: libc::c_ulong = 0xc050_2100;
 const SEND: libc::c_ulong = 0xc018_2101;
-/// The kernel makes the call as if there were no filter.
+/// `SECCOMP_USER_NOTIF_FLAG_CONTINUE`: the kernel makes the call as if there were no filter.
 const CONTINUE: u32 = 1;
 
 const _: () = assert!(size_of::<libc::seccomp_notif>() == 0x50);
@@ -33,9 +33,9 @@ impl Listener {
         Listener(descriptor)
     }
 
-    /// The next call; none if its program was killed meanwhile. Waits if there is none.
+    /// Waits for the next call; `None` if its caller was killed meanwhile.
     pub(crate) fn receive(&self) -> io::Result<Option<Notified>> {
-        // SAFETY: plain numbers, zero is valid for all of them, and what the kernel wants to see.
+        // SAFETY: plain numbers, for all of which zero is valid; the kernel requires a zeroed structure.
         let mut asked: libc::seccomp_notif = unsafe { std::mem::zeroed() };
         // SAFETY: the descriptor is open, and the operation writes one `seccomp_notif`.
         let result = unsafe { libc::ioctl(self.0.as_raw_fd(), RECEIVE, &mut asked) };
@@ -54,7 +54,7 @@ impl Listener {
         }))
     }
 
-    /// Lets a call pass. One whose program was killed meanwhile is none.
+    /// Allows a call. Ignores the error if the caller was killed meanwhile.
     pub(crate) fn let_pass(&self, notified: &Notified) {
         let answer = libc::seccomp_notif_resp {
             id: notified.id,

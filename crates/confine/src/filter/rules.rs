@@ -1,8 +1,8 @@
-//! The rules themselves, with the reason for each.
+//! The rules, with the reason for each.
 
 use super::{Check, Rule};
 
-/// The argument, of 32 bits as the kernel reads descriptors and flags, is `value`.
+/// The argument equals `value` in its lower 32 bits, which is what the kernel reads of descriptors and flags.
 pub(super) fn descriptor(argument: u8, value: u32) -> Check {
     Check {
         argument,
@@ -11,7 +11,7 @@ pub(super) fn descriptor(argument: u8, value: u32) -> Check {
     }
 }
 
-/// The argument has none of these bits.
+/// The argument has none of these bits set.
 fn without(argument: u8, bits: u64) -> Check {
     Check {
         argument,
@@ -20,7 +20,7 @@ fn without(argument: u8, bits: u64) -> Check {
     }
 }
 
-/// The argument, of 64 bits, is zero: a null pointer.
+/// The 64-bit argument is a null pointer.
 fn null(argument: u8) -> Check {
     without(argument, u64::MAX)
 }
@@ -35,28 +35,28 @@ fn rule(call: libc::c_long, checks: &[Check]) -> Rule {
 const EXECUTABLE: u64 = libc::PROT_EXEC as u64;
 const WRITABLE: u64 = libc::PROT_WRITE as u64;
 
-/// What a function needs while it works.
+/// Rules for a function that processes packets.
 pub(super) fn always(descriptors: &[u32]) -> Vec<Rule> {
     let mut rules = vec![
-        // Giving the core to the next function: the most frequent by far, so it comes first.
+        // Yields the core to the next function. By far the most frequent call, so it comes first.
         rule(libc::SYS_sched_yield, &[]),
-        // The time, on machines where the vDSO does not tell it.
+        // Time, on machines whose vDSO does not provide it.
         rule(libc::SYS_clock_gettime, &[]),
         rule(libc::SYS_gettimeofday, &[]),
-        // Memory of its own; never executable, so that no code can be made.
+        // Private memory, never executable, so no code can be generated.
         rule(libc::SYS_brk, &[]),
         rule(libc::SYS_mmap, &[without(2, EXECUTABLE)]),
         rule(libc::SYS_mprotect, &[without(2, EXECUTABLE)]),
         rule(libc::SYS_munmap, &[]),
         rule(libc::SYS_mremap, &[]),
         rule(libc::SYS_madvise, &[]),
-        // The end, and returning from a handler. `abort` blocks signals, asks who it is and signals itself.
+        // Exit, and return from a signal handler. `abort` blocks signals, gets its own IDs and signals itself.
         rule(libc::SYS_exit, &[]),
         rule(libc::SYS_exit_group, &[]),
         rule(libc::SYS_rt_sigreturn, &[]),
         rule(libc::SYS_restart_syscall, &[]),
         rule(libc::SYS_rt_sigprocmask, &[]),
-        // What Rust's runtime does when it ends, and when it crashes.
+        // Calls of Rust's runtime on exit and on a crash.
         rule(libc::SYS_sigaltstack, &[]),
         rule(libc::SYS_rt_sigaction, &[]),
         rule(libc::SYS_getpid, &[]),
@@ -64,11 +64,10 @@ pub(super) fn always(descriptors: &[u32]) -> Vec<Rule> {
         rule(libc::SYS_tgkill, &[descriptor(2, libc::SIGABRT as u32)]),
         // Seeds of hash tables and allocators.
         rule(libc::SYS_getrandom, &[]),
-        // Giving back a descriptor that came with a message.
+        // Closes a descriptor that came with a message.
         rule(libc::SYS_close, &[]),
     ];
-    // Locks that are waited for. No other operation: requeueing and priority inheritance have had more than their
-    // share of the kernel's faults.
+    // Futex wait and wake only. Requeueing and priority inheritance have had more than their share of kernel bugs.
     for operation in [
         libc::FUTEX_WAIT,
         libc::FUTEX_WAKE,
@@ -85,12 +84,12 @@ pub(super) fn always(descriptors: &[u32]) -> Vec<Rule> {
             }],
         ));
     }
-    // What it says to people: standard output and standard error.
+    // Standard output and standard error.
     for output in [1, 2] {
         rules.push(rule(libc::SYS_write, &[descriptor(0, output)]));
         rules.push(rule(libc::SYS_writev, &[descriptor(0, output)]));
     }
-    // Messages on what the agent gave it, connected sockets: an address of another receiver is refused, and
+    // Messages on descriptors the agent passed, which are connected sockets. A destination address is refused, and
     // there is no other socket.
     for &given in descriptors {
         for call in [libc::SYS_recvmsg, libc::SYS_sendmsg, libc::SYS_read, libc::SYS_write] {
@@ -103,18 +102,18 @@ pub(super) fn always(descriptors: &[u32]) -> Vec<Rule> {
     rules
 }
 
-/// What a program needs besides until it has loaded its libraries and its configuration.
+/// Additional rules until the program has loaded its libraries and its configuration.
 pub(super) fn loading() -> Vec<Rule> {
-    // Opening for reading only; the upper half of the flags is ignored by the kernel.
+    // Opens for reading only. The kernel ignores the upper half of the flags.
     let written = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_APPEND) as u64;
     let mut rules = vec![
         rule(libc::SYS_open, &[without(1, written)]),
         rule(libc::SYS_openat, &[without(2, written)]),
-        // The code of libraries: mapped from files that are there, never from memory that was written.
+        // Code of libraries, mapped from existing files, never from writable memory.
         rule(libc::SYS_mmap, &[without(2, WRITABLE)]),
-        // Which limits there are, without setting them.
+        // Reads limits without setting them.
         rule(libc::SYS_prlimit64, &[null(2)]),
-        // Ending with the agent, once more: not taking that back.
+        // Setting the parent-death signal to SIGKILL again; it cannot be cleared.
         rule(
             libc::SYS_prctl,
             &[
@@ -122,14 +121,14 @@ pub(super) fn loading() -> Vec<Rule> {
                 descriptor(1, libc::SIGKILL as u32),
             ],
         ),
-        // Whether standard output is a terminal.
+        // Test of standard output for a terminal.
         rule(libc::SYS_ioctl, &[descriptor(1, libc::TCGETS as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_GETFD as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_GETFL as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_SETFD as u32)]),
         rule(libc::SYS_fcntl, &[descriptor(1, libc::F_DUPFD_CLOEXEC as u32)]),
     ];
-    // Asks only, or changes nothing but the thread itself.
+    // Queries, and calls that affect only the calling thread.
     for call in [
         libc::SYS_read,
         libc::SYS_pread64,
@@ -156,7 +155,7 @@ pub(super) fn loading() -> Vec<Rule> {
         libc::SYS_poll,
         libc::SYS_ppoll,
         libc::SYS_sched_getaffinity,
-        // The constructor of libnuma, which programs with DPDK have: it tries out where the thread's memory may come from.
+        // The constructor of libnuma, linked into DPDK programs, probes the thread's memory policy.
         libc::SYS_get_mempolicy,
         libc::SYS_set_mempolicy,
         libc::SYS_arch_prctl,

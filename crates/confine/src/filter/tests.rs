@@ -1,10 +1,10 @@
-//! The compiled filter decides as its rules do.
+//! The compiled filter agrees with its rules.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What the kernel's machine does with a program, for the instructions that occur.
+/// Interpreter of the kernel's BPF machine, for the instructions that occur.
 fn run(program: &[Instruction], architecture: u32, call: u32, arguments: &[u64; 6]) -> u32 {
     let mut data = Vec::new();
     data.extend(call.to_le_bytes());
@@ -37,7 +37,7 @@ fn run(program: &[Instruction], architecture: u32, call: u32, arguments: &[u64; 
     }
 }
 
-/// Calls that have rules are tried more often than the others, with arguments at the edges of conditions.
+/// Random calls, mostly those with rules, with arguments at the edges of conditions.
 fn call() -> impl Strategy<Value = (u32, [u64; 6])> {
     let calls: Vec<u32> = Filter::function(&[3, 4]).always.iter().map(|rule| rule.call).collect();
     let call = prop_oneof![3 => prop::sample::select(calls), 1 => 0u32..500];

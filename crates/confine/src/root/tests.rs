@@ -1,7 +1,7 @@
 use super::*;
 use std::process;
 
-/// A directory of this test, removed at its end.
+/// Temporary directory of a test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -32,13 +32,13 @@ fn files_are_where_they_were_named_whatever_leads_there() {
     fs::write(&real, "rules").unwrap();
     symlink("real", folder.0.join("link")).unwrap();
     fs::create_dir_all(folder.0.join("a/b")).unwrap();
-    // Twice makes no difference.
+    // Naming a file twice makes no difference.
     let skeleton = skeleton(&folder, &[named.clone(), named.clone(), real.clone()]).unwrap();
     let root = folder.0.join("root");
     let at = |path: &str| (real.clone(), folder.0.join(path));
     let seen: Vec<_> = skeleton.seen.iter().rev().take(2).cloned().collect();
     assert_eq!(seen, [at("real"), at("link")]);
-    // What the name goes through is there, for everybody to pass.
+    // The directories in the name exist, and every user can pass through them.
     let through = inside(&root, &folder.0.join("a/b"));
     assert_eq!(through.metadata().unwrap().mode() & 0o777, 0o755);
     assert!(inside(&root, &named).is_file());
@@ -55,7 +55,7 @@ fn nothing_is_made_outside_the_root() {
     assert_eq!(skeleton.seen.last().unwrap().1, file);
     let root = folder.0.join("root");
     assert!(inside(&root, &file).is_file());
-    // A link in the root is not gone through.
+    // A link in the root is not followed.
     symlink("/", root.join("out")).unwrap();
     let through = Path::new("/out/tailwater-root/file");
     assert!(skeleton.place(through).is_err());

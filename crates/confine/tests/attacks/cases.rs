@@ -1,4 +1,4 @@
-//! The attacks, and what is in the way of each.
+//! Attacks, and the defences that stop each.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use tailwater_confine::{Confinement, FIRST_USER, Limit, Stopped};
 use crate::scene::Scene;
 use crate::way::{Outcome, Way};
 
-/// One defence that can be switched off by itself.
+/// Defence that can be switched off on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Layer {
     Filter,
@@ -38,7 +38,7 @@ impl Layer {
             Layer::Filter => it.filter = false,
             Layer::OwnUser => {
                 it.own_user = false;
-                // It counts a user's processes: root's, without one of its own.
+                // The limit counts a user's processes: without a user of its own, root's.
                 it.limits.processes = None;
             }
             Layer::Capabilities => it.drop_capabilities = false,
@@ -61,16 +61,16 @@ impl Layer {
     }
 }
 
-/// How a defence shows.
+/// Effect of a defence on an attack.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
-    /// The filter stops it at this call.
+    /// The filter stops the program at this call.
     Call(&'static str),
     /// The kernel refuses with one of these errors.
     Error(&'static [i32]),
-    /// It is stopped for this.
+    /// The program is stopped for this reason.
     Stop(Stopped),
-    /// It does what it means to, and gains nothing: it is the user that it was.
+    /// The attack succeeds but gains nothing: the program keeps its user.
     GainsNothing,
 }
 
@@ -89,13 +89,13 @@ impl By {
 pub(crate) struct Case {
     pub name: &'static str,
     pub arguments: fn(&Scene) -> Vec<String>,
-    /// What is in its way: in the order in which it is met.
+    /// Defences that stop it, in the order in which the attack meets them.
     pub layers: Vec<(Layer, By)>,
-    /// Whether it was lent real-time priority before.
+    /// `true`: it is granted real-time priority before the attack.
     pub lent: bool,
-    /// Changes of the full confinement for this case, if any.
+    /// Changes of the full confinement for this case.
     prepare: fn(&mut Confinement),
-    /// Whether it got what it came for.
+    /// Returns `true` if the attack obtained what it was after.
     success: fn(&Scene, &str) -> bool,
 }
 
@@ -148,7 +148,7 @@ impl Case {
         }
     }
 
-    /// Why it cannot be tried on this machine, or there.
+    /// Returns the reason why the case cannot run on this machine, or in this mode.
     pub(crate) fn impossible(&self, way: &Way) -> Option<&'static str> {
         let layers = |wanted| self.layers.iter().any(|(layer, _)| *layer == wanted);
         match self.name {
@@ -176,12 +176,12 @@ impl Case {
     }
 }
 
-/// Whether a setting is not there, or not 0.
+/// Returns `true` if a setting does not exist or is not 0.
 fn forbidden(path: &str) -> bool {
     fs::read_to_string(path).map_or(true, |text| text.trim() != "0")
 }
 
-/// Whether root here may give limits above its own.
+/// Returns `true` if root on this machine may set limits above its own.
 fn may_raise_limits() -> bool {
     const SYS_RESOURCE: u32 = 24;
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -239,7 +239,7 @@ pub(crate) fn all() -> Vec<Case> {
             .told(|scene| vec![pid(scene), scene.addresses.1.to_string()])
             .succeeds_if(|scene, loot| scene.overwritten() == loot),
         Case::new("trace", &neighbour("ptrace")).told(|scene| vec![pid(scene)]),
-        // The neighbour's memory, by its file. (In a process namespace of its own a container has a /proc of its own.)
+        // The neighbour's memory, through its file in /proc. (In a process namespace, a container has its own /proc.)
         Case::new("read-file-at", &through_proc)
             .prepared(host_proc)
             .told(|scene| {
@@ -247,7 +247,7 @@ pub(crate) fn all() -> Vec<Case> {
                 vec![memory, scene.addresses.0.to_string()]
             })
             .steals(),
-        // The neighbour's shared memory, by its descriptor.
+        // The neighbour's shared memory, through its descriptor.
         Case::new("read-file-at", &through_proc)
             .prepared(host_proc)
             .told(|scene| {
@@ -267,7 +267,7 @@ pub(crate) fn all() -> Vec<Case> {
                 (Filter, By::Call("openat")),
                 (Root, By::Error(&[libc::ENOENT, libc::EROFS])),
                 (OwnUser, DENIED),
-                // The first process of a namespace outlives the signal that comes with the error.
+                // The first process of a namespace survives the signal that comes with the error.
                 (FileSizeLimit, By::Error(&[libc::EFBIG])),
             ],
         )
@@ -302,7 +302,7 @@ pub(crate) fn all() -> Vec<Case> {
         })
         .told(|_| vec![(96 << 20).to_string()]),
         Case::new("priority", &privileged("sched_setscheduler")).lent(),
-        // Without capabilities, but with a limit that allows it.
+        // Without capabilities, but with a resource limit that allows it.
         Case::new(
             "priority",
             &[(Filter, By::Call("sched_setscheduler")), (RealTimeLimit, NOT_PERMITTED)],
@@ -351,7 +351,7 @@ pub(crate) fn all() -> Vec<Case> {
             &[(Filter, By::Call("socket")), (Network, By::Error(&[libc::ENODEV]))],
         )
         .told(|_| vec![Scene::interface().unwrap()]),
-        // In a user namespace of its own it may, in its own view of the file system, which nobody else sees.
+        // In its own user namespace it may mount, in its own view of the file system, which nobody else sees.
         Case::new(
             "mount",
             &[
@@ -376,7 +376,7 @@ pub(crate) fn all() -> Vec<Case> {
             "inherited",
             &[(Filter, By::Call("pread64")), (Descriptors, By::Error(&[libc::EBADF]))],
         )
-        // Or the secret of another scene, for it inherits all that there are.
+        // Or the secret of another scene, because it inherits all open descriptors.
         .succeeds_if(|_, loot| loot.starts_with("tailwater-attacks-")),
         Case::new(
             "set-user-id",

@@ -1,4 +1,4 @@
-//! Nothing is left of a program, nor of an agent that is killed.
+//! Clean-up: nothing remains of a program, nor of an agent that is killed.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use tailwater_confine::{Confinement, FIRST_USER, Stopped, sweep};
 
 use crate::way::{Way, hostile, start, status, ways};
 
-/// The directories that were made for a program, by its user.
+/// Returns the directories created for a program, identified by its user.
 fn made_for(user: u32) -> Vec<PathBuf> {
     let number = (user - FIRST_USER).to_string();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -33,7 +33,7 @@ fn user_of(pid: i32) -> u32 {
     users.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-/// Processes of that user, dead ones whom nobody has buried yet apart.
+/// Returns the processes of that user, except zombies.
 fn processes_of(user: u32) -> Vec<String> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     all.filter_map(|entry| fs::read_to_string(entry.path().join("status")).ok())
@@ -41,7 +41,7 @@ fn processes_of(user: u32) -> Vec<String> {
         .collect()
 }
 
-/// Everything is gone, soon.
+/// Waits until everything of that user is gone.
 fn gone(user: u32) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -54,7 +54,7 @@ fn gone(user: u32) {
     }
 }
 
-/// With what lets it have children.
+/// Full confinement, except for the limits that prevent children.
 fn fertile() -> Confinement {
     let mut confinement = Confinement::full();
     confinement.filter = false;
@@ -66,7 +66,7 @@ fn fertile() -> Confinement {
 #[test]
 fn an_end_takes_everything_along() {
     for way in ways() {
-        // Killed, with a child that would stay; the child of one that ends by itself.
+        // A program that is killed while its child would survive, and the child of a program that ends by itself.
         for attack in ["spin", "outlive"] {
             let mut attacker = start(&way, &fertile(), &hostile(attack));
             let user = user_of(attacker.child.pid());
@@ -77,11 +77,11 @@ fn an_end_takes_everything_along() {
                 attacker.child.kill(Stopped::Agent);
             }
             attacker.child.wait();
-            // At once, for a start that follows.
+            // Removal is complete on return, so a start that follows is not disturbed.
             assert_eq!(made_for(user), [] as [PathBuf; 0], "{attack} in {way}");
             gone(user);
         }
-        // Dropped while it runs.
+        // A program dropped while it runs.
         let attacker = start(&way, &Confinement::full(), &hostile("nothing"));
         let user = user_of(attacker.child.pid());
         drop(attacker);
@@ -89,7 +89,7 @@ fn an_end_takes_everything_along() {
     }
 }
 
-/// Asks a copy of this test to be an agent.
+/// Environment variable that makes a copy of this test act as an agent.
 const AGENT: &str = "TAILWATER_TEST_AGENT";
 
 #[test]
@@ -120,14 +120,14 @@ fn an_agent_that_is_killed_leaves_nothing_after_the_next_start() {
         assert!(!made_for(user).is_empty());
         agent.kill().unwrap();
         agent.wait().unwrap();
-        // Its programs end by themselves, also those that spin.
+        // Its programs end without any clean-up, those that spin too.
         let deadline = Instant::now() + Duration::from_secs(60);
         while !processes_of(user).is_empty() {
             assert!(Instant::now() < deadline, "it outlives its agent in {way}");
             thread::sleep(Duration::from_millis(10));
         }
-        // Whoever starts next, which may be another test, removes what it has made; what one that lives has is
-        // not touched.
+        // The next start, possibly of another test, removes the remains of the dead agent, and does not touch those of
+        // a living one.
         let mut lives = start(&way, &Confinement::full(), &hostile("nothing"));
         sweep().unwrap();
         gone(user);
@@ -137,7 +137,7 @@ fn an_agent_that_is_killed_leaves_nothing_after_the_next_start() {
     }
 }
 
-/// Starts a function that spins, says so, and waits to be killed.
+/// Starts a function that spins, reports it, and waits to be killed.
 fn be_an_agent(kind: &str) -> ! {
     let way = match kind {
         "process" => Way::Process,

@@ -1,4 +1,4 @@
-//! How programs start, what the kernel says of them, and how they end.
+//! Life of a program: its start, its status as the kernel reports it, and its end.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -35,7 +35,7 @@ fn the_kernel_says_what_was_promised() {
         assert_eq!(status(pid, "Seccomp"), "2");
         assert_eq!(status(pid, "Threads"), "1");
         let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
-        // Runtimes add a home by themselves.
+        // Runtimes add HOME on their own.
         assert_eq!(environment.replace("HOME=/\0", ""), "NAME=value\0");
         for space in ["pid", "net", "ipc", "uts", "mnt"] {
             let of = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/{space}")).unwrap();
@@ -70,7 +70,7 @@ fn cores_and_priority_are_given_and_taken() {
         assert_eq!(schedule(pid).0, 0);
         let cores = rustix::thread::sched_getaffinity(None).unwrap();
         let cores: Vec<usize> = (0..1024).filter(|core| cores.is_set(*core)).collect();
-        // There and back again.
+        // Every core, up and down again.
         for core in cores.iter().chain(cores.iter().rev()) {
             child.pin(*core).unwrap();
             assert_eq!(status(pid, "Cpus_allowed_list"), core.to_string(), "{way}");
@@ -82,7 +82,7 @@ fn cores_and_priority_are_given_and_taken() {
     }
 }
 
-/// The thread of ours that keeps a program: the program, or its container's runtime, is its child.
+/// Returns the supervisor thread of a program, which is the parent of the program or of its container's runtime.
 fn keeper_of(pid: i32) -> i32 {
     let parent = status(pid, "PPid");
     let kept = [pid.to_string(), parent];
@@ -97,8 +97,8 @@ fn keeper_of(pid: i32) -> i32 {
     number.file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
-/// Whoever starts a program may come before others; nothing of that goes to a program that has yet to load, or to its
-/// keeper, which that can keep busy.
+/// The thread that starts a program may have real-time priority. Neither a program that is still loading nor its
+/// supervisor, which the program can keep busy, inherits it.
 #[test]
 fn whoever_starts_it_keeps_their_priority_for_themselves() {
     const OURS: u8 = 4;
@@ -118,7 +118,7 @@ fn whoever_starts_it_keeps_their_priority_for_themselves() {
     }
 }
 
-/// What it needs to load it may do until it is sealed; other things never.
+/// Loading calls are allowed until the program is sealed; other calls never.
 #[test]
 fn sealing_ends_the_loading() {
     for way in ways() {
@@ -187,10 +187,10 @@ fn ends_are_told_apart() {
         let spins = begin("spin");
         assert_eq!(spins.wait_for(Duration::from_millis(1)), None);
         spins.kill(Stopped::Agent);
-        // The first reason stays.
+        // The first reason is kept.
         spins.kill(Stopped::Scheduler);
         assert_eq!(spins.wait().stopped, Some(Stopped::Agent));
-        // Of one that has ended there is nothing to move or to lend to.
+        // A program that has ended cannot be moved or given priority.
         spins.lend(1).unwrap();
         spins.pin(0).unwrap();
     }

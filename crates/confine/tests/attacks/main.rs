@@ -1,7 +1,8 @@
 //! Hostile programs against every defence, in a process and in a container.
 //!
-//! Each attack is tried with all defences; with none of those that are in its way, where it must succeed; and with
-//! each of these alone, where it must fail by that one. So no defence is named that does nothing, and none is missed.
+//! Each attack is tried three ways. With all defences, it must fail. Without those that should stop it, it must
+//! succeed. With each of these alone, it must fail by that one. So no listed defence is without effect, and none is
+//! missing.
 
 mod cases;
 mod leftovers;
@@ -17,7 +18,7 @@ use scene::Scene;
 use tailwater_confine::Confinement;
 use way::{Way, run, ways};
 
-/// Tries one attack in all ways; what went against expectation, one line each.
+/// Tries one attack with all sets of defences. Adds a line to `wrong` for each unexpected result.
 fn try_case(case: &Case, way: &Way, wrong: &mut Vec<String>) {
     let base = case.base();
     let layers: Vec<&(Layer, By)> = case.layers.iter().filter(|(layer, _)| way.has(*layer)).collect();
@@ -48,11 +49,11 @@ fn try_case(case: &Case, way: &Way, wrong: &mut Vec<String>) {
         }
     };
 
-    // All defences: the first of them stops it.
+    // All defences: the first of them stops the attack.
     attempt("everything", Some(&layers[0].1), &base);
-    // None: it can be done at all.
+    // None of them: the attack is possible at all.
     attempt("nothing in its way", None, &without(None));
-    // Each alone.
+    // Each of them alone.
     for (layer, by) in &layers {
         attempt(&format!("{layer:?} alone"), Some(by), &without(Some(*layer)));
     }

@@ -1,4 +1,4 @@
-//! What there is to attack: a neighbour with secrets, files, sockets.
+//! Targets of the attacks: a neighbour with secrets, files, sockets.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -12,23 +12,23 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-/// Length of the secret, and of what attacks read.
+/// Length of the secret, and of each attack's read, in bytes.
 const SECRET: usize = 32;
 
 pub(crate) struct Scene {
     pub secret: String,
     pub victim: Child,
-    /// Where the secret is in the victim, and a place full of dots.
+    /// Addresses in the victim: the secret, and a buffer full of dots.
     pub addresses: (usize, usize),
     pub memfd: usize,
     pub key: u32,
     pub directory: PathBuf,
     pub port: u16,
     pub abstract_name: String,
-    /// The core where attackers start, and another.
+    /// Core on which attackers start; `other` is another one.
     pub core: usize,
     pub other_core: Option<usize>,
-    /// Has the secret, and is inherited by whatever is started.
+    /// Contains the secret, and is inherited by all started programs.
     _inherited: OwnedFd,
 }
 
@@ -50,7 +50,7 @@ impl Scene {
         let set_user_id = directory.join("set-user-id");
         fs::copy(env!("CARGO_BIN_EXE_tailwater-hostile"), &set_user_id).unwrap();
         fs::set_permissions(&set_user_id, fs::Permissions::from_mode(0o4755)).unwrap();
-        // Keys of other programs on the machine are small or pseudo-random; a taken one fails loudly.
+        // Other programs on the machine use small or pseudo-random keys. A key in use fails loudly.
         let key = (process << 12) ^ turn ^ 0x5441_0000;
         let mut victim = Command::new(env!("CARGO_BIN_EXE_tailwater-hostile"))
             .args(["victim", &secret, &key.to_string()])
@@ -87,7 +87,7 @@ impl Scene {
         }
     }
 
-    /// What is where the victim had dots.
+    /// Returns the victim's buffer, which held dots.
     pub(crate) fn overwritten(&self) -> String {
         let memory = File::open(format!("/proc/{}/mem", self.victim.id())).unwrap();
         let mut bytes = [0u8; SECRET];
@@ -95,13 +95,13 @@ impl Scene {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// Whether the victim was killed.
+    /// Returns `true` if the victim was killed.
     pub(crate) fn victim_is_dead(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.victim.id())).unwrap();
         stat.rsplit_once(") ").unwrap().1.starts_with('Z')
     }
 
-    /// A network interface that is not the loopback.
+    /// Returns a network interface other than the loopback.
     pub(crate) fn interface() -> Option<String> {
         let all = fs::read_dir("/sys/class/net").ok()?;
         let names = all.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -112,16 +112,16 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // Those who wait for a visitor that never came; where one did, nobody is there any more.
+        // Wakes listeners that got no connection. Where one came, the listener is gone.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Ok(address) = SocketAddr::from_abstract_name(&self.abstract_name) {
             let _ = UnixStream::connect_addr(&address);
         }
-        // It takes its shared memory along when its input ends.
+        // The victim removes its shared memory when its input ends.
         drop(self.victim.stdin.take());
         let ended = self.victim.wait().unwrap();
         if !ended.success() {
-            // Killed, as one of the attacks means to: its segment is left to us.
+            // If an attack killed the victim, its segment is still there.
             let key = self.key.to_string();
             let _ = Command::new("ipcrm").args(["--shmem-key", &key]).status();
         }
@@ -129,7 +129,7 @@ impl Drop for Scene {
     }
 }
 
-/// Tells the secret to one who connects. The thread ends with it, or with the tests.
+/// Sends the secret to the first client. The thread ends afterwards, or with the tests.
 fn tell_all<S: Write>(secret: String, accept: impl FnOnce() -> std::io::Result<S> + Send + 'static) {
     thread::spawn(move || {
         if let Ok(mut stream) = accept() {
@@ -138,7 +138,7 @@ fn tell_all<S: Write>(secret: String, accept: impl FnOnce() -> std::io::Result<S
     });
 }
 
-/// A file with the secret whose descriptor programs inherit.
+/// Creates a file with the secret whose descriptor programs inherit.
 fn inherited(secret: &str) -> OwnedFd {
     let file = rustix::fs::memfd_create("inherited", rustix::fs::MemfdFlags::empty()).unwrap();
     rustix::io::write(&file, secret.as_bytes()).unwrap();

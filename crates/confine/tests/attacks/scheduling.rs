@@ -1,4 +1,4 @@
-//! A function that never yields, against a minimal enforcer: whoever does not answer in time is stopped.
+//! Function that never yields, against a minimal enforcer: a function that does not respond in time is stopped.
 
 use std::io::Read;
 use std::thread;
@@ -10,14 +10,14 @@ use tailwater_handover::priority::Priority;
 
 use crate::way::{Attacker, Outcome, hostile, schedule, start, ways};
 
-/// How long a function may take.
+/// Time a function has to respond.
 const DEADLINE: Duration = Duration::from_millis(200);
-/// The enforcer must come first on the core that the function does not give back.
+/// Real-time priority of the function. The enforcer has a higher one on the core that the function does not yield.
 const FUNCTION: u8 = 10;
 const ENFORCER: u8 = 20;
 
-/// Lets it go on the enforcer's own core, waits for its answer, and stops it if there is none and `enforced`.
-/// Whether it answered.
+/// Lets the function run on the enforcer's own core and waits for its response. Without one, stops it if `enforced`.
+/// Returns `true` if it responded.
 fn one_turn(attacker: &mut Attacker, core: usize, enforced: bool) -> bool {
     thread::scope(|scope| {
         let enforcer = scope.spawn(|| {
@@ -59,14 +59,14 @@ fn who_never_yields_is_stopped_by_the_enforcer_and_nobody_else() {
         let outcome = spins.outcome();
         assert!(matches!(outcome, Outcome::Stopped(Stopped::Scheduler)), "{outcome}");
 
-        // Without an enforcer it keeps the core, whatever else confines it.
+        // Without an enforcer it keeps the core, whatever its confinement.
         let mut spins = begin("spin");
         assert!(!one_turn(&mut spins, core, false));
         assert_eq!(spins.child.wait_for(Duration::ZERO), None);
         assert_eq!(schedule(spins.child.pid()), (1, FUNCTION.into()));
         drop(spins);
 
-        // One that answers is not stopped.
+        // A function that responds is not stopped.
         let mut good = begin("nothing");
         assert!(one_turn(&mut good, core, true));
         assert!(matches!(good.outcome(), Outcome::Ended(_)));

@@ -1,4 +1,4 @@
-//! How a hostile program is started, and what comes of it.
+//! Start modes of a hostile program (process, container), and the outcome of its attack.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -17,15 +17,15 @@ pub(crate) enum Way {
     Container(ContainerRuntime),
 }
 
-/// What the machine lacks for a way.
+/// Returns what the machine lacks for a mode.
 pub(crate) fn missing(way: &Way) -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let user = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     if !user.split_whitespace().all(|id| id == "0") {
         return Some("confining programs needs root".into());
     }
-    // Root of a container, say, has fewer rights: a program that does nothing shows it. Whatever else is in its way is
-    // a fault.
+    // Root of a container, for example, has fewer rights: starting a program that does nothing shows it. Any other
+    // error is a failure.
     let start = match way {
         Way::Process => Confinement::full().spawn(&hostile("nothing")),
         Way::Container(runtime) => Confinement::full().spawn_in(runtime, &hostile("nothing")),
@@ -55,7 +55,7 @@ impl Way {
         }
     }
 
-    /// Whether a defence can be switched on and off there.
+    /// Returns `true` if a defence can be switched on and off in this mode.
     pub(crate) fn has(&self, layer: Layer) -> bool {
         match self {
             Way::Process => true,
@@ -81,13 +81,13 @@ impl fmt::Display for Way {
     }
 }
 
-/// What came of an attack.
+/// Outcome of an attack.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Done(String),
     Refused(i32),
     Stopped(Stopped),
-    /// It ended without a word.
+    /// The program ended without a report.
     Ended(Status),
 }
 
@@ -109,16 +109,16 @@ pub(crate) fn hostile<'a>(attack: &str) -> Program<'a> {
     Program::new(Path::new(env!("CARGO_BIN_EXE_tailwater-hostile"))).argument(attack)
 }
 
-/// How long an attack may take on a busy machine before the test fails.
+/// Time limit of an attack on a busy machine, after which the test fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A hostile program that has started, and what it says.
+/// Hostile program that has started, and its socket.
 pub(crate) struct Attacker {
     pub child: Child,
     pub socket: UnixStream,
 }
 
-/// Starts an attack and waits until it has loaded; it attacks when let go.
+/// Starts an attacker and waits until it has loaded. It attacks when it receives a byte.
 pub(crate) fn start(way: &Way, confinement: &Confinement, program: &Program) -> Attacker {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -135,7 +135,7 @@ impl Attacker {
         self.socket.write_all(b"g").unwrap();
     }
 
-    /// What comes of it.
+    /// Waits for the outcome.
     pub(crate) fn outcome(mut self) -> Outcome {
         let mut said = String::new();
         self.socket.read_to_string(&mut said).expect("it ends");
@@ -151,7 +151,7 @@ impl Attacker {
     }
 }
 
-/// Starts the attack, seals it when it has loaded, lets it go, and hears what it says.
+/// Starts an attacker, seals it when it has loaded, triggers the attack, and returns the outcome.
 pub(crate) fn run(way: &Way, confinement: &Confinement, scene: &Scene, case: &Case) -> Outcome {
     let mut program = hostile(case.name);
     program.core = Some(scene.core);
@@ -167,7 +167,7 @@ pub(crate) fn run(way: &Way, confinement: &Confinement, scene: &Scene, case: &Ca
     attacker.outcome()
 }
 
-/// The ways that this machine has; says which are skipped, and why.
+/// Returns the modes available on this machine. Prints the skipped ones, and why.
 pub(crate) fn ways() -> Vec<Way> {
     let process = match missing(&Way::Process) {
         None => Ok(Way::Process),
@@ -187,7 +187,7 @@ pub(crate) fn ways() -> Vec<Way> {
     ways
 }
 
-/// A number in a file of the process's in `/proc`.
+/// Returns a number from a file of the process in `/proc`.
 pub(crate) fn status(pid: i32, name: &str) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status
@@ -196,10 +196,10 @@ pub(crate) fn status(pid: i32, name: &str) -> String {
     line.unwrap_or_else(|| panic!("{name} in {status}")).trim().to_owned()
 }
 
-/// The policy and the real-time priority of a process: the last fields but some of its `stat` (see proc(5)).
+/// Returns the scheduling policy and real-time priority of a process, from its `stat` (see proc(5)).
 pub(crate) fn schedule(pid: i32) -> (u32, u32) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
-    // The state, the third field, is the first of these.
+    // The state, field 3, comes first in `fields`.
     (fields[41 - 3].parse().unwrap(), fields[40 - 3].parse().unwrap())
 }

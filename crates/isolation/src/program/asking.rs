@@ -1,4 +1,4 @@
-//! Companions of flows, which the worker opens.
+//! Client for companion flows, which the worker opens on request.
 
 use rustix::thread::sched_yield;
 use std::cell::Cell;
@@ -8,11 +8,11 @@ use tailwater_net::FlowKey;
 use tailwater_sdk::program::YIELDS;
 use tailwater_sdk::protocol::layout::{Answer, Slate, Wish, WishKind};
 
-/// Has the worker open companions.
+/// Requests companions from the worker.
 #[derive(Debug)]
 pub(super) struct Asking {
     slate: Arc<Slate>,
-    /// The last wish.
+    /// Number of the last request.
     number: Cell<u64>,
 }
 
@@ -24,7 +24,7 @@ impl Asking {
         }
     }
 
-    /// Tells the worker a wish, and waits for its answer.
+    /// Sends the worker a request and waits for its response.
     fn ask(&self, kind: WishKind, at: u16, key: &FlowKey, rss_hash: u32) -> Answer {
         let number = self.number.get() + 1;
         self.number.set(number);
@@ -63,12 +63,12 @@ impl Companions for Asking {
     }
 
     fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
-        // Its lowest bits are the bucket.
+        // The bucket is the lowest bits of the hash.
         self.ask(WishKind::Free, 0, key, bucket.into()).is_ok()
     }
 }
 
-/// As a number of an answer.
+/// Returns the error's number in a response.
 pub(crate) fn number_of(why: NoCompanion) -> u8 {
     match why {
         NoCompanion::Taken => 1,

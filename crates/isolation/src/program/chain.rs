@@ -8,17 +8,17 @@ use tailwater_functions::build::{Surroundings, by_itself};
 use tailwater_functions::spec::FunctionSpec;
 use tailwater_net::toeplitz::RssHasher;
 
-/// Runs the function at this place in the chain of a spec's file for the server at the other end of standard input,
+/// Runs the function at index `place` of the chain in a spec file, for the server at the other end of standard input,
 /// until the chain ends.
 ///
 /// # Errors
-/// As [`run`]; the spec has changed since the server read it.
+/// As [`run`]; also if the spec has changed since the server read it.
 pub fn run_function(chain: &Path, place: usize) -> Result<(), ProgramError> {
     run(|configuration| configure(chain, place, configuration))
 }
 
 fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Result<Configured, Refusal> {
-    // Of the other functions it reads nothing, for it may not.
+    // The other functions' parts of the spec are not read: this process may not read them.
     let function = FunctionSpec::read_at(chain, place).map_err(|error| Refusal::of_all(error.to_string()))?;
     let (capacity, expected) = expected(&configuration.config)?;
     if fingerprint(&function) != expected {
@@ -26,7 +26,7 @@ fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Resul
         return Err(Refusal::of_all(message));
     }
     let refused = |error: String| {
-        // Who is told knows which function it is.
+        // The server adds the function's name to its message.
         let prefix = format!("function {}", function.name);
         let rest = error.strip_prefix(&prefix).unwrap_or(&error);
         Refusal::of_all(rest.trim_start_matches([':', ' ']))
@@ -52,13 +52,13 @@ fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Resul
     })
 }
 
-/// What a built-in function is told, as JSON: the capacity of its chain's flow table, and what its part of the spec was
-/// when the run began.
+/// Returns a built-in function's configuration as JSON: the capacity of its chain's flow table, and a fingerprint of
+/// its part of the spec at the run's start.
 pub(crate) fn configuration(function: &FunctionSpec, capacity: usize) -> String {
     format!("[{capacity}, \"{}\"]", fingerprint(function))
 }
 
-/// The two of a [`configuration`].
+/// Parses a [`configuration`] into capacity and fingerprint.
 fn expected(configuration: &str) -> Result<(usize, &str), Refusal> {
     let inside = configuration.strip_prefix('[');
     let inside = inside.and_then(|inside| inside.strip_suffix("\"]"));
@@ -68,13 +68,13 @@ fn expected(configuration: &str) -> Result<(usize, &str), Refusal> {
         .ok_or_else(|| Refusal::of_all("expected the configuration of a function of a chain's spec"))
 }
 
-/// What tells a function from another one, and from itself after its configuration has changed.
+/// Returns a string that differs between functions, and after a function's configuration has changed.
 fn fingerprint(function: &FunctionSpec) -> String {
     let FunctionSpec {
         name,
         config,
         files,
-        // Where packets come to it from is nothing to it, and not known where it is read by itself.
+        // The branch that leads to it does not affect the function, and is unknown when it is read alone.
         branch: _,
     } = function;
     let mut hash = DefaultHasher::new();

@@ -5,8 +5,8 @@ use std::path::Path;
 use tailwater_functions::library::load;
 use tailwater_sdk::program::serve_function;
 
-/// Runs the function in a shared library for the server at the other end of standard input, until the chain ends. The
-/// library is loaded when the server is there.
+/// Runs the function in a shared library, for the server at the other end of standard input, until the chain ends. The
+/// library is loaded after the server has connected.
 ///
 /// # Errors
 /// As [`run`](super::run).

@@ -1,4 +1,4 @@
-//! A program that is one function of a chain, built in or from a library: see [`serve`].
+//! Program that runs a single function of a chain, built-in or from a library; see [`serve`].
 
 mod asking;
 mod chain;
@@ -22,19 +22,19 @@ use tailwater_chain::function::NetworkFunction;
 use tailwater_sdk::program::{Given, Ready, serve};
 use tailwater_sdk::protocol::images::FlowImages;
 
-/// A function, configured.
+/// A configured function.
 pub struct Configured {
     /// The function.
     pub function: Box<dyn NetworkFunction>,
-    /// What is left to do after it has been dropped, at the end of the run.
+    /// Work that remains at the end of the run, after the function has been dropped.
     pub at_end: Box<dyn FnOnce() -> Result<(), String>>,
 }
 
-/// Runs a function for the server at the other end of standard input, until the chain ends. `configure` makes the
+/// Runs a function for the server at the other end of standard input, until the chain ends. `configure` builds the
 /// function.
 ///
 /// # Errors
-/// There is no server, or it goes away, or the configuration is refused.
+/// There is no server, it disconnects, or the configuration is rejected.
 pub fn run(configure: impl FnOnce(&Configuration) -> Result<Configured, Refusal>) -> Result<(), ProgramError> {
     serve(|configuration| {
         let Configured { function, at_end } = configure(configuration)?;
@@ -42,17 +42,17 @@ pub fn run(configure: impl FnOnce(&Configuration) -> Result<Configured, Refusal>
     })
 }
 
-/// A function that waits for its memory.
+/// A function that has no memory yet.
 pub struct Waiting {
     function: Box<dyn NetworkFunction>,
-    /// With what is kept beside.
+    /// State bytes per flow, with the chain's own data.
     state_bytes: usize,
-    /// What of it is worth keeping outside.
+    /// Bytes of it that are stored externally.
     piece_bytes: usize,
 }
 
 impl Waiting {
-    /// This function.
+    /// Wraps a function.
     pub fn new(function: Box<dyn NetworkFunction>) -> Waiting {
         let named = [(function.kind().to_owned(), function)];
         let state_bytes = Alone::state_bytes(&named);
@@ -105,12 +105,11 @@ impl Ready for Waiting {
                     state_bytes: self.state_bytes,
                     directed: false,
                 };
-                // As large as it is where each direction of a flow has a place.
+                // The file is larger where each direction of a flow has its own slot.
                 let directed = memory.len() > undirected.file_bytes();
                 let config = MirrorConfig { directed, ..undirected };
-                // SAFETY: the server gives these flows to the processes of this function only, and each flow's
-                // packets to one at a time; in this one they are touched in its turn only, of which there is one
-                // thread.
+                // SAFETY: the server gives these flows only to processes of this function, and each flow's packets to
+                // one process at a time. In this process one thread accesses them, only during its turn.
                 let mirror = unsafe { Mirror::open(memory, config)? };
                 let asking: Box<dyn Companions> = Box::new(Asking::new(slate));
                 Some((mirror, asking))
@@ -118,13 +117,13 @@ impl Ready for Waiting {
         };
         let base = packets.base();
         let size = [buffer_bytes, buffer_bytes];
-        // SAFETY: so many bytes were mapped, to read and write, and are kept by `packets`, the owner. Any bytes are
-        // initialised. In this process they are reached through this memory's handles alone; other processes write
-        // them in their turns. One that does so in another's can make that one misread a frame, which is bytes: what
-        // is read of it is checked when it is read.
+        // SAFETY: `packets`, the owner, keeps this many bytes mapped for reading and writing. Any bytes are
+        // initialised. This process accesses them only through this memory's handles. Other processes write them during
+        // their turns. A process that writes during another's turn can only make it misread a frame, which is plain
+        // bytes that are validated when read.
         let memory = unsafe { BufferMemory::lent(base, MAX_BATCH as u32, size, Arc::new(packets))? };
         let named = (self.function.kind().to_owned(), self.function);
-        // SAFETY: the batches are run in this process's turns only.
+        // SAFETY: batches run only during this process's turns.
         let alone = unsafe { Alone::new(named, memory, flows) };
         Ok(match images {
             None => alone,

@@ -1,4 +1,4 @@
-//! The memory of a group, and of its functions' flows.
+//! Shared memory of a group, and of its functions' flow state.
 
 use super::error::IsolationError;
 use super::shown::Shown;
@@ -15,26 +15,26 @@ use tailwater_functions::build::Demands;
 use tailwater_net::Nanos;
 use tailwater_sdk::protocol::images::{self, FlowImages};
 
-/// The flows of each function: all its processes have the same memory, so that a flow goes on where it
-/// was when its process is replaced, or its RSS bucket goes to another worker.
+/// Flow state of each function. All processes of a function share it, so a flow continues with its state when its
+/// process is replaced, or when its RSS bucket moves to another worker.
 #[derive(Debug)]
 pub(super) struct Flows {
     functions: Vec<FlowsOf>,
     pub(super) capacity: usize,
-    /// Whether they are connections: then each has two places but with functions that track them.
+    /// `true` if flows are connections. Each connection then has two slots, except in functions that track connections.
     connections: bool,
-    /// When the run began, on the clock of the world, if flow state is kept outside.
+    /// Wall-clock time of the run's start, if flow state is also stored externally.
     pub(super) origin: Option<Nanos>,
 }
 
-/// The flows of one function.
+/// Flow state of one function.
 #[derive(Clone, Debug, Default)]
 struct FlowsOf {
-    /// If it keeps state.
+    /// `None` for a stateless function.
     flows: Option<Arc<File>>,
-    /// If that is kept outside, too.
+    /// Snapshots of the state; only if it is also stored externally.
     images: Option<(Arc<File>, Arc<FlowImages>)>,
-    /// If it decides how long they are kept.
+    /// Flow lifetimes; only if this function determines them.
     lifetimes: Option<Arc<Shown>>,
 }
 
@@ -97,7 +97,7 @@ impl Flows {
     }
 }
 
-/// A group's memory: see [`layout`](crate::layout).
+/// Shared memory of a group; see [`layout`](crate::layout).
 #[derive(Debug)]
 pub(super) struct Area {
     pub(super) board: Board,
@@ -144,7 +144,7 @@ impl Area {
         })
     }
 
-    /// What the process of function `k` may map, in the protocol's order.
+    /// Returns the files that the process of function `k` may map, in protocol order.
     pub(super) fn files(&self, k: usize) -> Vec<&File> {
         let mut files = vec![&self.board_file, &self.packets_file, &self.slate_files[k][1]];
         files.extend(k.checked_sub(1).map(|front| &self.slate_files[front][0]));
@@ -154,12 +154,12 @@ impl Area {
         files
     }
 
-    /// How long flows are kept, if a function decides: the first that does.
+    /// Returns the flow lifetimes of the first function that determines them.
     pub(super) fn lifetimes(&self) -> Option<&Arc<Shown>> {
         self.flows.iter().find_map(|flows| flows.lifetimes.as_ref())
     }
 
-    /// What function `k` shows of its flows' state, if that is kept outside.
+    /// Returns the snapshots of function `k`'s flow state, if it is stored externally.
     pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowImages>> {
         self.flows[k].images.as_ref().map(|(_, images)| images)
     }

@@ -1,9 +1,9 @@
-//! Why functions cannot be isolated.
+//! Errors of isolating functions.
 
 use std::io;
 use tailwater_functions::build::BuildError;
 
-/// Why functions cannot be isolated.
+/// Reasons for which functions cannot be isolated.
 #[derive(Debug, thiserror::Error)]
 pub enum IsolationError {
     /// A program cannot be started.
@@ -13,47 +13,47 @@ pub enum IsolationError {
         function: String,
         /// The program.
         program: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
-    /// A program refuses its configuration.
+    /// A program rejects its configuration.
     #[error("function {function}: {}{message}", at(.field))]
     Refused {
         /// The function's name.
         function: String,
-        /// The field of its configuration; empty for all of it.
+        /// The rejected field of its configuration; empty for the whole.
         field: String,
-        /// What is wrong with it.
+        /// The program's reason.
         message: String,
     },
-    /// A program is no function that could be run.
+    /// A program is not a function that can be run.
     #[error("function {function}: {message}")]
     Unfit {
         /// The function's name.
         function: String,
-        /// What is wrong.
+        /// The reason.
         message: String,
     },
-    /// A program does not speak as it should.
+    /// A program violates the protocol or does not respond.
     #[error("function {function}: its process was to {due}: {reason}")]
     Silent {
         /// The function's name.
         function: String,
-        /// What it was to do.
+        /// The step that was due.
         due: &'static str,
-        /// What it did.
+        /// The observed failure.
         reason: String,
     },
-    /// The functions do not go together.
+    /// The functions cannot be combined in a chain.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// Processes of one function say different things.
+    /// Processes of one function return different descriptions.
     #[error("processes of one function describe it in different ways")]
     Differ,
     /// There is not enough memory.
     #[error("there is no memory for isolated functions: {0}")]
     Memory(io::Error),
-    /// The watching thread cannot be started.
+    /// The watchdog thread cannot be started.
     #[error("the thread that watches isolated functions cannot be started: {0}")]
     Thread(io::Error),
 }

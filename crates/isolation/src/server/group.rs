@@ -14,58 +14,58 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a process may take to map its memory.
+/// Time a process has to map its memory.
 const ATTACHING: Duration = Duration::from_millis(500);
-/// How long the watch waits for that; then it looks again later, for other processes are not to suffer from a slow one.
+/// Time the watchdog blocks for that. Afterwards it polls, so that a slow process does not delay others.
 const ATTACHED_SOON: Duration = Duration::from_millis(1);
-/// How often it is looked whether a process that waits is stopped.
+/// Interval at which a standby process is checked for being stopped.
 const LOOK: Duration = Duration::from_millis(50);
-/// A process that lasted for this long was not to blame for what happened to it before.
+/// Uptime after which a process's earlier failures no longer count.
 const HEALTHY: Duration = Duration::from_secs(10);
-/// Processes that may fail one after the other before there is a pause.
+/// Consecutive failures before restarts are delayed.
 const AT_ONCE: u32 = 3;
-/// The first pause; each is twice the one before, up to the longest.
+/// The first delay. Each further one doubles, up to the longest.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
-/// How long a process may take to end by itself.
+/// Time a process has to exit voluntarily.
 const ENDING: Duration = Duration::from_millis(200);
 
-/// One function's place in a group.
+/// Slot of one function in a group.
 pub(super) struct Seat {
     pub(super) program: Program,
-    /// What all processes of the function share.
+    /// Memory shared by all processes of the function.
     commons: Option<Arc<File>>,
     pub(super) description: Description,
     process: Option<Process>,
-    /// Why it is being ended, if it is.
+    /// Reason for which the process is being ended, if it is.
     ending: Option<Cause>,
-    /// The process to be attached first, until it is.
+    /// The first process, until it is attached.
     first: Option<Detached>,
-    /// The process that is being attached.
+    /// The process being attached.
     attaching: Option<Attaching>,
     spare: Spare,
-    /// When it is to be looked at.
+    /// Time of the next check of the standby process.
     look_at: Instant,
-    /// Processes attached so far.
+    /// Number of processes attached so far.
     attached: u32,
     attached_at: Instant,
-    /// Processes that failed one after the other.
+    /// Number of consecutive failures.
     failures: u32,
-    /// Before then none is attached.
+    /// Earliest time of the next attachment.
     not_before: Instant,
     report: FunctionReport,
-    /// Once the first process is attached.
+    /// Present once the first process is attached.
     starter: Option<Starter>,
 }
 
-/// The process that waits to be attached.
+/// State of the standby process.
 enum Spare {
     None,
     Starting,
     Ready(Detached),
 }
 
-/// A process that has been told to map its memory, and when.
+/// A process that was sent its memory to map, and the time of that.
 struct Attaching {
     process: Process,
     began: Instant,
@@ -80,23 +80,22 @@ impl Attaching {
     }
 }
 
-/// Why a process is ended.
+/// Reasons for which a process is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// It has ended already.
+    /// It has already ended.
     Ended,
     /// It did not yield in time.
     Overdue,
-    /// It lied.
+    /// It responded invalidly.
     Lied,
 }
 
-/// What a process failed to do that was to be attached.
+/// The step that a process failed at during attachment.
 const NOT_ATTACHED: &str = "map its memory";
 
 impl Seat {
-    /// A place for `first`, behind which another process waits, unless the program is
-    /// [alone](Program::alone).
+    /// Slot for the process `first`, with a standby process unless the program is [single-instance](Program::alone).
     pub(super) fn new(
         (program, commons): (Program, Option<Arc<File>>),
         first: Detached,
@@ -126,7 +125,7 @@ impl Seat {
         }
     }
 
-    /// A place that nobody has.
+    /// Slot without a process.
     #[cfg(test)]
     pub(super) fn vacant(program: Program, description: Description) -> Seat {
         let now = Instant::now();
@@ -149,7 +148,7 @@ impl Seat {
         }
     }
 
-    /// Notes a failure: after several, the next process has to wait.
+    /// Counts a failure. After several consecutive ones, the next process is delayed.
     fn fail(&mut self, now: Instant, count: impl FnOnce(&mut Restarts) -> &mut u64) {
         *count(&mut self.report.restarts) += 1;
         if now.duration_since(self.attached_at) > HEALTHY {
@@ -162,8 +161,7 @@ impl Seat {
         }
     }
 
-    /// Goes on with the process that is to wait. A program that cannot be started any more is tried again
-    /// after a pause.
+    /// Advances the standby process. A program that can no longer be started is retried after a delay.
     fn tend_spare(&mut self, now: Instant) {
         let is_served = self.process.is_some() || self.attaching.is_some();
         let Some(starter) = &self.starter else {
@@ -183,7 +181,7 @@ impl Seat {
                     self.spare = Spare::Starting;
                     return;
                 }
-                // It is to be what the others are.
+                // Its description must equal that of the function's other processes.
                 Some(Ok(detached)) if detached.description == self.description => {
                     let took = detached.took.as_secs_f64() * 1e3;
                     self.report.start_ms = self.report.start_ms.max(took);
@@ -197,7 +195,7 @@ impl Seat {
                 if look {
                     self.look_at = now + LOOK;
                 }
-                // One that has ended, or is stopped, would not be there when it is needed.
+                // A standby process that has ended or is stopped would be of no use on a failure.
                 let process = &mut detached.process;
                 let is_stopped = look && schedule::state(process.id()).0 == 'T';
                 if process.ended().is_none() && !is_stopped {
@@ -213,7 +211,7 @@ impl Seat {
         self.fail(now, |restarts| &mut restarts.not_attached);
     }
 
-    /// Has a process ended that is not to be the function's.
+    /// Hands a process that is no longer the function's to the starter for reaping.
     fn bury(&self, process: Process) {
         if let Some(starter) = &self.starter {
             starter.bury(process);
@@ -221,14 +219,14 @@ impl Seat {
     }
 }
 
-/// The processes of one worker's chain.
+/// Processes of one worker's chain.
 pub(super) struct Group {
     core: usize,
     part: [u16; 2],
     pub(super) seats: Vec<Seat>,
     pub(super) area: Option<Arc<Area>>,
     pub(super) status: Arc<Status>,
-    /// Which function has been at which round since when, and the time it had had on its core then.
+    /// The function whose turn it is, the round, the time at which this was first observed, and its CPU time then.
     turn: Option<(usize, u64, Instant, Duration)>,
 }
 
@@ -264,7 +262,7 @@ impl Group {
             if let Some(first) = seat.first.take() {
                 let mut attaching = Attaching::new(first);
                 self.offer(k, &attaching.process)?;
-                // Where there are no huge pages, all of the flows' memory is mapped page by page.
+                // Without huge pages, all of the flow state is mapped page by page.
                 if !self.try_attach(&mut attaching, patience)? {
                     let late = attaching.process.silent(NOT_ATTACHED, "it takes too long");
                     return Err(late);
@@ -275,13 +273,13 @@ impl Group {
         self.queue_from(0)
     }
 
-    /// Gives a process what function `k` may see.
+    /// Sends a process the memory that function `k` may map.
     fn offer(&self, k: usize, process: &Process) -> Result<(), IsolationError> {
         let Some(area) = &self.area else {
             unreachable!("a group that has its memory");
         };
         let slate = &area.slates[k];
-        // The process before cannot have looked at more.
+        // The previous process cannot have taken more than there were.
         let taken = slate.taken().min(area.board.ended());
         slate.reset(0, taken);
         let files = area.files(k);
@@ -296,7 +294,8 @@ impl Group {
         sent.map_err(|error| process.silent(NOT_ATTACHED, error))
     }
 
-    /// Waits at most so long until it has mapped that, and puts it on its core. Whether it has.
+    /// Waits up to `bound` for the process to map its memory, then pins it to its core. Returns `true` if it is
+    /// attached.
     fn try_attach(&self, Attaching { process, .. }: &mut Attaching, bound: Duration) -> Result<bool, IsolationError> {
         let answer = receive_within(&process.socket, bound);
         match answer.map(|(message, _)| FromProgram::decode(&message)) {
@@ -313,7 +312,7 @@ impl Group {
         Ok(true)
     }
 
-    /// It is function `k`'s process from now on.
+    /// Makes the process function `k`'s current one.
     fn seat(&mut self, k: usize, Attaching { process, began }: Attaching) {
         let seat = &mut self.seats[k];
         seat.process = Some(process);
@@ -323,14 +322,15 @@ impl Group {
         seat.report.attach_us = seat.report.attach_us.max(took.as_secs_f64() * 1e6);
     }
 
-    /// The last round that a process which is attached now has no part in: one under way was the process's before.
+    /// Returns the last round that a process attached now does not take part in. A round under way belongs to its
+    /// predecessor.
     pub(super) fn last_round(&self, area: &Area) -> u64 {
         area.board.round().max(self.status.busy())
     }
 
-    /// Queues function `k` and all behind it on their core, in the chain's order, and lets them take turns.
+    /// Queues function `k` and all functions behind it on their core, in chain order, and marks them as attached.
     fn queue_from(&mut self, k: usize) -> Result<(), IsolationError> {
-        // One that is to end has another priority.
+        // A process that is being ended has another priority.
         let seats = self.seats[k..].iter();
         let seats = seats.filter(|seat| seat.ending.is_none());
         let processes = seats.filter_map(|seat| seat.process.as_ref());
@@ -356,10 +356,10 @@ impl Group {
         Ok(())
     }
 
-    /// Ends what has failed, and attaches what waits.
+    /// Ends failed processes and attaches standby ones.
     pub(super) fn tend(&mut self, deadline: Duration, patience: Duration, now: Instant) {
         let overdue = match self.status.is_patient() {
-            // Files are written, and who waits for a disk is idle.
+            // In the last round processes write files, and a process waiting for a disk counts as idle.
             true => self.overdue([patience, patience], now),
             false => self.overdue([deadline, 10 * deadline], now),
         };
@@ -367,7 +367,7 @@ impl Group {
             self.condemn(k, overdue == Some(k));
             self.take_down(k, now);
             if self.status.is_patient() {
-                // Nothing is left to do for another one.
+                // A replacement would have nothing left to do.
                 continue;
             }
             self.replace(k, now);
@@ -375,13 +375,13 @@ impl Group {
         }
     }
 
-    /// Whether something is under way that the worker may be waiting for.
+    /// Returns `true` if a process is being ended or attached, which a worker may be waiting for.
     pub(super) fn is_hurried(&self) -> bool {
         let mut seats = self.seats.iter();
         seats.any(|seat| seat.ending.is_some() || seat.attaching.is_some())
     }
 
-    /// Ends function `k`'s process, if it is to be ended.
+    /// Ends function `k`'s process if it responded invalidly, is overdue, or has ended.
     fn condemn(&mut self, k: usize, is_overdue: bool) {
         let seat = &mut self.seats[k];
         let Some(process) = seat.process.as_mut().filter(|_| seat.ending.is_none()) else {
@@ -392,7 +392,7 @@ impl Group {
         } else if is_overdue {
             Some(Cause::Overdue)
         } else {
-            // In the last round processes end by themselves, when they have done it.
+            // In the last round processes exit by themselves after their turn.
             let ended = self.status.take_ended(k, || process.ended()).is_some();
             (ended && (!self.status.is_patient() || self.owes(k))).then_some(Cause::Ended)
         };
@@ -404,7 +404,7 @@ impl Group {
         seat.ending = cause;
     }
 
-    /// Once function `k`'s process that is to end has ended, the worker goes on without it.
+    /// Detaches function `k`'s process once it has ended, so that the worker continues without it.
     fn take_down(&mut self, k: usize, now: Instant) {
         let seat = &mut self.seats[k];
         let Some(mut cause) = seat.ending else {
@@ -413,7 +413,7 @@ impl Group {
         let Some(ended) = seat.process.as_mut().and_then(Process::ended) else {
             return;
         };
-        // What a defence stopped keeps its turn until nothing is left of it.
+        // A process stopped by a defence occupies its turn until it has fully exited.
         if cause == Cause::Overdue && !ended.killed {
             cause = Cause::Ended;
         }
@@ -433,17 +433,17 @@ impl Group {
         self.turn = None;
     }
 
-    /// Whether function `k` has yet to take its turn of the round under way.
+    /// Returns `true` if function `k` has not yet finished its turn of the current round.
     fn owes(&self, k: usize) -> bool {
         let round = self.status.busy();
         let area = self.area.as_ref();
         round != 0 && area.is_some_and(|area| area.slates[k].done() != round)
     }
 
-    /// Attaches the process that waits, if there is one and a place for it.
+    /// Attaches the standby process if the slot is free.
     fn replace(&mut self, k: usize, now: Instant) {
-        // What the process before said of a round under way is yet to be read, by the next function and by the worker,
-        // who begins none while there is no process.
+        // The predecessor's response in a round under way is yet to be read by the next function and by the worker. The
+        // worker begins no round while a process is missing.
         let is_read = self.status.busy() == 0;
         let seat = &mut self.seats[k];
         if seat.process.is_some() || now < seat.not_before || (seat.attaching.is_none() && !is_read) {
@@ -485,8 +485,8 @@ impl Group {
         }
     }
 
-    /// The function whose turn it has been for too long: for `deadline`, if it was idle, or had that much time on its
-    /// core; for `at_most` in any case.
+    /// Returns the function that has exceeded its turn. That is `deadline` if it was idle or had this much CPU time,
+    /// `at_most` in any case.
     fn overdue(&mut self, [deadline, at_most]: [Duration; 2], now: Instant) -> Option<usize> {
         let (area, round) = (self.area.as_ref()?, self.status.busy());
         let k = area.slates.iter().position(|slate| slate.done() != round);
@@ -501,9 +501,9 @@ impl Group {
         match self.turn {
             Some((same, at, since, before)) if (same, at) == (k, round) => {
                 let waited = now.duration_since(since);
-                // A process that could run and did not get its core is not to blame, unless for very long.
+                // A runnable process that did not get its core is not overdue before `at_most`.
                 let idle = state != 'R' || on_core.saturating_sub(before) >= deadline;
-                // One that has ended is not either; how it did is known when nothing is left of it.
+                // Nor is one that has ended; its exit status is known once it has fully exited.
                 let idle = idle && !matches!(state, 'Z' | 'X' | '?');
                 ((waited >= deadline && idle) || waited >= at_most).then_some(k)
             }
@@ -514,7 +514,7 @@ impl Group {
         }
     }
 
-    /// Ends all processes. Adds to the report what they did.
+    /// Ends all processes and adds their results to the report.
     pub(super) fn finish(mut self, reports: &mut Vec<FunctionReport>, failures: &mut Vec<String>) {
         for (k, seat) in self.seats.iter_mut().enumerate() {
             if let Some(process) = &mut seat.process

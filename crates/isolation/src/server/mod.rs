@@ -1,14 +1,14 @@
-//! The server's side: processes of functions, their turns, and what becomes of those that fail.
+//! Server side: processes of functions, their turns, and the handling of failed ones.
 //!
-//! For each worker there is a *group*: one process for each function of the chain, on the worker's core, and a spare one
-//! of each that waits, detached. The worker has a [`NetworkFunction`] for each in its
-//! chain, which stand for them: the first has the processes take their turns, and all of them report what theirs
-//! did. A watch ends processes that fail, and puts the spare ones in their places.
+//! Each worker has a *group*: one process per function of the chain, on the worker's core, and one detached standby
+//! process per function. The worker's chain contains a proxy [`NetworkFunction`] for each. The first proxy runs the
+//! round of all processes, and each proxy reports its own process's verdicts. A watchdog ends failed processes and
+//! attaches the standby ones.
 //!
-//! What a process says is copied and then checked. It is a lie if
-//! - a place is none of this round's, or its frame reaches beyond its buffer,
-//! - a packet goes on, or is dropped, that a function in front had dropped, or is gone that had not been,
-//! - a function wishes for a companion of a flow that had not said that it opens any.
+//! Responses are copied before they are validated. A response is invalid if
+//! - a slot does not belong to this round, or its frame exceeds its buffer,
+//! - a packet is forwarded or dropped that a function in front has dropped, or is missing without a drop,
+//! - a function requests a companion flow without having declared that it opens any.
 
 mod area;
 mod error;
@@ -45,28 +45,28 @@ use tailwater_net::Nanos;
 use tailwater_policy::isolation::BatchBounds;
 use watch::Watch;
 
-/// How functions are isolated.
+/// Configuration of function isolation.
 #[derive(Clone, Debug)]
 pub struct IsolationConfig {
-    /// The programs, in the chain's order.
+    /// The programs, in chain order.
     pub programs: Vec<Program>,
-    /// Whether flows are connections, since a function of the chain tracks them.
+    /// `true` if flows are connections, since a function of the chain tracks them.
     pub connections: bool,
-    /// Whether functions follow in the chain, in this process or in other rounds.
+    /// `true` if functions follow in the chain, in this process or in other rounds.
     pub followed: bool,
-    /// Whether other packets of the chain pass them by, since there are branches. They have no say in how many packets batches
-    /// have that bring them none.
+    /// `true` if other packets of the chain bypass these functions through branches. The functions then do not limit
+    /// the size of batches that bring them no packets.
     pub passed_by: bool,
-    /// How long a turn may take, in time on the core; or in any case ten times as long.
+    /// Maximum CPU time of a turn; ten times that is the maximum elapsed time.
     pub deadline: Duration,
-    /// How long a program may take to be ready.
+    /// Maximum time until a program is ready.
     pub patience: Duration,
-    /// What bounds the size of batches.
+    /// Bounds of the batch size.
     pub batch: BatchBounds,
 }
 
 impl IsolationConfig {
-    /// Usual bounds, for these programs and this latency objective.
+    /// Returns the default bounds for these programs and this latency objective.
     pub fn new(programs: Vec<Program>, objective: Nanos) -> IsolationConfig {
         IsolationConfig {
             programs,
@@ -84,23 +84,24 @@ impl IsolationConfig {
     }
 }
 
-/// The processes of a chain's functions, of all workers. When it is dropped they are killed.
+/// Processes of a chain's functions, for all workers. Kills them when dropped.
 pub struct Isolation {
     config: Arc<IsolationConfig>,
     groups: Vec<Group>,
-    /// From [`attach`](Isolation::attach) on.
+    /// Present after [`attach`](Isolation::attach).
     watch: Option<Watch>,
 }
 
 impl Isolation {
-    /// Starts the functions' programs for workers on these cores, and waits until they are configured.
+    /// Starts the functions' programs for workers on `cores`, and waits until they are configured.
     ///
     /// # Errors
-    /// One cannot be started, or refuses its configuration.
+    /// A program cannot be started, rejects its configuration, or describes itself differently than another process of
+    /// it.
     pub fn start(config: IsolationConfig, cores: &[usize]) -> Result<Isolation, IsolationError> {
         let config = Arc::new(config);
         let of = cores.len() as u16;
-        // All at once, with one of each to wait until it is needed.
+        // All at once, with one standby process per function.
         let commons = |program: &Program| match program.demands.shared_bytes {
             0 => Ok(None),
             bytes => filled("tailwater-commons", bytes).map(|file| Some(Arc::new(file))),
@@ -134,7 +135,7 @@ impl Isolation {
             }
             groups.push(Group::new(core, [part as u16, of], seats));
         }
-        // All of a function's processes are of one program: they say the same of it.
+        // All processes of a function run one program, so their descriptions must be equal.
         let of_first = groups.first().map(Group::descriptions);
         for group in &groups {
             if of_first.as_ref() != Some(&group.descriptions()) {
@@ -153,19 +154,20 @@ impl Isolation {
         })
     }
 
-    /// Functions like those that workers are [given](Isolation::functions).
+    /// Returns prototypes of the functions that workers [get](Isolation::functions).
     pub fn likenesses(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
         let seats = self.groups.first().map_or(&[][..], |group| &group.seats);
         substitute::all((seats, self.config.connections), &Arc::new(Mutex::new(None)))
     }
 
-    /// Gives all processes their memory, and the real-time priority at which they take turns. Batches are of buffers
-    /// with so many bytes, and the flow table for so many flows, if there is one. If flow state is kept outside, `origin`
-    /// is the run's start, on the clock of the world. From now on processes that fail
-    /// are replaced.
+    /// Gives all processes their memory, and the real-time priority of their turns. Failed processes are replaced from
+    /// now on.
+    ///
+    /// `buffer_bytes` is the size of a packet buffer, `flows` the capacity of the flow table, if there is one. `origin`
+    /// is the wall-clock time of the run's start, if flow state is stored externally.
     ///
     /// # Errors
-    /// There is no memory, or a process does not take it.
+    /// There is not enough memory, a process does not map it, or the watchdog cannot be started.
     pub fn attach(
         &mut self,
         buffer_bytes: usize,
@@ -185,7 +187,7 @@ impl Isolation {
         Ok(())
     }
 
-    /// The functions of one worker's chain, by the worker's number, once.
+    /// Returns the functions of one worker's chain. May be called once per worker.
     ///
     /// # Panics
     /// Before [`attach`](Isolation::attach), or if there is no such worker.
@@ -202,12 +204,12 @@ impl Isolation {
         })
     }
 
-    /// Whether the processes have real-time priority. Without it, everything works, slower.
+    /// Returns `true` if the processes have real-time priority. Without it, everything works but is slower.
     pub fn is_real_time(&self) -> bool {
         self.watch.as_ref().is_some_and(Watch::is_real_time)
     }
 
-    /// Ends all processes, after their chains have been finished, and tells what they did.
+    /// Ends all processes after their chains have been drained, and returns their report.
     pub fn finish(mut self) -> IsolationReport {
         let watch = self.watch.take();
         watch.map_or_else(IsolationReport::default, Watch::finish)

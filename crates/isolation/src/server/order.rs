@@ -1,13 +1,15 @@
-//! The functions' places in the kernel's queue of their core: who runs when its worker yields.
+//! Order of the functions in their core's run queue: which process runs when the worker yields.
 //!
-//! Processes of one priority run in the order in which they were queued, and who yields goes to the end. So all take their turns in
-//! the chain's order, as long as none of them is missing when a round begins. One that slept would be queued behind the others when it is
-//! woken: these would see packets that it has not, before their turn, and each round would take all of them two looks from then on.
+//! Processes of one real-time priority (`SCHED_FIFO`) run in the order in which they were queued; a process that yields
+//! moves to the end. So all take their turns in chain order, as long as all are queued when a round begins. A process
+//! that slept is queued behind the others when it wakes. The others would then run before the packets have reached
+//! them, and each later round would need two passes.
 //!
-//! A function that wishes for a companion yields in the midst of its turn. Meanwhile nobody but the worker is to have the core: the
-//! others are set back to a lower priority: those in front of it when it wishes; those behind the first that may wish before the
-//! round, if it has flows that no function has seen, and otherwise when one wishes, too. They are queued again, up to the next that
-//! may wish, when it has had its turn.
+//! A function that requests a companion yields in the middle of its turn. Until it continues, only the worker may have
+//! the core, so the other functions are moved to a lower priority. Functions in front are moved when the request is
+//! made. Functions behind the first one that may make requests are moved before the round, if the batch has flows that
+//! no function has seen; otherwise with the request. They are queued again after its turn, up to the next function that
+//! may make requests.
 
 use super::area::Area;
 use super::schedule;
@@ -16,31 +18,31 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// If nothing was heard of the worker for so long it may have slept: the functions had its core.
+/// Idle time after which the worker may have slept, so that the functions had its core.
 const MAY_HAVE_SLEPT: Duration = Duration::from_micros(200);
 
-/// What a worker knows of its functions' places.
+/// The worker's view of its functions' positions in the run queue.
 pub(super) struct Order {
     status: Arc<Status>,
     area: Arc<Area>,
-    /// Which functions may wish.
+    /// `true` for each function that may request companions.
     wishing: Box<[bool]>,
-    /// Whether they may be queued otherwise than in the chain's order.
+    /// Set if the functions may be queued in another order than the chain's.
     lost: bool,
-    /// When they were last looked at.
+    /// Time of the last check of the order.
     looked: Instant,
-    /// Whether there are flows that functions have not seen.
+    /// Set if the batch has flows that no function has seen.
     new_flows: bool,
-    /// The function behind which all are set back.
+    /// Index of the function behind which all are moved to the lower priority.
     held_behind: Option<usize>,
-    /// How often the worker is to look until all are through, if all goes well.
+    /// Yields of the worker that a round needs if the order is right.
     looks: u32,
-    /// The function for whose wishes all in front of it are set back, too.
+    /// Index of the function for whose requests those in front are also at the lower priority.
     alone: Option<usize>,
 }
 
 impl Order {
-    /// `wishing` says of each function whether it may wish for companions.
+    /// Creates the order. `wishing[k]` is `true` if function `k` may request companions.
     pub(super) fn new(status: Arc<Status>, area: Arc<Area>, wishing: Box<[bool]>) -> Order {
         Order {
             status,
@@ -55,13 +57,13 @@ impl Order {
         }
     }
 
-    /// There is a flow in the next batch that no function has seen.
+    /// Notes that the next batch has a flow that no function has seen.
     #[inline]
     pub(super) fn expect_wishes(&mut self) {
         self.new_flows = true;
     }
 
-    /// Restores the order for a round of packets, which are not there to be seen yet.
+    /// Restores the order for a round with packets, before the packets are written to shared memory.
     #[inline]
     pub(super) fn restore_for_packets(&mut self, now: Instant) {
         self.restore(now);
@@ -74,7 +76,7 @@ impl Order {
         }
     }
 
-    /// Restores the order for a round of no packets.
+    /// Restores the order for a round without packets.
     #[inline]
     pub(super) fn restore(&mut self, now: Instant) {
         let before = std::mem::replace(&mut self.looked, now);
@@ -92,7 +94,7 @@ impl Order {
         }
     }
 
-    /// All functions in front of `k` have had their turns.
+    /// Notes that all functions in front of `k` have finished their turns.
     #[inline]
     pub(super) fn passed(&mut self, k: usize) {
         if let Some(held) = self.held_behind
@@ -111,7 +113,7 @@ impl Order {
         self.queue(held + 1..end);
     }
 
-    /// Function `k` has a wish, and will yield until it is answered.
+    /// Moves the other functions to the lower priority, since function `k` yields until its request is answered.
     #[cold]
     pub(super) fn wishes(&mut self, k: usize) {
         if self.alone == Some(k) || !self.status.is_real_time() {
@@ -126,7 +128,7 @@ impl Order {
         self.lost = true;
     }
 
-    /// The round is over, in which the worker has looked so often.
+    /// Ends the round. `looks` is the number of times the worker yielded.
     #[inline]
     pub(super) fn end(&mut self, looks: u32) {
         self.lost |= looks > self.looks || self.held_behind.is_some();
@@ -141,9 +143,9 @@ impl Order {
 
     /// Queues these functions in order behind all others.
     fn queue(&self, functions: Range<usize>) {
-        // If it is refused, they are replaced, or go on as ordinary processes; the watch sees to that.
+        // On failure they are replaced or continue as ordinary processes; the watchdog handles that.
         self.status.with_processes(|processes| {
-            // Again: while the watch was waited for, they had the core.
+            // Once more: they had the core while the lock was held by the watchdog.
             for slate in &self.area.slates[functions.clone()] {
                 slate.wake();
             }
@@ -152,7 +154,7 @@ impl Order {
         });
     }
 
-    /// Keeps these functions from their core as long as the worker, or one that is queued, is there.
+    /// Moves these functions to a priority below the worker and the queued functions.
     fn set_back(&self, functions: Range<usize>) {
         self.status.with_processes(|processes| {
             let processes = processes[functions].iter().copied();

@@ -1,4 +1,4 @@
-//! Processes of functions, from their start until they are attached.
+//! Processes of functions, from start to attachment.
 //!
 //! One of the few modules with `unsafe` code: a step between `fork` and `exec`.
 
@@ -23,32 +23,31 @@ use tailwater_functions::build::Demands;
 use tailwater_functions::library::Code;
 use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 
-/// How long a program may take until it says that it is there, however little of the machine is left for it. What it
-/// reads to configure itself comes later.
+/// Time a program has to send its first message, even on a loaded machine. It reads its configuration later.
 const HELLO: Duration = Duration::from_secs(5);
-/// How often it is looked whether the run is over.
+/// Interval at which the end of the run is checked.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// How long a program that has let go of its socket may take to end.
+/// Time a program has to exit after it has closed its socket.
 const ENDING: Duration = Duration::from_secs(2);
 
-/// What a program is to do first.
+/// The first step of a program, for error messages.
 const WHAT_IT_SPEAKS: &str = "say what it speaks, as libtailwater_nf does";
 
-/// At each switch the C library has the kernel note where a thread runs, for code that works on what is its core's. A
-/// function has one core, and the note takes a tenth of a switch.
+/// Disables glibc's rseq registration. With it, the kernel records the thread's core at each context switch, for
+/// per-core data. A function stays on one core, and the record costs a tenth of a switch.
 const NO_NOTES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
 
-/// How a program is started.
+/// Command that starts a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The file.
+    /// The executable.
     pub program: OsString,
     /// Its arguments.
     pub arguments: Vec<OsString>,
 }
 
-/// The argument before the file of a library.
+/// Argument that precedes a library's file.
 const LIBRARY: &str = "--library";
 
 impl Launch {
@@ -59,12 +58,12 @@ impl Launch {
     }
 }
 
-/// How a program is kept to its work.
+/// Confinement of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Confined {
-    /// The defences around it. What it reads to configure itself must be in its root.
+    /// Defences around the program. The files it reads for its configuration must be in its root.
     pub confinement: Confinement,
-    /// In a container by this runtime, rather than as a process.
+    /// Container runtime; without one the program is a plain process.
     pub container: Option<ContainerRuntime>,
 }
 
@@ -73,23 +72,24 @@ pub struct Confined {
 pub struct Program {
     /// The function's name in the chain.
     pub function: String,
-    /// How it is started.
+    /// Command that starts it.
     pub launch: Launch,
     /// Its configuration, as JSON.
     pub config: String,
-    /// Whether only one process at a time can be there, since it writes a file: none waits for it to fail.
+    /// `true` if only one process may run at a time, since it writes a file. There is no standby process then.
     pub alone: bool,
-    /// How it is kept to its work; none: it is trusted, and has this process's rights.
+    /// Confinement; `None` for a trusted program with this process's rights.
     pub confined: Option<Confined>,
-    /// What the spec says that it has to be given.
+    /// The function's requirements, from the spec.
     pub demands: Demands,
 }
 
 impl Program {
-    /// The functions of a chain, each as a program. `own` starts one that is built in, with the function's place in the
-    /// chain as another argument, and [`run_function`](crate::program::run_function) as its main part; or one from a
-    /// library, with `--library` and its file, and [`run_library`](crate::program::run_library). External functions are
-    /// none, nor are classifiers, which say where in the run's chain packets go.
+    /// Returns the functions of a chain, each as a program. `own` is this program. It starts built-in functions with
+    /// the function's index in the chain as another argument and [`run_function`](crate::program::run_function) as main
+    /// part. It starts a library's functions with `--library` and the file, and
+    /// [`run_library`](crate::program::run_library). External functions and classifiers are skipped; the latter choose
+    /// branches of the run's chain.
     pub fn of_chain(spec: &ChainSpec, own: &Launch) -> Vec<Program> {
         let capacity = spec.flows.capacity as usize;
         let functions = spec.functions.iter().enumerate();
@@ -123,7 +123,7 @@ impl Program {
         programs.collect()
     }
 
-    /// A function of somebody else's, with this configuration, as JSON.
+    /// Returns the program of a third-party function with this configuration, as JSON.
     pub fn of_code(function: &str, code: &Code<'_>, config: &str, own: &Launch) -> Program {
         Program {
             function: function.to_owned(),
@@ -141,17 +141,17 @@ impl Program {
         }
     }
 
-    /// Starts the program, has it configured, and ends it. What it says of its function.
+    /// Starts the program, configures it, ends it, and returns the description of its function.
     ///
     /// # Errors
-    /// It cannot be started, is none, or refuses its configuration.
+    /// The program cannot be started, is not a function, or rejects its configuration.
     pub fn try_out(&self, patience: Duration) -> Result<Description, IsolationError> {
         let starting = Starting::launch(self, [0, 1], None)?;
         let detached = starting.wait(Instant::now() + patience)?;
         Ok(detached.description)
     }
 
-    /// Which defences are left out: as [`Confinement::without`] says; `all` for a program that is trusted.
+    /// Returns the defences that are left out, as [`Confinement::without`] does; `all` for a trusted program.
     pub fn without(&self) -> Vec<&'static str> {
         match &self.confined {
             None => vec!["all"],
@@ -160,29 +160,29 @@ impl Program {
     }
 }
 
-/// A process that runs, or has run.
+/// A process that is running or has ended.
 #[derive(Debug)]
 enum Running {
     Trusted(Child),
     Confined(tailwater_confine::Child),
 }
 
-/// A process. When it is dropped it is killed, and the system has nothing left of it.
+/// A process. Kills and reaps it when dropped.
 #[derive(Debug)]
 pub(super) struct Process {
     running: Running,
     pub(super) socket: Socket,
     function: String,
-    /// Whether it was to end.
+    /// Set once it has been killed by this server.
     killed: bool,
 }
 
-/// The end of a process.
+/// Exit of a process.
 #[derive(Debug)]
 pub(super) struct Ended {
-    /// In words.
+    /// Description for messages.
     pub(super) how: String,
-    /// Whether it [was killed](Process::kill), and did not end by itself, nor was stopped by a defence.
+    /// `true` if it was [killed](Process::kill), rather than exiting or being stopped by a defence.
     pub(super) killed: bool,
 }
 
@@ -194,22 +194,22 @@ impl Process {
         }
     }
 
-    /// It has loaded: from now on a confined program may only work. Puts it on its worker's core, for good, and lets it
-    /// have real-time priority.
+    /// Starts the work phase: pins the process to its worker's core and permits it real-time priority. A confined
+    /// program can no longer load code from now on.
     pub(super) fn put_to_work(&self, core: usize) -> io::Result<()> {
         match &self.running {
             Running::Trusted(child) => schedule::put_on(child.id(), core),
             Running::Confined(child) => {
                 child.seal();
                 child.pin(core).map_err(io::Error::other)?;
-                // Whether it is permitted is seen when the process is queued.
+                // A missing permission shows when the process is queued.
                 let _ = child.lend(schedule::PRIORITY);
                 Ok(())
             }
         }
     }
 
-    /// How it ended, if it has, and no process of it is left.
+    /// Returns the exit once the process has ended and is fully reaped.
     pub(super) fn ended(&mut self) -> Option<Ended> {
         match &mut self.running {
             Running::Trusted(child) => {
@@ -229,7 +229,7 @@ impl Process {
         }
     }
 
-    /// How it ended, if it has or does so soon.
+    /// Like `ended`, but waits up to `bound`.
     fn ended_within(&mut self, bound: Duration) -> Option<Ended> {
         let until = Instant::now() + bound;
         loop {
@@ -241,22 +241,22 @@ impl Process {
         }
     }
 
-    /// Ends it, if it runs, since it did not yield. That takes a while, which this does not wait for.
+    /// Kills the process if it runs, since it did not yield. Does not wait for its exit.
     pub(super) fn kill(&mut self) {
         if self.killed || self.ended().is_some() {
             return;
         }
         match &mut self.running {
-            // It may end by itself just now.
+            // It may be exiting at the same time.
             Running::Trusted(child) => drop(child.kill()),
             Running::Confined(child) => child.kill(Stopped::Scheduler),
         }
         self.killed = true;
-        // To end it has to run once more, and its worker may never leave the core to it.
+        // It has to be scheduled once more to exit, but its worker may never yield the core to it.
         schedule::let_run(self.id());
     }
 
-    /// What has become of it, whose socket says this, if it is known so soon.
+    /// Returns the reason for this socket error: the process's exit, if that is known within `bound`.
     pub(super) fn why_silent(&mut self, error: &io::Error, bound: Duration) -> String {
         match (self.ended_within(bound), error.kind()) {
             (Some(ended), _) => ended.how,
@@ -299,12 +299,12 @@ fn told_of_confined(end: End) -> String {
     }
 }
 
-/// A process that is configured and waits to be attached.
+/// A configured process that waits to be attached.
 #[derive(Debug)]
 pub(super) struct Detached {
     pub(super) process: Process,
     pub(super) description: Description,
-    /// How long it took from its start until now.
+    /// Time from its start until it was configured.
     pub(super) took: Duration,
 }
 
@@ -313,7 +313,7 @@ pub(super) struct Detached {
 pub(super) struct Starting {
     process: Process,
     began: Instant,
-    /// What it is sent then, with the file that the function's processes share.
+    /// Configuration message, sent after the first message, with the file that the function's processes share.
     configure: Option<(Vec<u8>, Option<Arc<File>>)>,
 }
 
@@ -353,7 +353,7 @@ impl Starting {
         })
     }
 
-    /// Goes on as far as that takes at most `bound`. Whether the process is ready.
+    /// Advances the start for up to `bound`. Returns the description once the process is ready.
     fn step(&mut self, bound: Duration) -> Result<Option<Description>, IsolationError> {
         let process = &mut self.process;
         let due = match self.configure {
@@ -364,7 +364,7 @@ impl Starting {
             Ok((message, _)) => FromProgram::decode(&message),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
             Err(error) => {
-                // One that ends lets go of the socket first.
+                // An exiting process closes the socket first.
                 let reason = process.why_silent(&error, ENDING);
                 return Err(process.silent(due, reason));
             }
@@ -395,12 +395,12 @@ impl Starting {
         }
     }
 
-    /// Waits until it is ready.
+    /// Waits until the process is ready.
     pub(super) fn wait(self, until: Instant) -> Result<Detached, IsolationError> {
         self.wait_unless(until, &AtomicBool::new(false))
     }
 
-    /// As [`wait`](Starting::wait), but gives up soon when the run is over.
+    /// Like [`wait`](Starting::wait), but gives up soon after the end of the run.
     pub(super) fn wait_unless(mut self, until: Instant, over: &AtomicBool) -> Result<Detached, IsolationError> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -417,7 +417,7 @@ impl Starting {
         }
     }
 
-    /// How long it may still take to say that it is there; none, if it has.
+    /// Returns the time left for the first message, or `None` if it has arrived.
     fn until_hello(&self) -> Option<Duration> {
         let left = HELLO.saturating_sub(self.began.elapsed());
         self.configure.as_ref().map(|_| left)
@@ -442,7 +442,7 @@ impl Starting {
     }
 }
 
-/// Starts a program with this process's rights, the socket as its standard input.
+/// Starts a program with this process's rights and the socket as its standard input.
 fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
     let mut command = Command::new(&launch.program);
     command
@@ -450,21 +450,21 @@ fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
         .env(NO_NOTES.0, NO_NOTES.1)
         .stdin(Stdio::from(socket.0))
         .stdout(Stdio::null())
-        // What a terminal interrupts is the run, which ends its functions when they have done their work.
+        // An interrupt from the terminal goes to the run only, which ends its functions after their work.
         .process_group(0);
     // SAFETY: two system calls, which neither allocate nor lock.
     unsafe {
         command.pre_exec(|| {
-            // Whoever starts it may have a high priority.
+            // The calling thread may have a high priority.
             schedule::be_ordinary()?;
-            // The process is not to outlive this one, whatever the program does.
+            // The kernel kills the process when this one exits.
             Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
         });
     }
     command.spawn()
 }
 
-/// Starts a program that may load, and no more.
+/// Starts a confined program in its load phase.
 fn confine(launch: &Launch, confined: &Confined, socket: &Socket) -> io::Result<tailwater_confine::Child> {
     let errors = io::stderr();
     let mut program = tailwater_confine::Program::new(&launch.program);

@@ -1,34 +1,34 @@
-//! What isolated functions did, for reports.
+//! Report on isolated functions.
 
 use serde::Serialize;
 
-/// What isolated functions did.
+/// Report on isolated functions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct IsolationReport {
-    /// How they were isolated: `process` or `container`.
+    /// Isolation mode: `process` or `container`.
     pub mode: &'static str,
-    /// Defences that were left out around a function's program, by the names that
-    /// [`Confinement::without`](tailwater_confine::Confinement::without) gives; `all` for a program that was trusted.
+    /// Defences left out around a function's program, by the names of
+    /// [`Confinement::without`](tailwater_confine::Confinement::without); `all` for a trusted program.
     pub without: Vec<&'static str>,
-    /// Whether they took turns at real-time priority.
+    /// `true` if they took turns at real-time priority.
     pub real_time: bool,
-    /// Packets that a batch had at most, at the end, by the worker with the largest batches.
+    /// Maximum batch size at the end of the run, packets, of the worker with the largest batches.
     pub batch: u64,
-    /// What a batch of no packets took on average: a switch to each function and back to the worker, microseconds.
+    /// Mean duration of a round without packets, microseconds: a switch to each function and back to the worker.
     pub empty_us: f64,
-    /// What a batch took on average besides its packets, microseconds: the switches, and what functions had to fetch
-    /// anew into caches.
+    /// Mean fixed duration of a round with packets, without the share per packet, microseconds: the switches, and the
+    /// functions' cache misses.
     pub switches_us: f64,
-    /// What each packet added on average, microseconds.
+    /// Mean additional duration per packet, microseconds.
     pub packet_us: f64,
-    /// The functions, in the chain's order, all workers' processes together.
+    /// The functions in chain order, each summed over all workers.
     pub functions: Vec<FunctionReport>,
-    /// What processes could not do at their ends.
+    /// Errors of processes at their exit.
     pub failures: Vec<String>,
 }
 
 impl IsolationReport {
-    /// This, and what the functions of another part of the chain did, which took turns on the same cores.
+    /// Merges the report with that of another part of the chain, whose functions took turns on the same cores.
     #[must_use]
     pub fn and(mut self, behind: IsolationReport) -> IsolationReport {
         if self.functions.is_empty() {
@@ -48,29 +48,29 @@ impl IsolationReport {
     }
 }
 
-/// What the processes of one function did.
+/// Report on the processes of one function.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FunctionReport {
     /// The function's name.
     pub name: String,
     /// Batches processed.
     pub turns: u64,
-    /// Processes that were replaced, by why.
+    /// Replaced processes, by reason.
     pub restarts: Restarts,
-    /// How those ended that ended by themselves, or were stopped by a defence: each way once, at most
-    /// [eight](FunctionReport::MOST_ENDS) of them.
+    /// Distinct exits of processes that ended by themselves or were stopped by a defence, at most
+    /// [eight](FunctionReport::MOST_ENDS).
     pub ends: Vec<String>,
-    /// The longest time that a process took to be attached, microseconds.
+    /// Longest duration of an attachment, microseconds.
     pub attach_us: f64,
-    /// The longest time that a process took from its start until it waited to be attached, milliseconds.
+    /// Longest duration from a process's start until it was configured, milliseconds.
     pub start_ms: f64,
 }
 
 impl FunctionReport {
-    /// The most ways of ending that are told.
+    /// Maximum number of distinct exits in a report.
     pub const MOST_ENDS: usize = 8;
 
-    /// Notes how a process ended, if that is news.
+    /// Adds an exit unless it is already listed.
     pub(super) fn note_end(&mut self, how: String) {
         if self.ends.len() < FunctionReport::MOST_ENDS && !self.ends.contains(&how) {
             self.ends.push(how);
@@ -78,21 +78,21 @@ impl FunctionReport {
     }
 }
 
-/// Processes that were replaced, by why.
+/// Replaced processes, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Restarts {
-    /// Ended by themselves, or by a signal that was not the watch's.
+    /// Exited by themselves, or by a signal that the watchdog did not send.
     pub ended: u64,
     /// Did not yield in time.
     pub overdue: u64,
-    /// Lied about packets.
+    /// Responded invalidly.
     pub lied: u64,
-    /// Were to be attached and did not answer.
+    /// Did not respond to the attachment.
     pub not_attached: u64,
 }
 
 impl Restarts {
-    /// All together.
+    /// Returns the sum of all reasons.
     pub fn total(&self) -> u64 {
         self.ended + self.overdue + self.lied + self.not_attached
     }

@@ -1,4 +1,4 @@
-//! A worker's rounds: a batch goes out to the group's processes and comes back.
+//! Rounds of a worker: a batch passes through the group's processes and returns.
 
 use super::area::Area;
 use super::group::Group;
@@ -21,85 +21,85 @@ use tailwater_policy::isolation::{BatchBounds, BatchSize};
 use tailwater_sdk::host::find_headers;
 use tailwater_sdk::protocol::images::FlowImages;
 
-/// A flow's state with the worker: its birth, and its place.
+/// Worker's state of a flow: its generation and its slot.
 pub(super) type Opened = [u64; 2];
 
-/// What a worker has of a function's process.
+/// Worker's view of a function's process.
 #[derive(Clone, Copy, Debug, Default)]
 struct Peer {
-    /// The number under which it was attached; another one is another process.
+    /// Number under which it was attached; each process has another.
     number: u32,
-    /// Its last wish.
+    /// Number of its last companion request.
     wishes: u64,
-    /// The number of its reasons to drop.
+    /// Number of its drop reasons.
     reasons: u8,
-    /// Whether it wants to know of flows that end.
+    /// `true` if it must be notified of flow ends.
     wants_flow_ends: bool,
-    /// Whether it may wish for companions: not if it has no state, which is what they are for.
+    /// `true` if it may request companions. Requires state, which is the purpose of companions.
     opens_companions: bool,
 }
 
-/// A round came to no end.
+/// An incomplete round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Failed {
     /// The first function whose process failed.
     function: usize,
-    /// How many functions in front had taken their turns.
+    /// Number of functions in front that finished their turns.
     turns: usize,
 }
 
-/// A worker's rounds.
+/// Rounds of a worker.
 pub(super) struct Round {
     area: Arc<Area>,
     status: Arc<Status>,
-    /// The last one.
+    /// Number of the last round.
     round: u64,
     flags: u64,
-    /// Whether functions follow in the chain that are none of these.
+    /// `true` if functions outside this group follow in the chain.
     followed: bool,
-    /// Whether other packets of the chain pass them by.
+    /// `true` if other packets of the chain bypass the group.
     passed_by: bool,
-    /// Whether there was no batch for them since they were last asked how large it should be.
+    /// `true` if the group has had no batch since the last query of the batch size.
     rests: bool,
-    /// How long processes have been waited for.
+    /// Total time spent waiting for processes.
     waited: Duration,
-    /// Flows that had ended when all functions were last known to have been told, or never to be.
+    /// Number of ended flows of which all functions are known to be notified, or never will be.
     told: u64,
-    /// The last flow opened.
+    /// Generation of the last flow opened.
     birth: u64,
     peers: Vec<Peer>,
     order: Order,
-    /// Which packets were left before each function, and behind the last.
+    /// Remaining packets in front of each function, and behind the last one.
     through: Vec<Masks>,
-    /// Which of those that are left are not where they were before the first.
+    /// Remaining packets whose frame has moved since the first function.
     moved: Masks,
-    /// Why a packet was dropped, by its place; for those that were.
+    /// Drop reason by slot; valid for dropped packets.
     reasons: Box<[u8]>,
-    /// Where each packet's frame is now, by place; for those that have moved.
+    /// Current frame bounds by slot; valid for moved packets.
     frames: Box<[[u16; 2]]>,
-    /// The places of the packets that are left, in order.
+    /// Slots of the remaining packets, in order.
     left: Vec<u16>,
     size: BatchSize,
-    /// Rounds until one of no packets is measured.
+    /// Number of rounds until the next measured one without packets.
     until_empty: u32,
-    /// What these take on average, in nanoseconds, and how many there were.
+    /// Mean duration of rounds without packets, nanoseconds, and their number.
     empty: f64,
     empties: f64,
-    /// What the processes before counted, and what the present ones do: for each function its notes.
+    /// Counters of each function: the sum of its previous processes, and the current one's.
     notes: Vec<Vec<[u64; 2]>>,
 }
 
-/// Behind so many rounds comes one of no packets: since switches take a few hundredths of the time, that is not to be
-/// noticed.
+/// Number of rounds between two without packets. Switches take a few percent of the time, so the extra round is
+/// negligible.
 const EMPTY_EVERY: u32 = 64;
 
-/// How long processes that are down are waited for at the end of a run, all in all, and how often it is looked.
+/// Total time to wait for processes that are down at the end of a run, and the poll interval.
 const REPLACED: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(1);
-/// How long they are when flows go to another worker, in which all packets would be lost by them.
+/// Time to wait for them when flows move to another worker. Meanwhile all packets would be lost.
 const REPLACED_SOON: Duration = Duration::from_millis(10);
 
-/// The number of bits for a worker's births.
+/// Number of bits of a worker's own generation counter.
 const BIRTH_BITS: u32 = 48;
 
 impl Round {
@@ -144,19 +144,19 @@ impl Round {
         })
     }
 
-    /// A flow's birth. Other flows at its place had others, and that of no other worker is the same.
+    /// Returns a new flow generation, which no other flow of this or another worker has.
     pub(super) fn give_birth(&mut self) -> u64 {
         self.birth += 1;
         self.birth
     }
 
-    /// As [`give_birth`](Round::give_birth), for a flow of the next batch that no function has seen.
+    /// Like [`give_birth`](Round::give_birth), for a flow of the next batch that no function has seen.
     pub(super) fn give_birth_to_new(&mut self) -> u64 {
         self.order.expect_wishes();
         self.give_birth()
     }
 
-    /// Runs a batch through all functions, and keeps what they make of each packet for [`tell`](Round::tell).
+    /// Runs a batch through all functions and stores the verdicts for [`tell`](Round::tell).
     pub(super) fn run(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, has_state: bool) {
         let count = batch.len();
         self.rests = false;
@@ -182,7 +182,7 @@ impl Round {
                 let liar = self.judge(count, turns);
                 if let Some(liar) = liar {
                     self.accuse(liar);
-                    // What was said before the lie was found does not count.
+                    // Functions from the invalid response on do not count.
                     self.judge(count, liar);
                 }
                 self.status.end();
@@ -195,15 +195,15 @@ impl Round {
         self.copy_out(count, batch);
     }
 
-    /// The most packets that the chain's next batch should have. Functions that are passed by have no wish while nothing
-    /// comes to them: what they have measured may be old, or too little.
+    /// Returns the maximum size of the chain's next batch. A bypassed group without packets returns `None`: its
+    /// measurements may be outdated or too few.
     pub(super) fn wanted_batch(&mut self) -> Option<usize> {
         let rested = std::mem::replace(&mut self.rests, true);
         (!rested || !self.passed_by).then(|| self.size.next())
     }
 
-    /// Now and then, has a batch of no packets go round, which tells what switching alone takes; and writes down what
-    /// was measured.
+    /// Every [`EMPTY_EVERY`] rounds, runs one without packets to measure the switches alone, and publishes the measured
+    /// costs.
     fn measure_switches(&mut self) {
         if let Some(left) = self.until_empty.checked_sub(1) {
             self.until_empty = left;
@@ -217,7 +217,7 @@ impl Round {
         if failed.is_none() {
             let took = began.elapsed().as_nanos() as f64;
             self.empties += 1.0;
-            // The mean of all; one for which the machine was away counts little.
+            // Mean of all; a round during which the worker was preempted is capped.
             let usual = if self.empties > 8.0 { 3.0 * self.empty } else { took };
             self.empty += (took.min(usual) - self.empty) / self.empties;
             self.size.set_empty(Nanos(self.empty as u64));
@@ -236,8 +236,8 @@ impl Round {
         self.size.observe(packets, Nanos(took as u64));
     }
 
-    /// Copies the frames of those packets out that go on. If functions follow in this process, finds their headers: the last
-    /// one here loses those that have none any more.
+    /// Copies out the frames of forwarded packets. If functions follow in this process, parses their headers again. The
+    /// last function of the group loses packets whose headers have become invalid.
     fn copy_out(&mut self, count: usize, batch: &mut Batch) {
         let Area {
             packets,
@@ -268,7 +268,7 @@ impl Round {
         }
     }
 
-    /// Learns which processes are there. The first function that has none.
+    /// Updates the numbers of the attached processes. Returns the first function that has none.
     fn meet(&mut self) -> Option<usize> {
         let mut down = None;
         for (k, peer) in self.peers.iter_mut().enumerate() {
@@ -286,7 +286,7 @@ impl Round {
         down
     }
 
-    /// Writes down what is known of the packets, and copies their frames.
+    /// Writes the packets' metadata to the request area, and their frames to packet memory.
     fn describe(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, has_state: bool) {
         let (board, packets) = (&self.area.board, &self.area.packets);
         let (buffer_bytes, connections) = (self.area.buffer_bytes, self.area.connections);
@@ -297,7 +297,7 @@ impl Round {
                 true => {
                     let [birth, place] = *flows.state::<Opened>(packet);
                     let place = place as u32;
-                    // Functions that keep a state for each direction have a place for each.
+                    // Functions that keep state per direction have one slot per direction.
                     let of_direction = place << 1 | u32::from(packet.is_reversed());
                     (birth, if connections { of_direction } else { place })
                 }
@@ -320,8 +320,8 @@ impl Round {
         });
     }
 
-    /// Has all processes take their turns. The first function whose process failed, if one did; the last round goes on
-    /// without it. The worker is busy until what they say has been read.
+    /// Lets all processes take their turns. Returns the first function whose process failed; the last round continues
+    /// without it. The group stays busy until the responses have been read.
     fn go(
         &mut self,
         count: usize,
@@ -333,7 +333,7 @@ impl Round {
         let area = Arc::clone(&self.area);
         let mut yields = 0;
         let is_last = self.flags & OVER != 0;
-        // Known before anybody can have begun.
+        // The round is announced before any process can begin it.
         let numbers = self.peers.iter().map(|peer| peer.number);
         if let Err(failed) = self.status.begin(round, numbers)
             && !is_last
@@ -349,7 +349,7 @@ impl Round {
         let mut k = 0;
         let failed = loop {
             if is_last {
-                // A slate may still be wiped for a process that comes too late.
+                // A response area may still be reset for a process that is attached too late.
                 k = 0;
             }
             while k < functions && area.slates[k].done() == round {
@@ -362,7 +362,7 @@ impl Round {
             let up = self.status.up(k);
             let failed = up == 0 || up != self.peers[k].number;
             if failed && is_last {
-                // It has nothing to say of no packets, and those behind are to have their turns.
+                // Its response concerns no packets, and the functions behind it must still take their turns.
                 self.status.miss(k);
                 area.slates[k].set_done(round);
                 continue;
@@ -389,13 +389,13 @@ impl Round {
         failed
     }
 
-    /// Opens a companion that function `k` wishes for.
+    /// Opens a companion flow that function `k` requests.
     fn grant(&mut self, k: usize, wish: Wish, batch: &Batch, flows: &mut FlowStates<'_>) -> Result<(u32, u64), u8> {
         if !self.peers[k].opens_companions {
             self.accuse(k);
             return Err(number_of(NoCompanion::NoPlace));
         }
-        // Whatever it says: only for a packet of this batch, and in its flow's bucket.
+        // Whatever it requests: only for a packet of this batch, and in its flow's bucket.
         let at = usize::from(wish.at);
         if at >= batch.len() {
             return Err(number_of(NoCompanion::NoPlace));
@@ -419,8 +419,8 @@ impl Round {
         Ok((place, state[0]))
     }
 
-    /// Asks function `k` what it would wish for a packet's flow, from this turn on; and the turn of that. `None` if
-    /// it cannot say.
+    /// Returns function `k`'s companion candidates for a packet's flow through `wish`, from attempt `turn` on. Returns
+    /// the attempt they belong to, or `None` if no response is available.
     pub(super) fn wishes(&mut self, k: usize, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> Option<u8> {
         if self.meet().is_some() {
             return None;
@@ -462,23 +462,23 @@ impl Round {
         told
     }
 
-    /// How long flows are kept, if a function decides.
+    /// Returns the flow lifetimes, if a function determines them.
     pub(super) fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
         let lifetimes = self.area.lifetimes()?;
         Some(Arc::clone(lifetimes) as Arc<dyn Lifetimes>)
     }
 
-    /// What function `k` shows of its flows.
+    /// Returns the snapshots of function `k`'s flow state.
     pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowImages>> {
         self.area.images(k)
     }
 
-    /// The process that function `k` had when the round began has lied.
+    /// Reports an invalid response of the process that function `k` had at the start of the round.
     fn accuse(&self, k: usize) {
         self.status.accuse(k, self.peers[k].number);
     }
 
-    /// Reads what the first so many functions made of the packets. The first that lies.
+    /// Reads the verdicts of the first `functions` functions. Returns the first one whose response is invalid.
     fn judge(&mut self, count: usize, functions: usize) -> Option<usize> {
         self.through[0] = std::array::from_fn(|word| all_of(count, word));
         self.moved = Masks::default();
@@ -493,7 +493,7 @@ impl Round {
         None
     }
 
-    /// Reads what function `k` made of the packets that those in front left. Whether it can be true.
+    /// Reads function `k`'s verdicts on the packets that reached it. Returns `true` if the response is valid.
     fn believe(&mut self, k: usize, count: usize) -> bool {
         let Area {
             slates, buffer_bytes, ..
@@ -513,7 +513,7 @@ impl Round {
                 let Some(Place::Dropped(reason)) = Place::decode(slate.place(i), round) else {
                     return false;
                 };
-                // A number that is no reason of its own is not to look like one of ours.
+                // An unknown reason must not be confused with the server's own.
                 self.reasons[i] = match reason < reasons {
                     true => reason,
                     false => u8::MAX,
@@ -532,7 +532,7 @@ impl Round {
         true
     }
 
-    /// The packets that a function had in its hands when its process failed are lost by it.
+    /// Marks the packets that a failed process held as lost by its function.
     #[cold]
     fn lose(&mut self, failed: usize) {
         let lost = self.peers[failed].reasons;
@@ -544,7 +544,7 @@ impl Round {
         self.through[failed + 1..].fill(Masks::default());
     }
 
-    /// Says of the packets that are left which of them function `k` has dropped.
+    /// Sets the verdicts of the remaining packets that function `k` dropped.
     pub(super) fn tell(&mut self, k: usize, batch: &mut Batch) {
         if self.through[k] == self.through[k + 1] {
             return;
@@ -560,10 +560,10 @@ impl Round {
         self.left.retain(|&at| !is_gone(at));
     }
 
-    /// What function `k` has counted.
+    /// Reads function `k`'s counters.
     pub(super) fn read_notes(&mut self, k: usize, counts: &mut [u64]) {
         let slate = &self.area.slates[k];
-        // Those of a process that has not begun are not its own.
+        // The area does not yet hold the counters of a process that has not begun.
         let present = self.status.up(k) == self.peers[k].number;
         for (i, (note, count)) in self.notes[k].iter_mut().zip(counts).enumerate() {
             if present {
@@ -573,7 +573,8 @@ impl Round {
         }
     }
 
-    /// A flow has ended: the functions that want to know are told with the next round, of both directions of a connection.
+    /// Queues the end of a flow, for a connection of both directions. The functions that require it are notified in the
+    /// next round.
     pub(super) fn end_flow(&mut self, [birth, place]: Opened) {
         let place = place as u32;
         if self.area.connections {
@@ -586,7 +587,7 @@ impl Round {
 
     fn end_place(&mut self, birth: u64, flow: u32) {
         if self.waiting() >= ENDED {
-            // A round of no packets makes room. Without it, the first are forgotten.
+            // A round without packets makes room. If it fails, the oldest ends are overwritten.
             self.run_empty_patiently();
             if self.flags & FINISHING != 0 {
                 for k in 0..self.peers.len() {
@@ -599,13 +600,13 @@ impl Round {
         self.area.board.add_ended(Ended { flow, birth });
     }
 
-    /// How many ended flows some function has not looked at.
+    /// Returns the largest number of flow ends that a function has not taken yet.
     fn waiting(&self) -> u64 {
         let waiting = (0..self.peers.len()).map(|k| self.waiting_for(k));
         waiting.max().unwrap_or(0)
     }
 
-    /// How many of them function `k` has not looked at, if it wants to.
+    /// Returns the number of flow ends that function `k` has not taken yet; 0 if it requires none.
     fn waiting_for(&self, k: usize) -> u64 {
         let taken = self.area.slates[k].taken();
         match self.peers[k].wants_flow_ends {
@@ -614,8 +615,8 @@ impl Round {
         }
     }
 
-    /// Has a batch of no packets go round. Processes that are down are waited for, for at most `bound`, and it goes round
-    /// again if one fails. How long that was waited.
+    /// Runs a round without packets. Waits up to `bound` for processes that are down, and repeats the round if one
+    /// fails. Returns the time waited.
     fn run_empty(&mut self, bound: Duration) -> Duration {
         let mut waited = Duration::ZERO;
         loop {
@@ -636,8 +637,8 @@ impl Round {
         }
     }
 
-    /// As [`run_empty`](Round::run_empty). At the end of the run processes are waited for: nobody else will tell what
-    /// is told with it.
+    /// Like [`run_empty`](Round::run_empty). At the end of the run it waits for processes, since no later round
+    /// delivers the flow ends.
     fn run_empty_patiently(&mut self) {
         let bound = match self.flags & FINISHING {
             0 => Duration::ZERO,
@@ -647,8 +648,8 @@ impl Round {
         self.waited += waited;
     }
 
-    /// Flows go to another worker. Of those that ended here all functions are told before, for another flow there may
-    /// soon have their place; what nobody is there to be told of is forgotten.
+    /// Delivers pending flow ends before flows move to another worker, since their slots may soon hold other flows.
+    /// Ends that cannot be delivered are discarded.
     pub(super) fn tell_ends(&mut self) {
         let ended = self.area.board.ended();
         let is_told = |round: &Round| {
@@ -670,15 +671,15 @@ impl Round {
         }
     }
 
-    /// Only ends of flows follow.
+    /// Marks the start of the run's end: only flow ends follow.
     pub(super) fn begin_to_finish(&mut self) {
         self.flags |= FINISHING;
     }
 
-    /// Nothing follows: all processes end.
+    /// Ends all processes with a last round.
     pub(super) fn finish(&mut self) {
         if self.flags & OVER == 0 {
-            // All are there then, if they can be.
+            // After this, all processes that can be replaced are attached.
             self.run_empty_patiently();
             self.flags |= OVER;
             self.status.be_patient();

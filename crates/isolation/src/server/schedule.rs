@@ -1,4 +1,4 @@
-//! Cores and real-time priority of functions' processes.
+//! CPU affinity and real-time priority of functions' processes.
 //!
 //! One of the few modules with `unsafe` code: a system call.
 
@@ -7,17 +7,17 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
 use std::time::Duration;
 
-/// The real-time priority of workers whose functions are isolated, and of these functions: above helpers.
+/// Real-time priority of workers with isolated functions, and of these functions: above auxiliary cores' threads.
 pub const PRIORITY: u8 = 3;
-/// The real-time priority of the thread that ends what does not yield.
+/// Real-time priority of the watchdog thread.
 pub const WATCH_PRIORITY: u8 = 4;
 
-/// Queues a process behind all others of this priority on its core.
+/// Sets the priority of a process and queues it behind all others of that priority on its core.
 fn set_priority(process: u32, priority: u8) -> io::Result<()> {
     set_policy(process, libc::SCHED_FIFO, priority)
 }
 
-/// Makes this process an ordinary one.
+/// Sets the calling thread's scheduling policy to `SCHED_OTHER`.
 pub(super) fn be_ordinary() -> io::Result<()> {
     set_policy(0, libc::SCHED_OTHER, 0)
 }
@@ -26,7 +26,7 @@ fn set_policy(process: u32, policy: libc::c_int, priority: u8) -> io::Result<()>
     let parameters = libc::sched_param {
         sched_priority: priority.into(),
     };
-    // SAFETY: plain numbers, and a pointer that is only read, during the call.
+    // SAFETY: the arguments are plain numbers, and a pointer that is only read during the call.
     let set = unsafe { libc::sched_setscheduler(process as libc::pid_t, policy, &raw const parameters) };
     match set {
         0 => Ok(()),
@@ -34,32 +34,33 @@ fn set_policy(process: u32, policy: libc::c_int, priority: u8) -> io::Result<()>
     }
 }
 
-/// Puts a process on a core, for good.
+/// Pins a process to a core.
 pub(super) fn put_on(process: u32, core: usize) -> io::Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core);
     Ok(sched_setaffinity(Pid::from_raw(process as i32), &cores)?)
 }
 
-/// Lets a process run soon, whatever its worker does: on the cores of who asks, or else before the worker.
+/// Lets a process run soon, even if its worker never yields: on the caller's cores if possible, or else at a priority
+/// above the worker.
 pub(super) fn let_run(process: u32) {
-    // What is refused makes it slower only; it may also have ended.
+    // A refusal only makes it slower; the process may also have ended.
     if let Ok(cores) = sched_getaffinity(None) {
         let _ = sched_setaffinity(Pid::from_raw(process as i32), &cores);
     }
     let _ = set_priority(process, WATCH_PRIORITY);
 }
 
-/// Queues these processes on their core, in this order, behind all others of [`PRIORITY`]. Whether that is
-/// permitted: without it they go on as ordinary ones.
+/// Queues these processes on their core, in this order, behind all others of [`PRIORITY`]. Returns `false` if that is
+/// not permitted; the processes then stay ordinary ones.
 pub(super) fn queue(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
     for process in processes {
-        // A process that has this priority already would stay where it is in the queue.
+        // Without a change of priority, a process would keep its position in the queue.
         let queued = set_priority(process, PRIORITY - 1).and_then(|()| set_priority(process, PRIORITY));
         match queued {
             Ok(()) => {}
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Ok(false),
-            // It has just ended, which the watch will see.
+            // It has just ended, which the watchdog will detect.
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
             Err(error) => return Err(error),
         }
@@ -67,23 +68,22 @@ pub(super) fn queue(processes: impl Iterator<Item = u32>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Keeps these processes from their core as long as others of [`PRIORITY`] want it.
+/// Moves these processes to a priority below [`PRIORITY`].
 pub(super) fn set_back(processes: impl Iterator<Item = u32>) {
     for process in processes {
-        // It may have ended, which the watch will see.
+        // It may have ended, which the watchdog will detect.
         let _ = set_priority(process, PRIORITY - 1);
     }
 }
 
-/// What a process does, as the kernel says: `R` for one that could run, `X` for one that is about to have ended; and the
-/// time it has had on cores.
+/// Returns a process's state and CPU time from `/proc`: `R` if it is runnable, `X` if it is exiting, `?` if unknown.
 pub(super) fn state(process: u32) -> (char, Duration) {
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{process}/{what}"));
     let stat = read("stat").unwrap_or_default();
-    // The name before it may hold anything.
+    // The command name before it may contain any characters.
     let mut fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     let state = fields.next().and_then(|state| state.chars().next());
-    // Leaving its namespaces takes the kernel a while, in which it sleeps.
+    // The kernel takes a while to tear down namespaces, during which the process sleeps.
     const EXITING: u64 = 4;
     let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
     let state = match flags {

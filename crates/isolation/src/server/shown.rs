@@ -1,7 +1,7 @@
-//! How long flows are kept, by what the function that decides it has in its state of them.
+//! Flow lifetimes derived from the state of the isolated function that determines them.
 //!
-//! The worker reads that state, and asks nobody: what it makes of the bytes, whatever they are, is one of the times that
-//! the spec has. So a function that lies about its own flows has them kept for a time that the spec allows, and no more.
+//! The worker reads that state directly. Whatever the bytes are, the result is one of the timeouts in the spec. A
+//! function that writes wrong state about its own flows can only select a timeout that the spec allows.
 
 use crate::memory::{Memory, read_only};
 use std::fs::File;
@@ -13,10 +13,10 @@ use tailwater_chain::flow_table::MirrorConfig;
 use tailwater_chain::function::Lifetimes;
 use tailwater_net::{FlowKey, Nanos};
 
-/// The most bytes of state that are looked at.
+/// Maximum bytes of state that are read.
 const MOST: usize = 256;
 
-/// A function's flows, to read.
+/// Read-only view of a function's flow state.
 #[derive(Debug)]
 pub(super) struct Shown {
     memory: Memory,
@@ -26,7 +26,8 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// Flows in a file of this shape, which are kept as `by` says, told so many bytes of the function's state.
+    /// Opens the flow state in a file of this shape. `by` computes a flow's lifetime from the first `bytes` bytes of
+    /// the function's state.
     pub(super) fn open(
         flows: &File,
         config: MirrorConfig,
@@ -45,13 +46,13 @@ impl Shown {
 }
 
 impl Lifetimes for Shown {
-    /// The state is that of the worker, which says where in the file the flow is.
+    /// `opened` is the worker's own state: the flow's generation and its slot in the file.
     fn idle_timeout(&self, key: &FlowKey, opened: &[u8]) -> Nanos {
         let word = |at: usize| opened[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
         let flow = (word(8) as u32, word(0));
         let mut bytes = [0; MOST];
         let state = &mut bytes[..self.state.len()];
-        // Without one the state is zero: the function has not seen the flow.
+        // If the function has not processed the flow yet, the state stays zero.
         self.config.read(&self.memory, flow, (self.state.start, state));
         self.by.idle_timeout(key, state)
     }

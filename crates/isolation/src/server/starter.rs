@@ -1,5 +1,5 @@
-//! Where a function's processes are started and buried: on a thread of its own, for both may take a while, and other
-//! processes are to be ended in time meanwhile.
+//! Thread that starts and reaps a function's processes. Both may take a while, and meanwhile the watchdog must be able
+//! to end other processes in time.
 
 use super::error::IsolationError;
 use super::process::{Detached, Process, Program, Starting};
@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The thread. The kernel ends trusted processes with the thread that started them, so it stays for as long as they do.
+/// Handle of the thread. The kernel kills trusted processes when the thread that started them exits, so it lives as
+/// long as they do.
 pub(super) struct Starter {
     orders: Option<Sender<Order>>,
     started: Receiver<Result<Detached, IsolationError>>,
@@ -25,7 +26,7 @@ enum Order {
 }
 
 impl Starter {
-    /// One that starts processes by `start`, which gives up soon when told that the run is over.
+    /// Starts the thread. `start` launches a process, and gives up soon after its flag is set at the end of the run.
     pub(super) fn new(
         mut start: impl FnMut(&AtomicBool) -> Result<Detached, IsolationError> + Send + 'static,
     ) -> io::Result<Starter> {
@@ -36,7 +37,7 @@ impl Starter {
         let thread = thread::Builder::new().name("starter".to_owned()).spawn(move || {
             for order in ordered {
                 match order {
-                    // Whoever asked may be gone.
+                    // The receiver may be gone.
                     Order::Start => drop(tell.send(start(&is_over))),
                     Order::Bury(process) => drop(process),
                 }
@@ -50,12 +51,12 @@ impl Starter {
         })
     }
 
-    /// Has a process started.
+    /// Requests the start of a process.
     pub(super) fn start(&self) {
         self.order(Order::Start);
     }
 
-    /// What has become of it, if that is known by now.
+    /// Returns the result of the last request, or `None` while it is pending.
     pub(super) fn started(&self) -> Option<Result<Detached, IsolationError>> {
         match self.started.try_recv() {
             Ok(started) => Some(started),
@@ -67,13 +68,13 @@ impl Starter {
         }
     }
 
-    /// Kills a process, and waits elsewhere until nothing is left of it.
+    /// Kills a process and leaves the wait for its exit to the thread.
     pub(super) fn bury(&self, mut process: Process) {
         process.kill();
         self.order(Order::Bury(process));
     }
 
-    /// A thread that is gone takes none: what is to be buried is buried here then.
+    /// Sends an order to the thread. If the thread has ended, the order is dropped, so a process is reaped here.
     fn order(&self, order: Order) {
         if let Some(orders) = &self.orders {
             let _ = orders.send(order);
@@ -92,7 +93,7 @@ impl Drop for Starter {
     }
 }
 
-/// Starts a process, and waits until it is ready, for at most `patience`.
+/// Starts a process, and waits up to `patience` until it is ready.
 pub(super) fn start(
     (program, commons): (&Program, Option<Arc<File>>),
     part: [u16; 2],

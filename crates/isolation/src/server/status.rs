@@ -1,45 +1,45 @@
-//! What a worker and the watch tell each other of a group's processes.
+//! State of a group's processes, shared by the worker and the watchdog.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How the processes of a group are.
+/// State of the processes of a group.
 #[derive(Debug)]
 pub(super) struct Status {
     functions: Vec<Function>,
-    /// The round under way, or whose outcome is being read; or 0.
+    /// The round under way, or whose responses are being read; 0 for none.
     busy: AtomicU64,
-    /// The processes that take turns, by function; 0 for none. Who ends one takes it out first: its number may soon be
-    /// another's.
+    /// Process ids by function; 0 for none. An id is removed before its process is reaped, since the kernel may reuse
+    /// it.
     processes: Mutex<Box<[u32]>>,
     real_time: AtomicBool,
-    /// Whether the round may take its time: the last, in which files are closed.
+    /// Set in the last round, in which processes close files and have more time.
     patient: AtomicBool,
-    /// As the worker last wrote it down: the size, and three numbers' bits.
+    /// Latest [`Measured`] of the worker: the batch size, and the bits of three `f64`.
     measured: [AtomicU64; 4],
 }
 
 #[derive(Debug, Default)]
 struct Function {
-    /// How often a process was attached. 0 while none is.
+    /// Number of the attached process, counted from 1; 0 while none is.
     up: AtomicU32,
-    /// The number of the process that lied last. 0 if none has.
+    /// Number of the last process with an invalid response; 0 for none.
     liar: AtomicU32,
     turns: AtomicU64,
-    /// Whether it had no process at the end of the run that did all there was to do.
+    /// Set if at the end of the run no process completed the function's remaining work.
     missed: AtomicBool,
 }
 
-/// What a worker measures of its rounds, for reports.
+/// Costs of a worker's rounds, for reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Measured {
-    /// The size of batches.
+    /// Batch size, packets.
     pub(super) batch: usize,
-    /// Nanoseconds of a round of no packets.
+    /// Duration of a round without packets, nanoseconds.
     pub(super) empty: f64,
-    /// Nanoseconds of any other besides its packets.
+    /// Fixed duration of a round with packets, without the share per packet, nanoseconds.
     pub(super) switches: f64,
-    /// Nanoseconds that each packet adds.
+    /// Additional duration per packet, nanoseconds.
     pub(super) packet: f64,
 }
 
@@ -56,16 +56,17 @@ impl Status {
     }
 
     fn processes(&self) -> MutexGuard<'_, Box<[u32]>> {
-        // Numbers, which are right whatever happened to their last user.
+        // Plain numbers, which are valid even after a panic of another user.
         self.processes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The process that takes turns as function `k`; 0 for none.
+    /// Sets the id of the process that takes turns as function `k`; 0 for none.
     pub(super) fn set_process(&self, k: usize, process: u32) {
         self.processes()[k] = process;
     }
 
-    /// Asks whether that process has ended, upon which its number is nobody's, or another's.
+    /// Polls with `ended` whether function `k`'s process has ended, and removes its id if so, since the kernel may
+    /// reuse it.
     pub(super) fn take_ended<T>(&self, k: usize, ended: impl FnOnce() -> Option<T>) -> Option<T> {
         let mut processes = self.processes();
         let ended = ended()?;
@@ -73,10 +74,10 @@ impl Status {
         Some(ended)
     }
 
-    /// Does something with the processes that take turns. Their numbers remain theirs meanwhile. The worker does not give its
-    /// core away while it waits for the watch, which goes before it and is soon done.
+    /// Calls `use_them` with the process ids, which stay valid meanwhile. The worker spins while it waits for the
+    /// watchdog, which has a higher priority and holds the lock briefly. So it does not give its core away.
     pub(super) fn with_processes<T>(&self, use_them: impl FnOnce(&[u32]) -> T) -> T {
-        /// More than ever were needed: if the watch itself waits, so do we.
+        /// More than were ever needed. If the watchdog itself is blocked, the worker blocks, too.
         const SPINS: u32 = 100_000;
         for _ in 0..SPINS {
             if let Ok(processes) = self.processes.try_lock() {
@@ -87,7 +88,7 @@ impl Status {
         use_them(&self.processes())
     }
 
-    /// Whether the processes have real-time priority, and so are queued on their core.
+    /// Returns `true` if the processes have real-time priority, and so are queued on their core.
     #[inline]
     pub(super) fn is_real_time(&self) -> bool {
         self.real_time.load(Ordering::Relaxed)
@@ -97,37 +98,37 @@ impl Status {
         self.real_time.store(real_time, Ordering::Relaxed);
     }
 
-    /// The number of the process that is attached as function `k`; 0 if none is.
+    /// Returns the number of the process attached as function `k`; 0 for none.
     #[inline]
     pub(super) fn up(&self, k: usize) -> u32 {
         self.functions[k].up.load(Ordering::Acquire)
     }
 
-    /// Another number than ever before for this function.
+    /// Marks function `k` as attached under a number that it never had before.
     pub(super) fn set_up(&self, k: usize, number: u32) {
         self.functions[k].up.store(number, Ordering::Release);
     }
 
-    /// No process is attached.
+    /// Marks function `k` as having no process.
     pub(super) fn set_down(&self, k: usize) {
         self.functions[k].up.store(0, Ordering::SeqCst);
     }
 
-    /// The process of this number has lied: it is to be ended, unless it has been already.
+    /// Reports an invalid response of the process with this number, which the watchdog then ends if it still runs.
     #[cold]
     pub(super) fn accuse(&self, k: usize, number: u32) {
         self.functions[k].liar.store(number, Ordering::Release);
     }
 
-    /// Whether the process that is attached has lied.
+    /// Returns `true` if the attached process responded invalidly.
     pub(super) fn has_lied(&self, k: usize) -> bool {
         let (liar, up) = (self.functions[k].liar.load(Ordering::Acquire), self.up(k));
         up != 0 && liar == up
     }
 
-    /// Begins a round, if the processes are still those of these numbers; else the first function with another one, or
-    /// none. A process that is attached later finds the round [busy](Status::busy), and stays out of it: either the
-    /// worker sees that the process before is down, or who attaches the next one sees the round.
+    /// Begins a round if the processes still have these numbers. Otherwise returns the first function with another
+    /// process or none. A process attached later finds the round [busy](Status::busy) and stays out of it: either the
+    /// worker sees that the predecessor is down, or the watchdog sees the round.
     #[inline]
     pub(super) fn begin(&self, round: u64, numbers: impl Iterator<Item = u32>) -> Result<(), usize> {
         self.busy.store(round, Ordering::SeqCst);
@@ -139,13 +140,13 @@ impl Status {
         }
     }
 
-    /// The round is over.
+    /// Ends the round.
     #[inline]
     pub(super) fn end(&self) {
         self.busy.store(0, Ordering::Release);
     }
 
-    /// The round under way, or 0.
+    /// Returns the round under way, or 0.
     pub(super) fn busy(&self) -> u64 {
         self.busy.load(Ordering::SeqCst)
     }
@@ -158,7 +159,7 @@ impl Status {
         self.patient.load(Ordering::Acquire)
     }
 
-    /// Counts a turn of the first `functions`. By the worker only.
+    /// Counts a turn of each of the first `functions`. Called by the worker only.
     #[inline]
     pub(super) fn count_turns(&self, functions: usize) {
         for function in &self.functions[..functions] {
@@ -189,7 +190,7 @@ impl Status {
         }
     }
 
-    /// At the end of the run there is no process that does what the function has still to do.
+    /// Records that at the end of the run no process completes the function's remaining work.
     #[cold]
     pub(super) fn miss(&self, k: usize) {
         self.functions[k].missed.store(true, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What a worker's chain has in the place of functions that are in processes of their own.
+//! Proxy functions: stand in a worker's chain for functions in processes of their own.
 
 use super::group::Seat;
 use super::round::{Opened, Round};
@@ -8,38 +8,38 @@ use tailwater_chain::function::{Elsewhere, FlowStates, Lifetimes, NetworkFunctio
 use tailwater_net::FlowKey;
 use tailwater_sdk::protocol::images::FlowImages;
 
-/// Why packets are lost that a process had in its hands when it failed, and those for which there was none.
+/// Drop reason of packets that a process held when it failed, and of those that arrived while it had no process.
 pub const FAILED: &str = "process-failed";
 
-/// A function in a process of its own, as the chain sees it. The first of a chain has the batches go round; each
-/// tells what its own process made of them.
+/// Proxy of an isolated function in the worker's chain. The first proxy of a chain runs the round for all of them; each
+/// one reports its own function's verdicts.
 pub(super) struct Substitute {
-    /// Its place among the functions.
+    /// Index of the function in the chain.
     k: usize,
     kind: &'static str,
     drop_reasons: &'static [&'static str],
     losses: Vec<bool>,
     notes: &'static [&'static str],
     counts: Box<[u64]>,
-    /// Whether any function of the chain has state; of the first function only.
+    /// `true` for the first proxy if any function of the chain has state.
     has_state: bool,
-    /// Whether this function itself does.
+    /// `true` if this function has state.
     keeps_state: bool,
-    /// Whether flows are connections, since a function of the chain tracks them; of the first function only.
+    /// `true` for the first proxy if flows are connections, since a function of the chain tracks them.
     tracks_connections: bool,
-    /// Whether this function does.
+    /// `true` if this function mixes flows.
     mixes_flows: bool,
     wants_flow_ends: bool,
     opens_companions: bool,
-    /// Whether this function itself does.
+    /// `true` if this function opens companions.
     wishes: bool,
     durable: Option<u32>,
     piece_bytes: usize,
-    /// One for all functions of a worker, which does one thing at a time. None in a likeness.
+    /// Shared by all proxies of a worker, which run one at a time. `None` in a prototype.
     round: Arc<Mutex<Option<Round>>>,
 }
 
-/// Substitutes for all functions of a chain.
+/// Returns proxies for all functions of a chain.
 pub(super) fn all(
     (seats, connections): (&[Seat], bool),
     round: &Arc<Mutex<Option<Round>>>,
@@ -79,7 +79,7 @@ pub(super) fn all(
     substitutes.collect()
 }
 
-/// A list of names that is kept for ever, once: there are few.
+/// Interns a list of names, which is leaked once: there are few.
 fn kept(names: &[&str]) -> &'static [&'static str] {
     static KEPT: Mutex<Vec<&'static [&'static str]>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,7 @@ fn kept(names: &[&str]) -> &'static [&'static str] {
 }
 
 impl Substitute {
-    /// Uses the worker's rounds, with what is this function's.
+    /// Calls `use_it` with this function's index, the worker's rounds and this function's counters.
     fn with_round(&mut self, use_it: impl FnOnce(usize, &mut Round, &mut [u64])) {
         let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(round) = &mut *round {
@@ -151,7 +151,7 @@ impl NetworkFunction for Substitute {
     }
 
     fn wanted_batch(&self) -> Option<usize> {
-        // They all go round in one batch.
+        // The first proxy runs one round for all functions.
         if self.k > 0 {
             return None;
         }
@@ -171,7 +171,7 @@ impl NetworkFunction for Substitute {
         let place = packet.flow().unwrap_or(u32::MAX);
         self.with_round(|_, round, _| {
             let opened = flow.state::<Opened>();
-            // It may have been given one before, by who keeps its state outside.
+            // A store of external state may have assigned a generation before.
             if opened[0] == 0 {
                 *opened = [round.give_birth_to_new(), place.into()];
             }

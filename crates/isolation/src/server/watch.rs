@@ -1,4 +1,4 @@
-//! The thread that ends processes which fail, and puts others in their places.
+//! Watchdog thread, which ends failed processes and replaces them.
 
 use super::IsolationConfig;
 use super::error::IsolationError;
@@ -12,12 +12,12 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use tailwater_handover::priority::Priority;
 
-/// How often it looks.
+/// Poll interval.
 const PERIOD: Duration = Duration::from_millis(1);
-/// How often while a worker may wait for it.
+/// Poll interval while a worker may be waiting.
 const HURRIED: Duration = Duration::from_micros(100);
 
-/// The watch over all groups. When it is dropped, all processes are ended.
+/// Watchdog of all groups. Ends all processes when dropped.
 pub(super) struct Watch {
     config: Arc<IsolationConfig>,
     groups: Arc<Mutex<Vec<Group>>>,
@@ -34,7 +34,7 @@ impl Watch {
         let thread = thread::Builder::new()
             .name("isolation".to_owned())
             .spawn(move || {
-                // Above the functions: one that does not yield is not to keep it from its core.
+                // Above the functions' priority, so that one that does not yield cannot starve it.
                 let (_priority, _refused) = Priority::fifo_or_ordinary(WATCH_PRIORITY);
                 while !end.load(Ordering::Acquire) {
                     let mut groups = watched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +68,7 @@ impl Watch {
         self.over.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // Should it have panicked, the processes are ended all the same.
+            // Even after a panic of the thread, the processes are ended below.
             let _ = thread.join();
         }
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! System calls that are not a function's work.
+//! System calls that functions may not make.
 
 use crate::{Neighbour, PACKETS, Rig, core, frame, program, ways};
 use std::fs;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use tailwater_confine::{Confinement, ContainerRuntime};
 use tailwater_isolation::server::{FunctionReport, PRIORITY};
 
-/// Sends one batch through a good function, the hostile one and another good one: how many packets came through, and
-/// what is told of the three.
+/// Sends one batch through a good function, the hostile one and another good one. Returns the number of forwarded
+/// packets, and the reports on the three.
 fn one_batch(
     attack: &str,
     confinement: &Confinement,
@@ -27,7 +27,7 @@ fn one_batch(
     (through, rig.finish())
 }
 
-/// What there is to attack: somebody to kill, a file of root's, someone who listens, another core.
+/// Targets of the attacks: a process to kill, a file of root's, a listening socket, another core.
 struct Scene {
     neighbour: Neighbour,
     secret: PathBuf,
@@ -128,7 +128,7 @@ impl Scene {
         attacks
     }
 
-    /// Whether the neighbour was killed; if so, there is a new one.
+    /// Returns `true` if the neighbour was killed, and starts a new one.
     fn has_lost_its_neighbour(&mut self) -> bool {
         let dead = self.neighbour.0.try_wait().unwrap().is_some();
         if dead {
@@ -144,13 +144,13 @@ impl Drop for Scene {
     }
 }
 
-/// Something that is not a function's work.
+/// A system call that a function may not make.
 struct Attack {
     /// Its name and argument.
     what: String,
-    /// What is told of its end.
+    /// Exit in the report.
     told: &'static str,
-    /// Switches off the defences that are in its way.
+    /// Disables the defences that prevent it.
     switch_off: fn(&mut Confinement),
 }
 
@@ -159,7 +159,7 @@ fn what_a_hostile_function_tries_ends_it_and_nobody_else() {
     for container in ways() {
         let mut scene = Scene::new();
         for attack in 0..scene.attacks().len() {
-            // A neighbour that was killed has a successor of another number.
+            // A neighbour that was killed is replaced by one with another process id.
             let Attack { what, told, switch_off } = scene.attacks().swap_remove(attack);
             let mut confinement = Confinement::full();
             confinement.groups.memory = Some(48 << 20);
@@ -175,7 +175,7 @@ fn what_a_hostile_function_tries_ends_it_and_nobody_else() {
             switch_off(&mut confinement);
             let (through, reports) = one_batch(&what, &confinement, &container);
             assert_eq!(reports[1].restarts.total(), 0, "{what}: {:?}", reports[1].ends);
-            // Packets go on only if it could do what it meant to.
+            // Packets are forwarded only if the attack succeeded.
             assert_eq!(through, PACKETS, "{what} without its defence");
             assert_eq!(
                 scene.has_lost_its_neighbour(),

@@ -1,5 +1,6 @@
-//! A hostile function between two good ones, all confined: it is stopped, or what it says is found out; its packets are lost
-//! by it, the report says by what, and the others feel nothing. Without the defence in its way it succeeds.
+//! A hostile function between two good ones, all confined. It is stopped, or its invalid response is detected. Its
+//! packets are lost by it, the report names the reason, and the other functions are not affected. The attack succeeds
+//! without the defence against it.
 
 mod calls;
 mod memory;
@@ -44,13 +45,13 @@ fn program(attack: &str, confinement: &Confinement, container: &Option<Container
     }
 }
 
-/// An Ethernet frame with an IPv4 UDP packet of nothing.
+/// Returns an Ethernet frame with an empty IPv4 UDP packet.
 fn frame() -> Vec<u8> {
     let mut frame = vec![0u8; 64];
     frame[12..14].copy_from_slice(&[0x08, 0x00]);
     frame[14..24].copy_from_slice(&[0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17]);
     frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
-    // The header's checksum: what makes the sum of its words all ones.
+    // IPv4 header checksum: makes the one's complement sum of the header's words all ones.
     let sum: u32 = frame[14..34]
         .chunks(2)
         .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
@@ -61,20 +62,20 @@ fn frame() -> Vec<u8> {
     frame
 }
 
-/// A hostile function's program that speaks the protocol by itself.
+/// Returns the program of a hostile function that implements the protocol itself.
 fn raw(attack: &str, confinement: &Confinement, container: &Option<ContainerRuntime>) -> Program {
     let mut program = program(attack, confinement, container);
     program.launch.arguments.push("raw".into());
     program
 }
 
-/// Chains that take turns on a core exclude each other.
+/// Serialises tests whose chains take turns on one core.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Functions in processes of their own, on the last core, and their chain.
+/// Isolated functions on the last core, and their chain.
 struct Rig {
     isolation: Isolation,
     chain: Chain,
@@ -83,8 +84,8 @@ struct Rig {
 }
 
 impl Rig {
-    /// Turns may take so long: on a busy machine it may take its time until an attacker has been stopped, which is not to look
-    /// overdue.
+    /// `deadline` bounds a turn. It is generous, since on a busy machine stopping an attacker takes time and must not
+    /// count as overdue.
     fn new(programs: Vec<Program>, deadline: Duration) -> Rig {
         let alone = alone();
         let mut config = IsolationConfig::new(programs, Nanos(200_000));
@@ -127,7 +128,7 @@ impl Rig {
         }
     }
 
-    /// Sends a batch of these frames through: what comes out.
+    /// Sends a batch of these frames, and returns the forwarded ones.
     fn send(&mut self, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
         let mut batch = Batch::new(&self.pool, 32);
         for (i, frame) in frames.iter().enumerate() {
@@ -140,25 +141,25 @@ impl Rig {
         sent
     }
 
-    /// What is told of the functions.
+    /// Returns the reports on the functions.
     fn finish(self) -> Vec<FunctionReport> {
         self.chain.finish();
         self.isolation.finish().functions
     }
 }
 
-/// Bytes that a hostile function put into a packet.
+/// Returns the bytes that a hostile function wrote into a packet.
 fn loot(frame: &[u8]) -> [u8; 8] {
     frame[42..50].try_into().unwrap()
 }
 
-/// The last core that this process may use but so many.
+/// Returns the last core that this process may use, or the one `but` positions before it.
 fn core(but: usize) -> Option<usize> {
     let cores = rustix::thread::sched_getaffinity(None).unwrap();
     (0..1024).rev().filter(|core| cores.is_set(*core)).nth(but)
 }
 
-/// Somebody to kill.
+/// A process to kill.
 struct Neighbour(Child);
 
 impl Neighbour {
@@ -175,7 +176,7 @@ impl Drop for Neighbour {
     }
 }
 
-/// The ways that this machine has; none, and why, if it has none.
+/// Returns the isolation modes of this machine. Prints the reason if there is none.
 fn ways() -> Vec<Option<ContainerRuntime>> {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     if !status.contains("Uid:\t0\t0\t0\t0") {

@@ -1,4 +1,4 @@
-//! Memory that is not a function's: the NIC's buffers, other chains' packets, what others say.
+//! Access to memory that is not the function's: the NIC's buffers, other chains' packets, other functions' responses.
 
 use crate::{PACKETS, Rig, frame, loot, program, raw, ways};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tailwater_isolation::server::FunctionReport;
 const SECRET: &[u8; 8] = b"a secret";
 const OVERWRITTEN: &[u8; 8] = b"overwrit";
 
-/// What the hostile function sent as its loot, and what is told of it.
+/// Returns the bytes that the hostile function sent out, and the report on it.
 fn attack(
     attack: &str,
     confinement: &Confinement,
@@ -30,11 +30,13 @@ fn attack(
     (loot, reports.swap_remove(1))
 }
 
-/// Without what the kernel, or the root directory, or the user would be in the way with.
+/// Returns a confinement without the system-call filter, the root directory and the user, which would prevent the
+/// attacks.
 fn exposed(container: &Option<ContainerRuntime>) -> Confinement {
     let mut exposed = Confinement::none();
     if container.is_some() {
-        // In a namespace of its own it has a `/proc` of its own, and none without one that is the machine's.
+        // A container with a PID namespace has its own `/proc`. The attack needs the machine's, so that namespace is
+        // off.
         exposed = Confinement::full();
         exposed.filter = false;
         exposed.root = None;
@@ -46,8 +48,8 @@ fn exposed(container: &Option<ContainerRuntime>) -> Confinement {
     exposed
 }
 
-/// A batch of buffers that stands for a NIC's, in which there is a secret; and a memory file that stands for another chain's
-/// packets, or another function's flows.
+/// Buffers that stand for a NIC's and hold a secret, and a memory file that stands for another chain's packets, or
+/// another function's flow state.
 struct Others {
     nic: Vec<u8>,
     chain: File,
@@ -104,7 +106,7 @@ fn buffers_of_the_nic_and_memory_of_other_chains_are_out_of_reach() {
                 assert_eq!(loot, Some(*SECRET), "{what}");
                 continue;
             }
-            // It was there, and did what it said. What it wrote is written back.
+            // The attack succeeded. Restore the overwritten bytes.
             let written = [nic(), others.secret_of_chain()];
             assert!(written.contains(OVERWRITTEN), "{what}");
             let address = others.nic.as_ptr().addr() as u64;
@@ -122,11 +124,11 @@ fn what_is_for_reading_is_for_reading() {
             let (loot, report) = attack(what, &Confinement::full(), &container);
             assert_eq!(loot, None, "{what}");
             let crashed = report.ends.iter().any(|it| it.contains("signal 11"));
-            // A container's runtime that is slow to tell is not waited for.
+            // The server does not wait for a container runtime that reports the exit late.
             let unknown = report.ends.iter().any(|it| it.contains("nobody knows how"));
             assert!(crashed || unknown && container.is_some(), "{what}: {report:?}");
         }
-        // The kernel does not give it the right: its descriptor is for reading.
+        // The kernel refuses: the descriptor is read-only.
         let (loot, _) = attack("protect-board", &Confinement::full(), &container);
         assert_eq!(loot, Some([0; 8]));
         for what in ["reopen-front", "reopen-board"] {
@@ -134,7 +136,7 @@ fn what_is_for_reading_is_for_reading() {
             assert_eq!(loot, None, "{what}");
             let told = "it called openat, which functions may not";
             assert!(report.ends.iter().any(|it| it.contains(told)), "{what}: {report:?}");
-            // By its user alone: the files are the server's.
+            // Its user alone prevents it: the files belong to the server.
             let mut user = exposed(&container);
             user.own_user = true;
             user.drop_capabilities = true;
@@ -147,7 +149,7 @@ fn what_is_for_reading_is_for_reading() {
     }
 }
 
-/// The shared memory that a process has mapped, by inode, with the rights.
+/// Returns the shared memory that a process has mapped, by inode, with the access rights.
 fn shared_mappings(process: u32) -> BTreeMap<String, (String, String)> {
     let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap();
     let lines = maps.lines().filter_map(|line| {
@@ -160,7 +162,7 @@ fn shared_mappings(process: u32) -> BTreeMap<String, (String, String)> {
     lines.collect()
 }
 
-/// A function's process has the memory of its chain mapped, and none that another function writes; not the NIC's.
+/// A function's process maps the memory of its chain, but none that another function writes, and not the NIC's.
 #[test]
 fn nothing_else_is_mapped() {
     for container in ways() {
@@ -189,7 +191,7 @@ fn nothing_else_is_mapped() {
         let in_front = of("r--s", "slate");
         let own = [own[0].clone(), in_front, own[1].clone(), own[2].clone()];
         assert_eq!(named(&seen[1]), own);
-        // The slate that is for reading is the first one's own.
+        // The first function's response area is mapped read-only.
         let slate = |maps: &BTreeMap<String, (String, String)>, rights: &str| {
             let found = maps.iter().find(|(_, it)| **it == of(rights, "slate"));
             found.map(|(inode, _)| inode.clone()).unwrap()

@@ -1,4 +1,4 @@
-//! What a hostile function says of its packets: forged places, packets that come back or vanish.
+//! Invalid responses of a hostile function: forged slots, packets that reappear or vanish.
 
 use crate::turns::descendants_with;
 use crate::{Rig, frame, program, raw, ways};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tailwater_chain::chain::Outcome;
 use tailwater_confine::Confinement;
 
-/// Every second frame goes to port 1, which one that drops those knows by.
+/// Every second frame has destination port 1, by which `drop-odd` identifies the packets to drop.
 fn frames() -> Vec<Vec<u8>> {
     let frame = |i: usize| {
         let mut frame = frame();
@@ -17,8 +17,8 @@ fn frames() -> Vec<Vec<u8>> {
     (0..8).map(frame).collect()
 }
 
-/// What a function that drops every second packet, and a hostile one behind it, come to: packets sent, the lies of the hostile
-/// one, and all restarts of the others.
+/// Runs a function that drops every second packet, with a hostile one behind it. Returns the packets sent, the invalid
+/// responses of the hostile one, and all restarts of the others.
 fn batches(attack: &str, container: &Option<tailwater_confine::ContainerRuntime>) -> [u64; 3] {
     let good = |name| program(name, &Confinement::full(), container);
     let mut hostile = raw(attack, &Confinement::full(), container);
@@ -27,14 +27,14 @@ fn batches(attack: &str, container: &Option<tailwater_confine::ContainerRuntime>
     let mut rig = Rig::new(programs, Duration::from_secs(10));
     let before = descendants_with("liar");
     let sent = rig.send(&frames());
-    // Who is found out is ended by the watch, a moment later.
+    // The watchdog ends the process shortly after the invalid response.
     let until = Instant::now() + Duration::from_secs(30);
     let lies = sent.is_empty();
     while lies && before.iter().all(|it| descendants_with("liar").contains(it)) {
         assert!(Instant::now() < until, "{attack}: it was not ended");
         sleep(Duration::from_millis(1));
     }
-    // What comes through is what was sent, in order, and nothing else.
+    // The forwarded frames are the sent ones, in order, and no others.
     for (i, sent) in sent.iter().enumerate() {
         assert_eq!(sent[..42], frames()[2 * i][..42], "{attack}");
     }
@@ -55,7 +55,7 @@ fn batches(attack: &str, container: &Option<tailwater_confine::ContainerRuntime>
 #[test]
 fn forged_places_are_lies_and_nobody_else_feels_them() {
     for container in ways() {
-        // The truth: the half that the function in front left.
+        // A valid response: the half that the function in front left.
         assert_eq!(batches("truth", &container), [4, 0, 0]);
         for attack in [
             "long",
@@ -71,7 +71,7 @@ fn forged_places_are_lies_and_nobody_else_feels_them() {
         ] {
             assert_eq!(batches(attack, &container), [0, 1, 0], "{attack}");
         }
-        // Far beyond the batch nobody looks.
+        // Slots far beyond the batch are not read.
         assert_eq!(batches("one-far-beyond", &container), [4, 0, 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! Packets before a function's turn, and what becomes of others' turns.
+//! Access to packets before a function's turn, and disturbance of other functions' turns.
 
 use crate::{Rig, core, frame, loot, program, raw, ways};
 use rustix::process::{Pid, Signal, kill_process};
@@ -19,7 +19,7 @@ const MARK: usize = 50;
 const UNSEEN: &[u8; 8] = b"unseen!!";
 const SEEN: &[u8; 8] = b"was seen";
 
-/// The test's thread on the functions' core, with their priority, as a worker.
+/// The test's thread as a worker, on the functions' core and with their priority.
 struct Worker {
     cores: CpuSet,
     _priority: Priority,
@@ -44,7 +44,7 @@ impl Drop for Worker {
     }
 }
 
-/// A frame that nobody has seen, of flow `n`.
+/// Returns an unmarked frame of flow `n`.
 fn unseen(n: u64) -> Vec<u8> {
     let mut frame = frame();
     frame[34..36].copy_from_slice(&(n as u16).to_be_bytes());
@@ -52,8 +52,8 @@ fn unseen(n: u64) -> Vec<u8> {
     frame
 }
 
-/// Sends batches through one that marks each frame as seen, and a spy behind it: how many frames came through, how often the
-/// spy saw one that had not been marked, and what is told of the spy.
+/// Sends batches through a function that marks each frame, and a spy behind it. Returns the number of forwarded frames,
+/// the number of unmarked frames that the spy saw, and the report on the spy.
 fn spy(
     marker: &str,
     attack: &str,
@@ -88,17 +88,18 @@ fn spy(
 #[test]
 fn a_spy_sees_no_packet_before_its_turn() {
     for container in ways() {
-        // One that gives its core to others in the midst of its turn looks on while they run, and makes those in front of it sleep.
+        // A function that yields in the middle of its turn spies while others run, and makes those in front of it
+        // sleep.
         for attack in ["spy", "spy-stalls"] {
             let (through, saw, report) = spy("mark", attack, &Confinement::full(), &container);
             assert_eq!(through, BATCHES * 2, "{attack}: {report:?}");
             assert_eq!(saw, 0, "{attack}: {report:?}");
         }
-        // The one in front yields in the midst of its turn, to ask its worker for a companion of each flow.
+        // The function in front yields in the middle of its turn, to request a companion of each flow.
         let (through, saw, report) = spy("ask", "spy", &Confinement::full(), &container);
         assert_eq!(through, BATCHES * 2, "{report:?}");
         assert_eq!(saw, 0, "{report:?}");
-        // One that looks all the time, on a core of its own, needs another thread, and that core.
+        // A spy that polls all the time needs another thread on another core.
         let Some(other) = core(1) else {
             println!("skipped: a spy on another core: there is none");
             continue;
@@ -119,8 +120,8 @@ fn a_spy_sees_no_packet_before_its_turn() {
     }
 }
 
-/// It is the order in which the worker gives its core away that keeps a spy from seeing: where the worker is on another core
-/// than its functions, and gives none away, the spy looks on.
+/// A spy is kept out by the order in which the worker yields its core. If the worker runs on another core than its
+/// functions and yields none, the spy succeeds.
 #[test]
 fn a_spy_sees_packets_before_its_turn_where_the_worker_does_not_see_to_the_order() {
     if core(1).is_none() {
@@ -148,7 +149,7 @@ fn a_spy_sees_packets_before_its_turn_where_the_worker_does_not_see_to_the_order
     }
 }
 
-/// The processes of a function that was started with this argument.
+/// Returns the processes of a function that was started with this argument.
 pub(crate) fn descendants_with(argument: &str) -> Vec<u32> {
     let children = |process: u32| {
         let threads = fs::read_dir(format!("/proc/{process}/task"));
@@ -172,7 +173,7 @@ pub(crate) fn descendants_with(argument: &str) -> Vec<u32> {
     found
 }
 
-/// A file that is gone after.
+/// A file that is removed when dropped.
 struct Scratch(PathBuf);
 
 impl Drop for Scratch {
@@ -181,7 +182,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Whoever is killed when its turn is over has said what it had to say: nobody is to blame but itself.
+/// A process killed after its turn has already responded. It is replaced, and no other process is ended.
 #[test]
 fn one_that_is_killed_behind_its_turn_is_replaced_and_nobody_accused() {
     let name = format!("tailwater-turns-{}", std::process::id());
@@ -200,7 +201,7 @@ fn one_that_is_killed_behind_its_turn_is_replaced_and_nobody_accused() {
     let mut rig = Rig::new(programs, Duration::from_secs(10));
     let path = go_on.0.clone();
     let killer = thread::spawn(move || {
-        // The second has its turn.
+        // The second function has its turn.
         while !fs::exists(path.with_extension("waits")).unwrap() {
             sleep(Duration::from_millis(1));
         }
@@ -210,7 +211,7 @@ fn one_that_is_killed_behind_its_turn_is_replaced_and_nobody_accused() {
             let process = Pid::from_raw(*process as i32).unwrap();
             kill_process(process, Signal::KILL).unwrap();
         }
-        // Others are there, and have had the time to take its place.
+        // The standby processes are ready, and have had time to be attached.
         while descendants_with("in-front")
             .iter()
             .filter(|it| !before.contains(it))

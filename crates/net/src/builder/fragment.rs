@@ -1,4 +1,4 @@
-//! Cutting a datagram into fragments.
+//! Fragmentation of a datagram.
 
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::malformed::Malformed;
 use crate::parse::{Fragment, Network, parse};
 use crate::protocol;
 
-/// Why a frame cannot be fragmented.
+/// Errors of fragmenting a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FragmentError {
     /// The frame is malformed.
@@ -19,9 +19,9 @@ pub enum FragmentError {
     NotWhole,
     /// The MTU has no room for the headers and 8 bytes of data.
     MtuTooSmall {
-        /// The MTU asked for.
+        /// Requested MTU in bytes.
         mtu: usize,
-        /// The least that would do.
+        /// Smallest possible MTU in bytes.
         needed: usize,
     },
 }
@@ -47,14 +47,14 @@ impl From<Malformed> for FragmentError {
     }
 }
 
-/// Cuts the datagram in `frame` as its sender would for a link of `mtu` bytes (IP header
-/// included), whatever "do not fragment" says. A datagram that fits comes back as it is, without
-/// Ethernet padding. `identification` ties the fragments together; IPv4 uses its low 16 bits.
+/// Fragments the datagram in `frame` as its sender would for an MTU of `mtu` bytes (IP header included), ignoring "do
+/// not fragment". A datagram that fits is returned unchanged, without Ethernet padding. `identification` is the same in
+/// all fragments; IPv4 uses its low 16 bits.
 ///
-/// IPv6 fragment headers go right before the upper layer.
+/// The IPv6 fragment header is inserted right before the upper layer.
 ///
 /// # Errors
-/// Why there are no fragments.
+/// The frame is malformed, is not a whole IP datagram, or the MTU is too small.
 pub fn fragment(frame: &[u8], mtu: usize, identification: u32) -> Result<Vec<Vec<u8>>, FragmentError> {
     let headers = parse(frame)?;
     if headers.network == Network::NotIp || headers.fragment != Fragment::Whole {
@@ -107,7 +107,7 @@ pub fn fragment(frame: &[u8], mtu: usize, identification: u32) -> Result<Vec<Vec
 fn finish_v4(frame: &mut [u8], start: usize, offset: usize, more: bool, identification: u16) -> Result<(), Malformed> {
     let packet = frame.get_mut(start..).unwrap_or_default();
     let length = packet.len() as u16;
-    // The total length is still that of the datagram.
+    // The total length field still has the whole datagram's value.
     put_u16(packet, 2, length);
     let mut view = Ipv4View::new(packet)?;
     view.set_dont_fragment(false);
@@ -118,8 +118,8 @@ fn finish_v4(frame: &mut [u8], start: usize, offset: usize, more: bool, identifi
     Ok(())
 }
 
-/// Where the IPv6 header or the last extension header names what follows. `head` ends where the
-/// upper layer starts.
+/// Returns the offset of the field that names the upper layer, in the IPv6 header or its last extension header. `head`
+/// ends where the upper layer starts.
 fn last_next_header(head: &[u8], start: usize) -> usize {
     let first = start + ipv6::HEADER;
     let next = head.get(start + 6).copied().unwrap_or_default();

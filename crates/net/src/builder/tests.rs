@@ -16,7 +16,7 @@ fn v6(protocol: u8) -> FlowKey {
     FlowKey::v6([0x20; 16].into(), [0x21; 16].into(), protocol, 7, 7)
 }
 
-/// Byte by byte, the checksums added up by hand as RFC 1071 says.
+/// Compares byte by byte, with checksums computed by hand (RFC 1071).
 #[test]
 fn known_udp_packet() {
     let key = FlowKey::v4([192, 168, 0, 1].into(), [192, 168, 0, 199].into(), 17, 4000, 53);
@@ -68,7 +68,7 @@ fn every_protocol_has_its_header() {
         };
         assert_eq!(verify_transport(&frame, &headers), transport);
     }
-    // Others have none, and no ports either.
+    // Other protocols have no transport header and no ports.
     let frame = FrameBuilder::new(&v4(47)).payload(b"abc").to_vec().unwrap();
     let headers = parse(&frame).unwrap();
     assert_eq!((headers.key.protocol(), headers.key.source_port()), (47, 0));
@@ -220,7 +220,7 @@ fn what_does_not_fit_is_an_error() {
 
 #[test]
 fn computed_zero_of_udp_is_sent_as_ones() {
-    // Some payload word makes the sum 0xffff.
+    // One of the payload words makes the sum 0xffff.
     for key in [v4(protocol::UDP), v6(protocol::UDP)] {
         let found = (0..=u16::MAX).any(|word| {
             let frame = FrameBuilder::new(&key).payload(&word.to_be_bytes()).to_vec().unwrap();

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// RFC 1071 §4.1, word by word.
+/// RFC 1071 §4.1, word by word: reference implementation.
 fn oracle(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for word in bytes.chunks(2) {
@@ -22,8 +22,8 @@ fn example_of_rfc_1071() {
 
 #[test]
 fn example_of_rfc_1624() {
-    // §4: checksum 0xdd2f, a field goes from 0x5555 to 0x3285; the new checksum is 0x0000, not
-    // 0xffff as RFC 1141 had it.
+    // RFC 1624 §4: checksum 0xdd2f, a field changes from 0x5555 to 0x3285. The new checksum is 0x0000, not 0xffff as in
+    // RFC 1141.
     assert_eq!(ChecksumDelta::u16(0x5555, 0x3285).apply(0xdd2f), 0x0000);
 }
 
@@ -36,7 +36,7 @@ fn udp_zero_is_no_checksum() {
     assert_eq!(delta.apply_udp(0xffff), delta.apply(0));
 }
 
-/// Checks that updating the checksum of `data` for a change at `offset` equals computing it anew.
+/// Checks that updating the checksum of `data` for a change at `offset` equals recomputing it.
 fn check(data: &[u8], offset: usize, new: &[u8], delta: ChecksumDelta) -> Result<(), TestCaseError> {
     let mut changed = data.to_vec();
     changed[offset..offset + new.len()].copy_from_slice(new);
@@ -47,7 +47,7 @@ fn check(data: &[u8], offset: usize, new: &[u8], delta: ChecksumDelta) -> Result
     Ok(())
 }
 
-/// Words in which the extremes of ones' complement are frequent.
+/// Random words, biased towards the extremes of ones' complement.
 fn word() -> impl Strategy<Value = u16> {
     prop_oneof![Just(0), Just(0xffff), Just(1), Just(0xfffe), any::<u16>()]
 }

@@ -2,12 +2,12 @@ use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// A name read the plain way: labels in a list, places that were visited in a set.
+/// Reference reader of a name: labels in a list, visited offsets in a set.
 fn labels(message: &[u8], start: usize) -> Option<(Vec<Vec<u8>>, usize)> {
     let (mut labels, mut seen) = (Vec::new(), BTreeSet::new());
     let (mut at, mut after, mut lowest) = (start, None, start);
     loop {
-        // No byte begins a label or pointer twice.
+        // No offset is the start of a label or pointer twice.
         if !seen.insert(at) {
             return None;
         }
@@ -44,7 +44,7 @@ fn plain(labels: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// A piece of a message: labels and pointers are likely.
+/// Part of a message, biased towards labels and pointers.
 fn piece() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         (1_u8..8, any::<[u8; 8]>()).prop_map(|(length, bytes)| { [&[length], &bytes[..usize::from(length)]].concat() }),
@@ -72,7 +72,7 @@ proptest! {
         }
     }
 
-    /// Whatever the bytes are, there is no panic, and what is found lies inside.
+    /// Random bytes cause no panic, and results lie inside the message.
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut name = Name::default();
@@ -85,7 +85,7 @@ proptest! {
     }
 }
 
-/// A response to `WWW.example.com`, with so many aliases, and a record of the zone.
+/// Builds a response to `WWW.example.com` with `aliases` aliases, and a record of the zone.
 fn negative(aliases: u16) -> Vec<u8> {
     let mut bytes = b"\x12\x34\x84\x03\0\x01\0\0\0\x01\0\0\x03WWW\x07example\x03com\0\0\x1c\0\x01".to_vec();
     bytes[6..8].copy_from_slice(&aliases.to_be_bytes());
@@ -115,7 +115,7 @@ fn the_zone_of_a_negative_answer_is_found() {
     let mut name = Name::default();
     let question = message.question(&mut name).unwrap();
     assert_eq!(message.authority(&question, &mut name), None);
-    // Cut anywhere, nothing is found that is not there.
+    // A truncated message yields nothing that it does not contain.
     let bytes = negative(2);
     for length in 0..bytes.len() - 10 {
         let message = Message::new(&bytes[..length]);
@@ -130,7 +130,7 @@ fn the_zone_of_a_negative_answer_is_found() {
 #[test]
 fn names_have_bounds() {
     let mut name = Name::default();
-    // 255 bytes are a name, 256 are none.
+    // A name may have 255 bytes, not 256.
     for (last, fits) in [(61, true), (62, false)] {
         let mut message = vec![0; HEADER];
         for length in [63, 63, 63, last] {
@@ -140,7 +140,7 @@ fn names_have_bounds() {
         message.push(0);
         assert_eq!(name.read(&message, HEADER).is_some(), fits, "{last}");
     }
-    // A pointer to itself, to what follows, into the header; and a ladder of pointers, each to the one in front.
+    // A pointer to itself, to later bytes, into the header; and a chain of pointers, each to the one before.
     for target in [12, 14, 11] {
         let message = [&[0; 12][..], &[0xc0, target, 0, 0, 0]].concat();
         assert_eq!(name.read(&message, HEADER), None);

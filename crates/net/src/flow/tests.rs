@@ -58,7 +58,7 @@ proptest! {
                     (key.of_connection(), key.reversed().of_connection());
                 prop_assert_eq!(one, other);
                 prop_assert_eq!(if reversed { key.reversed() } else { key }, one);
-                // Only a flow from an end to itself has one direction.
+                // Only a flow from an endpoint to itself has a single direction.
                 prop_assert_eq!(reversed == back, key == key.reversed());
             }
         }
@@ -86,10 +86,10 @@ fn text() {
     assert_eq!(v4(1, 2, 47, 0, 0).to_string(), "proto-47 0.0.0.1:0 > 0.0.0.2:0");
 }
 
-/// The i-th flow of a sequence.
+/// Generator of the i-th flow of a sequence.
 type Sequence = fn(u32) -> FlowKey;
 
-/// Flows as generators and scanners make them: one field counts up.
+/// Flows as generators and scanners produce them: one field counts up.
 fn sequences() -> [(&'static str, Sequence); 10] {
     [
         ("v4 source port", |i| {
@@ -117,7 +117,7 @@ fn sequences() -> [(&'static str, Sequence); 10] {
     ]
 }
 
-/// 65,536 keys that a random function throws into 65,536 places leave 1/e of them empty.
+/// 65,536 keys hashed at random into 65,536 slots leave a fraction 1/e of them empty.
 #[test]
 fn sequential_flows_spread_over_any_sixteen_bits() {
     const KEYS: u32 = 65_536;
@@ -134,8 +134,8 @@ fn sequential_flows_spread_over_any_sixteen_bits() {
     }
 }
 
-/// RSS leaves one bucket's flows with equal low bits of the Toeplitz hash; the table inside the
-/// bucket must not notice.
+/// Flows of one RSS bucket share the low bits of their Toeplitz hash. The table of the bucket must spread them
+/// nevertheless.
 #[test]
 fn flows_of_one_bucket_spread_too() {
     let rss = crate::toeplitz::RssHasher::default();
@@ -154,10 +154,10 @@ fn flows_of_one_bucket_spread_too() {
     );
 }
 
-/// A flipped input bit flips each output bit half of the time.
+/// A flipped input bit flips each output bit with probability 1/2.
 #[test]
 fn avalanche() {
-    // A fixed linear congruential sequence: any keys will do.
+    // Any keys do: a fixed linear congruential sequence.
     let mut state = 1u64;
     let mut random = || {
         state = state

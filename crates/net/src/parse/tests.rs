@@ -34,22 +34,22 @@ fn cut(mut frame: Vec<u8>, length: usize) -> Vec<u8> {
     frame
 }
 
-/// A TCP header of ports 1 and 2 without options.
+/// TCP header with ports 1 and 2, without options.
 const TCP: [u8; 20] = [0, 1, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0x50, 0x10, 1, 0, 0, 0, 0, 0];
-/// A UDP header of ports 1 and 2 without payload.
+/// UDP header with ports 1 and 2, without payload.
 const UDP: [u8; 8] = [0, 1, 0, 2, 0, 8, 0, 0];
-/// Destination options that end with an upper layer of TCP, UDP or themselves.
+/// Destination options, followed by an upper layer of TCP, UDP or themselves.
 const BEFORE_TCP: [u8; 8] = [6, 0, 1, 4, 0, 0, 0, 0];
 const BEFORE_UDP: [u8; 8] = [17, 0, 1, 4, 0, 0, 0, 0];
 const BEFORE_OPTIONS: [u8; 8] = [60, 0, 1, 4, 0, 0, 0, 0];
 
-/// A fragment header.
+/// Builds a fragment header.
 fn fragment_header(next: u8, bits: u16) -> [u8; 8] {
     let [high, low] = bits.to_be_bytes();
     [next, 0, high, low, 0, 0, 0, 7]
 }
 
-/// Each reason that `parse` gives, from the least frame that has it.
+/// Every error of `parse`, from a minimal frame that causes it.
 #[test]
 fn every_reason() {
     let options = |count: usize| BEFORE_OPTIONS.repeat(count);
@@ -102,14 +102,14 @@ fn every_reason() {
     ];
     for (reason, frame) in cases {
         assert_eq!(parse(frame), Err(*reason), "{frame:02x?}");
-        // Padding does not change what is wrong with a datagram, unless it was cut short.
+        // Padding does not change the reason, unless the datagram was truncated.
         let name = reason.name();
         if !name.starts_with("truncated-ip") && !name.ends_with("ethernet") && frame.len() < 1000 {
             let padded = [&frame[..], &[0; 60]].concat();
             assert_eq!(parse(&padded), Err(*reason), "padded {frame:02x?}");
         }
     }
-    // What only views give.
+    // Errors of views only.
     let of_views = [
         Malformed::TruncatedArp,
         Malformed::ArpFormat,
@@ -120,7 +120,7 @@ fn every_reason() {
         let covered = cases.iter().any(|(given, _)| given == reason);
         assert!(covered != of_views.contains(reason), "{}", reason.name());
     }
-    // The sound frames that the cases are made of.
+    // Valid frames from which the cases are derived.
     let sound = [
         ipv4(6, 0, &TCP),
         ipv4(17, 0, &UDP),
@@ -154,7 +154,7 @@ fn offsets_and_key() {
     assert_eq!(expected.payload(&frame), b"data");
     assert_eq!(expected.transport(&frame), [&TCP[..], b"data"].concat());
     assert_eq!(expected.datagram(&frame), &frame[14..58]);
-    // Options, and tags: the general path finds the same.
+    // Options and tags take the general path, with the same result.
     let mut tagged = frame.clone();
     tagged.splice(12..12, [0x88, 0xa8, 0, 1, 0x81, 0, 0, 2]);
     let expected = Headers {
@@ -207,7 +207,7 @@ fn fragments() {
     assert_eq!((later.fragment, later.key.source_port()), (Fragment::Later, 0));
     assert_eq!((later.transport_offset, later.payload_offset, later.end), (34, 34, 42));
     assert!(!later.has_transport());
-    // "Do not fragment" and the reserved bit mean nothing here.
+    // "Do not fragment" and the reserved bit have no influence.
     for bits in [0x4000, 0x8000, 0xc000] {
         assert_eq!(parse(&ipv4(17, bits, &UDP)).unwrap().fragment, Fragment::Whole);
     }
@@ -229,7 +229,7 @@ fn echo_identifiers_are_both_ports() {
         (ipv6(58, &echo(128)), 0x1234),
         (ipv6(58, &echo(129)), 0x1234),
         (ipv6(58, &echo(2)), 0),
-        // Each ICMP belongs to its IP.
+        // Each ICMP version belongs to its IP version.
         (ipv4(58, 0, &echo(128)), 0),
         (ipv6(1, &echo(8)), 0),
     ] {
@@ -238,7 +238,7 @@ fn echo_identifiers_are_both_ports() {
     }
 }
 
-/// Encrypted, absent and unknown upper layers end the walk without ports.
+/// Encrypted, absent and unknown upper layers end parsing without ports.
 #[test]
 fn upper_layers_without_ports() {
     for next in [protocol::ESP, protocol::NO_NEXT_HEADER, 89, 253] {

@@ -6,8 +6,7 @@ use super::*;
 use crate::builder::FrameBuilder;
 use crate::vlan::VlanTag;
 
-/// The definition, bit by bit: for each one bit of the input, the top 32 bits of the key as it
-/// is shifted left.
+/// The definition, bit by bit: for each one bit of the input, the top 32 bits of the key shifted left by its position.
 fn oracle(key: &RssKey, input: &[u8]) -> u32 {
     let bit = |i: usize| (key[i / 8] >> (7 - i % 8) & 1) as u32;
     let mut hash = 0;
@@ -19,7 +18,7 @@ fn oracle(key: &RssKey, input: &[u8]) -> u32 {
     hash
 }
 
-/// The hash input of a key as Microsoft's specification lays it out.
+/// Returns the hash input of a key, in the layout of Microsoft's specification.
 fn input(key: &FlowKey, ports: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     for address in [key.source(), key.destination()] {
@@ -147,7 +146,7 @@ proptest! {
 }
 
 proptest! {
-    /// Of whatever frame: ordinary ones, tagged ones, fragments, cut ones, other protocols.
+    /// Ordinary, tagged, fragmented and truncated frames, and other protocols.
     #[test]
     fn a_frame_has_the_hash_of_its_headers(
         (source, destination) in any::<(u32, u32)>(),

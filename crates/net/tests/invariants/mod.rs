@@ -1,5 +1,5 @@
-//! What holds for every frame, whatever its bytes: checked by property tests, by the replay of
-//! regressions and by the fuzz target `parse`.
+//! Properties of every frame, whatever its bytes. Checked by property tests, by the replay of regressions and by the
+//! fuzz target `parse`.
 
 use tailwater_net::arp::ArpView;
 use tailwater_net::checksum::{self, Checksum};
@@ -14,7 +14,7 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::udp::UdpView;
 use tailwater_net::{FlowKey, builder, vlan};
 
-/// Checks everything at once. Panics if something does not hold.
+/// Checks all properties, and panics if one is violated.
 pub fn check(frame: &[u8]) {
     let parsed = parse(frame);
     assert_eq!(parsed, oracle(frame), "parse and its oracle differ");
@@ -63,7 +63,7 @@ fn offsets(frame: &[u8], headers: &Headers) {
     assert_eq!(headers.key.reversed().reversed(), headers.key);
 }
 
-/// Headers kept by mistake for a shorter frame must not lead to a panic either.
+/// Headers mistakenly used with a shorter frame must not cause a panic.
 fn parsed_headers_of_another_frame(frame: &[u8], headers: &Headers) {
     let shorter = &frame[..frame.len() / 2];
     let _ = checksum::verify_network(shorter, headers);
@@ -72,7 +72,7 @@ fn parsed_headers_of_another_frame(frame: &[u8], headers: &Headers) {
     assert!(headers.payload(shorter).len() <= shorter.len());
 }
 
-/// Fragments of a whole datagram parse, and their data is the datagram's.
+/// Fragments of a whole datagram parse, and carry the datagram's data.
 fn fragments(frame: &[u8], headers: &Headers) {
     if !headers.has_transport() || headers.fragment != Fragment::Whole {
         return;
@@ -86,8 +86,8 @@ fn fragments(frame: &[u8], headers: &Headers) {
     for fragment in &fragments {
         match parse(fragment) {
             Ok(headers) => data.extend(headers.transport(fragment)),
-            // Cutting adds a fragment header, which can be one too many for IPv6; and a
-            // datagram of 65,535 bytes has no room for it.
+            // Fragmentation adds a fragment header, which can be one too many for IPv6. A datagram of 65,535 bytes has
+            // no room for it.
             Err(Malformed::TooManyExtensions | Malformed::RepeatedFragmentHeader | Malformed::FragmentOverflow)
                 if headers.network == Network::V6 =>
             {
@@ -99,9 +99,9 @@ fn fragments(frame: &[u8], headers: &Headers) {
     assert_eq!(data, headers.transport(frame));
 }
 
-/// No view panics, at whatever bytes it is put; nor do its setters, whatever they are given.
+/// No view panics, whatever its bytes, nor do its setters, whatever their arguments.
 fn views(frame: &[u8]) {
-    // The places where headers usually start, and the frame's own bytes as headers.
+    // Usual offsets of headers, and all bytes of the frame interpreted as headers.
     for offset in [0, 14, 18, 34, 38, 54] {
         let bytes = frame.get(offset..).unwrap_or_default();
         read_views(bytes);
@@ -154,7 +154,7 @@ fn read_views(bytes: &[u8]) {
     }
 }
 
-/// Setters that make a header lie about its length must not make later calls panic.
+/// Setters that write a wrong length into a header must not make later calls panic.
 fn write_views(bytes: &mut [u8]) {
     if let Ok(mut view) = Ipv4View::new(&mut *bytes) {
         view.decrement_ttl();
@@ -189,7 +189,7 @@ fn write_views(bytes: &mut [u8]) {
     }
 }
 
-/// `parse` again, slowly: one view after the other.
+/// Slow reference implementation of `parse`: one view after the other.
 fn oracle(frame: &[u8]) -> Result<Headers, Malformed> {
     if frame.len() > 65_535 {
         return Err(Malformed::Oversize);
@@ -224,7 +224,7 @@ fn oracle(frame: &[u8]) -> Result<Headers, Malformed> {
         let mut extensions = ip.extensions();
         let mut seen = Vec::new();
         while let Some(extension) = extensions.next() {
-            // The place of a header is judged before its length.
+            // The position of a header is validated before its length.
             let extension = match extension {
                 Err(Malformed::TruncatedExtension)
                     if !seen.is_empty() && extensions.remainder().0 == protocol::HOP_BY_HOP =>
@@ -274,7 +274,7 @@ fn oracle_fragment(offset: usize, more: bool, data: usize, upper: u8) -> Result<
     }
 }
 
-/// Ports and header length.
+/// Returns ports and header length.
 fn oracle_transport(data: &[u8], upper: u8, fragment: Fragment, v4: bool) -> Result<((u16, u16), usize), Malformed> {
     if fragment == Fragment::Later {
         return Ok(((0, 0), 0));
@@ -312,7 +312,7 @@ fn oracle_transport(data: &[u8], upper: u8, fragment: Fragment, v4: bool) -> Res
     })
 }
 
-/// Whether both checksums of a frame are right, or rightly absent.
+/// Returns `true` if both checksums of a frame are right, or absent where that is allowed.
 #[allow(dead_code, reason = "not every user of this module builds frames")]
 pub fn checksums_hold(frame: &[u8], headers: &Headers) -> bool {
     checksum::verify_network(frame, headers) != Checksum::Wrong

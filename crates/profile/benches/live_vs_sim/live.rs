@@ -27,10 +27,10 @@ pub struct Lab {
 /// A window of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// The latencies of [`QUANTILES`](crate::table::QUANTILES).
+    /// Latencies at [`QUANTILES`](crate::table::QUANTILES).
     pub latency: [f64; 4],
     pub delivered: u64,
-    /// Whether a core was taken away.
+    /// `true` if a core was preempted.
     pub flagged: bool,
 }
 
@@ -46,30 +46,30 @@ impl Window {
 #[derive(Clone, Debug)]
 pub struct Live {
     pub windows: Vec<Window>,
-    /// Helpers' time between being recruited and let go, as part of the run's.
+    /// Time that auxiliary cores were active, as a share of the run's.
     pub auxiliary: f64,
-    /// Packets by fate.
+    /// Packets by result.
     pub offered: u64,
     pub dropped: u64,
     pub lost: u64,
-    /// How long batches took in each step, as a part of what the profile says that they take.
+    /// Measured over expected batch duration in each step.
     pub pace: Vec<f64>,
-    /// What packets took of the cores while they were processed, in nanoseconds a packet.
+    /// Processing time on all cores, nanoseconds per packet.
     pub busy: f64,
-    /// Times a helper was recruited, and packets it was handed.
+    /// Activations of auxiliary cores, and packets offloaded to them.
     pub recruited: u64,
     pub handed: u64,
 }
 
 impl Lab {
-    /// On the first and the last of the available cores, if there are two.
+    /// Takes the first and the last of the available cores, if there are two.
     pub fn new() -> Option<Lab> {
         let cores = available();
         let (&auxiliary, &dedicated) = (cores.first()?, cores.last()?);
         (auxiliary != dedicated).then_some(Lab { dedicated, auxiliary })
     }
 
-    /// Runs the policies in turn, `runs` times. The runs of each policy.
+    /// Runs the policies in turn, `runs` times. Returns the runs of each policy.
     pub fn measure(
         &self,
         cell: &Cell,
@@ -136,19 +136,19 @@ impl Lab {
     }
 }
 
-/// Batches that are noted of a run.
+/// Maximum recorded batches of a run.
 const MOST_BATCHES: usize = 3_000_000;
-/// For so long the machine is taken to be as fast as in the mean of that time.
+/// Time step in which the machine's speed counts as constant.
 pub const STEP: Nanos = Nanos::from_millis(2);
 
 impl Live {
-    /// The mean of its steps.
+    /// Returns the mean over the steps.
     pub fn mean_pace(&self) -> f64 {
         self.pace.iter().sum::<f64>() / self.pace.len().max(1) as f64
     }
 
     fn of(report: &RunReport, pace: Vec<f64>) -> Live {
-        // Windows that are not in the list had no packet: the core was away.
+        // A window that is not in the list had no packets, since the core was preempted.
         let mut windows = vec![Window::AWAY; whole()];
         for seen in &report.windows.list {
             let number = (seen.start_s / WINDOW.as_secs_f64()).round() as usize;
@@ -183,7 +183,7 @@ impl Live {
         directory.join(format!("{}.live.json", name.replace('/', "-")))
     }
 
-    /// Keeps runs for another time.
+    /// Stores runs.
     pub fn keep(directory: &Path, name: &str, runs: &[Live]) {
         let runs: Vec<Value> = runs
             .iter()
@@ -202,7 +202,7 @@ impl Live {
         std::fs::write(Live::file(directory, name), text).expect("--save DIRECTORY");
     }
 
-    /// Runs that were kept.
+    /// Loads stored runs.
     pub fn kept(directory: &Path, name: &str) -> Vec<Live> {
         let text = std::fs::read(Live::file(directory, name)).expect("runs that were kept");
         let runs: Vec<Value> = serde_json::from_slice(&text).expect("as it was written");

@@ -1,18 +1,17 @@
-//! Live runs and simulations of the same packets, with the costs that were measured on this machine.
+//! Comparison of live runs with simulations of the same packets, with costs measured on this machine.
 //!
-//! `cargo bench -p tailwater-profile --bench live_vs_sim [-- FILTER...] [--runs N] [--save DIRECTORY]
-//! [--from DIRECTORY]` prints a JSON line for each combination of chain, traffic, objective and policy,
-//! and the table of `docs/simulator.md`. A filter is part of `chain/traffic/slo/policy`.
+//! `cargo bench -p tailwater-profile --bench live_vs_sim [-- FILTER...] [--runs N] [--save DIRECTORY] [--from
+//! DIRECTORY]` prints a JSON line for each combination of chain, traffic, objective and policy, and the table of
+//! `docs/simulator.md`. A filter is part of `chain/traffic/slo/policy`.
 //!
 //! 1. Each chain is trained for each objective, on [`TRAINING`] traffic.
-//! 2. Each [`Cell`]'s packets are made, with another seed, and run live on one dedicated and one
-//!    auxiliary core, its policies in turn, `runs` times.
-//! 3. The same packets are simulated on a server with two cores, with the profile of step 1 and how fast the
-//!    machine was in the live run: in each step, in the mean, or not told.
+//! 2. Each [`Cell`]'s packets are generated with another seed. They run live on one dedicated and one auxiliary core,
+//!    the policies in turn, `runs` times.
+//! 3. The same packets are simulated on a server with two cores, with the profile of step 1. The machine's speed in the
+//!    live run is given for each step, as a mean, or not at all.
 //!
-//! `--save` keeps profiles and live results in a directory, and simulates nothing; `--from` simulates what
-//! was kept, so that the simulator can be changed without measuring again. Captures need
-//! TAILWATER_TEST_DATA.
+//! `--save` stores profiles and live results in a directory, and simulates nothing. `--from` simulates the stored
+//! results, so that the simulator can be changed without measuring again. Captures need TAILWATER_TEST_DATA.
 
 mod live;
 mod simulated;
@@ -30,13 +29,13 @@ use tailwater_policy::capacity::CapacityProfile;
 use tailwater_profile::{Depth, TrainOptions, train_capacity, train_costs};
 use tailwater_traffic::generate::preset;
 
-/// What is compared on the same packets.
+/// A combination that is compared on the same packets.
 struct Cell {
     chain: &'static str,
     traffic: &'static str,
-    /// Packets a second that are asked for, in millions. Presets bring somewhat fewer in so short a time.
+    /// Nominal packets per second, in millions. Presets yield somewhat fewer in so short a time.
     mpps: f64,
-    /// The objective, in microseconds.
+    /// Objective, microseconds.
     slo: u64,
 }
 
@@ -49,7 +48,7 @@ const fn cell(chain: &'static str, traffic: &'static str, mpps: f64, slo: u64) -
     }
 }
 
-/// All cells. Mean loads are 60 to 90 % of the core, and bursts go beyond it.
+/// All cells. Mean loads are 60 to 90 % of the core, and bursts exceed it.
 const CELLS: &[Cell] = &[
     cell("acl-urlfilter-encrypt", "backbone", 1.07, 100),
     cell("acl-urlfilter-encrypt", "as", 1.0, 100),
@@ -60,23 +59,23 @@ const CELLS: &[Cell] = &[
     cell("acl-lb-accounting", "backbone", 2.8, 100),
     cell("acl-lb-accounting", "as", 2.8, 100),
 ];
-/// Those that mean something with one dedicated core.
+/// Policies that make sense with one dedicated core.
 const POLICIES: &[&str] = &["static", "netblaze", "tailwater"];
 
-/// What chains are trained on: the traffic that `tailwater profile` takes if nothing else is said.
+/// Training traffic: the default of `tailwater profile`.
 const TRAINING: &str = "backbone";
-/// The seed of the traffic that is measured, and of that which is trained on.
+/// Seeds of the measured traffic, and of the training traffic.
 const SEED: u64 = 1;
 const TRAINING_SEED: u64 = 1001;
-/// Descriptors of the NIC's ring: what is late should be seen to be late, not lost.
+/// Descriptors of the NIC's ring; large enough for late packets to be late rather than lost.
 const RING: usize = 4096;
-/// Packet buffers of the dedicated core where flows are handed over.
+/// Packet buffers of the dedicated core where flows are offloaded.
 const BUFFERS: u32 = 2048;
-/// How long a helper looks for work before it sleeps.
+/// Time for which an auxiliary core polls for work before it sleeps.
 const SPIN: Nanos = Nanos::from_micros(50);
-/// The length of a window.
+/// Length of a window.
 const WINDOW: Nanos = Nanos::from_millis(4);
-/// For how long packets come.
+/// Duration of the traffic.
 const LENGTH: Nanos = Nanos::from_millis(1200);
 
 struct Options {
@@ -107,15 +106,15 @@ fn options() -> Options {
     options
 }
 
-/// An example chain with an objective.
+/// Returns an example chain with an objective.
 fn spec(chain: &str, traffic: &str, slo: u64) -> ChainSpec {
     let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples"));
     let mut spec = ChainSpec::read(&examples.join(format!("{chain}.yaml"))).expect("an example");
     spec.slo.latency = Nanos::from_micros(slo);
-    // No flow has to make room for another one: the simulator knows of no such thing.
+    // No flow is evicted, since the simulator does not model evictions.
     spec.flows.capacity = 1 << 19;
     if preset(traffic).is_err() {
-        // Captures come from networks that the rules do not know.
+        // Captures come from networks that the rules do not cover.
         for function in &mut spec.functions {
             if let FunctionConfig::Acl(acl) = &mut function.config {
                 acl.default = Action::Allow;
@@ -142,7 +141,7 @@ impl Cell {
     }
 }
 
-/// The profiles of the cells, each chain and objective once.
+/// Returns the profiles of the cells, each chain and objective once.
 fn profiles(cells: &[(&Cell, Vec<&str>)], lab: Option<&Lab>, options: &Options) -> Vec<CapacityProfile> {
     let mut profiles: Vec<(String, CapacityProfile)> = Vec::new();
     cells
@@ -210,7 +209,7 @@ fn main() {
         })
         .filter(|(_, policies): &(_, Vec<&str>)| !policies.is_empty())
         .collect();
-    // What is simulated with was measured before anything that it is compared with.
+    // Profiles are measured before the live runs that simulations are compared with.
     let profiles = profiles(&cells, lab.as_ref(), &options);
     let mut rows = Vec::new();
     for ((cell, policies), profile) in cells.iter().zip(&profiles) {

@@ -1,4 +1,4 @@
-//! Simulations of what runs live.
+//! Simulations of the live runs.
 
 use crate::live::{Live, STEP};
 use crate::{BUFFERS, Cell, RING, SPIN, WINDOW};
@@ -10,18 +10,18 @@ use tailwater_sim::{
     ChainModel, ChainReport, ChainRun, Pace, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
 };
 
-/// What is taken to be known of how fast the machine was in a live run.
+/// Knowledge of the machine's speed in a live run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Speed {
-    /// How fast it was in each step.
+    /// The speed in each step.
     EachStep,
-    /// How fast it was in the mean.
+    /// The mean speed.
     Mean,
-    /// Nothing: it was as fast as in training.
+    /// None: the speed was that of training.
     Trained,
 }
 
-/// One server with two cores, the first of them dedicated.
+/// Simulates one server with two cores, the first of them dedicated.
 pub fn simulate_cell(
     cell: &Cell,
     policy: &str,
@@ -62,7 +62,7 @@ pub fn simulate_cell(
     report.chains.swap_remove(0)
 }
 
-/// The same chain on a machine where everything takes `times` as long.
+/// Returns the same chain on a machine that is slower by the factor `times`.
 fn slowed(mut model: ChainModel, times: f64) -> ChainModel {
     let costs = &mut model.costs;
     let all = [

@@ -1,12 +1,12 @@
-//! Live and simulated figures side by side.
+//! Table of live and simulated figures.
 
 use crate::live::{Live, Window};
 use crate::{Cell, LENGTH, WINDOW};
 use serde_json::{Value, json};
 use tailwater_sim::ChainReport;
 
-/// A figure live, with its spread over runs, and simulated: with the machine's speed in each step, with its mean
-/// speed, and as it was in training.
+/// A live figure with its spread over runs, and three simulated ones: with the machine's speed in each step, with its
+/// mean speed, and with that of training.
 #[derive(Clone, Copy, Debug)]
 struct Figure {
     live: f64,
@@ -22,28 +22,28 @@ pub struct Row {
     p50: Figure,
     p99: Figure,
     cores: Figure,
-    /// The 99th percentile over the objective, live.
+    /// Live 99th percentile divided by the objective.
     over: f64,
-    /// Windows that count, of all.
+    /// Evaluated windows, and all.
     windows: usize,
     all: usize,
     runs: usize,
-    /// What batches took, as part of what they cost in training: of the runs, the least and the most.
+    /// Measured over trained batch duration: minimum and maximum of the runs.
     pace: [f64; 2],
     dropped: f64,
-    /// What packets took of cores, live and simulated, in nanoseconds.
+    /// Processing time per packet, live and simulated, nanoseconds.
     busy: [f64; 2],
-    /// Packets handed to helpers, live and simulated, as parts of all.
+    /// Share of packets offloaded to auxiliary cores, live and simulated.
     handed: [f64; 2],
-    /// Helpers recruited a second.
+    /// Activations of auxiliary cores per second, live and simulated.
     recruited: [f64; 2],
     lost: [f64; 2],
 }
 
-/// What is known of a window's latencies: these parts of its packets had no higher ones.
+/// Quantiles that are known of each window's latencies.
 pub const QUANTILES: [f64; 4] = [0.5, 0.99, 0.999, 1.0];
 
-/// By how much figures may be apart: p50, p99, cores.
+/// Maximum relative deviations: p50, p99, cores.
 const AIMS: [f64; 3] = [0.15, 0.25, 0.1];
 
 fn median(values: impl IntoIterator<Item = f64>) -> f64 {
@@ -56,25 +56,25 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// Windows that packets fill.
+/// Returns the number of windows that the traffic fills.
 pub fn whole() -> usize {
     (LENGTH.0 / WINDOW.0) as usize
 }
 
-/// The first windows, in which caches are cold and memory is touched for the first time.
+/// Number of first windows, in which caches are cold and memory is touched for the first time.
 const FIRST: usize = 25;
-/// Windows after one in which a core was taken away, to which it leaves a backlog.
+/// Number of windows with a backlog after one in which a core was preempted.
 const AFTER: usize = 2;
 
-/// The windows of a run that count: all but the first, those in which a core was taken away, and those just after
-/// these.
+/// Returns the evaluated windows of a run: all but the first ones, those in which a core was preempted, and those just
+/// after.
 fn counted(run: &Live) -> impl Iterator<Item = usize> + Clone + '_ {
     let flagged = |window: usize| run.windows[window].flagged;
     (FIRST..whole()).filter(move |window| !(window - AFTER..=*window).any(flagged))
 }
 
-/// Of the packets of these windows, what part had no higher latency: between the quantiles that are known of a
-/// window it is taken to grow evenly with the latency's logarithm.
+/// Returns the share of these windows' packets with at most this latency. Between the known quantiles of a window it
+/// grows linearly with the logarithm of the latency.
 fn part_below(windows: &[Window], latency: f64) -> f64 {
     let (mut below, mut all) = (0.0, 0.0);
     for window in windows.iter().filter(|window| window.delivered > 0) {
@@ -95,7 +95,7 @@ fn part_below(windows: &[Window], latency: f64) -> f64 {
     below / all
 }
 
-/// The latency, in microseconds, that a part of the packets of these windows did not exceed.
+/// Returns the latency, in microseconds, that a share of these windows' packets did not exceed.
 fn percentile(windows: &[Window], part: f64) -> f64 {
     let (mut low, mut high) = (1e-3_f64, 1e7_f64);
     if windows.is_empty() {
@@ -112,7 +112,7 @@ fn percentile(windows: &[Window], part: f64) -> f64 {
     high
 }
 
-/// The same windows as count of the run.
+/// Returns the simulated windows that correspond to the evaluated ones of the run.
 fn windows_of(run: &Live, simulated: &ChainReport) -> Vec<Window> {
     let windows = counted(run).filter_map(|window| simulated.windows.get(window));
     let windows = windows.map(|window| Window {
@@ -124,9 +124,9 @@ fn windows_of(run: &Live, simulated: &ChainReport) -> Vec<Window> {
 }
 
 impl Row {
-    /// Of runs, each with its simulations.
+    /// Builds a row from runs, each with its simulations.
     pub fn new(cell: &Cell, policy: &str, runs: &[(Live, [ChainReport; 3])]) -> Row {
-        // A run none of whose windows counts has no figure.
+        // A run without an evaluated window has no figures.
         let usable = |(run, _): &&(Live, _)| counted(run).next().is_some();
         let runs: Vec<&(Live, [ChainReport; 3])> = runs.iter().filter(usable).collect();
         let figure = |live: &dyn Fn(&Live) -> f64, of: &dyn Fn(&Live, &ChainReport) -> f64| {
@@ -189,7 +189,7 @@ impl Row {
         }
     }
 
-    /// Whether all three figures are as near as they are to be.
+    /// Returns `true` if all three figures are within their maximum deviations.
     fn keeps(&self) -> bool {
         let figures = [self.p50, self.p99, self.cores].into_iter().zip(AIMS);
         figures.into_iter().all(|(figure, aim)| figure.apart(0).abs() <= aim)
@@ -218,12 +218,12 @@ impl Row {
 }
 
 impl Figure {
-    /// By what part the simulation is above or below the live run.
+    /// Returns the relative deviation of the simulation from the live run.
     fn apart(&self, known: usize) -> f64 {
         self.simulated[known] / self.live - 1.0
     }
 
-    /// A cell of the table: bold where the two are further apart than `aim`.
+    /// Formats a cell of the table: bold if the deviation exceeds `aim`.
     fn compared(&self, aim: f64) -> String {
         let digits = if self.live < 10.0 { 2 } else { 0 };
         let Figure { live, low, high, .. } = *self;
@@ -236,7 +236,7 @@ impl Figure {
     }
 }
 
-/// The table.
+/// Formats the table.
 pub fn markdown(rows: &[Row]) -> String {
     let mut text = "| chain, traffic, Mpps | policy | p50, µs | p99, µs | cores | handed over | p99 at mean, trained \
                     speed | pace |\n|---|---|---|---|---|---|---|---|\n"

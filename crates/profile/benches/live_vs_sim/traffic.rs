@@ -1,4 +1,4 @@
-//! The packets of a cell, for live runs and as the simulator takes them.
+//! Packets of a cell, for live runs and for the simulator.
 
 use crate::{TRAINING, TRAINING_SEED};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use tailwater_traffic::bursts::{Arrivals, PacketArrivals};
 use tailwater_traffic::generate::preset;
 use tailwater_traffic::{CaptureReader, LoadOptions, ReadOptions, Trace};
 
-/// Traffic that is generated; it is repeated, with flows renumbered.
+/// Length of generated traffic; it is repeated with renumbered flows.
 const GENERATED: Nanos = Nanos::from_millis(500);
 
 fn options() -> LoadOptions {
@@ -19,8 +19,8 @@ fn options() -> LoadOptions {
     }
 }
 
-/// Traffic at so many packets a second: presets superpose more flows, whose bursts stay as they are; a
-/// capture, which has but one seed, is played faster. None if the captures are not there.
+/// Returns traffic at `rate` packets per second. Presets superpose more flows, whose bursts are preserved. A capture
+/// ignores the seed and is played faster; `None` if the captures are missing.
 pub fn trace(traffic: &str, seed: u64, rate: f64) -> Option<Trace> {
     if preset(traffic).is_ok() {
         return preset_trace(traffic, seed, rate);
@@ -35,7 +35,7 @@ pub fn trace(traffic: &str, seed: u64, rate: f64) -> Option<Trace> {
     Some(trace)
 }
 
-/// As [`trace`], of presets only.
+/// Like [`trace`], for presets only.
 pub fn preset_trace(name: &str, seed: u64, rate: f64) -> Option<Trace> {
     let preset = preset(name).ok()?;
     let own = preset.mean_rate_pps();
@@ -44,13 +44,13 @@ pub fn preset_trace(name: &str, seed: u64, rate: f64) -> Option<Trace> {
     Some(Trace::load(&mut *source, &options()).expect("traffic fits"))
 }
 
-/// What chains are trained on.
+/// Returns the training traffic.
 pub fn training() -> Trace {
     let own = preset(TRAINING).expect("a preset").mean_rate_pps();
     preset_trace(TRAINING, TRAINING_SEED, own.max(1e6)).expect("a preset")
 }
 
-/// What the trace NIC makes of a trace in `length`: it starts over, with flows renumbered.
+/// Returns the packets that the trace NIC delivers in `length`: it repeats the trace with renumbered flows.
 pub fn recording(trace: &Trace, length: Nanos) -> Arc<Recording> {
     let mut arrivals = PacketArrivals::new(trace.source());
     let (mut packets, mut numbers) = (Vec::new(), std::collections::HashMap::new());

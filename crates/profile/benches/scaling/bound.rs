@@ -1,14 +1,14 @@
-//! About what no policy on two cores goes below: how many packets are late however they are placed.
+//! Approximate lower bound on late packets for any policy on two cores.
 //!
-//! Two bounds, each a relaxation of what two cores can do, in virtual time, with what packets cost on
-//! one core and nothing for look-up, hand-over or waking:
+//! Two bounds, each a relaxation of two cores in virtual time, with packet costs of one core, and no cost of look-up,
+//! offloading or wake-ups:
 //!
-//! - *affinity*: each flow has cores of its own, whole or cut in two equal halves, but its packets
-//!   are processed in order;
-//! - *work*: no flow has to stay anywhere, and nothing in order; one core that is twice as fast.
+//! - *affinity*: each flow has its own cores, whole or cut into two equal halves, but its packets are processed in
+//!   order;
+//! - *work*: no flow is tied to a core, and order is ignored; one core that is twice as fast.
 //!
-//! A packet that would be late anyway is not processed, and so delays nobody. Where packets cost
-//! different amounts another choice of those to leave out may be a little better: no proof.
+//! A packet that would be late anyway is not processed, and so delays no other. Where packets differ in cost, another
+//! choice of those to skip may be slightly better, so this is no proof.
 
 use std::collections::HashMap;
 use tailwater_net::Nanos;
@@ -17,15 +17,15 @@ use tailwater_net::parse::parse;
 use tailwater_policy::capacity::ServiceCosts;
 use tailwater_traffic::Trace;
 
-/// How much of a window may be late, or lost, with the 99th percentile kept.
+/// Share of a window's packets that may be late or lost when the 99th percentile meets the objective.
 const MOST_LATE: f64 = 0.01;
 
-/// What the best case comes to, window by window.
+/// Best case over all windows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Best {
-    /// The share of late packets in the median window.
+    /// Share of late packets in the median window.
     pub late: f64,
-    /// The share of windows that can be kept.
+    /// Share of windows that can meet the objective.
     pub kept: f64,
 }
 
@@ -34,14 +34,14 @@ pub struct Best {
 pub struct Bound {
     /// Flows are processed whole.
     pub whole: Best,
-    /// Flows may be cut between two cores, each doing half.
+    /// Flows may be cut between two cores, each with half the cost.
     pub split: Best,
-    /// Two cores for everything.
+    /// Both cores serve all flows.
     pub work: Best,
 }
 
 impl Bound {
-    /// What is in the way of keeping the 99th percentile in nine windows of ten, if anything is.
+    /// Returns the reason for which the 99th percentile cannot be met in nine windows of ten, if there is one.
     pub fn reason(&self) -> Option<&'static str> {
         const ENOUGH: f64 = 0.9;
         match self {
@@ -53,14 +53,14 @@ impl Bound {
     }
 }
 
-/// A queue in virtual time, in nanoseconds. Packets that would be late are not taken.
+/// A queue in virtual time, in nanoseconds. Rejects packets that would be late.
 #[derive(Clone, Copy, Default)]
 struct Queue {
     free: f64,
 }
 
 impl Queue {
-    /// Whether a packet that is served for `cost`, and leaves `rest` later, is done within `slo`.
+    /// Returns `true` if a packet with service time `cost` and remaining time `rest` is finished within `slo`.
     fn serves(&mut self, arrival: f64, cost: f64, rest: f64, slo: f64) -> bool {
         let end = self.free.max(arrival) + cost;
         let fits = end + rest - arrival <= slo;
@@ -71,9 +71,8 @@ impl Queue {
     }
 }
 
-/// The bounds for a trace that comes once, in windows of `window`, for a chain that costs `costs`
-/// and of which one core processes `capacity` packets of this traffic a second: costs are scaled so
-/// that their mean is that.
+/// Returns the bounds for one pass over a trace, in windows of `window`, for a chain with costs `costs`. One core
+/// processes `capacity` packets of this traffic per second: costs are scaled so that their mean matches.
 pub fn bound(trace: &Trace, window: Nanos, slo: Nanos, costs: ServiceCosts, capacity: f64) -> Bound {
     let mut numbers: HashMap<FlowKey, usize> = HashMap::new();
     let packets: Vec<(Option<usize>, f64)> = (0..trace.len())

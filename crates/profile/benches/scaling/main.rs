@@ -1,17 +1,16 @@
-//! Bursts absorbed, live: one dedicated core and one auxiliary core, policy by policy; and what both
-//! cores do as dedicated ones.
+//! Absorption of bursts in live runs: one dedicated core and one auxiliary core, policy by policy; and both cores as
+//! dedicated ones.
 //!
-//! `cargo bench -p tailwater-profile --bench scaling [-- FILTER...] [--seconds S] [--load L]
-//! [--slo 100,200,500] [--tries N] [--record DIRECTORY]` prints a JSON line a figure, and a table on
-//! standard error. A filter is part of `chain/traffic/policy`.
+//! `cargo bench -p tailwater-profile --bench scaling [-- FILTER...] [--seconds S] [--load L] [--slo 100,200,500]
+//! [--tries N] [--record DIRECTORY]` prints a JSON line per figure, and a table on standard error. A filter is part of
+//! `chain/traffic/policy`.
 //!
-//! Traffic comes at a fixed rate for each chain ([`CELLS`]), so that every run of the benchmark offers
-//! the same packets: presets superpose more or fewer flows, whose bursts stay as they are, captures
-//! are played faster. `--load` changes it to that part of what one core processes without pace, which
-//! is measured first in any case. Seeds are fixed. For each objective the chain is trained anew,
-//! quickly, on other traffic of the same kind. A run with more than a third of its windows flagged is
-//! repeated, `tries` times at the most: the one with the fewest counts. [`bound`] says which cells no
-//! two cores can serve. Captures need TAILWATER_TEST_DATA.
+//! Traffic has a fixed rate for each chain ([`CELLS`]), so that every run of the benchmark offers the same packets.
+//! Presets superpose more or fewer flows, whose bursts are preserved; captures are played faster. `--load` changes the
+//! rate to that share of one core's saturated throughput, which is measured first in any case. Seeds are fixed. For
+//! each objective the chain is trained anew, quickly, on other traffic of the same kind. A run with more than a third
+//! of its windows flagged is repeated, at most `tries` times; the one with the fewest counts. [`bound`] identifies the
+//! cells that no two cores can serve. Captures need TAILWATER_TEST_DATA.
 
 mod bound;
 
@@ -34,9 +33,8 @@ use tailwater_profile::{Depth, TrainOptions, train_capacity};
 use tailwater_traffic::generate::preset;
 use tailwater_traffic::{CaptureReader, LoadOptions, ReadOptions, Trace};
 
-/// Chain, traffic, and the packets a second that are offered, in millions: about 68 % of what one
-/// core of the machine that this was written on processes of them. Presets bring a tenth less in so
-/// short a time.
+/// Chain, traffic, and offered packets per second, in millions: about 68 % of the saturated throughput of one core of
+/// the machine on which this was written. Presets yield a tenth less in so short a time.
 const CELLS: &[(&str, &str, f64)] = &[
     ("acl-lb-accounting", "backbone", 3.9),
     ("acl-lb-accounting", "as", 4.1),
@@ -47,8 +45,8 @@ const CELLS: &[(&str, &str, f64)] = &[
     ("acl-nat", "backbone", 3.1),
     ("acl-nat", "as", 4.3),
 ];
-/// A row of the table, the policy, and whether both cores are dedicated. Those that mean something on two
-/// cores; the others are for the simulator.
+/// Name of the row, policy, and `true` if both cores are dedicated. Contains the policies that make sense on two cores;
+/// the others are for the simulator.
 const ROWS: &[(&str, &str, bool)] = &[
     ("static", "static", false),
     ("netblaze", "netblaze", false),
@@ -61,13 +59,13 @@ const ROWS: &[(&str, &str, bool)] = &[
     ("rss++", "rss++", true),
 ];
 
-/// Descriptors of the NIC's ring, for every policy: what is late should be seen to be late, not lost.
+/// Descriptors of the NIC's ring for every policy; large enough for late packets to be late rather than lost.
 const RING: usize = 4096;
-/// Traffic that is generated; it is repeated, with flows renumbered.
+/// Length of generated traffic; it is repeated with renumbered flows.
 const GENERATED: Nanos = Nanos::from_millis(600);
-/// The length of a measurement window.
+/// Length of a measurement window.
 const WINDOW: Nanos = Nanos::from_millis(300);
-/// The seed of the traffic that is measured, and of that which is trained on.
+/// Seeds of the measured traffic, and of the training traffic.
 const SEED: u64 = 1;
 const TRAINING_SEED: u64 = 1001;
 
@@ -78,7 +76,7 @@ struct Options {
     slos: Vec<u64>,
     tries: u32,
     buffers: u32,
-    /// Where decisions are recorded, for `tailwater explain`.
+    /// Directory for recorded decisions, for `tailwater explain`.
     record: Option<PathBuf>,
 }
 
@@ -119,7 +117,7 @@ fn spec(chain: &str, traffic: &str, slo_us: u64) -> ChainSpec {
     let mut spec = ChainSpec::read(&path).expect("an example");
     spec.slo.latency = Nanos::from_micros(slo_us);
     if preset(traffic).is_err() {
-        // Captures come from networks that the rules do not know.
+        // Captures come from networks that the rules do not cover.
         for function in &mut spec.functions {
             if let FunctionConfig::Acl(acl) = &mut function.config {
                 acl.default = Action::Allow;
@@ -129,7 +127,7 @@ fn spec(chain: &str, traffic: &str, slo_us: u64) -> ChainSpec {
     spec
 }
 
-/// Traffic at so many packets a second; a capture has but one seed.
+/// Returns traffic at `rate` packets per second; a capture ignores the seed.
 fn trace(traffic: &str, seed: u64, rate: f64) -> Option<Trace> {
     let options = LoadOptions {
         memory_limit_bytes: 8 << 30,
@@ -231,7 +229,7 @@ fn main() {
             let bound = bound(&trace, WINDOW, spec.slo.budget(), costs, capacity);
             print_bound(&format!("{chain}/{traffic}/{slo}"), &bound);
             for &(row, policy, both) in &rows {
-                // What has no core mapper does not depend on the objective.
+                // Without a core mapper the result does not depend on the objective.
                 if both && slo != options.slos[options.slos.len() / 2] {
                     continue;
                 }
@@ -283,7 +281,7 @@ fn main() {
                 };
                 let mut best = once();
                 let mut tries = 1;
-                // With both cores dedicated, other programs take a core away in any case.
+                // With both cores dedicated, other programs preempt a core in any case.
                 while !both && tries < options.tries && flagged(&best) > 1.0 / 3.0 {
                     let next = once();
                     tries += 1;

@@ -1,22 +1,22 @@
-//! This machine's caches, as the kernel tells.
+//! This machine's caches, as described by the kernel.
 
 use std::fs;
 use std::path::Path;
 use tailwater_dataplane::cores::{available, parse_kernel_list};
 
-/// The caches of a core that hold data.
+/// Data caches of a core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caches {
-    /// Bytes of the last level, which cores share.
+    /// Size of the last level, which cores share, bytes.
     pub last_bytes: u64,
-    /// Its ways; 0 if the kernel does not say.
+    /// Number of its ways; 0 if unknown.
     pub last_ways: u32,
-    /// Bytes of the level in front of it, which a core has to itself.
+    /// Size of the core's private level in front of it, bytes.
     pub private_bytes: u64,
 }
 
 impl Caches {
-    /// Of a core; `None` if the kernel does not tell of two levels.
+    /// Reads a core's caches; `None` if the kernel does not describe two levels.
     pub fn of(core: usize) -> Option<Caches> {
         Caches::read(&folder(core))
     }
@@ -34,7 +34,7 @@ impl Caches {
     }
 }
 
-/// The other cores that this process may use and that share the last-level cache of `core`, in order.
+/// Returns the other cores available to this process that share the last-level cache of `core`, in order.
 pub fn sharing(core: usize) -> Vec<usize> {
     let levels = levels(Path::new(&folder(core)));
     let last = levels.into_iter().max_by_key(|level| level.number);
@@ -57,7 +57,7 @@ struct Level {
     cores: Vec<usize>,
 }
 
-/// Caches in the kernel's folder of a core, but those for instructions alone.
+/// Returns the caches in the kernel's directory of a core, without instruction caches.
 fn levels(folder: &Path) -> Vec<Level> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let caches = entries.filter_map(|entry| {

@@ -1,4 +1,4 @@
-//! How much of the last-level cache a chain has while it is measured: who decides that, and this machine's caches.
+//! Control of a chain's share of the last-level cache during measurements, and this machine's caches.
 
 mod geometry;
 mod pirate;
@@ -12,18 +12,18 @@ use std::fmt;
 use tailwater_dataplane::cores::CoreError;
 use tailwater_net::Nanos;
 
-/// How a chain's share of the cache is set.
+/// Method of limiting a chain's share of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// Another core holds the rest, and looks by the time of its own accesses whether it does: cache pirating
-    /// (Eklov et al., ICPP 2011).
+    /// Another core occupies the rest, and checks by its access times that it does: cache pirating (Eklov et al., ICPP
+    /// 2011).
     Pirate,
-    /// The processor's own partitioning, by the kernel's `resctrl`.
+    /// The processor's cache partitioning, through the kernel's `resctrl`.
     Resctrl,
 }
 
 impl Method {
-    /// All of them, by their names in files.
+    /// All methods, with their names in files.
     pub const ALL: [(&'static str, Method); 2] = [("pirate", Method::Pirate), ("resctrl", Method::Resctrl)];
 }
 
@@ -34,55 +34,55 @@ impl fmt::Display for Method {
     }
 }
 
-/// Gives chains shares of the last-level cache. Dropped, it gives back what it took.
+/// Limits a chain's share of the last-level cache. Releases it when dropped.
 pub trait CacheControl {
-    /// How it does.
+    /// Returns the method.
     fn method(&self) -> Method;
 
-    /// The most that a chain can have, in bytes: a whole number of [units](Self::unit).
+    /// Returns the maximum share, in bytes: a multiple of the [unit](Self::unit).
     fn most(&self) -> u64;
 
-    /// Shares are whole numbers of so many bytes.
+    /// Returns the unit of shares, in bytes.
     fn unit(&self) -> u64;
 
-    /// The least that a chain can have, in bytes: a whole number of units, one if nothing else is said.
+    /// Returns the minimum share, in bytes: a multiple of the unit, by default one unit.
     fn least(&self) -> u64 {
         self.unit()
     }
 
-    /// From now on a chain on the measured core is to have `bytes`, rounded down to units, at least
-    /// [`least`](Self::least) and at most [`most`](Self::most). Returns when that is so, or will not become so.
+    /// Sets the share of the chain on the measured core to `bytes`, rounded down to units and limited to
+    /// [`least`](Self::least) and [`most`](Self::most). Returns once that is in effect, or cannot take effect.
     ///
     /// # Errors
-    /// If the cache cannot be divided.
+    /// The cache cannot be divided.
     fn set(&mut self, bytes: u64) -> Result<(), CacheError>;
 
-    /// What became of the share during the run of a chain that ended just now.
+    /// Returns the result of the share during the run that has just ended.
     ///
     /// # Errors
-    /// If that cannot be told.
+    /// The result cannot be determined.
     fn held(&mut self, run: Nanos) -> Result<Held, CacheError>;
 }
 
-/// What became of a share.
+/// Result of a share during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Held {
-    /// Whether the chain had what it was to have, and no more.
+    /// `true` if the chain had its share and no more.
     pub held: bool,
-    /// The share of the pirate's accesses that missed: what the chain took from it. Of a partition, the share of what
-    /// the chain had in the cache that was beyond it: lines from before that nobody else had displaced.
+    /// Miss ratio of the pirate, that is, the cache that the chain took from it. For a partition, the part of the
+    /// chain's occupancy that exceeded the share: earlier lines that nobody has displaced.
     pub misses: f64,
-    /// Bytes that the chain had in the cache; `None` where the processor does not count them.
+    /// Bytes that the chain occupied; `None` where the processor does not count them.
     pub occupied: Option<u64>,
 }
 
-/// Why the cache cannot be divided.
+/// Reasons for which the cache cannot be divided.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The kernel does not tell of the cache.
+    /// The kernel does not describe the cache.
     #[error("the kernel tells of no last-level cache (/sys/devices/system/cpu/cpu{core}/cache)")]
     Unknown {
-        /// The core that was to be measured.
+        /// The core to be measured.
         core: usize,
     },
     /// There is no core for the pirate.
@@ -91,54 +91,54 @@ pub enum CacheError {
          beside it, to hold what the chain is not to have"
     )]
     Alone {
-        /// The core that was to be measured.
+        /// The core to be measured.
         core: usize,
     },
-    /// The kernel does not give ways of the cache.
+    /// The kernel does not assign ways of the cache.
     #[error(transparent)]
     Resctrl(#[from] tailwater_resctrl::Error),
-    /// There is room for one size of partition only, which is no curve.
+    /// There is room for only one size of partition, which is no curve.
     #[error(
         "others leave {ways} ways of the last-level cache to a chain: expected room for two sizes of partitions at least"
     )]
     NoChoice {
-        /// Ways that are free for it.
+        /// Ways available to it.
         ways: u32,
     },
     /// The pirate's core cannot be used.
     #[error(transparent)]
     Core(#[from] CoreError),
-    /// There is no memory, or no thread.
+    /// Memory or a thread could not be allocated.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The failed operation.
         what: &'static str,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// What is in the cache cannot be told from what is not.
+    /// Hits and misses cannot be distinguished by their latency.
     #[error(
         "the last-level cache cannot be measured here: {hit:.1} ns for a line in a quarter of it, {miss:.1} ns for \
          one in memory; expected a memory that takes at least {least} times as long"
     )]
     Blurred {
-        /// Nanoseconds of an access to a quarter of the cache.
+        /// Access latency within a quarter of the cache, nanoseconds.
         hit: f64,
-        /// Nanoseconds of an access beyond the cache.
+        /// Access latency beyond the cache, nanoseconds.
         miss: f64,
-        /// How much slower memory has to be.
+        /// Required ratio of memory latency to cache latency.
         least: f64,
     },
-    /// Others use the cache so much that nothing of it can be held.
+    /// Other programs use the cache so much that no part of it can be held.
     #[error("others use the last-level cache: not even {bytes} bytes stay in it while nothing else runs here")]
     Taken {
-        /// The least that was tried.
+        /// The smallest size that was tried.
         bytes: u64,
     },
-    /// The pirate is gone.
+    /// The pirate thread has ended.
     #[error("the thread that holds the cache ended")]
     Gone,
-    /// The caller said so.
+    /// The caller stopped it.
     #[error("measuring was stopped")]
     Stopped,
 }

@@ -1,10 +1,9 @@
-//! A thread that holds a part of the last-level cache, so that others have the rest (Eklov, Nikoleris,
+//! Thread that occupies a part of the last-level cache, so that other programs have the rest (Eklov, Nikoleris,
 //! Black-Schaffer and Hagersten, "Cache Pirating", ICPP 2011).
 //!
-//! It goes through a buffer, line by line in an order that no prefetcher guesses, on several ways at once, so that
-//! its lines are touched more often than those of others. Now and then it takes the time of a few accesses that
-//! wait for each other: what is in the cache takes as long as in a small buffer, what is not as long as in a
-//! large one. So it knows its share of misses without any counter of the processor's.
+//! It walks a buffer line by line, in an order that no prefetcher predicts, on several cycles at once. So its lines are
+//! accessed more often than those of others. From time to time it measures a few dependent accesses: a hit takes as
+//! long as in a small buffer, a miss as long as in a large one. This gives its miss ratio without hardware counters.
 
 use super::{CacheControl, CacheError, Caches, Held, Method, sharing};
 use memmap2::MmapMut;
@@ -20,36 +19,36 @@ use tailwater_net::Nanos;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// Ways on which the buffer is gone through at once: about as many misses as a core has under way.
+/// Concurrent walks through the buffer: about as many as a core's outstanding misses.
 const WALKS: usize = 8;
-/// Accesses of each way between two looks at the clock.
+/// Accesses of each walk between two checks of the clock.
 const STEPS: usize = 256;
-/// Accesses that are timed together, each of which waits for the one before.
+/// Dependent accesses that are timed together.
 const TIMED: usize = 8;
-/// The share of misses up to which a buffer counts as held: Eklov's pirate has 3 % at most, by counters; what is
-/// told by time is not as sharp.
+/// Miss ratio up to which a buffer counts as held. Eklov's pirate has at most 3 %, by hardware counters; the estimate
+/// by latency is less precise.
 const MOST_MISSES: f64 = 0.05;
-/// How much longer memory takes than the cache, at least.
+/// Required ratio of memory latency to cache latency.
 const LEAST_CONTRAST: f64 = 1.5;
-/// The unit of shares: a sixteenth of the cache, and so much at least.
+/// The unit of shares is a sixteenth of the cache, with this minimum.
 const PARTS: u64 = 16;
 const LEAST_UNIT: u64 = 256 << 10;
-/// The largest buffer.
+/// Maximum buffer size.
 const MOST_BYTES: u64 = 512 << 20;
-/// No memory takes so many nanoseconds: then the core was away.
+/// Upper bound of a memory access, nanoseconds. A longer one means that the core was preempted.
 const SLOWEST: f64 = 1000.0;
-/// How long a buffer is watched while nothing else runs.
+/// Time for which a buffer is measured while nothing else runs.
 const WATCHED: Duration = Duration::from_millis(30);
-/// How long to wait for the pirate's thread before it counts as gone.
+/// Time without a response after which the pirate's thread counts as ended.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// What was seen is kept by so long steps, and so many of them.
+/// Length and number of the time slices for which results are stored.
 const SLICE: Duration = Duration::from_millis(5);
 const MOST_SLICES: usize = 4096;
-/// The part of a run in which the pirate's misses count: before, the chain fills its share; after, it is being
-/// put away.
+/// Part of a run in which the pirate's misses count, without the start, in which the chain fills its share, and the
+/// end, in which the chain is torn down.
 const COUNTED: [f64; 2] = [0.7, 0.1];
 
-/// A line of the buffer: where the next one is.
+/// A line of the buffer, which holds the index of the next one.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 struct Line {
@@ -57,16 +56,16 @@ struct Line {
     rest: [u64; 7],
 }
 
-/// What the thread is told.
+/// Requests to the thread.
 enum Order {
-    /// Hold so many lines from now on; 0: none, and sleep. Answered after two rounds.
+    /// Hold this number of lines from now on; 0: none, and sleep. Answered after two rounds.
     Hold(usize, Sender<()>),
-    /// Tell what accesses took between two times: their number, and nanoseconds in all, each timed group at most
-    /// as long as given.
+    /// Return the number of accesses between two times, and their total duration in nanoseconds. Each timed group
+    /// counts with at most the given duration.
     Tell(Instant, Instant, f64, Sender<Timed>),
 }
 
-/// Accesses that were timed.
+/// Timed accesses.
 #[derive(Clone, Copy, Debug, Default)]
 struct Timed {
     accesses: u64,
@@ -79,14 +78,14 @@ impl Timed {
     }
 }
 
-/// What was seen in a step of time.
+/// Results of a time slice.
 struct Slice {
     began: Instant,
-    /// Groups, and nanoseconds of each.
+    /// Duration of each group, nanoseconds.
     groups: Vec<f32>,
 }
 
-/// Holds a part of the cache from another core.
+/// Occupies a part of the cache from another core.
 #[derive(Debug)]
 pub struct Pirate {
     orders: Option<Sender<Order>>,
@@ -94,24 +93,24 @@ pub struct Pirate {
     stop: Arc<AtomicBool>,
     core: usize,
     unit: u64,
-    /// What stays in the cache while nothing else runs, with the core's own.
+    /// Size that stays in the cache while nothing else runs, with the private level, bytes.
     usable: u64,
     private: u64,
-    /// Nanoseconds of an access in the cache, and in memory.
+    /// Access latency in the cache and in memory, nanoseconds.
     hit: f64,
     miss: f64,
-    /// Bytes of the buffer that is held now.
+    /// Size of the buffer that is held now, bytes.
     holding: u64,
 }
 
 impl Pirate {
-    /// A pirate beside `core`, on `beside` or else the first other core that shares its last-level cache. It finds
-    /// out what an access takes in the cache and in memory, and how much of the cache can be had at all: on a
-    /// machine that others share that may be far from all of it. Takes about a second, in which nothing should run
-    /// on `core`; once `stop` is set, it ends at once.
+    /// Starts a pirate for `core`, on the core `beside` or else the first other core that shares its last-level cache.
+    /// Measures the access latency in the cache and in memory, and the part of the cache that can be held: on a shared
+    /// machine that may be far from all of it. This takes about a second, in which nothing should run on `core`. Ends
+    /// at once when `stop` is set.
     ///
     /// # Errors
-    /// If there is no such core, or the cache cannot be told from memory.
+    /// There is no such core, or hits and misses cannot be distinguished.
     pub fn new(core: usize, beside: Option<usize>, stop: &Arc<AtomicBool>) -> Result<Pirate, CacheError> {
         let caches = Caches::of(core).ok_or(CacheError::Unknown { core })?;
         let others = sharing(core);
@@ -150,20 +149,20 @@ impl Pirate {
         Ok(pirate)
     }
 
-    /// The core it runs on.
+    /// Returns the pirate's core.
     pub fn core(&self) -> usize {
         self.core
     }
 
-    /// Nanoseconds of an access to a line in the cache, and to one in memory.
+    /// Returns the access latency in the cache and in memory, nanoseconds.
     pub fn latencies(&self) -> [f64; 2] {
         [self.hit, self.miss]
     }
 
-    /// What an access takes in the cache and in memory, and what stays in the cache.
+    /// Measures the access latencies, and the size that stays in the cache.
     fn calibrate(&mut self, caches: &Caches, far: u64) -> Result<(), CacheError> {
         self.miss = self.alone(far)?;
-        // More than the core's own, of which nothing is left after a round; little of what it shares.
+        // Larger than the private level, of which nothing is left after a round; small within the shared one.
         let near = (caches.last_bytes / 4).max(2 * caches.private_bytes);
         self.hit = self.alone(near)?;
         if self.miss < LEAST_CONTRAST * self.hit {
@@ -173,7 +172,7 @@ impl Pirate {
                 least: LEAST_CONTRAST,
             });
         }
-        // The most units of which nearly all stay.
+        // Bisects the largest number of units that stay in the cache almost completely.
         let (mut stay, mut leave) = (0, caches.last_bytes / self.unit + 1);
         while leave - stay > 1 {
             let units = stay + (leave - stay) / 2;
@@ -191,7 +190,7 @@ impl Pirate {
         self.hold(0)
     }
 
-    /// Nanoseconds of an access to a buffer of so many bytes while nothing else runs.
+    /// Returns the access latency in a buffer of this size while nothing else runs, nanoseconds.
     fn alone(&mut self, bytes: u64) -> Result<f64, CacheError> {
         self.hold(bytes)?;
         let began = Instant::now();
@@ -204,7 +203,7 @@ impl Pirate {
         Ok(timed.mean())
     }
 
-    /// The share of accesses that missed if they took so long on average.
+    /// Returns the miss ratio for this mean access latency.
     fn misses(&self, nanos: f64) -> f64 {
         ((nanos - self.hit) / (self.miss - self.hit)).clamp(0.0, 1.0)
     }
@@ -232,7 +231,7 @@ impl Pirate {
         answer.recv_timeout(PATIENCE).map_err(|_| self.gone())
     }
 
-    /// Why the thread does not answer.
+    /// Returns the reason for which the thread does not respond.
     fn gone(&self) -> CacheError {
         match self.stop.load(Ordering::Relaxed) {
             true => CacheError::Stopped,
@@ -246,7 +245,7 @@ impl CacheControl for Pirate {
         Method::Pirate
     }
 
-    /// What can be held at all, less what the pirate's core has of its own.
+    /// Returns the size that can be held, less the private level of the pirate's core.
     fn most(&self) -> u64 {
         (self.usable - self.private) / self.unit * self.unit
     }
@@ -258,7 +257,7 @@ impl CacheControl for Pirate {
     fn set(&mut self, bytes: u64) -> Result<(), CacheError> {
         let bytes = (bytes / self.unit * self.unit).clamp(self.unit, self.most());
         match bytes == self.most() {
-            // Nothing is to be held.
+            // The chain gets the whole cache.
             true => self.hold(0),
             false => self.hold(self.most() + self.private - bytes),
         }
@@ -280,7 +279,7 @@ impl CacheControl for Pirate {
         let [from, to] = COUNTED.map(before);
         let timed = self.tell(from, to, self.miss)?;
         let misses = match timed.accesses {
-            // It did not run: it held nothing.
+            // The pirate did not run, so it held nothing.
             0 => 1.0,
             _ => self.misses(timed.mean()),
         };
@@ -292,18 +291,18 @@ impl CacheControl for Pirate {
     }
 }
 
-/// The cache is free again.
+/// Ends the thread, which releases the cache.
 impl Drop for Pirate {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            // If it panicked, the cache is free, too.
+            // A panic of the thread releases the cache, too.
             let _ = thread.join();
         }
     }
 }
 
-/// The pirate's thread, with memory for `most` lines.
+/// Runs the pirate's thread, with memory for `most` lines.
 fn hold(core: usize, most: usize, orders: &Receiver<Order>, ready: &Sender<Result<(), CacheError>>, stop: &AtomicBool) {
     let memory = pin_to(core).map_err(CacheError::from).and_then(|()| {
         MmapMut::map_anon(most * LINE).map_err(|source| CacheError::System {
@@ -315,7 +314,7 @@ fn hold(core: usize, most: usize, orders: &Receiver<Order>, ready: &Sender<Resul
         Ok(memory) => memory,
         Err(error) => return drop(ready.send(Err(error))),
     };
-    // Without huge pages it works, too, with more misses of the TLB.
+    // Works without huge pages, with more TLB misses.
     let _ = memory.advise(memmap2::Advice::HugePage);
     let _ = ready.send(Ok(()));
     let mut walk = Walk::new(bytemuck::cast_slice_mut(&mut memory));
@@ -352,10 +351,10 @@ fn hold(core: usize, most: usize, orders: &Receiver<Order>, ready: &Sender<Resul
 /// Rounds through the first lines of a buffer.
 struct Walk<'a> {
     buffer: &'a mut [Line],
-    /// Of them, those that are gone through.
+    /// Number of lines in use.
     lines: usize,
     at: [u64; WALKS],
-    /// The way whose turn it is to be timed.
+    /// Index of the walk that is timed next.
     turn: usize,
     steps: usize,
     rounds: u64,
@@ -375,7 +374,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Other lines from now on: `WALKS` stretches, each one cycle in random order (Sattolo).
+    /// Rearranges the lines into `WALKS` sections, each one cycle in random order (Sattolo).
     fn begin(&mut self, lines: usize, stop: &AtomicBool) {
         let each = lines / WALKS;
         self.slices.clear();
@@ -406,7 +405,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Some steps on all ways, and a few on one that are timed.
+    /// Runs some steps of all walks, and a few timed ones of one walk.
     fn go(&mut self) {
         let mut at = self.at;
         for _ in 0..STEPS {
@@ -414,7 +413,7 @@ impl<'a> Walk<'a> {
                 *at = self.buffer[*at as usize].next;
             }
         }
-        // The clock waits for loads before it, and loads after it for the clock: the kernel's is read so.
+        // The clock read is ordered after earlier loads, and later loads after it, as in the kernel's implementation.
         let began = Instant::now();
         let mut timed = black_box(at)[self.turn];
         for _ in 0..TIMED {
@@ -452,7 +451,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What accesses took in a stretch of time. A group that took longer than if all of it had missed was
+    /// Returns the accesses of a time range. A group that took longer than if all its accesses had missed was
     /// interrupted, and counts as missed.
     fn told(&self, from: Instant, to: Instant, cap: f64) -> Timed {
         let within = |slice: &&Slice| slice.began >= from && slice.began < to;
@@ -517,7 +516,7 @@ mod tests {
     fn a_pirate_gives_shares_and_goes() {
         let stop = Arc::new(AtomicBool::new(false));
         let core = tailwater_dataplane::cores::default_core();
-        // A busy or odd machine may not let its cache be measured: then it says why.
+        // On a busy or unusual machine the cache may not be measurable, which is an error.
         let mut pirate = match Pirate::new(core, None, &stop) {
             Ok(pirate) => pirate,
             Err(error) => return eprintln!("skipped: {error}"),
@@ -529,7 +528,7 @@ mod tests {
             let held = pirate.held(Nanos::from_millis(10)).unwrap();
             assert!((0.0..=1.0).contains(&held.misses));
         }
-        // Nothing is held where the chain is to have all.
+        // Nothing is held while the chain has the whole cache.
         assert_eq!(pirate.holding, 0);
         stop.store(true, Ordering::Relaxed);
         drop(pirate);

@@ -1,7 +1,8 @@
-//! Ways of the last-level cache for the measured core alone, by the kernel's `resctrl` (CAT).
+//! Exclusive ways of the last-level cache for the measured core, through the kernel's `resctrl` (CAT).
 //!
-//! What runs on the core is in the partition, and on all other cores everything goes without its ways. A task keeps
-//! lines that it has in ways that were taken from it, and hits them: when ways are given up, another core fills them.
+//! The core is assigned to a partition, and all other cores lose its ways. A task keeps the lines it already has in
+//! ways that were taken from it, and still hits them. So when the partition shrinks, another core overwrites the
+//! released ways.
 
 use super::{CacheControl, CacheError, Caches, Held, Method, sharing};
 use memmap2::MmapMut;
@@ -12,18 +13,18 @@ use tailwater_resctrl::{Ask, Error, Level, Partition, Place, Reading, Resctrl, S
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// So many times the cache is written to fill ways that were given up, and so much at most.
+/// Number of writes over the cache that fill released ways, and the maximum size of the buffer.
 const FILLED: u64 = 2;
 const MOST_FILLED: u64 = 1 << 30;
-/// The part of a way by which occupancy may be beyond the share: the processor counts samples, not lines.
+/// Tolerated excess of occupancy over the share, in ways. The processor samples occupancy rather than counting lines.
 const TOLERATED: f64 = 0.5;
 
-/// Gives the chain ways of the cache. They are its core's until this is dropped.
+/// Assigns ways of the cache to the measured core, until dropped.
 #[derive(Debug)]
 pub struct Partitioned {
     resctrl: Resctrl,
     core: usize,
-    /// Its last-level cache, as the kernel numbers it.
+    /// The kernel's id of the core's last-level cache.
     cache: u32,
     all_bytes: u64,
     ways: u32,
@@ -31,16 +32,16 @@ pub struct Partitioned {
     most_ways: u32,
     way_bytes: u64,
     partition: Option<Partition>,
-    /// Bytes of the partition.
+    /// Size of the partition, bytes.
     share: u64,
 }
 
 impl Partitioned {
-    /// Ways of the last-level cache of `core`. A partition is made and removed again at once, so that what does not
-    /// work shows before anything is measured; after that the cache is as it was, until a share is set.
+    /// Prepares partitions of the last-level cache of `core`. Creates and removes one at once, so that errors show
+    /// before anything is measured. The cache is unchanged until a share is set.
     ///
     /// # Errors
-    /// If there is no CAT, or others have so much of it that not two sizes can be had, or the kernel refuses.
+    /// There is no CAT, others leave room for fewer than two sizes, or the kernel refuses.
     pub fn new(core: usize, settings: Settings) -> Result<Partitioned, CacheError> {
         let number = u32::try_from(core).map_err(|_| CacheError::Unknown { core })?;
         let resctrl = Resctrl::open(settings)?;
@@ -51,7 +52,7 @@ impl Partitioned {
         let (ways, least_ways) = (info.mask.count_ones(), info.min_ways.max(1));
         let caches = Caches::of(core).ok_or(CacheError::Unknown { core })?;
         let cache = resctrl.cache_of_core(number, Level::L3)?;
-        // Workers that the kernel has in another group have that one's ways, whatever core they run on.
+        // Workers in another resctrl group would use that group's ways on any core.
         resctrl.follows_cores()?;
         let partitioned = Partitioned {
             core,
@@ -65,7 +66,7 @@ impl Partitioned {
             share: 0,
             resctrl,
         };
-        // Where there is no room the kernel's words, or who has it, are in the error.
+        // If there is no room, the error contains the kernel's message or the owner of the ways.
         partitioned.make(least_ways)?.release()?;
         match partitioned.most_ways > least_ways && partitioned.way_bytes > 0 {
             true => Ok(partitioned),
@@ -75,7 +76,7 @@ impl Partitioned {
         }
     }
 
-    /// Ways of the cache, and how many of them a chain can have at most.
+    /// Returns the number of ways of the cache, and the maximum for a chain.
     pub fn ways(&self) -> [u32; 2] {
         [self.ways, self.most_ways]
     }
@@ -87,11 +88,11 @@ impl Partitioned {
         self.resctrl.partition(&ask)
     }
 
-    /// Has this or these ways; whether some were given up.
+    /// Resizes the partition. Returns `true` if ways were released.
     fn resize(&mut self, ways: u32) -> Result<bool, Error> {
         let Some(partition) = &self.partition else {
             self.partition = Some(self.make(ways)?);
-            // The core had all of them until now.
+            // The core had all ways until now.
             return Ok(true);
         };
         let mask = |partition: &Partition| {
@@ -103,8 +104,8 @@ impl Partitioned {
         Ok(before & !mask(partition)? != 0)
     }
 
-    /// Fills the ways of everybody else from another core under the cache. Without one, what the chain left there
-    /// stays until others come; occupancy shows it where it is counted.
+    /// Overwrites the other cores' ways from another core of the cache. If there is none, the chain's lines stay there
+    /// until other programs displace them; occupancy shows them where it is counted.
     fn fill_others(&self) -> Result<(), CacheError> {
         let Some(other) = sharing(self.core).first().copied() else {
             return Ok(());
@@ -116,7 +117,7 @@ impl Partitioned {
                 what: "no memory to fill the cache with",
                 source,
             })?;
-            // Pages that were never written are all the same lines.
+            // Untouched pages all map to the same zero page.
             let lines = memory.iter_mut().step_by(LINE);
             lines.for_each(|byte| *byte = black_box(1));
             Ok(())
@@ -129,7 +130,7 @@ impl Partitioned {
         thread.join().map_err(|_| CacheError::Gone)?
     }
 
-    /// What the core's programs have in the cache now, where the processor counts it (CMT).
+    /// Returns the current cache occupancy of the core's programs, bytes, where the processor counts it (CMT).
     fn occupied(&self) -> Result<Option<u64>, Error> {
         let (Some(partition), Some(_)) = (&self.partition, &self.resctrl.info().monitor) else {
             return Ok(None);

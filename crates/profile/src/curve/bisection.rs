@@ -1,44 +1,44 @@
-//! A curve, sampled where it bends.
+//! Adaptive sampling of a curve, with more points where it bends.
 
 use super::Measured;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-/// When to go on between two points.
+/// Stopping rule of the bisection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BisectionRule {
-    /// How far, as a share of what was measured, a point may lie off the line between its neighbours before
-    /// both sides of it are looked at. What is within the noise of the three is no bend.
+    /// Maximum distance of a point from the line between its neighbours, as a share of the measured value, before both
+    /// sides are refined. A distance within the noise of the three points does not count.
     pub tolerance: f64,
-    /// Points that are measured at most, at least 3.
+    /// Maximum number of points, at least 3.
     pub most: usize,
-    /// Of those, how many are spent on where a curve begins whose left end cannot be measured.
+    /// Maximum number of them that locate the start of a curve whose left end cannot be measured.
     pub most_edge: usize,
 }
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Point {
-    /// Where, in steps.
+    /// Position, steps.
     pub at: u32,
-    /// What was measured there.
+    /// Measured value.
     pub measured: Measured,
 }
 
-/// Between two points that were measured.
+/// Interval between two measured points.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     left: u32,
     right: u32,
-    /// How far the point that made it lay off the line, as a share of what was measured.
+    /// Distance of the point that split it from the line, as a share of the measured value.
     bend: f64,
 }
 
-/// Which point of a curve to measure next: both ends, the middle, then the middles of spans at whose ends the
+/// Chooses the points of a curve to measure: both ends, the middle, then the middles of the intervals at whose ends the
 /// curve bends most.
 ///
-/// A curve is over whole steps. A point may turn out not to be measurable; if that is the left end, the curve
-/// begins further to the right, and some points are spent on where.
+/// Positions are whole steps. A point may turn out not to be measurable. If that is the left end, the curve starts
+/// further to the right, and some points are used to locate its start.
 #[derive(Clone, Debug)]
 pub struct Bisection {
     rule: BisectionRule,
@@ -49,7 +49,7 @@ pub struct Bisection {
 }
 
 impl Bisection {
-    /// Nothing measured yet. `ends` are both part of the curve.
+    /// Starts a curve; `ends` are both part of it.
     pub fn new(ends: RangeInclusive<u32>, rule: BisectionRule) -> Bisection {
         Bisection {
             rule,
@@ -60,7 +60,7 @@ impl Bisection {
         }
     }
 
-    /// The point to measure next; `None` if it is enough. Never the same twice.
+    /// Returns the point to measure next, never the same twice; `None` if the curve is complete.
     pub fn next(&self) -> Option<u32> {
         let (left, right) = (*self.ends.start(), *self.ends.end());
         if left > right || self.points.len() >= self.rule.most.max(3) {
@@ -80,7 +80,7 @@ impl Bisection {
         })
     }
 
-    /// What was measured at the point; `None` if it could not be.
+    /// Adds the value at a point; `None` if it could not be measured.
     pub fn tell(&mut self, at: u32, measured: Option<Measured>) {
         if !self.ends.contains(&at) || self.points.contains_key(&at) {
             return;
@@ -91,7 +91,7 @@ impl Bisection {
             return;
         };
         if beyond {
-            // Whether the curve bends here is not known, so the middle tells.
+            // The bend here is unknown, so the middle is measured.
             self.edge_points += usize::from(at > *self.ends.start());
             let mut right = self.points.range(at + 1..);
             let right = right.find_map(|(right, there)| there.map(|_| *right));
@@ -123,7 +123,7 @@ impl Bisection {
         }
     }
 
-    /// The points that were measured, from left to right.
+    /// Returns the measured points from left to right.
     pub fn points(&self) -> Vec<Point> {
         let points = self.points.iter();
         points
@@ -140,12 +140,12 @@ impl Bisection {
         points.find_map(|(at, measured)| measured.map(|_| *at))
     }
 
-    /// Whether there is a point between that has not been tried.
+    /// Returns `true` if the interval contains a point that has not been tried.
     fn is_open(&self, span: &Span) -> bool {
         span.right - span.left >= 2 && !self.points.contains_key(&middle(span.left, span.right))
     }
 
-    /// The middle between the leftmost point and those to its left that cannot be measured.
+    /// Returns the middle between the leftmost measured point and those to its left that cannot be measured.
     fn edge(&self) -> Option<u32> {
         let right = self.leftmost()?;
         let (left, _) = self.points.range(..right).next_back()?;
@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// Measures to the end, and checks that points are new and within the ends.
+    /// Measures a whole curve, and checks that points are new and within the ends.
     fn all(ends: RangeInclusive<u32>, rule: BisectionRule, curve: impl Fn(u32) -> Option<Measured>) -> Bisection {
         let mut bisection = Bisection::new(ends.clone(), rule);
         let mut seen = Vec::new();
@@ -207,7 +207,7 @@ mod tests {
         let bisection = all(1..=16, RULE, |at| Some(exact(f64::from(at))));
         let at: Vec<u32> = bisection.points().iter().map(|point| point.at).collect();
         assert_eq!(at, [1, 8, 16]);
-        // A line of one point, or of two.
+        // A curve of one point, and of two.
         assert_eq!(all(5..=5, RULE, |_| Some(exact(1.0))).points().len(), 1);
         assert_eq!(all(5..=6, RULE, |_| Some(exact(1.0))).points().len(), 2);
     }
@@ -232,15 +232,15 @@ mod tests {
     fn a_curve_begins_where_it_can_be_measured() {
         let bisection = all(1..=64, RULE, |at| (at > 20).then_some(exact(f64::from(at))));
         let points = bisection.points();
-        // 1 fails, 32 is measured, 16 fails, 24 is measured: then the edge has had its points.
+        // 1 fails, 32 is measured, 16 fails, 24 is measured: this exhausts the edge points.
         assert_eq!(points[0].at, 24, "{points:?}");
         assert!(points.iter().all(|point| point.at > 20));
     }
 
     proptest! {
-        /// A concave curve that rises, as throughput over cache is, and a convex one, as latency over load is:
-        /// where points are not short, lines are as close as twice the tolerance. What lies off a chord of a
-        /// concave curve beyond its middle is at most twice what the middle does.
+        /// A concave rising curve, like throughput over cache, and a convex one, like latency over load. Unless the
+        /// points run out, the lines are within twice the tolerance. A concave curve's distance from a chord is at most
+        /// twice the distance at the chord's middle.
         #[test]
         fn lines_between_points_are_close(
             width in 2u32..2000,
@@ -269,7 +269,7 @@ mod tests {
             }
         }
 
-        /// Whatever is measured, or cannot be, it ends, and the curve holds only what was measured.
+        /// The bisection terminates for all inputs, and the curve contains only measured values.
         #[test]
         fn it_ends_whatever_is_told(
             left in 0u32..100,

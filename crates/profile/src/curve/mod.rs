@@ -1,8 +1,8 @@
-//! What to measure next, and when it is enough: decisions only, without clock, machine or randomness.
+//! Decisions on the next measurement and on its end; without clock, machine or randomness.
 //!
 //! - [`Bisection`] samples a curve where it bends (ResQ, section 5.2);
-//! - [`Repeats`] says how sure a figure is that was measured several times;
-//! - [`RateSearch`] finds the highest rates that keep promises: no loss, little loss, a latency.
+//! - [`Repeats`] estimates the noise of a value that is measured several times;
+//! - [`RateSearch`] finds the highest rates that meet goals: no loss, little loss, a latency.
 
 mod bisection;
 mod rates;

@@ -1,21 +1,21 @@
-//! The highest rates that keep promises.
+//! Search for the highest rates that meet goals.
 
-/// What a rate is to keep.
+/// Goal of a rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// At most so large a share of the packets is lost. With 0 this is the non-drop rate (NDR), with 0.005 the
-    /// partial drop rate (PDR), as FD.io's CSIT has them.
+    /// Loss ratio of at most this. 0 gives the non-drop rate (NDR), 0.005 the partial drop rate (PDR), as in FD.io's
+    /// CSIT.
     Loss(f64),
-    /// The latency objective is kept, at its percentile; lost packets are late.
+    /// The latency objective is met at its percentile; lost packets count as late.
     Objective,
 }
 
-/// What came of packets at some rate.
+/// Result of a trial at some rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trial {
-    /// The share of packets that was lost.
+    /// Loss ratio.
     pub loss: f64,
-    /// Whether the objective was kept.
+    /// `true` if the objective was met.
     pub kept: bool,
 }
 
@@ -28,33 +28,32 @@ impl Goal {
     }
 }
 
-/// Trials at one rate: two that agree decide.
+/// Number of equal trials that decide on a rate.
 const DECIDES: usize = 2;
 
-/// Between which rates the highest lies that keeps a goal.
+/// Bounds of the highest rate that meets a goal.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bracket {
     keeps: Option<f64>,
     fails: Option<f64>,
 }
 
-/// Binary search for the highest rates that keep several goals; each trial counts for all of them. As a machine
-/// that others use too loses packets now and then at any rate, a rate keeps a goal if two trials of at most three
-/// do.
+/// Binary search for the highest rates that meet several goals; each trial counts for all of them. A shared machine
+/// occasionally loses packets at any rate. So a rate meets a goal if two trials of at most three do.
 #[derive(Clone, Debug)]
 pub struct RateSearch {
     lowest: f64,
     highest: f64,
-    /// As a share of the highest.
+    /// Precision as a share of the highest rate.
     precision: f64,
     goals: Vec<(Goal, Bracket)>,
-    /// The rate that is tried, and its trials.
+    /// Current rate, and its trials.
     at: f64,
     trials: Vec<Trial>,
 }
 
 impl RateSearch {
-    /// Between these rates, until each goal's rate is known to `precision` of the highest.
+    /// Starts a search between two rates. It ends when each goal's rate is known to `precision` of the highest.
     pub fn new(lowest: f64, highest: f64, precision: f64, goals: &[Goal]) -> RateSearch {
         RateSearch {
             lowest,
@@ -66,7 +65,7 @@ impl RateSearch {
         }
     }
 
-    /// The rate to try next; `None` when all goals' rates are known.
+    /// Returns the rate to try next; `None` when all goals' rates are known.
     pub fn next(&self) -> Option<f64> {
         let of = |bracket: &Bracket| self.wanted(bracket);
         let undecided = self.goals.iter().filter_map(|(goal, bracket)| {
@@ -74,12 +73,12 @@ impl RateSearch {
             of(bracket).map(|rate| (rate, decided))
         });
         let undecided: Vec<(f64, bool)> = undecided.collect();
-        // What is tried is tried until it is decided for whoever wants it.
+        // The current rate is repeated until it is decided for every goal that requires it.
         let again = undecided.iter().find(|(rate, decided)| *rate == self.at && !decided);
         again.or(undecided.first()).map(|(rate, _)| *rate)
     }
 
-    /// What came of the packets at the rate that was to be tried.
+    /// Adds the result of a trial at the current rate.
     pub fn tell(&mut self, trial: Trial) {
         let Some(rate) = self.next() else {
             return;
@@ -105,12 +104,12 @@ impl RateSearch {
         }
     }
 
-    /// The highest rate that was seen to keep each goal, in their order; `None` where even the lowest did not.
+    /// Returns the highest rate that met each goal, in their order; `None` where even the lowest did not.
     pub fn rates(&self) -> Vec<Option<f64>> {
         self.goals.iter().map(|(_, bracket)| bracket.keeps).collect()
     }
 
-    /// Whether the rate that is tried keeps the goal, if that is decided.
+    /// Returns `true` if the current rate meets the goal; `None` while undecided.
     fn decided(&self, goal: &Goal) -> Option<bool> {
         let keep = self.trials.iter().filter(|trial| goal.keeps(trial)).count();
         match (keep, self.trials.len() - keep) {
@@ -120,7 +119,7 @@ impl RateSearch {
         }
     }
 
-    /// The rate that says more of a goal.
+    /// Returns the next rate that narrows a goal's bounds.
     fn wanted(&self, bracket: &Bracket) -> Option<f64> {
         match (bracket.keeps, bracket.fails) {
             (None, None) => Some(self.highest),
@@ -153,7 +152,7 @@ mod tests {
         (search, trials)
     }
 
-    /// Three goals take at most the ends and seven halvings each, thrice.
+    /// Upper bound for three goals: the ends and seven bisection steps each, three trials per rate.
     const MOST: usize = 3 * (2 + 3 * 7);
 
     proptest! {
@@ -171,7 +170,7 @@ mod tests {
             prop_assert!(trials <= MOST, "{}", trials);
         }
 
-        /// One bad trial at each rate changes nothing.
+        /// One failed trial at each rate changes nothing.
         #[test]
         fn a_hiccup_at_each_rate_is_outvoted(ndr in 0.11f64..0.99) {
             let mut last = None;
@@ -185,7 +184,7 @@ mod tests {
             prop_assert!(trials <= MOST, "{}", trials);
         }
 
-        /// Whatever comes, it ends, and a rate that is told was seen to keep its goal twice.
+        /// The search terminates for all inputs, and a reported rate met its goal twice.
         #[test]
         fn it_ends_whatever_is_told(told in proptest::collection::vec((0u8..3, any::<bool>()), 64)) {
             let mut seen = Vec::new();

@@ -1,20 +1,19 @@
-//! Figures that are measured again and again, until they are sure.
+//! Repeated measurement of a value until its noise is low.
 
-/// A figure, and how sure it is.
+/// A measured value with its noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measured {
-    /// The median of the runs.
+    /// Median of the runs.
     pub value: f64,
-    /// Half the width of the interval that holds the true median nine times in ten, whatever the figures'
-    /// distribution; of fewer than five runs, half of what lies between the least and the most (three times in
-    /// four, and seven in eight). In the value's unit.
+    /// Half-width of the 90 % confidence interval of the median, independent of the distribution, in the value's unit.
+    /// For three and four runs, half the range of the values (confidence 75 % and 87.5 %).
     pub noise: f64,
-    /// How often it was measured.
+    /// Number of runs.
     pub runs: u32,
 }
 
 impl Measured {
-    /// The noise as a share of the value; none of nothing.
+    /// Returns the noise as a share of the value; 0 for the value 0.
     pub fn relative_noise(&self) -> f64 {
         match self.value {
             0.0 => 0.0,
@@ -23,27 +22,27 @@ impl Measured {
     }
 }
 
-/// How often to measure.
+/// Number of repetitions of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RepeatRule {
-    /// Runs that are always made, at least 1.
+    /// Minimum number of runs, at least 1.
     pub least: usize,
-    /// Runs after which the noise is taken as it is.
+    /// Maximum number of runs, whatever the noise.
     pub most: usize,
-    /// The noise, as a share of the value, that is low enough.
+    /// Target noise, as a share of the value.
     pub wanted: f64,
 }
 
-/// A figure that is being measured.
+/// A measurement in progress.
 #[derive(Clone, Debug)]
 pub struct Repeats {
     rule: RepeatRule,
-    /// In order of size.
+    /// Values in increasing order.
     runs: Vec<f64>,
 }
 
 impl Repeats {
-    /// Nothing measured yet.
+    /// Starts a measurement.
     pub fn new(rule: RepeatRule) -> Repeats {
         Repeats {
             rule,
@@ -51,7 +50,7 @@ impl Repeats {
         }
     }
 
-    /// A run's figure. What is no number does not count.
+    /// Adds a run's value. NaN is ignored.
     pub fn tell(&mut self, figure: f64) {
         if figure.is_finite() {
             let at = self.runs.partition_point(|run| *run <= figure);
@@ -59,19 +58,19 @@ impl Repeats {
         }
     }
 
-    /// Whether it is sure enough, or was measured as often as it may be.
+    /// Returns `true` if the noise is low enough, or the maximum number of runs is reached.
     pub fn enough(&self) -> bool {
         let runs = self.runs.len();
         runs >= self.rule.most.max(1) || (runs >= self.rule.least.max(1) && self.steady())
     }
 
-    /// Whether its noise is as low as is wanted.
+    /// Returns `true` if the noise has reached its target.
     pub fn steady(&self) -> bool {
         let measured = self.outcome();
         measured.is_some_and(|measured| measured.relative_noise() <= self.rule.wanted)
     }
 
-    /// What was measured so far; `None` before the first run.
+    /// Returns the value so far; `None` before the first run.
     pub fn outcome(&self) -> Option<Measured> {
         let runs = self.runs.len();
         let middle = match runs {
@@ -88,12 +87,12 @@ impl Repeats {
     }
 }
 
-/// How many of so many figures may be left out at either end, so that the median lies between the others nine
-/// times in ten: it lies below so many figures as often as so many coins show heads.
+/// Returns the number of values that may be left out at either end of `runs` values, so that the rest brackets the
+/// median with 90 % confidence. The number of values below the median is distributed as the heads of fair coin tosses.
 fn outside(runs: usize) -> usize {
     let (mut outside, mut ways, mut beyond) = (0, 1.0, 1.0);
     let all = 2f64.powi(runs.min(1000) as i32);
-    // Leaving out one more is wrong if at most so many coins show heads, or as many tails.
+    // Leaving out one more is wrong if at most `outside` of the coins show heads, or at most as many tails.
     loop {
         ways *= (runs - outside) as f64 / (outside + 1) as f64;
         beyond += ways;
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn so_many_lie_outside() {
-        // Tables of the binomial distribution: the interval of 7 is all of them (98.4 %; without its ends 87.5),
+        // From tables of the binomial distribution. The interval of 7 is all of them (98.4 %; without its ends 87.5),
         // of 8 without its ends 92.97 %, of 11 without two at either end 93.46.
         let expected = [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2];
         for (runs, expected) in (1..=12).zip(expected) {

@@ -1,11 +1,11 @@
-//! What differs between two files of profiles beyond their noise.
+//! Differences between two files of profiles, beyond their noise.
 
 use super::{ChainProfile, CostProfile, FunctionCost, Profiles};
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
 
-/// Differences up to this share are none, however little noise was seen: what runs of the same show one after the
-/// other.
+/// Relative difference up to which values count as equal, whatever their noise: it occurs between successive identical
+/// runs.
 const LEAST: f64 = 0.01;
 
 /// One of a profile's curves.
@@ -19,72 +19,72 @@ pub enum Curve {
     Throughput,
 }
 
-/// Costs differ from run to run as latencies do: differences up to this share are none.
+/// The same for costs, which vary between runs as latencies do.
 const LEAST_COST: f64 = 0.05;
 
-/// What is different.
+/// A kind of difference.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Difference {
-    /// In one file only: the first, or else the second.
+    /// A profile that only one of the files has.
     Only {
-        /// Whether it is the first.
+        /// `true` if the first file has it.
         first: bool,
     },
-    /// The chain's configuration, or this program's version.
+    /// Different configuration of the chain, or version of this program.
     Configuration,
-    /// The step of the cache, or the percentile: points cannot be compared.
+    /// Different unit of cache, or percentile: points cannot be compared.
     Units,
-    /// How the cache was divided: points cannot be compared.
+    /// Different method of dividing the cache: points cannot be compared.
     Method {
-        /// In the first file.
+        /// Method of the first file.
         was: Method,
-        /// In the second.
+        /// Method of the second file.
         is: Method,
     },
     /// A curve that only one of the files has.
     Missing {
         /// The curve.
         curve: Curve,
-        /// Whether the first file has it.
+        /// `true` if the first file has it.
         first: bool,
     },
-    /// A point.
+    /// Different values at a point.
     Point {
         /// The curve.
         curve: Curve,
-        /// Where: units of cache, or load in percent.
+        /// Position: units of cache, or load in percent.
         at: u32,
-        /// What the first file has there, or the line between two of its points.
+        /// Value of the first file there, or interpolated between two of its points.
         was: Measured,
-        /// The same of the second.
+        /// The same of the second file.
         is: Measured,
     },
-    /// What a function takes for a packet, in nanoseconds.
+    /// Different cost of a function, nanoseconds per packet.
     Cost {
-        /// Its name; `None`: all of the chain.
+        /// The function's name; `None` for the whole chain.
         function: Option<String>,
-        /// In the first file.
+        /// Cost in the first file.
         was: Measured,
-        /// In the second.
+        /// Cost in the second file.
         is: Measured,
     },
 }
 
-/// A difference, and of which chain and traffic.
+/// A difference, with its chain and traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// The chain.
     pub chain: String,
     /// The traffic.
     pub traffic: String,
-    /// What is different.
+    /// The difference.
     pub difference: Difference,
 }
 
-/// What differs between profiles of the same chains and traffic, on the same machine.
+/// Compares profiles of the same chains and traffic on the same machine.
 ///
 /// # Errors
-/// The machines, if the same chain and traffic were measured on two sorts of them and on none of the same.
+/// The two machines, if the same chain and traffic were measured only on different kinds of machine.
 pub fn compare(first: &Profiles, second: &Profiles) -> Result<Vec<Change>, Box<[super::Machine; 2]>> {
     let mut changes = Vec::new();
     let named = |a: &ChainProfile, b: &ChainProfile| a.key.chain == b.key.chain && a.key.traffic == b.key.traffic;
@@ -98,7 +98,7 @@ pub fn compare(first: &Profiles, second: &Profiles) -> Result<Vec<Change>, Box<[
             });
         };
         let mut others = second.list.iter().filter(|other| same(profile, other));
-        // The same configuration rather than another one.
+        // Prefers the same configuration.
         let configuration = |other: &&ChainProfile| other.key.configuration == profile.key.configuration;
         let other = others.clone().find(configuration).or_else(|| others.next());
         match other {
@@ -164,7 +164,7 @@ fn of_two(a: &ChainProfile, b: &ChainProfile, tell: &mut impl FnMut(Difference))
     }
 }
 
-/// The chain's cost and that of each function that both have.
+/// Compares the chain's cost, and that of each function that both files have.
 fn of_costs(a: &CostProfile, b: &CostProfile, tell: &mut impl FnMut(Difference)) {
     let mut of = |function: Option<&str>, was: Measured, is: Measured| {
         if differ(was, is, LEAST_COST) {
@@ -181,13 +181,13 @@ fn of_costs(a: &CostProfile, b: &CostProfile, tell: &mut impl FnMut(Difference))
     }
 }
 
-/// Whether two figures are further apart than their noise, and than this share of the larger one.
+/// Returns `true` if two values differ by more than their noise, and by more than this share of the larger one.
 fn differ(was: Measured, is: Measured, least: f64) -> bool {
     let apart = (was.value - is.value).abs();
     apart > (was.noise + is.noise).max(least * was.value.max(is.value))
 }
 
-/// Each point of either, against the other's point or the line between its points.
+/// Compares each point of either curve with the other's point or interpolation.
 fn of_curves(curve: Curve, a: &[Point], b: &[Point], tell: &mut impl FnMut(Difference)) {
     let mut places: Vec<u32> = a.iter().chain(b).map(|point| point.at).collect();
     places.sort_unstable();
@@ -202,7 +202,7 @@ fn of_curves(curve: Curve, a: &[Point], b: &[Point], tell: &mut impl FnMut(Diffe
     }
 }
 
-/// What a curve has at a place: its point, or the line between two; `None` beyond its ends.
+/// Returns a curve's value at a position, interpolated between two points if necessary; `None` beyond its ends.
 fn interpolated(points: &[Point], at: u32) -> Option<Measured> {
     let right = points.partition_point(|point| point.at < at);
     let point = points.get(right)?;

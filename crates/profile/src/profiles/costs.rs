@@ -1,4 +1,4 @@
-//! What a packet costs, function by function.
+//! Cost per packet by function.
 
 use super::MAX_TEXT;
 use super::file::{Quoted, numbers};
@@ -7,31 +7,31 @@ use std::fmt;
 use tailwater_api::SpecError;
 use tailwater_api::document::{Located, line};
 
-/// The most functions of a chain.
+/// Maximum functions of a chain.
 const MAX_FUNCTIONS: usize = 1024;
 
-/// What a packet takes on a core that always has more, with all the cache that there is, and what each function takes of it.
+/// Cost per packet of a chain and of its functions, on a saturated core with the whole cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostProfile {
-    /// Nanoseconds for each packet, with receiving, looking flows up and sending.
+    /// Cost per packet with receiving, flow look-up and sending, nanoseconds.
     pub whole: Measured,
-    /// In the order of the functions, of which there is one at least.
+    /// Costs of the functions in chain order; at least one.
     pub functions: Vec<FunctionCost>,
 }
 
-/// What a function takes.
+/// Cost of a function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionCost {
-    /// Its name in the chain.
+    /// The function's name in the chain.
     pub function: String,
-    /// Nanoseconds for each packet that comes to it.
+    /// Cost per packet that reaches it, nanoseconds.
     pub cost: Measured,
-    /// How many packets come to it, as a share of those that come to the function to which most do.
+    /// Packets that reach it, relative to those of the function with the most.
     pub share: f64,
 }
 
 impl CostProfile {
-    /// What a packet takes besides the functions, in nanoseconds: receiving, looking its flow up, sending.
+    /// Returns the framework overhead per packet, nanoseconds: receiving, flow look-up, sending.
     pub fn rest(&self) -> f64 {
         let functions = self.functions.iter();
         let spent: f64 = functions.map(|of| of.cost.value * of.share).sum();
@@ -39,7 +39,7 @@ impl CostProfile {
     }
 }
 
-/// As files have it.
+/// Reads costs from a file's node.
 pub(super) fn read(node: &Located<'_>) -> Result<CostProfile, SpecError> {
     let fields = node.fields(&["whole", "functions"])?;
     let what = "[nanoseconds, noise, runs]";

@@ -1,23 +1,23 @@
-//! Profiles as `tailwater place` reads them.
+//! Profiles in the form that `tailwater place` reads.
 
 use super::file::Quoted;
 use super::{ChainProfile, LatencyProfile, Machine, Profiles};
 use std::fmt::Write as _;
 
-/// Why profiles are no curves.
+/// Reasons for which profiles cannot be turned into curves.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CurvesError {
-    /// Measured elsewhere.
+    /// A profile was measured on another machine.
     #[error("chain {chain} was measured on another machine ({there}) than this one ({here})")]
     Elsewhere {
         /// The chain.
         chain: String,
-        /// The machine that it was measured on.
+        /// The machine of the measurement.
         there: Box<Machine>,
         /// This machine.
         here: Box<Machine>,
     },
-    /// A curve is missing, or has no point.
+    /// A curve is missing or has no points.
     #[error(
         "chain {chain} with traffic \"{traffic}\" has no curve of {curve}: `tailwater profile {command}` measures it"
     )]
@@ -26,12 +26,12 @@ pub enum CurvesError {
         chain: String,
         /// The traffic.
         traffic: String,
-        /// What is missing.
+        /// The missing curve.
         curve: &'static str,
-        /// What measures it.
+        /// The subcommand that measures it.
         command: &'static str,
     },
-    /// The same chain was measured with several configurations or kinds of traffic.
+    /// One chain was measured with several configurations or kinds of traffic.
     #[error("there are several profiles of chain {chain} on this machine: expected one, choose with --traffic")]
     Several {
         /// The chain.
@@ -39,13 +39,13 @@ pub enum CurvesError {
     },
 }
 
-/// The `chains` of a set of SLOs (docs/placement.md), in YAML: of each chain the curves of throughput over cache and of
-/// latency over load. `here`: the machine on which all must have been measured; `label`: what it is called there.
+/// Returns the `chains` of a set of SLOs (docs/placement.md) as YAML: each chain's curves of throughput over cache and
+/// of latency over load. `here` is the machine on which all must have been measured, `label` its name in the file.
 ///
-/// Curves are as of [`Rising`].
+/// Curves are made monotonic as in [`Rising`].
 ///
 /// # Errors
-/// The first profile that does not do.
+/// The first profile that cannot be used.
 pub fn placement(profiles: &Profiles, here: Option<&Machine>, label: &str) -> Result<String, CurvesError> {
     let mut text = String::from("chains:\n");
     for (number, profile) in profiles.list.iter().enumerate() {
@@ -87,20 +87,20 @@ fn list(points: impl Iterator<Item = String>) -> String {
     format!("[{}]", points.collect::<Vec<_>>().join(", "))
 }
 
-/// Curves that rise, for placement: more cache never makes a chain slower, nor more load its packets earlier.
+/// Monotonic curves for placement: throughput does not fall with more cache, and latency does not fall with more load.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rising {
-    /// KiB of cache, packets per second.
+    /// Throughput: cache in KiB, packets per second.
     pub throughput: Vec<(u64, f64)>,
-    /// Load up to 1, microseconds.
+    /// Latency: load from 0 to 1, microseconds.
     pub latency: Vec<(f64, f64)>,
-    /// The percentile of the latencies.
+    /// Percentile of the latencies.
     pub percentile: f64,
 }
 
 impl Rising {
-    /// The curves of a profile. What was measured otherwise is noise, and is taken out: of throughput downwards, of
-    /// latency upwards, so that no more is promised than was seen.
+    /// Makes the curves of a profile monotonic. Deviations are noise and are removed conservatively: throughput is
+    /// lowered, latency is raised.
     ///
     /// # Errors
     /// A curve is missing.

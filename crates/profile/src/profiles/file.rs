@@ -1,4 +1,4 @@
-//! Files of profiles: YAML, shaped as all of Tailwater's objects. `docs/profiling.md` describes every field.
+//! Files of profiles: YAML, in the form of all Tailwater objects. `docs/profiling.md` describes every field.
 
 use super::{
     CacheProfile, ChainProfile, Key, LatencyProfile, MAX_POINTS, MAX_PROFILES, MAX_TEXT, Machine, NotHeld, Occupied,
@@ -13,16 +13,16 @@ use tailwater_api::document::{Document, Fields, Located, label, line};
 
 /// The `kind` of files.
 const KIND: &str = "ChainProfiles";
-/// What a file is, in errors.
+/// Name of the file type, in errors.
 const WHAT: &str = "profiles of chains";
-/// The largest number of a file: no rate, time or size is larger.
+/// Maximum number in a file; no rate, time or size is larger.
 const MAX_NUMBER: f64 = 1e15;
 
 impl Profiles {
     /// Reads a file.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// The first error, with its position.
     pub fn read(path: &Path) -> Result<Profiles, SpecError> {
         profiles(&Document::read(path, WHAT)?)
     }
@@ -30,7 +30,7 @@ impl Profiles {
     /// Parses the text of a file. `name` is the file's name in errors.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// The first error, with its position.
     pub fn parse(text: &str, name: &str) -> Result<Profiles, SpecError> {
         profiles(&Document::parse(text, name, WHAT)?)
     }
@@ -38,7 +38,7 @@ impl Profiles {
 
 fn profiles(document: &Document) -> Result<Profiles, SpecError> {
     let (_, spec) = document.object(KIND, "a map with version and profiles")?;
-    // What another version means is not known, so its fields are not looked at.
+    // The fields of another version have an unknown meaning, so they are not parsed.
     if let Some((_, node)) = spec
         .entries("version, profiles")?
         .iter()
@@ -98,7 +98,7 @@ fn profile(node: &Located<'_>) -> Result<ChainProfile, SpecError> {
 }
 
 impl Machine {
-    /// The fields that a machine has in files.
+    /// Field names of a machine in files.
     pub const FIELDS: [&str; 5] = [
         "processor",
         "megahertz",
@@ -107,10 +107,10 @@ impl Machine {
         "privateKibibytes",
     ];
 
-    /// A machine, as files have it; other fields of the map are not looked at.
+    /// Reads a machine from a map; other fields are ignored.
     ///
     /// # Errors
-    /// The first field that is missing or wrong.
+    /// The first field that is missing or invalid.
     pub fn of_fields(fields: &Fields<'_>) -> Result<Machine, SpecError> {
         let number = |name| {
             let node = fields.required(name, "a whole number")?;
@@ -215,13 +215,13 @@ fn latency(node: &Located<'_>) -> Result<LatencyProfile, SpecError> {
     })
 }
 
-/// A text of one line.
+/// Reads a single-line text.
 fn words(fields: &Fields<'_>, name: &'static str) -> Result<String, SpecError> {
     let node = fields.required(name, "a text")?;
     Ok(line(&node, MAX_TEXT)?.to_owned())
 }
 
-/// A number from 0 up.
+/// Reads a non-negative number.
 fn one(node: &Located<'_>) -> Result<f64, SpecError> {
     let number = node.number("a number from 0 up")?;
     match (0.0..=MAX_NUMBER).contains(&number) {
@@ -265,7 +265,7 @@ fn point(node: &Located<'_>, [at, value, noise, runs]: [f64; 4], most: u32) -> R
     })
 }
 
-/// Points from left to right.
+/// Reads points in increasing order.
 fn points(node: &Located<'_>, most: u32) -> Result<Vec<Point>, SpecError> {
     let mut points: Vec<Point> = Vec::new();
     for node in node.list("points", MAX_POINTS)? {
@@ -278,7 +278,7 @@ fn points(node: &Located<'_>, most: u32) -> Result<Vec<Point>, SpecError> {
     Ok(points)
 }
 
-/// Text as a double-quoted YAML scalar.
+/// Formats a text as a double-quoted YAML scalar.
 pub(super) struct Quoted<'a>(pub &'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -287,7 +287,7 @@ impl fmt::Display for Quoted<'_> {
         for c in self.0.chars() {
             match c {
                 '"' | '\\' => write!(f, "\\{c}")?,
-                // Not all that is printable may stand in YAML: byte order marks, halves of pairs, and the like.
+                // YAML excludes some printable characters: byte order marks, surrogates and the like.
                 ' '..='~' | '\u{a0}'..='\u{d7ff}' if c != '\u{2028}' && c != '\u{2029}' => {
                     f.write_char(c)?;
                 }
@@ -298,7 +298,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Points as lists of numbers.
+/// Formats points as lists of numbers.
 struct Listed<'a>(&'a [Point]);
 
 impl fmt::Display for Listed<'_> {
@@ -313,7 +313,7 @@ impl fmt::Display for Listed<'_> {
     }
 }
 
-/// As a file, which [`parse`](Profiles::parse) reads to the last bit.
+/// Formats the file so that [`parse`](Profiles::parse) reads back the same values.
 impl fmt::Display for Profiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.list.first().map_or("none", |first| &first.key.chain);

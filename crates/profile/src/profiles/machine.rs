@@ -1,29 +1,29 @@
-//! The machine that a profile was measured on.
+//! Machine on which a profile was measured.
 
 use super::MAX_TEXT;
 use crate::cache::Caches;
 use std::fmt;
 
-/// What decides how fast a chain is, as far as the kernel tells.
+/// Properties that determine a chain's speed, as far as the kernel reports them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Machine {
     /// The processor's name.
     pub processor: String,
-    /// Its highest clock in MHz; 0 if that is not known.
+    /// Maximum clock, MHz; 0 if unknown.
     pub megahertz: u32,
-    /// KiB of the last-level cache; 0 if that is not known.
+    /// Size of the last-level cache, KiB; 0 if unknown.
     pub cache_kibibytes: u32,
-    /// Its ways; 0 if that is not known.
+    /// Number of its ways; 0 if unknown.
     pub cache_ways: u32,
-    /// KiB of the cache in front of it.
+    /// Size of the private cache in front of it, KiB.
     pub private_kibibytes: u32,
 }
 
-/// How far clocks of the same machine may lie apart, as a share: not every kernel tells the highest.
+/// Tolerated relative difference of clocks: not every kernel reports the maximum.
 const CLOCKS: f64 = 0.05;
 
 impl Machine {
-    /// This machine, as its core `core` has it.
+    /// Reads this machine's properties for the core `core`.
     pub fn of(core: usize) -> Machine {
         let caches = Caches::of(core).unwrap_or_default();
         let read = |path: String| std::fs::read_to_string(path).unwrap_or_default();
@@ -47,18 +47,18 @@ impl Machine {
         }
     }
 
-    /// The cycles of so many nanoseconds at its highest clock; `None` if that is not known.
+    /// Converts nanoseconds to cycles at the maximum clock; `None` if that is unknown.
     pub fn cycles(&self, nanoseconds: f64) -> Option<f64> {
         let gigahertz = f64::from(self.megahertz) / 1e3;
         (self.megahertz > 0).then(|| (nanoseconds * gigahertz * 10.0).round() / 10.0)
     }
 
-    /// Whether it is the same sort of machine: all but the clock equal, and that within 5 %.
+    /// Returns `true` if both machines are of the same kind: clocks within 5 %, all else equal.
     pub fn is(&self, other: &Machine) -> bool {
         self.differences(other).is_empty()
     }
 
-    /// The [fields](Self::FIELDS) by which it is not the same sort of machine.
+    /// Returns the [fields](Self::FIELDS) that differ between the kinds of machines.
     pub fn differences(&self, other: &Machine) -> Vec<&'static str> {
         let fast = f64::from(self.megahertz.max(other.megahertz));
         let apart = f64::from(self.megahertz.abs_diff(other.megahertz));
@@ -73,7 +73,7 @@ impl Machine {
         fields.filter_map(|(field, differs)| differs.then_some(field)).collect()
     }
 
-    /// What a [field](Self::FIELDS) has; nothing of another name.
+    /// Returns the value of a [field](Self::FIELDS), or `None` for another name.
     pub fn value(&self, field: &str) -> Option<String> {
         match field {
             "processor" => Some(format!("\"{}\"", self.processor)),
@@ -85,7 +85,7 @@ impl Machine {
         }
     }
 
-    /// A name for it as an RFC 1123 label, such as `amd-epyc-32mib`.
+    /// Returns a name as an RFC 1123 label, such as `amd-epyc-32mib`.
     pub fn label(&self) -> String {
         let mut label = String::new();
         for c in self.processor.to_ascii_lowercase().chars() {
@@ -114,7 +114,7 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The first core's clock in the kernel's description, in MHz; 0 if it does not tell.
+/// Returns the first core's clock from `/proc/cpuinfo`, MHz; 0 if absent.
 fn clock(description: &str) -> u32 {
     let clock = description.lines().find_map(|line| {
         let (field, value) = line.split_once(':')?;

@@ -1,5 +1,5 @@
-//! Profiles of chains: throughput over cache, latency over load, by chain, configuration, traffic and machine; and
-//! the files that they are kept in.
+//! Profiles of chains by chain, configuration, traffic and machine: throughput over cache, and latency over load. Also
+//! their file format.
 
 mod compare;
 mod costs;
@@ -15,30 +15,30 @@ pub use machine::Machine;
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
 
-/// The version of files.
+/// Version of the file format.
 pub const VERSION: u64 = 1;
-/// The most profiles of a file.
+/// Maximum profiles in a file.
 pub const MAX_PROFILES: usize = 10_000;
-/// The most points of a curve.
+/// Maximum points of a curve.
 pub const MAX_POINTS: usize = 1024;
-/// The most bytes of a text in a file.
+/// Maximum length of a text in a file, bytes.
 pub const MAX_TEXT: usize = 256;
 
-/// What a profile is of.
+/// Identity of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     /// The chain's name, an RFC 1123 label.
     pub chain: String,
     /// The [fingerprint](crate::fingerprint) of its configuration.
     pub configuration: String,
-    /// The traffic that it was measured with, such as `backbone, seed 1`.
+    /// The traffic, such as `backbone, seed 1`.
     pub traffic: String,
-    /// The machine that it was measured on.
+    /// The machine of the measurement.
     pub machine: Machine,
 }
 
 impl Key {
-    /// Whether both are of the same: machines, too, as far as they [can be told](Machine::is).
+    /// Returns `true` if both keys have the same identity, with machines compared [by kind](Machine::is).
     pub fn is(&self, other: &Key) -> bool {
         self.chain == other.chain
             && self.configuration == other.configuration
@@ -47,100 +47,100 @@ impl Key {
     }
 }
 
-/// What was measured of a chain. A part that was not measured is `None`.
+/// Measurements of a chain. Parts that were not measured are `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainProfile {
-    /// What it is of.
+    /// Identity of the profile.
     pub key: Key,
     /// Throughput over cache.
     pub cache: Option<CacheProfile>,
     /// Latency over load.
     pub latency: Option<LatencyProfile>,
-    /// What packets cost, function by function: beside the others in what is measured, and missing in older files.
+    /// Cost per packet by function, measured together with the others; absent in older files.
     pub costs: Option<CostProfile>,
 }
 
-/// Packets per second of a chain on one core that always has more, over the cache that it has.
+/// Saturated packets per second of a chain on one core, over its share of the cache.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheProfile {
-    /// How the cache was divided.
+    /// Method of dividing the cache.
     pub method: Method,
-    /// KiB of a step of [`points`](Self::points).
+    /// Size of a unit of [`points`](Self::points), KiB.
     pub unit_kibibytes: u32,
-    /// Steps of all the cache that there was to divide: of a machine that others use, not all there is.
+    /// Units of the cache that could be divided; on a shared machine, less than the whole cache.
     pub most_units: u32,
     /// Packets per second over units of cache, by units.
     pub points: Vec<Point>,
-    /// Units at which the chain did not have what it was to have: it took more from the pirate, or still had more from
-    /// before its partition became smaller. Not part of the curve.
+    /// Units at which the share was not held: the chain took more from the pirate, or still had lines from before its
+    /// partition shrank. Not part of the curve.
     pub not_held: Vec<NotHeld>,
-    /// How much of its share the chain had filled, by units, where the processor counts it.
+    /// Occupancy of the share by units, where the processor counts it.
     pub occupied: Vec<Occupied>,
 }
 
 impl CacheProfile {
-    /// Bytes of so many units.
+    /// Converts units to bytes.
     pub fn bytes(&self, units: u32) -> u64 {
         u64::from(units) * u64::from(self.unit_kibibytes) * 1024
     }
 
-    /// Bytes that the chain had in the cache with so many units, if that was counted.
+    /// Returns the chain's occupancy at this share, bytes, if it was counted.
     pub fn occupied(&self, units: u32) -> Option<u64> {
         let found = self.occupied.iter().find(|occupied| occupied.at == units);
         found.map(|occupied| u64::from(occupied.kibibytes) * 1024)
     }
 }
 
-/// What a chain had in the cache at the end of its runs at a point of the curve: the most of them.
+/// Cache occupancy of a chain at a point of the curve: the maximum over the ends of its runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Occupied {
-    /// Where, in units.
+    /// Share, units.
     pub at: u32,
-    /// KiB of the cache.
+    /// Occupancy, KiB.
     pub kibibytes: u32,
 }
 
-/// A point that is none: the share was not held.
+/// A share that was not held, and so is not a point of the curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NotHeld {
-    /// Where, in units.
+    /// Share, units.
     pub at: u32,
-    /// [How much](crate::cache::Held::misses) it was not held: the least of the runs.
+    /// [Degree](crate::cache::Held::misses) to which it was not held: the minimum of the runs.
     pub misses: f64,
-    /// What the chain did with whatever it had.
+    /// The chain's packets per second with the cache that it had.
     pub measured: Measured,
 }
 
-/// Latency over load, and the highest rates that keep promises; packets come evenly spaced.
+/// Latency over load, and the highest rates that meet objectives, with evenly spaced packets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyProfile {
-    /// Packets per second at load 1: what the chain takes when there are always more.
+    /// Packets per second at load 1, that is, saturated.
     pub throughput: Measured,
-    /// The percentile of [`points`](Self::points).
+    /// Percentile of [`points`](Self::points).
     pub percentile: f64,
     /// Latency in microseconds over load in percent, by load.
     pub points: Vec<Point>,
-    /// The objective that [`objective_rate`](Self::objective_rate) keeps, in microseconds on this server.
+    /// Objective of [`objective_rate`](Self::objective_rate), microseconds on this server.
     pub objective_us: f64,
-    /// The percentile of packets that must keep it.
+    /// Percentile at which the objective must be met.
     pub objective_percentile: f64,
-    /// The highest rate without loss (NDR), in packets per second; `None` where the lowest that was tried had some.
+    /// Non-drop rate (NDR): highest rate without loss, packets per second. `None` if the lowest rate tried had loss.
     pub ndr: Option<f64>,
-    /// The same with at most 0.5 % of loss (PDR).
+    /// Partial drop rate (PDR): the same with at most 0.5 % loss.
     pub pdr: Option<f64>,
-    /// The same with the objective kept.
+    /// Highest rate that meets the objective.
     pub objective_rate: Option<f64>,
 }
 
-/// Profiles of a file, each of something else.
+/// Profiles of a file, each with its own identity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Profiles {
-    /// In the order in which they were first measured.
+    /// Profiles in the order of their first measurement.
     pub list: Vec<ChainProfile>,
 }
 
 impl Profiles {
-    /// Adds a profile. One of the same is replaced, but for parts that were not measured anew.
+    /// Adds a profile. Replaces the one with the same identity, except for parts that were not measured anew.
     pub fn merge(&mut self, profile: ChainProfile) {
         let same = |other: &&mut ChainProfile| other.key.is(&profile.key);
         match self.list.iter_mut().find(same) {

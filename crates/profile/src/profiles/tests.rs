@@ -194,7 +194,7 @@ fn points_differ_beyond_their_noise_and_between_points_lines_do() {
     let changes = compare(&was, &other).unwrap();
     let found: Vec<Difference> = changes.into_iter().map(|change| change.difference).collect();
     assert_eq!(found, [Difference::Configuration, Difference::Units]);
-    // Nor can shares by ways be compared with shares by lines.
+    // Shares by ways cannot be compared with shares by lines either.
     let mut other = was.clone();
     other.list[0].cache.as_mut().unwrap().method = Method::Resctrl;
     let changes = compare(&was, &other).unwrap();
@@ -330,7 +330,7 @@ fn costs_differ_function_by_function() {
     };
     let was = costs(50.0, 10.0, 20.0);
     assert_eq!(was.list[0].costs.as_ref().unwrap().rest(), 30.0);
-    // As far apart as their noise, or closer than a twentieth.
+    // As far apart as their noise, or closer than 5 %.
     let near = costs(52.0, 11.0, 20.9);
     assert_eq!(compare(&was, &near), Ok(Vec::new()));
     let changes = compare(&was, &costs(60.0, 10.0, 30.0)).unwrap();
@@ -342,7 +342,7 @@ fn costs_differ_function_by_function() {
     };
     let expected = [cost(None, 50.0, 60.0), cost(Some("nat"), 20.0, 30.0)];
     assert!(found.eq(expected));
-    // Older files have none, and what is measured anew without them keeps them.
+    // Older files have none, and a new measurement without them keeps them.
     let without = one(vec![point(1, 10.0, 0.0)]);
     assert_eq!(compare(&was, &without), Ok(Vec::new()));
     let mut merged = was.clone();

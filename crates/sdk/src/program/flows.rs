@@ -1,9 +1,9 @@
-//! A function's state of flows, in memory that outlives its process.
+//! Flow state of a function, in memory that outlives its process.
 //!
-//! One of the few modules with `unsafe` code: the memory is viewed as entries.
+//! One of the few modules with `unsafe` code: it views the memory as entries.
 //!
-//! For each place of the flow table there is an entry of a cache line, and behind all entries the state, in whole
-//! cache lines. The server zeroes the file and gives it to one process of this function after the other.
+//! Each slot of the flow table has an entry of one cache line. The states follow all entries, each in whole cache
+//! lines. The server zeroes the file and gives it to one process of this function after the other.
 
 use crate::abi;
 use crate::protocol::images::FlowImages;
@@ -13,52 +13,52 @@ use std::io;
 use std::sync::atomic::{Ordering, compiler_fence};
 use tailwater_net::FlowKey;
 
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;
 
-/// A flow.
+/// Entry of a flow.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Entry {
-    /// As the flow came to the chain.
+    /// Key under which the flow entered the chain.
     key: abi::FlowKey,
-    /// The flow's birth: another flow here has another one. 0: there is none.
+    /// Generation of the flow, which differs from that of any other flow in this slot. 0: no flow.
     birth: u64,
-    /// Whether the function has seen the flow: [`UNSEEN`], or one of those behind.
+    /// Progress of the function with the flow: [`UNSEEN`], or one of the values after it.
     seen: u32,
-    /// 1 if functions behind have yet to be told that the flow has other addresses now.
+    /// 1 if later functions have yet to be notified that the flow was rewritten.
     pending: u32,
-    /// Of a flow about which the function is to decide anew: the packet of the batch that asks it to, counted from 1.
-    /// If there is no such packet of the flow, a process before asked, and ended over the batch. 0: nobody has asked.
+    /// For a flow the function must decide on: number in the batch, counted from 1, of the packet that requests it. If
+    /// that packet is not of this flow, an earlier process made the request, and died during the batch. 0: no request.
     asked: u64,
 }
 
 const _: () = assert!(size_of::<Entry>() == LINE);
 
-/// [`Entry::seen`]: the function has not seen the flow. Memory is so at first.
+/// [`Entry::seen`]: the function has not seen the flow. Value of fresh memory.
 const UNSEEN: u32 = 0;
-/// It has.
+/// [`Entry::seen`]: the function has seen the flow.
 const SEEN: u32 = 1;
-/// It has, but a function in front sent the flow elsewhere since.
+/// [`Entry::seen`]: the function has seen the flow, but a preceding function has rewritten it since.
 const SEEN_BEFORE: u32 = 2;
 
-/// A packet of the batch that is being gathered.
+/// Packet of the batch being gathered.
 pub(super) trait Gathered {
-    /// The place and the birth of its flow.
+    /// Returns slot and generation of its flow.
     fn flow(&self) -> (u32, u64);
 }
 
-/// The flows of a function.
+/// Flows of a function.
 #[derive(Debug)]
 pub(super) struct Flows {
     memory: Memory,
     places: usize,
-    /// From one state to the next.
+    /// Distance between two states in bytes.
     stride: usize,
 }
 
 impl Flows {
-    /// Those in this memory, with so many bytes of state each.
+    /// Opens the flows in this memory, with `state_bytes` bytes of state each.
     pub(super) fn open(memory: Memory, state_bytes: usize) -> io::Result<Flows> {
         let stride = state_bytes.next_multiple_of(LINE);
         let places = memory.len() / (LINE + stride);
@@ -68,7 +68,7 @@ impl Flows {
         Ok(Flows { memory, places, stride })
     }
 
-    /// Starts to fetch the flow at a place, if there is one.
+    /// Prefetches the flow in a slot, if the slot exists.
     #[inline]
     pub(super) fn prefetch(&self, place: u32) {
         let place = place as usize;
@@ -84,26 +84,28 @@ impl Flows {
         states.wrapping_add(place * self.stride)
     }
 
-    /// The entry at a place.
+    /// Returns the entry of a slot.
     ///
     /// # Panics
-    /// If there is none.
+    /// If the slot does not exist.
     #[inline]
     fn entry(&mut self, place: u32) -> &mut Entry {
         let place = place as usize;
         assert!(place < self.places, "a flow of the flow table");
-        // SAFETY: in bounds, and aligned since maps are to pages; any bytes are an entry. The server gives this memory
-        // to one process at a time, in which it is reached through `self` alone.
+        // SAFETY: in bounds, and aligned because maps are page-aligned; any bytes are a valid entry. The server gives
+        // this memory to one process at a time, which accesses it through `self` alone.
         unsafe { &mut *self.memory.base().cast::<Entry>().add(place) }
     }
 
-    /// A packet of the flow at a place has come, which was opened with this birth and key; `rekeyed` if a function in
-    /// front sent it elsewhere; `gathered` are the packets of the batch before it. Whether the function is to decide
-    /// anew, and where the flow's state is: zero, if another flow, or none, was there before, or the function failed
-    /// over the flow's first packets; or what has come for it from outside, which is in the images.
+    /// Handles a packet of the flow with this slot, generation and key. `rekeyed` is set if a preceding function
+    /// rewrote the flow; `gathered` are the preceding packets of the batch. Returns whether the function must decide on
+    /// the flow, and the address of its state.
+    ///
+    /// The state is zero if the slot held another flow or none, or if a process died during the flow's first packets.
+    /// If external state has arrived for the flow, the state is that, copied from the snapshots.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     #[inline]
     pub(super) fn arrive(
         &mut self,
@@ -130,8 +132,8 @@ impl Flows {
         (new, self.state(place as usize))
     }
 
-    /// The packet behind those gathered asks the function to decide anew. It has seen the flow when it is
-    /// [told so](Flows::saw), and not before: should the process end over the batch, the next packet asks again.
+    /// Records that the packet after those gathered requests a decision of the function. The flow counts as seen only
+    /// after [`saw`](Flows::saw). If the process dies during the batch, the next packet repeats the request.
     fn ask(&mut self, place: u32, birth: u64, gathered: &[impl Gathered], images: Option<&FlowImages>) {
         let entry = self.entry(place);
         let (unseen, before) = (entry.seen == UNSEEN, entry.asked);
@@ -141,8 +143,8 @@ impl Flows {
         }
         write_in_order();
         if before != 0 {
-            // A process that ended over the flow's first packets may have left half a state. One of a flow that was
-            // seen stays, as it does whichever packet a process ends over.
+            // A process that died during the flow's first packets may have left partial state. State of a flow that was
+            // seen is kept, whichever packet a process dies on.
             self.clear(place);
         }
         if let Some(images) = images {
@@ -150,11 +152,10 @@ impl Flows {
         }
     }
 
-    /// The function has seen the flow of this birth at a place, of which [`arrive`](Flows::arrive) said that it was to
-    /// decide anew.
+    /// Marks the flow of this slot and generation as seen, after [`arrive`](Flows::arrive) requested a decision on it.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     #[inline]
     pub(super) fn saw(&mut self, place: u32, birth: u64) {
         let entry = self.entry(place);
@@ -163,20 +164,20 @@ impl Flows {
         }
     }
 
-    /// The state of the flow at a place, as much of it as images have.
+    /// Returns the part of the flow's state that is in its snapshots.
     ///
     /// # Panics
-    /// If there is no such place, or not so much.
+    /// If the slot does not exist, or the state is smaller than that part.
     #[inline]
     pub(super) fn piece(&self, place: u32, images: &FlowImages) -> &[u8] {
         let (place, bytes) = (place as usize, images.piece_bytes());
         assert!(place < self.places && bytes <= self.stride, "a flow's state");
-        // SAFETY: in bounds; any bytes will do. In this process it is reached through `self` alone, but for the
-        // function, which has it for the call of `process`.
+        // SAFETY: in bounds; any bytes are valid. This process accesses it through `self` alone, except for the
+        // function during the call of `process`.
         unsafe { std::slice::from_raw_parts(self.state(place), bytes) }
     }
 
-    /// The same, to write.
+    /// As [`piece`](Flows::piece), for writing.
     fn piece_mut(&mut self, place: u32, images: &FlowImages) -> &mut [u8] {
         let (place, bytes) = (place as usize, images.piece_bytes());
         assert!(place < self.places && bytes <= self.stride, "a flow's state");
@@ -186,7 +187,7 @@ impl Flows {
 
     #[cold]
     fn begin(&mut self, place: u32, birth: u64, key: &FlowKey) {
-        // Who is killed in between leaves no flow there.
+        // A process killed in between leaves no flow in the slot.
         self.entry(place).birth = 0;
         write_in_order();
         self.clear(place);
@@ -202,29 +203,29 @@ impl Flows {
         entry.birth = birth;
     }
 
-    /// Makes the state at a place zero.
+    /// Zeroes the state of a slot.
     fn clear(&mut self, place: u32) {
         assert!((place as usize) < self.places, "a flow of the flow table");
         let state = self.state(place as usize);
-        // SAFETY: the state of a place that there is; nothing refers to it.
+        // SAFETY: the state of an existing slot; nothing refers to it.
         unsafe { state.write_bytes(0, self.stride) };
     }
 
-    /// Whether functions behind have yet to be told that the flow has other addresses now. The packet that goes on
-    /// tells them.
+    /// Returns `true` if later functions have yet to be notified that the flow was rewritten, and clears that. The
+    /// forwarded packet notifies them.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     #[inline]
     pub(super) fn take_pending(&mut self, place: u32) -> bool {
         std::mem::take(&mut self.entry(place).pending) != 0
     }
 
-    /// Forgets the flow at a place, if it is the one of this birth. `each` gets its key and state first, if the
-    /// function has seen it.
+    /// Removes the flow in a slot, if it has this generation. If the function has seen the flow, `each` receives its
+    /// key and state first.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     pub(super) fn end(&mut self, place: u32, birth: u64, each: impl FnOnce(abi::EndedFlow)) {
         let state = self.state(place as usize);
         let entry = self.entry(place);
@@ -241,15 +242,15 @@ impl Flows {
     }
 }
 
-/// Whether the packet of this number, counted from 1, is among these and of this flow.
+/// Returns `true` if packet `number`, counted from 1, is in `gathered` and belongs to this flow.
 #[inline]
 fn is_of<G: Gathered>(gathered: &[G], number: u64, flow: (u32, u64)) -> bool {
     let i = usize::try_from(number.wrapping_sub(1)).unwrap_or(usize::MAX);
     gathered.get(i).is_some_and(|packet| packet.flow() == flow)
 }
 
-/// What was written before is there before what is written from here on, for the process that comes after one that was
-/// killed. Costs no instruction: only the compiler is told.
+/// Orders earlier writes before later ones, for the process that replaces a killed one. Costs no instruction, because
+/// only the compiler may reorder them.
 #[inline(always)]
 fn write_in_order() {
     compiler_fence(Ordering::SeqCst);
@@ -280,7 +281,7 @@ mod tests {
         Flows::open(memory, STATE_BYTES).unwrap()
     }
 
-    /// Whatever of a flow's beginning was written before the process was killed.
+    /// A flow's entry that a killed process left half-written is started again.
     #[test]
     fn a_flow_that_a_killed_process_only_began_is_begun_again() {
         let mut flows = flows();
@@ -294,7 +295,7 @@ mod tests {
                 asked: 1,
             };
             let state = flows.state(3);
-            // SAFETY: the state of a place that there is; nothing refers to it.
+            // SAFETY: the state of an existing slot; nothing refers to it.
             unsafe { state.write_bytes(0xa5, flows.stride) };
             flows.end(3, 0, |_| panic!("no flow"));
             flows.end(3, birth, |_| panic!("no flow"));

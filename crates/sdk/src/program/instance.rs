@@ -1,7 +1,6 @@
-//! A function by the C interface that takes turns.
+//! Function by the C interface that takes turns.
 //!
-//! One of the few modules with `unsafe` code: the calls into the function. What comes back is checked before it is
-//! believed.
+//! One of the few modules with `unsafe` code: the calls into the function. Its results are validated before use.
 
 use super::flows::{Flows, Gathered};
 use super::{Given, Made, Ready, Refusal, TurnPacket, Work};
@@ -19,7 +18,7 @@ use std::slice;
 use tailwater_net::Nanos;
 use tailwater_net::parse::{Headers, parse_plain_v4};
 
-/// A function by the C interface that waits for its memory.
+/// Function by the C interface, configured and waiting for its memory.
 #[derive(Debug)]
 pub struct Waiting {
     configured: Configured,
@@ -27,10 +26,10 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Has a function read its configuration, as JSON, and start.
+    /// Configures a function with JSON, and starts it.
     ///
     /// # Errors
-    /// It refuses it, or gives no instance.
+    /// The function rejects its configuration, or returns no instance.
     pub fn new(what: &'static Described, config: &str) -> Result<Waiting, Refusal> {
         let configured = Configured::new(what, config).map_err(|wrong| Refusal::Config {
             field: wrong.field,
@@ -47,7 +46,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // SAFETY: of `start`, and not used again.
+        // SAFETY: it comes from `start`, and is not used afterwards.
         unsafe { self.configured.stop(self.instance) }
     }
 }
@@ -86,7 +85,7 @@ impl Ready for Waiting {
             },
             flows: flows.transpose()?,
             images: match given.images {
-                // Times are not for functions' state: there is nothing to translate.
+                // Functions' state must not contain times, so nothing is translated.
                 Some((_, memory)) => Some(FlowImages::open(memory, state_bytes)?),
                 None => None,
             },
@@ -101,25 +100,25 @@ impl Ready for Waiting {
     }
 }
 
-/// What is known of a packet besides what the function sees.
+/// Packet data that the function does not see.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// Its place in the batch.
+    /// Slot in the batch.
     at: u16,
     start: u16,
     length: u16,
-    /// Whether a function in front rekeyed the flow.
+    /// `true`: a preceding function rewrote the flow.
     rekeyed: bool,
 }
 
-/// A packet's flow, for a function that keeps state.
+/// Flow of a packet, for a stateful function.
 #[derive(Clone, Copy, Debug, Default)]
 struct OfFlow {
-    /// Its place in the flow table.
+    /// Slot in the flow table.
     flow: u32,
-    /// Whether the function is to decide anew about it.
+    /// `true`: the function must decide on it.
     new: bool,
-    /// Its birth.
+    /// Generation of the flow.
     birth: u64,
 }
 
@@ -130,16 +129,16 @@ impl Gathered for OfFlow {
     }
 }
 
-/// The packets' buffers.
+/// Packet buffers.
 #[derive(Debug)]
 struct Buffers {
     packets: Memory,
-    /// Bytes of each.
+    /// Size of each buffer in bytes.
     bytes: usize,
 }
 
 impl Buffers {
-    /// The buffer at this place of the batch.
+    /// Returns the buffer of this slot of the batch.
     #[inline]
     fn start(&self, at: u16) -> *mut u8 {
         let at = usize::from(at);
@@ -147,7 +146,7 @@ impl Buffers {
         self.packets.base().wrapping_add(at * self.bytes)
     }
 
-    /// A frame in the buffer at this place.
+    /// Returns the location of a frame in this slot's buffer.
     #[inline]
     fn place(&self, at: u16, [start, length]: [u16; 2]) -> Place {
         Place {
@@ -158,52 +157,52 @@ impl Buffers {
         }
     }
 
-    /// Starts to fetch what is `start` bytes behind the start of that buffer, if anything is.
+    /// Prefetches the cache line at offset `start` of that buffer, if the address exists.
     #[inline]
     fn prefetch(&self, at: u16, start: u16) {
         let offset = usize::from(at) * self.bytes + usize::from(start);
         prefetch(self.packets.base().wrapping_add(offset));
     }
 
-    /// The bytes from `start` on of the buffer at this place.
+    /// Returns `length` bytes from `start` on of this slot's buffer.
     ///
     /// # Panics
-    /// If they are beyond it.
+    /// If they are not within the buffer.
     #[inline]
     fn frame(&self, at: u16, [start, length]: [u16; 2]) -> &[u8] {
         let [start, length] = [start, length].map(usize::from);
         assert!(start + length <= self.bytes, "a frame within its buffer");
-        // SAFETY: within the packets' memory, which is as long as `self`; any bytes are initialised. This process
-        // writes them in `process` only. Another one that does so in this one's turn, against the rules, can
-        // make it misread a frame, which is bytes: what is read of it is checked when it is read.
+        // SAFETY: within the packet memory, which lives as long as `self`; any bytes are initialised. This process
+        // writes them in `process` only. A process that writes during another's turn, against the rules, can only make
+        // it misread a frame, which is plain bytes that are validated when read.
         unsafe { slice::from_raw_parts(self.start(at).add(start), length) }
     }
 }
 
-/// A function by the C interface: its only instance in its process.
+/// Function by the C interface: the only instance in its process.
 #[derive(Debug)]
 pub struct Instance {
     what: &'static Described,
     buffers: Buffers,
     flows: Option<Flows>,
-    /// What it shows of its flows, if their state is kept outside.
+    /// Snapshots of its flow state, if it is stored externally.
     images: Option<FlowImages>,
-    /// The batch, as the function sees it, the keys of its packets, and what else is known of them.
+    /// The batch as the function sees it, the keys of its packets, and further data of the packets.
     raw: Box<[abi::Packet; MAX_BATCH]>,
     keys: Box<[abi::FlowKey; MAX_BATCH]>,
     known: Box<[Known; MAX_BATCH]>,
-    /// Of functions that keep state only.
+    /// Flows of the packets; used by stateful functions only.
     of_flows: Box<[OfFlow; MAX_BATCH]>,
-    /// At most [`MAX_BATCH`].
+    /// Packets in the batch, at most [`MAX_BATCH`].
     count: usize,
     counters: Box<[u64]>,
     function: Waiting,
 }
 
 impl Instance {
-    /// Puts a packet with these headers behind those that are there. `known` writes down those with which it came.
+    /// Appends a packet with these headers. `known` writes the headers with which it entered the chain.
     ///
-    /// Always inlined: each field goes from where it was found to where the function sees it, with no copy between.
+    /// Always inlined: each field goes from its source to the function's packet without an intermediate copy.
     #[inline(always)]
     fn add(&mut self, packet: &TurnPacket, headers: &Headers, known: impl Fn(&mut Headers)) {
         let ([start, length], i) = (packet.place, self.count);
@@ -233,7 +232,7 @@ impl Instance {
             words: headers.key.words(),
         };
         self.raw[i] = abi::Packet {
-            // Where its key is, is said when all are there.
+            // `run` sets the key's address once all packets are added.
             key: null(),
             state: state.cast(),
             flags: if new { abi::NEW_FLOW } else { 0 },
@@ -242,8 +241,8 @@ impl Instance {
         self.count = i + 1;
     }
 
-    /// As [`put`](Work::put) of a packet that is no ordinary one, and may have been changed. By value: what others refer to
-    /// is in memory for all packets.
+    /// As [`put`](Work::put), for a packet that is not an ordinary one and may have been changed. `packet` is passed by
+    /// value, because a reference would force it into memory for all packets.
     #[inline(never)]
     fn put_other(&mut self, packet: TurnPacket, known: impl Fn(&mut Headers)) -> bool {
         let found = host::ip_headers(self.buffers.frame(packet.at, packet.place));
@@ -253,7 +252,7 @@ impl Instance {
         found.is_some()
     }
 
-    /// What becomes of packet `i`, which the function rewrote and let pass.
+    /// Returns the result for packet `i`, which the function rewrote and forwarded.
     fn moved(&mut self, i: usize) -> Made {
         let (raw, known) = (&self.raw[i], &self.known[i]);
         let before = self.buffers.place(known.at, [known.start, known.length]);
@@ -315,9 +314,9 @@ impl Work for Instance {
             count: count as u32,
             reserved: 0,
         };
-        // SAFETY: as the header says. The instance is the only one. Each of the `count` packets has a frame, with so
-        // much room around it, in a buffer of its own; a key in `keys`, which is not touched meanwhile; and the
-        // state of its flow. `self` is borrowed exclusively, and this is the process's only thread.
+        // SAFETY: as the header requires. This is the only instance. Each of the `count` packets has a frame, with the
+        // stated room around it, in a buffer of its own; a key in `keys`, which is not changed meanwhile; and the state
+        // of its flow. `self` is borrowed exclusively, and this is the process's only thread.
         let code = unsafe { (self.what.process)(self.function.instance, &raw mut batch) };
         let name = self.what.name;
         assert!(code == 0, "the function {name} failed (code {code})");
@@ -361,8 +360,8 @@ impl Work for Instance {
         };
         flows.end(place, birth, |ended| {
             if let Some(flows_ended) = flows_ended {
-                // SAFETY: as the header says: the only instance, one flow with its key and its state, aligned to a
-                // cache line, and as many counters as the function has; all outlive the call.
+                // SAFETY: as the header requires: the only instance, one flow with its key and its state, aligned to a
+                // cache line, and the function's number of counters; all outlive the call.
                 unsafe { flows_ended(instance, &raw const ended, 1, counters) };
             }
         });

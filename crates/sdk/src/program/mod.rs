@@ -1,7 +1,8 @@
-//! A program that is one function of a chain, and runs in a process of its own.
+//! Program that runs one function of a chain in a process of its own.
 //!
-//! A server starts it, with a socket as its standard input. It is configured, describes its function and waits until
-//! it is attached; from then on it processes a batch in each of its [turns](Turns) and yields its core. See [`serve`].
+//! A server starts it with a socket as its standard input. It reads its configuration, describes its function, and
+//! waits until it is attached. From then on it processes one batch in each of its [turns](Turns) and yields its core.
+//! See [`serve`].
 
 mod flows;
 mod instance;
@@ -27,73 +28,71 @@ use std::sync::Arc;
 use std::time::Duration;
 use tailwater_net::Nanos;
 
-/// How long a program that comes into another one's place, whose packets are lost until then, has pages of flows' memory
-/// mapped: enough for gigabytes in huge pages. Those that are left are mapped when a flow there has a packet.
+/// Time a replacement process spends mapping pages of flow memory, while its packets are lost: enough for gigabytes in
+/// huge pages. Remaining pages are mapped on the first packet of a flow in them.
 const HURRIED: Duration = Duration::from_micros(300);
 
-/// How a program is to run.
+/// Configuration of a program.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// The configuration in the chain's spec, as JSON.
+    /// Configuration from the chain's spec, as JSON.
     pub config: String,
-    /// Of how many processes of this function, which share nothing but `commons`, this is which: the first number is below
-    /// the second.
+    /// Index of this process, and number of processes of this function. They share nothing but `commons`.
     pub part: [u16; 2],
-    /// A file in memory that all these processes have, zero at first, if the server gives them one.
+    /// Memory file with the counters these processes share, zero at first, if the server provides one.
     pub commons: Option<Arc<File>>,
 }
 
-/// A function, configured, that is given memory when its chain needs it.
+/// Configured function, which receives memory when its chain needs it.
 pub trait Ready {
-    /// What it is then.
+    /// The function once it has its memory.
     type Work: Work;
 
-    /// What it says of itself.
+    /// Returns the function's description.
     fn describe(&self) -> Description;
 
-    /// Makes it one that works in this memory.
+    /// Attaches the function to this memory.
     ///
     /// # Errors
-    /// What the system says.
+    /// An error of the system.
     fn attach(self, given: Given) -> io::Result<Self::Work>;
 }
 
-/// The memory that a function is given.
+/// Memory passed to a function.
 #[derive(Debug)]
 pub struct Given {
-    /// The packets' buffers, [`MAX_BATCH`] of them.
+    /// Packet buffers, [`MAX_BATCH`] of them.
     pub packets: Memory,
-    /// Bytes of a buffer.
+    /// Size of a buffer in bytes.
     pub buffer_bytes: usize,
-    /// The flow table's capacity, and the memory that the function's part of the flows is in, zero at first; if it keeps
-    /// state.
+    /// For a stateful function: capacity of the flow table, and memory of the function's flow state, zero at first.
     pub flows: Option<(usize, Memory)>,
-    /// The memory of the images of these flows, zero at first, and when the run began, on the clock of the world; if their
-    /// state is kept outside.
+    /// If flow state is stored externally: wall-clock time of the run's start, and memory of the state's snapshots,
+    /// zero at first.
     pub images: Option<(Nanos, Memory)>,
-    /// What it tells its worker.
+    /// Response area, read by its worker.
     pub slate: Arc<Slate>,
 }
 
-/// Why a function cannot be run.
+/// Reasons for which a function cannot be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its configuration is wrong.
+    /// The configuration is invalid.
     Config {
-        /// The field; empty for all of it.
+        /// Field; empty for the whole configuration.
         field: String,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
-    /// It is no function that could be run, however it is configured.
+    /// The function cannot be run with any configuration.
     Unfit {
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
 }
 
 impl Refusal {
-    /// That the configuration is wrong as a whole.
+    /// Creates an error about the configuration as a whole.
     pub fn of_all(message: impl Into<String>) -> Refusal {
         Refusal::Config {
             field: String::new(),
@@ -110,18 +109,18 @@ impl From<WrongFunction> for Refusal {
     }
 }
 
-/// Why a program ended before its time.
+/// Reasons for which a program ends early.
 #[derive(Debug)]
 pub enum ProgramError {
-    /// Nobody is there to run for.
+    /// Standard input is not connected to a server.
     NoServer(io::Error),
-    /// The server has gone, or the system refuses something.
+    /// The server has disconnected, or a system call failed.
     System(io::Error),
-    /// The server speaks otherwise.
+    /// A message could not be decoded.
     Message(NoMessage),
-    /// The server sent something else than was due.
+    /// The server sent an unexpected message.
     Expected(&'static str),
-    /// It cannot be run so; the server has been told.
+    /// The function cannot be run; the server has been notified.
     Refused(Refusal),
 }
 
@@ -154,15 +153,15 @@ impl From<NoMessage> for ProgramError {
     }
 }
 
-/// Runs a function for the server at the other end of standard input, until the chain ends. `configure` makes the
-/// function, and what is left to do after it has been dropped.
+/// Runs a function for the server at the other end of standard input, until the chain ends. `configure` returns the
+/// function, and a closure to call after the function has been dropped.
 ///
 /// # Errors
-/// There is no server, or it goes away, or the configuration is refused.
+/// There is no server, it disconnects, or the configuration is rejected.
 pub fn serve<R: Ready, E: FnOnce() -> Result<(), String>>(
     configure: impl FnOnce(&Configuration) -> Result<(R, E), Refusal>,
 ) -> Result<(), ProgramError> {
-    // No server, no program: should it be killed, nothing of it stays.
+    // The program must not outlive the server, even if the server is killed.
     sys::end_with_parent()?;
     let socket = Socket(io::stdin().as_fd().try_clone_to_owned()?);
     let hello = FromProgram::Hello { version: VERSION };
@@ -203,12 +202,12 @@ pub fn serve<R: Ready, E: FnOnce() -> Result<(), String>>(
     if let Err(message) = at_end() {
         socket.send(&FromProgram::Failed { message }.encode(), &[])?;
     }
-    // Only now: the server goes on, and may end before this process does.
+    // Last step: the server continues at once, and may end before this process does.
     last.done();
     Ok(())
 }
 
-/// As [`serve`], for a function by the C interface, which `find` finds before it is configured.
+/// As [`serve`], for a function by the C interface. `find` locates it before it is configured.
 ///
 /// # Errors
 /// As [`serve`].
@@ -219,11 +218,11 @@ pub fn serve_function(find: impl FnOnce() -> Result<&'static Described, Refusal>
     })
 }
 
-/// The main part of a program that is this function: serves it, and says on standard error why it could not.
-/// `arguments` are those of the program, of which there are none. The program's exit code.
+/// Serves this function, and prints an error to standard error on failure: the `main` of a program. `arguments` is the
+/// number of the program's arguments, which takes none. Returns the program's exit code.
 ///
 /// # Safety
-/// `function` is as [`Described::read`] wants it.
+/// `function` meets the requirements of [`Described::read`].
 pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
     const DONE: u8 = 0;
     const FAILED: u8 = 1;
@@ -236,14 +235,14 @@ pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
         return WRONG;
     }
     let find = || {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let described = unsafe { Described::read(function) }?;
         Ok(&*Box::leak(Box::new(described)))
     };
-    // What a panic was about, its hook has said.
+    // The panic hook has printed the message of a panic.
     match catch_unwind(AssertUnwindSafe(|| serve_function(find))) {
         Ok(Ok(())) => DONE,
-        // Who started it has been told, and tells it on.
+        // The server has been notified, and reports the error.
         Ok(Err(ProgramError::Refused(_))) => WRONG,
         Ok(Err(error)) => {
             eprintln!("{error}");
@@ -256,7 +255,7 @@ pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
     }
 }
 
-/// Waits until the chain needs the program, and maps what it is given.
+/// Waits until the chain needs the program, and maps the memory it receives.
 fn attach<R: Ready>(
     socket: &Socket,
     function: R,
@@ -288,7 +287,7 @@ fn attach<R: Ready>(
         3 => None,
         _ => Some(Slate(Memory::map(&next()?, SLATE_BYTES, false)?)),
     };
-    // Before the first round there is time.
+    // Before the first round there is time to map everything.
     let bound = match round {
         0 => Duration::MAX,
         _ => HURRIED,

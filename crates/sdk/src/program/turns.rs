@@ -1,4 +1,4 @@
-//! A program's turns.
+//! Turns of a program: its main loop.
 
 use crate::protocol::layout::{Board, ENDED, FINISHING, MAX_WISHES, OVER, Place, Slate, WISHING, all_of, places};
 use crate::sys::sched_yield;
@@ -6,80 +6,81 @@ use std::sync::Arc;
 use tailwater_net::parse::Headers;
 use tailwater_net::{FlowKey, Nanos};
 
-/// How often a program whose turn has not come yields before it sleeps. With real-time priority, and in the chain's
-/// order, it finds its turn at the first look.
+/// Number of yields of a waiting program before it sleeps. With real-time priority, in chain order, its turn is due at
+/// the first check.
 pub const YIELDS: u32 = 8;
 
-/// The reason of a packet that a function in front left malformed: beyond all that a function has, so that reports
-/// call it `other`.
+/// Drop reason of a packet that a preceding function left malformed. It is beyond all reasons of a function, so reports
+/// show it as `other`.
 const MALFORMED: u8 = u8::MAX;
 
-/// A packet for a function by itself.
+/// Packet passed to a function in its own process.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnPacket {
-    /// Its place in the batch, and its buffer's in the memory.
+    /// Slot in the batch, which is also the index of its buffer.
     pub at: u16,
-    /// Where in its buffer the frame starts, and its length: within the buffer.
+    /// Offset and length of the frame, within its buffer.
     pub place: [u16; 2],
-    /// When it arrived.
+    /// Arrival time.
     pub arrival: Nanos,
-    /// Its RSS hash.
+    /// RSS hash.
     pub rss_hash: u32,
-    /// The port of the chain by which it came: 0 or 1.
+    /// Chain port by which it arrived: 0 or 1.
     pub entry: u8,
-    /// Its flow's [place](crate::protocol::layout::Known::flow) in the flow table, and the flow's birth there.
+    /// Slot of its flow in the [flow table](crate::protocol::layout::Known::flow), and the flow's generation.
     pub flow: Option<(u32, u64)>,
-    /// Whether a function in front rekeyed the flow.
+    /// `true`: a preceding function rewrote the flow.
     pub rekeyed: bool,
 }
 
-/// What a function made of a packet.
+/// Verdict of a function on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
-    /// It goes on.
+    /// The packet is forwarded.
     Forward {
-        /// Where in its buffer the frame starts, and its length.
+        /// Offset and length of the frame in its buffer.
         place: [u16; 2],
-        /// Whether the function, or one in front, rekeyed the flow.
+        /// `true`: the function, or a preceding one, rewrote the flow.
         rekeyed: bool,
     },
-    /// It is dropped, for this reason.
+    /// The packet is dropped for this reason.
     Drop(u8),
 }
 
-/// A function that takes turns.
+/// Function that takes turns.
 pub trait Work {
-    /// Starts to fetch a flow's state, by its place in the flow table, and the headers of the packet at this place of the
-    /// batch, whose frame starts there in its buffer; any numbers will do but for the place.
+    /// Prefetches a flow's state, and the headers of the packet in slot `at` of the batch, whose frame starts at
+    /// `start` in its buffer. Only `at` must be in range.
     fn prefetch(&self, flow: u32, at: u16, start: u16);
 
-    /// Puts a packet into the next batch, behind those that are in it. `known` writes down its headers as it came to
-    /// the chain, whose key is its flow's. `CHANGED`: a function in front may have changed the frame since, whose headers
-    /// are to be found anew; `false`, with nothing changed, if it is no well-formed IP then, which these functions should
-    /// have made it.
+    /// Appends a packet to the next batch. `known` writes the headers with which it entered the chain, whose key is its
+    /// flow's.
+    ///
+    /// With `CHANGED`, a preceding function may have changed the frame, so its headers are parsed again. Returns
+    /// `false`, with nothing changed, if the frame is not well-formed IP, which is a fault of those functions.
     fn put<const CHANGED: bool>(&mut self, packet: &TurnPacket, known: impl Fn(&mut Headers)) -> bool;
 
-    /// Runs the batch, and tells what became of packets, by their places: of all but those that go on as they came.
+    /// Processes the batch. Calls `each` with slot and verdict of every packet, except those forwarded unchanged.
     fn run(&mut self, now: Nanos, each: impl FnMut(u16, Made));
 
-    /// What the function would wish to open for a flow of that key and RSS hash, of which nobody knows here, from this
-    /// turn on: keys with their numbers, at most [`MAX_WISHES`]; and the turn of that.
+    /// Appends the function's companion candidates for a new flow of that key and RSS hash, from attempt `turn` on: at
+    /// most [`MAX_WISHES`] keys with their numbers. Returns the attempt they belong to.
     fn wishes(&self, flow: (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let _ = (flow, keys);
         turn
     }
 
-    /// A flow has ended.
+    /// Handles the end of a flow.
     fn end_flow(&mut self, place: u32, birth: u64);
 
-    /// The last packet has passed.
+    /// Called after the last packet.
     fn finish(&mut self);
 
-    /// What the function counts of packets that pass.
+    /// Returns the function's counters.
     fn notes(&self) -> impl Iterator<Item = u64>;
 }
 
-/// A function's turns.
+/// Turns of a function's process.
 #[derive(Debug)]
 pub struct Turns<W> {
     board: Board,
@@ -87,14 +88,14 @@ pub struct Turns<W> {
     in_front: Option<Slate>,
     work: W,
     buffer_bytes: usize,
-    /// The last round done.
+    /// Last completed round.
     last: u64,
     finishing: bool,
-    /// Room for what the function would wish for a flow.
+    /// Buffer for companion candidates.
     wishes: Vec<(u8, FlowKey)>,
 }
 
-/// The last turn, not yet called done.
+/// Last turn, not yet reported as done.
 #[derive(Debug)]
 pub struct LastTurn {
     slate: Arc<Slate>,
@@ -102,14 +103,14 @@ pub struct LastTurn {
 }
 
 impl LastTurn {
-    /// Tells the worker, which may go away then.
+    /// Reports it as done. The worker may end afterwards.
     pub fn done(self) {
         self.slate.set_done(self.round);
     }
 }
 
 impl<W: Work> Turns<W> {
-    /// Turns from behind round `last` on, in the memory that the server gave, whose buffers have so many bytes.
+    /// Creates the turns after round `last`, in the server's memory, with buffers of `buffer_bytes` bytes.
     pub fn new(
         board: Board,
         slate: Arc<Slate>,
@@ -130,7 +131,7 @@ impl<W: Work> Turns<W> {
         }
     }
 
-    /// The round that is to be done, if it is this function's turn.
+    /// Returns the current round, if this function's turn in it is due.
     #[inline]
     fn due(&self) -> Option<u64> {
         let round = self.board.round();
@@ -139,7 +140,7 @@ impl<W: Work> Turns<W> {
         due.then_some(round)
     }
 
-    /// Processes batches until nothing follows. The function has been dropped then.
+    /// Processes batches until the chain ends. The function has been dropped on return.
     pub fn run(mut self) -> LastTurn {
         let mut waited = 0;
         loop {
@@ -164,7 +165,7 @@ impl<W: Work> Turns<W> {
         }
     }
 
-    /// Writes down what the function would wish for a flow.
+    /// Writes the function's companion candidates for a flow.
     fn wish(&mut self) {
         let known = self.board.known(0);
         let mut headers = Headers::default();
@@ -194,7 +195,7 @@ impl<W: Work> Turns<W> {
             slate.set_taken(ended);
         }
         let count = self.board.count();
-        // As many at a time as stay in the nearest cache: what is known of a whole batch may not.
+        // In groups of 64: their data stays in the L1 cache, that of a whole batch may not.
         for word in 0..count.div_ceil(64) {
             match self.in_front {
                 None => self.process::<false>(round, count, word),
@@ -207,8 +208,8 @@ impl<W: Work> Turns<W> {
         }
     }
 
-    /// Processes those 64 packets of a batch of so many that a word of its [masks](Slate::masks) is about. `CHANGED`:
-    /// functions in front may have changed frames.
+    /// Processes the 64 packets that a word of the [masks](Slate::masks) covers, of a batch of `count`. `CHANGED`:
+    /// preceding functions may have changed frames.
     fn process<const CHANGED: bool>(&mut self, round: u64, count: usize, word: usize) {
         let Turns {
             board,
@@ -224,9 +225,9 @@ impl<W: Work> Turns<W> {
             None => [all, 0],
             Some(in_front) => in_front.masks(word),
         };
-        // What is said of packets that there are not is a lie, which is the worker's to find.
+        // Bits of packets that do not exist are an invalid response of the preceding function. The worker detects it.
         left &= all;
-        // Those that others moved stay so, unless this function says something else of them.
+        // Frames moved by preceding functions stay moved, unless this function reports otherwise.
         let mut moves = 0;
         for i in places(word, left) {
             let (flow, start) = board.to_fetch(i);
@@ -246,7 +247,7 @@ impl<W: Work> Turns<W> {
                         length,
                         rekeyed: said,
                     }) => (place, rekeyed) = ([start, length], said),
-                    // Another lie.
+                    // Invalid response of the preceding function.
                     _ => {
                         left &= !bit;
                         continue;

@@ -1,19 +1,19 @@
-//! Images of flow state: what a function in a process of its own shows its worker of each flow, for who keeps state
-//! outside, and what came from there for it.
+//! Snapshots of flow state: a function in its own process publishes the state of each flow to its worker, which stores
+//! it externally, and receives state restored from there.
 //!
 //! One of the few modules with `unsafe` code. The memory is shared with a process that may write it at any time, so it
-//! is read and written through atomics only, and nothing that is read of it is more than bytes.
+//! is accessed through atomics only, and its contents are treated as plain bytes.
 //!
-//! Each flow has an image at its place of the flow table, in cache lines of its own:
+//! Each flow has a snapshot in its slot of the flow table, in cache lines of its own:
 //!
-//! | word | written by | |
+//! | word | written by | contents |
 //! |---|---|---|
-//! | 0 | the function | low half: a stamp, odd while the image is being written, another one after; high half: how often the function refused a flow here |
-//! | 1 | the function | the birth of the flow that the image is of |
-//! | 2 | the worker | what is known outside of a flow that the function has not seen: an [`Offer`] |
-//! | 3... | the function; before it has seen the flow, the worker | the piece of state, as it means something everywhere |
+//! | 0 | the function | low half: a sequence number, odd while the snapshot is being written, different afterwards; high half: number of flows the function refused in this slot |
+//! | 1 | the function | generation of the snapshot's flow |
+//! | 2 | the worker | external information on a flow that the function has not seen: an [`Offer`] |
+//! | 3... | the function; before it has seen the flow, the worker | durable state, in a format independent of process and server |
 //!
-//! A process may be killed anywhere: an image is another one, or still the old one, or known to be neither.
+//! A process may be killed at any point. The snapshot is then the new one, still the old one, or recognisably torn.
 
 use super::memory::Memory;
 use crate::sys::prefetch;
@@ -27,30 +27,30 @@ const BIRTH: usize = 1;
 const OFFER: usize = 2;
 const PIECE: usize = 3;
 
-/// Words of a cache line.
+/// Words per cache line.
 const LINE: usize = 8;
 
-/// One refusal more.
+/// Increment of the refusal count.
 const REFUSAL: u64 = 1 << 32;
 
-/// Words of an image whose piece has so many bytes.
+/// Words of a snapshot with `piece_bytes` bytes of durable state.
 const fn words(piece_bytes: usize) -> usize {
     (PIECE + piece_bytes.div_ceil(WORD)).next_multiple_of(LINE)
 }
 
-/// Bytes of the file of a function's images, for so many places of the flow table and pieces of so many bytes.
+/// Size in bytes of a function's snapshot file, for `places` slots of the flow table and `piece_bytes` bytes each.
 pub const fn file_bytes(places: usize, piece_bytes: usize) -> usize {
     places * words(piece_bytes) * WORD
 }
 
-/// What is known outside of a flow, for the function that sees it for the first time.
+/// External information on a flow, for a function that sees it for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Whether its piece has come from there.
+    /// `true`: state of the flow was restored from outside.
     pub restored: bool,
-    /// Which of the function's wishes are somebody's.
+    /// Bit mask of the function's companion candidates that are in use.
     pub taken: u8,
-    /// The turn of these wishes.
+    /// Attempt the candidates belong to.
     pub turn: u8,
 }
 
@@ -68,7 +68,7 @@ impl Offer {
     }
 }
 
-/// A function's images of all flows.
+/// Snapshots of all flows of a function.
 #[derive(Debug)]
 pub struct FlowImages {
     memory: Memory,
@@ -78,10 +78,10 @@ pub struct FlowImages {
 }
 
 impl FlowImages {
-    /// The images in `memory`, which is zero at first, of pieces of so many bytes.
+    /// Opens the snapshots in `memory`, which is zero at first, of `piece_bytes` bytes each.
     ///
     /// # Errors
-    /// There is no room for one.
+    /// The memory is too small for one snapshot.
     pub fn open(memory: Memory, piece_bytes: usize) -> io::Result<FlowImages> {
         let words = words(piece_bytes);
         let places = memory.len() / (words * WORD);
@@ -96,7 +96,7 @@ impl FlowImages {
         })
     }
 
-    /// Bytes of a piece.
+    /// Returns the bytes of durable state per flow.
     pub fn piece_bytes(&self) -> usize {
         self.piece_bytes
     }
@@ -106,13 +106,12 @@ impl FlowImages {
         let place = place as usize;
         assert!(place < self.places && at < self.words, "an image's word");
         let words = self.memory.base().cast::<AtomicU64>();
-        // SAFETY: in bounds by the assertion, and aligned, since maps are to pages. The memory stays mapped as long
-        // as `self`; any bytes are a number, and whoever else touches them does so through atomics or is another
-        // process.
+        // SAFETY: in bounds by the assertion, and aligned, because maps are page-aligned. The memory stays mapped as
+        // long as `self`; any bytes are a valid number, and all other accesses are atomic or come from another process.
         unsafe { &*words.add(place * self.words + at) }
     }
 
-    /// Starts to fetch a flow's image; any number will do.
+    /// Prefetches a flow's snapshot; any number is allowed.
     #[inline]
     pub fn prefetch(&self, place: u32) {
         let base = self.memory.base();
@@ -132,11 +131,11 @@ impl FlowImages {
         }
     }
 
-    /// The function's side: what is known outside of a flow that it has not seen, and the piece that came from there,
-    /// if one did.
+    /// Function side: returns the external information on a flow that the function has not seen, and copies its
+    /// restored state to `piece`, if there is any.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     pub fn offer(&self, place: u32, piece: &mut [u8]) -> Offer {
         let offer = Offer::decode(self.word(place, OFFER).load(Acquire));
         if offer.restored {
@@ -145,10 +144,10 @@ impl FlowImages {
         offer
     }
 
-    /// The function's side: makes the image of a flow that it has seen what the flow's piece is by now.
+    /// Function side: updates the snapshot of a flow that the function has seen.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     #[inline]
     pub fn show(&self, place: u32, birth: u64, piece: &[u8]) {
         let mark = self.word(place, MARK);
@@ -162,7 +161,7 @@ impl FlowImages {
         if same {
             return;
         }
-        // Whoever was killed in between left it odd.
+        // The number is odd if a process was killed while writing.
         let stamp = (before as u32 | 1).wrapping_add(1);
         let high = before & !u64::from(u32::MAX);
         mark.store(before | 1, Relaxed);
@@ -172,49 +171,50 @@ impl FlowImages {
         mark.store(high | u64::from(stamp), Release);
     }
 
-    /// The function's side: it has refused a flow.
+    /// Function side: records that the function refused a flow.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     pub fn refuse(&self, place: u32) {
         let mark = self.word(place, MARK);
         mark.store(mark.load(Relaxed).wrapping_add(REFUSAL), Release);
     }
 
-    /// The worker's side: a number that is another one when the image is, or the flow was refused.
+    /// Worker side: returns a number that changes with the snapshot, and when a flow is refused.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     #[inline]
     pub fn mark(&self, place: u32) -> u64 {
         self.word(place, MARK).load(Acquire)
     }
 
-    /// Whether two marks are of two images.
+    /// Returns `true` if the snapshot changed between two marks.
     pub fn is_another(before: u64, after: u64) -> bool {
         before as u32 != after as u32
     }
 
-    /// Whether a flow was refused between two marks.
+    /// Returns `true` if a flow was refused between two marks.
     pub fn was_refused(before: u64, after: u64) -> bool {
         before >> 32 != after >> 32
     }
 
-    /// The worker's side: whether there is a whole image of the flow of this birth: then the function has seen it.
+    /// Worker side: returns `true` if the snapshot is complete and of this generation. The function has seen the flow
+    /// then.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     #[inline]
     pub fn is_of(&self, place: u32, birth: u64) -> bool {
         let mark = self.mark(place);
         mark & 1 == 0 && birth != 0 && self.word(place, BIRTH).load(Relaxed) == birth
     }
 
-    /// The worker's side: copies the image of the flow of this birth; `false`, with nothing changed, if there is
-    /// none that is whole.
+    /// Worker side: copies the snapshot of the flow of this generation. Returns `false`, with nothing changed, if there
+    /// is no complete one.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     pub fn copy(&self, place: u32, birth: u64, piece: &mut [u8]) -> bool {
         let is_of = self.is_of(place, birth);
         if is_of {
@@ -223,25 +223,24 @@ impl FlowImages {
         is_of
     }
 
-    /// The worker's side: tells the function what is known outside of a flow that it has not seen.
+    /// Worker side: passes external information on a flow that the function has not seen.
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     pub fn tell(&self, place: u32, offer: Offer) {
         self.word(place, OFFER).store(offer.encode(), Release);
     }
 
-    /// The worker's side: puts a piece from outside there, for the function to find when it is
-    /// [told](FlowImages::tell).
+    /// Worker side: writes restored state, which the function reads after [`tell`](FlowImages::tell).
     ///
     /// # Panics
-    /// If there is no such place.
+    /// If the slot does not exist.
     pub fn put(&self, place: u32, piece: &[u8]) {
         self.set(place, piece);
     }
 }
 
-/// Up to eight bytes as a word, zero behind.
+/// Returns up to eight bytes as a word, padded with zeros.
 #[inline]
 fn word_of(part: &[u8]) -> u64 {
     match part.first_chunk() {
@@ -263,7 +262,7 @@ mod tests {
 
     const PIECE_BYTES: usize = 12;
 
-    /// The same images, as function and worker have them.
+    /// Returns the same snapshots twice, as mapped by function and worker.
     fn images(name: &str) -> [FlowImages; 2] {
         let path = std::env::temp_dir().join(format!("tailwater-{name}-{}", std::process::id()));
         let mut options = OpenOptions::new();
@@ -287,7 +286,7 @@ mod tests {
         assert!(FlowImages::is_another(before, worker.mark(3)));
         assert!(worker.copy(3, 7, &mut piece));
         assert_eq!(&piece, b"twelve bytes");
-        // The same again is no change; another piece, and another flow at the place, is.
+        // The same state is no change; other state is, and another flow in the slot too.
         let before = worker.mark(3);
         function.show(3, 7, b"twelve bytes");
         assert!(!FlowImages::is_another(before, worker.mark(3)));
@@ -324,19 +323,18 @@ mod tests {
         worker.tell(9, offer);
         assert_eq!(function.offer(9, &mut piece), offer);
         assert_eq!(&piece, b"from outside");
-        // Until the function shows something, it is no image of its.
+        // Without a snapshot of the function's, the state is not the flow's.
         assert!(!worker.is_of(9, 1));
     }
 
     proptest! {
-        /// A process that is killed at any word of an image leaves one that is known to be none, and the next one
-        /// makes it whole.
+        /// A process killed at any word of a snapshot leaves it recognisably torn, and the next process completes it.
         #[test]
         fn a_torn_image_is_none(first: [u8; 12], second: [u8; 12], killed in 0usize..4) {
             let [function, worker] = images("torn");
             function.show(5, 1, &first);
             let whole = worker.mark(5);
-            // As `show` does it, up to there.
+            // The steps of `show`, up to that word.
             let words = [
                 (MARK, whole | 1),
                 (BIRTH, 1),

@@ -1,43 +1,43 @@
-//! What is in the memory that a chain's functions share with their worker. All words have eight bytes, little end first.
+//! Layout of the memory shared between a chain's functions and their worker. Words have eight bytes, little-endian.
 //!
 //! | memory | written by | read by |
 //! |---|---|---|
-//! | the *board*: the round, what is known of each packet as it came, flows that ended | the worker | all functions |
-//! | a *slate* for each function: whose round is done, which packets go on, counts | the function, and the worker its answers | the worker, and the next function |
-//! | the *packets*: as many buffers as a batch has places | all, in their turn | all, in their turn |
-//! | the *flows* of each function | the function | nobody else |
+//! | *request area* ([`Board`]): the round, data of each packet on arrival, flows that ended | the worker | all functions |
+//! | *response area* ([`Slate`]) of each function: last completed round, forwarded packets, counters | the function, and the worker its responses | the worker, and the next function |
+//! | *packets*: one buffer per slot of a batch | all, in their turn | all, in their turn |
+//! | *flows* of each function | the function | nobody else |
 //!
-//! A function's turn has come when the board's round is another than the last it did, and the function in front has
-//! done it.
+//! A function's turn is due when the request area has a round that it has not done, and the function in front has done
+//! that round.
 //!
-//! Nearly all packets of a batch go on as they came, so a slate says that with a bit for each. It has two [`Masks`]: of the
-//! packets that are left, and of those among them that are not any more where the board says. Only for these, and for
-//! those that the function dropped, it has a word, a [`Place`].
+//! Nearly all packets of a batch are forwarded unchanged, so a response area has one bit for each. It has two
+//! [`Masks`]: packets that are left, and those among them whose frame is no longer where the request area states. Only
+//! these, and packets that the function dropped, have a word of their own, a [`Place`].
 
 use super::memory::Memory;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use tailwater_net::FlowKey;
 use tailwater_net::parse::{Fragment, Headers, Network};
 
-/// The most packets of a batch.
+/// Maximum number of packets in a batch.
 pub const MAX_BATCH: usize = 256;
 
-/// The most keys that a function wishes for a flow.
+/// Maximum number of a function's companion candidates for a flow.
 pub const MAX_WISHES: usize = 4;
 
-/// Of this protocol and the layouts here.
+/// Version of this protocol and of its layouts.
 pub const VERSION: u16 = 3;
 
-/// Words in a cache line.
+/// Words per cache line.
 const LINE: usize = 8;
 
-/// A bit for each packet of a batch, by its place: bit `i % 64` of word `i / 64`.
+/// One bit for each packet of a batch, by slot: bit `i % 64` of word `i / 64`.
 pub type Masks = [u64; MASKS];
 
 /// Words of [`Masks`].
 pub const MASKS: usize = MAX_BATCH / 64;
 
-/// Those of `count` packets, as many as 64 of which the first is packet `64 * word`.
+/// Returns word `word` of the mask of `count` packets; its lowest bit is packet `64 * word`.
 #[inline]
 pub fn all_of(count: usize, word: usize) -> u64 {
     match count.saturating_sub(64 * word) {
@@ -46,7 +46,7 @@ pub fn all_of(count: usize, word: usize) -> u64 {
     }
 }
 
-/// The places whose bits are set, of word `word` of [`Masks`].
+/// Returns the slots whose bits are set in word `word` of [`Masks`].
 #[inline]
 pub fn places(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -56,33 +56,33 @@ pub fn places(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
     })
 }
 
-/// What has become of a packet with which something has.
+/// Response for a packet that was dropped, moved or rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// It goes on.
+    /// The packet is forwarded.
     Here {
-        /// Where in its buffer the frame starts.
+        /// Offset of the frame in its buffer.
         start: u16,
-        /// Bytes of the frame.
+        /// Length of the frame in bytes.
         length: u16,
-        /// Whether a function gave the flow other addresses or ports, so that those behind decide anew.
+        /// `true`: a function changed the flow's addresses or ports, so later functions must decide again.
         rekeyed: bool,
     },
-    /// This function dropped it, for the reason of that number.
+    /// This function dropped it, with this reason number.
     Dropped(u8),
 }
 
 impl Place {
-    /// As a word of a round.
+    /// Encodes it as a word of a round.
     ///
     /// | bits | |
     /// |---|---|
-    /// | 0-7 | 1: here; 2: dropped |
-    /// | 8-15 | the reason |
-    /// | 16-31 | where the frame starts |
-    /// | 32-47 | its length |
+    /// | 0-7 | 1: forwarded; 2: dropped |
+    /// | 8-15 | reason |
+    /// | 16-31 | offset of the frame |
+    /// | 32-47 | length of the frame |
     /// | 48 | rekeyed |
-    /// | 56-63 | the round's lowest |
+    /// | 56-63 | lowest bits of the round |
     #[inline]
     pub fn encode(self, round: u64) -> u64 {
         let word = match self {
@@ -94,7 +94,7 @@ impl Place {
         word | round << 56
     }
 
-    /// What [`encode`](Place::encode) made, in this round; `None` for any other word.
+    /// Decodes a word that [`encode`](Place::encode) returned in this round; `None` for any other word.
     #[inline]
     pub fn decode(word: u64, round: u64) -> Option<Place> {
         let place = match word & 0xff {
@@ -109,7 +109,7 @@ impl Place {
         (place.encode(round) == word).then_some(place)
     }
 
-    /// Whether the frame, if there is one, is within a buffer of so many bytes.
+    /// Returns `true` if the frame, if there is one, lies within a buffer of `bytes` bytes.
     #[inline]
     pub fn fits(self, bytes: usize) -> bool {
         match self {
@@ -119,42 +119,42 @@ impl Place {
     }
 }
 
-/// What is known of a packet as it came to the chain, besides its headers.
+/// Data of a packet on arrival at the chain, without its headers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Known {
-    /// Where in its buffer the frame starts, and its length.
+    /// Offset and length of the frame in its buffer.
     pub place: [u16; 2],
-    /// When it arrived, in nanoseconds since the run's start.
+    /// Arrival time in nanoseconds since the run's start.
     pub arrival: u64,
-    /// What receive-side scaling made of it.
+    /// RSS hash.
     pub rss_hash: u32,
-    /// The port of the chain by which it came: 0 or 1.
+    /// Chain port by which it arrived: 0 or 1.
     pub entry: u8,
-    /// Its flow's place in the flow table; `u32::MAX` for none. Where flows are connections each has two, the second of which
-    /// is for packets against the direction of its key: functions that track connections count half.
+    /// Slot of its flow in the flow table; `u32::MAX` for none. Where flows are connections each has two slots, the
+    /// second for packets against its key's direction. Functions that track connections count half as many slots.
     pub flow: u32,
-    /// The flow's birth: another flow at the same place has another one. Not 0, if there is a flow.
+    /// Generation of the flow, which differs from that of any other flow in the slot. Not 0 if there is a flow.
     pub birth: u64,
 }
 
-/// A flow that has ended.
+/// Flow that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Its place in the flow table.
+    /// Slot in the flow table.
     pub flow: u32,
-    /// Its birth.
+    /// Generation of the flow.
     pub birth: u64,
 }
 
-/// Ended flows that the board has room for.
+/// Capacity of the request area for ended flows.
 pub const ENDED: u64 = 1024;
 
-/// `Board::flags`: the last packet has passed, only ends of flows follow.
+/// `Board::flags`: the last packet has passed; only ends of flows follow.
 pub const FINISHING: u64 = 1;
 /// `Board::flags`: nothing follows. The program ends after this turn.
 pub const OVER: u64 = 2;
-/// `Board::flags`: of what is known of the first packet, which is not there, functions say which companions they would
-/// wish for its flow, from the turn on that stands in the place of its arrival.
+/// `Board::flags`: the round has no packets. Functions report their companion candidates for the flow of the first
+/// packet's data, from the attempt in its arrival field on.
 pub const WISHING: u64 = 4;
 
 const ROUND: usize = 0;
@@ -162,28 +162,28 @@ const COUNT: usize = 1;
 const NOW: usize = 2;
 const FLAGS: usize = 3;
 const ENDED_HEAD: usize = 4;
-/// A line for each packet, with all that is known of most.
+/// One cache line for each packet, with all data of most packets.
 const KNOWN: usize = LINE;
-/// And four words for each with the rest of its key: of IPv6 only.
+/// Four more words for each packet: the rest of an IPv6 key.
 const REST: usize = KNOWN + LINE * MAX_BATCH;
 const REST_WORDS: usize = 4;
 const ENDS: usize = REST + REST_WORDS * MAX_BATCH;
 
-/// Bytes of a board.
+/// Size of the request area in bytes.
 pub const BOARD_BYTES: usize = (ENDS + 2 * ENDED as usize) * 8;
 
-/// The board: what the worker tells all functions.
+/// Request area: written by the worker for all functions.
 #[derive(Debug)]
 pub struct Board(pub Memory);
 
 impl Board {
-    /// The round that is under way or over.
+    /// Returns the current or last round.
     #[inline]
     pub fn round(&self) -> u64 {
         self.0.load(ROUND, SeqCst)
     }
 
-    /// Begins a round, of so many packets.
+    /// Begins a round of `count` packets.
     #[inline]
     pub fn begin(&self, round: u64, count: usize, now: u64, flags: u64) {
         self.0.store(COUNT, count as u64, Relaxed);
@@ -192,23 +192,23 @@ impl Board {
         self.0.store(ROUND, round, SeqCst);
     }
 
-    /// Packets of the round, at most [`MAX_BATCH`].
+    /// Returns the number of packets of the round, at most [`MAX_BATCH`].
     #[inline]
     pub fn count(&self) -> usize {
         (self.0.load(COUNT, Relaxed) as usize).min(MAX_BATCH)
     }
 
-    /// When the batch was taken, in nanoseconds since the run's start.
+    /// Returns the time at which the batch was polled, in nanoseconds since the run's start.
     pub fn now(&self) -> u64 {
         self.0.load(NOW, Relaxed)
     }
 
-    /// [`FINISHING`], [`OVER`].
+    /// Returns the flags: [`FINISHING`], [`OVER`], [`WISHING`].
     pub fn flags(&self) -> u64 {
         self.0.load(FLAGS, Relaxed)
     }
 
-    /// What is known of packet `i`.
+    /// Returns the data of packet `i`.
     #[inline(always)]
     pub fn known(&self, i: usize) -> Known {
         let word = self.0.load_line(KNOWN + LINE * i);
@@ -223,7 +223,7 @@ impl Board {
         }
     }
 
-    /// The headers of packet `i`, whose key is its flow's; of no IP if nobody wrote them there.
+    /// Reads the headers of packet `i`, whose key is its flow's. They are not IP if none were written.
     #[inline(always)]
     pub fn headers(&self, i: usize, to: &mut Headers) {
         let word = self.0.load_line(KNOWN + LINE * i);
@@ -250,22 +250,22 @@ impl Board {
         to.key = FlowKey::from_words([word(5), rest(0), rest(1), rest(2), word(6)]);
     }
 
-    /// What is to be fetched of packet `i`: its flow's place in the flow table, `u32::MAX` for none, and where its frame
-    /// started in its buffer when it came.
+    /// Returns what to prefetch for packet `i`: its flow's slot in the flow table (`u32::MAX` for none), and the offset
+    /// of its frame on arrival.
     #[inline(always)]
     pub fn to_fetch(&self, i: usize) -> (u32, u16) {
         let word = self.0.load_line(KNOWN + LINE * i);
         ((word(1) >> 32) as u32, word(3) as u16)
     }
 
-    /// Where the frame of packet `i` was when it came: start, and length.
+    /// Returns offset and length of packet `i`'s frame on arrival.
     #[inline(always)]
     pub fn place(&self, i: usize) -> [u16; 2] {
         let word = self.0.load(KNOWN + LINE * i + 3, Relaxed);
         [word as u16, (word >> 16) as u16]
     }
 
-    /// Writes what is known of packet `i`, and its headers.
+    /// Writes the data of packet `i`, and its headers.
     #[inline(always)]
     pub fn set_known(&self, i: usize, known: &Known, headers: &Headers) {
         let joined = |halves: [u16; 4]| {
@@ -307,13 +307,13 @@ impl Board {
         }
     }
 
-    /// How many flows have ended so far. The last [`ENDED`] of them are here.
+    /// Returns the number of flows that have ended so far. The last [`ENDED`] of them are available.
     #[inline]
     pub fn ended(&self) -> u64 {
         self.0.load(ENDED_HEAD, Relaxed)
     }
 
-    /// The flow that ended as number `n`.
+    /// Returns the flow that ended as number `n`.
     pub fn ended_flow(&self, n: u64) -> Ended {
         let at = ENDS + 2 * (n % ENDED) as usize;
         Ended {
@@ -322,7 +322,7 @@ impl Board {
         }
     }
 
-    /// Adds a flow that has ended, for the next round.
+    /// Adds an ended flow, for the next round.
     pub fn add_ended(&self, ended: Ended) {
         let n = self.ended();
         let at = ENDS + 2 * (n % ENDED) as usize;
@@ -331,21 +331,21 @@ impl Board {
         self.0.store(ENDED_HEAD, n + 1, Relaxed);
     }
 
-    /// Nobody is to look at the flow that ended as number `n` any more: no flow has this birth. Between rounds only.
+    /// Invalidates the flow that ended as number `n`, by a generation that no flow has. Between rounds only.
     pub fn forget_ended(&self, n: u64) {
         let at = ENDS + 2 * (n % ENDED) as usize;
         self.0.store(at + 1, 0, Relaxed);
     }
 }
 
-/// What a function wishes.
+/// Kind of a companion request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WishKind {
-    /// That a companion be opened.
+    /// Open a companion flow.
     Open,
-    /// The same, or that a flow which it has not seen become the companion.
+    /// As `Open`, or make a flow that the function has not seen the companion.
     Rejoin,
-    /// To know whether no flow has the key.
+    /// Check that no flow has the key.
     Free,
 }
 
@@ -359,79 +359,79 @@ impl WishKind {
     }
 }
 
-/// A function's wish for a companion of a packet's flow.
+/// Request of a function for a companion of a packet's flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wish {
-    /// Its number: one more than the last.
+    /// Number of the request, one more than the last.
     pub number: u64,
-    /// What it wishes.
+    /// Kind of the request.
     pub kind: WishKind,
-    /// The packet's place.
+    /// Slot of the packet.
     pub at: u16,
-    /// What receive-side scaling is to make of the companion's packets.
+    /// RSS hash of the companion's packets.
     pub rss_hash: u32,
-    /// The companion's key.
+    /// Key of the companion.
     pub key: FlowKey,
 }
 
-/// What the worker says to a wish: place and birth of the companion, or a number that says why not.
+/// Response of the worker: slot and generation of the companion, or an error number.
 pub type Answer = Result<(u32, u64), u8>;
 
-/// The most counts that a function may have.
+/// Maximum number of a function's counters.
 pub const MAX_NOTES: usize = 32;
 
 const DONE: usize = 0;
-/// A word to sleep on.
+/// Futex word.
 const ASLEEP: usize = LINE;
 const TAKEN: usize = 2 * LINE;
 const WISH: usize = 3 * LINE;
 const ANSWER: usize = 5 * LINE;
 const NOTES: usize = 6 * LINE;
-/// The round of which the masks are.
+/// Round of the masks.
 const SAID: usize = NOTES + MAX_NOTES;
 const LEFT: usize = SAID + 1;
 const MOVED: usize = LEFT + MASKS;
 const SLATE_PLACES: usize = (MOVED + MASKS).next_multiple_of(LINE);
 
-/// Behind the places: what the function would wish for a flow.
+/// Offset of the companion candidates, after the packets' words.
 const LIST: usize = SLATE_PLACES + MAX_BATCH;
-/// Words of an entry there: a number and a key.
+/// Words of a companion candidate: a number and a key.
 const LIST_WORDS: usize = 6;
 const SLATE_WORDS: usize = (LIST + 1 + MAX_WISHES * LIST_WORDS).next_multiple_of(LINE);
 
-/// Bytes of a slate.
+/// Size of a response area in bytes.
 pub const SLATE_BYTES: usize = SLATE_WORDS * 8;
 
-/// A slate: what a function tells its worker and the next function.
+/// Response area: written by a function for its worker and the next function.
 #[derive(Debug)]
 pub struct Slate(pub Memory);
 
 impl Slate {
-    /// The last round that the function did.
+    /// Returns the last round that the function completed.
     #[inline]
     pub fn done(&self) -> u64 {
         self.0.load(DONE, Acquire)
     }
 
-    /// The function is done with a round.
+    /// Marks a round as completed by the function.
     #[inline]
     pub fn set_done(&self, round: u64) {
         self.0.store(DONE, round, Release);
     }
 
-    /// The round of which the masks are.
+    /// Returns the round of the masks.
     #[inline]
     pub fn said(&self) -> u64 {
         self.0.load(SAID, Relaxed)
     }
 
-    /// The masks are of this round.
+    /// Sets the round of the masks.
     #[inline]
     pub fn set_said(&self, round: u64) {
         self.0.store(SAID, round, Relaxed);
     }
 
-    /// Word `word` of both masks: which packets are left, and which of these have moved.
+    /// Returns word `word` of both masks: packets that are left, and those among them that have moved.
     #[inline]
     pub fn masks(&self, word: usize) -> [u64; 2] {
         [LEFT, MOVED].map(|masks| self.0.load(masks + word, Relaxed))
@@ -444,53 +444,53 @@ impl Slate {
         self.0.store(MOVED + word, moved, Relaxed);
     }
 
-    /// What the function made of packet `i`, if the masks say that it made something.
+    /// Returns the response word of packet `i`. Valid only if the masks show that the packet was dropped or moved.
     #[inline]
     pub fn place(&self, i: usize) -> u64 {
         self.0.load(SLATE_PLACES + i, Relaxed)
     }
 
-    /// Writes what the function made of packet `i`.
+    /// Writes the response word of packet `i`.
     #[inline]
     pub fn set_place(&self, i: usize, word: u64) {
         self.0.store(SLATE_PLACES + i, word, Relaxed);
     }
 
-    /// The function sleeps until it is woken, but not if `awake`.
+    /// Puts the function to sleep until it is woken, unless `awake` returns `true`.
     pub fn sleep(&self, awake: impl FnOnce() -> bool) {
         self.0.sleep(ASLEEP, awake);
     }
 
-    /// Wakes the function, if it sleeps: whether it did.
+    /// Wakes the function if it sleeps. Returns `true` if it did.
     #[inline]
     pub fn wake(&self) -> bool {
         self.0.wake(ASLEEP)
     }
 
-    /// How many of the [ended](Board::ended) flows the function has looked at.
+    /// Returns the number of [ended](Board::ended) flows that the function has handled.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.0.load(TAKEN, Relaxed)
     }
 
-    /// The function has looked at so many ended flows.
+    /// Sets the number of ended flows that the function has handled.
     pub fn set_taken(&self, taken: u64) {
         self.0.store(TAKEN, taken, Relaxed);
     }
 
-    /// Count `i` of the function's.
+    /// Returns counter `i` of the function.
     #[inline]
     pub fn note(&self, i: usize) -> u64 {
         self.0.load(NOTES + i, Relaxed)
     }
 
-    /// Writes count `i` of the function's.
+    /// Writes counter `i` of the function.
     #[inline]
     pub fn set_note(&self, i: usize, count: u64) {
         self.0.store(NOTES + i, count, Relaxed);
     }
 
-    /// The function's last wish. Anything, if the function lies.
+    /// Returns the function's last companion request. A hostile function may have written any value.
     pub fn wish(&self) -> Wish {
         let number = self.0.load(WISH, Acquire);
         let word = |at| self.0.load(WISH + at, Relaxed);
@@ -503,13 +503,13 @@ impl Slate {
         }
     }
 
-    /// The number of the function's last wish.
+    /// Returns the number of the function's last companion request.
     #[inline]
     pub fn wishes(&self) -> u64 {
         self.0.load(WISH, Acquire)
     }
 
-    /// The function wishes for a companion.
+    /// Writes a companion request.
     pub fn set_wish(&self, wish: &Wish) {
         let set = |at, value| self.0.store(WISH + at, value, Relaxed);
         let kind = wish.kind as u64;
@@ -520,7 +520,7 @@ impl Slate {
         self.0.store(WISH, wish.number, Release);
     }
 
-    /// Writes down what the function would wish for a flow: the turn, and keys with their numbers.
+    /// Writes the companion candidates for a flow: the attempt, and keys with their numbers.
     pub fn set_list(&self, turn: u8, keys: &[(u8, FlowKey)]) {
         let keys = &keys[..keys.len().min(MAX_WISHES)];
         let head = u64::from(turn) | (keys.len() as u64) << 8;
@@ -534,12 +534,12 @@ impl Slate {
         }
     }
 
-    /// The turn in that list. Anything, if the function lies, as all of it.
+    /// Returns the attempt of the companion candidates. A hostile function may have written any list.
     pub fn list_turn(&self) -> u8 {
         self.0.load(LIST, Relaxed) as u8
     }
 
-    /// The keys in that list.
+    /// Returns the companion candidates.
     pub fn list(&self) -> impl Iterator<Item = (u8, FlowKey)> {
         let count = (self.0.load(LIST, Relaxed) >> 8) as usize;
         (0..count.min(MAX_WISHES)).map(|i| {
@@ -549,7 +549,7 @@ impl Slate {
         })
     }
 
-    /// What was answered to the wish of this number, if it was by now.
+    /// Returns the response to the companion request of this number, if it is available.
     pub fn answer(&self, number: u64) -> Option<Answer> {
         (self.0.load(ANSWER, Acquire) == number).then(|| {
             let word = self.0.load(ANSWER + 1, Relaxed);
@@ -560,7 +560,7 @@ impl Slate {
         })
     }
 
-    /// Answers the wish of this number.
+    /// Writes the response to the companion request of this number.
     pub fn set_answer(&self, number: u64, answer: Answer) {
         let (word, birth) = match answer {
             Ok((flow, birth)) => (u64::from(flow) << 32, birth),
@@ -571,10 +571,10 @@ impl Slate {
         self.0.store(ANSWER, number, Release);
     }
 
-    /// Makes it that of a function that begins now: it has done this round, and looked at so many ended flows.
+    /// Resets the area for a new process, which counts as having done `round` and handled `taken` ended flows.
     pub fn reset(&self, round: u64, taken: u64) {
         for word in 0..SLATE_BYTES / 8 {
-            // Nobody sleeps there: the process before is gone, the next has not begun.
+            // Nobody sleeps on it: the previous process is gone, and the next has not started.
             self.0.store(word, 0, Relaxed);
         }
         self.set_taken(taken);

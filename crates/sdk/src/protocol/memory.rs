@@ -1,7 +1,7 @@
-//! Memory that processes share, as words.
+//! Memory shared between processes, accessed as words.
 //!
-//! One of the few modules with `unsafe` code. Other processes may write this memory at any time, whatever they
-//! were asked to do. So it is only ever read and written through atomics, or copied as bytes of which any will do.
+//! One of the few modules with `unsafe` code. Other processes may write this memory at any time, against all rules. So
+//! it is only accessed through atomics, or copied as bytes for which any values are valid.
 
 use crate::sys::{Map, futex_wait, futex_wake};
 use std::fs::File;
@@ -10,10 +10,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Bytes of a huge page: one fault, and one address for the processor to know, instead of 512.
+/// Size of a huge page in bytes: one page fault and one TLB entry instead of 512.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// A file in memory, mapped.
+/// Mapped memory file.
 #[derive(Debug)]
 pub struct Memory {
     map: Map,
@@ -21,7 +21,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Maps a whole file, of so many bytes at least.
+    /// Maps a whole file of at least `bytes` bytes.
+    ///
+    /// # Errors
+    /// The file is smaller than `bytes`, or cannot be mapped.
     pub fn map(file: &File, bytes: usize, writable: bool) -> io::Result<Memory> {
         if file.metadata()?.len() < bytes as u64 || bytes < 8 {
             return Err(io::Error::other("the shared memory is too small"));
@@ -32,11 +35,11 @@ impl Memory {
         })
     }
 
-    /// Maps a whole file, to read and write, in huge pages where the file has them. Pages are had now, not when packets want
-    /// them, as many as there is time for within `bound`.
+    /// Maps a whole file, read-write, in huge pages where the file has them. Pages are populated now rather than on
+    /// first access, for at most `bound`.
     ///
     /// # Errors
-    /// What the system says; the file has not even a word.
+    /// The file is smaller than one word, or cannot be mapped.
     pub fn whole(file: &File, bound: Duration) -> io::Result<Memory> {
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
         if bytes < size_of::<u64>() {
@@ -49,40 +52,40 @@ impl Memory {
         Ok(Memory { map, writable: true })
     }
 
-    /// Has the kernel put a file of zeros that nobody has used yet into huge pages, where it can: whoever maps it has one
-    /// fault for each of them, and the processor one address to know, instead of 512.
+    /// Collapses an unused file of zeros into huge pages, where the kernel can. A later map then needs one page fault
+    /// and one TLB entry for each, instead of 512.
     ///
     /// # Panics
-    /// If the memory was mapped to read only.
+    /// If the memory was mapped read-only.
     pub fn gather(&self) {
-        // Only where there is a page already.
+        // The kernel collapses only ranges that have a page already.
         for at in (0..self.map.len()).step_by(HUGE_PAGE) {
             self.store(at / size_of::<u64>(), 0, Ordering::Relaxed);
         }
-        // Without huge pages everything works, slower.
+        // Without huge pages everything works, but slower.
         let _ = self.map.collapse();
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     pub fn base(&self) -> *mut u8 {
         self.map.base()
     }
 
-    /// How many bytes there are, at least 8.
+    /// Returns the size in bytes, at least 8.
     #[expect(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.map.len()
     }
 
-    /// Word `at`, eight bytes.
+    /// Returns word `at`, eight bytes.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If it is beyond the memory.
     #[inline(always)]
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at < self.map.len() / 8, "a word of the shared memory");
-        // SAFETY: in bounds, and aligned, since maps are to pages. The memory stays mapped as long as `self`. Any
-        // bytes are a number; others touch them through atomics, or are other processes.
+        // SAFETY: in bounds, and aligned, because maps are page-aligned. The memory stays mapped as long as `self`. Any
+        // bytes are a valid number; all other accesses are atomic, or come from other processes.
         unsafe { &*self.map.base().cast::<AtomicU64>().add(at) }
     }
 
@@ -95,28 +98,28 @@ impl Memory {
     /// Writes a word.
     ///
     /// # Panics
-    /// If the memory was mapped to read only.
+    /// If the memory was mapped read-only.
     #[inline(always)]
     pub fn store(&self, at: usize, value: u64, order: Ordering) {
         assert!(self.writable, "memory to read only");
         self.word(at).store(value, order);
     }
 
-    /// All words.
+    /// Returns all words.
     ///
     /// # Panics
-    /// If the memory was mapped to read only.
+    /// If the memory was mapped read-only.
     #[inline]
     pub fn words(&self) -> &[AtomicU64] {
         assert!(self.writable, "memory to read only");
-        // SAFETY: so many are mapped, aligned, as long as `self` is; otherwise as in `word`.
+        // SAFETY: this number of words is mapped, aligned, as long as `self` lives; otherwise as in `word`.
         unsafe { std::slice::from_raw_parts(self.map.base().cast(), self.map.len() / 8) }
     }
 
-    /// The eight words from `at` on, with one look at where the memory ends.
+    /// Returns the eight words from `at` on, with a single bounds check.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If they are beyond the memory.
     #[inline(always)]
     fn line(&self, at: usize) -> &[AtomicU64; 8] {
         let words = self.map.len() / 8;
@@ -125,10 +128,10 @@ impl Memory {
         unsafe { &*self.map.base().cast::<AtomicU64>().add(at).cast() }
     }
 
-    /// Reads eight words from `at` on: any of them, as the memory is when it is read.
+    /// Returns a reader of the eight words from `at` on. Each call loads one word.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If they are beyond the memory.
     #[inline(always)]
     pub fn load_line(&self, at: usize) -> impl Fn(usize) -> u64 {
         let line = self.line(at);
@@ -138,7 +141,7 @@ impl Memory {
     /// Writes eight words from `at` on.
     ///
     /// # Panics
-    /// If there are not so many, or the memory was mapped to read only.
+    /// If they are beyond the memory, or it was mapped read-only.
     #[inline(always)]
     pub fn store_line(&self, at: usize, line: [u64; 8]) {
         assert!(self.writable, "memory to read only");
@@ -147,31 +150,30 @@ impl Memory {
         }
     }
 
-    /// The first half of word `at`, to sleep on. While anybody may sleep there, the word is touched through this
-    /// function only.
+    /// Returns the first half of word `at`, used as a futex. While a process may sleep on it, the word is accessed
+    /// through this function only.
     #[inline]
     fn half(&self, at: usize) -> &AtomicU32 {
         assert!(self.writable, "memory to read only");
         let word: *const AtomicU64 = self.word(at);
-        // SAFETY: the first four of eight bytes, more than aligned. They are touched as 32 bits only.
+        // SAFETY: the first four of eight bytes, sufficiently aligned. They are accessed as 32 bits only.
         unsafe { &*word.cast::<AtomicU32>() }
     }
 
-    /// Notes at word `at` that this process sleeps, and sleeps until woken, but not if `awake` says that there is
-    /// something to do by now.
+    /// Records at word `at` that this process sleeps, and sleeps until woken, unless `awake` returns `true` by then.
     pub fn sleep(&self, at: usize, awake: impl FnOnce() -> bool) {
         let half = self.half(at);
-        // Sequentially consistent, as in `wake`: who wakes sees the note, or the sleeper sees what there is to do.
+        // Sequentially consistent, as in `wake`: either the waker sees this store, or the sleeper sees the work.
         half.store(1, Ordering::SeqCst);
         if !awake() {
-            // Woken, interrupted: the caller looks for itself.
+            // Woken or interrupted: the caller checks for itself.
             futex_wait(half, 1);
         }
         half.store(0, Ordering::SeqCst);
     }
 
-    /// Wakes the process that sleeps at word `at`, if one does: whether it did. To be called after what there is to do was written
-    /// with sequential consistency.
+    /// Wakes the process that sleeps at word `at`, if there is one. Returns `true` if there was. The caller must first
+    /// publish the work with sequential consistency.
     #[inline]
     pub fn wake(&self, at: usize) -> bool {
         let half = self.half(at);
@@ -186,13 +188,13 @@ impl Memory {
     /// Copies bytes in.
     ///
     /// # Panics
-    /// If they are beyond the memory, or it was mapped to read only.
+    /// If they are beyond the memory, or it was mapped read-only.
     #[inline]
     pub fn write(&self, at: usize, bytes: &[u8]) {
         assert!(self.writable, "memory to read only");
         assert!(at <= self.map.len() && bytes.len() <= self.map.len() - at);
-        // SAFETY: in bounds; no reference to these bytes lives in this process, in which the memory is reached
-        // through this type only. Should another process touch them meanwhile, it gets some of either.
+        // SAFETY: in bounds; no reference to these bytes exists in this process, which accesses the memory through this
+        // type only. If another process accesses them meanwhile, it reads a mixture.
         unsafe { copy(bytes.as_ptr(), self.map.base().add(at), bytes.len()) }
     }
 
@@ -203,20 +205,20 @@ impl Memory {
     #[inline]
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
         assert!(at <= self.map.len() && bytes.len() <= self.map.len() - at);
-        // SAFETY: as in `write`. Any bytes will do, and they are looked at in the copy only.
+        // SAFETY: as in `write`. Any bytes are valid, and only the copy is read.
         unsafe { copy(self.map.base().add(at), bytes.as_mut_ptr(), bytes.len()) }
     }
 }
 
-/// Copies bytes. Short frames are many: those are copied by lines, the last of which overlaps the one before, without
-/// a call that has to find out how.
+/// Copies bytes. Most frames are short: they are copied in cache lines, the last of which overlaps the one before,
+/// which avoids a call that first selects a method.
 ///
 /// # Safety
 /// As for [`ptr::copy_nonoverlapping`].
 #[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, bytes: usize) {
     const LINE: usize = 64;
-    // SAFETY: all lines are within the bytes, by the condition; the caller's word for these.
+    // SAFETY: all lines are within the bytes by the condition; the caller guarantees these.
     unsafe {
         if !(LINE..=4 * LINE).contains(&bytes) {
             return ptr::copy_nonoverlapping(from, to, bytes);
@@ -234,7 +236,7 @@ pub(super) mod tests {
     use super::*;
     use std::sync::atomic::AtomicUsize;
 
-    /// A file of so many bytes, zero, that nobody else finds.
+    /// Creates an anonymous, zeroed file of `bytes` bytes.
     pub(in crate::protocol) fn file(bytes: u64) -> File {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -286,7 +288,7 @@ pub(super) mod tests {
         assert!(Memory::whole(&file(0), Duration::MAX).is_err());
     }
 
-    /// Page faults of this thread so far.
+    /// Returns the page faults of this thread so far.
     fn faults() -> u64 {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
         let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -297,7 +299,7 @@ pub(super) mod tests {
     fn pages_are_there_before_they_are_touched() {
         const BYTES: usize = 3 * HUGE_PAGE + 4096;
         let file = file(BYTES as u64);
-        // How many faults it takes to write to each page; with files on disks some are of the file system's own.
+        // Page faults of one write to each page; on a disk file system, some are caused by the file system itself.
         let touched = |memory: &Memory| {
             let before = faults();
             for at in (0..memory.len()).step_by(4096) {
@@ -310,7 +312,7 @@ pub(super) mod tests {
         let memory = Memory::whole(&file, Duration::MAX).unwrap();
         assert_eq!((memory.len(), touched(&memory)), (BYTES, 0));
         assert!(late > 0 && faults() > before, "{late}");
-        // Huge pages can be had only where addresses are those of huge pages, too.
+        // Huge pages require an address with their alignment.
         assert_eq!(memory.base() as usize % HUGE_PAGE, 0);
     }
 

@@ -1,126 +1,129 @@
-//! What program and server say to each other before the first packet.
+//! Messages between program and server before the first packet.
 //!
-//! A program finds a socket of the kind `SOCK_SEQPACKET` as its standard input. Each message is one packet of at most
-//! [`MOST_BYTES`]; numbers are little end first, a text is its length in 16 bits (a configuration's: 32) and UTF-8.
+//! A program has a socket of type `SOCK_SEQPACKET` as its standard input. Each message is one packet of at most
+//! [`MOST_BYTES`]. Numbers are little-endian. A string is its length in 16 bits (a configuration's: 32) and UTF-8.
 //!
-//! | from | message | kind | what follows |
+//! | from | message | kind | contents |
 //! |---|---|---|---|
-//! | program | [`Hello`](FromProgram::Hello) | 1 | `TWNF`, the highest version it speaks: u16 |
+//! | program | [`Hello`](FromProgram::Hello) | 1 | `TWNF`, highest supported version: u16 |
 //! | server | [`Configure`](FromServer::Configure) | 2 | version: u16, part: u16, of: u16, configuration as JSON |
 //! | program | [`Describe`](FromProgram::Describe) | 3 | see [`Description`] |
-//! | | or [`Refuse`](FromProgram::Refuse) | 4 | field, what is wrong with it; then it ends |
-//! | | or [`Unfit`](FromProgram::Unfit) | 8 | what is wrong with the program; then it ends |
-//! | server | [`Attach`](FromServer::Attach) | 5 | bytes of a buffer: u32, flows: u32, round: u64, whether state is kept: u8, origin: u64, files: u8; with the files |
+//! | | or [`Refuse`](FromProgram::Refuse) | 4 | field, error in it; then the program ends |
+//! | | or [`Unfit`](FromProgram::Unfit) | 8 | error in the program; then it ends |
+//! | server | [`Attach`](FromServer::Attach) | 5 | buffer size in bytes: u32, flows: u32, round: u64, whether state is stored externally: u8, origin: u64, files: u8; with the files |
 //! | program | [`Ready`](FromProgram::Ready) | 6 | nothing |
-//! | program | [`Failed`](FromProgram::Failed) | 7 | what could not be done at the end; then it ends |
+//! | program | [`Failed`](FromProgram::Failed) | 7 | work that failed at the end; then the program ends |
 //!
-//! Between `Describe` and `Attach` any time may pass: the program waits, detached, until its chain needs it.
-//! `Attach` brings, in this order: the board (to read only), the packets, the function's own slate, the slate of
-//! the function in front (to read only; not for the first), its flows (if it keeps state), and the images of its flows
-//! ([`images`](super::images); if it keeps state that is kept outside, too).
+//! Any time may pass between `Describe` and `Attach`: the program waits, detached, until its chain needs it. `Attach`
+//! carries these files, in this order:
+//! 1. the request area (read-only);
+//! 2. the packets;
+//! 3. the function's own response area;
+//! 4. the response area of the function in front (read-only; not for the first function);
+//! 5. its flows, if it is stateful;
+//! 6. the snapshots of its flows ([`images`](super::images)), if their state is also stored externally.
 //!
-//! Either side believes nothing that it has not checked: what is no message ends the connection.
+//! Both sides validate all data before use. An invalid message ends the connection.
 
 use std::fmt;
 
-/// The longest message.
+/// Maximum size of a message in bytes.
 pub const MOST_BYTES: usize = 64 << 10;
 
-/// The most bytes of a name.
+/// Maximum length of a name in bytes.
 const MOST_NAME: usize = 63;
-/// The most bytes of a text that says what is wrong.
+/// Maximum length of an error text in bytes.
 const MOST_TEXT: usize = 4096;
-/// The most bytes of state for a flow.
+/// Maximum size of a flow's state in bytes.
 pub const MOST_STATE: u32 = 4096;
 
 const MAGIC: &[u8; 4] = b"TWNF";
 
-/// What a function is.
+/// Description of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Description {
-    /// Its name for itself: letters, digits and dashes.
+    /// Name of the function: letters, digits and dashes.
     pub name: String,
-    /// Bytes in memory for each flow, with what the program keeps beside; 0 for none. u32, at most [`MOST_STATE`].
+    /// Memory per flow in bytes, the program's own data included; 0 for none. u32, at most [`MOST_STATE`].
     pub state_bytes: u32,
-    /// Whether it wants to know of flows that end. Bit 0 of a u8.
+    /// `true`: the function is notified of flows that end. Bit 0 of a u8.
     pub wants_flow_ends: bool,
-    /// Whether it opens companions of flows. Bit 1.
+    /// `true`: the function opens companions of flows. Bit 1.
     pub opens_companions: bool,
-    /// The version of what its state of a flow means to other processes, if it means something there. Bit 2 says whether
-    /// a u32 follows.
+    /// Version of the state's format, if the state can be stored externally. Bit 2 is set if a u32 follows.
     pub durable: Option<u32>,
-    /// Bytes of that state. u32, at most [`MOST_STATE`].
+    /// Size of that state in bytes. u32, at most [`MOST_STATE`].
     pub piece_bytes: u32,
-    /// Why it drops packets, each with a u8 that says whether they are lost, rather than dropped. u8: how many.
+    /// Drop reasons, each with a u8 that is 1 if packets are lost rather than dropped. Count: u8.
     pub drop_reasons: Vec<(String, bool)>,
-    /// What else it counts. u8: how many.
+    /// Additional counters. Count: u8.
     pub notes: Vec<String>,
 }
 
-/// The most reasons to drop.
+/// Maximum number of drop reasons.
 pub const MOST_REASONS: usize = 16;
 
-/// A message of a program's.
+/// Message of a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromProgram {
-    /// It is there.
+    /// The program has started.
     Hello {
-        /// The highest version it speaks.
+        /// Highest supported version.
         version: u16,
     },
-    /// It has read its configuration.
+    /// The program has read its configuration.
     Describe(Description),
-    /// It cannot be run so.
+    /// The program rejects its configuration.
     Refuse {
-        /// The field of the configuration; empty for all of it.
+        /// Field of the configuration; empty for the whole.
         field: String,
-        /// What is wrong.
+        /// Description of the error.
         message: String,
     },
-    /// It is no function that can be run at all, however it is configured.
+    /// The program cannot be run with any configuration.
     Unfit {
-        /// What is wrong with it.
+        /// Description of the error.
         message: String,
     },
-    /// It has mapped its memory.
+    /// The program has mapped its memory.
     Ready,
-    /// It ends, and has not done all.
+    /// The program ends with work left undone.
     Failed {
-        /// What could not be done.
+        /// Description of the failed work.
         message: String,
     },
 }
 
-/// A message of the server's.
+/// Message of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FromServer {
-    /// How to run.
+    /// Configuration of the program.
     Configure {
-        /// The version that both speak.
+        /// Version that both support.
         version: u16,
-        /// Of `of` processes of this function, which share nothing, it is this one.
+        /// Index of this process among the `of` processes of this function, which share nothing.
         part: u16,
-        /// See `part`.
+        /// Number of processes of this function.
         of: u16,
-        /// The configuration in the chain's spec, as JSON.
+        /// Configuration from the chain's spec, as JSON.
         config: String,
     },
-    /// Where to run.
+    /// Memory in which the program runs.
     Attach {
-        /// Bytes of a packet's buffer.
+        /// Size of a packet buffer in bytes.
         buffer_bytes: u32,
-        /// The flow table's capacity; 0 without one.
+        /// Capacity of the flow table; 0 without one.
         flows: u32,
-        /// The last round that was before.
+        /// Last round before this process.
         round: u64,
-        /// If the flows' state is kept outside: when the run began, in nanoseconds on the clock of the world.
+        /// Wall-clock time of the run's start in nanoseconds, if flow state is stored externally.
         origin: Option<u64>,
-        /// How many files come with the message.
+        /// Number of files that come with the message.
         files: u8,
     },
 }
 
-/// What came is no message.
+/// Error of a message that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMessage {
     expected: &'static str,
@@ -135,7 +138,7 @@ impl fmt::Display for NoMessage {
 impl std::error::Error for NoMessage {}
 
 impl FromProgram {
-    /// The message as bytes. Texts that are too long are cut.
+    /// Encodes the message. Strings that are too long are cut.
     pub fn encode(&self) -> Vec<u8> {
         let mut to = Vec::new();
         match self {
@@ -183,10 +186,10 @@ impl FromProgram {
         to
     }
 
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not a valid message.
     pub fn decode(bytes: &[u8]) -> Result<FromProgram, NoMessage> {
         let mut rest = Rest(bytes);
         let message = match rest.u8()? {
@@ -215,7 +218,7 @@ impl FromProgram {
 }
 
 impl FromServer {
-    /// The message as bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let mut to = Vec::new();
         match self {
@@ -251,10 +254,10 @@ impl FromServer {
         to
     }
 
-    /// Reads a message.
+    /// Decodes a message.
     ///
     /// # Errors
-    /// It is none.
+    /// The bytes are not a valid message.
     pub fn decode(bytes: &[u8]) -> Result<FromServer, NoMessage> {
         let mut rest = Rest(bytes);
         let message = match rest.u8()? {
@@ -292,7 +295,7 @@ fn expected(expected: &'static str) -> NoMessage {
     NoMessage { expected }
 }
 
-/// Writes a text, cut between characters to so many bytes.
+/// Writes a string, cut between characters to at most `most` bytes.
 fn put(to: &mut Vec<u8>, text: &str, most: usize) {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
@@ -307,7 +310,7 @@ fn text(bytes: &[u8]) -> Result<String, NoMessage> {
     text.map(str::to_owned).map_err(|_| expected("UTF-8"))
 }
 
-/// The bytes of a message that have not been read.
+/// Unread bytes of a message.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
@@ -347,7 +350,7 @@ impl<'a> Rest<'a> {
         text(self.take(length)?)
     }
 
-    /// A name that may stand in reports and metrics: letters, digits and dashes.
+    /// Reads a name that is allowed in reports and metrics: letters, digits and dashes.
     fn name(&mut self) -> Result<String, NoMessage> {
         let name = self.text(MOST_NAME)?;
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';

@@ -1,7 +1,7 @@
-//! What a program of a function and the server that started it have between them.
+//! Protocol between a function's program and the server that started it.
 //!
-//! - [`message`]: what they say to each other before the first packet, over a [`socket`];
-//! - [`layout`]: what is in the [`memory`] that they share from then on.
+//! - [`message`]: messages before the first packet, over a [`socket`];
+//! - [`layout`]: layout of the [`memory`] they share from then on.
 
 pub mod images;
 pub mod layout;

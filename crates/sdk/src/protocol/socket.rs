@@ -6,15 +6,15 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// A connection whose packets are messages: `SOCK_SEQPACKET`.
+/// Connection whose packets are messages: `SOCK_SEQPACKET`.
 #[derive(Debug)]
 pub struct Socket(pub OwnedFd);
 
 impl Socket {
-    /// Sends a message, or says at once that it cannot: a program that does not listen holds nobody up.
+    /// Sends a message without blocking, so a program that does not read cannot stall the sender.
     ///
     /// # Errors
-    /// What the system says; there are too many files.
+    /// The socket's buffer is full, the system reports another error, or there are too many files.
     pub fn send(&self, bytes: &[u8], files: &[&File]) -> io::Result<()> {
         let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
         sys::send(self.0.as_fd(), bytes, &files)
@@ -23,7 +23,7 @@ impl Socket {
     /// Waits for a message.
     ///
     /// # Errors
-    /// The other side has gone, or said nothing for as long as the socket waits, or what came is too long.
+    /// The peer has disconnected, the socket's timeout has expired, or the message is too long.
     pub fn receive(&self) -> io::Result<(Vec<u8>, Vec<File>)> {
         let mut bytes = vec![0; MOST_BYTES];
         let (length, files) = sys::receive(self.0.as_fd(), &mut bytes)?;

@@ -1,34 +1,34 @@
-//! Packets reduced to what queues see: when, of which flow, how long.
+//! Packets reduced to the data that queues need: arrival time, flow, length.
 
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos};
 
 use crate::{Notice, PacketSource, TrafficError};
 
-/// A flow's number is 64 bits of hash: two of a million flows share them with a chance of 3 in
-/// 10^8. The seed is fixed, so that flows go to the same cores each time.
+/// Seed of the flow hash. A flow's number is 64 bits of hash: any two of a million flows collide with a probability of
+/// 3 in 10^8. The seed is fixed, so that flows are mapped to the same cores in each run.
 const HASH_SEED: u64 = 0x7461_696c_7761_7465;
 
-/// A packet's arrival.
+/// Arrival of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// Arrival time.
     pub time: Nanos,
-    /// A number that tells its flow from others; `None` for packets that belong to none.
+    /// Number that identifies its flow; `None` for packets without a flow.
     pub flow: Option<u64>,
-    /// The length of its frame without the frame check sequence.
+    /// Length of its frame without the frame check sequence.
     pub bytes: u32,
 }
 
-/// Yields arrivals in order, as a [`PacketSource`] yields packets.
+/// Source of arrivals in order, as a [`PacketSource`] of packets.
 pub trait Arrivals {
-    /// The next arrival, or `None` at the end.
+    /// Returns the next arrival, or `None` at the end.
     ///
     /// # Errors
-    /// Why the source cannot go on.
+    /// An error of the source that prevents it from continuing.
     fn next_arrival(&mut self) -> Result<Option<Arrival>, TrafficError>;
 
-    /// The 5-tuple of the arrival that was yielded last; the default key if it belongs to no flow.
+    /// Returns the 5-tuple of the last arrival; the default key if it has no flow.
     fn flow_key(&self) -> FlowKey;
 
     /// As [`PacketSource::notices`].
@@ -38,7 +38,7 @@ pub trait Arrivals {
     fn name(&self) -> &str;
 }
 
-/// The arrivals of packets: a flow is a 5-tuple, each direction its own.
+/// Arrivals of packets. A flow is a 5-tuple; each direction is a flow of its own.
 #[derive(Debug)]
 pub struct PacketArrivals<S> {
     source: S,
@@ -46,7 +46,7 @@ pub struct PacketArrivals<S> {
 }
 
 impl<S: PacketSource> PacketArrivals<S> {
-    /// The arrivals of a source's packets.
+    /// Creates the arrivals of a source's packets.
     pub fn new(source: S) -> Self {
         PacketArrivals {
             source,

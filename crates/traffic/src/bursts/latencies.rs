@@ -1,12 +1,12 @@
-//! A histogram of latencies.
+//! Latency histogram.
 
 use tailwater_net::Nanos;
 
-/// Buckets of each power of two: a value is known to one part in 128.
+/// Buckets for each power of two: a value is accurate to one part in 128.
 const PARTS: u64 = 64;
 const BITS: u32 = PARTS.trailing_zeros();
 
-/// Counts of latencies in buckets that grow with the value; below 128 ns they are exact.
+/// Histogram of latencies, with bucket sizes that grow with the value. Values below 128 ns are exact.
 #[derive(Clone, Debug)]
 pub(super) struct Latencies {
     counts: Vec<u64>,
@@ -30,8 +30,7 @@ impl Latencies {
         self.max = self.max.max(nanos);
     }
 
-    /// The value that so large a share (0 to 1) of latencies does not exceed: the middle of its
-    /// bucket, nearest rank.
+    /// Returns the percentile for `share` (0 to 1): the middle of its bucket, by nearest rank.
     pub(super) fn percentile(&self, share: f64) -> Nanos {
         let rank = ((self.total as f64 * share).ceil() as u64).max(1);
         let mut seen = 0;

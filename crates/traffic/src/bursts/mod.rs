@@ -1,17 +1,16 @@
-//! What bursts do to latency: NetBlaze's whale and minnow experiments on any traffic.
+//! Effect of bursts on latency: NetBlaze's whale and minnow experiments on any traffic.
 //!
-//! [`BurstStudy::measure`] streams traffic two or three times and holds no packets. The
-//! experiments are those of NetBlaze §2 (Tables 1 and 2):
+//! [`BurstStudy::measure`] streams the traffic two or three times and stores no packets. The experiments are those of
+//! NetBlaze §2 (Tables 1 and 2):
 //!
-//! - *Whales*: every flow has a core of its own, a queue with a fixed service time for each
-//!   packet. Without bursts within flows every latency is the service time.
-//! - *Minnows*: each flow is shaped, so that its packets come no closer than the service time
-//!   and no whale is left; flows are hashed to cores, as few as keep the median latency of all
-//!   packets below ten service times. The time in the shaper does not count. Flows stay where
-//!   they are hashed to.
+//! - *Whales*: every flow has a core of its own, a queue with a fixed service time per packet. Without bursts within
+//!   flows every latency equals the service time.
+//! - *Minnows*: each flow is shaped to at most one packet per service time, so that no whale is left. Flows are hashed
+//!   to the fewest cores that keep the median latency of all packets below ten service times. Time in the shaper does
+//!   not count. Flows are never moved.
 //!
-//! The paper says that flows are shaped "so that any burstiness is only due to flow arrivals",
-//! but not how; a shaper at the service rate is the weakest one that leaves no whale.
+//! The paper shapes flows "so that any burstiness is only due to flow arrivals", without saying how. A shaper at the
+//! service rate is the weakest one that leaves no whale.
 
 mod arrivals;
 mod latencies;
@@ -35,70 +34,69 @@ use self::series::{Point, Series};
 use crate::stats::as_nanos;
 use crate::{Notice, TrafficError};
 
-/// Memory of a flow, about, besides 8 bytes for each service time.
+/// Approximate memory of a flow in bytes, without 8 bytes for each service time.
 const BYTES_PER_FLOW: u64 = 88;
 const BYTES_PER_HELD: u64 = 24;
 
-/// The most cores that are tried.
+/// Maximum number of cores tried.
 const MOST_CORES: u32 = 4_096;
 
-/// What to study.
+/// Settings of a study.
 #[derive(Clone, Debug)]
 pub struct StudyOptions {
-    /// Service times of a packet: at most 16, each above zero and at most a second.
+    /// Service times per packet: at most 16, each above zero and at most one second.
     pub services: Vec<Nanos>,
-    /// The most memory.
+    /// Memory limit in bytes.
     pub memory_limit_bytes: u64,
 }
 
-/// What bursts do to latency. Field names are those of the JSON output and stable.
+/// Results of a study. Field names are those of the JSON output, and stable.
 #[derive(Clone, Debug, Serialize)]
 pub struct BurstStudy {
-    /// The source's name.
+    /// Name of the source.
     pub name: String,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
     /// Bytes of all frames, without the frame check sequence.
     pub bytes: u64,
-    /// From the first packet to the last (in JSON `duration_ns`).
+    /// Time from the first packet to the last (in JSON `duration_ns`).
     #[serde(rename = "duration_ns", serialize_with = "as_nanos")]
     pub duration: Nanos,
-    /// Flows, each direction its own.
+    /// Number of flows; each direction is a flow.
     pub flows: u64,
-    /// New flows a second.
+    /// New flows per second.
     pub new_flows_per_second: NewFlows,
-    /// Bytes of packets.
+    /// Packet sizes in bytes.
     pub packet_bytes: PacketBytes,
-    /// Bytes of flows.
+    /// Flow sizes in bytes.
     pub flow_bytes: FlowBytes,
-    /// From the first packet to the last of the flow for which that is longest (in JSON
-    /// `longest_flow_ns`).
+    /// Longest time from a flow's first packet to its last (in JSON `longest_flow_ns`).
     #[serde(rename = "longest_flow_ns", serialize_with = "as_nanos")]
     pub longest_flow: Nanos,
-    /// The largest figures of any millisecond (from whole milliseconds after the first packet).
+    /// Largest values of any millisecond (counted from the first packet).
     pub worst_millisecond: WorstMillisecond,
-    /// NetBlaze's Table 1, a row for each service time.
+    /// NetBlaze's Table 1, one row per service time.
     pub whales: Vec<WhaleRow>,
     /// NetBlaze's Table 2.
     pub minnows: Vec<MinnowRow>,
-    /// Packets that came earlier than the one ahead of them; they count as coming with it.
+    /// Packets with an earlier time than the packet before. They count as arriving with it.
     pub packets_out_of_order: u64,
-    /// What the source has to say.
+    /// Warnings of the source.
     pub notices: Vec<Notice>,
     #[serde(skip)]
     series: Series,
 }
 
-/// New flows a second.
+/// New flows per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NewFlows {
-    /// Over the duration; absent if that is zero.
+    /// Mean over the duration; absent if the duration is zero.
     pub mean: Option<f64>,
-    /// Most in one second, counted in whole seconds after the first packet.
+    /// Maximum in one second (counted from the first packet).
     pub max: u64,
 }
 
-/// Bytes of packets.
+/// Packet sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PacketBytes {
     /// Mean.
@@ -109,30 +107,30 @@ pub struct PacketBytes {
     pub max: u32,
 }
 
-/// Bytes of flows, within the traffic.
+/// Flow sizes in bytes, within the traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowBytes {
-    /// The smallest flow's.
+    /// Smallest flow.
     pub min: u64,
-    /// The largest flow's.
+    /// Largest flow.
     pub max: u64,
 }
 
-/// The largest figures of any millisecond, each of its own.
+/// Largest values of any millisecond, each taken independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WorstMillisecond {
-    /// Most packets.
+    /// Maximum number of packets.
     pub packets: u32,
-    /// Most packets of one flow: a whale.
+    /// Maximum number of packets of one flow: a whale.
     pub flow_packets: u32,
-    /// Most new flows: minnows.
+    /// Maximum number of new flows: minnows.
     pub new_flows: u32,
 }
 
-/// Every flow on a core of its own.
+/// Result with a core of its own for every flow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WhaleRow {
-    /// The service time of a packet.
+    /// Service time per packet.
     #[serde(rename = "service_ns", serialize_with = "as_nanos")]
     pub service: Nanos,
     /// Latency of packets, from arrival to the end of service.
@@ -140,23 +138,22 @@ pub struct WhaleRow {
     pub latency: LatencyRow,
 }
 
-/// Shaped flows, hashed to cores.
+/// Result with shaped flows, hashed to cores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MinnowRow {
-    /// The service time of a packet.
+    /// Service time per packet.
     #[serde(rename = "service_ns", serialize_with = "as_nanos")]
     pub service: Nanos,
-    /// The fewest cores that keep the median below ten service times; absent (and so is the
-    /// latency) if 4096 do not.
+    /// Fewest cores that keep the median below ten service times. Absent, like the latency, if 4096 cores are too few.
     pub cores: Option<u32>,
-    /// The part of the cores' time that service takes.
+    /// Utilisation of the cores: the fraction of their time spent on service.
     pub load: Option<f64>,
-    /// Latency of packets, from leaving the shaper to the end of service.
+    /// Latency of packets, from the shaper's output to the end of service.
     #[serde(flatten)]
     pub latency: Option<LatencyRow>,
 }
 
-/// Percentiles of latency, known to 1 %.
+/// Percentiles of latency, accurate to 1 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyRow {
     /// Median (in JSON `p50_ns`).
@@ -165,7 +162,7 @@ pub struct LatencyRow {
     /// 99th percentile (in JSON `p99_ns`).
     #[serde(rename = "p99_ns", serialize_with = "as_nanos")]
     pub p99: Nanos,
-    /// The largest (in JSON `max_ns`).
+    /// Maximum (in JSON `max_ns`).
     #[serde(rename = "max_ns", serialize_with = "as_nanos")]
     pub max: Nanos,
 }
@@ -181,15 +178,15 @@ impl LatencyRow {
 }
 
 impl BurstStudy {
-    /// Reads traffic to its end, twice or more: `open` opens it anew, and must yield the same
-    /// each time.
+    /// Measures traffic in two or more passes. `open` opens the source for each pass, and must yield the same packets
+    /// every time.
     ///
-    /// Memory grows with flows (about 88 bytes and 8 for each service time) and with packets
-    /// that are held back by shapers, not with packets.
+    /// Memory grows with the number of flows (about 88 bytes, and 8 for each service time) and with the packets delayed
+    /// by shapers, not with the number of packets.
     ///
     /// # Errors
-    /// The source's; [`TrafficError::NoPackets`] if it is empty; [`TrafficError::Setting`] for
-    /// service times out of range; [`TrafficError::MemoryLimit`].
+    /// Errors of the source; [`TrafficError::NoPackets`] if it is empty; [`TrafficError::Setting`] for service times
+    /// out of range; [`TrafficError::MemoryLimit`].
     pub fn measure<A: Arrivals>(
         mut open: impl FnMut() -> Result<A, TrafficError>,
         options: &StudyOptions,
@@ -205,15 +202,15 @@ impl BurstStudy {
         first.run(&mut source, |_, _, _| 0)?;
         let mut study = first.study(&source);
         let in_flows = first.in_flows;
-        // The next pass has flows of its own.
+        // The next pass has its own flow state.
         drop((first, source));
         let seconds = study.duration.as_secs_f64();
         let fewest = |service: &Nanos| match seconds > 0.0 {
             true => (in_flows as f64 * service.as_secs_f64() / seconds).ceil() as u32,
             false => 1,
         };
-        // Packets that come faster than thousands of cores serve them are no traffic for one
-        // server, and wait for long on any number tried.
+        // The search is bounded: traffic that needs thousands of cores is not that of one server, and would have high
+        // latency on any number of cores tried.
         let mut next: Vec<u32> = options.services.iter().map(fewest).collect();
         let mut rows = vec![None; next.len()];
         loop {
@@ -247,8 +244,8 @@ impl BurstStudy {
         Ok(study)
     }
 
-    /// A picture over time, as a self-contained SVG document: packets, new flows and packets of
-    /// one flow a millisecond, and the tables.
+    /// Returns a self-contained SVG diagram over time: packets, new flows and packets of one flow per millisecond, and
+    /// the tables.
     pub fn svg(&self) -> String {
         picture::svg(self)
     }
@@ -267,19 +264,19 @@ fn minnow_row(service: Nanos, row: Option<(u32, Latencies)>, packets: u64, secon
     }
 }
 
-/// Once through the traffic.
+/// One pass over the traffic.
 struct Pass<'a> {
     options: &'a StudyOptions,
     numbers: HashMap<u64, u32, BuildHasherDefault<Mixer>>,
     flows: Vec<FlowState>,
-    /// When each flow's own queue is free, for each service time.
+    /// Time at which each flow's own queue is free, for each service time.
     free: Vec<u64>,
     whales: Vec<Latencies>,
     series: Series,
     start: u64,
     now: u64,
     packets: u64,
-    /// Of these, packets that belong to flows.
+    /// Packets that belong to flows.
     in_flows: u64,
     bytes: u64,
     shortest: u32,
@@ -323,8 +320,8 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Reads all arrivals. `shaped` gets each packet's time, its flow's hash, and when its flow's
-    /// own queue serves it for each service time; it says how many packets it holds.
+    /// Reads all arrivals. Calls `shaped` with each packet's time, its flow's hash, and its start of service in the
+    /// flow's own queue for each service time. `shaped` returns the number of packets it holds.
     fn run<A: Arrivals>(
         &mut self,
         source: &mut A,
@@ -367,7 +364,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// The time of a packet: time does not go back.
+    /// Returns the time of a packet, which never goes back.
     fn clock(&mut self, time: u64) -> u64 {
         if self.packets == 0 {
             (self.start, self.now) = (time, time);
@@ -382,7 +379,7 @@ impl<'a> Pass<'a> {
         self.now
     }
 
-    /// Counts a packet of a flow; the flow's index.
+    /// Counts a packet of a flow, and returns the flow's index.
     fn flow(&mut self, number: u64, time: u64, bytes: u32) -> usize {
         let next = self.flows.len() as u32;
         let index = *self.numbers.entry(number).or_insert(next);
@@ -416,7 +413,7 @@ impl<'a> Pass<'a> {
     fn check_memory(&self, held: usize, name: &str) -> Result<(), TrafficError> {
         let per_flow = BYTES_PER_FLOW + 8 * self.options.services.len() as u64;
         let used = self.flows.len() as u64 * per_flow + held as u64 * BYTES_PER_HELD;
-        // Flows are counted in 32 bits.
+        // Flow indexes have 32 bits.
         if used <= self.options.memory_limit_bytes && self.flows.len() < u32::MAX as usize - 1024 {
             return Ok(());
         }
@@ -427,7 +424,7 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// All but the minnows.
+    /// Returns all results but those for minnows.
     fn study<A: Arrivals>(&self, source: &A) -> BurstStudy {
         let duration = Nanos(self.now - self.start);
         let seconds = duration.as_secs_f64();
@@ -476,7 +473,7 @@ impl<'a> Pass<'a> {
     }
 }
 
-/// Hashes the numbers of flows, which are hashes or counters already.
+/// Hasher of flow numbers, which are hashes or counters already.
 #[derive(Default)]
 struct Mixer(u64);
 
@@ -496,7 +493,7 @@ impl Hasher for Mixer {
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// Finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
 fn mix(value: u64) -> u64 {
     let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! A picture of a study: a self-contained SVG document.
+//! Diagram of a study: a self-contained SVG document.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::series::Point;
 use super::text::micros;
 use super::{BurstStudy, LatencyRow};
 
-/// Pixels of the document and of a panel within it.
+/// Width of the document in pixels; sizes of a panel within it follow.
 const WIDTH: f64 = 1_000.0;
 const PANEL: f64 = 150.0;
 const LEFT: f64 = 70.0;
@@ -14,7 +14,7 @@ const RIGHT: f64 = 20.0;
 const GAP: f64 = 46.0;
 const TOP: f64 = 70.0;
 
-/// The panels: what they show, in which colour.
+/// Panel: title, colour and value.
 type Panel = (&'static str, &'static str, fn(&Point) -> u32);
 const PANELS: [Panel; 3] = [
     ("packets per ms", "#1f6f8b", |point| point.packets),
@@ -51,7 +51,7 @@ pub(super) fn svg(study: &BurstStudy) -> String {
     out
 }
 
-/// One panel: the largest figure of each column as an area, its maximum marked.
+/// Draws one panel: the largest value of each column as an area, with its maximum marked.
 fn draw(out: &mut String, study: &BurstStudy, panel: &Panel, top: f64) {
     let (title, colour, figure) = *panel;
     let points = &study.series.points;
@@ -123,7 +123,7 @@ fn tables(out: &mut String, study: &BurstStudy, top: f64) {
     }
 }
 
-/// Text as XML holds it; characters that it cannot hold are left out.
+/// Escapes text for XML, and removes characters that XML does not allow.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

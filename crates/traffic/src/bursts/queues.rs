@@ -5,11 +5,11 @@ use std::collections::BinaryHeap;
 
 use super::latencies::Latencies;
 
-/// Numbers of cores that are tried at a time.
+/// Number of core counts tried in one pass.
 pub(super) const TRIED: u32 = 12;
 
-/// A flow's own queue, first in first out, with a fixed service time: when a packet that comes
-/// at `time` is served, given when the queue is free (updated).
+/// Returns the start of service of a packet that arrives at `time` in a FIFO queue with a fixed service time. `free` is
+/// the time at which the queue is free, and is updated.
 #[inline]
 pub(super) fn serve(time: u64, free: &mut u64, service: u64) -> u64 {
     let start = time.max(*free);
@@ -17,18 +17,17 @@ pub(super) fn serve(time: u64, free: &mut u64, service: u64) -> u64 {
     start
 }
 
-/// Flows hashed to cores, for several numbers of cores at once. Each flow comes shaped: its
-/// packets no closer than the service time.
+/// Flows hashed to cores, for several core counts at once. Each flow is shaped: its packets are at least a service time
+/// apart.
 pub(super) struct Cores {
     service: u64,
     candidates: Vec<Candidate>,
-    /// Packets held back by their shapers: when they go, a number that orders equal times, the
-    /// flow's hash.
+    /// Packets delayed by their shapers: departure time, a number that orders equal times, and the flow's hash.
     shaped: BinaryHeap<Reverse<(u64, u64, u32)>>,
     held: u64,
 }
 
-/// So many cores.
+/// Simulation of one core count.
 struct Candidate {
     free: Vec<u64>,
     latencies: Latencies,
@@ -48,7 +47,7 @@ impl Cores {
         }
     }
 
-    /// A packet that comes at `time` and leaves its shaper at `start`. Times do not go back.
+    /// Adds a packet that arrives at `time` and leaves its shaper at `start`. `time` never goes back.
     pub(super) fn add(&mut self, time: u64, start: u64, hash: u32) {
         self.release(time);
         if start > time {
@@ -59,12 +58,12 @@ impl Cores {
         }
     }
 
-    /// Packets held back.
+    /// Returns the number of packets in shapers.
     pub(super) fn held(&self) -> usize {
         self.shaped.len()
     }
 
-    /// Lets go what leaves its shaper up to `time`.
+    /// Releases packets that leave their shaper up to `time`.
     fn release(&mut self, time: u64) {
         while let Some(Reverse((start, _, hash))) = self.shaped.peek().copied()
             && start <= time
@@ -84,8 +83,7 @@ impl Cores {
         }
     }
 
-    /// After the last packet: the fewest cores that keep the median below `median`, and the
-    /// latencies with them.
+    /// Ends the simulation. Returns the fewest cores that keep the median below `median`, and their latencies.
     pub(super) fn finish(mut self, median: u64) -> Option<(u32, Latencies)> {
         self.release(u64::MAX);
         let fits = |candidate: &Candidate| candidate.latencies.percentile(0.5).0 < median;
@@ -94,7 +92,7 @@ impl Cores {
     }
 }
 
-/// The core of a flow: hashes are spread evenly over cores.
+/// Returns the core of a flow. Hashes are spread evenly over cores.
 #[inline]
 pub(super) fn core(hash: u32, cores: usize) -> usize {
     ((u64::from(hash) * cores as u64) >> 32) as usize

@@ -1,16 +1,16 @@
-//! What happens in each millisecond, kept in bounded memory for a picture.
+//! Time series of values per millisecond, in bounded memory, for a diagram.
 
 const MILLISECOND: u64 = 1_000_000;
 
-/// The most points kept; beyond, two become one.
+/// Maximum number of points. Beyond it, pairs of points are merged.
 const MOST: usize = 1 << 16;
 
-/// Figures of a millisecond, or the largest of several milliseconds.
+/// Values of a millisecond, or the largest of several milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Point {
     pub(super) packets: u32,
     pub(super) new_flows: u32,
-    /// Most packets of one flow.
+    /// Maximum number of packets of one flow.
     pub(super) flow_packets: u32,
 }
 
@@ -24,23 +24,23 @@ impl Point {
     }
 }
 
-/// Points over time. A point is the largest figure of `1 << fold` milliseconds.
+/// Points over time. A point holds the largest values of `1 << fold` milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Series {
     pub(super) points: Vec<Point>,
     pub(super) fold: u32,
-    /// The millisecond that is being counted, and its figures.
+    /// Current millisecond, and its values.
     at: u64,
     current: Point,
 }
 
 impl Series {
-    /// The number of the millisecond of a time since the start.
+    /// Returns the millisecond of a time since the start.
     pub(super) fn millisecond(since_start: u64) -> u64 {
         since_start / MILLISECOND
     }
 
-    /// A packet. `of_flow` counts its flow's packets in this millisecond so far, with it.
+    /// Adds a packet. `of_flow` is the number of its flow's packets in this millisecond so far, itself included.
     pub(super) fn add(&mut self, since_start: u64, of_flow: u32, new: bool) {
         let millisecond = Series::millisecond(since_start);
         if millisecond != self.at {
@@ -52,7 +52,7 @@ impl Series {
         self.current.flow_packets = self.current.flow_packets.max(of_flow);
     }
 
-    /// Puts the current millisecond down.
+    /// Stores the values of the current millisecond.
     pub(super) fn close(&mut self) {
         while (self.at >> self.fold) as usize >= MOST {
             self.fold += 1;

@@ -64,14 +64,14 @@ fn bursty(count: usize, mut state: u64) -> Vec<(u64, u64)> {
     arrivals
 }
 
-/// The value of nearest rank.
+/// Returns the percentile by nearest rank.
 fn percentile(latencies: &[u64], share: f64) -> u64 {
     let mut sorted = latencies.to_vec();
     sorted.sort_unstable();
     sorted[((sorted.len() as f64 * share).ceil() as usize).max(1) - 1]
 }
 
-/// Latencies of a FIFO server by Lindley's recursion, over packets in order of time.
+/// Returns the latencies of a FIFO server by Lindley's recursion, over packets in order of time.
 fn fifo(times: &[u64], service: u64) -> Vec<u64> {
     let (mut wait, mut last) = (0u64, times.first().copied().unwrap_or(0));
     let mut latencies = vec![];
@@ -85,7 +85,7 @@ fn fifo(times: &[u64], service: u64) -> Vec<u64> {
     latencies
 }
 
-/// Every flow's packets, one flow after the other.
+/// Groups packets by flow.
 fn by_flow(arrivals: &[(u64, u64)]) -> Vec<(u64, Vec<u64>)> {
     let mut flows: Vec<u64> = arrivals.iter().map(|(_, flow)| *flow).collect();
     flows.sort_unstable();
@@ -97,7 +97,7 @@ fn by_flow(arrivals: &[(u64, u64)]) -> Vec<(u64, Vec<u64>)> {
     flows.into_iter().map(|flow| (flow, times(flow))).collect()
 }
 
-/// Both tables simulated the naive way: flow by flow, core by core, all in memory.
+/// Simulates both tables naively: flow by flow, core by core, all in memory.
 fn naive(arrivals: &[(u64, u64)], service: u64) -> (Vec<u64>, u32, Vec<u64>) {
     let flows = by_flow(arrivals);
     let mut whales = vec![];
@@ -149,7 +149,7 @@ fn both_tables_are_those_of_a_naive_simulation() {
             assert_near(row.p99, percentile(&whales, 0.99));
             assert_eq!(row.max.0, *whales.iter().max().unwrap());
             let found = study.minnows[i].cores.unwrap();
-            // A median within the histogram's error of the bound may fall on either side.
+            // The median may differ from the bound by less than the histogram's error, and then fall on either side.
             assert_eq!(found, cores, "seed {seed}, {service} us");
             let row = study.minnows[i].latency.unwrap();
             assert_near(row.p99, percentile(&minnows, 0.99));
@@ -168,11 +168,11 @@ fn a_whale_waits_alone_and_is_shaped_away() {
     let study = study(&arrivals, &[10]);
     let row = &study.whales[0].latency;
     assert_near(row.p50, 10_000);
-    // The last packet: 100 services, less the 99 us in which packets came.
+    // The last packet: 100 services, less the 99 us during which packets arrived.
     assert_eq!(row.max, Nanos(1_000_000 - 99_000));
     let minnows = study.minnows[0];
     assert_eq!(minnows.cores, Some(1));
-    // While the shaped whale fills the core, ten others come, and one waits for another.
+    // While the shaped whale fills the core, ten other packets arrive, and one waits for another.
     assert!(minnows.latency.unwrap().max <= Nanos(12 * 10_000));
     assert_near(minnows.latency.unwrap().p50, 10_000);
     assert_eq!(study.worst_millisecond.flow_packets, 100);
@@ -180,7 +180,7 @@ fn a_whale_waits_alone_and_is_shaped_away() {
 
 #[test]
 fn minnows_need_no_whale() {
-    // 500 flows of one packet at once, every 100 ms, and steady ones.
+    // 500 flows of one packet at once, every 100 ms, and steady flows.
     let burst = (0..20u64).flat_map(|b| (0..500).map(move |k| (b * 100_000_000 + k, 10_000 * (b + 1) + k)));
     let steady = (0..100_000u64).map(|k| (k * 20_000 + 7, 1_000_000 + k));
     let mut arrivals: Vec<(u64, u64)> = burst.chain(steady).collect();

@@ -1,4 +1,4 @@
-//! A study as text for people.
+//! Human-readable text of a study.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use tailwater_net::Nanos;
 
 use super::{BurstStudy, LatencyRow};
 
-/// Several lines, one figure each, and the two tables; without a heading and without notices.
+/// Formats several lines with one value each, and the two tables; without a heading and without notices.
 impl fmt::Display for BurstStudy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = |f: &mut fmt::Formatter<'_>, name: &str, value: String| writeln!(f, "{name:<24}{value}");
@@ -88,7 +88,7 @@ fn cells(row: Option<&LatencyRow>) -> String {
     }
 }
 
-/// Microseconds with one decimal.
+/// Formats microseconds with one decimal.
 pub(super) fn micros(time: Nanos) -> String {
     format!("{:.1} us", time.as_micros_f64())
 }

@@ -1,4 +1,4 @@
-//! The bytes of a capture file: decompressed on the fly, counted, never read beyond bounds.
+//! Bytes of a capture file: decompressed on the fly, counted, never read out of bounds.
 
 use std::io::{self, BufRead, BufReader, Cursor, Read};
 
@@ -9,10 +9,10 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 /// Size of the buffers before and after decompression, in bytes.
 const BUFFER: usize = 64 << 10;
 
-/// The largest window of a zstd frame that is accepted: what `zstd --long` uses, 128 MiB.
+/// Maximum window of a zstd frame in bytes: 128 MiB, as used by `zstd --long`.
 const ZSTD_WINDOW: u64 = 128 << 20;
 
-/// What a file's first four bytes say it is.
+/// File format by its first four bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Magic {
     Pcap,
@@ -37,7 +37,7 @@ pub(super) fn magic(bytes: &[u8]) -> Magic {
     }
 }
 
-/// What bytes that are no capture look like, for the error message.
+/// Describes the first bytes of a file that is not a capture, for the error message.
 pub(super) fn describe(bytes: &[u8]) -> String {
     let text = match *bytes {
         [] => "it is empty",
@@ -54,10 +54,10 @@ pub(super) fn describe(bytes: &[u8]) -> String {
     text.to_owned()
 }
 
-/// Why fewer bytes came than were asked for.
+/// Reason for which fewer bytes were read than requested.
 #[derive(Debug)]
 pub(super) enum Stop {
-    /// The file ended after this many of the bytes asked for.
+    /// The file ended after this many of the requested bytes.
     End(usize),
     /// The compressed data is damaged.
     Damaged(io::Error),
@@ -65,7 +65,7 @@ pub(super) enum Stop {
     Failed(io::Error),
 }
 
-/// A stream of decompressed bytes.
+/// Stream of decompressed bytes.
 pub(super) struct Bytes {
     reader: BufReader<Box<dyn Read + Send>>,
     compressed: bool,
@@ -73,8 +73,8 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Looks at the first bytes of `reader` and decompresses what follows if it must. Gives the
-    /// stream and its first four bytes (fewer if it is shorter), which are still to be read.
+    /// Detects compression from the first bytes of `reader`. Returns the stream and its first four bytes (fewer if it
+    /// is shorter), which are still to be read.
     pub(super) fn new<R: Read + Send + 'static>(mut reader: R) -> Result<(Self, Vec<u8>), Stop> {
         let head = first_bytes(&mut reader).map_err(Stop::Failed)?;
         let kind = magic(&head);
@@ -94,12 +94,12 @@ impl Bytes {
         Ok((bytes, head))
     }
 
-    /// Bytes handed out so far.
+    /// Returns the number of bytes read so far.
     pub(super) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Appends exactly `count` bytes to `buffer`, or as many as there are before the stop.
+    /// Appends exactly `count` bytes to `buffer`, or those available before the stop.
     pub(super) fn read_onto(&mut self, buffer: &mut Vec<u8>, count: usize) -> Result<(), Stop> {
         let mut missing = count;
         while missing > 0 {
@@ -112,7 +112,7 @@ impl Bytes {
         Ok(())
     }
 
-    /// Passes over `count` bytes.
+    /// Skips `count` bytes.
     pub(super) fn skip(&mut self, count: u64) -> Result<(), Stop> {
         let mut missing = count;
         while missing > 0 {
@@ -129,9 +129,9 @@ impl Bytes {
         self.position += count as u64;
     }
 
-    /// At least one byte, or why not after `got` bytes.
+    /// Returns at least one byte, or the reason for stopping after `got` bytes.
     fn fill(&mut self, got: usize) -> Result<&[u8], Stop> {
-        // The buffer is looked at twice because a borrow cannot leave a loop conditionally.
+        // The buffer is borrowed twice, because the borrow checker does not allow a conditional return out of the loop.
         loop {
             match self.reader.fill_buf() {
                 Ok([]) => return Err(Stop::End(got)),
@@ -144,14 +144,14 @@ impl Bytes {
     }
 }
 
-/// The first four bytes, or all if there are fewer.
+/// Returns the first four bytes, or all if there are fewer.
 fn first_bytes(reader: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::with_capacity(4);
     reader.take(4).read_to_end(&mut head)?;
     Ok(head)
 }
 
-/// An error of the file, or of the decompressor, which cannot be told from its file's.
+/// Classifies an error. An error of the decompressor cannot be distinguished from one of its file.
 fn stop(error: io::Error, compressed: bool) -> Stop {
     if compressed {
         Stop::Damaged(error)
@@ -160,7 +160,7 @@ fn stop(error: io::Error, compressed: bool) -> Stop {
     }
 }
 
-/// Decodes all frames of a zstd stream, one after the other.
+/// Decoder of all frames of a zstd stream, one after the other.
 struct Zstd<R: BufRead> {
     input: R,
     decoder: FrameDecoder,
@@ -171,7 +171,7 @@ struct Zstd<R: BufRead> {
 enum ZstdState {
     BetweenFrames,
     InFrame,
-    /// After an error or the end: nothing sensible can follow.
+    /// After an error or the end: no valid data can follow.
     Done,
 }
 
@@ -186,7 +186,7 @@ impl<R: BufRead> Zstd<R> {
         }
     }
 
-    /// Starts the next frame, or passes over one that is to be skipped.
+    /// Starts the next frame, or skips a skippable frame.
     fn next_frame(&mut self) -> io::Result<ZstdState> {
         if self.input.fill_buf()?.is_empty() {
             return Ok(ZstdState::Done);

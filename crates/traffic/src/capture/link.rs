@@ -1,38 +1,37 @@
-//! Link types, and how each becomes an Ethernet frame.
+//! Link types, and their conversion to Ethernet frames.
 //!
-//! Everything but Ethernet gets a made-up Ethernet header whose EtherType follows from the
-//! packet's content.
+//! All link types except Ethernet get a synthetic Ethernet header, whose EtherType is derived from the packet.
 
 use std::ops::Range;
 
 use tailwater_net::protocol::ethertype;
 
-/// The destination address of made-up Ethernet headers, locally administered.
+/// Destination address of synthetic Ethernet headers, locally administered.
 pub const SYNTHETIC_DESTINATION: [u8; 6] = [0x02, 0, 0, 0, 0, 0x02];
 
-/// The source address of made-up Ethernet headers, locally administered.
+/// Source address of synthetic Ethernet headers, locally administered.
 pub const SYNTHETIC_SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 0x01];
 
-/// The EtherType of made-up headers over content that has none: IEEE 802 local experimental 1.
+/// EtherType of synthetic headers for content without one: IEEE 802 local experimental 1.
 pub const SYNTHETIC_ETHERTYPE: u16 = 0x88b5;
 
-/// The link types that can be read, for messages.
+/// Supported link types, for messages.
 pub(crate) const SUPPORTED_LINK_TYPES: &str = "Ethernet (1), BSD null and loopback (0, 108), \
      raw IP (12, 14, 101, 228, 229), Linux cooked v1 and v2 (113, 276)";
 
-/// Bytes of an Ethernet header without tags.
+/// Size of an Ethernet header without tags in bytes.
 const ETHERNET: usize = 14;
 
 /// Bytes that [`LinkType::frame`] may write before a record's data.
 pub(super) const HEADROOM: usize = ETHERNET;
 
-/// What precedes the network layer in a record.
+/// Header in front of the network layer in a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkType {
     Ethernet,
-    /// An address family in four bytes, in either byte order.
+    /// Four-byte address family, in either byte order.
     Null,
-    /// Nothing: the version is in the first four bits.
+    /// No header: the IP version is in the first four bits.
     Raw,
     RawV4,
     RawV6,
@@ -42,7 +41,7 @@ pub(super) enum LinkType {
 }
 
 impl LinkType {
-    /// The link type of a number in the registry of link-layer header types.
+    /// Returns the link type of a number in the registry of link-layer header types.
     pub(super) fn from_number(number: u32) -> Self {
         match number {
             0 | 108 => LinkType::Null,
@@ -56,8 +55,8 @@ impl LinkType {
         }
     }
 
-    /// Bytes of the link-layer header that a made-up Ethernet header replaces (0 for Ethernet,
-    /// which keeps its own).
+    /// Returns the size in bytes of the link-layer header that a synthetic Ethernet header replaces (0 for Ethernet,
+    /// which is kept).
     pub(super) fn header(self) -> usize {
         match self {
             LinkType::Ethernet | LinkType::Raw | LinkType::RawV4 | LinkType::RawV6 => 0,
@@ -68,7 +67,7 @@ impl LinkType {
         }
     }
 
-    /// How many bytes longer (or shorter) the Ethernet frame is than the record.
+    /// Returns the difference in bytes between the Ethernet frame and the record.
     pub(super) fn growth(self) -> i64 {
         match self {
             LinkType::Ethernet | LinkType::Unsupported(_) => 0,
@@ -76,9 +75,9 @@ impl LinkType {
         }
     }
 
-    /// Turns the record at `buffer[record]` into an Ethernet frame in place; gives where the
-    /// frame lies, or `None` if the record ends within its link-layer header (or the buffer
-    /// lacks [`HEADROOM`] bytes before the record). `wire_length` is the record's.
+    /// Converts the record at `buffer[record]` to an Ethernet frame in place, and returns the frame's range. `None` if
+    /// the record ends within its link-layer header, or the buffer lacks [`HEADROOM`] bytes before the record.
+    /// `wire_length` is the record's.
     pub(super) fn frame(self, buffer: &mut [u8], record: Range<usize>, wire_length: u64) -> Option<Range<usize>> {
         let data = buffer.get(record.clone())?;
         let ethertype = match self {
@@ -87,7 +86,7 @@ impl LinkType {
             LinkType::RawV6 => ethertype::IPV6,
             LinkType::Raw => match data.first()? >> 4 {
                 6 => ethertype::IPV6,
-                // Whatever is not IP either is left to the parser to refuse.
+                // The parser rejects packets that are not IP either.
                 _ => ethertype::IPV4,
             },
             LinkType::Null => null_ethertype(*data.first_chunk()?),
@@ -103,9 +102,8 @@ impl LinkType {
     }
 }
 
-/// BSD loopback: the address family in the byte order of the capturing machine, or (OpenBSD)
-/// in network order. `AF_INET` is 2 everywhere; `AF_INET6` is 24, 28 or 30 on the BSDs and
-/// 10 on Linux.
+/// Returns the EtherType of a BSD loopback header: an address family in the byte order of the capturing machine, or
+/// (OpenBSD) in network order. `AF_INET` is 2 everywhere; `AF_INET6` is 24, 28 or 30 on the BSDs and 10 on Linux.
 fn null_ethertype(family: [u8; 4]) -> u16 {
     let little = u32::from_le_bytes(family);
     match if little > 0xffff {
@@ -119,8 +117,8 @@ fn null_ethertype(family: [u8; 4]) -> u16 {
     }
 }
 
-/// Linux cooked: the protocol is an EtherType, or a small number of Linux's own. Of these, 4
-/// is an 802.2 LLC frame, whose field in an Ethernet frame is the payload's length.
+/// Returns the EtherType of a Linux cooked header: its protocol is an EtherType, or a small Linux-specific number.
+/// Number 4 is an 802.2 LLC frame, whose Ethernet field is the payload's length.
 fn cooked_ethertype(protocol: [u8; 2], header: u64, wire_length: u64) -> u16 {
     match u16::from_be_bytes(protocol) {
         ethertype @ 0x0600.. => ethertype,
@@ -132,7 +130,7 @@ fn cooked_ethertype(protocol: [u8; 2], header: u64, wire_length: u64) -> u16 {
     }
 }
 
-/// The name of a common link type that cannot be read, in parentheses after a space.
+/// Returns the name of a common unsupported link type, in parentheses after a space.
 pub(super) fn unsupported_name(number: u32) -> &'static str {
     match number {
         9 => " (PPP)",

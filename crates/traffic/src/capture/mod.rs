@@ -1,8 +1,7 @@
-//! Reading captures: pcap and pcapng, plain, gzip or zstd, as a stream of Ethernet frames.
+//! Reader of captures: pcap and pcapng, plain, gzip or zstd, as a stream of Ethernet frames.
 //!
-//! The container and the compression are recognised by their first bytes, never by the file's
-//! name. Memory is bounded whatever the file claims: one packet and a few fixed buffers, and
-//! up to 128 MiB for the window of a zstd file that asks for it.
+//! Container and compression are detected by their first bytes, never by the file's name. Memory is bounded whatever
+//! the file states: one packet, a few fixed buffers, and up to 128 MiB for the window of a zstd file.
 
 mod bytes;
 mod link;
@@ -27,28 +26,28 @@ use self::pcap::Pcap;
 use self::pcapng::PcapNg;
 use crate::{MAX_FRAME, Notice, Packet, PacketSource, TrafficError};
 
-/// The most captured bytes of one record: the largest snap length of capture tools (libpcap's
-/// `MAXIMUM_SNAPLEN`). A record that claims more is damage, not a packet.
+/// Maximum captured bytes of a record: the largest snap length of capture tools (libpcap's `MAXIMUM_SNAPLEN`). A record
+/// with more is damaged.
 const MAX_CAPTURED: u32 = 262_144;
 
-/// How to read captures.
+/// Options for reading captures.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
-    /// Skip and count packets that cannot be replayed (empty, longer than
-    /// [`MAX_FRAME`], cut within the link-layer header, of an unsupported link type among
-    /// supported ones) instead of refusing the file.
+    /// Skips and counts packets that cannot be replayed, instead of rejecting the file. These are empty packets,
+    /// packets longer than [`MAX_FRAME`], packets truncated within the link-layer header, and those of an unsupported
+    /// link type among supported ones.
     pub skip_bad_packets: bool,
 }
 
-/// A capture file as a source of packets.
+/// Capture file as a source of packets.
 pub struct CaptureReader {
     file: String,
     options: ReadOptions,
     bytes: Bytes,
     container: Container,
-    /// The current record with [`HEADROOM`] bytes before it.
+    /// Current record, with [`HEADROOM`] bytes before it.
     buffer: Vec<u8>,
-    /// Records read, good or bad.
+    /// Number of records read, good or bad.
     records: u64,
     finished: bool,
     counts: Counts,
@@ -60,20 +59,20 @@ enum Container {
     PcapNg(PcapNg),
 }
 
-/// A packet record as its container gives it.
+/// Packet record as stored in its container.
 struct Record {
     timestamp: Nanos,
     link: LinkType,
-    /// Where its bytes lie in the buffer.
+    /// Range of its bytes in the buffer.
     data: Range<usize>,
     wire_length: u32,
 }
 
-/// What a container found next.
+/// Next item in a container.
 enum Step {
     Record(Record),
     End,
-    /// Nothing after this can be trusted.
+    /// Damage; all further data is unreliable.
     Damage(String),
 }
 
@@ -92,9 +91,9 @@ impl CaptureReader {
     /// Opens a capture file.
     ///
     /// # Errors
-    /// [`TrafficError::Read`] if it cannot be read, [`TrafficError::NotACapture`] if it is
-    /// something else, [`TrafficError::LinkType`] if its link type is not supported, and
-    /// [`TrafficError::NoPackets`] if it is cut within its header.
+    /// [`TrafficError::Read`] if it cannot be read, [`TrafficError::NotACapture`] if it has another format,
+    /// [`TrafficError::LinkType`] if its link type is not supported, and [`TrafficError::NoPackets`] if it is truncated
+    /// within its header.
     pub fn open(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Self, TrafficError> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -104,7 +103,7 @@ impl CaptureReader {
         }
     }
 
-    /// Reads a capture from a stream; `name` stands for it in messages.
+    /// Reads a capture from a stream; `name` identifies it in messages.
     ///
     /// # Errors
     /// As [`CaptureReader::open`].
@@ -129,7 +128,7 @@ impl CaptureReader {
         })
     }
 
-    /// Reads on to the next usable packet; where its frame lies in the buffer.
+    /// Reads up to the next usable packet, and returns the range of its frame in the buffer.
     fn advance(&mut self) -> Result<Option<(Nanos, Range<usize>, u32)>, TrafficError> {
         loop {
             let position = self.bytes.position();
@@ -186,8 +185,7 @@ impl CaptureReader {
         }
     }
 
-    /// Makes an Ethernet frame of a record: where it lies and its wire length. `None` if it is
-    /// to be skipped.
+    /// Converts a record to an Ethernet frame, and returns its range and wire length. `None` if it must be skipped.
     fn normalise(&mut self, record: Record) -> Result<Option<(Nanos, Range<usize>, u32)>, TrafficError> {
         let captured = record.data.len() as u64;
         if captured == 0 {
@@ -229,14 +227,14 @@ impl CaptureReader {
                 },
             );
         }
-        // Some tools leave the wire length zero or below the captured one.
+        // Some tools write a wire length of zero, or below the captured length.
         let wire = i64::from(record.wire_length) + link.growth();
         let wire = wire.max(frame.len() as i64) as u64;
         let mut end = frame.end;
         if wire > frame.len() as u64 {
             if wire <= MAX_FRAME as u64 {
                 end = frame.start + wire as usize;
-                // What follows the data (padding, options) must not become content.
+                // Padding and options after the data are not part of the packet.
                 self.buffer.truncate(frame.end);
                 self.buffer.resize(end, 0);
                 self.counts.padded += 1;
@@ -248,7 +246,7 @@ impl CaptureReader {
         Ok(Some((record.timestamp, frame.start..end, wire)))
     }
 
-    /// Refuses a record, or counts it as skipped.
+    /// Rejects a record, or counts it as skipped.
     fn bad<T>(
         &mut self,
         count: impl FnOnce(&mut Counts) -> &mut u64,
@@ -263,7 +261,7 @@ impl CaptureReader {
     }
 }
 
-/// Recognises and opens the container.
+/// Detects and opens the container.
 fn open_container(
     reader: impl Read + Send + 'static,
     buffer: &mut Vec<u8>,
@@ -303,10 +301,12 @@ fn open_container(
 }
 
 impl PacketSource for CaptureReader {
+    /// Returns the next usable packet.
+    ///
     /// # Errors
     /// [`TrafficError::NoPackets`] if the file ends before the first usable packet; unless
-    /// [`ReadOptions::skip_bad_packets`] is set, the error of a packet that cannot be
-    /// replayed; [`TrafficError::Read`] if the file cannot be read on.
+    /// [`ReadOptions::skip_bad_packets`] is set, the error of a packet that cannot be replayed; [`TrafficError::Read`]
+    /// if the file cannot be read further.
     fn next_packet(&mut self) -> Result<Option<Packet<'_>>, TrafficError> {
         if self.finished {
             return Ok(None);
@@ -354,7 +354,7 @@ impl PacketSource for CaptureReader {
     }
 }
 
-/// Four bytes at `offset`, which the caller has read.
+/// Returns four bytes at `offset`, which must be in bounds.
 fn u32_at(bytes: &[u8], offset: usize, big_endian: bool) -> u32 {
     let word = bytes
         .get(offset..)
@@ -368,7 +368,7 @@ fn u32_at(bytes: &[u8], offset: usize, big_endian: bool) -> u32 {
     }
 }
 
-/// Two bytes at `offset`, which the caller has read.
+/// Returns two bytes at `offset`, which must be in bounds.
 fn u16_at(bytes: &[u8], offset: usize, big_endian: bool) -> u16 {
     let word = bytes
         .get(offset..)

@@ -1,4 +1,4 @@
-//! The classic pcap container: a file header, then one record a packet.
+//! Classic pcap container: a file header, then one record per packet.
 
 use pcap_parser::parse_pcap_header;
 use tailwater_net::Nanos;
@@ -7,14 +7,14 @@ use super::bytes::{Bytes, Stop};
 use super::link::LinkType;
 use super::{MAX_CAPTURED, Record, Step, u32_at};
 
-/// Bytes of the file header.
+/// Size of the file header in bytes.
 const FILE_HEADER: usize = 24;
 
-/// What the file header said.
+/// Contents of the file header.
 pub(super) struct Pcap {
     big_endian: bool,
     nanoseconds: bool,
-    /// Bytes of a record's header: 16, or 24 in files of the "modified" kind.
+    /// Size of a record's header in bytes: 16, or 24 in files of the "modified" kind.
     record_header: usize,
     pub(super) link_type: u32,
     link: LinkType,
@@ -26,7 +26,7 @@ impl Pcap {
         buffer.clear();
         bytes.read_onto(buffer, FILE_HEADER).map_err(Open::Stopped)?;
         let (_, header) = parse_pcap_header(buffer).map_err(|_| Open::NotPcap)?;
-        // The high bits say whether frames end in a check sequence; libpcap masks them too.
+        // The high bits describe the frame check sequence; libpcap masks them too.
         let link_type = header.network.0 as u32 & 0x03ff_ffff;
         Ok(Pcap {
             big_endian: header.is_bigendian(),
@@ -37,7 +37,7 @@ impl Pcap {
         })
     }
 
-    /// Reads the next record onto the end of `buffer`.
+    /// Reads the next record, and appends it to `buffer`.
     pub(super) fn next(&self, bytes: &mut Bytes, buffer: &mut Vec<u8>) -> Result<Step, Stop> {
         let start = buffer.len();
         match bytes.read_onto(buffer, self.record_header) {
@@ -62,7 +62,7 @@ impl Pcap {
     }
 }
 
-/// Why a pcap file cannot be opened.
+/// Errors of opening a pcap file.
 #[derive(Debug)]
 pub(super) enum Open {
     Stopped(Stop),

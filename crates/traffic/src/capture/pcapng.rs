@@ -1,7 +1,7 @@
 //! The pcapng container: sections, interfaces, packet blocks (draft-ietf-opsawg-pcapng).
 //!
-//! Blocks are framed here, so that one that holds no packet costs no memory and its content,
-//! however damaged, does no harm.
+//! This module reads the framing of blocks. A block without a packet then needs no memory, and its content, however
+//! damaged, does no harm.
 
 use pcap_parser::{
     Block, InterfaceDescriptionBlock, OptionCode, parse_block_be, parse_block_le, parse_sectionheaderblock,
@@ -18,35 +18,35 @@ const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 
-/// The byte-order magic of a section header, as read in the section's own order.
+/// Byte-order magic of a section header, as read in the section's own order.
 const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
 
-/// The longest block that is read as a whole, in bytes: a packet and generous options.
+/// Maximum size in bytes of a block that is read as a whole: a packet and generous options.
 const MAX_BLOCK: u32 = 1 << 20;
 
-/// The most interfaces of one section.
+/// Maximum number of interfaces of a section.
 const MAX_INTERFACES: usize = 1 << 16;
 
-/// One interface of a section.
+/// Interface of a section.
 struct Interface {
     link: LinkType,
-    /// Most bytes captured of a packet; 0 is no limit.
+    /// Snap length in bytes; 0 is no limit.
     snap_length: u32,
     resolution: u8,
     offset_seconds: i64,
 }
 
-/// Where the reader stands.
+/// State of the reader.
 #[derive(Default)]
 pub(super) struct PcapNg {
     big_endian: bool,
     interfaces: Vec<Interface>,
-    /// The time of the latest packet: simple packet blocks have none of their own.
+    /// Time of the latest packet, used for simple packet blocks, which have none.
     latest: Nanos,
 }
 
 impl PcapNg {
-    /// Reads up to and including the next packet block; the block lies at the end of `buffer`.
+    /// Reads up to and including the next packet block, which is appended to `buffer`.
     pub(super) fn next(&mut self, bytes: &mut Bytes, buffer: &mut Vec<u8>) -> Result<Step, Stop> {
         let start = buffer.len();
         loop {
@@ -55,7 +55,7 @@ impl PcapNg {
                 Err(Stop::End(0)) => return Ok(Step::End),
                 other => other?,
             }
-            // The type of a section header reads the same in both byte orders.
+            // The type of a section header is the same in both byte orders.
             let is_section = u32_at(buffer, start, false) == SECTION_HEADER;
             if is_section {
                 bytes.read_onto(buffer, 4)?;
@@ -111,7 +111,7 @@ impl PcapNg {
         }
     }
 
-    /// Learns the byte order from the first 12 bytes of a section header block.
+    /// Reads the byte order from the first 12 bytes of a section header block.
     fn start_section(&mut self, buffer: &[u8], start: usize) -> Result<(), String> {
         self.big_endian = match u32_at(buffer, start + 8, false) {
             BYTE_ORDER_MAGIC => false,
@@ -122,7 +122,7 @@ impl PcapNg {
         Ok(())
     }
 
-    /// Interface descriptions, enhanced and simple packets.
+    /// Reads interface descriptions, enhanced and simple packets.
     fn block(&mut self, buffer: &[u8], start: usize) -> Result<Option<Record>, String> {
         let parse = if self.big_endian {
             parse_block_be
@@ -145,8 +145,8 @@ impl PcapNg {
                 self.record(packet.if_id, Some(time), data, packet.origlen).map(Some)
             }
             Block::SimplePacket(packet) => {
-                // The captured length is not stored: it is what of the wire length fits the
-                // snap length (draft §4.4), and the block.
+                // The captured length is not stored: it is the wire length, limited by the snap length (draft §4.4) and
+                // the block.
                 let snap = match self.interfaces.first() {
                     Some(Interface {
                         snap_length: limit @ 1..,
@@ -161,12 +161,12 @@ impl PcapNg {
                 let data = start + 12..start + 12 + captured as usize;
                 self.record(0, None, data, packet.origlen).map(Some)
             }
-            // No other type gets here.
+            // No other type is passed in.
             _ => Ok(None),
         }
     }
 
-    /// The packet block of early drafts (appendix A), which the parser does not know.
+    /// Reads the packet block of early drafts (appendix A), which the parser does not support.
     fn obsolete_packet(&self, buffer: &[u8], start: usize) -> Result<Record, String> {
         let block = &buffer[start..];
         if block.len() < 32 {
@@ -210,8 +210,8 @@ impl PcapNg {
         })
     }
 
-    /// Takes what matters from an interface description. Time options are decoded here because
-    /// the parser reads `if_tsoffset` as little-endian always and refuses binary resolutions.
+    /// Reads an interface description. Time options are decoded here, because the parser always reads `if_tsoffset` as
+    /// little-endian and rejects binary resolutions.
     fn interface(&self, description: &InterfaceDescriptionBlock) -> Interface {
         let mut interface = Interface {
             link: LinkType::from_number(description.linktype.0 as u32),
@@ -244,8 +244,7 @@ impl PcapNg {
 }
 
 impl Interface {
-    /// The time of `ticks` since the epoch, rounded down; times before the epoch are zero and
-    /// times beyond [`Nanos::MAX`] are that.
+    /// Converts `ticks` since the epoch to a time, rounded down and limited to zero to [`Nanos::MAX`].
     fn nanos(&self, ticks: u64) -> Nanos {
         let ticks = u128::from(ticks);
         let exponent = u32::from(self.resolution & 0x7f);

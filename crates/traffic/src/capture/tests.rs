@@ -1,4 +1,4 @@
-//! Every variant of capture file, and every way to be damaged.
+//! Every variant of capture file, and every kind of damage.
 
 mod damage;
 mod files;
@@ -31,14 +31,14 @@ fn skip_bad() -> ReadOptions {
     ReadOptions { skip_bad_packets: true }
 }
 
-/// The packets of a file that must be without fault.
+/// Returns the packets of a file that must be valid.
 fn packets(file: &[u8]) -> Vec<Read> {
     let (packets, notices) = read(file).unwrap();
     assert_eq!(notices, []);
     packets
 }
 
-/// An Ethernet frame of a length, with its own bytes.
+/// Builds an Ethernet frame of `length` bytes, whose content depends on `seed`.
 fn frame(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|i| (i as u8).wrapping_mul(7) ^ seed).collect()
 }
@@ -148,13 +148,13 @@ fn pcapng_interfaces_sections_and_other_blocks() {
     let file = PcapNgFile::new(Order::Little)
         .interface(1, 0, Some(6), 0)
         .interface(101, 0, Some(9), 0)
-        // Name resolution, statistics, and a custom block far longer than a packet may be.
+        // Name resolution, statistics, and a custom block far longer than any packet.
         .block(4, &[0xff; 33])
         .block(5, &[0; 1])
         .block(0x0bad, &vec![0xaa; 3 << 20])
         .enhanced(1, 77, &ip, 40)
         .enhanced(0, 77, &ethernet, 60)
-        // A new section forgets the interfaces, and may change the byte order.
+        // A new section starts without interfaces, and may have another byte order.
         .section(Order::Big)
         .interface(229, 0, Some(3), 0)
         .enhanced(0, 77, &ip, 40);
@@ -207,7 +207,7 @@ fn every_link_type_becomes_ethernet() {
         (14, v6.clone(), 0x86dd, &v6),
         (101, v4.clone(), 0x0800, &v4),
         (101, v6.clone(), 0x86dd, &v6),
-        // Neither IPv4 nor IPv6: the packet parser will refuse it.
+        // Neither IPv4 nor IPv6: the packet parser will reject it.
         (101, vec![0x70, 1], 0x0800, &[0x70, 1]),
         (228, v6.clone(), 0x0800, &v6),
         (229, v4.clone(), 0x86dd, &v4),
@@ -258,7 +258,7 @@ fn unsupported_link_types_are_named() {
     assert!(text.starts_with("t.pcap: link type 105 (IEEE 802.11) is not"), "{text}");
     assert!(text.contains("Ethernet (1)") && text.contains("276"), "{text}");
 
-    // In pcapng an interface does no harm until a packet names it.
+    // In pcapng an unsupported interface is harmless until a packet refers to it.
     let mixed = PcapNgFile::new(Order::Little)
         .interface(1, 0, None, 0)
         .interface(189, 0, None, 0)
@@ -306,7 +306,7 @@ fn bad_packets_are_refused_or_skipped() {
     assert_eq!(read_on, [whole(2_000_000_000, &ok)]);
     assert!(matches!(notices[..], [Notice::Skipped { too_long: 1, .. }]));
 
-    // The limit is for the frame, of which a raw IP packet is only a part.
+    // The limit applies to the frame, which is longer than a raw IP packet.
     let raw = |length: u32| {
         let record = vec![0x45; length as usize];
         PcapFile::new(Order::Little, false, 101).record(1, 0, &record, length)
@@ -348,7 +348,7 @@ fn what_a_snap_length_cut_is_filled_with_zeros() {
         .record(1, 0, &data, 100)
         .record(2, 0, &data, 65_535)
         .record(3, 0, &data, 65_536)
-        // Some tools leave the wire length zero.
+        // Some tools write a wire length of zero.
         .record(4, 0, &data, 0)
         .record(5, 0, &data, 50);
     let (read_back, notices) = read(&file.bytes).unwrap();
@@ -370,8 +370,8 @@ fn what_a_snap_length_cut_is_filled_with_zeros() {
         [Notice::Padded { packets: 2, .. }, Notice::LeftShort { packets: 1, .. }]
     ));
 
-    // The wire length of a record counts its own link-layer header, not Ethernet's; and what
-    // follows the data in its block is no content.
+    // The wire length of a record includes its own link-layer header, not Ethernet's. Bytes after the data in its block
+    // are not part of the packet.
     let record = [&[0; 14][..], &[8, 0], &[0x45; 25]].concat();
     let file = PcapNgFile::new(Order::Big)
         .interface(113, 0, None, 0)

@@ -100,7 +100,7 @@ proptest! {
         prop_assert!(second.iter().all(|(time, _)| time.saturating_sub(start) >= at));
     }
 
-    /// Each copy is the original with other addresses, right checksums and the same distances.
+    /// Each copy equals the original, with other addresses, correct checksums and the same intervals.
     #[test]
     fn copies_keep_bursts_and_checksums(mut times in prop::collection::vec(0u64..10_000, 1..60),
                                         copies in 2u32..6, shift in 0u64..500) {

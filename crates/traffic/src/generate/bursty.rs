@@ -1,4 +1,4 @@
-//! Bursty traffic: Poisson flows of heavy-tailed lengths that send in trains.
+//! Bursty traffic: Poisson arrivals of flows with heavy-tailed lengths that send in trains.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,72 +12,70 @@ use super::random::{HeavyTail, Random};
 use crate::trace::check_rate;
 use crate::{Notice, Packet, PacketSource, TrafficError};
 
-/// Bytes of Ethernet, IPv4 and TCP or UDP headers.
+/// Size of Ethernet, IPv4 and TCP or UDP headers in bytes.
 const TCP_HEADERS: usize = 54;
 const UDP_HEADERS: usize = 42;
 
-/// The shortest and the longest frame, without the frame check sequence.
+/// Minimum and maximum frame length, without the frame check sequence.
 const MIN_FRAME: u16 = 60;
 const MAX_FRAME: u16 = 1_514;
 
-/// The TCP option of a SYN: a maximum segment size of 1460 bytes (RFC 9293 §3.7.1).
+/// TCP option of a SYN: a maximum segment size of 1460 bytes (RFC 9293 §3.7.1).
 const MSS: [u8; 4] = [2, 4, 0x05, 0xb4];
 
-/// The longest time that can be generated, warm-up included: a day.
+/// Maximum generated time, warm-up included: one day.
 const MAX_TIME: Nanos = Nanos::from_secs(86_400);
 
-/// What bursty traffic is like. Sizes are those of frames without the frame check sequence.
+/// Configuration of bursty traffic. Sizes are those of frames without the frame check sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BurstyConfig {
     /// Selects one of 2^64 streams of packets.
     pub seed: u64,
-    /// How long, above zero. With the warm-up at most a day.
+    /// Duration, above zero; with the warm-up at most one day.
     pub duration: Nanos,
-    /// How long flows come and go before the first packet is yielded, so that the traffic does
-    /// not start from nothing. The longest flows last longer: of what the mean rate counts, a
-    /// shorter warm-up than their life misses a part.
+    /// Simulated time before the first packet is yielded, so that traffic starts in the steady state. The longest flows
+    /// last longer: with a warm-up shorter than their life, part of the mean rate is missing.
     pub warm_up: Nanos,
-    /// Packets a second, on average over long times. Flows start at this rate divided by the
-    /// mean of `flow_packets`.
+    /// Mean packets per second, over long times. Flows start at this rate divided by the mean of `flow_packets`.
     pub mean_rate_pps: f64,
-    /// Packets of a flow.
+    /// Packets per flow.
     pub flow_packets: HeavyTail,
-    /// Packets that a flow sends back to back before it pauses.
+    /// Packets that a flow sends back to back before a gap.
     pub train_packets: HeavyTail,
-    /// The line rate at which a train comes, bits a second with preamble and gap, 1e3 to 1e12.
+    /// Line rate of a train in bits per second, with preamble and gap, 1e3 to 1e12.
     pub train_rate_bps: f64,
-    /// The mean pause between trains of a flow (exponentially distributed).
+    /// Mean gap between trains of a flow (exponentially distributed).
     pub mean_gap: Nanos,
-    /// The part of flows that are TCP, 0 to 1; the others are UDP.
+    /// Fraction of flows that are TCP, 0 to 1; the others are UDP.
     pub tcp_share: f64,
     /// Sizes of data packets: 1 to 64 ranges.
     pub sizes: Vec<SizeRange>,
-    /// Client addresses, from 10.0.0.1 up: 1 to 16,646,144. All equally likely.
+    /// Number of client addresses, from 10.0.0.1 up: 1 to 16,646,144. All are equally likely.
     pub clients: u32,
-    /// Server addresses, in the networks reserved for documentation and benchmarks: 1 to
-    /// 131,834. The first ones are the most popular.
+    /// Number of server addresses, in the networks reserved for documentation and benchmarks: 1 to 131,834. The first
+    /// ones are the most popular.
     pub servers: u32,
-    /// Most flows at one time, which bounds memory (about 100 bytes each): 1 to 10,000,000.
-    /// Beyond it flows are not started, and a notice counts them.
+    /// Maximum number of active flows, which bounds memory (about 100 bytes each): 1 to 10,000,000. Further flows are
+    /// not started, and a notice counts them.
     pub max_active_flows: u32,
 }
 
-/// One part of a mixture of packet sizes.
+/// Range in a mixture of packet sizes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SizeRange {
-    /// The part of packets, relative to the other ranges' weights; not negative.
+    /// Weight of the range, relative to the other ranges; not negative.
     pub weight: f64,
-    /// The shortest in bytes, at least 60.
+    /// Minimum in bytes, at least 60.
     pub min: u16,
-    /// The longest in bytes, at most 1514. All sizes between are equally likely.
+    /// Maximum in bytes, at most 1514. All sizes in between are equally likely.
     pub max: u16,
 }
 
 impl BurstyConfig {
-    /// Checks every field.
+    /// Validates every field.
     ///
     /// # Errors
-    /// [`TrafficError::Setting`] for the first that is out of its range.
+    /// [`TrafficError::Setting`] for the first field out of range.
     pub fn validate(&self) -> Result<(), TrafficError> {
         let in_range = |inside: bool, field, value: &dyn ToString, expected| {
             if inside {
@@ -152,18 +150,18 @@ impl BurstyConfig {
 
 /// Bursty traffic as a source of packets.
 ///
-/// One direction only: from clients to servers. A TCP flow starts with a SYN and, if it has
-/// more than one packet, ends with a FIN. Lengths and checksums are correct.
+/// Traffic has one direction, from clients to servers. A TCP flow starts with a SYN and, if it has more than one
+/// packet, ends with a FIN. Lengths and checksums are correct.
 #[derive(Debug)]
 pub struct Bursty {
     config: BurstyConfig,
     random: Random,
     writer: FrameWriter,
-    /// Mean time between flows, in nanoseconds.
+    /// Mean time between flow starts in nanoseconds.
     mean_interval: f64,
-    /// When the next flow starts, in nanoseconds. A float, so that rounding does not add up.
+    /// Start of the next flow in nanoseconds. A float, so that rounding errors do not add up.
     next_flow: f64,
-    /// Each active flow's next packet: when, a number that orders equal times, its slot.
+    /// Next packet of each active flow: time, a number that orders equal times, and its slot.
     due: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
     scheduled: u64,
     flows: Vec<Flow>,
@@ -172,20 +170,20 @@ pub struct Bursty {
     finished: bool,
 }
 
-/// An active flow.
+/// Active flow.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     key: FlowKey,
-    /// Packets still to send, at least one.
+    /// Remaining packets, at least one.
     remaining: u32,
-    /// Of these, packets of the current train.
+    /// Remaining packets of the current train.
     in_train: u32,
     sequence: u32,
     identification: u16,
     started: bool,
 }
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Syn,
@@ -194,7 +192,7 @@ enum Kind {
 }
 
 impl Bursty {
-    /// Traffic of this configuration.
+    /// Creates traffic with this configuration.
     ///
     /// # Errors
     /// As [`BurstyConfig::validate`].
@@ -218,7 +216,7 @@ impl Bursty {
         })
     }
 
-    /// Starts flows up to the next packet that is due, and takes that; `None` at the end.
+    /// Starts flows up to the next packet that is due, and returns that packet; `None` at the end.
     fn next_due(&mut self) -> Option<(Nanos, u32)> {
         let end = (self.config.warm_up + self.config.duration).0;
         loop {
@@ -240,7 +238,7 @@ impl Bursty {
         let random = &mut self.random;
         let tcp = random.unit() <= self.config.tcp_share;
         let source = client(random.below(u64::from(self.config.clients)) as u32);
-        // The cube makes the first tenth of the servers take nearly half of the flows.
+        // With the cube, the first tenth of the servers receives nearly half of the flows.
         let popularity = random.unit();
         let popular = popularity * popularity * popularity * f64::from(self.config.servers);
         let destination = server((popular as u32).min(self.config.servers - 1));
@@ -282,8 +280,7 @@ impl Bursty {
         self.scheduled += 1;
     }
 
-    /// Takes the flow's next packet: its kind, its frame's length, and the flow before it.
-    /// Schedules the one after it.
+    /// Takes the flow's next packet: its kind, its frame's length, and the flow before it. Schedules the following one.
     fn take(&mut self, time: Nanos, slot: u32) -> (Kind, usize, Flow) {
         let before = self.flows[slot as usize];
         let tcp = before.key.protocol() == protocol::TCP;
@@ -320,7 +317,7 @@ impl Bursty {
         (kind, length, before)
     }
 
-    /// A size from the mixture.
+    /// Draws a size from the mixture.
     fn size(&mut self) -> usize {
         let sizes = &self.config.sizes;
         let sum: f64 = sizes.iter().map(|range| range.weight).sum();

@@ -7,30 +7,30 @@ use tailwater_net::builder::{BuildError, FrameBuilder, TcpFields};
 
 use super::random::Random;
 
-/// Bytes of the Ethernet frame check sequence, which frames in memory do not hold.
+/// Size of the Ethernet frame check sequence in bytes. Frames in memory do not include it.
 pub(super) const FCS: usize = 4;
 
-/// Bytes a frame takes on the wire besides its own and the frame check sequence: preamble,
-/// start delimiter and the gap between frames.
+/// Bytes of a frame on the wire in addition to its own and the frame check sequence: preamble, start delimiter and
+/// inter-frame gap.
 pub(super) const WIRE_OVERHEAD: usize = 20;
 
 /// Clients per /24 of 10.0.0.0/8: host numbers 1 to 254.
 const HOSTS: u32 = 254;
 
-/// The most clients that 10.0.0.0/8 holds.
+/// Maximum number of clients, which fill 10.0.0.0/8.
 pub(super) const MAX_CLIENTS: u32 = HOSTS << 16;
 
-/// The most servers: all of 198.18.0.0/15 and three documentation networks.
+/// Maximum number of servers, which fill 198.18.0.0/15 and three documentation networks.
 pub(super) const MAX_SERVERS: u32 = (1 << 17) + 3 * HOSTS;
 
-/// The address of client `index`, from 10.0.0.1 up, without network and broadcast addresses.
+/// Returns the address of client `index`, from 10.0.0.1 up, without network and broadcast addresses.
 pub(super) fn client(index: u32) -> Ipv4Addr {
     let (network, host) = (index / HOSTS, index % HOSTS + 1);
     Ipv4Addr::from_bits(0x0a00_0000 | ((network & 0xffff) << 8) | host)
 }
 
-/// The address of server `index`: the documentation networks of RFC 5737, then the benchmark
-/// network of RFC 2544.
+/// Returns the address of server `index`: the documentation networks of RFC 5737, then the benchmark network of RFC
+/// 2544.
 pub(super) fn server(index: u32) -> Ipv4Addr {
     let host = index % HOSTS + 1;
     match index / HOSTS {
@@ -41,16 +41,16 @@ pub(super) fn server(index: u32) -> Ipv4Addr {
     }
 }
 
-/// Writes frames into a buffer of its own.
+/// Writer of frames, with a buffer of its own.
 #[derive(Clone, Debug)]
 pub(super) struct FrameWriter {
-    /// What payloads are cut from: random bytes, the same in all traffic.
+    /// Source of payloads: random bytes, the same in all traffic.
     payload: Vec<u8>,
     buffer: Vec<u8>,
 }
 
 impl FrameWriter {
-    /// For frames of up to `longest` bytes.
+    /// Creates a writer for frames of up to `longest` bytes.
     pub(super) fn new(longest: usize) -> Self {
         let mut payload = vec![0; longest];
         Random::new(0).fill(&mut payload);
@@ -60,8 +60,7 @@ impl FrameWriter {
         }
     }
 
-    /// A TCP segment of the flow, as a frame of `length` bytes without its check sequence:
-    /// payload fills what headers and options leave.
+    /// Builds a TCP segment of the flow with `payload` bytes of payload.
     pub(super) fn tcp(
         &mut self,
         key: &FlowKey,
@@ -73,7 +72,7 @@ impl FrameWriter {
         self.write(builder, identification, payload)
     }
 
-    /// A UDP datagram of the flow.
+    /// Builds a UDP datagram of the flow.
     pub(super) fn udp(&mut self, key: &FlowKey, identification: u16, payload: usize) -> Result<&[u8], BuildError> {
         self.write(FrameBuilder::new(key), identification, payload)
     }
@@ -88,8 +87,8 @@ impl FrameWriter {
         Ok(&self.buffer[..length])
     }
 
-    /// A packet as it is captured on a link, not padded to the shortest frame. `said` is its
-    /// payload, or how many random bytes.
+    /// Builds a packet as captured on a link, without padding to the minimum frame. `said` is its payload, or a number
+    /// of random bytes.
     pub(super) fn unpadded(
         &mut self,
         builder: FrameBuilder<'_>,

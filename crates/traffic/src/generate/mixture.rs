@@ -3,31 +3,31 @@
 use super::random::Random;
 use crate::TrafficError;
 
-/// One part of a [`Mixture`]: a distribution of real numbers above zero, rounded up.
+/// Part of a [`Mixture`]: a distribution of real numbers above zero, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Part {
-    /// Evenly from zero to this.
+    /// Uniform from zero to `to`.
     Uniform {
-        /// The largest, above zero.
+        /// Maximum, above zero.
         to: f64,
     },
     /// Log-normal.
     LogNormal {
-        /// The standard deviation of the logarithm, 0 to 10.
+        /// Standard deviation of the logarithm, 0 to 10.
         sigma: f64,
-        /// The median, above zero.
+        /// Median, above zero.
         median: f64,
     },
 }
 
-/// A mixture of distributions of lengths in packets: weights need not add up to one.
+/// Mixture of distributions of lengths in packets. Weights need not add up to one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mixture(pub Vec<(f64, Part)>);
 
-/// Packets of a flow in campus traffic: 4.03 billion flows of a university's Internet link,
-/// 2015. Weights and parameters are those fitted by Jurkiewicz, Rzym and Boryło, "Flow length
-/// and size distributions in campus Internet traffic", Computer Communications 167 (2021), as
-/// published with their `flow-models` data (agh_2015, all protocols, flow length).
+/// Packets per flow in campus traffic: 4.03 billion flows of a university's Internet link, 2015. Weights and parameters
+/// are those fitted by Jurkiewicz, Rzym and Boryło, "Flow length and size distributions in campus Internet traffic",
+/// Computer Communications 167 (2021). They are published in their `flow-models` data (agh_2015, all protocols, flow
+/// length).
 pub const CAMPUS_FLOW_PACKETS: [(f64, Part); 10] = {
     use Part::{LogNormal, Uniform};
     [
@@ -69,12 +69,12 @@ pub const CAMPUS_FLOW_PACKETS: [(f64, Part); 10] = {
 };
 
 impl Mixture {
-    /// The mixture of campus traffic, [`CAMPUS_FLOW_PACKETS`].
+    /// Mixture of campus traffic, [`CAMPUS_FLOW_PACKETS`].
     pub fn campus() -> Self {
         Mixture(CAMPUS_FLOW_PACKETS.to_vec())
     }
 
-    /// A number of packets, 1 to 2^32 - 1.
+    /// Draws a number of packets, 1 to 2^32 - 1.
     pub(super) fn sample(&self, random: &mut Random) -> u32 {
         let sum: f64 = self.0.iter().map(|(weight, _)| weight).sum();
         let mut at = random.unit() * sum;
@@ -87,7 +87,7 @@ impl Mixture {
             Some(Part::LogNormal { sigma, median }) => median * libm::exp(sigma * random.normal()),
             None => 1.0,
         };
-        // A float beyond the integer's range becomes its largest value.
+        // A float out of the integer's range saturates.
         (libm::ceil(value) as u32).max(1)
     }
 
@@ -115,8 +115,7 @@ impl Mixture {
 mod tests {
     use super::*;
 
-    /// The distribution function of the campus mixture, from the error function: nothing of
-    /// what `sample` does.
+    /// Distribution function of the campus mixture, from the error function and independent of `sample`.
     fn at_most(packets: f64) -> f64 {
         let sum: f64 = CAMPUS_FLOW_PACKETS.iter().map(|(weight, _)| weight).sum();
         let part = |part: &Part| match *part {
@@ -139,7 +138,7 @@ mod tests {
         for packets in [1, 2, 3, 6, 10, 30, 100, 1_000, 10_000] {
             let seen = samples.iter().filter(|n| **n <= packets).count() as f64 / 200_000.0;
             let expected = at_most(f64::from(packets));
-            // Four standard deviations of a share of 200,000.
+            // Four standard deviations of a fraction of 200,000.
             let tolerance = 4.0 * (expected * (1.0 - expected) / 200_000.0).sqrt();
             assert!((seen - expected).abs() < tolerance, "{packets}: {seen} {expected}");
         }

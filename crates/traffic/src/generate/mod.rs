@@ -1,13 +1,15 @@
 //! Synthetic traffic: the same bytes for the same configuration, on every machine.
 //!
-//! [`Aggregate`] imitates a link of the Internet, calibrated to measured traces: whales, minnows,
-//! connections that open and ask for hosts. [`Bursty`] imitates the aggregate of many users: flows come at random (Poisson), have
-//! heavy-tailed lengths, and send in trains back to back. [`Uniform`] is the benchmark's steady
-//! stream: so many flows, one size, one rate. All are a [`PacketSource`](crate::PacketSource)
-//! whose times count from zero.
+//! - [`Aggregate`] imitates an Internet link, calibrated to measured traces: whales, minnows, connections that open and
+//!   request hosts.
+//! - [`Bursty`] imitates the aggregate of many users: Poisson arrivals of flows with heavy-tailed lengths, sent in
+//!   trains of back-to-back packets.
+//! - [`Uniform`] is the steady stream of benchmarks: a fixed number of flows, one size, one rate.
 //!
-//! A change that alters the bytes made for a configuration must be announced in the change
-//! log: measurements name their traffic by preset and seed.
+//! All are a [`PacketSource`](crate::PacketSource) whose times count from zero.
+//!
+//! A change that alters the bytes generated for a configuration must be announced in the changelog, because
+//! measurements name their traffic by preset and seed.
 
 mod aggregate;
 mod bursty;

@@ -1,4 +1,4 @@
-//! Traffic by name.
+//! Traffic presets by name.
 
 use tailwater_net::Nanos;
 
@@ -9,7 +9,7 @@ use super::{
 use crate::bursts::{Arrivals, PacketArrivals};
 use crate::{PacketSource, TrafficError};
 
-/// The presets: name and what it is.
+/// Presets: name and description.
 pub const PRESETS: &[(&str, &str)] = &[
     (
         "bursty",
@@ -29,26 +29,26 @@ pub const PRESETS: &[(&str, &str)] = &[
     ),
 ];
 
-/// A preset, one second long and with seed 1: change what you need.
+/// Preset with a duration of one second and seed 1, both of which can be changed.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Preset {
-    /// Of [`Bursty`].
+    /// Preset of [`Bursty`].
     Bursty(BurstyConfig),
-    /// Of [`Aggregate`].
+    /// Preset of [`Aggregate`].
     Aggregate {
-        /// Its name.
+        /// Name of the preset.
         name: &'static str,
-        /// What it is like.
+        /// Configuration of the traffic.
         config: AggregateConfig,
-        /// Packets a second over long times, as measured; about.
+        /// Approximate packets per second over long times, as measured.
         mean_rate_pps: f64,
     },
 }
 
-/// The preset of a name.
+/// Returns the preset of a name.
 ///
 /// # Errors
-/// [`TrafficError::UnknownPreset`], with the nearest name.
+/// [`TrafficError::UnknownPreset`], with the most similar name.
 pub fn preset(name: &str) -> Result<Preset, TrafficError> {
     let aggregate = |name, (config, mean_rate_pps)| Preset::Aggregate {
         name,
@@ -76,8 +76,7 @@ impl Preset {
         self
     }
 
-    /// More flows of the same kind at once: `factor` times the packets a second, each flow and
-    /// each of its trains as it was.
+    /// Multiplies the packets per second by `factor`, with more flows. Each flow and each of its trains is unchanged.
     #[must_use]
     pub fn scaled(self, factor: f64) -> Self {
         match self {
@@ -97,7 +96,7 @@ impl Preset {
         }
     }
 
-    /// Packets a second over long times, about.
+    /// Returns the approximate packets per second over long times.
     pub fn mean_rate_pps(&self) -> f64 {
         match self {
             Preset::Bursty(config) => config.mean_rate_pps,
@@ -105,10 +104,10 @@ impl Preset {
         }
     }
 
-    /// Its packets.
+    /// Opens it as a source of packets.
     ///
     /// # Errors
-    /// [`TrafficError::Setting`] for a setting out of its range.
+    /// [`TrafficError::Setting`] for a setting out of range.
     pub fn open(&self) -> Result<Box<dyn PacketSource>, TrafficError> {
         Ok(match self {
             Preset::Bursty(config) => Box::new(Bursty::new(config.clone())?),
@@ -116,7 +115,7 @@ impl Preset {
         })
     }
 
-    /// The times and flows of its packets, without making them where that can be avoided.
+    /// Opens it as a source of arrival times and flows, without building packets where possible.
     ///
     /// # Errors
     /// As [`Preset::open`].
@@ -128,17 +127,17 @@ impl Preset {
     }
 }
 
-/// One range of packet sizes.
+/// Range of packet sizes.
 const fn sizes(weight: f64, min: u16, max: u16) -> SizeRange {
     SizeRange { weight, min, max }
 }
 
-/// One heavy-tailed distribution.
+/// Heavy-tailed distribution.
 const fn tail(shape: f64, min: u32, max: u32) -> HeavyTail {
     HeavyTail { shape, min, max }
 }
 
-/// A train of mixed sizes.
+/// Train of mixed sizes.
 const fn train(weight: f64, packets: HeavyTail, line_rate_bps: f64) -> TrainClass {
     TrainClass {
         weight,
@@ -149,7 +148,7 @@ const fn train(weight: f64, packets: HeavyTail, line_rate_bps: f64) -> TrainClas
     }
 }
 
-/// A train of full packets, of long flows only: a whale.
+/// Train of full-size packets, for long flows only: a whale.
 const fn whale(weight: f64, packets: HeavyTail, line_rate_bps: f64) -> TrainClass {
     TrainClass {
         weight,
@@ -160,7 +159,7 @@ const fn whale(weight: f64, packets: HeavyTail, line_rate_bps: f64) -> TrainClas
     }
 }
 
-/// What `backbone` and `as` share.
+/// Settings that `backbone` and `as` share.
 fn internet(arrivals: FlowArrivals) -> AggregateConfig {
     AggregateConfig {
         seed: 1,
@@ -184,10 +183,9 @@ fn internet(arrivals: FlowArrivals) -> AggregateConfig {
     }
 }
 
-/// The backbone trace of NetBlaze §4.1: 31.2 k new flows a second on average and 51.2 k at most,
-/// flows of 54 bytes to 206 MB that last up to 52 s, 988 bytes a packet; its bursts are those
-/// of NetBlaze's Tables 1 and 2. The trace's packet rate is not published. Minnow bursts make the
-/// fullest second exceed the crowded state's rate.
+/// Backbone trace of NetBlaze §4.1: 31.2 k new flows per second on average and 51.2 k at most, flows of 54 bytes to 206
+/// MB that last up to 52 s, 988 bytes per packet. Its bursts are those of NetBlaze's Tables 1 and 2. The trace's packet
+/// rate is not published. Because of minnow bursts, the busiest second exceeds the crowded state's rate.
 fn backbone() -> (AggregateConfig, f64) {
     let mut config = internet(FlowArrivals {
         mean_per_second: 31_200.0,
@@ -202,7 +200,7 @@ fn backbone() -> (AggregateConfig, f64) {
         spread: Nanos::from_millis(1),
     });
     config.flow_packets = with_pages(10.0);
-    // A few bulk transfers a minute that reach the most bytes.
+    // A few bulk transfers per minute that reach the maximum size.
     config.flow_packets.0.push((
         0.000_15,
         Part::LogNormal {
@@ -218,8 +216,8 @@ fn backbone() -> (AggregateConfig, f64) {
     (config, 610e3)
 }
 
-/// The campus mixture, and flows like those that fetch a page, so many times as many: they are
-/// what makes most packets come in flows that are neither tiny nor huge.
+/// Campus mixture, plus flows that resemble page loads with the given weight. These make most packets belong to flows
+/// that are neither tiny nor huge.
 fn with_pages(weight: f64) -> Mixture {
     let mut mixture = Mixture::campus();
     mixture.0.push((
@@ -232,8 +230,8 @@ fn with_pages(weight: f64) -> Mixture {
     mixture
 }
 
-/// The AS trace of NetBlaze §4.1: 10.1 k new flows a second on average and 39.0 k at most, flows
-/// of 54 bytes to 514 MB that last up to 205 s, 976 bytes a packet.
+/// AS trace of NetBlaze §4.1: 10.1 k new flows per second on average and 39.0 k at most, flows of 54 bytes to 514 MB
+/// that last up to 205 s, 976 bytes per packet.
 fn autonomous_system() -> (AggregateConfig, f64) {
     let mut config = internet(FlowArrivals {
         mean_per_second: 10_100.0,
@@ -249,7 +247,7 @@ fn autonomous_system() -> (AggregateConfig, f64) {
     });
     config.short_share = 0.35;
     config.flow_packets = with_pages(3.0);
-    // A few bulk transfers a minute that reach the most bytes.
+    // A few bulk transfers per minute that reach the maximum size.
     config.flow_packets.0.push((
         0.000_1,
         Part::LogNormal {
@@ -258,7 +256,7 @@ fn autonomous_system() -> (AggregateConfig, f64) {
         },
     ));
     config.flow_bytes_max = 514_000_000;
-    // A third of the trace's longest life: a minute must have room for the largest flows.
+    // A third of the trace's longest lifetime, so that the largest flows fit into a minute.
     config.lifetime_max = Nanos::from_secs(58);
     config.trains = vec![
         train(1.0, tail(1.1, 1, 100), 200e6),
@@ -270,8 +268,8 @@ fn autonomous_system() -> (AggregateConfig, f64) {
     (config, 245e3)
 }
 
-/// As many flows as in `backbone`, but nothing comes in bursts: flows start as a Poisson
-/// process and send their packets one by one at random times.
+/// The same flow rate as `backbone`, without bursts: flows start as a Poisson process, and send their packets one by
+/// one at random times.
 fn smooth() -> (AggregateConfig, f64) {
     let mut config = internet(FlowArrivals::poisson(31_200.0));
     config.trains = vec![train(1.0, tail(1.0, 1, 1), 10e9)];
@@ -281,10 +279,9 @@ fn smooth() -> (AggregateConfig, f64) {
 }
 
 impl BurstyConfig {
-    /// The preset `bursty`: like an Internet backbone link scaled to one server, about 30,000 new
-    /// flows a second, of which half have a single packet and one in 50,000 ten thousand, and a
-    /// mean packet of 988 bytes (these two as in the backbone trace of NetBlaze §6). One second
-    /// long and with seed 1: change what you need.
+    /// Preset `bursty`: like an Internet backbone link scaled to one server. About 30,000 new flows per second, of
+    /// which half have a single packet and one in 50,000 has ten thousand; a mean packet of 988 bytes (these two as in
+    /// the backbone trace of NetBlaze §6). Duration one second, seed 1: both can be changed.
     pub fn preset() -> Self {
         bursty()
     }
@@ -332,7 +329,7 @@ fn bursty() -> BurstyConfig {
     }
 }
 
-/// The error for a name that is none, with the nearest one if it is near.
+/// Error for an unknown name, with a similar name if there is one.
 fn unknown(name: &str) -> TrafficError {
     let nearest = PRESETS
         .iter()
@@ -341,7 +338,7 @@ fn unknown(name: &str) -> TrafficError {
         .max_by(|a, b| a.0.total_cmp(&b.0));
     let known: Vec<&str> = PRESETS.iter().map(|(known, _)| *known).collect();
     TrafficError::UnknownPreset {
-        // An argument of any length makes no error of any length.
+        // Bounds the length of the error.
         name: name.chars().take(64).collect(),
         suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
         known: known.join(", "),

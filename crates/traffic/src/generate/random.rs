@@ -6,8 +6,8 @@ use tailwater_net::Nanos;
 
 use crate::TrafficError;
 
-/// A seeded stream of random numbers. Logarithms and powers come from `libm`, not from the
-/// platform's C library, whose last bit differs between systems.
+/// Seeded stream of random numbers. Logarithms and powers come from `libm`, not from the platform's C library, whose
+/// last bit differs between systems.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(ChaCha8Rng);
 
@@ -26,30 +26,30 @@ impl Random {
         low + self.below((high - low).saturating_add(1))
     }
 
-    /// Uniform above 0, up to and including 1, in steps of 2^-53.
+    /// Uniform in (0, 1], in steps of 2^-53.
     pub(crate) fn unit(&mut self) -> f64 {
         ((self.0.next_u64() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 
-    /// Exponential with a mean.
+    /// Exponential with mean `mean`.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * libm::log(self.unit())
     }
 
-    /// Exponential with a mean, in whole nanoseconds.
+    /// Exponential with mean `mean`, in whole nanoseconds.
     pub(crate) fn exponential_nanos(&mut self, mean: Nanos) -> Nanos {
         Nanos(self.exponential(mean.0 as f64).round() as u64)
     }
 
-    /// Normal with mean 0 and deviation 1 (Box and Muller).
+    /// Normal with mean 0 and standard deviation 1 (Box and Muller).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = libm::sqrt(-2.0 * libm::log(self.unit()));
         radius * libm::cos(2.0 * std::f64::consts::PI * self.unit())
     }
 
-    /// A length from a bounded Pareto distribution.
+    /// Length drawn from a bounded Pareto distribution.
     pub(crate) fn length(&mut self, lengths: &HeavyTail) -> u32 {
-        // The inverse of the distribution function at 1 - unit.
+        // Inverse of the distribution function at 1 - unit.
         let (low, high) = lengths.bounds();
         let ratio = libm::pow(low / high, lengths.shape);
         let tail = ratio + self.unit() * (1.0 - ratio);
@@ -62,28 +62,26 @@ impl Random {
     }
 }
 
-/// A heavy-tailed distribution of lengths in packets: bounded Pareto, rounded down.
+/// Heavy-tailed distribution of lengths in packets: bounded Pareto, rounded down.
 ///
-/// The smaller the shape, the heavier the tail; between 1 and 2 a few long ones hold most of
-/// the packets.
+/// A smaller shape gives a heavier tail. Between 1 and 2, a few long flows have most of the packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeavyTail {
-    /// The Pareto shape α, 0.1 to 10.
+    /// Pareto shape α, 0.1 to 10.
     pub shape: f64,
-    /// The shortest, at least 1 packet.
+    /// Minimum, at least 1 packet.
     pub min: u32,
-    /// The longest, at least `min` and at most 1,000,000 packets.
+    /// Maximum, at least `min` and at most 1,000,000 packets.
     pub max: u32,
 }
 
 impl HeavyTail {
-    /// The continuous distribution's bounds: rounding down gives `min` to `max`.
+    /// Returns the bounds of the continuous distribution: rounding down gives `min` to `max`.
     fn bounds(&self) -> (f64, f64) {
         (f64::from(self.min), f64::from(self.max) + 1.0)
     }
 
-    /// The mean of the rounded lengths, in packets: the sum of the probabilities of being at
-    /// least 1, 2, and so on.
+    /// Returns the mean of the rounded lengths in packets: the sum of the probabilities of at least 1, 2, and so on.
     pub fn mean(&self) -> f64 {
         let (low, high) = self.bounds();
         let ratio = libm::pow(low / high, self.shape);

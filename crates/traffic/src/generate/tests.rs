@@ -25,7 +25,7 @@ fn bursty(config: &BurstyConfig) -> Vec<Made> {
     all(&mut Bursty::new(config.clone()).unwrap())
 }
 
-/// Short, without warm-up, with short flows: every flow is seen whole.
+/// Short configuration without warm-up and with short flows, so that every flow is complete.
 fn short() -> BurstyConfig {
     let mut config = BurstyConfig::preset();
     config.duration = Nanos::from_millis(200);
@@ -51,7 +51,7 @@ fn uniform(config: &UniformConfig) -> Vec<Made> {
     all(&mut Uniform::new(config.clone()).unwrap())
 }
 
-/// FNV-1a over times, lengths and bytes: the identity of a stream of packets.
+/// FNV-1a hash over times, lengths and bytes, which identifies a stream of packets.
 fn identity(packets: &[Made]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     let mut eat = |bytes: &[u8]| {
@@ -67,7 +67,7 @@ fn identity(packets: &[Made]) -> u64 {
     hash
 }
 
-/// A change here changes what all published measurements ran on: announce it.
+/// A failure means that published measurements used other traffic: announce the change.
 #[test]
 fn streams_are_what_they_were() {
     let mut config = BurstyConfig::preset();
@@ -194,7 +194,7 @@ fn tcp_flows_open_and_close() {
 fn flows_arrive_as_a_poisson_process() {
     let mut config = short();
     config.duration = Nanos::from_secs(1);
-    // Flows of one packet: every packet is an arrival.
+    // With flows of one packet, every packet is an arrival.
     config.flow_packets.max = 1;
     let made = bursty(&config);
     let bins = 1_000;
@@ -204,14 +204,14 @@ fn flows_arrive_as_a_poisson_process() {
     }
     let mean = made.len() as f64 / bins as f64;
     let variance = counts.iter().map(|n| (n - mean) * (n - mean)).sum::<f64>() / bins as f64;
-    // 50,000 arrivals have a deviation of 224; 1000 bins give the dispersion one of 4.5 %.
+    // 50,000 arrivals have a standard deviation of 224; with 1000 bins, that of the dispersion is 4.5 %.
     assert!((mean - 50.0).abs() < 1.0, "{mean}");
     assert!((variance / mean - 1.0).abs() < 0.15, "{}", variance / mean);
 }
 
 #[test]
 fn the_mean_rate_holds_after_warming_up() {
-    // Heavy tails make one run's rate vary by 2 %, that of the eight by 0.7 %.
+    // Because of heavy tails, the rate of one run varies by 2 %, that of eight by 0.7 %.
     let (mut packets, mut early) = (0, 0);
     for seed in 1..=8 {
         let mut config = short();
@@ -224,7 +224,7 @@ fn the_mean_rate_holds_after_warming_up() {
     }
     let expected = 8.0 * 0.8 * 50_000.0;
     assert!((packets as f64 / expected - 1.0).abs() < 0.025, "{packets}");
-    // From the start, not only on average.
+    // The rate is right from the start, not only on average.
     assert!((early as f64 * 10.0 / expected - 1.0).abs() < 0.08, "{early}");
 }
 

@@ -1,4 +1,4 @@
-//! Uniform traffic for benchmarks: so many flows, one size, one rate.
+//! Uniform traffic for benchmarks: a fixed number of flows, one size, one rate.
 
 use tailwater_net::builder::TcpFields;
 use tailwater_net::tcp::TcpFlags;
@@ -9,27 +9,27 @@ use super::random::Random;
 use crate::trace::check_rate;
 use crate::{Notice, Packet, PacketSource, TrafficError};
 
-/// Bytes of Ethernet, IPv4 and TCP or UDP headers.
+/// Size of Ethernet, IPv4 and TCP or UDP headers in bytes.
 const TCP_HEADERS: usize = 54;
 const UDP_HEADERS: usize = 42;
 
-/// Flows of one client address.
+/// Flows per client address.
 const FLOWS_PER_CLIENT: u32 = 16;
 
-/// The most flows.
+/// Maximum number of flows.
 const MAX_FLOWS: u32 = 1 << 24;
 
-/// Frame sizes as benchmarks name them: with the 4 bytes of the frame check sequence, which
-/// frames in memory do not hold. A "64-byte" frame is 60 bytes here.
+/// Frame size as named by benchmarks: with the 4 bytes of the frame check sequence, which frames in memory do not
+/// include. A "64-byte" frame has 60 bytes here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameSize {
-    /// All frames are this long, 64 to 9018 bytes.
+    /// All frames have this size, 64 to 9018 bytes.
     Fixed(u16),
     /// Seven of 64, four of 594 and one of 1518 bytes in every twelve: the "simple IMIX".
     Imix,
 }
 
-/// The transport protocol of all flows.
+/// Transport protocol of all flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// UDP.
@@ -38,43 +38,42 @@ pub enum Transport {
     Tcp,
 }
 
-/// What uniform traffic is like.
+/// Configuration of uniform traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UniformConfig {
-    /// Selects the flows' addresses and ports, and their order.
+    /// Seed of the flows' addresses, ports and order.
     pub seed: u64,
-    /// Flows, 1 to 16,777,216: 16 for each client address. Takes 4 bytes each.
+    /// Number of flows, 1 to 16,777,216: 16 per client address. Takes 4 bytes each.
     pub flows: u32,
-    /// Size of frames.
+    /// Frame size.
     pub size: FrameSize,
-    /// Protocol.
+    /// Transport protocol.
     pub transport: Transport,
-    /// The constant time from packet to packet as a rate, packets a second.
+    /// Constant rate in packets per second.
     pub rate_pps: u64,
-    /// Packets in all, at least 1.
+    /// Total number of packets, at least 1.
     pub packets: u64,
 }
 
 /// Uniform traffic as a source of packets.
 ///
-/// In rounds: each round has one packet of every flow, in a random order that differs from
-/// round to round.
+/// Packets come in rounds. Each round has one packet of every flow, in a random order that differs from round to round.
 #[derive(Debug)]
 pub struct Uniform {
     config: UniformConfig,
     random: Random,
     writer: FrameWriter,
-    /// The flows in the order of this round.
+    /// Flows in the order of this round.
     order: Vec<u32>,
-    /// Packets yielded.
+    /// Number of packets yielded.
     yielded: u64,
 }
 
 impl Uniform {
-    /// Traffic of this configuration.
+    /// Creates traffic with this configuration.
     ///
     /// # Errors
-    /// [`TrafficError::Setting`] for the first field out of its range.
+    /// [`TrafficError::Setting`] for the first field out of range.
     pub fn new(config: UniformConfig) -> Result<Self, TrafficError> {
         if !(1..=MAX_FLOWS).contains(&config.flows) {
             let expected = "1 to 16,777,216";
@@ -101,7 +100,7 @@ impl Uniform {
         })
     }
 
-    /// A random order for the next round (Fisher and Yates).
+    /// Draws a random order for the next round (Fisher and Yates).
     fn shuffle(&mut self) {
         for last in (1..self.order.len()).rev() {
             let other = self.random.below(last as u64 + 1) as usize;
@@ -109,14 +108,14 @@ impl Uniform {
         }
     }
 
-    /// The key of a flow, from its number and the seed alone.
+    /// Returns the key of a flow, which depends on its number and the seed only.
     fn key(&self, flow: u32) -> FlowKey {
         let hash = scramble(u64::from(flow) ^ scramble(self.config.seed));
         let (number, destination_port) = match self.config.transport {
             Transport::Udp => (protocol::UDP, 4_789),
             Transport::Tcp => (protocol::TCP, 443),
         };
-        // Sixteen port ranges of 4000 keep the flows of a client apart.
+        // Sixteen port ranges of 4000 keep the flows of a client distinct.
         let source_port = 1_024 + (flow % FLOWS_PER_CLIENT) * 4_000 + (hash >> 32) as u32 % 4_000;
         FlowKey::v4(
             client(flow / FLOWS_PER_CLIENT),
@@ -186,7 +185,7 @@ impl PacketSource for Uniform {
     }
 }
 
-/// Mixes 64 bits: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
+/// Finaliser of SplitMix64 on 64 bits (Steele, Lea, Flood, OOPSLA 2014).
 fn scramble(value: u64) -> u64 {
     let mut x = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -3,7 +3,7 @@ use crate::{LoadOptions, Trace};
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// Packets in memory, each a number of its own in so many bytes.
+/// Packets in memory, each with a number of its own as its bytes.
 #[derive(Clone, Debug)]
 struct Numbers {
     times: Vec<u64>,
@@ -66,8 +66,8 @@ fn probability() -> impl Strategy<Value = f64> {
 }
 
 proptest! {
-    /// Whatever is done: nothing is invented, what is missing was lost, what is twice was repeated, and everything
-    /// comes within its delay, in order of time.
+    /// With any impairments: no packet is invented, missing ones were counted as lost, additional ones as repeated, and
+    /// everything comes within its delay, in order of time.
     #[test]
     fn what_is_yielded_is_what_was_read_but_for_what_was_done(
         gaps in prop::collection::vec(0u64..5000, 0..200),
@@ -100,7 +100,7 @@ proptest! {
         if overtake == 0.0 && repeat == 0.0 {
             prop_assert!(packets.is_sorted_by_key(|(_, data)| number(data)), "a stall keeps order");
         }
-        // The same seed does the same; it is read back by the trace as it was yielded.
+        // The same seed has the same effect; the trace reads the packets back as yielded.
         prop_assert_eq!(impaired(&times, impairments), (packets, done));
     }
 

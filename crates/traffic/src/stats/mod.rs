@@ -1,4 +1,4 @@
-//! Statistics of a trace: what `tailwater trace info` shows.
+//! Statistics of a trace, shown by `tailwater trace info`.
 
 mod table;
 #[cfg(test)]
@@ -15,60 +15,59 @@ pub use self::window::Burst;
 use self::window::{NO_FLOW, Sample, burst};
 use crate::{MAX_FRAME, Notice, PacketSource, TrafficError};
 
-/// The windows over which bursts are measured.
+/// Windows over which bursts are measured.
 pub const BURST_WINDOWS: [Nanos; 3] = [Nanos::from_micros(100), Nanos::from_millis(1), Nanos::from_millis(10)];
 
-/// Memory taken for a packet and, about, for a flow, in bytes.
+/// Memory per packet, and approximately per flow, in bytes.
 const BYTES_PER_PACKET: u64 = size_of::<Sample>() as u64;
 const BYTES_PER_FLOW: u64 = 128;
 
-/// Statistics of a trace. Field names are those of the JSON output and stable.
+/// Statistics of a trace. Field names are those of the JSON output, and stable.
 ///
-/// A packet's bytes are those of its Ethernet frame as it is replayed: without preamble and
-/// frame check sequence, with the made-up header of other link types, and with what a snap
-/// length cut off filled in.
+/// The bytes of a packet are those of its Ethernet frame as replayed. They exclude preamble and frame check sequence,
+/// and include the synthetic header of other link types, and the padding of packets truncated by a snap length.
 #[derive(Clone, Debug, Serialize)]
 pub struct Statistics {
-    /// The source's name.
+    /// Name of the source.
     pub name: String,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
     /// Bytes of all packets.
     pub bytes: u64,
-    /// From the earliest packet to the latest (in JSON `duration_ns`).
+    /// Time from the earliest packet to the latest (in JSON `duration_ns`).
     #[serde(rename = "duration_ns", serialize_with = "as_nanos")]
     pub duration: Nanos,
-    /// Whether no packet has a time before the one ahead of it.
+    /// `true` if no packet has a time before that of the packet before it.
     pub time_sorted: bool,
-    /// Flows: distinct 5-tuples, each direction its own, of well-formed IP packets.
+    /// Number of flows: distinct 5-tuples of well-formed IP packets; each direction is a flow.
     pub flows: u64,
-    /// Flows with both directions counted as one.
+    /// Number of flows with both directions counted as one.
     pub bidirectional_flows: u64,
     /// `packets / duration`; absent if the duration is zero.
     pub mean_packets_per_second: Option<f64>,
     /// `bytes * 8 / duration`; absent if the duration is zero.
     pub mean_bits_per_second: Option<f64>,
-    /// Sizes of packets.
+    /// Packet sizes.
     pub packet_bytes: Sizes,
-    /// Packets by protocol, most first: `tcp`, `udp`, `icmp`, `icmp6`, `gre`, `esp`, `sctp`,
-    /// `ip-<number>` for others over IP, `arp`, `non-ip`, and `malformed`.
+    /// Packets by protocol, in descending order: `tcp`, `udp`, `icmp`, `icmp6`, `gre`, `esp`, `sctp`, `ip-<number>` for
+    /// others over IP, `arp`, `non-ip`, and `malformed`.
     pub protocols: Vec<ProtocolShare>,
     /// Malformed packets by reason ([`Malformed::name`]).
     pub malformed: BTreeMap<&'static str, u64>,
-    /// The flow with the most packets; absent if there is none.
+    /// Flow with the most packets; absent without flows.
     pub top_flow: Option<TopFlow>,
-    /// Burst maxima for each of [`BURST_WINDOWS`]. Exact, over sliding windows.
+    /// Burst maxima for each of [`BURST_WINDOWS`], exact over sliding windows.
     pub bursts: Vec<Burst>,
-    /// What the source has to say.
+    /// Warnings of the source.
     pub notices: Vec<Notice>,
 }
 
-/// Sizes of packets in bytes. Percentiles are exact, by nearest rank.
+/// Packet sizes in bytes. Percentiles are exact, by nearest rank.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Sizes {
     /// Mean.
     pub mean: f64,
-    /// The shortest.
+    /// Minimum.
     pub min: u16,
     /// 25th percentile.
     pub p25: u16,
@@ -78,41 +77,41 @@ pub struct Sizes {
     pub p75: u16,
     /// 99th percentile.
     pub p99: u16,
-    /// The longest.
+    /// Maximum.
     pub max: u16,
 }
 
 /// Packets of one protocol.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ProtocolShare {
-    /// Its name.
+    /// Name of the protocol.
     pub protocol: String,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 
-/// The flow with the most packets.
+/// Flow with the most packets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopFlow {
-    /// Its 5-tuple, as text.
+    /// 5-tuple as text.
     pub flow: String,
-    /// Its packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Its part of all packets, 0 to 1.
+    /// Fraction of all packets, 0 to 1.
     pub packet_share: f64,
 }
 
 impl Statistics {
     /// Reads a source to its end and measures it.
     ///
-    /// Memory grows by 16 bytes a packet and about 128 bytes a flow: exact burst maxima of a
-    /// trace that need not be sorted take all its times.
+    /// Memory grows by 16 bytes per packet and about 128 bytes per flow. Exact burst maxima of an unsorted trace
+    /// require all its times.
     ///
     /// # Errors
-    /// The source's; [`TrafficError::NoPackets`] if it is empty;
-    /// [`TrafficError::MemoryLimit`] beyond `memory_limit_bytes`.
+    /// Errors of the source; [`TrafficError::NoPackets`] if it is empty; [`TrafficError::MemoryLimit`] beyond
+    /// `memory_limit_bytes`.
     pub fn measure<S: PacketSource + ?Sized>(source: &mut S, memory_limit_bytes: u64) -> Result<Self, TrafficError> {
         let name = source.name().to_owned();
         let mut collector = Collector::new();
@@ -136,15 +135,15 @@ impl Statistics {
     }
 }
 
-/// Counts while packets come.
+/// Collector of counts while packets are read.
 struct Collector {
     samples: Vec<Sample>,
     latest: Nanos,
     time_sorted: bool,
     flows: HashMap<FlowKey, u32>,
-    /// Packets of each flow, by index.
+    /// Number of packets per flow, by index.
     flow_packets: Vec<u64>,
-    /// Packets of each length.
+    /// Number of packets per length.
     lengths: Vec<u64>,
     /// Packets and bytes by IP protocol number.
     by_number: Vec<(u64, u64)>,
@@ -274,7 +273,7 @@ impl Collector {
         shares
     }
 
-    /// The flow with the most packets; of several, the one seen first.
+    /// Returns the flow with the most packets; of several, the one seen first.
     fn top_flow(&self, packets: u64) -> Option<TopFlow> {
         let most = *self.flow_packets.iter().max()?;
         let index = self.flow_packets.iter().position(|count| *count == most)? as u32;
@@ -287,8 +286,8 @@ impl Collector {
     }
 }
 
-/// Flows with both directions taken as one: every flow counts two halves, but one half if its
-/// opposite is there and not itself.
+/// Returns the number of flows with both directions as one. Every flow counts two halves, or one half if its reverse is
+/// a different flow that exists.
 fn bidirectional(flows: &HashMap<FlowKey, u32>) -> u64 {
     let halves: u64 = (flows.keys())
         .map(|key| {
@@ -317,7 +316,7 @@ fn protocol_name(number: u8) -> String {
     name.to_owned()
 }
 
-/// Percentiles from the number of packets of each length.
+/// Computes percentiles from the number of packets of each length.
 fn sizes(lengths: &[u64], packets: u64, bytes: u64) -> Sizes {
     let percentile = |percent: u64| {
         let rank = (packets * percent).div_ceil(100).max(1);
@@ -339,7 +338,7 @@ fn sizes(lengths: &[u64], packets: u64, bytes: u64) -> Sizes {
     }
 }
 
-/// A time as a whole number of nanoseconds.
+/// Serialises a time as an integer in nanoseconds.
 pub(crate) fn as_nanos<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(time.0)
 }

@@ -1,10 +1,10 @@
-//! Statistics as a table for people.
+//! Human-readable table of statistics.
 
 use std::fmt;
 
 use super::Statistics;
 
-/// Several lines, one figure each, without a heading and without notices.
+/// Formats several lines with one value each, without a heading and without notices.
 impl fmt::Display for Statistics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let row = |f: &mut fmt::Formatter<'_>, name: &str, value: String| writeln!(f, "{name:<24}{value}");
@@ -75,7 +75,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     part as f64 * 100.0 / whole as f64
 }
 
-/// Three digits and an SI prefix: `1.25 M`.
+/// Formats three digits and an SI prefix: `1.25 M`.
 fn scaled(value: f64) -> String {
     let (value, prefix) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),

@@ -43,7 +43,7 @@ fn frame(key: &FlowKey, length: usize) -> Vec<u8> {
 fn a_small_trace_in_full() {
     let there = key(1, 2, protocol::TCP, (5_000, 80));
     let udp = key(1, 2, protocol::UDP, (5_000, 80));
-    // Both ends equal: its own opposite, and still one flow.
+    // With equal ends a flow is its own reverse, and counts as one flow.
     let own = key(3, 3, protocol::UDP, (7, 7));
     let gre = key(1, 2, 47, (0, 0));
     let mut arp = vec![0xff; 12];
@@ -185,7 +185,7 @@ fn memory_is_limited_and_nothing_is_an_error() {
     assert!(matches!(error, TrafficError::NoPackets { .. }));
 }
 
-/// The maxima by their definition: every window that starts at a packet.
+/// Computes the maxima by their definition: over every window that starts at a packet.
 fn oracle(samples: &[Sample], window: Nanos) -> Burst {
     let mut burst = Burst {
         window,

@@ -5,39 +5,38 @@ use tailwater_net::Nanos;
 
 use super::as_nanos;
 
-/// The most of everything that falls in any window of one length.
+/// Burst maxima: the largest amounts that fall into any window of a given length.
 ///
-/// A window is half open, `[t, t + window)`, and slides: the maximum is over every `t`, not
-/// only over multiples of the length. (A tumbling window, which starts at multiples only, sees
-/// between half of it and all of it.)
+/// A window is half open, `[t, t + window)`, and slides: the maximum is over every `t`, not only over multiples of the
+/// length. (A tumbling window, which starts at multiples only, finds between half of it and all of it.)
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Burst {
-    /// The window's length (in JSON `window_ns`).
+    /// Length of the window (in JSON `window_ns`).
     #[serde(rename = "window_ns", serialize_with = "as_nanos")]
     pub window: Nanos,
-    /// Most packets.
+    /// Maximum number of packets.
     pub max_packets: u64,
-    /// Most bytes of frames, without frame check sequences.
+    /// Maximum bytes of frames, without frame check sequences.
     pub max_bytes: u64,
-    /// Most packets of one flow (a whale).
+    /// Maximum number of packets of one flow (a whale).
     pub max_flow_packets: u64,
-    /// Most flows whose first packet falls in the window (minnows).
+    /// Maximum number of flows whose first packet falls into the window (minnows).
     pub max_new_flows: u64,
 }
 
 impl Burst {
-    /// [`Burst::max_packets`] as a rate.
+    /// Returns [`Burst::max_packets`] as a rate.
     pub fn peak_packets_per_second(&self) -> f64 {
         self.max_packets as f64 / self.window.as_secs_f64()
     }
 
-    /// [`Burst::max_bytes`] as a rate.
+    /// Returns [`Burst::max_bytes`] as a rate.
     pub fn peak_bits_per_second(&self) -> f64 {
         self.max_bytes as f64 * 8.0 / self.window.as_secs_f64()
     }
 }
 
-/// What the windows need to know of a packet: 16 bytes.
+/// Packet data that windows require: 16 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) time: Nanos,
@@ -45,15 +44,15 @@ pub(super) struct Sample {
     pub(super) flow: u32,
     /// Length of the frame in bytes.
     pub(super) length: u16,
-    /// Whether this is its flow's first packet.
+    /// `true` for its flow's first packet.
     pub(super) first: bool,
 }
 
-/// The flow of packets that have none.
+/// Flow index of packets without a flow.
 pub(super) const NO_FLOW: u32 = u32::MAX;
 
-/// Maxima over every position of a window. `samples` are in order of time, and their flows
-/// below `flows`. Takes time in proportion to the packets, and 4 bytes a flow.
+/// Computes the maxima over all positions of a window. `samples` are in order of time, and their flows are below
+/// `flows`. Takes time proportional to the packets, and 4 bytes per flow.
 pub(super) fn burst(samples: &[Sample], flows: usize, window: Nanos) -> Burst {
     let mut burst = Burst {
         window,
@@ -62,8 +61,8 @@ pub(super) fn burst(samples: &[Sample], flows: usize, window: Nanos) -> Burst {
         max_flow_packets: 0,
         max_new_flows: 0,
     };
-    // The packets in the window that ends with the current packet. A maximum is reached in
-    // some window that ends with a packet, so looking at those is enough.
+    // Packets in the window that ends with the current packet. Every maximum occurs in a window that ends with a
+    // packet, so only those are examined.
     let mut in_window = vec![0u32; flows];
     let (mut oldest, mut bytes, mut new_flows) = (0, 0u64, 0u64);
     for (i, sample) in samples.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! What holds for any bytes taken for a capture file.
+//! Properties of the reader for any bytes.
 
 use std::io::Cursor;
 
 use tailwater_traffic::{CaptureReader, MAX_FRAME, PacketSource, ReadOptions, TrafficError};
 
-/// Most packets looked at: compressed input can stand for very many.
+/// Maximum number of packets examined: compressed input can expand to very many.
 const ENOUGH: usize = 10_000;
 
-/// Reads `bytes` as a capture, strictly and skipping bad packets, and checks every packet.
-/// Gives the number of packets read strictly.
+/// Reads `bytes` as a capture, strictly and with bad packets skipped, and checks every packet. Returns the number of
+/// packets read strictly.
 pub fn check(bytes: &[u8]) -> usize {
     let strict = read(bytes, false);
     let lenient = read(bytes, true);

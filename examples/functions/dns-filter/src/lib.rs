@@ -16,17 +16,17 @@ use std::sync::Arc;
 use tailwater_sdk::{Batch, Config, ConfigError, DropReason, Function, Name, state};
 
 state! {
-    /// What is kept of a flow: whether it asks a name server, decided on its first packet.
+    /// State of a flow: whether it carries DNS queries, decided on its first packet.
     pub struct Asks {
         dns: u8,
     }
 }
 
-/// The filter.
+/// Filter with its list of names.
 pub struct DnsFilter {
-    /// Names as they stand in a query: labels with their lengths, in lower case.
+    /// Names in wire format: labels with their lengths, in lower case.
     names: Arc<HashSet<Vec<u8>>>,
-    /// Room for a query's name in lower case.
+    /// Buffer for a query's name in lower case.
     lower: Vec<u8>,
 }
 
@@ -75,7 +75,7 @@ impl Function for DnsFilter {
                 return;
             }
             counters[0] += 1;
-            // The name, then what is left when the first label is taken off, and so on.
+            // The full name, then the name without its first label, and so on.
             let mut rest = &lower[..];
             while let [length, after @ ..] = rest {
                 if names.contains(rest) {

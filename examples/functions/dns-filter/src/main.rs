@@ -1,4 +1,4 @@
-//! The function as a program of its own, for chains whose functions are isolated.
+//! The function as a program, for chains whose functions are isolated.
 
 use std::process::ExitCode;
 

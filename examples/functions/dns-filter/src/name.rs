@@ -1,12 +1,12 @@
-//! Names as DNS has them (RFC 1035 §3.1): labels, each behind its length.
+//! DNS names in wire format (RFC 1035 §3.1): labels, each after its length.
 
-/// The longest name, in bytes.
+/// Maximum length of a name in bytes.
 pub const LONGEST: usize = 255;
 const LONGEST_LABEL: usize = 63;
-/// Bytes in front of a message's first question.
+/// Size of a message's header in bytes; the first question follows it.
 const HEADER: usize = 12;
 
-/// A name such as `example.com` as it stands in messages, without the empty label at its end, in lower case.
+/// Converts a name such as `example.com` to wire format, without the final empty label, in lower case.
 pub fn wire_name(text: &str) -> Option<Vec<u8>> {
     let mut name = Vec::new();
     for label in text.strip_suffix('.').unwrap_or(text).split('.') {
@@ -20,7 +20,7 @@ pub fn wire_name(text: &str) -> Option<Vec<u8>> {
     (name.len() < LONGEST).then_some(name)
 }
 
-/// Puts the name that a query asks for into `name`, in lower case. Whether the message is a query with one.
+/// Copies the name of a query to `name`, in lower case. Returns `false` if the message is not a query with a name.
 pub fn question(message: &[u8], name: &mut Vec<u8>) -> bool {
     name.clear();
     let [_, _, flags, _, high, low, ..] = *message else {
@@ -38,7 +38,7 @@ pub fn question(message: &[u8], name: &mut Vec<u8>) -> bool {
         let Some((label, after)) = after.split_at_checked(length) else {
             return false;
         };
-        // Longer ones are pointers, of which a first question has none.
+        // Longer labels are pointers, which a first question never has.
         if length > LONGEST_LABEL || name.len() + 1 + length >= LONGEST {
             return false;
         }

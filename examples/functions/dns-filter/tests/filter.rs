@@ -1,4 +1,4 @@
-//! The filter, without Tailwater.
+//! Tests of the filter, without Tailwater.
 
 use dns_filter::DnsFilter;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ fn key(port: u16, to: u16) -> FlowKey {
     FlowKey::new(ip("10.0.0.1"), ip("198.51.100.7"), 17, port, to)
 }
 
-/// A query for a name.
+/// Builds a query for a name.
 fn query(name: &str) -> Vec<u8> {
     let mut message = vec![0xab, 0xcd, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {

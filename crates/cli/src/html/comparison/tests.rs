@@ -1,4 +1,4 @@
-//! Pages of made-up comparisons.
+//! Pages of example comparisons.
 
 use super::super::tests::{count, elements, embedded};
 use super::page;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use tailwater_sim::RackPolicy;
 
-/// A chain's report, in which a policy has so many packets late of 100,000.
+/// Returns a chain's report, in which `late` of 100,000 packets are late.
 fn chain(name: &str, policy: &str, slo_us: f64, late: u64, windows: usize) -> Value {
     let points = (0..150).map(|i| {
         let packets = 1000 + (100_000 - 1000 - late) * i / 149;
@@ -78,7 +78,7 @@ fn a_page_has_all_charts_and_refers_to_nothing() {
     let document = document(["first", "second"], &POLICIES, 20);
     let page = page(&document, "kind: Rack\n").unwrap();
     let names = elements(&page).unwrap();
-    // Cores, a scatter for each chain; for each chain and objective a distribution and four of the burst.
+    // Cores, a scatter plot per chain; per chain and objective a distribution and four charts of the burst.
     assert_eq!(count(&names, "svg"), 1 + 2 + 4 * 5);
     assert_eq!(page.matches("class=\"bars\"").count(), 4);
     assert_eq!(page.matches("class=\"figures\"").count(), 4);
@@ -100,7 +100,7 @@ fn figures_are_the_documents() {
     let document = document(["first", "second"], &POLICIES, 20);
     let page = page(&document, "").unwrap();
     for text in [
-        // The third has more than one percent late.
+        // In the third more than one percent of packets are late.
         "<strong>static</strong><span>holds every objective with the fewest cores of the rack, 7 on \
          average. So do tailwater (8).</span>",
         "4 servers with 256 cores, 2 chains; 12 runs with 2 seeds",
@@ -113,7 +113,7 @@ fn figures_are_the_documents() {
     ] {
         assert!(page.contains(text), "{text}");
     }
-    // What is lost never arrives.
+    // Lost packets never arrive, so the distribution ends below 100 %.
     assert!(page.contains("static: 99.3 %\nmetron: 98.6 %</title>"));
     let data = serde_json::to_string(&document).unwrap();
     assert!(embedded(&page) == serde_json::from_str::<Value>(&data).unwrap());
@@ -192,7 +192,7 @@ fn nothing_and_little_have_pages() {
     elements(&page(&empty, "").unwrap()).unwrap();
 }
 
-/// A minute with all policies, on which all lists are long.
+/// One minute with all policies, with long lists everywhere.
 #[test]
 fn a_large_page_is_below_6_mb() {
     let names: Vec<_> = RackPolicy::names().collect();

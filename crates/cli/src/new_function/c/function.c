@@ -1,22 +1,22 @@
 /* @NAME@: a network function for Tailwater.
  *
- * As it stands, it lets each flow have so many packets. tailwater_nf.h says what else it could do.
+ * This skeleton limits the number of packets per flow. For everything else that a function can do, see tailwater_nf.h.
  */
 #include "tailwater_json.h"
 #include "tailwater_nf.h"
 #include <stdlib.h>
 
-/* What all workers share, read-only: made of the configuration. */
+/* Configuration shared read-only by all workers. */
 struct shared {
     uint64_t packets;
 };
 
-/* What is kept of each flow: zero when the flow is new. */
+/* State of a flow; zero when the flow is new. */
 struct flow {
     uint64_t packets;
 };
 
-/* Places in the lists at the end. */
+/* Indices in the lists at the end. */
 enum { TOO_MANY };
 enum { FLOWS };
 

@@ -1,4 +1,4 @@
-/* The function of function.c as a program of its own, for chains whose functions are isolated. */
+/* The function of function.c as a program, for chains whose functions are isolated. */
 #include "tailwater_nf.h"
 
 int main(int argc, char **argv) {

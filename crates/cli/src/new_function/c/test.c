@@ -1,4 +1,4 @@
-/* The tests of @NAME@: `make test`. */
+/* Tests of @NAME@: `make test`. */
 #include "tailwater_test.h"
 
 int main(void) {

@@ -1,19 +1,19 @@
 //! @NAME@: a network function for Tailwater.
 //!
-//! As it stands, it lets each flow have so many packets. The documentation of `tailwater-sdk` says what else it
-//! could do: `cargo doc --open -p tailwater-sdk`.
+//! This skeleton limits the number of packets per flow. For everything else that a function can do, see the
+//! documentation of `tailwater-sdk`: `cargo doc --open -p tailwater-sdk`.
 
 use std::ffi::CStr;
 use std::sync::Arc;
 use tailwater_sdk::{Batch, Config, ConfigError, DropReason, Function, Name, state};
 
-/// What all workers share, read-only: made of the configuration.
+/// Configuration shared read-only by all workers.
 pub struct Shared {
     packets: u64,
 }
 
 state! {
-    /// What is kept of each flow: zero when the flow is new.
+    /// State of a flow; zero when the flow is new.
     pub struct Flow {
         packets: u64,
     }
@@ -24,7 +24,7 @@ pub struct Instance {
     shared: Arc<Shared>,
 }
 
-// Places in the lists below.
+// Indices in the lists below.
 const TOO_MANY: u8 = 0;
 const FLOWS: usize = 0;
 

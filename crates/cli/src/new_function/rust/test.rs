@@ -1,4 +1,4 @@
-//! The tests of @NAME@, without Tailwater: `cargo test`.
+//! Tests of @NAME@, without Tailwater: `cargo test`.
 
 use @IDENT@_nf::Instance;
 use std::net::IpAddr;

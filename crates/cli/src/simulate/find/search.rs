@@ -1,17 +1,17 @@
-//! Looking for the hardest value that holds, by trying few.
+//! Search for the hardest value that holds, with few trials.
 
 use crate::values::OBJECTIVES;
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;
 use tailwater_policy::catalog::epoch;
 
-/// Steps of an octave: neighbours are 1.1 % apart.
+/// Steps per octave: neighbours are 1.1 % apart.
 const OCTAVE: i32 = 64;
 
-/// So many octaves of rates are looked at, faster and slower.
+/// Range of rates in octaves, faster and slower.
 const OCTAVES: i32 = 10;
 
-/// What is looked for.
+/// Goal of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// The fewest servers.
@@ -22,24 +22,24 @@ pub enum Goal {
     Slo,
 }
 
-/// The values that are tried, by number: the greater, the easier.
+/// Values that may be tried, by number: greater numbers are easier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Axis {
     pub goal: Goal,
-    /// The hardest and the easiest, and the one to begin with.
+    /// Numbers of the hardest and the easiest value, and of the first one to try.
     pub hardest: i32,
     pub easiest: i32,
     pub start: i32,
 }
 
-/// Three digits of a figure, so that it can be read out.
+/// Rounds a figure to three significant digits, for readability.
 fn rounded(value: f64) -> f64 {
     let text = format!("{value:.2e}");
     text.parse().unwrap_or(value)
 }
 
 impl Axis {
-    /// Numbers of servers, from one to as many as there may be.
+    /// Numbers of servers, from one to `most`.
     pub fn servers(start: usize, most: usize) -> Axis {
         Axis {
             goal: Goal::Servers,
@@ -49,7 +49,7 @@ impl Axis {
         }
     }
 
-    /// Scales of rates, from a thousand times to a thousandth.
+    /// Factors of the rate, from a thousand to a thousandth.
     pub fn rates() -> Axis {
         Axis {
             goal: Goal::Rate,
@@ -59,7 +59,7 @@ impl Axis {
         }
     }
 
-    /// Objectives, from the tightest that there may be; the first one tried is near `start`.
+    /// Objectives, from the tightest possible one; the first one tried is near `start`.
     pub fn objectives(start: Nanos) -> Axis {
         let number = |time: Nanos| (time.as_micros_f64().max(1.0).log2() * f64::from(OCTAVE)) as i32;
         let axis = Axis {
@@ -81,12 +81,12 @@ impl Axis {
         (f64::from(number) / f64::from(OCTAVE)).exp2()
     }
 
-    /// The objective of a number.
+    /// Returns the objective of a number.
     pub fn objective(&self, number: i32) -> Nanos {
         Nanos((rounded(Axis::octaves(number)) * 1e3).round() as u64)
     }
 
-    /// The figure of a number: servers, times as fast, or microseconds.
+    /// Returns the value of a number: servers, factor, or microseconds.
     pub fn value(&self, number: i32) -> f64 {
         match self.goal {
             Goal::Servers => f64::from(number),
@@ -95,7 +95,7 @@ impl Axis {
         }
     }
 
-    /// A value half as hard, within the bounds.
+    /// Returns the number of a value half as hard, within the bounds.
     fn easier(&self, number: i32) -> i32 {
         let easier = match self.goal {
             Goal::Servers => number.saturating_mul(2),
@@ -104,7 +104,7 @@ impl Axis {
         easier.min(self.easiest)
     }
 
-    /// One twice as hard.
+    /// Returns the number of a value twice as hard, within the bounds.
     fn harder(&self, number: i32) -> i32 {
         let harder = match self.goal {
             Goal::Servers => number / 2,
@@ -114,37 +114,40 @@ impl Axis {
     }
 }
 
-/// What a search came to.
+/// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
-    /// The hardest value that holds; `None`: not even the easiest does, or nobody knows.
+    /// Hardest value that holds; `None` if not even the easiest does, or if unknown.
     pub best: Option<i32>,
-    /// Whether it was looked for to the end.
+    /// `true` if the search is complete.
     pub complete: bool,
-    /// All that was tried, and whether it held.
+    /// Tried values, with `true` for those that held.
     pub tried: BTreeMap<i32, bool>,
 }
 
 impl Found {
-    /// The hardest value that held, and the easiest that did not.
+    /// Returns the hardest value that held, and the easiest that did not.
     pub fn known(&self) -> (Option<i32>, Option<i32>) {
         let mut held = self.tried.iter().filter(|(_, holds)| **holds);
         let mut failed = self.tried.iter().rev().filter(|(_, holds)| !**holds);
         (held.next().map(|h| *h.0), failed.next().map(|f| *f.0))
     }
 
-    /// Whether everything that was tried and is easier than what holds, holds.
+    /// Returns `true` if all tried values that are easier than a holding one hold.
     pub fn is_monotone(&self) -> bool {
         let (held, failed) = self.known();
         held.zip(failed).is_none_or(|(held, failed)| failed < held)
     }
 }
 
-/// Looks for the hardest value that holds: from the start on twice as hard or half as hard until it is
-/// between two, then in the middle. That a value easier than one that holds does, too, is not taken for
-/// granted: the answer's neighbour on the easy side is tried, and the two on the hard side.
+/// Searches for the hardest value that holds. From the start it doubles or halves the difficulty until the answer is
+/// between two values, then bisects. It does not assume monotonicity: it also tries the answer's neighbour on the easy
+/// side, and two on the hard side.
 ///
-/// `probe` says whether a value holds, or `None` to end.
+/// `probe` returns `true` if a value holds, or `None` to end the search.
+///
+/// # Errors
+/// The first error of `probe`.
 pub fn search<E>(axis: &Axis, mut probe: impl FnMut(i32) -> Result<Option<bool>, E>) -> Result<Found, E> {
     let mut found = Found::default();
     let mut ask = |found: &mut Found, number: i32| {
@@ -158,7 +161,7 @@ pub fn search<E>(axis: &Axis, mut probe: impl FnMut(i32) -> Result<Option<bool>,
     let Some(holds) = ask(&mut found, axis.start)? else {
         return Ok(found);
     };
-    // The one holds, the other does not.
+    // The `good` one holds, the `bad` one does not.
     let (mut good, mut bad) = (axis.start, axis.start);
     if holds {
         loop {
@@ -223,7 +226,7 @@ mod tests {
                 assert_eq!(found.best, Some(boundary), "from {start}");
                 assert!(found.complete && found.is_monotone());
                 assert!(found.tried.len() <= 16, "{:?}", found.tried);
-                // It was seen that the next one does not hold.
+                // The next harder value was tried and does not hold.
                 assert!(boundary == 1 || found.tried.get(&(boundary - 1)) == Some(&false));
             }
             let none = look(&axis, |_| false);

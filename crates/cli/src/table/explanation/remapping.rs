@@ -1,11 +1,11 @@
-//! What a recorded run's server mapper saw and did, for people.
+//! Observations and decisions of a recorded run's server mapper, as text.
 
 use super::{Table, count};
 use crate::explain::ServerDocument;
 use crate::text::{fixed, percent, short, thousands};
 use tailwater_dataplane::scaling::record::{CoreChange, Remapping};
 
-/// All of it, after what core mappers did.
+/// Adds all remappings, after the core mappers' decisions.
 pub fn remappings(table: &mut Table, document: &ServerDocument) {
     let all = &document.explanation;
     let text = format!(
@@ -66,7 +66,7 @@ fn remapping(table: &mut Table, remapping: &Remapping) {
     let moved = count(u64::from(remapping.buckets_moved), "bucket");
     table.line(&at, &format!("{moved} moved{after}"));
     for (number, core) in remapping.cores.iter().enumerate() {
-        // Of a large server those cores that had, or got, anything.
+        // Lists only the cores that had or received buckets, since a server may have many.
         if core.buckets + core.coming > 0 {
             table.line("", &format!("core {number}: {}", moves(core)));
             table.line("", &format!("        {}", load(core)));

@@ -1,5 +1,4 @@
-//! What happens to the processes of a run, and to its Redis: killed, stopped, gone on with; and what they have of the
-//! machine's.
+//! Faults of a run's processes and of its Redis: killed, stopped, continued. Also tracks their system resources.
 
 use super::traffic::Random;
 use crate::processes::{family_of, is_there, places_of, processes_at, signal_if_there};
@@ -10,33 +9,33 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// What is so for this long is how it stays.
+/// Time for which a state must persist to count as stable.
 const SETTLED: Duration = Duration::from_secs(1);
-/// How often is looked.
+/// Poll interval.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long the server has to make new processes of those that ended. On a busy machine with many namespaces to make
-/// and remove that takes its time.
+/// Time in which the server must replace ended processes. Creating and removing many namespaces is slow on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Behind a few that fail at once a function is left alone for so long, in which they are forgotten.
+/// Pause after a few failures in succession; afterwards the server no longer counts them.
 const CALM: Duration = Duration::from_millis(10_500);
 
-/// What happens to a process.
+/// Fault of a process.
 #[derive(Clone, Copy, Debug)]
 enum Strike {
     Kill,
     Terminate,
     Stop,
-    /// Stopped for so many milliseconds.
+    /// Stopped for this number of milliseconds.
     Pause(u64),
 }
 
-/// All that was seen of a run.
+/// Observations of a run.
 pub(super) struct Havoc {
     tailwater: u32,
-    /// What it says on its standard error.
+    /// File with its standard error.
     told: PathBuf,
     pub(super) redis: RedisServer,
-    /// When Redis is there again, and whether it was killed or stopped; or when it is struck next.
+    /// Time of Redis's next change, with the fault to end, if one is active.
     redis_next: (Instant, Option<Strike>),
     random: Random,
     processes: BTreeSet<u32>,
@@ -46,15 +45,15 @@ pub(super) struct Havoc {
     pub(super) redis_strikes: u64,
 }
 
-/// What the server has while nothing happens.
+/// Resources of the server while no faults occur.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Holdings {
-    /// What its descriptors are of, but for numbers.
+    /// Targets of its file descriptors, without numbers.
     descriptors: BTreeMap<String, usize>,
     threads: usize,
     pub(super) children: usize,
     mappings: usize,
-    /// Memory that is its own, KiB.
+    /// Anonymous memory, KiB.
     anonymous: u64,
     /// Huge pages, KiB.
     huge: u64,
@@ -76,7 +75,7 @@ impl Havoc {
         }
     }
 
-    /// Strikes at random, every function by itself and Redis, until then.
+    /// Injects faults at random times until `until`, into each function independently and into Redis.
     pub(super) fn wreak(&mut self, functions: usize, until: Instant) {
         let now = Instant::now();
         let first_within = (until - now).min(CALM).as_millis() as u64 / 2;
@@ -126,13 +125,13 @@ impl Havoc {
         for (_, process) in resumed {
             signal_if_there(process, "-CONT");
         }
-        // One that waits, stopped, until it is needed, would wait for ever.
+        // A stopped standby process would otherwise stay stopped until it is needed.
         for process in family_of(self.tailwater).into_iter().skip(1) {
             signal_if_there(process, "-CONT");
         }
     }
 
-    /// Redis is killed, or stops for up to a second, and is there again, in turn.
+    /// Kills Redis or stops it for up to a second, and restores it, alternately.
     fn strike_redis(&mut self) {
         let now = Instant::now();
         let (at, struck) = self.redis_next;
@@ -176,10 +175,10 @@ impl Havoc {
         }
     }
 
-    /// Notes which processes there are, and what they have.
+    /// Records the existing processes and their resources.
     pub(super) fn look(&mut self) {
         for process in family_of(self.tailwater).into_iter().skip(1) {
-            // Its places come a little later than itself.
+            // Its directories are created a little later than the process.
             self.places.extend(places_of(process));
             self.processes.insert(process);
             for kind in ["ipc", "mnt", "net", "pid", "user", "uts"] {
@@ -220,7 +219,7 @@ impl Havoc {
         }
     }
 
-    /// Waits until this is so of what the server has, and remains so, and gives that.
+    /// Waits until the server's resources fulfil a condition and stay stable, and returns them.
     pub(super) fn settled(&mut self, as_it_is: impl Fn(&Holdings) -> bool) -> Holdings {
         let until = Instant::now() + PATIENCE;
         let (mut since, mut last) = (Instant::now(), self.holdings());
@@ -244,7 +243,7 @@ impl Havoc {
         }
     }
 
-    /// After the run: nothing is left of any process that was seen.
+    /// Asserts after the run that nothing is left of any recorded process.
     pub(super) fn assert_nothing_is_left(&self, confined: bool) {
         assert!(!self.processes.is_empty());
         assert_eq!(self.places.is_empty(), !confined, "{:?}", self.places);
@@ -263,7 +262,7 @@ impl Havoc {
         }
     }
 
-    /// Namespaces of the run's that some process is in.
+    /// Returns the run's namespaces that some process is in.
     fn namespaces_in_use(&self) -> Vec<String> {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let links = processes.flat_map(|process| {
@@ -277,7 +276,7 @@ impl Havoc {
 }
 
 impl Holdings {
-    /// What there is as much of, whatever happened.
+    /// Returns the resources that must not change.
     fn kept(&self) -> (&BTreeMap<String, usize>, [usize; 2], u64) {
         let Holdings { threads, children, .. } = *self;
         (&self.descriptors, [threads, children], self.huge)
@@ -287,12 +286,12 @@ impl Holdings {
         self.kept() == before.kept()
     }
 
-    /// Whether this is what there was before, but for what memory allocators keep.
+    /// Asserts that the resources equal those before, except for memory held by allocators.
     pub(super) fn assert_as(&self, before: &Holdings, halfway: &Holdings, strikes: u64) {
         let told = format!("{before:?}, after {strikes} strikes {self:?}");
         assert!(self.is_as(before), "{told}");
         assert!(self.mappings <= before.mappings + 16, "{told}");
-        // Threads that come and go leave memory to those that follow: that grows for a while.
+        // Allocators retain memory of ended threads for later ones, so it grows for a while.
         let halfway = halfway.anonymous;
         let most = halfway + (4 << 10) + (halfway - before.anonymous.min(halfway)) / 2;
         assert!(self.anonymous <= most, "halfway {halfway}: {told}");

@@ -1,9 +1,9 @@
-//! The chaos run: a chain with a hostile function under load, whose processes are killed and stopped at random, and so is the
-//! Redis in which it keeps what it knows of flows. Every packet is sent once, as it should be, or counted under a reason;
-//! bindings and counters are right, then and in a second run that goes on with what Redis has; nothing is left.
+//! Chaos run: a chain with a hostile function under load. Its processes, and the Redis with its external flow state,
+//! are killed and stopped at random. Every packet is sent correctly once, or counted under a drop reason. Bindings and
+//! counters are right, also in a second run that continues with the state in Redis. No resources are left behind.
 //!
-//! `cargo test` runs each way for some seconds; `make chaos MINUTES=5` for so long. `CHAOS_SECONDS` says how long, `CHAOS_SEED` which
-//! run to repeat: the same packets and strikes, as far as time allows.
+//! `cargo test` runs each isolation mode for some seconds, `make chaos MINUTES=5` for that long. `CHAOS_SECONDS` sets
+//! the duration. `CHAOS_SEED` repeats a run: the same packets and faults, as far as timing allows.
 
 mod havoc;
 mod traffic;
@@ -22,16 +22,16 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tailwater_net::Nanos;
 use traffic::Traffic;
 
-/// Packets a second.
+/// Packets per second.
 const RATE: u64 = if cfg!(debug_assertions) { 5_000 } else { 20_000 };
-/// New flows a second.
+/// New flows per second.
 const NEW_FLOWS: u64 = 50;
-/// Packets come for so much longer than there is havoc: until processes are there again, however long that takes.
+/// Seconds of traffic after the faults, until all processes are replaced, however long that takes.
 const SPARE: u64 = if cfg!(debug_assertions) { 90 } else { 60 };
 /// Packets for the second run.
 const MORE: usize = 2 * RATE as usize;
 
-/// What a hostile function is told to do, which ends it whatever confines it: crash, end, never return.
+/// Ports that order a hostile function to fail in ways that end it under any confinement: crash, exit, never return.
 const ORDERS: [u16; 3] = [7001, 7002, 7003];
 
 fn seconds() -> u64 {
@@ -48,7 +48,7 @@ fn seed() -> u64 {
     )
 }
 
-/// The chain, of which the last function is behind the hostile one.
+/// Writes the chain. Its last function is behind the hostile one.
 fn chain(folder: &Folder, accounting: &str, redis: &RedisServer) -> PathBuf {
     let functions = format!(
         "[{{name: edge, acl: {{default: allow, rules: [{{action: deny, protocol: tcp, destinationPorts: 25}}]}}}}, \
@@ -89,7 +89,7 @@ fn ended(folder: &Folder, child: Child) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Runs it in this way; prints what happened.
+/// Runs a chaos test in this isolation mode, and prints its events.
 fn chaos(way: &str) {
     let _alone = alone();
     let Some(redis) = RedisServer::start(&["--appendonly", "yes"]) else {
@@ -106,7 +106,7 @@ fn chaos(way: &str) {
         &ORDERS,
     );
 
-    // Which bindings there will be, since those to remote ends of their own do not depend on others.
+    // Predicts the bindings: those to a remote end of their own do not depend on other flows.
     let (first, bound) = (folder.path("first.pcap"), folder.path("bound.pcap"));
     traffic.write_first_of_each(&first);
     let nat = folder.spec("nat.yaml", "[{nat: {external: [203.0.113.0/28]}}]", "");
@@ -129,8 +129,8 @@ fn chaos(way: &str) {
     let chain = chain(&folder, accounting, &redis);
     let child = start(&folder, &chain, &offered, &sent, way);
     let mut havoc = Havoc::new(child.id(), folder.path("told"), redis, seed);
-    // The server, and for each function a process and one that waits; but none waits for one that writes a file. In front of
-    // each container is what keeps it.
+    // The server, and for each function a process and a standby one, except for a function that writes a file. Each
+    // container has a supervising process.
     let processes = match way {
         TRUSTED => 8,
         "process" => 9,
@@ -163,16 +163,17 @@ fn chaos(way: &str) {
         records
     });
 
-    // Another one goes on with what Redis has.
+    // A second run continues with the state in Redis.
     let then = ended(&folder, start(&folder, &chain, &rest, &sent_then, way));
     let again = traffic.check(&sent_then);
     assert_eq!(again, count(&then, "delivered"), "{then}");
     assert!(again > MORE as u64 / 4 && count(&then, "offered") == MORE as u64);
     assert_ne!(then["state"]["hits"], 0, "{then}");
     assert_balanced([&report, &then], &traffic);
-    // A connection whose first packets are lost may be bound otherwise: what answers to them opened is in the way.
+    // A connection whose first packets are lost may be bound otherwise, since a binding opened by its responses is in
+    // the way.
     let [left, foreseen] = traffic.as_foreseen();
-    // Most first packets of such are lost while Redis is away for long.
+    // While Redis is unavailable for long, most first packets of these are lost.
     assert!(foreseen > left / 4, "{foreseen} of {left}: {told}");
     let lost = [&report, &then]
         .map(|report| ["accounting/process-failed", "state-unavailable"].map(|name| reason(report, name)));
@@ -188,7 +189,7 @@ fn chaos(way: &str) {
     if let Some(records) = records {
         traffic.check_counts(&[records, folder.path("flows.csv")], lost);
     }
-    // What happened, happened to them.
+    // The faults hit the functions.
     let functions = report["isolation"]["functions"].as_array().unwrap();
     let restarts: u64 = functions.iter().map(crate::restarts).sum();
     assert!(
@@ -198,7 +199,7 @@ fn chaos(way: &str) {
     assert!(strikes.1 > 0);
 }
 
-/// Every packet offered is accounted for, under a reason that there may be.
+/// Asserts that every offered packet is accounted for under an expected reason.
 fn assert_balanced(reports: [&Value; 2], traffic: &Traffic) {
     let [packets, refused, answers, orders] = traffic.sent();
     assert!(orders > 0 && refused > 0 && answers > 0);
@@ -212,10 +213,10 @@ fn assert_balanced(reports: [&Value; 2], traffic: &Traffic) {
             let count = count.as_u64().unwrap();
             let most = match &**name {
                 "edge/denied" => refused,
-                // Of connections whose first packets were lost.
+                // Responses of connections whose first packets were lost.
                 "nat/no-binding" => answers,
                 "nic-ring-full" | "not-drained" | "state-unavailable" => packets,
-                // What the function counts of packets that pass.
+                // Counters of the function for packets that pass.
                 "misbehaving/packets" | "misbehaving/new-flows" | "misbehaving/ended-packets" => {
                     continue;
                 }

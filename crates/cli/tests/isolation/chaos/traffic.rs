@@ -1,4 +1,4 @@
-//! Packets that are known again: what each was, and what the chain may make of it.
+//! Identifiable packets, and the expected output of the chain for each.
 
 use crate::common::*;
 use std::collections::{HashMap, HashSet};
@@ -11,16 +11,16 @@ use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_traffic::{CaptureReader, Packet, PacketSource, PcapWriter, ReadOptions};
 
-/// Flows that have packets at a time.
+/// Number of concurrently active flows.
 const AT_ONCE: u64 = 200;
 
-/// Xorshift: the same numbers for the same seed, everywhere.
+/// Xorshift generator: the same numbers for the same seed, everywhere.
 pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Random {
         let mut random = Random(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        // Neighbours differ in all bits.
+        // Mixes the state, so that adjacent seeds differ in all bits.
         for _ in 0..8 {
             random.next();
         }
@@ -39,12 +39,12 @@ impl Random {
     }
 }
 
-/// What a flow is for.
+/// Purpose of a flow.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// To a remote end of its own: its binding is known beforehand, so that answers can be sent.
+    /// To its own remote end: its binding is known in advance, so that responses can be sent.
     Own,
-    /// To a remote end that many have.
+    /// To a remote end shared by many flows.
     Shared,
     /// To a port that the access list refuses.
     Refused,
@@ -56,19 +56,19 @@ struct Flow {
     kind: Kind,
     key: FlowKey,
     payload: usize,
-    /// As it leaves where none of its packets is lost.
+    /// Expected translated key if none of its packets is lost.
     bound: Option<FlowKey>,
-    /// As it leaves here.
+    /// Actual translated key.
     leaves: Option<FlowKey>,
-    /// Packets sent, each way.
+    /// Packets sent, per direction.
     sent: [u64; 2],
-    /// Packets that came through, each way.
+    /// Packets received from the chain, per direction.
     received: [u64; 2],
-    /// The last of them.
+    /// Number of the last one received, per direction.
     last: [Option<u32>; 2],
 }
 
-/// A packet's flow, and whether it is an answer.
+/// A packet's flow, and its direction.
 #[derive(Clone, Copy)]
 struct Sent(u32);
 
@@ -86,18 +86,18 @@ impl Sent {
     }
 }
 
-/// All packets of a run, and what has become of them.
+/// All packets of a run, with their results.
 pub(crate) struct Traffic {
     seed: u64,
     flows: Vec<Flow>,
     packets: Vec<Sent>,
     received: Vec<bool>,
-    /// What flows leave as.
+    /// Translated keys in use.
     taken: HashSet<FlowKey>,
 }
 
 impl Traffic {
-    /// So many packets of so many flows, with orders to the hostile function at these ports.
+    /// Generates this number of packets and flows, with orders to the hostile function at these ports.
     pub(crate) fn new(seed: u64, flows: usize, packets: usize, orders: &[u16]) -> Traffic {
         let flows = (0..flows).map(|i| {
             let kind = match i % 16 {
@@ -135,7 +135,7 @@ impl Traffic {
         }
     }
 
-    /// The frame of packet `n` with this key.
+    /// Returns the frame of packet `n` with this key.
     fn frame(&self, n: usize, key: &FlowKey) -> Vec<u8> {
         let mut payload = (n as u64).to_be_bytes().to_vec();
         let mut random = Random::new(self.seed ^ (n as u64) << 20);
@@ -147,7 +147,7 @@ impl Traffic {
         FrameBuilder::new(key).payload(&payload).to_vec().unwrap()
     }
 
-    /// A packet of each flow whose binding can be known, for a chain in one process.
+    /// Writes a packet of each flow with a predictable binding, for a chain in one process.
     pub(crate) fn write_first_of_each(&mut self, path: &Path) {
         let mut writer = PcapWriter::create(path).unwrap();
         for flow in 0..self.flows.len() {
@@ -166,7 +166,7 @@ impl Traffic {
         writer.finish().unwrap();
     }
 
-    /// Learns the bindings from what became of these.
+    /// Reads the expected bindings from that chain's output.
     pub(crate) fn learn(&mut self, capture: &Path) {
         each_frame(capture, |frame| {
             let (headers, n) = numbered(frame);
@@ -176,7 +176,7 @@ impl Traffic {
         assert!(own.clone().count() > 0 && own.clone().all(|flow| flow.bound.is_some()));
     }
 
-    /// Writes all packets, so far apart.
+    /// Writes all packets, `apart` from each other.
     pub(crate) fn write(&mut self, path: &Path, apart: Nanos) {
         let mut random = Random::new(self.seed);
         let mut writer = PcapWriter::create(path).unwrap();
@@ -185,11 +185,11 @@ impl Traffic {
         for n in 0..packets {
             let first = (count - at_once + 1) * n as u64 / packets as u64;
             let at = (first + random.below(at_once)) as usize;
-            // An order is given once, or there would be nobody to give it to.
+            // An order is given once; repeated ones would leave no process to receive it.
             let given = self.flows[at].kind == Kind::Order && self.flows[at].sent[0] > 0;
             let at = (at + usize::from(given)).min(self.flows.len() - 1);
             let flow = &mut self.flows[at];
-            // Answers come when there may be something to answer.
+            // Responses are sent only after the first packets.
             let back = flow.kind == Kind::Own && flow.sent[0] > 2 && random.below(3) == 0;
             flow.sent[usize::from(back)] += 1;
             self.packets.push(Sent::new(at, back));
@@ -214,7 +214,8 @@ impl Traffic {
         writer.write(&packet).unwrap();
     }
 
-    /// Only so many packets were sent. Of those that were not, writes as many as `more`, so far apart: they are sent next.
+    /// Writes `more` packets after the `count` that were sent, `apart` from each other for the next run. Drops the
+    /// packets behind them.
     pub(crate) fn stopped_behind(&mut self, count: usize, more: usize, path: &Path, apart: Nanos) {
         let mut writer = PcapWriter::create(path).unwrap();
         let next = count..self.packets.len().min(count + more);
@@ -229,8 +230,8 @@ impl Traffic {
         }
     }
 
-    /// Checks every packet that was sent by the chain: one of ours, unchanged but for the translation, once, in its
-    /// flow's order. How many there are.
+    /// Checks every packet sent by the chain: it is one of the offered ones, unchanged except for the translation, sent
+    /// once, in its flow's order. Returns their number.
     pub(crate) fn check(&mut self, capture: &Path) -> u64 {
         let mut count = 0;
         each_frame(capture, |frame| {
@@ -254,7 +255,7 @@ impl Traffic {
                 key
             }),
             _ => {
-                // It was sent to where its flow leaves if no packet is lost.
+                // The destination of a response is the binding of a loss-free run.
                 assert!(flow.leaves.is_none_or(|key| Some(key) == flow.bound), "packet {n}");
                 flow.key.reversed()
             }
@@ -266,7 +267,7 @@ impl Traffic {
         let headers = parse(frame).unwrap();
         let checksums = [verify_network(frame, &headers), verify_transport(frame, &headers)];
         assert!(!checksums.contains(&Checksum::Wrong), "packet {n}: {checksums:?}");
-        // Checksums that are right may be written in two ways.
+        // A right checksum has two representations.
         let at = usize::from(headers.transport_offset)
             + match key.protocol() {
                 protocol::UDP => 6,
@@ -279,7 +280,7 @@ impl Traffic {
         assert!(made == came, "packet {n} was changed: {made:02x?} to {came:02x?}");
     }
 
-    /// Packets, and of these the refused ones, the answers, and the orders.
+    /// Returns the numbers of packets, refused ones, responses, and orders.
     pub(crate) fn sent(&self) -> [u64; 4] {
         let of = |kind| self.flows.iter().filter(move |flow| flow.kind == kind);
         [
@@ -290,13 +291,14 @@ impl Traffic {
         ]
     }
 
-    /// How many flows have been translated.
+    /// Returns the number of translated flows.
     pub(crate) fn left(&self) -> usize {
         let left = self.flows.iter().filter(|flow| flow.leaves.is_some());
         left.count()
     }
 
-    /// Of the flows whose bindings were foreseen and of which packets came through, how many have these.
+    /// Returns the number of flows with predicted bindings that were translated, and of those with the predicted
+    /// binding.
     pub(crate) fn as_foreseen(&self) -> [usize; 2] {
         let own = self.flows.iter().filter(|flow| flow.kind == Kind::Own);
         let left = own.filter(|flow| flow.leaves.is_some());
@@ -304,12 +306,12 @@ impl Traffic {
         [left.count(), foreseen.count()]
     }
 
-    /// Compares with what an accounting function at the chain's end counted, in one run after another, of which so many packets
-    /// may have been lost by it when they had been counted.
+    /// Compares with the counters of an accounting function at the chain's end, over successive runs. Up to `lost`
+    /// packets may have been counted and then lost by it.
     pub(crate) fn check_counts(&self, runs: &[PathBuf], lost: u64) {
         let mut counted = HashMap::new();
         for records in runs {
-            // What a later run says of a flow is of all of it.
+            // A later run's record of a flow covers all its packets.
             counted.extend(read_counts(records));
         }
         self.compare_counts(counted, lost);
@@ -345,7 +347,7 @@ impl Traffic {
     }
 }
 
-/// What a run's records say of each flow: packets and bytes.
+/// Returns packets and bytes of each flow in a run's records.
 fn read_counts(records: &Path) -> HashMap<FlowKey, (u64, u64)> {
     let text = std::fs::read_to_string(records).unwrap();
     let mut counted = HashMap::new();
@@ -360,7 +362,7 @@ fn read_counts(records: &Path) -> HashMap<FlowKey, (u64, u64)> {
     counted
 }
 
-/// A frame's flow, and the number in its payload.
+/// Returns a frame's flow, and the number in its payload.
 fn numbered(frame: &[u8]) -> (FlowKey, usize) {
     let headers = parse(frame).unwrap();
     let number = headers.payload(frame).first_chunk::<8>();

@@ -22,7 +22,7 @@ fn program() -> Program {
     }
 }
 
-/// However long a start takes, the watch goes on: it has others to end.
+/// A slow start of a process does not block the watchdog, which has others to end.
 #[test]
 fn a_slow_start_holds_nobody_up() {
     let (begun, has_begun) = channel();
@@ -30,7 +30,7 @@ fn a_slow_start_holds_nobody_up() {
     let mut seat = Seat::vacant(program(), Description::default());
     let start = move |over: &std::sync::atomic::AtomicBool| {
         begun.send(()).unwrap();
-        // Until the test allows it, or has failed.
+        // Blocks until the test sends, or has failed.
         let _ = may_go_on.recv();
         assert!(!over.load(Ordering::Relaxed));
         starter::start((&program(), None), [0, 1], PATIENCE, over)
@@ -46,7 +46,7 @@ fn a_slow_start_holds_nobody_up() {
         assert_eq!(group.seats[0].report.restarts.total(), 0);
     }
     go_on.send(()).unwrap();
-    // There is no such program, which is noted.
+    // The program does not exist, which counts as a failure.
     let fails = |group: &Group| group.seats[0].report.restarts.not_attached;
     while fails(&group) == 0 {
         group.tend(deadline, PATIENCE, Instant::now());

@@ -1,4 +1,4 @@
-//! Rounds with functions that are threads of the test, and do as they are told.
+//! Rounds with functions that are threads of the test.
 
 use super::*;
 use crate::layout::{MAX_BATCH, Slate};
@@ -19,7 +19,7 @@ use tailwater_net::builder::FrameBuilder;
 
 const BUFFER_BYTES: usize = 2048;
 
-/// A worker's group whose functions are all up, under number 1.
+/// Returns a worker's group whose functions are all attached under number 1.
 fn group(descriptions: &[Description]) -> Group {
     let program = Program {
         function: "told".to_owned(),
@@ -56,7 +56,7 @@ fn round(group: &Group) -> Round {
     Round::new(group, 0, (bounds, false, false)).unwrap()
 }
 
-/// A chain of these functions, and a batch for it with one packet.
+/// Returns a chain of these functions, and a batch with one packet.
 fn chain(group: &Group) -> (Chain, Batch) {
     let functions = substitute::all((&group.seats, false), &Arc::new(Mutex::new(Some(round(group)))));
     let input = InputPolicy {
@@ -71,7 +71,7 @@ fn chain(group: &Group) -> (Chain, Batch) {
     (Chain::new(functions, None, input), batch)
 }
 
-/// Ends the functions' threads, should the worker panic, too.
+/// Ends the functions' threads, even if the worker panics.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -80,7 +80,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Takes function `k`'s turns until `over`: `turn` does them, and all packets go on.
+/// Takes function `k`'s turns until `over`: `turn` runs each, and all packets are forwarded.
 fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&Slate, u64)) {
     let slate = &area.slates[k];
     let mut last = slate.done();
@@ -104,7 +104,7 @@ fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&Slate, u6
     }
 }
 
-/// A process that said it opens no companions gets at no flow table, which a chain without state does not have.
+/// A process that declared no companions cannot access a flow table, which a chain without state does not have.
 #[test]
 fn who_may_not_wish_for_companions_lies_when_it_does() {
     for opens_companions in [false, true] {
@@ -141,7 +141,7 @@ fn who_may_not_wish_for_companions_lies_when_it_does() {
     }
 }
 
-/// The liar may have ended by itself before its lie was found, and another process be there.
+/// A process may exit before its invalid response is detected, and another one be attached by then.
 #[test]
 fn an_accusation_is_of_the_process_that_lied() {
     let group = group(&[Description::default()]);
@@ -152,7 +152,7 @@ fn an_accusation_is_of_the_process_that_lied() {
             status.set_down(0);
             status.set_up(0, 2);
         }
-        // As when it had said nothing of the packet.
+        // The same as if it had returned no verdict on the packet.
         assert_eq!(round.judge(1, 1), Some(0));
         round.accuse(0);
         assert_eq!(status.has_lied(0), !found_late);
@@ -162,7 +162,7 @@ fn an_accusation_is_of_the_process_that_lied() {
     assert!(status.has_lied(0));
 }
 
-/// A process that is replaced between two rounds leaves none that its successor would do, while the worker goes on.
+/// A process replaced between two rounds leaves no round to its successor, while the worker continues.
 #[test]
 fn a_round_begins_with_the_processes_that_were_met() {
     let group = group(&[Description::default(), Description::default()]);
@@ -175,14 +175,14 @@ fn a_round_begins_with_the_processes_that_were_met() {
     status.set_up(1, 2);
     assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "another one");
     assert_eq!((area.board.round(), status.busy()), (0, 0), "nothing to do");
-    // Who is attached in the midst of a round is told that it is done.
+    // A process attached in the middle of a round is sent that round as done.
     status.begin(7, [1, 2].into_iter()).unwrap();
     assert_eq!(group.last_round(&area), 7);
     status.end();
     assert_eq!(group.last_round(&area), 0);
 }
 
-/// A chain of two functions, and three packets: what both say, with the words on place 1.
+/// A chain of two functions and three packets: both responses, with the verdict on slot 1.
 #[test]
 fn what_functions_say_of_packets_is_checked() {
     const ROUND: u64 = 7;
@@ -210,19 +210,19 @@ fn what_functions_say_of_packets_is_checked() {
         ([without_1, (ROUND, [0b101, 0], dropped)], None),
         ([going_on, without_1], None),
         ([moved_1(here(0, 64)), moved_1(here(64, 70))], None),
-        // What the first function moved, the second may move back.
+        // The second function may move a packet back that the first one moved.
         ([moved_1(here(0, 64)), going_on], None),
-        // There are other packets, or one that the first dropped is back.
+        // An unknown packet is forwarded, or one that the first function dropped.
         ([(ROUND, [0b1111, 0], dropped), going_on], Some(0)),
         ([without_1, going_on], Some(1)),
-        // One is gone for no reason.
+        // A packet is missing without a drop reason.
         ([going_on, (ROUND, [0b101, 0], here(0, 64))], Some(1)),
-        // One has moved that is gone; or to where it cannot be.
+        // A dropped packet has moved, or a frame's bounds are invalid.
         ([going_on, (ROUND, [0b101, 0b010], dropped)], Some(1)),
         ([moved_1(dropped), going_on], Some(0)),
         ([moved_1(beyond), going_on], Some(0)),
         ([going_on, moved_1(here(0, 0))], Some(1)),
-        // It was said of another round; the first lie counts.
+        // The verdict belongs to another round; the first invalid response counts.
         ([(ROUND - 1, [ALL, 0], dropped), going_on], Some(0)),
         ([moved_1(beyond), (ROUND - 1, [ALL, 0], dropped)], Some(0)),
     ] {
@@ -242,20 +242,20 @@ fn what_functions_say_of_packets_is_checked() {
             assert_eq!(round.frames[1], [start, length]);
         }
     }
-    // A word of the round before is none.
+    // A verdict of the previous round is invalid.
     area.slates[1].set_masks(0, [ALL, 0b010]);
     area.slates[0].set_masks(0, [ALL, 0]);
     area.slates.iter().for_each(|slate| slate.set_said(ROUND));
     area.slates[1].set_place(1, here(0, 64).encode(ROUND - 1));
     assert_eq!(round.judge(3, 2), Some(1));
-    // Nobody believes the function that failed, nor those behind; what it had is lost by it.
+    // Responses of the failed function and of those behind it do not count; the packets it held are lost by it.
     assert_eq!(round.judge(3, 1), None);
     round.lose(1);
     assert_eq!([round.through[1][0], round.through[2][0]], [ALL, 0]);
     assert_eq!(round.reasons[..3], [1, 1, 1]);
 }
 
-/// The next worker may have another flow in an ended one's place: nobody here touches it any more.
+/// Another worker may reuse an ended flow's slot, so no process of this group may still access it.
 #[test]
 fn ends_are_told_before_flows_go_to_another_worker() {
     let group = group(&[Description::default(), Description::default()]);
@@ -277,12 +277,12 @@ fn ends_are_told_before_flows_go_to_another_worker() {
         end(&mut round, 1..4);
         round.tell_ends();
         assert_eq!([0, 1].map(|k| area.slates[k].taken()), [3, 3]);
-        // Without a need there is no round.
+        // No round runs if nothing is pending.
         let rounds = area.board.round();
         round.tell_ends();
         assert_eq!(area.board.round(), rounds);
     });
-    // The process that comes when it is too late finds nothing.
+    // A process that is attached too late finds no flow ends.
     end(&mut round, 4..6);
     group.status.set_down(1);
     round.tell_ends();

@@ -14,7 +14,7 @@ proptest! {
     #[test]
     fn places_are_read_as_they_were_written(place in any_place(), round: u64) {
         prop_assert_eq!(Place::decode(place.encode(round), round), Some(place));
-        // What a function left from the round before is no answer.
+        // The response of an earlier round is not accepted.
         prop_assert_eq!(Place::decode(place.encode(round), round.wrapping_add(1)), None);
     }
 
@@ -57,7 +57,7 @@ proptest! {
                 end: d,
                 key: match network {
                     Network::V6 => key,
-                    // The rest of these keys is zero.
+                    // The other words of these keys are zero.
                     Network::V4 | Network::NotIp => FlowKey::from_words([words[0], 0, 0, 0, words[4]]),
                 },
             };

@@ -1,4 +1,4 @@
-//! Cut, corrupt and random files: a prefix is used, nothing panics.
+//! Truncated, corrupt and random files: the valid prefix is used, and nothing panics.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn small_pcapng(order: Order) -> Vec<u8> {
         .bytes
 }
 
-/// Reads a damaged file, whose sound packets are `whole`; gives how many were read.
+/// Reads a damaged file with the valid packets `whole`, and returns the number of packets read.
 fn prefix(file: &[u8], whole: &[Read]) -> usize {
     match read(file) {
         Ok((read, notices)) => {
@@ -85,7 +85,7 @@ fn a_cut_is_located() {
              record; the packets before it are used"
         )
     );
-    // At a record's end a cut cannot be seen.
+    // Truncation at a record's end cannot be detected.
     let (read_back, notices) = read(&file[..length]).unwrap();
     assert_eq!((read_back.len(), notices.len()), (2, 0));
 }

@@ -1,5 +1,5 @@
-//! Hand-made capture files: every byte is written here, by the formats' documents and not by
-//! the crate's own writer.
+//! Hand-made capture files: every byte is written here, by the formats' specifications and not by the crate's own
+//! writer.
 
 use std::io::Write;
 
@@ -69,7 +69,7 @@ pub struct PcapNgFile {
 }
 
 impl PcapNgFile {
-    /// A file with one section header.
+    /// Creates a file with one section header.
     pub fn new(order: Order) -> Self {
         PcapNgFile {
             order,
@@ -126,7 +126,7 @@ impl PcapNgFile {
         self.block(6, &body)
     }
 
-    /// With a flags option and a comment behind the packet.
+    /// Adds a packet with a flags option and a comment.
     pub fn enhanced_options(self, interface: u32, ticks: u64, data: &[u8], wire: u32) -> Self {
         let mut body = self.enhanced_body(interface, ticks, data, wire);
         body.resize(body.len().next_multiple_of(4), 0xee);
@@ -164,7 +164,7 @@ impl PcapNgFile {
     }
 }
 
-/// How a file is packed.
+/// Compression of a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Packing {
     Plain,
@@ -172,7 +172,7 @@ pub enum Packing {
     /// Two gzip members, as from `cat a.gz b.gz`.
     GzipTwice,
     Zstd,
-    /// A skippable frame and two frames.
+    /// One skippable frame and two frames.
     ZstdTwice,
 }
 

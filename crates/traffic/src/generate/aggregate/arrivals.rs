@@ -1,40 +1,40 @@
-//! When flows start: a Poisson process whose rate changes between two states.
+//! Arrival process of flows: a Poisson process whose rate changes between two states.
 
 use tailwater_net::Nanos;
 
 use crate::TrafficError;
 use crate::generate::random::Random;
 
-/// How many flows start: a Poisson process that is modulated by a chain of two states, calm and
-/// crowded, so that both the mean and the largest number a second can be set.
+/// Arrival rate of flows: a Poisson process modulated by a two-state chain, calm and crowded. Both the mean and the
+/// maximum number per second can be set.
 ///
-/// The flows by which crowded times exceed calm ones are short: a scan, a flash crowd.
+/// Flows in excess of the calm rate are short: a scan, a flash crowd.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowArrivals {
-    /// New flows a second, on average over long times.
+    /// Mean number of new flows per second, over long times.
     pub mean_per_second: f64,
-    /// New flows a second in the crowded state, at least the mean. Equal to it, arrivals are a
-    /// plain Poisson process.
+    /// New flows per second in the crowded state, at least the mean. If equal to it, arrivals are a plain Poisson
+    /// process.
     pub max_per_second: f64,
-    /// The mean time in the calm state.
+    /// Mean duration of the calm state.
     pub calm: Nanos,
-    /// The mean time in the crowded state.
+    /// Mean duration of the crowded state.
     pub crowded: Nanos,
-    /// How times in a state are distributed.
+    /// Distribution of the states' durations.
     pub stay: Stay,
 }
 
-/// How long a state lasts.
+/// Distribution of a state's duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stay {
-    /// Exponentially distributed: the chain is a Markov chain.
+    /// Exponential: the chain is a Markov chain.
     Exponential,
-    /// Evenly within 10 % of the mean: minutes are like each other.
+    /// Uniform within 10 % of the mean: all minutes are similar.
     Steady,
 }
 
 impl FlowArrivals {
-    /// A plain Poisson process.
+    /// Plain Poisson process.
     pub fn poisson(per_second: f64) -> Self {
         FlowArrivals {
             mean_per_second: per_second,
@@ -45,13 +45,13 @@ impl FlowArrivals {
         }
     }
 
-    /// New flows a second in the calm state: what makes the mean come true.
+    /// Returns the new flows per second in the calm state, which follow from the mean.
     pub fn calm_per_second(&self) -> f64 {
         let share = self.crowded_share();
         (self.mean_per_second - share * self.max_per_second) / (1.0 - share)
     }
 
-    /// The part of the time that is crowded.
+    /// Returns the fraction of time in the crowded state.
     fn crowded_share(&self) -> f64 {
         let (calm, crowded) = (self.calm.as_secs_f64(), self.crowded.as_secs_f64());
         crowded / (calm + crowded)
@@ -78,16 +78,16 @@ impl FlowArrivals {
     }
 }
 
-/// A flow that starts.
+/// Start of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Start {
-    /// When, in nanoseconds. A float, so that rounding does not add up.
+    /// Time in nanoseconds. A float, so that rounding errors do not add up.
     pub(super) time: f64,
-    /// Whether it is one of those by which crowded times exceed calm ones.
+    /// `true`: the flow is in excess of the calm rate.
     pub(super) crowd: bool,
 }
 
-/// The process of starts.
+/// Process of flow starts.
 #[derive(Debug)]
 pub(super) struct Starts {
     config: FlowArrivals,
@@ -104,7 +104,7 @@ impl Starts {
             crowded: false,
             state_ends: 0.0,
         };
-        // Somewhere within a calm time.
+        // The process begins in the middle of a calm state.
         starts.state_ends = starts.stay(random) * random.unit();
         starts
     }
@@ -120,7 +120,7 @@ impl Starts {
         }
     }
 
-    /// The next start.
+    /// Returns the next start.
     pub(super) fn next(&mut self, random: &mut Random) -> Start {
         let calm = self.config.calm_per_second();
         loop {
@@ -129,7 +129,7 @@ impl Starts {
                 false => calm,
             };
             let time = self.time + random.exponential(1e9 / rate);
-            // The process forgets: what would come after the state's end is drawn anew.
+            // A Poisson process is memoryless: an arrival beyond the state's end is drawn again.
             if time >= self.state_ends {
                 self.time = self.state_ends;
                 self.crowded = !self.crowded;
@@ -173,8 +173,7 @@ mod tests {
             let counts = per_second(config, 1_000);
             let mean = counts.iter().sum::<f64>() / 1_000.0;
             let most = counts.iter().copied().fold(0.0, f64::max);
-            // Exponential stays: about 49 crowded times vary by a seventh, and they make 45 %
-            // of the flows.
+            // With exponential durations, about 49 crowded states vary by a seventh, and make up 45 % of the flows.
             let tolerance = if stay == Stay::Steady { 0.03 } else { 0.2 };
             assert!((mean / 2_000.0 - 1.0).abs() < tolerance, "{stay:?} {mean}");
             assert!((most / 8_000.0 - 1.0).abs() < 0.06, "{stay:?} {most}");

@@ -1,4 +1,4 @@
-//! What an aggregate is like.
+//! Configuration of an aggregate.
 
 use tailwater_net::Nanos;
 
@@ -8,88 +8,85 @@ use crate::generate::frame::{MAX_CLIENTS, MAX_SERVERS};
 use crate::generate::mixture::Mixture;
 use crate::generate::{HeavyTail, SizeRange};
 
-/// The longest time that can be generated, warm-up included: a day.
+/// Maximum generated time, warm-up included: one day.
 const MAX_TIME: Nanos = Nanos::from_secs(86_400);
 
-/// The shortest and longest frame, without the frame check sequence. The shortest is a TCP
-/// segment without payload, as captures hold it, without padding.
+/// Minimum and maximum frame length, without the frame check sequence. The minimum is a TCP segment without payload and
+/// without padding, as in captures.
 pub(super) const MIN_FRAME: u16 = 54;
 pub(super) const MAX_FRAME: u16 = 1_514;
 
-/// What an aggregate of traffic is like. Sizes are those of frames without the frame check
-/// sequence.
+/// Configuration of an aggregate of traffic. Sizes are those of frames without the frame check sequence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AggregateConfig {
     /// Selects one of 2^64 streams of packets.
     pub seed: u64,
-    /// How long, above zero. With the warm-up at most a day.
+    /// Duration, above zero; with the warm-up at most one day.
     pub duration: Nanos,
-    /// How long flows come and go before the first packet is yielded.
+    /// Simulated time before the first packet is yielded.
     pub warm_up: Nanos,
-    /// How many flows start.
+    /// Arrival process of flows.
     pub arrivals: FlowArrivals,
-    /// Synchronised starts, out of the flows that `arrivals` counts (minnows).
+    /// Synchronised starts, part of the flows of `arrivals` (minnows).
     pub minnows: Option<MinnowBursts>,
-    /// The part of flows that are short (see `short_packets`), 0 to 1.
+    /// Fraction of flows that are short (see `short_packets`), 0 to 1.
     pub short_share: f64,
-    /// Packets of short flows, of those of minnow bursts and of crowds.
+    /// Packets of short flows, and of those in minnow bursts and crowds.
     pub short_packets: HeavyTail,
-    /// Packets of the other flows.
+    /// Packets of all other flows.
     pub flow_packets: Mixture,
-    /// The most bytes of a flow: it ends with the last packet that fits.
+    /// Maximum size of a flow in bytes: it ends with the last packet that fits.
     pub flow_bytes_max: u64,
-    /// The longest life of a flow. Longer flows pause less, so as to end in time.
+    /// Maximum lifetime of a flow. Long flows have shorter gaps, so that they end in time.
     pub lifetime_max: Nanos,
-    /// The trains of packets that flows send: each train is of one of the classes open to the
-    /// flow, by chance.
+    /// Packet trains that flows send. The class of each train is drawn from the classes open to the flow.
     pub trains: Vec<TrainClass>,
-    /// The mean pause between trains of a flow (exponentially distributed); it is shorter where
-    /// a flow would not end in time.
+    /// Mean gap between trains of a flow (exponentially distributed). It is shorter if the flow would not end in time.
     pub mean_gap: Nanos,
-    /// The part of flows that are TCP, 0 to 1; the others are UDP.
+    /// Fraction of flows that are TCP, 0 to 1; the others are UDP.
     pub tcp_share: f64,
-    /// The part of TCP flows to ports 80 and 443 that ask for a host in `blocked.example`.
+    /// Fraction of TCP flows to ports 80 and 443 that request a host in `blocked.example`.
     pub blocked_share: f64,
     /// Sizes of data packets: 1 to 64 ranges, from 54 bytes up.
     pub sizes: Vec<SizeRange>,
-    /// Client addresses, from 10.0.0.1 up: 1 to 16,646,144. All equally likely.
+    /// Number of client addresses, from 10.0.0.1 up: 1 to 16,646,144. All are equally likely.
     pub clients: u32,
-    /// Server addresses: 1 to 131,834. The first ones are the most popular.
+    /// Number of server addresses: 1 to 131,834. The first ones are the most popular.
     pub servers: u32,
-    /// Most flows at one time, which bounds memory (about 150 bytes each): 1 to 10,000,000.
-    /// Beyond it flows are not started, and a notice counts them.
+    /// Maximum number of active flows, which bounds memory (about 150 bytes each): 1 to 10,000,000. Further flows are
+    /// not started, and a notice counts them.
     pub max_active_flows: u32,
 }
 
-/// Flows that start together.
+/// Bursts of flows that start together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MinnowBursts {
-    /// Bursts a second (a Poisson process).
+    /// Bursts per second (a Poisson process).
     pub per_second: f64,
-    /// Flows of a burst.
+    /// Flows per burst.
     pub flows: HeavyTail,
-    /// Its flows start evenly within this time, at most a second.
+    /// Time over which its flows start, evenly; at most one second.
     pub spread: Nanos,
 }
 
-/// A kind of train: packets that a flow sends back to back.
+/// Class of trains: packets that a flow sends back to back.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TrainClass {
-    /// How likely a train is of this class, relative to the other classes open to the flow.
+    /// Weight of this class, relative to the other classes open to the flow.
     pub weight: f64,
-    /// Open to flows of at least so many packets; one class must be open to all.
+    /// Minimum packets of a flow to which this class is open. One class must be open to all flows.
     pub flow_packets_min: u32,
-    /// Packets of a train.
+    /// Packets per train.
     pub packets: HeavyTail,
-    /// The line rate at which a train comes, bits a second with preamble and gap, 1e3 to 1e12.
+    /// Line rate of a train in bits per second, with preamble and gap, 1e3 to 1e12.
     pub line_rate_bps: f64,
-    /// Whether all its packets have the longest size: a bulk transfer.
+    /// `true`: all its packets have the maximum size, as in a bulk transfer.
     pub full_size: bool,
 }
 
 impl AggregateConfig {
-    /// More (or fewer) flows of the same kind at once: `factor` times the flows and packets a
-    /// second, and as many more bursts, each as it was.
+    /// Multiplies the flows and packets per second, and the number of bursts, by `factor`. Each flow and each burst is
+    /// unchanged.
     #[must_use]
     pub fn scaled(mut self, factor: f64) -> Self {
         self.arrivals.mean_per_second *= factor;
@@ -100,10 +97,10 @@ impl AggregateConfig {
         self
     }
 
-    /// Checks every field.
+    /// Validates every field.
     ///
     /// # Errors
-    /// [`TrafficError::Setting`] for the first that is out of its range.
+    /// [`TrafficError::Setting`] for the first field out of range.
     pub fn validate(&self) -> Result<(), TrafficError> {
         let check = |inside: bool, field, value: &dyn ToString, expected| match inside {
             true => Ok(()),

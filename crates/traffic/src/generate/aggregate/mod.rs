@@ -1,4 +1,4 @@
-//! Traffic like that of a link: flows by the thousand, a few of them huge, whales and minnows.
+//! Traffic of an aggregated link: thousands of flows, a few of them huge, whales and minnows.
 
 mod arrivals;
 mod config;
@@ -25,24 +25,24 @@ use super::random::Random;
 use crate::bursts::{Arrival, Arrivals};
 use crate::{Notice, Packet, PacketSource, TrafficError};
 
-/// Bytes of Ethernet, IPv4 and TCP or UDP headers.
+/// Size of Ethernet, IPv4 and TCP or UDP headers in bytes.
 const TCP_HEADERS: u16 = 54;
 const UDP_HEADERS: u16 = 42;
 
-/// The TCP option of a SYN: a maximum segment size of 1460 bytes (RFC 9293 §3.7.1).
+/// TCP option of a SYN: a maximum segment size of 1460 bytes (RFC 9293 §3.7.1).
 const MSS: [u8; 4] = [2, 4, 0x05, 0xb4];
 
-/// Of its longest life, how much of it a flow plans to send in, so that chance seldom cuts it.
+/// Fraction of its maximum lifetime in which a flow plans to send, so that it is rarely cut short.
 const PLANNED: f64 = 0.6;
 
-/// An aggregate of traffic as a source of packets, or of their times and flows alone
-/// ([`Arrivals`]), which is several times faster and yields the same packets.
+/// Aggregate of traffic as a source of packets. As a source of times and flows alone ([`Arrivals`]) it is several times
+/// faster, and yields the same packets.
 ///
-/// One direction only: what a chain sees, from clients to servers. A TCP flow starts with a SYN;
-/// if it has three packets or more, an ACK follows when the (unseen) SYN-ACK has come; then, to
-/// port 80 an HTTP request, to port 443 a TLS ClientHello; its last packet is a FIN. A scan or an
-/// attempt without an answer is a SYN alone. Lengths and checksums are correct; frames are not
-/// padded to 60 bytes, just as captured on a sender.
+/// Traffic has one direction, from clients to servers, as a chain sees it. A TCP flow starts with a SYN. If it has at
+/// least three packets, an ACK follows after the (unseen) SYN-ACK, then an HTTP request to port 80 or a TLS ClientHello
+/// to port
+/// 443. Its last packet is a FIN. A scan or an unanswered attempt is a single SYN. Lengths and checksums are correct.
+///      Frames are not padded to 60 bytes, as captured on a sender.
 #[derive(Debug)]
 pub struct Aggregate {
     config: AggregateConfig,
@@ -51,16 +51,16 @@ pub struct Aggregate {
     writer: FrameWriter,
     starts: Starts,
     next_start: Start,
-    /// The part of calm starts that come one by one, not in a minnow burst.
+    /// Fraction of calm starts that are not part of a minnow burst.
     alone_share: f64,
-    /// When the next minnow burst begins, in nanoseconds.
+    /// Start of the next minnow burst in nanoseconds.
     next_burst: f64,
-    /// Mean packets of a train, by class.
+    /// Mean packets per train, by class.
     train_means: Vec<f64>,
     size_weights: f64,
-    /// Bytes of a data packet.
+    /// Mean size of a data packet in bytes.
     mean_size: f64,
-    /// Each active flow's next packet: when, a number that orders equal times, its slot.
+    /// Next packet of each active flow: time, a number that orders equal times, and its slot.
     due: BinaryHeap<Reverse<(u64, u64, u32)>>,
     scheduled: u64,
     flows: Vec<Flow>,
@@ -68,37 +68,37 @@ pub struct Aggregate {
     started: u64,
     refused: u64,
     finished: bool,
-    /// Of the arrival that was yielded last.
+    /// Key of the last arrival.
     last_key: FlowKey,
-    /// The first words of the flow whose packet is being made.
+    /// Application data that opens the current packet's flow.
     said: Vec<u8>,
 }
 
-/// An active flow.
+/// Active flow.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     key: FlowKey,
-    /// Its number among all flows.
+    /// Number of the flow among all flows.
     number: u64,
     bytes_left: u64,
-    /// When it must be over, in nanoseconds.
+    /// Latest end in nanoseconds.
     ends: u64,
     packets: u32,
     sent: u32,
-    /// Packets of the current train still to come.
+    /// Remaining packets of the current train.
     in_train: u32,
-    /// Mean pause, in nanoseconds.
+    /// Mean gap in nanoseconds.
     gap: f32,
     sequence: u32,
     identification: u16,
-    /// The class of the current train.
+    /// Class of the current train.
     class: u8,
     blocked: bool,
-    /// Selects the first words.
+    /// Number that selects the opening application data.
     choice: u32,
 }
 
-/// What a packet is.
+/// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Syn,
@@ -108,18 +108,18 @@ enum Kind {
     Fin,
 }
 
-/// A packet before its bytes are made.
+/// Packet before its bytes are built.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     time: u64,
     kind: Kind,
     length: u16,
-    /// The flow before this packet.
+    /// State of the flow before this packet.
     flow: Flow,
 }
 
 impl Aggregate {
-    /// Traffic of this configuration; `name` stands for it in messages.
+    /// Creates traffic with this configuration; `name` identifies it in messages.
     ///
     /// # Errors
     /// As [`AggregateConfig::validate`].
@@ -165,7 +165,7 @@ impl Aggregate {
         })
     }
 
-    /// Starts flows up to the next packet that is due, and takes that; `None` at the end.
+    /// Starts flows up to the next packet that is due, and returns that packet; `None` at the end.
     fn next_due(&mut self) -> Option<(u64, u32)> {
         let end = (self.config.warm_up + self.config.duration).0;
         loop {
@@ -216,7 +216,7 @@ impl Aggregate {
         };
         let tcp = random.unit() <= self.config.tcp_share;
         let source = client(random.below(u64::from(self.config.clients)) as u32);
-        // The cube makes the first tenth of the servers take nearly half of the flows.
+        // With the cube, the first tenth of the servers receives nearly half of the flows.
         let popularity = random.unit();
         let popular = popularity * popularity * popularity * f64::from(self.config.servers);
         let destination = server((popular as u32).min(self.config.servers - 1));
@@ -262,8 +262,8 @@ impl Aggregate {
         self.schedule(time, slot);
     }
 
-    /// How many trains a flow of so many packets will send before it reaches the most bytes,
-    /// about; at least one.
+    /// Returns the approximate number of trains that a flow of `packets` packets sends before it reaches its maximum
+    /// size; at least one.
     fn expected_trains(&self, packets: u32) -> f64 {
         let most = self.config.flow_bytes_max as f64 / self.mean_size;
         let open = self.config.trains.iter().zip(&self.train_means);
@@ -275,7 +275,7 @@ impl Aggregate {
         (f64::from(packets).min(most) * weights / sum.max(1e-9)).max(1.0)
     }
 
-    /// Draws the flow's next train.
+    /// Draws the next train of the flow.
     fn start_train(&mut self, slot: u32) {
         let packets = self.flows[slot as usize].packets;
         let open = |class: &&TrainClass| class.flow_packets_min <= packets;
@@ -302,8 +302,8 @@ impl Aggregate {
         self.scheduled += 1;
     }
 
-    /// The next packet before its bytes are made, times counted with the warm-up. Schedules the
-    /// flow's next one.
+    /// Returns the next packet before its bytes are built, with times that include the warm-up. Schedules the flow's
+    /// next one.
     fn next_event(&mut self) -> Option<Event> {
         loop {
             let (time, slot) = self.next_due()?;
@@ -324,10 +324,10 @@ impl Aggregate {
         }
     }
 
-    /// A packet's length as a frame; what a flow says first is put down in `said`.
+    /// Returns a packet's length as a frame. Writes opening application data to `said`.
     fn length(&mut self, kind: Kind, flow: &Flow) -> u16 {
         match kind {
-            // Half of those that try once and get no answer are scans, without options.
+            // Half of the flows with a single unanswered SYN are scans, without options.
             Kind::Syn if flow.packets == 1 && flow.choice & 1 == 0 => TCP_HEADERS,
             Kind::Syn => TCP_HEADERS + MSS.len() as u16,
             Kind::HandshakeAck | Kind::Fin => TCP_HEADERS,
@@ -347,7 +347,7 @@ impl Aggregate {
         }
     }
 
-    /// Moves the flow past a packet: ends it, or schedules its next one.
+    /// Updates the flow after a packet: ends it, or schedules its next packet.
     fn advance(&mut self, slot: u32, time: u64, kind: Kind, length: u16) {
         let flow = &mut self.flows[slot as usize];
         flow.sent += 1;
@@ -364,7 +364,7 @@ impl Aggregate {
         flow.in_train -= 1;
         let ends = flow.in_train == 0;
         let gap = f64::from(flow.gap);
-        // After a SYN the sender waits for the answer; after the ACK it speaks at once.
+        // After a SYN the sender waits for the response; after the ACK it sends at once.
         let wait = if kind == Kind::Syn || ends {
             if ends {
                 self.start_train(slot);
@@ -378,7 +378,7 @@ impl Aggregate {
         self.schedule(time + wait.round() as u64, slot);
     }
 
-    /// A size from the mixture.
+    /// Draws a size from the mixture.
     fn size(&mut self) -> u16 {
         let mut at = self.random.unit() * self.size_weights;
         let sizes = &self.config.sizes;
@@ -396,7 +396,7 @@ impl Aggregate {
         }
     }
 
-    /// The next event after the warm-up.
+    /// Returns the next event after the warm-up.
     fn next_counted(&mut self) -> Option<Event> {
         while !self.finished {
             let Some(event) = self.next_event() else {
@@ -423,7 +423,7 @@ impl Aggregate {
                 Kind::Fin => (TcpFlags::FIN | TcpFlags::ACK, &[]),
                 Kind::Opening | Kind::Data => (TcpFlags::ACK | TcpFlags::PSH, &[]),
             };
-            // What the unseen server has said so far stays the same: clients do the talking.
+            // The unseen server's sequence number does not advance: only clients send data.
             let acknowledgment = match event.kind {
                 Kind::Syn => 0,
                 _ => flow.choice.wrapping_mul(0x9e37_79b9).wrapping_add(1),
@@ -446,7 +446,7 @@ impl Aggregate {
     }
 }
 
-/// What a flow's next packet is.
+/// Returns the kind of a flow's next packet.
 fn kind(flow: &Flow) -> Kind {
     if flow.key.protocol() != protocol::TCP {
         return Kind::Data;

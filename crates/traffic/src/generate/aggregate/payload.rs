@@ -1,8 +1,8 @@
-//! What clients say first: HTTP requests and TLS ClientHellos, to hosts that do not exist.
+//! Opening application data of clients: HTTP requests and TLS ClientHellos, to hosts that do not exist.
 
 use std::io::Write;
 
-/// Hosts that nobody blocks. All names are in `example`, which RFC 2606 reserves.
+/// Hosts that are not blocked. All names are in `example`, which RFC 2606 reserves.
 const HOSTS: [&str; 16] = [
     "www.shop.example",
     "news.daily.example",
@@ -22,7 +22,7 @@ const HOSTS: [&str; 16] = [
     "telemetry.device.example",
 ];
 
-/// Hosts of the domain that examples block.
+/// Hosts of the domain that the examples block.
 const BLOCKED: [&str; 4] = [
     "ads.blocked.example",
     "tracker.blocked.example",
@@ -47,7 +47,7 @@ const AGENTS: [&str; 3] = [
     "curl/8.5.0",
 ];
 
-/// What a flow says first, by a number that selects among all that can be said.
+/// Opening application data of a flow, selected by a number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opening {
     pub(super) choice: u32,
@@ -63,7 +63,7 @@ impl Opening {
         }
     }
 
-    /// An HTTP/1.1 request (RFC 9112).
+    /// Writes an HTTP/1.1 request (RFC 9112).
     pub(super) fn http(self, out: &mut Vec<u8>) {
         out.clear();
         let at = self.choice as usize;
@@ -79,12 +79,12 @@ impl Opening {
         );
     }
 
-    /// A TLS 1.3 ClientHello in one record (RFC 8446 §4.1.2), with a server name (RFC 6066 §3).
+    /// Writes a TLS 1.3 ClientHello in one record (RFC 8446 §4.1.2), with a server name (RFC 6066 §3).
     pub(super) fn tls(self, out: &mut Vec<u8>) {
         out.clear();
-        // Record: handshake, legacy version 1.0; its length comes later.
+        // Record: handshake, legacy version 1.0; its length is set later.
         out.extend_from_slice(&[22, 3, 1, 0, 0]);
-        // Handshake: ClientHello, a length of three bytes, later; legacy version 1.2.
+        // Handshake: ClientHello, a length of three bytes, set later; legacy version 1.2.
         out.extend_from_slice(&[1, 0, 0, 0, 3, 3]);
         let mut state = u64::from(self.choice) << 1 | u64::from(self.blocked);
         random_bytes(&mut state, 32, out);
@@ -124,14 +124,14 @@ impl Opening {
     }
 }
 
-/// Writes a length of two bytes; every message here is far shorter than 65,536.
+/// Writes a length of two bytes; every message here is far shorter than 65,536 bytes.
 fn put_length(out: &mut [u8], at: usize, length: usize) {
     if let Some(place) = out.get_mut(at..at + 2) {
         place.copy_from_slice(&(length as u16).to_be_bytes());
     }
 }
 
-/// Bytes that look random, from a linear congruential generator (Knuth's MMIX).
+/// Appends pseudo-random bytes of a linear congruential generator (Knuth's MMIX).
 fn random_bytes(state: &mut u64, count: usize, out: &mut Vec<u8>) {
     for _ in 0..count {
         *state = state

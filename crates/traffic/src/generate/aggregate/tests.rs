@@ -7,7 +7,7 @@ use super::*;
 use crate::bursts::{BurstStudy, StudyOptions};
 use crate::generate::{Preset, preset};
 
-/// A preset, with little warm-up.
+/// Returns a preset with little warm-up.
 fn named(name: &str, duration: Nanos) -> AggregateConfig {
     let Ok(Preset::Aggregate { mut config, .. }) = preset(name) else {
         panic!("{name} is an aggregate");
@@ -26,7 +26,7 @@ fn packets(config: &AggregateConfig) -> Vec<(u64, Vec<u8>)> {
     packets
 }
 
-/// FNV-1a over times and bytes.
+/// Returns the FNV-1a hash of times and bytes.
 fn digest(packets: &[(u64, Vec<u8>)]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for (time, data) in packets {
@@ -146,7 +146,7 @@ fn clients_ask_for_hosts() {
     assert!((share - 0.25).abs() < 0.06, "{share}");
 }
 
-/// Reads a request as RFC 9112 has it; the host.
+/// Parses a request according to RFC 9112, and returns its host.
 fn http_host(payload: &[u8]) -> String {
     let text = std::str::from_utf8(payload).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -158,7 +158,7 @@ fn http_host(payload: &[u8]) -> String {
     fields["Host"].to_owned()
 }
 
-/// Takes bytes off the front, by a length of so many bytes.
+/// Takes a vector off the front, with a length field of `length_bytes` bytes.
 fn vector<'a>(bytes: &mut &'a [u8], length_bytes: usize) -> &'a [u8] {
     let (length, rest) = bytes.split_at(length_bytes);
     let length = length.iter().fold(0, |sum, b| sum << 8 | usize::from(*b));
@@ -167,7 +167,7 @@ fn vector<'a>(bytes: &mut &'a [u8], length_bytes: usize) -> &'a [u8] {
     vector
 }
 
-/// Reads a ClientHello as RFC 8446 has it, every length of it; the server name.
+/// Parses a ClientHello according to RFC 8446, with every length, and returns its server name.
 fn tls_host(payload: &[u8]) -> String {
     let mut record = payload;
     assert_eq!(record[..3], [22, 3, 1]);
