@@ -1,4 +1,4 @@
-//! Compiles the shim and links DPDK, where the feature asks for it.
+//! Compiles the shim and links DPDK, if the feature is on.
 
 fn main() {
     #[cfg(feature = "dpdk")]
@@ -23,12 +23,12 @@ fn dpdk() {
     }
     let mut shim = cc::Build::new();
     shim.file("csrc/shim.c").std("gnu11").extra_warnings(true);
-    // As DPDK's own build says: the crate would leave out what is neither a path nor a definition.
+    // DPDK's own flags: the `pkg-config` crate would drop those that are neither include paths nor definitions.
     for flag in flags("--cflags") {
         shim.flag(&flag);
     }
     shim.compile("tailwater_shim");
-    // Behind the shim, which needs them; drivers are loaded when they are asked for.
+    // After the shim, which needs them. Drivers are loaded at run time.
     for flag in flags("--libs") {
         if let Some(library) = flag.strip_prefix("-l") {
             println!("cargo::rustc-link-lib={library}");
@@ -40,7 +40,7 @@ fn dpdk() {
     println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
 }
 
-/// What pkg-config says of DPDK.
+/// Flags that pkg-config prints for DPDK.
 #[cfg(feature = "dpdk")]
 fn flags(which: &str) -> Vec<String> {
     let program = std::env::var_os("PKG_CONFIG").unwrap_or("pkg-config".into());

@@ -1,4 +1,4 @@
-//! A tick: looking, deciding, doing.
+//! The agent: each tick reads the cache, decides, and applies the decision.
 
 use crate::cut::{Cut, Found, Refused, Why};
 use crate::lease::Lease;
@@ -10,75 +10,75 @@ use tailwater_placement::on_demand::{
     Allocation, Class, Config, Decision, Kind, Observed, OnDemand, Reserved, Situation, Step, steps,
 };
 
-/// Bytes that come from memory at a time.
+/// Size of a cache line in bytes, the unit of memory traffic.
 const LINE: f64 = 64.0;
-/// How long fewer classes are made do with after one was refused.
+/// Time for which fewer classes are used after the creation of one was refused.
 const FEWER: Nanos = Nanos::from_secs(10);
-/// The most ticks between two trials of what was refused.
+/// Maximum number of ticks between two retries of a refused step.
 const MOST_WAIT: u32 = 16;
-/// The most decisions in a tick: after each refusal that can be decided around, one more.
+/// Maximum number of decisions per tick. Each refusal that has an alternative causes one more.
 const DECISIONS: u32 = 64;
 
-/// What an agent may divide.
+/// Parameters of an agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Ways that belong to on-demand instances, whatever is leased.
+    /// Ways that always belong to on-demand instances, independent of leases.
     pub own: u16,
-    /// The terms of leases.
+    /// Terms of leases.
     pub terms: Terms,
-    /// No other start of an agent on this server has this number.
+    /// Unique number of this start of the agent on this server.
     pub incarnation: u64,
-    /// How patiently; its cache is not looked at. `None`: [`Config::new`].
+    /// Parameters of the policy, without its cache, or `None` for [`Config::new`].
     pub config: Option<Config>,
 }
 
-/// An instance of an on-demand SLO.
+/// Instance of an on-demand SLO.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Watched {
-    /// What was seen of it. What is unknown of occupancy and misses is filled in from the processor's counters.
+    /// Its observations. Unknown occupancy and misses are filled in from the processor's counters.
     pub seen: Observed,
-    /// References to the cache for each packet, from a profile: with them, memory traffic tells which part misses.
+    /// References to the cache per packet, from a profile. With them, memory traffic gives the share of misses.
     pub references: Option<f64>,
 }
 
-/// What is on a cache.
+/// Instances on a cache.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    /// Instances of reserved SLOs; one without threads keeps its ways.
+    /// Instances of reserved SLOs. One without threads retains its ways.
     pub reserved: Vec<Reserved>,
-    /// Instances of on-demand SLOs; one without threads counts as gone.
+    /// Instances of on-demand SLOs. One without threads counts as ended.
     pub on_demand: Vec<Watched>,
 }
 
-/// A step that was not done.
+/// Step that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// The step.
     pub step: Step,
-    /// Why not.
+    /// Reason.
     pub why: String,
 }
 
-/// What came of a tick.
+/// Result of a tick.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tick {
-    /// What was decided.
+    /// Decision of the policy.
     pub decision: Decision,
-    /// What the cache is cut into now.
+    /// Allocation in force.
     pub in_force: Allocation,
-    /// Steps that were done, in their order.
+    /// Executed steps, in order.
     pub done: Vec<Step>,
-    /// What was refused and could not be decided around; it is tried again.
+    /// Refused step without an alternative. It is retried.
     pub refused: Option<Refusal>,
-    /// Threads that stay where they are, and why.
+    /// Threads that stay in their class, with the reason.
     pub left_out: BTreeMap<u32, String>,
-    /// Classes that there can be at the moment, for lack of which instances may share.
+    /// Number of classes currently available. Instances share if there are too few.
     pub classes: u16,
-    /// Ways that on-demand instances may have together, and how many of those are leased.
+    /// Ways for all on-demand instances together, including the used leased ones.
     pub ways: u16,
     /// Leased ways that may be used.
     pub leased: u16,
-    /// What the policy was told of on-demand instances.
+    /// Observations of on-demand instances that the policy used.
     pub seen: Vec<Observed>,
 }
 
@@ -89,16 +89,16 @@ pub struct Agent<A> {
     policy: OnDemand,
     in_force: Allocation,
     lease: Lease,
-    /// Classes that there were when another was refused, and when that was.
+    /// Number of classes when the creation of another was refused, and the time.
     fewer: Option<(u16, Nanos)>,
-    /// Ticks until what was refused is tried again, and how many it will be after that.
+    /// Ticks until a refused step is retried, and the next such delay.
     wait: (u32, u32),
-    /// Memory traffic of instances: their class, bytes, and when.
+    /// Memory traffic of instances: their class, bytes, and time.
     traffic: BTreeMap<String, (String, u64, Nanos)>,
 }
 
 impl<A: Cut> Agent<A> {
-    /// Divides what this cuts, which is cut into nothing yet.
+    /// Creates an agent for the cache of `allocator`, which is not partitioned yet.
     ///
     /// # Errors
     /// The cache cannot be read.
@@ -118,25 +118,25 @@ impl<A: Cut> Agent<A> {
         })
     }
 
-    /// What the cache is cut into.
+    /// Returns the allocation in force.
     pub fn in_force(&self) -> &Allocation {
         &self.in_force
     }
 
-    /// A request for the controller, if one is to be sent now.
+    /// Returns a request for the controller, if one is due.
     pub fn request(&mut self, now: Nanos) -> Option<Request> {
         self.lease.request(now)
     }
 
-    /// Takes a grant, and says whether it is in force.
+    /// Processes a grant. Returns `true` if it takes effect.
     pub fn granted(&mut self, now: Nanos, grant: &Grant) -> bool {
         self.lease.receive(now, grant)
     }
 
-    /// Looks what the cache is cut into, decides and does.
+    /// Reads the state of the cache, decides, and executes the decision.
     ///
     /// # Errors
-    /// The cache cannot be looked at; nothing was done.
+    /// The cache cannot be read. Nothing was done.
     pub fn tick(&mut self, now: Nanos, seen: &Seen) -> Result<Tick, A::Error> {
         let mut cache = self.allocator.cache()?;
         let found = self.allocator.classes()?;
@@ -191,7 +191,7 @@ impl<A: Cut> Agent<A> {
                 let why = error.to_string();
                 break (decision, Some(Refusal { step, why }));
             }
-            // What was seen counts once, however often is decided.
+            // Observations count once, however many decisions are made.
             self.policy = before;
         };
         self.wait = match (&refused, waits) {
@@ -218,10 +218,11 @@ impl<A: Cut> Agent<A> {
         })
     }
 
-    /// Gives everything back: all classes that can be removed are.
+    /// Removes all classes.
     ///
     /// # Errors
-    /// The first that could not be removed; it is there still, and this can be called again.
+    /// Returns the first error. Classes that could be removed are gone, the others remain, and the call can be
+    /// repeated.
     pub fn end(&mut self) -> Result<(), A::Error> {
         let steps = steps(&self.in_force, &Allocation::default());
         let mut failed = None;
@@ -234,13 +235,13 @@ impl<A: Cut> Agent<A> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Ways of on-demand instances.
+    /// Returns the number of ways of on-demand instances.
     fn used(&self) -> u16 {
         let bits = self.in_force.bits(&[Kind::Isolated, Kind::Shared]);
         bits.count_ones() as u16
     }
 
-    /// On-demand instances that run.
+    /// Returns the running on-demand instances.
     fn present(&mut self, seen: &Seen) -> Vec<Watched> {
         let all = seen.on_demand.iter();
         let present: Vec<Watched> = all.filter(|watched| !watched.seen.tasks.is_empty()).cloned().collect();
@@ -249,7 +250,7 @@ impl<A: Cut> Agent<A> {
         present
     }
 
-    /// Has what is in force be what was found.
+    /// Sets the allocation in force to the classes found.
     fn correct(&mut self, found: &[Found]) {
         let now = |name: &str| found.iter().find(|found| found.name == name);
         self.in_force.classes.retain(|class| now(&class.name).is_some());
@@ -259,13 +260,13 @@ impl<A: Cut> Agent<A> {
             };
             let first = found.ways.trailing_zeros().min(31);
             let row = (found.ways >> first).trailing_ones();
-            // Of ways that are apart, the first ones: then it is given others.
+            // Of ways with gaps only the first run counts. The decision then assigns others.
             class.mask = WayMask::new(first as u16, row as u16).unwrap_or(class.mask);
             class.tasks.clone_from(&found.tasks);
         }
     }
 
-    /// An instance is where its threads are.
+    /// Assigns instances to the classes of their threads.
     fn who_is_where(&mut self, on_demand: &[Watched]) {
         for class in &mut self.in_force.classes {
             if class.kind == Kind::Reserved {
@@ -280,7 +281,7 @@ impl<A: Cut> Agent<A> {
         }
     }
 
-    /// After steps: who is in which class now, for those that read it before the next tick.
+    /// Updates the instances of each class after steps, for readers before the next tick.
     fn names(&mut self, on_demand: &[Observed], decided: &Allocation) {
         for class in &mut self.in_force.classes {
             if let Some(decided) = decided.class(&class.name) {
@@ -296,7 +297,7 @@ impl<A: Cut> Agent<A> {
         }
     }
 
-    /// Fills in what the processor counts.
+    /// Fills in the processor's counters.
     fn count(&mut self, now: Nanos, watched: &mut Watched) {
         let seen = &mut watched.seen;
         let Some(class) = self.in_force.class_of(&seen.name) else {
@@ -316,14 +317,14 @@ impl<A: Cut> Agent<A> {
         };
         let references = watched.references.unwrap_or(0.0);
         let packets = seen.offered * now.saturating_sub(at).as_secs_f64();
-        // In another class, or watched anew, bytes are counted from other times on.
+        // In another class, or after monitoring restarted, bytes count from a different start.
         if before == class.name && bytes >= was && packets * references >= 1.0 {
             let part = (bytes - was) as f64 / LINE / (packets * references);
             seen.misses = seen.misses.or(Some(part.min(1.0)));
         }
     }
 
-    /// Does what leads to an allocation, up to what is refused.
+    /// Executes the steps to an allocation, up to the first refused one.
     fn change(&mut self, to: &Allocation, done: &mut Vec<Step>) -> Result<(), (Step, A::Error)> {
         for step in steps(&self.in_force, to) {
             if let Err(error) = self.allocator.step(&step) {
@@ -335,8 +336,7 @@ impl<A: Cut> Agent<A> {
         Ok(())
     }
 
-    /// Some classes grew, others could not be made smaller, and together they have more than is leased: those that
-    /// grew have what they had.
+    /// Restores the ways of classes that grew while others could not shrink, because together they exceed the lease.
     fn shrink(&mut self, before: &[Found], done: &mut Vec<Step>) {
         let mut classes = self.in_force.classes.clone();
         classes.retain(|class| class.kind != Kind::Reserved);
@@ -344,7 +344,7 @@ impl<A: Cut> Agent<A> {
             let was = before.iter().find(|found| found.name == class.name);
             let was = was.and_then(|found| WayMask::from_bits(found.ways));
             let step = match was {
-                // Ways that others have got meanwhile it does not get back.
+                // Not possible if another class has got these ways in the meantime.
                 Some(mask) if mask.bits() & !class.mask.bits() == 0 && mask != class.mask => Step::Resize {
                     class: class.name,
                     mask,
@@ -360,7 +360,7 @@ impl<A: Cut> Agent<A> {
     }
 }
 
-/// What is in force after a step towards an allocation.
+/// Applies a step towards an allocation to the allocation in force.
 fn follow(in_force: &mut Allocation, step: &Step, to: &Allocation) {
     match step {
         Step::Create { class, mask } => in_force.classes.push(Class {

@@ -1,58 +1,60 @@
-//! What the agent asks of whatever cuts the cache, besides doing steps.
+//! Interface of the agent to a cache, beyond executing steps.
 
 use tailwater_placement::on_demand::{Cache, CacheAllocator};
 
-/// A class as it really is.
+/// Actual state of a class.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its ways, as bits.
+    /// Ways, as bits.
     pub ways: u32,
-    /// Threads in it.
+    /// Thread ids.
     pub tasks: Vec<u32>,
 }
 
-/// What an instance uses.
+/// Resource usage of an instance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of the cache that it holds now (CMT).
+    /// Bytes of the cache that it occupies now (CMT).
     pub occupancy: Option<u64>,
     /// Bytes from and to memory, counted from some time on (MBM).
     pub traffic: Option<u64>,
 }
 
-/// What can be done about a step that was refused.
+/// Possible reactions to a refused step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// There are no more classes: fewer must do.
+    /// There are no more classes: use fewer.
     Classes,
-    /// This thread has ended, or belongs to somebody else: the step goes without it.
+    /// This thread has ended, or belongs to another program: repeat the step without it.
     Task(u32),
-    /// Anything else: busy, or somebody else has the ways now. It is tried again later.
+    /// Any other reason: the resource is busy, or another program has the ways now. Retry later.
     Later,
 }
 
-/// An error that tells what can be done about it.
+/// Error that classifies the possible reactions.
 pub trait Why: std::error::Error {
-    /// What can be done.
+    /// Returns the possible reaction.
     fn refused(&self) -> Refused;
 }
 
-/// What cuts a cache, and tells what it is cut into.
+/// Mechanism that partitions a cache and reports its partitions.
 pub trait Cut: CacheAllocator<Error: Why> {
-    /// The cache: ways and classes that others have now are not to be had.
+    /// Returns the cache, without ways and classes that other programs use now.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// The cache cannot be read.
     fn cache(&mut self) -> Result<Cache, Self::Error>;
 
-    /// The classes that were made, as they are now: somebody may have changed or removed them, threads may have ended.
+    /// Returns the current state of the created classes. Other programs may have changed or removed them, and threads
+    /// may have ended.
     ///
     /// # Errors
-    /// They cannot be read.
+    /// The classes cannot be read.
     fn classes(&mut self) -> Result<Vec<Found>, Self::Error>;
 
-    /// What an instance uses whose threads are in a class, `alone` or with others; nothing where that is not counted.
+    /// Returns the usage of an instance whose threads are in a class, `alone` or with others. Unsupported counters are
+    /// `None`.
     fn usage(&mut self, class: &str, instance: &str, tasks: &[u32], alone: bool) -> Usage;
 }

@@ -1,43 +1,43 @@
-//! The loop: measurements, clock and controller as traits.
+//! The loop, with measurements, clock and controller as traits.
 
 use crate::agent::{Agent, Seen, Tick};
 use crate::cut::Cut;
 use tailwater_net::Nanos;
 use tailwater_placement::lease::{Grant, Request};
 
-/// What measures.
+/// Source of measurements.
 pub trait Source {
-    /// What is on the cache, and what was seen of it since the last tick. `last` is what came of that one.
+    /// Returns the instances on the cache and their observations since the last tick, whose result is `last`.
     fn look(&mut self, now: Nanos, last: Option<&Tick>) -> Seen;
 }
 
-/// Time. On Linux `CLOCK_BOOTTIME`, if anything is leased by another machine.
+/// Clock. On Linux it must be `CLOCK_BOOTTIME` if another machine grants leases.
 pub trait Clock {
-    /// Now, from any fixed time on.
+    /// Returns the current time, from any fixed start.
     fn now(&self) -> Nanos;
 
-    /// Waits until then; `false` if the loop is to end.
+    /// Waits until the given time. Returns `false` if the loop must end.
     fn wait(&mut self, until: Nanos) -> bool;
 }
 
-/// What leases ways, or carries messages to it.
+/// Controller that grants leases, or a connection to it.
 pub trait Controller {
-    /// Takes a request, if there is one, and gives the grants that have come since.
+    /// Sends a request, if there is one, and returns the grants received since the last call.
     fn exchange(&mut self, now: Nanos, request: Option<&Request>) -> Vec<Grant>;
 }
 
-/// Nobody leases anything.
+/// No controller: no leases.
 impl Controller for () {
     fn exchange(&mut self, _: Nanos, _: Option<&Request>) -> Vec<Grant> {
         Vec::new()
     }
 }
 
-/// Ticks until the clock says that it is enough, and gives everything back. `tell` hears what came of each tick, or why
-/// the cache could not be looked at; it ends the loop by `false`.
+/// Runs ticks until the clock ends the loop, and then removes all classes. `tell` gets the result of each tick, or the
+/// error if the cache could not be read. It ends the loop by returning `false`.
 ///
 /// # Errors
-/// What could not be given back; [`Agent::end`] can be called again.
+/// A class could not be removed. [`Agent::end`] can be called again.
 pub fn run<A: Cut>(
     agent: &mut Agent<A>,
     source: &mut impl Source,

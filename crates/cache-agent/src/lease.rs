@@ -1,25 +1,25 @@
-//! The lease, as the agent holds it, and a controller in the same process.
+//! The agent's lease, and a controller in the same process.
 
 use crate::drive::Controller;
 use tailwater_net::Nanos;
 use tailwater_placement::lease::{Amount, Grant, Holder, Lessor, Request, Terms};
 use tailwater_placement::on_demand::Decision;
 
-/// Ticks in a row with ways to spare before leased ones are given back.
+/// Consecutive ticks with spare ways before leased ones are given back.
 const PATIENCE: u32 = 8;
 
-/// What the agent may divide, and what it would like to.
+/// Ways available to the agent, and its demand for leased ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
     holder: Holder,
     terms: Terms,
-    /// Ways that belong to on-demand instances, without a lease.
+    /// Ways that belong to on-demand instances without a lease.
     own: u16,
-    /// Leased ways that there is a use for.
+    /// Demand for leased ways.
     wish: u16,
-    /// Ticks in a row with ways to spare, and the fewest of them.
+    /// Consecutive ticks with spare ways, and the fewest spare ways in them.
     idle: (u32, u16),
-    /// When what was asked for last.
+    /// Time and content of the last request.
     asked: Option<(Nanos, u16, Amount)>,
 }
 
@@ -35,18 +35,18 @@ impl Lease {
         }
     }
 
-    /// Ways that may be used now, and all of these that there is a use for.
+    /// Returns the ways that may be used now, limited to the demand.
     pub(crate) fn ways(&self, now: Nanos) -> u16 {
         self.own.saturating_add(self.holder.allowed(now).ways.min(self.wish))
     }
 
-    /// Leased ways that may be used now.
+    /// Returns the leased ways that may be used now.
     pub(crate) fn allowed(&self, now: Nanos) -> u16 {
         self.holder.allowed(now).ways
     }
 
-    /// What was decided with so many ways, and how many are in use since: more than are leased, if some could not
-    /// be let go of.
+    /// Records the decision for `ways` ways, and the ways in use afterwards. The latter exceed the lease if some could
+    /// not be released.
     pub(crate) fn follow(&mut self, ways: u16, decision: &Decision, used: u16) {
         let leased = ways.saturating_sub(self.own);
         match (decision.short, decision.spare) {
@@ -67,7 +67,7 @@ impl Lease {
         self.holder.found_in_use(Amount { cores: 0, ways });
     }
 
-    /// A request, if one is to be sent now: in time before the lease ends, and when needs change.
+    /// Returns a request, if one is due: in time before the lease ends, and when the demand changes.
     pub(crate) fn request(&mut self, now: Nanos) -> Option<Request> {
         let in_use = self.holder.in_use();
         let due = self.asked.is_none_or(|(at, wish, used)| {
@@ -89,18 +89,18 @@ impl Lease {
     }
 }
 
-/// A controller in the agent's own process, for a server without another: it leases ways that nothing is reserved of as
-/// they are needed, so that everything else on the machine has them while they are not.
+/// Controller in the agent's own process, for a server without another. It leases unreserved ways on demand, so that
+/// everything else on the machine can use them meanwhile.
 #[derive(Clone, Debug)]
 pub struct Local(Lessor);
 
 impl Local {
-    /// So many ways can be leased.
+    /// Creates a controller with `ways` ways to lease.
     pub fn new(terms: Terms, ways: u16) -> Self {
         Local(Lessor::new(terms, 1, Amount { cores: 0, ways }))
     }
 
-    /// What it leases, and to whom.
+    /// Returns its lease state.
     pub fn lessor(&mut self) -> &mut Lessor {
         &mut self.0
     }
@@ -144,12 +144,12 @@ mod tests {
         assert_eq!(exchange(&mut lease, Nanos::from_secs(1), 8).1, 8);
         lease.follow(10, &decision(0), 10);
         assert_eq!(exchange(&mut lease, Nanos::from_secs(2), 8).0.in_use.ways, 8);
-        // The controller wants four back, but a class cannot be made smaller: it was moved, and has grown instead.
+        // The controller requires four back, but a class could not shrink: it was moved, and has grown instead.
         exchange(&mut lease, Nanos::from_secs(12), 4);
         lease.follow(6, &decision(0), 11);
         let (request, leased) = exchange(&mut lease, Nanos::from_secs(13), 4);
         assert_eq!((request.in_use.ways, leased), (9, 8));
-        // When it is done at last, they are free.
+        // After the release is complete, the ways are free.
         lease.follow(6, &decision(0), 6);
         let (request, leased) = exchange(&mut lease, Nanos::from_secs(14), 4);
         assert_eq!((request.in_use.ways, leased), (4, 4));

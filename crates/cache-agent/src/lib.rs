@@ -1,13 +1,12 @@
-//! The server agent's on-demand loop (ResQ §5.3), run: what [`OnDemand`](tailwater_placement::on_demand::OnDemand) decides
-//! is done to a cache, by `resctrl` or to a model of one, tick after tick.
+//! The server agent's on-demand loop (ResQ §5.3). It applies the decisions of
+//! [`OnDemand`](tailwater_placement::on_demand::OnDemand) to a cache in each tick, through `resctrl` or to a model.
 //!
-//! - [`Agent`] joins the policy, whatever cuts the cache ([`Cut`]) and the lease. Before each tick it looks what the
-//!   cache is really cut into; what was refused is tried again, and where classes of service have run out the policy
-//!   is told so and has instances share. No clock, no thread; I/O is the allocator's.
-//! - [`Partitions`] cuts a cache by `resctrl`.
-//! - [`Memory`] cuts nothing: it remembers. For simulation, and for telling what would be done.
-//! - [`run`] goes on until it is told to end, with measurements, clock and controller as traits, and then gives
-//!   everything back.
+//! - [`Agent`] combines the policy, the cache mechanism ([`Cut`]) and the lease. Before each tick it reads the actual
+//!   state of the cache. Refused steps are retried. If classes of service run out, the policy lets instances share. The
+//!   agent has no clock and no thread, and only the allocator does I/O.
+//! - [`Partitions`] partitions a cache through `resctrl`.
+//! - [`Memory`] partitions nothing and only stores the allocation, for simulation and dry runs.
+//! - [`run`] runs ticks until the end, with measurements, clock and controller as traits, and then removes all classes.
 
 #![forbid(unsafe_code)]
 

@@ -1,11 +1,11 @@
-//! A cache that is cut in memory only.
+//! Cache partitions in memory only.
 
 use crate::cut::{Cut, Found, Refused, Usage, Why};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use tailwater_placement::on_demand::{Cache, CacheAllocator, Step};
 
-/// Remembers what a cache would be cut into.
+/// Stores the partitions of a cache without applying them.
 #[derive(Clone, Debug)]
 pub struct Memory {
     cache: Cache,
@@ -13,7 +13,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A cache in one part.
+    /// Creates a cache without partitions.
     pub fn new(cache: Cache) -> Self {
         Memory {
             cache,

@@ -1,4 +1,4 @@
-//! A cache that is cut by `resctrl`: a partition for each class, alone with its ways.
+//! Cache partitions through `resctrl`: one for each class, with exclusive ways.
 
 use crate::cut::{Cut, Found, Refused, Usage, Why};
 use std::collections::BTreeMap;
@@ -8,12 +8,12 @@ use tailwater_placement::on_demand::mask::WayMask;
 use tailwater_placement::on_demand::{Cache, CacheAllocator, Step};
 use tailwater_resctrl::{Ask, CacheUse, Error, Level, Mask, Partition, Place, Reading, Resctrl, Watch};
 
-/// Why `resctrl` did not do a step.
+/// Reason why `resctrl` refused a step.
 #[derive(Debug)]
 pub enum Refusing {
-    /// It failed; nothing of it was done.
+    /// The operation failed without any effect.
     Resctrl(Error),
-    /// There is no class of this name: it was never made, or somebody has removed its group.
+    /// No class has this name: it was never created, or another program has removed its group.
     NoClass(String),
 }
 
@@ -46,21 +46,21 @@ impl Why for Refusing {
     }
 }
 
-/// An instance of a class with several, watched by itself.
+/// Instance in a shared class, monitored separately.
 struct Watched {
     class: String,
     tasks: Vec<u32>,
-    /// `None` if the processor cannot watch any more.
+    /// `None` if the processor has no free monitoring ids.
     watch: Option<Watch>,
 }
 
-/// One last-level cache, cut by `resctrl`. When dropped, everything is given back.
+/// Last-level cache partitioned through `resctrl`. Dropping it removes all partitions.
 pub struct Partitions {
     resctrl: Resctrl,
     id: u32,
     way_bytes: u64,
     rest: u32,
-    // Before the partitions that they are in.
+    // Dropped before the partitions that they are in.
     watched: BTreeMap<String, Watched>,
     partitions: BTreeMap<String, Partition>,
 }
@@ -80,9 +80,9 @@ fn place(mask: WayMask) -> Result<Place, Error> {
 }
 
 impl Partitions {
-    /// The cache number `id` ([`Resctrl::cache_of_core`]), of which a way has so many bytes. Besides the ways into
-    /// which devices write (DDIO), everything else on the machine keeps at least `rest` ways, the highest; it keeps one
-    /// in any case.
+    /// Creates the partitions of cache `id` ([`Resctrl::cache_of_core`]), with `way_bytes` bytes per way. Everything
+    /// else on the machine retains the highest `rest` ways, at least one, in addition to those that devices write into
+    /// (DDIO).
     pub fn new(resctrl: Resctrl, id: u32, way_bytes: u64, rest: u32) -> Self {
         Partitions {
             resctrl,
@@ -99,7 +99,7 @@ impl Partitions {
         partition.ok_or_else(|| Refusing::NoClass(class.to_owned()))
     }
 
-    /// What is read of an instance in a class of its own, or with others.
+    /// Returns the counters of an instance, in a class of its own or in a shared one.
     fn read(&mut self, class: &str, instance: &str, tasks: &[u32], alone: bool) -> Option<CacheUse> {
         let partition = self.partitions.get(class)?;
         if alone {
@@ -157,7 +157,7 @@ impl Cut for Partitions {
         let ours: Vec<&Partition> = self.partitions.values().collect();
         let others = self.resctrl.others(Level::L3, self.id, &ours)?;
         let ways = (l3.mask.count_ones() as u16).min(MAX_WAYS);
-        // What devices write into is everything else's, too; where there is no such way it needs one.
+        // Ways that devices write into also belong to everything else. Without such ways it needs one of its own.
         let rest = match l3.shareable {
             0 => self.rest.max(l3.min_ways).max(1),
             _ => self.rest,
@@ -200,7 +200,7 @@ impl Cut for Partitions {
             self.watched.retain(|_, watched| watched.class != name);
             self.partitions.remove(&name);
         }
-        // Instances that are gone from a class are watched there no longer.
+        // Monitoring ends for instances that have left a class.
         let here = |watched: &Watched| {
             let class = found.iter().find(|class| class.name == watched.class);
             class.is_some_and(|class| watched.tasks.iter().any(|task| class.tasks.contains(task)))

@@ -1,4 +1,4 @@
-//! The agent on the model of the kernel's `resctrl`, mounted as a file system.
+//! The agent on a model of the kernel's `resctrl`, mounted as a file system.
 
 #[path = "../../resctrl/tests/model/mod.rs"]
 mod model;
@@ -16,7 +16,7 @@ use tailwater_placement::on_demand::{Observed, Reserved};
 use tailwater_placement::published::{FIREWALL, SNORT, STATS, WAY_BYTES};
 use tailwater_resctrl::Resctrl;
 
-/// Tells a copy of this program where to be what [`holder`] says.
+/// Environment variable that gives a copy of this program the folder for [`holder`].
 const FOLDER: &str = "TAILWATER_CACHE_AGENT_HOLDER";
 
 fn agent(folder: PathBuf) -> Agent<Partitions> {
@@ -37,7 +37,7 @@ fn agent(folder: PathBuf) -> Agent<Partitions> {
     Agent::new(Partitions::new(resctrl, 0, WAY_BYTES, 0), &settings).unwrap()
 }
 
-/// A task that is not this test's, ended when dropped.
+/// Task of another process, killed when dropped.
 struct Task(Child);
 
 impl Task {
@@ -55,7 +55,7 @@ impl Drop for Task {
     }
 }
 
-/// Three instances, their load as parts of their rates: late ones are.
+/// Returns three instances with loads as shares of their rates. With `late`, they are late.
 fn seen(tasks: &[u32], loads: [f64; 3], late: bool) -> Seen {
     let functions = [SNORT, STATS, FIREWALL].into_iter().zip(tasks);
     let instance = |((function, task), load): ((tailwater_placement::published::Function, &u32), f64)| {
@@ -98,7 +98,7 @@ fn ticks(agent: &mut Agent<Partitions>, from: u64, count: u64, seen: &Seen) -> T
     last.unwrap()
 }
 
-/// What the model's tree says of cache 0: ways and tasks of each group that is ours, by mask.
+/// Returns the state of cache 0 in the model's tree: ways and tasks of each group of this test, sorted by mask.
 fn tree(mounted: &Mounted) -> Vec<(u32, Vec<u32>)> {
     let mut groups = Vec::new();
     for entry in std::fs::read_dir(mounted.root()).unwrap() {
@@ -119,7 +119,7 @@ fn tree(mounted: &Mounted) -> Vec<(u32, Vec<u32>)> {
     groups
 }
 
-/// The tree is as the tick says.
+/// Checks that the tree matches the tick.
 fn same(mounted: &Mounted, tick: &Tick) {
     let mut told: Vec<(u32, Vec<u32>)> = Vec::new();
     for class in &tick.in_force.classes {
@@ -152,12 +152,12 @@ fn masks_follow_load_and_everything_comes_back() {
     let before = mounted.snapshot();
     let (_tasks, numbers) = three();
     let mut agent = agent(mounted.folder.clone());
-    // All on time: they share all ways.
+    // All are on time: they share all ways.
     let tick = ticks(&mut agent, 0, 3, &seen(&numbers, [0.3; 3], false));
     same(&mounted, &tick);
     assert_eq!(tick.in_force.classes.len(), 2);
     assert_eq!(tick.in_force.class_of("snort").unwrap().instances.len(), 3);
-    // All late: each has ways of its own.
+    // All are late: each has ways of its own.
     let tick = ticks(&mut agent, 3, 30, &seen(&numbers, [0.3, 0.6, 0.3], true));
     same(&mounted, &tick);
     assert_eq!(tick.decision.allocation, {
@@ -186,7 +186,7 @@ fn without_classes_instances_share() {
         return;
     };
     let (_tasks, numbers) = three();
-    // Of eight classes of service four are others'.
+    // Other programs use four of eight classes of service.
     for other in 0..4 {
         mounted.kernel(|kernel| kernel.mkdir(&format!("other-{other}")).unwrap());
         let path = mounted.root().join(format!("other-{other}/schemata"));
@@ -199,11 +199,11 @@ fn without_classes_instances_share() {
     // One is reserved, one shared, one isolated.
     assert_eq!((tick.classes, tick.in_force.classes.len()), (3, 3));
     assert_eq!(tick.refused, None);
-    // The kernel refuses a class that it should have: what there is does.
+    // The kernel refuses a class that should exist: the agent uses the existing ones.
     (0..4).for_each(|other| {
         mounted.kernel(|kernel| kernel.rmdir(&format!("other-{other}")).unwrap());
     });
-    // Only commands that make or remove groups have no slash.
+    // Only commands that create or remove groups have no slash.
     mounted.faults(|path| {
         let makes = path.starts_with("tailwater-") && !path.contains('/');
         makes.then_some(Fault::Errno(libc::ENOSPC))
@@ -212,7 +212,7 @@ fn without_classes_instances_share() {
     assert_eq!((tick.classes, tick.in_force.classes.len()), (3, 3));
     assert_eq!(tick.refused, None);
     same(&mounted, &tick);
-    // It is tried again when some time has passed.
+    // The step is retried after some time.
     mounted.no_faults();
     let tick = ticks(&mut agent, 200, 30, &late);
     assert_eq!((tick.classes, tick.in_force.classes.len()), (7, 4));
@@ -241,7 +241,7 @@ fn what_is_busy_is_tried_again() {
     for tick in 3..40 {
         let tick = agent.tick(Nanos::from_millis(100 * tick), &late).unwrap();
         refused += u32::from(tick.refused.is_some());
-        // Never more than is leased, whatever fails.
+        // Never more than the lease, whatever fails.
         let on_demand = tick.in_force.classes.iter();
         let on_demand = on_demand.filter(|class| class.name != "reserved");
         assert!(on_demand.map(|class| class.mask.ways()).sum::<u16>() <= 10);
@@ -251,7 +251,7 @@ fn what_is_busy_is_tried_again() {
     let tick = ticks(&mut agent, 40, 40, &late);
     same(&mounted, &tick);
     assert_eq!((tick.in_force.classes.len(), tick.refused), (4, None));
-    // A group that somebody removes is made again, a thread that ends is left out.
+    // A group removed by another program is created again, and an ended thread is left out.
     let name = tree(&mounted).len();
     let group = std::fs::read_dir(mounted.root())
         .unwrap()
@@ -262,7 +262,7 @@ fn what_is_busy_is_tried_again() {
     tasks.pop();
     let tick = ticks(&mut agent, 80, 20, &late);
     assert_eq!((tree(&mounted).len(), &tick.refused), (name, &None));
-    // Removing fails once, and is done the second time.
+    // Removing fails once, and succeeds the second time.
     mounted.fault(0, Fault::Errno(libc::EBUSY));
     assert!(agent.end().is_err());
     mounted.no_faults();
@@ -270,7 +270,7 @@ fn what_is_busy_is_tried_again() {
     assert_eq!(mounted.snapshot(), before);
 }
 
-/// Not a test: another process, which divides the cache until it is killed.
+/// Not a test: body of another process, which divides the cache until it is killed.
 #[test]
 fn holder() {
     let Some(folder) = std::env::var_os(FOLDER) else {

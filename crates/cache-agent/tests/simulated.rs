@@ -1,4 +1,4 @@
-//! The same loop on a model of a server, in virtual time, with a lease that is granted and given back, and a cap.
+//! The same loop on a model of a server, in virtual time, with a lease that is granted and returned, and a cap.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,16 +11,16 @@ use tailwater_placement::on_demand::{AskKind, Cache};
 use tailwater_placement::published::{ALL_WAYS, FIREWALL, SNORT, STATS, WAY_BYTES};
 
 const EVERY: Nanos = Nanos::from_millis(100);
-/// Ticks of a phase.
+/// Ticks per phase.
 const TICKS: usize = 100;
 
-/// Loads in each phase, as parts of what the cache makes possible at most.
+/// Loads in each phase, as shares of the maximum with all of the cache.
 const PHASES: [[f64; 3]; 4] = [
     [0.3, 0.3, 0.3],
     // More than the server's own ways.
     [0.6, 0.62, 0.3],
     [0.2, 0.2, 0.2],
-    // More than can be, whatever the cache.
+    // More than possible with any cache.
     [0.95, 0.3, 0.3],
 ];
 
@@ -126,7 +126,7 @@ fn slos_that_fit_are_met_the_rest_is_policed_and_the_lease_follows() {
     let ways = |phase| end(phase).0.ways;
     assert!(ways(1) > 4, "the lease grows: {}", ways(1));
     assert!(ways(2) < ways(1), "and shrinks: {} {}", ways(2), ways(1));
-    // The load that is too much is policed down to what keeps the objective; the controller was told.
+    // The excess load is policed down to the rate that meets the objective, and the controller was informed.
     let (tick, last) = end(3);
     let policed = &tick.decision.policing;
     assert!(policed.len() == 1 && policed[0].name == "snort", "{policed:?}");

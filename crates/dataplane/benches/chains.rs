@@ -1,11 +1,11 @@
-//! Chains on one core with the whole runtime in the loop: receive (a copy into a fresh buffer),
-//! flow look-up, functions, transmit, every packet's latency recorded.
+//! Chains on one core with the whole runtime in the loop: receive (a copy into a fresh buffer), flow look-up,
+//! functions, transmit, every packet's latency recorded.
 //!
-//! `cargo bench -p tailwater-dataplane --bench chains [-- FILTER...] [--runs N] [--flows 10k,1M]
-//! [--sizes 64B,imix,1024B]` prints a JSON line a figure. The chains that route have the full BGP table if
-//! `TAILWATER_TEST_DATA` names the test data, else a generated one; their lines say which. Throughput: all rows are run in turn, `runs` times; the value is the
-//! median. Instructions (where valgrind is installed) and allocations: the difference between
-//! runs on twice and once as many packets, so that set-up does not count.
+//! `cargo bench -p tailwater-dataplane --bench chains [-- FILTER...] [--runs N] [--flows 10k,1M] [--sizes
+//! 64B,imix,1024B]` prints one JSON line per figure. The chains that route have the full BGP table if
+//! `TAILWATER_TEST_DATA` names the test data, or a generated one otherwise. Their lines name the table. Throughput: all
+//! rows are run in turn, `runs` times, and the value is the median. Instructions (where valgrind is installed) and
+//! allocations: the difference between runs on twice and once as many packets, so set-up does not count.
 
 #[allow(dead_code, reason = "other benchmarks use the rest of it")]
 mod cases;
@@ -23,10 +23,10 @@ use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_functions::build::ChainBuilder;
 use tailwater_net::Nanos;
 
-/// A chain on its traffic.
+/// Chain with its traffic.
 struct Row {
     name: String,
-    /// The table that the chain routes by.
+    /// Routing table of the chain.
     table: Option<&'static str>,
     nic: TraceNic,
     chain: Option<Chain>,
@@ -59,7 +59,7 @@ impl Row {
         }
     }
 
-    /// Runs the chain once; returns what was measured and the time it took.
+    /// Runs the chain once. Returns the measurements and the duration.
     fn run(&mut self) -> (Window, Nanos) {
         let start = self.clock.now();
         let pool = BufferPool::new(512, self.nic.longest_frame());
@@ -71,7 +71,7 @@ impl Row {
 }
 
 fn throughput(rows: &mut [Row], runs: usize) {
-    // Interleaved, so that a noisy minute hits every row alike.
+    // Interleaved, so a disturbance affects all rows alike.
     for run in 0..=runs {
         for row in rows.iter_mut() {
             let (window, took) = row.run();
@@ -93,7 +93,7 @@ fn print_count(chain: &str, what: &str, unit: &'static str, value: f64) {
     print_runs(format!("chain/{chain}/64B/1k/{what}"), unit, vec![value], table);
 }
 
-/// One pass over that many packets of 1,000 flows.
+/// One pass over `count` packets of 1,000 flows.
 fn one_pass(chain: &str, count: u64) {
     let mut row = Row::new(chain, ("64B", 1_000), count, None);
     assert_eq!(packets(chain, &row.run().0), count);

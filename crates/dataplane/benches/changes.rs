@@ -1,20 +1,22 @@
-//! What it costs to change a function while packets pass: the latency of all packets with and without changes, what is
-//! lost, how long a change takes to be made ready, and how long to be taken on.
+//! Cost of reloading a function while packets pass: latencies with and without changes, losses, time to prepare a
+//! change, and time until it takes effect.
 //!
-//! `cargo bench -p tailwater-dataplane --bench changes [-- CASE...] [--runs N] [--flows 10k] [--sizes imix]` prints a
-//! JSON line a figure; the cases are [`CASES`]: a function each, on one core under steady traffic, with two versions
-//! that differ as users' do. Periods with a change every 20 ms ([`EVERY`]), or as often as it can be made ready, and
-//! periods without take turns; the changes are made as those of `tailwater run`, by reading the spec and its files
-//! again, on another core. `changes/<case>/<size>/<flows>/...`:
+//! `cargo bench -p tailwater-dataplane --bench changes [-- CASE...] [--runs N] [--flows 10k] [--sizes imix]` prints one
+//! JSON line per figure. The cases are [`CASES`]: one function each, on one core under steady traffic, with two
+//! versions that differ in a realistic way. Periods with a change every 20 ms ([`EVERY`]), or as often as it can be
+//! prepared, alternate with periods without. The changes are made as in `tailwater run`, by reading the spec and its
+//! files again, on another core. `changes/<case>/<size>/<flows>/...`:
 //!
-//! - `quiet/p50`, `p99`, `p99.9`, `max`, `changing/...`: latencies of a period, from scheduled arrival to the end of sending;
-//! - `more-p99`: the difference between periods next to each other;
-//! - `ready`: reading, checking and making a version, off the data path, all that takes long; `taken`: from then on, until
-//!   it is in force and the worker begins a turn with it;
-//! - `changes`: how many in a period; `lost`: packets that did not come out of a period with changes, for whatever reason.
+//! - `quiet/p50`, `p99`, `p99.9`, `max`, `changing/...`: latencies of a period, from scheduled arrival to the end of
+//!   sending.
+//! - `more-p99`: the difference between consecutive periods.
+//! - `ready`: reading, checking and building a version, off the data path: all the slow work. `taken`: time from then
+//!   until it is in force and the worker begins a turn with it.
+//! - `changes`: number of changes in a period. `lost`: packets that were not sent in a period with changes, for any
+//!   reason.
 //!
-//! It ends with 1 if any was lost; one case takes no longer than [`LONGEST_CASE`]. `-- table FILE` makes a table for
-//! `docs/performance.md` of such lines.
+//! Exits with 1 if any packet was lost. One case takes no longer than [`LONGEST_CASE`]. `-- table FILE` makes a table
+//! for `docs/performance.md` from such lines.
 
 #[allow(dead_code, reason = "other benchmarks use the rest of it")]
 mod cases;
@@ -44,30 +46,31 @@ use tailwater_net::Nanos;
 use tailwater_traffic::Trace;
 use versions::CASES;
 
-/// From a change to the next.
+/// Interval between changes.
 const EVERY: Nanos = Nanos::from_millis(20);
-/// How long a period is, at least; one with changes has at least one, and the one without that follows is as long.
+/// Minimum duration of a period. One with changes has at least one, and the period without changes that follows is as
+/// long.
 const PERIOD: Nanos = Nanos::from_millis(200);
-/// How long it is at most: then no more packets come.
+/// Maximum duration, after which no more packets arrive.
 const LONGEST: Nanos = Nanos::from_secs(60);
-/// How long a case may take before the benchmark is given up.
+/// Time limit of a case, after which the benchmark is aborted.
 const LONGEST_CASE: Duration = Duration::from_secs(150);
-/// Packets that the ring holds: a worker that another program keeps off its core for some milliseconds loses none, so
-/// that what is lost is lost by changes.
+/// Size of the ring, in packets. A worker that is preempted for some milliseconds loses none, so all losses are due to
+/// changes.
 const RING: usize = 1 << 16;
 
-/// What whoever changes a function and the worker tell each other.
+/// State shared by the changing thread and the worker.
 #[derive(Default)]
 struct Exchange {
-    /// Changes that are in force.
+    /// Number of changes in force.
     put: AtomicU64,
-    /// Those that the worker has seen, and when it began the turn in which it saw the last.
+    /// Number of changes the worker has seen. `at` is the start of the turn in which it saw the last.
     seen: AtomicU64,
     at: AtomicU64,
     over: AtomicBool,
 }
 
-/// Ends the worker's run, also when whoever has it panics: the worker would go on, and be waited for.
+/// Guard that ends the worker's run, also when its holder panics. Otherwise the join would never return.
 struct Over<'e>(&'e Exchange);
 
 impl Drop for Over<'_> {
@@ -76,32 +79,32 @@ impl Drop for Over<'_> {
     }
 }
 
-/// A change: how long it took to be made ready, and then to be in force.
+/// Change: time to prepare it, and then to take effect.
 struct Change {
     ready: Nanos,
     taken: Nanos,
 }
 
-/// What a period gave.
+/// Results of a period.
 struct Period {
     window: Window,
     changes: Vec<Change>,
 }
 
 impl Period {
-    /// Latency at a percentile, microseconds.
+    /// Latency at a percentile, in microseconds.
     fn micros(&self, percentile: f64) -> f64 {
         self.window.latency.percentile(percentile).0 as f64 / 1e3
     }
 
-    /// Packets that did not come out, but for those that no time was left for.
+    /// Packets that were not sent, except those left at the end of the time.
     fn lost(&self) -> u64 {
         let window = &self.window;
         window.offered - window.delivered - window.lost_undrained
     }
 }
 
-/// A function under traffic, with two versions.
+/// Function under traffic, with two versions.
 struct Rig {
     name: String,
     case: &'static str,
@@ -110,9 +113,9 @@ struct Rig {
     chain: Option<Chain>,
     nic: TraceNic,
     clock: Clock,
-    /// The worker's.
+    /// Core of the worker.
     core: usize,
-    /// Changes that were made.
+    /// Number of changes made.
     changes: u64,
 }
 
@@ -159,13 +162,13 @@ impl Rig {
             rig.pass(|_, exchange| wait(|| exchange.over.load(Ordering::Relaxed)));
             rig.nic = all;
         }
-        // All flows are known, and all is in the caches that is to be.
+        // Warm-up: afterwards all flows are known, and the caches are filled.
         rig.quiet(through);
         rig
     }
 
-    /// Packets go through the chain until `other`, which is run on another core meanwhile, is over, or there are no
-    /// more.
+    /// Sends packets through the chain while `other` runs on another core, until it returns or there are no more
+    /// packets.
     fn pass<T>(&mut self, other: impl FnOnce(&mut Rig, &Exchange) -> T) -> (Window, T) {
         let exchange = Exchange::default();
         let (clock, core, mut chain) = (self.clock.clone(), self.core, self.chain.take());
@@ -201,7 +204,7 @@ impl Rig {
         (window, other)
     }
 
-    /// A period without changes, so long.
+    /// Runs a period without changes, of duration `long`.
     fn quiet(&mut self, long: Nanos) -> Period {
         let long = Duration::from_nanos(long.0);
         let (window, ()) = self.pass(|_, _| thread::sleep(long));
@@ -211,7 +214,7 @@ impl Rig {
         }
     }
 
-    /// A period with changes; how long it was.
+    /// Runs a period with changes. Returns its duration, too.
     fn changing(&mut self) -> (Period, Nanos) {
         let start = self.clock.now();
         let (window, changes) = self.pass(|rig, exchange| {
@@ -230,7 +233,7 @@ impl Rig {
         (Period { window, changes }, self.clock.now() - start)
     }
 
-    /// Puts the other version in force, and waits until the worker has it.
+    /// Applies the other version, and waits until the worker uses it.
     fn change(&mut self, exchange: &Exchange) -> Change {
         self.changes += 1;
         let text = &self.texts[self.changes as usize % 2];
@@ -254,7 +257,7 @@ impl Rig {
     }
 }
 
-/// Waits, for a long while at most, until something is so.
+/// Waits until the condition holds, for a long but limited time.
 fn wait(so: impl Fn() -> bool) {
     let mut left = 1_000_000;
     while !so() {
@@ -270,7 +273,7 @@ fn pin(core: usize) {
     }
 }
 
-/// Measures a case; gives how many packets were lost.
+/// Measures a case. Returns the number of lost packets.
 fn measure(case: &'static str, (size, flows): (&str, u32), runs: usize, core: usize) -> u64 {
     let mut rig = Rig::new(case, size, flows, core);
     let pairs: Vec<[Period; 2]> = (0..runs.max(1))
@@ -324,7 +327,7 @@ fn measure(case: &'static str, (size, flows): (&str, u32), runs: usize, core: us
     lost().sum()
 }
 
-/// A table of the figures in a file: a row for each case, at each size and number of flows.
+/// Makes a table of the figures in a file: a row for each case, at each size and number of flows.
 fn table(file: &str) {
     let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
     let mut figures: BTreeMap<String, f64> = BTreeMap::new();
@@ -367,7 +370,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let arguments = Arguments::read(CASES, &[10_000]);
-    // Asked before this thread is pinned: then there is one core only.
+    // Determined before this thread is pinned: afterwards only one core is available.
     let core = default_core();
     match available().into_iter().find(|other| *other != core) {
         Some(other) => pin(other),

@@ -1,8 +1,8 @@
-//! What an epoch's end costs the deciding core: the mapper's plan, and putting the queue's packets
-//! where it says, into the rings to the helpers.
+//! Cost of an epoch's end for the deciding core: the mapper's plan, and moving the queue's packets accordingly, into
+//! the rings to the auxiliary cores.
 //!
-//! `cargo bench -p tailwater-dataplane --bench epoch_end` prints a JSON line a figure: the median, and
-//! the 5th and 95th percentile as `min` and `max`.
+//! `cargo bench -p tailwater-dataplane --bench epoch_end` prints one JSON line per figure: the median, and the 5th and
+//! 95th percentile as `min` and `max`.
 
 use tailwater_dataplane::scaling::overhead::EpochEnd;
 use tailwater_net::Nanos;
@@ -18,7 +18,7 @@ fn main() {
             for groups in [2u32, 3, 4] {
                 let flows = flows.min(packets);
                 let mut frontier = EpochFrontier::default();
-                // As many groups as wanted, with a little to spare.
+                // As many groups as wanted, with a small margin.
                 let most = (packets / groups + packets / 16).max(packets / flows);
                 frontier.insert(Load {
                     flows: u32::MAX,

@@ -1,12 +1,12 @@
-//! What an external function costs: the time that a packet takes more on the worker's core, and the delay.
+//! Cost of an external function: additional time per packet on the worker's core, and delay.
 //!
-//! `cargo bench -p tailwater-dataplane --features dpdk --bench external` prints a JSON line a figure.
-//! `external/net_ring/SIZE/added-ns`: a chain of two functions on one core, and the same with an external
-//! function between them that takes no time, a ring of DPDK's to itself: sending, receiving, knowing again, the second
-//! part's turn. All rows are run in turn; the figure is the median of the differences.
-//! `external/veth/added-us-p50`, `-p99`: the latency of a chain through the kernel's firewall and address translation
-//! in a namespace (`examples/external/firewall.sh`), less that of the same chain without, at 20,000 packets a second.
-//! Needs root; else it is left out.
+//! `cargo bench -p tailwater-dataplane --features dpdk --bench external` prints one JSON line per figure.
+//! `external/net_ring/SIZE/added-ns`: additional time in a chain of two functions on one core for an external function
+//! between them that takes no time, a DPDK ring looped back. It covers sending, receiving, matching, and the second
+//! part's turn. All rows are run in turn, and the figure is the median of the differences.
+//! `external/veth/added-us-p50`, `-p99`: the additional latency of a chain through the kernel's firewall and address
+//! translation in a namespace (`examples/external/firewall.sh`), at 20,000 packets per second. Skipped unless run as
+//! root.
 
 use serde::Serialize;
 use std::path::Path;
@@ -22,10 +22,10 @@ use tailwater_net::Nanos;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Trace};
 
-/// How often each row is run, after a warm-up.
+/// Number of runs per row, after a warm-up.
 const RUNS: usize = 7;
 
-/// How long a run takes.
+/// Duration of a run.
 const DURATION: Nanos = Nanos::from_millis(300);
 
 #[derive(Serialize)]
@@ -139,7 +139,7 @@ fn added_time(size: &str, bytes: u16) {
     print(format!("external/net_ring/{size}/added-ns"), "ns", added);
 }
 
-/// Sets the firewall's namespace up, or takes it away. Whether that worked.
+/// Sets up the firewall's namespace, or removes it. Returns `true` on success.
 fn firewall(what: &str) -> bool {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/external/firewall.sh");
     let status = Command::new(script).arg(what).status();

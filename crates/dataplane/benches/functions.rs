@@ -1,14 +1,14 @@
-//! Every function by itself on one core, in the whole runtime: what it carries, what a packet costs, what a flow takes and
-//! what a new one costs.
+//! Every function by itself on one core, in the whole runtime: throughput, cost of a packet, memory of a flow and cost
+//! of a new one.
 //!
-//! `cargo bench -p tailwater-dataplane --bench functions [-- FUNCTION...] [--runs N] [--flows 10k,100k,1M]
-//! [--sizes 64B,imix,1024B]` prints a JSON line a figure, named `functions/<function>/<size>/<flows>/<what>`; `-- table FILE`
-//! makes a table for `docs/performance.md` of such lines. The functions are those of [`FUNCTIONS`].
+//! `cargo bench -p tailwater-dataplane --bench functions [-- FUNCTION...] [--runs N] [--flows 10k,100k,1M] [--sizes
+//! 64B,imix,1024B]` prints one JSON line per figure, named `functions/<function>/<size>/<flows>/<what>`. `-- table
+//! FILE` makes a table for `docs/performance.md` from such lines. The functions are those of [`FUNCTIONS`].
 //!
-//! A run goes through a trace of whole rounds of the flows: the first time with a chain that knows none of them, and then as
-//! often as takes a tenth of a second. What the first pass takes longer than so many packets of known flows is the cost of its
-//! new flows. The flows of `firewall-tcp` and both `ids` are opened before, by handshakes: what those take in all is the cost of
-//! a new flow. Those of `ids` are connections of HTTP, up to 65,536 of which begin anew, speak and end twice in each pass: bytes
+//! A run passes a trace of whole rounds of the flows: the first time with an empty flow table, and then for at least
+//! 0.1 s. The excess of the first pass over the same number of packets of known flows is the cost of its new flows. The
+//! flows of `firewall-tcp` and both `ids` are opened by handshakes before: their total time is the cost of a new flow.
+//! Those of `ids` are HTTP connections, up to 65,536 of which open, transfer and close twice in each pass, since bytes
 //! that were seen cost little.
 
 #[allow(dead_code, reason = "other benchmarks use the rest of it")]
@@ -28,8 +28,8 @@ use tailwater_functions::build::ChainBuilder;
 use tailwater_net::Nanos;
 use tailwater_traffic::Trace;
 
-/// The chains that are a function each, for the table of all functions. A name in
-/// this list that `cases::spec` does not know is that of an example, `examples/<name>.yaml`.
+/// Chains of a single function, for the table of all functions. A name in this list that `cases::spec` does not have is
+/// that of an example, `examples/<name>.yaml`.
 const FUNCTIONS: &[&str] = &[
     "forward",
     "acl",
@@ -59,27 +59,27 @@ const FUNCTIONS: &[&str] = &[
     "wan-optimizer",
 ];
 
-/// How long the settled passes of a run take, at least.
+/// Minimum duration of a run's passes over known flows.
 const SETTLED: Nanos = Nanos::from_millis(100);
 
-/// A function on its traffic.
+/// Function with its traffic.
 struct Row {
     chain: &'static str,
     name: String,
-    /// What the first pass goes through, if it is not what all do.
+    /// Traffic of the first pass, if it differs.
     opening: Option<TraceNic>,
     nic: TraceNic,
     clock: Clock,
     flows: u32,
-    /// Bytes of a frame, on average, as in the trace.
+    /// Mean frame length in bytes, as in the trace.
     bytes: f64,
 }
 
-/// What a run gave.
+/// Results of a run.
 struct Run {
-    /// Packets a nanosecond, once all flows are known.
+    /// Packets per nanosecond, once all flows are known.
     rate: f64,
-    /// Nanoseconds for each new flow.
+    /// Nanoseconds per new flow.
     new_flow: f64,
     flow_bytes: f64,
 }
@@ -111,7 +111,7 @@ impl Row {
         }
     }
 
-    /// Goes through a trace once; gives the packets and the time.
+    /// Passes a trace once. Returns the number of packets and the time.
     fn pass(&self, nic: &TraceNic, chain: &mut Option<Chain>) -> (u64, Nanos) {
         let start = self.clock.now();
         let pool = BufferPool::new(512, nic.longest_frame());
@@ -150,7 +150,7 @@ impl Row {
     }
 }
 
-/// Cycles a nanosecond of the processor's nominal clock, which its time-stamp counter counts.
+/// Cycles per nanosecond of the processor's nominal clock, which is the rate of its time-stamp counter.
 fn cycles_per_nanosecond() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("cpu MHz"))?;
@@ -158,7 +158,7 @@ fn cycles_per_nanosecond() -> Option<f64> {
     Some(megahertz / 1000.0)
 }
 
-/// A table of the figures in a file: a row for each function, and a column for each size and number of flows.
+/// Makes a table of the figures in a file: a row for each function, and a column for each size and number of flows.
 fn table(file: &str) {
     let text = std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{file}: {error}"));
     let mut figures: BTreeMap<[String; 4], f64> = BTreeMap::new();
@@ -240,7 +240,7 @@ fn main() {
                 }
                 let bytes = runs.iter().map(|run| run.flow_bytes);
                 print("flow-bytes", "bytes/flow", bytes.collect());
-                // Functions that need no flow have none that is new.
+                // Functions without flow state have no new flows.
                 if runs.iter().all(|run| run.flow_bytes > 0.0) {
                     let each = runs.iter().map(|run| run.new_flow);
                     print("new-flow", "ns/flow", each.collect());

@@ -1,19 +1,19 @@
-//! The chains of `chains` over DPDK's devices, on one core, beside the same chains on the trace NIC.
+//! Chains of `chains` over DPDK devices, on one core, compared with the same chains on the trace NIC.
 //!
 //! `cargo bench -p tailwater-dataplane --features dpdk --bench ports [-- FILTER...] [--runs N] [--flows 10k,1M]
-//! [--sizes 64B,imix,1024B]` prints a JSON line a figure. Every chain has one instance, which takes turns: on the trace
-//! NIC, over `net_ring`, over `net_memif`. All chains are run in turn, `runs` times, after a warm-up; values are medians
-//! of runs, and differences and quotients those of runs next to each other.
+//! [--sizes 64B,imix,1024B]` prints one JSON line per figure. Every chain has one instance, which takes turns: on the
+//! trace NIC, over `net_ring`, over `net_memif`. All chains are run in turn, `runs` times, after a warm-up. Values are
+//! medians of runs, and differences and quotients those of consecutive runs.
 //!
-//! The worker itself is at the devices' other end (see `devices`), so that one core says what a port costs: what
-//! came back is refilled with the next packets by the copy that the trace NIC makes. Over `net_ring` that is in
-//! the figures, as the copy is in the trace NIC's. Over `net_memif` the other end's time is taken out, since there it is
-//! another program's. `ports/DEVICE/dpdk` is the same with DPDK's own forwarding in place of worker and chain, as
-//! `testpmd` forwards in its mode `io`.
+//! The worker itself serves the devices' other end (see `devices`), so one core shows the cost of a port: returned
+//! buffers are refilled with the next packets by the copy that the trace NIC makes. Over `net_ring` that is included in
+//! the figures, as the copy is in the trace NIC's. Over `net_memif` the other end's time is subtracted, since there it
+//! belongs to another program. `ports/DEVICE/dpdk` is the same with DPDK's own forwarding in place of worker and chain,
+//! as `testpmd` forwards in its mode `io`.
 //!
-//! Figures with `live` have the other end on another core, as it is in use. It makes, sends, receives and frees packets,
-//! which takes about as long as to forward them; `other-end-waits` is the share of its bursts for which the memory had no
-//! room: only where that is much is the forwarder what is measured.
+//! Figures with `live` have the other end on another core, as in real use. It makes, sends, receives and frees packets,
+//! which takes about as long as to forward them. `other-end-waits` is the share of its bursts for which the memory had
+//! no room. Only where that is large does the figure measure the forwarder.
 
 #[allow(dead_code, reason = "other benchmarks use the rest of it")]
 mod cases;
@@ -35,26 +35,26 @@ use tailwater_functions::build::ChainBuilder;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 
-/// A chain and its packets.
+/// Chain with its packets.
 struct Case {
     chain: &'static str,
-    /// What follows the device's name in those of figures.
+    /// Suffix of figures' names, after the device's name.
     name: String,
     instance: Option<Chain>,
     clock: Clock,
     nic: TraceNic,
     frames: Arc<Frames>,
-    /// By run.
+    /// Measurements by run.
     measured: Vec<Measured>,
 }
 
-/// What was measured in a run: nanoseconds that a packet took.
+/// Measurements of a run: nanoseconds per packet.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     on_trace: f64,
     /// Over each kind of device.
     over: [f64; 2],
-    /// Over shared memory, with the other end on another core, if there is one; and the share of the other end's
+    /// Over shared memory, with the other end on another core, if there is one. Second: the share of the other end's
     /// bursts for which there was no room.
     live: Option<[f64; 2]>,
 }
@@ -68,7 +68,7 @@ impl Case {
                 Until::Duration(duration) => Some(duration),
                 Until::Packets(_) => None,
             },
-            // The other end of a device begins anew with the same flows.
+            // The other end of a device starts again with the same flows.
             renumber: false,
             ..TraceNicConfig::default()
         };
@@ -89,7 +89,7 @@ impl Case {
         }
     }
 
-    /// Runs the chain once on the trace NIC. Returns how many packets there were, and the time it took.
+    /// Runs the chain once on the trace NIC. Returns the number of packets, and the time.
     fn on_trace(&mut self) -> (u64, Nanos) {
         let start = self.clock.now();
         let pool = BufferPool::new(512, self.nic.longest_frame());
@@ -111,8 +111,8 @@ impl Case {
         (packets(&self.name, &window), took - kept.spent())
     }
 
-    /// Over shared memory, with the other end on `core`: nanoseconds for a packet that was sent, and the share of
-    /// the other end's bursts for which there was no room.
+    /// Over shared memory, with the other end on `core`: nanoseconds per packet sent, and the share of the other end's
+    /// bursts for which there was no room.
     fn live(&mut self, core: usize) -> [f64; 2] {
         let devices = Devices::new(Kind::Memif, &self.frames).apart(core);
         let start = self.clock.now();
@@ -137,7 +137,7 @@ fn nanos((packets, took): (u64, Nanos)) -> f64 {
     took.0 as f64 / packets as f64
 }
 
-/// The same of DPDK's own forwarding; on the trace NIC there is none.
+/// The same for DPDK's own forwarding, which does not exist for the trace NIC.
 fn dpdk(frames: &Arc<Frames>, clock: &Clock, other_core: Option<usize>) -> Measured {
     let forward = |devices: Devices| {
         let (packets, took, waits) = devices.forward(clock, duration("forward"));
@@ -155,7 +155,7 @@ fn throughput(cases: &mut [Case], (size, flows): (&str, u32), runs: usize, other
     let packets = cases::trace_packets("forward", flows);
     let frames = devices::frames(&cases::trace("forward", size, flows, packets), &rss);
     let mut own = Vec::new();
-    // Interleaved, so that a noisy minute hits all alike.
+    // Interleaved, so a disturbance affects all alike.
     for run in 0..=runs {
         let dpdks = dpdk(&frames, &clock, other_core);
         eprintln!("DPDK's own forwarding, run {run}: {dpdks:.1?} ns/packet");
@@ -206,7 +206,7 @@ fn throughput(cases: &mut [Case], (size, flows): (&str, u32), runs: usize, other
     }
 }
 
-/// One pass over that many packets of 1,000 flows, over a device or else on the trace NIC.
+/// One pass over `count` packets of 1,000 flows, over a device or on the trace NIC.
 fn one_pass(kind: Option<Kind>, chain: &'static str, count: u64) {
     let mut case = Case::new(chain, ("64B", 1_000), count, Until::Packets(count));
     let (packets, _) = match kind {
@@ -216,7 +216,7 @@ fn one_pass(kind: Option<Kind>, chain: &'static str, count: u64) {
     assert_eq!(packets, count);
 }
 
-/// What a packet costs in allocations and instructions over a device, the other end's among them.
+/// Prints the allocations and instructions per packet over a device, including the other end's.
 fn counts(kind: Kind, chain: &'static str) {
     let table = table_of(chain).map(|table| table.name);
     let print = |what: &str, value: Option<f64>| match value {
@@ -239,7 +239,7 @@ fn counts(kind: Kind, chain: &'static str) {
     });
     print("allocations", allocations);
     if chain != "forward" {
-        // What a device adds is the same for all.
+        // The additional cost of a device is the same for all.
         return;
     }
     let instructions = per_packet(|packets| cases::instructions(&[kind.name(), chain, &packets.to_string()]));

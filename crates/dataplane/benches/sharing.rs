@@ -1,19 +1,18 @@
-//! What an auxiliary core leaves to an ordinary program that uses it as well.
+//! Share of an auxiliary core that is left to an ordinary program on the same core.
 //!
-//! `cargo bench -p tailwater-dataplane --bench sharing [-- --rounds N]` prints a JSON line a figure: the
-//! median, least and greatest of the rounds. A thread of ordinary priority on the auxiliary core does nothing but
-//! count units of work; `work-percent` is how many it gets done, of those that it does alone. The cases
-//! take turns:
+//! `cargo bench -p tailwater-dataplane --bench sharing [-- --rounds N]` prints one JSON line per figure: the median,
+//! minimum and maximum of the rounds. A thread of ordinary priority on the auxiliary core does nothing but count units
+//! of work. `work-percent` is its work as a percentage of that when it runs alone. The cases take turns:
 //!
-//! - `scaling/sharing/alone`: nothing else runs;
-//! - `.../asleep`: a chain runs on the dedicated core, and its helper is never recruited;
-//! - `.../tailwater`, `.../netblaze`: the helper is recruited when the policy says so;
-//! - `.../spinning`: the helper never sleeps, as if the core were its own.
+//! - `scaling/sharing/alone`: nothing else runs.
+//! - `.../asleep`: a chain runs on the dedicated core, and its auxiliary core is never activated.
+//! - `.../tailwater`, `.../netblaze`: the auxiliary core is activated as the policy decides.
+//! - `.../spinning`: the auxiliary worker never sleeps, as on a dedicated core.
 //!
-//! Beside it `recruited-percent`, the share of the time for which the helper was recruited, `p99-us` of
-//! the chain, and `wake-p50-us` and `wake-p99-us`: from the call to the helper until it runs, in the runs
-//! themselves or, where it is never recruited, of one that is called every millisecond. Helpers have real-time priority
-//! (`SCHED_FIFO`), where that is allowed.
+//! Further figures: `recruited-percent` is the share of the time for which the auxiliary core was activated, `p99-us`
+//! the chain's latency. `wake-p50-us` and `wake-p99-us` are the time from the call to the auxiliary core until it runs.
+//! They come from the runs themselves or, where it is never activated, from one that is called every millisecond.
+//! Auxiliary workers have real-time priority (`SCHED_FIFO`), where that is permitted.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,20 +35,20 @@ use tailwater_traffic::{LoadOptions, Trace};
 const CHAIN: &str = "acl-urlfilter-encrypt";
 const TRAFFIC: &str = "backbone";
 const SLO: Nanos = Nanos::from_micros(200);
-/// Of what the dedicated core does without pace, on average.
+/// Mean load, as a share of the dedicated core's capacity without pacing.
 const LOAD: f64 = 0.6;
-/// Traffic that is generated; it is repeated, with flows renumbered.
+/// Length of the generated traffic. It is repeated with renumbered flows.
 const GENERATED: Nanos = Nanos::from_millis(600);
-/// A case of a round.
+/// Duration of a case in a round.
 const LASTS: Nanos = Nanos::from_millis(1200);
-/// What of a case is not measured, at its start.
+/// Time at the start of a case that is not measured.
 const BEFORE: Nanos = Nanos::from_millis(150);
-/// Calls of the helper that is never recruited, and the time between two.
+/// Calls of the auxiliary core that is never activated, and the time between them.
 const CALLS: (u32, Duration) = (500, Duration::from_millis(1));
-/// The priority that helpers have in runs.
+/// Priority of auxiliary workers in runs.
 const FIFO: u8 = 1;
 
-/// A case: its name, its policy, how its helper waits.
+/// Case: its name, its policy, and the wait strategy of its auxiliary core.
 type Case = (&'static str, Policy, Mode);
 
 const CASES: [Case; 4] = [
@@ -59,12 +58,12 @@ const CASES: [Case; 4] = [
     ("spinning", Policy::Tailwater, Mode::Spin),
 ];
 
-/// A stretch of time.
+/// Start and end of a time span.
 type Span = [Instant; 2];
 
-/// The program: does units of work until the end, and notes now and then how many it has done.
+/// Ordinary program: does units of work until the end, and records its progress periodically.
 fn work(core: usize, end: &AtomicBool) -> Vec<(Instant, u64)> {
-    /// Units between two notes: less than a millisecond.
+    /// Units between two records: less than a millisecond.
     const NOTED: u64 = 256;
     pin_to(core).expect("the core is available");
     let mut notes = Vec::with_capacity(1 << 16);
@@ -84,8 +83,8 @@ fn work(core: usize, end: &AtomicBool) -> Vec<(Instant, u64)> {
     notes
 }
 
-/// Runs `case` beside the program, and says how many units a second that did in the time that `case`
-/// gives.
+/// Runs `case` at the same time as the program. Returns the program's units per second in the time span that `case`
+/// returns.
 fn beside<T>(core: usize, case: impl FnOnce() -> (Span, T)) -> (f64, T) {
     let end = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -102,7 +101,7 @@ fn beside<T>(core: usize, case: impl FnOnce() -> (Span, T)) -> (f64, T) {
     })
 }
 
-/// A case's time, from its first packet on, less its start.
+/// Measured time span of a case: from its first packet, without its start.
 fn measured(first: Instant) -> Span {
     [BEFORE, LASTS].map(|time| first + Duration::from_nanos(time.0))
 }
@@ -148,8 +147,7 @@ fn run_chain((core, trace, pacing): (usize, Trace, Pacing), scaling: Option<Scal
     (measured(first), report.expect("the run"))
 }
 
-/// How long a helper that sleeps on `core` takes to wake up, from the call until it runs, in
-/// microseconds, rising.
+/// Wake-up times of an auxiliary worker that sleeps on `core`, from the call until it runs, in microseconds, ascending.
 fn wake_ups(core: usize) -> Vec<f64> {
     let (mut to, mut from) = ring::<Instant>(8);
     let (mut sleeper, waker) = park(Mode::Sleep);
@@ -228,7 +226,7 @@ fn main() {
     let traffic = trace(LOAD * most / offered);
     drop(given);
     eprintln!("{CHAIN}, {TRAFFIC}: {LOAD} of {:.2} Mpps", most / 1e6);
-    // What the core does in an epoch, however many flows there are.
+    // Work of the core in an epoch, for any number of flows.
     let epoch = epoch(SLO).expect("an epoch");
     let packets = most * epoch.as_secs_f64();
     let profile = CapacityProfile {

@@ -1,10 +1,10 @@
-//! One flow that is too much for one core: what two cores make of it.
+//! Throughput of one flow that exceeds one core's capacity, on two cores.
 //!
-//! `cargo bench -p tailwater-dataplane --bench splits [-- --runs N]` prints a JSON line a figure: the most
-//! packets of one TCP connection a second that pass a chain of `examples/`, of which at most a hundredth is
-//! lost. `one-core`: without a helper; `helper`: the flow is handed to one as a whole; `last-N`: it is
-//! split, and the helper runs the last N functions. All rows are run in turn, `runs` times; the value is
-//! the median. The helper gets the first core, the dispatcher the last.
+//! `cargo bench -p tailwater-dataplane --bench splits [-- --runs N]` prints one JSON line per figure: the highest rate
+//! of one TCP connection, in packets per second, that passes a chain of `examples/` with at most 1 % loss. `one-core`:
+//! without an auxiliary core. `helper`: the whole flow is offloaded to one. `last-N`: it is split, and the auxiliary
+//! core runs the last N functions. All rows are run in turn, `runs` times, and the value is the median. The auxiliary
+//! worker gets the first core, the dispatcher the last.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use tailwater_traffic::{LoadOptions, Trace};
 
 const CHAINS: [&str; 2] = ["acl-urlfilter-encrypt", "acl-lb-accounting"];
 const SIZES: [(&str, u16); 2] = [("64B", 64), ("1024B", 1024)];
-/// How long packets arrive at a rate that is tried.
+/// Duration of the arrivals at each rate.
 const RUN: Nanos = Nanos::from_millis(60);
-/// The share of packets that may be lost.
+/// Permitted share of lost packets.
 const LOSS: f64 = 0.01;
-/// Rates are tried up to this multiple of what one core can do without pace.
+/// Highest rate to try, as a multiple of one core's capacity without pacing.
 const MOST: f64 = 2.0;
-/// The span between too high and low enough is halved so often.
+/// Number of bisection steps.
 const HALVINGS: usize = 6;
 
-/// Where the flow is processed.
+/// Processing of the flow.
 #[derive(Clone, Copy)]
 enum Way {
     OneCore,
@@ -49,7 +49,7 @@ impl Way {
     }
 }
 
-/// Sends every flow the same way.
+/// Mapper that treats every flow the same way.
 struct Fixed {
     way: Way,
     next: Nanos,
@@ -94,7 +94,7 @@ fn spec(chain: &str) -> ChainSpec {
     let text = std::fs::read_to_string(examples.join(format!("{chain}.yaml")));
     let text = text.unwrap_or_else(|error| panic!("{chain}: {error}"));
     let mut spec = ChainSpec::parse(&text, chain, examples).unwrap_or_else(|error| panic!("{error}"));
-    // The examples drop what their rules do not allow, which could be the only flow.
+    // The examples drop packets that their rules do not allow, which could be the only flow.
     spec.functions.iter_mut().for_each(|function| {
         if let tailwater_functions::spec::FunctionConfig::Acl(acl) = &mut function.config {
             acl.default = tailwater_functions::acl::Action::Allow;
@@ -103,7 +103,7 @@ fn spec(chain: &str) -> ChainSpec {
     spec
 }
 
-/// A single TCP connection.
+/// Single TCP connection.
 fn whale(bytes: u16, rate: f64) -> Trace {
     let config = UniformConfig {
         seed: 1,
@@ -119,7 +119,7 @@ fn whale(bytes: u16, rate: f64) -> Trace {
     trace.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What a run at this rate, or without pace, came to.
+/// Report of a run at this rate, or without pacing.
 fn report(spec: &ChainSpec, bytes: u16, rate: Option<f64>, way: Way) -> RunReport {
     let cores = cores::available();
     let (Some(helper), Some(own)) = (cores.first(), cores.last()) else {
@@ -133,7 +133,7 @@ fn report(spec: &ChainSpec, bytes: u16, rate: Option<f64>, way: Way) -> RunRepor
                 None => Pacing::Saturate,
             },
             duration: Some(RUN),
-            // The host takes a core away now and then: that is not to decide.
+            // The host preempts a core now and then, which must not affect the result.
             ring: 1 << 14,
             ..TraceNicConfig::default()
         },
@@ -155,7 +155,7 @@ fn report(spec: &ChainSpec, bytes: u16, rate: Option<f64>, way: Way) -> RunRepor
     report.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The highest rate, in packets a second, at which hardly any is lost.
+/// Highest rate, in packets per second, at which the loss is permitted.
 fn highest(spec: &ChainSpec, bytes: u16, way: Way) -> f64 {
     let alone = report(spec, bytes, None, Way::OneCore);
     let (mut low, mut high) = (0.0, MOST * alone.throughput_mpps * 1e6);

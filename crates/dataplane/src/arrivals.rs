@@ -1,13 +1,13 @@
-//! Arrivals over time: fine bins while the run lasts, a series of bounded length at its end.
+//! Arrivals over time: fine bins during the run, a series of bounded length at its end.
 
 use std::collections::VecDeque;
 use tailwater_net::Nanos;
 
-/// Bins that a worker's window holds at their own width.
+/// Bins per worker and window at full resolution.
 const BINS: usize = 1024;
 
-/// The width of a bin in a run whose windows are so long: 1 ms, or ten times as much, and again, until
-/// a window's bins fit.
+/// Bin width for a run with windows of this length: 1 ms times the smallest power of ten with which a window's bins
+/// fit.
 pub fn bin_width(window: Nanos) -> Nanos {
     let mut width = Nanos::from_millis(1);
     while window.0 / width.0 >= BINS as u64 {
@@ -18,12 +18,12 @@ pub fn bin_width(window: Nanos) -> Nanos {
 
 /// Packets that arrived at one worker, by bin. Bins are numbered from the run's start.
 ///
-/// Should a window last longer than its bins reach, pairs of bins become one: nothing is lost.
+/// If a window lasts longer than its bins cover, pairs of bins are merged. No count is lost.
 #[derive(Clone, Debug)]
 pub struct ArrivalBins {
-    /// The number of the first bin.
+    /// Number of the first bin.
     first: u64,
-    /// `log2` of how many bins share a place.
+    /// `log2` of the number of bins that share a counter.
     folds: u32,
     used: usize,
     counts: [u64; BINS],
@@ -41,7 +41,7 @@ impl Default for ArrivalBins {
 }
 
 impl ArrivalBins {
-    /// Counts packets. Bins before the first one that was named count as that one.
+    /// Counts packets in a bin. Bins before the first one counted are added to that one.
     #[inline]
     pub fn add(&mut self, bin: u64, packets: u64) {
         if self.used == 0 {
@@ -75,14 +75,14 @@ impl ArrivalBins {
     }
 }
 
-/// Finds the bins of arrivals. They come nearly in order, so that the last one's bin is usually the
-/// next one's, too, and a batch costs two comparisons.
+/// Converts arrival times to bins. Arrivals are nearly in order, so the last one's bin is usually the next one's, too,
+/// and a batch costs two comparisons.
 #[derive(Clone, Debug)]
 pub(crate) struct BinClock {
     start: Nanos,
     width: u64,
     bin: u64,
-    /// The current bin's time.
+    /// Start of the current bin.
     from: Nanos,
     to: Nanos,
 }
@@ -99,13 +99,13 @@ impl BinClock {
         }
     }
 
-    /// Whether an arrival is in the current bin.
+    /// Returns `true` if the arrival is in the current bin.
     #[inline]
     fn holds(&self, arrival: Nanos) -> bool {
         self.from <= arrival && arrival < self.to
     }
 
-    /// The bin of an arrival, which becomes the current one.
+    /// Bin of an arrival, which becomes the current one.
     #[inline]
     fn bin(&mut self, arrival: Nanos) -> u64 {
         if !self.holds(arrival) {
@@ -116,8 +116,7 @@ impl BinClock {
         self.bin
     }
 
-    /// Counts a batch of packets, of which the first and the last to arrive are told, by each one's
-    /// arrival.
+    /// Counts a batch of packets, given the first and last arrival time and an iterator over each packet's arrival.
     #[inline]
     pub(crate) fn batch(
         &mut self,
@@ -139,14 +138,13 @@ impl BinClock {
         bins.add(self.bin(arrival), 1);
     }
 
-    /// Counts packets of which nothing is known but that they arrived after `from`, until `to`: evenly
-    /// over that time.
+    /// Spreads packets whose arrival is only known to lie after `from` and until `to` evenly over that time.
     #[cold]
     pub(crate) fn spread(&mut self, bins: &mut ArrivalBins, packets: u64, from: Nanos, to: Nanos) {
         let length = to.saturating_sub(from).0.max(1);
         let mut before = 0;
         for bin in self.bin(from)..=self.bin(to) {
-            // How many had arrived by the bin's end.
+            // Number of packets that had arrived by the bin's end.
             let end = Nanos(self.start.0 + (bin + 1) * self.width);
             let passed = end.saturating_sub(from).0.min(length);
             let by_end = (u128::from(packets) * u128::from(passed) / u128::from(length)) as u64;
@@ -156,7 +154,7 @@ impl BinClock {
     }
 }
 
-/// Deals packets out to so many bins; bins that get none are left out.
+/// Distributes packets over `bins` bins. Empty bins are omitted.
 fn evenly(first: u64, bins: u64, packets: u64) -> impl Iterator<Item = (u64, u64)> {
     let dealt = bins.min(packets);
     // Fewer packets than bins: each in the middle of its share.
@@ -169,25 +167,25 @@ fn evenly(first: u64, bins: u64, packets: u64) -> impl Iterator<Item = (u64, u64
     })
 }
 
-/// Bins kept until every worker has told of them. A worker further behind still counts, but no longer
-/// for the busiest bin.
+/// Bins kept until every worker has reported them. Packets of a worker further behind still count, but no longer for
+/// the busiest bin.
 const PENDING: u64 = 4096;
 
-/// The most steps of the series.
+/// Maximum number of steps in the series.
 const MAX_STEPS: u64 = 1024;
 
-/// Arrivals at all workers in a series of at most [`MAX_STEPS`] steps: when they run out, pairs become
-/// one, and of each step the busiest bin stays known.
+/// Arrivals at all workers in a series of at most [`MAX_STEPS`] steps. When it is full, pairs of steps are merged. Each
+/// step keeps its busiest bin.
 #[derive(Clone, Debug)]
 pub(crate) struct ArrivalSeries {
     pending: VecDeque<u64>,
-    /// The number of the first pending bin.
+    /// Number of the first pending bin.
     first: u64,
     bins_per_step: u64,
     steps: Vec<ArrivalStep>,
 }
 
-/// A step of an [`ArrivalSeries`].
+/// Step of an [`ArrivalSeries`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ArrivalStep {
     pub(crate) packets: u64,
@@ -206,7 +204,7 @@ impl Default for ArrivalSeries {
 }
 
 impl ArrivalSeries {
-    /// Takes in a worker's bins.
+    /// Adds a worker's bins.
     pub(crate) fn add(&mut self, bins: &ArrivalBins) {
         for (first, bins, packets) in bins.iter() {
             evenly(first, bins, packets).for_each(|(bin, packets)| self.count(bin, packets));
@@ -224,7 +222,7 @@ impl ArrivalSeries {
                     self.settle(self.first, packets, true);
                     self.first += 1;
                 }
-                // Nothing arrived for long.
+                // A long pause without arrivals.
                 None => self.first = bin,
             }
         }
@@ -255,7 +253,7 @@ impl ArrivalSeries {
         }
     }
 
-    /// The series so far, and how many bins make a step.
+    /// The series so far, and the number of bins per step.
     pub(crate) fn finish(&mut self) -> (u64, &[ArrivalStep]) {
         while let Some(packets) = self.pending.pop_front() {
             self.settle(self.first, packets, true);
@@ -305,8 +303,8 @@ mod tests {
             prop_assert!(dealt.windows(2).all(|d| d[0].0 < d[1].0));
         }
 
-        /// Against a map from bin to count: nothing is lost, and each step holds its bins' sum and
-        /// largest, however long the run.
+        /// Checked against a map from bin to count: no packet is lost, and each step holds the sum and the maximum of
+        /// its bins, however long the run.
         #[test]
         fn a_series_sums_up_its_bins(
             arrivals in prop::collection::vec((0u64..40, 1u64..100), 1..400),
@@ -317,7 +315,7 @@ mod tests {
             for window in arrivals.chunks(20) {
                 let mut bins = ArrivalBins::default();
                 for &(ahead, packets) in window {
-                    // A window that reaches beyond its bins is folded, which is another test's.
+                    // Folding of a window that exceeds its bins has its own test.
                     bin += (ahead * stretch).min(50);
                     bins.add(bin, packets);
                     *oracle.entry(bin).or_insert(0) += packets;
@@ -353,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Workers tell of the same bins one after the other; their sum is the bin's.
+    /// Workers report the same bins one after the other. Their sum counts for the busiest bin.
     #[test]
     fn the_busiest_bin_is_of_all_workers_together() {
         let mut series = ArrivalSeries::default();

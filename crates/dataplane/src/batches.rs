@@ -1,54 +1,54 @@
-//! What single batches took, or single functions, for those who work out from it what packets cost.
+//! Recorded times of single batches and functions, from which per-packet costs are computed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::chain::FunctionTime;
 use tailwater_net::Nanos;
 
-/// What was done with a batch.
+/// Part of the work on a batch that was timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
-    /// It went straight from the port through the chain.
+    /// From the port straight through the chain.
     #[default]
     Whole,
-    /// It was received and looked up, and put into the worker's own queue or handed over.
+    /// Reception and look-up, up to the worker's local queue or an auxiliary core.
     Received,
-    /// It was taken from the worker's own queue and went through the chain.
+    /// From the worker's local queue through the chain.
     Processed,
-    /// It was handed over, and went through the chain at a helper.
+    /// Through the chain on an auxiliary core, after offloading.
     Helped,
 }
 
-/// A batch.
+/// Times of one batch, relative to the run's first arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotedBatch {
-    /// When its first packet arrived. All times are since the run's first arrival.
+    /// Arrival of its first packet.
     pub arrival: Nanos,
-    /// When it was received, or taken from the queue, and when that part of the work was done.
+    /// Time it was received or taken from the queue, which begins the timed part. The part ends at `sent`.
     pub received: Nanos,
-    /// See [`received`](NotedBatch::received).
+    /// End of the timed part. See [`received`](NotedBatch::received).
     pub sent: Nanos,
-    /// What was done with it in that time.
+    /// Timed part of the work.
     pub part: Part,
-    /// Its packets.
+    /// Number of packets.
     pub packets: u32,
-    /// Whether others waited behind it.
+    /// Other packets were queued behind the batch.
     pub backlog: bool,
-    /// Whether the worker had looked for packets in vain just before.
+    /// The worker's poll before this one was empty.
     pub idle: bool,
 }
 
-/// The first batches of each worker of a run, and what functions take. Copies share what is noted.
+/// Recorder of each worker's first batches and of function times. Clones share the records.
 #[derive(Clone, Debug)]
 pub struct BatchNotes {
     most: usize,
     noted: Arc<Mutex<Vec<Vec<NotedBatch>>>>,
-    /// From when on functions are timed, since the run's first arrival, if they are.
+    /// Start of function timing, relative to the run's first arrival, if functions are timed.
     timed_from: Option<Nanos>,
     times: Arc<Mutex<Vec<Vec<FunctionTime>>>>,
 }
 
 impl BatchNotes {
-    /// Notes at most so many batches of each worker.
+    /// Records at most `most` batches per worker.
     pub fn new(most: usize) -> BatchNotes {
         BatchNotes {
             most,
@@ -58,7 +58,7 @@ impl BatchNotes {
         }
     }
 
-    /// Also has functions be timed, from so long after the run's first arrival on.
+    /// Also times functions, starting `from` after the run's first arrival.
     #[must_use]
     pub fn timing_functions(self, from: Nanos) -> BatchNotes {
         BatchNotes {
@@ -72,27 +72,27 @@ impl BatchNotes {
         self.timed_from
     }
 
-    /// An instance of the chain, or a part of it, is done, and its functions took this.
+    /// Adds the function times of an instance of the chain, or of a part of it, that has ended.
     pub(crate) fn add_times(&self, times: Vec<FunctionTime>) {
         let mut all = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(times);
     }
 
-    /// What functions took in runs that have ended: of each worker's chain, in the order of the functions.
+    /// Takes the function times of runs that have ended: one list per worker's chain, in the order of the functions.
     pub fn take_times(&self) -> Vec<Vec<FunctionTime>> {
         let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut times)
     }
 
-    /// What has been noted by workers that have ended, one list each, in order of time.
+    /// Takes the batches of workers that have ended, one list per worker, in order of time.
     pub fn take(&self) -> Vec<Vec<NotedBatch>> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut noted)
     }
 
-    /// A worker's notes, with memory for all that it may note.
+    /// Creates a worker's record, with memory for all batches it may hold.
     pub(crate) fn book(&self) -> Book {
-        // Memory that was never written to costs a fault for each page.
+        // Pre-faults the pages: untouched memory would cost a page fault each.
         let mut batches = vec![NotedBatch::MOST; self.most];
         batches.clear();
         Book {
@@ -104,7 +104,7 @@ impl BatchNotes {
 }
 
 impl NotedBatch {
-    /// No byte of it is zero, so that memory filled with it is written to.
+    /// Filler without zero bytes, so that filling memory with it writes to every page.
     const MOST: NotedBatch = NotedBatch {
         arrival: Nanos::MAX,
         received: Nanos::MAX,
@@ -116,7 +116,7 @@ impl NotedBatch {
     };
 }
 
-/// A worker's notes of its batches.
+/// Batch record of one worker.
 #[derive(Debug)]
 pub(crate) struct Book {
     batches: Vec<NotedBatch>,
@@ -125,13 +125,13 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    /// The worker has looked for packets in vain.
+    /// Records an empty poll.
     pub(crate) fn idle(&mut self) {
         self.idle = true;
     }
 
-    /// Notes a batch that went straight through, if there is room: when its first packet arrived, and when it was
-    /// received and sent, in a run that began at `start`.
+    /// Records a batch that went straight through, if there is room: arrival of its first packet, reception and
+    /// transmission, in a run that began at `start`.
     pub(crate) fn note(&mut self, packets: usize, backlog: bool, start: Nanos, [arrival, received, sent]: [Nanos; 3]) {
         let idle = std::mem::take(&mut self.idle);
         if self.batches.len() < self.batches.capacity() {
@@ -147,7 +147,7 @@ impl Book {
         }
     }
 
-    /// The same of a part of the work, if there were packets.
+    /// Records a part of the work, if it had packets.
     pub(crate) fn note_part(&mut self, part: Part, (packets, backlog): (usize, bool), start: Nanos, times: [Nanos; 3]) {
         if packets == 0 || self.batches.len() == self.batches.capacity() {
             return;
@@ -158,7 +158,7 @@ impl Book {
         }
     }
 
-    /// The worker has ended.
+    /// Publishes the record of a worker that has ended.
     pub(crate) fn close(self) {
         let noted = &self.notes.noted;
         let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);

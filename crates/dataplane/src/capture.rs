@@ -1,4 +1,4 @@
-//! Recording what is sent into a pcap file, off the workers' cores.
+//! Recording of sent packets into a pcap file, off the workers' cores.
 
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -7,16 +7,15 @@ use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
 use tailwater_traffic::{Packet, PcapWriter, TrafficError};
 
-/// Bytes of a chunk, in which packets travel to the writer.
+/// Size of a chunk in bytes. Packets travel to the writer in chunks.
 const CHUNK: usize = 1 << 20;
-/// Chunks of each queue: the most that can be waiting for the disk.
+/// Chunks per queue: the maximum that can wait for the disk.
 const CHUNKS: usize = 16;
 /// Bytes before each frame in a chunk: its time and length.
 const RECORD: usize = 12;
 
-/// One queue's way to the capture file. Recording copies the packet; the worker waits for the disk
-/// only when all the queue's chunks are full, which shows as a gap. A file that hangs is given up: it
-/// gets nothing more.
+/// One queue's end of the capture. Recording copies the packet. The worker waits for the disk only when all the queue's
+/// chunks are full, which appears as a gap. A file that hangs is abandoned and receives no more packets.
 #[derive(Debug)]
 pub struct CaptureTap {
     chunks: ChunkSender<u8>,
@@ -27,7 +26,7 @@ impl CaptureTap {
     /// Records a frame sent at `now`.
     #[inline]
     pub fn record(&mut self, now: Nanos, frame: &[u8]) {
-        // Also if it takes something after all, and a shorter frame would find room: what it has is to have no gap.
+        // Even if the file accepts data again and a shorter frame would fit: the part written must have no gap.
         if self.given_up || !self.chunks.wait_for_room(RECORD + frame.len()) {
             self.given_up = true;
             return;
@@ -38,7 +37,7 @@ impl CaptureTap {
     }
 }
 
-/// The thread that writes the capture.
+/// Writer thread of the capture.
 #[derive(Debug)]
 pub struct CaptureFile {
     writer: Option<JoinHandle<Result<u64, TrafficError>>>,
@@ -47,7 +46,7 @@ pub struct CaptureFile {
 }
 
 impl Drop for CaptureFile {
-    /// No thread stays behind, not even after an error elsewhere, unless the file hangs. The taps must be gone.
+    /// Joins the thread, also after an error elsewhere, unless the file hangs. The taps must be dropped before.
     fn drop(&mut self) {
         if let Some(writer) = self.writer.take() {
             let _ = self.pulse.join(writer);
@@ -56,8 +55,8 @@ impl Drop for CaptureFile {
 }
 
 impl CaptureFile {
-    /// Creates the file, and a tap for each of `queues` queues. With one queue packets are in order
-    /// of time; with more, each queue's are, and queues alternate by chunks.
+    /// Creates the file, and a tap for each of `queues` queues. With one queue packets are in order of time. With more,
+    /// each queue's packets are, and queues alternate by chunks.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -82,7 +81,7 @@ impl CaptureFile {
             .spawn(move || {
                 let mut outcome = Ok(());
                 receiver.for_each(|_, bytes| {
-                    // After an error the workers are still relieved of their chunks.
+                    // After an error the workers' chunks are still drained.
                     if outcome.is_ok() {
                         outcome = write_chunk(&mut file, bytes);
                     }
@@ -99,10 +98,10 @@ impl CaptureFile {
         Ok((file, taps))
     }
 
-    /// Waits until everything is written, all taps being gone. Returns the packets written.
+    /// Waits until everything is written, after all taps have been dropped. Returns the number of packets written.
     ///
     /// # Errors
-    /// The first error of writing; the file hangs.
+    /// The first write error, or a timeout if the file hangs.
     pub fn finish(mut self) -> Result<u64, TrafficError> {
         let Some(writer) = self.writer.take() else {
             return Ok(0);
@@ -142,7 +141,7 @@ mod tests {
     fn everything_recorded_is_in_the_file() {
         let path = std::env::temp_dir().join(format!("tailwater-capture-{}", std::process::id()));
         let (file, taps) = CaptureFile::create(&path, 2).unwrap();
-        // More than one chunk for each queue.
+        // More than one chunk per queue.
         std::thread::scope(|scope| {
             for (queue, mut tap) in taps.into_iter().enumerate() {
                 scope.spawn(move || {

@@ -1,15 +1,15 @@
-//! The run's clock: nanoseconds since the run's start, cheap enough to read for every batch.
+//! Clock of the run: nanoseconds since its start, cheap enough to read for every batch.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_net::Nanos;
 
-/// Reads the time since an origin that all copies share.
+/// Clock with an origin shared by all copies.
 ///
-/// On x86-64 with an invariant time-stamp counter it is the counter, measured against the
-/// system's monotonic clock for a few milliseconds at the start (17 ns a reading); elsewhere it is
-/// the system's clock (28 ns). A run takes arrivals and departures from this one clock, so that the
-/// measured rate's error, some parts in a million, does not enter latencies.
+/// On x86-64 with an invariant time-stamp counter it reads the counter (17 ns per reading). The counter is calibrated
+/// against the system's monotonic clock for a few milliseconds at the start. Elsewhere it reads the system clock (28
+/// ns). A run takes arrivals and departures from this one clock, so the calibration error, some parts per million, does
+/// not affect latencies.
 #[derive(Clone, Debug)]
 pub struct Clock {
     source: Arc<Source>,
@@ -20,17 +20,17 @@ enum Source {
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code))]
     Counter {
         origin: u64,
-        /// Nanoseconds a tick, as a fraction of 2^32.
+        /// Nanoseconds per tick, times 2^32.
         scale: u64,
     },
     System(Instant),
 }
 
-/// How long the counter is measured.
+/// Duration of the calibration.
 const CALIBRATION: Duration = Duration::from_millis(20);
 
 impl Clock {
-    /// A clock that starts now. Takes a few milliseconds.
+    /// Starts a clock. Takes a few milliseconds.
     pub fn start() -> Clock {
         let source = match counter_scale() {
             Some(scale) => Source::Counter {
@@ -60,7 +60,7 @@ impl Clock {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn counter() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; user code may use it on Linux.
+    // SAFETY: every x86-64 processor has the instruction; Linux permits it in user mode.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -69,7 +69,7 @@ fn counter() -> u64 {
     0
 }
 
-/// Nanoseconds a tick times 2^32, or `None` if the counter cannot be trusted.
+/// Nanoseconds per tick times 2^32, or `None` if the counter is unreliable.
 fn counter_scale() -> Option<u64> {
     if !invariant_counter() {
         return None;
@@ -77,14 +77,14 @@ fn counter_scale() -> Option<u64> {
     let (start, ticks) = (Instant::now(), counter());
     std::thread::sleep(CALIBRATION);
     let (elapsed, ticks) = (start.elapsed(), counter().wrapping_sub(ticks));
-    // Counters between 0.1 and 10 GHz are believable.
+    // Frequencies between 0.1 and 10 GHz are plausible.
     let per_nano = ticks as f64 / elapsed.as_nanos() as f64;
     (0.1..10.0)
         .contains(&per_nano)
         .then(|| ((1u64 << 32) as f64 / per_nano) as u64)
 }
 
-/// Whether the counter runs at one rate in all power states (CPUID 80000007h, EDX bit 8).
+/// Returns `true` if the counter has a constant rate in all power states (CPUID 80000007h, EDX bit 8).
 #[cfg(target_arch = "x86_64")]
 fn invariant_counter() -> bool {
     use std::arch::x86_64::__cpuid;
@@ -105,7 +105,7 @@ mod tests {
         let clock = Clock::start();
         let (start, system) = (clock.now(), Instant::now());
         std::thread::sleep(Duration::from_millis(50));
-        // In this order, so that a descheduled test cannot make our span the shorter one.
+        // In this order, so a preempted test cannot make our span the shorter one.
         let system = system.elapsed();
         let ours = clock.now() - start;
         assert!(

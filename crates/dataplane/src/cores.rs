@@ -1,16 +1,16 @@
-//! Cores: which there are, and pinning threads to them.
+//! CPU cores: availability, NUMA nodes, and pinning of threads.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Why cores cannot be used.
+/// Error of a core list or of pinning.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoreError {
-    /// The list is not one.
+    /// Syntax error in a list.
     #[error("expected a list of cores such as 1 or 0,2-3, found {found:?}")]
     Syntax {
-        /// What stands there.
+        /// The text in question.
         found: String,
     },
     /// A core is listed twice.
@@ -19,53 +19,53 @@ pub enum CoreError {
         /// The core.
         core: usize,
     },
-    /// A core that this process may not use.
+    /// The process may not use the core.
     #[error("core {core} is not available: this process may use {available}")]
     NotAvailable {
         /// The core.
         core: usize,
-        /// What it may use, as a list.
+        /// Cores it may use, as a list.
         available: String,
     },
-    /// More cores than queues can be told apart.
+    /// More cores than there can be queues.
     #[error("{cores} cores are more than the {limit} that a port has queues for")]
     TooMany {
-        /// Cores listed.
+        /// Number of cores listed.
         cores: usize,
-        /// The most.
+        /// Maximum number.
         limit: usize,
     },
-    /// The kernel refuses.
+    /// The kernel refused to pin the thread.
     #[error("core {core} cannot be used: {reason}")]
     Refused {
         /// The core.
         core: usize,
-        /// What the kernel says.
+        /// The kernel's error message.
         reason: String,
     },
 }
 
-/// The most workers: as many as there are RSS buckets.
+/// Maximum number of workers: one per RSS bucket.
 const MAX_WORKERS: usize = tailwater_net::toeplitz::BUCKETS;
 
-/// The cores that this process may use, in order.
+/// Cores that this process may use, in order.
 pub fn available() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect();
     if cores.is_empty() { vec![0] } else { cores }
 }
 
-/// The cores that the kernel keeps other programs off (`isolcpus=`), in order. A process may be pinned to
-/// them though they are not among those that it runs on by itself.
+/// Cores that the kernel isolates from other programs (`isolcpus=`), in order. A process may be pinned to them although
+/// they are not in its default affinity.
 pub fn isolated() -> Vec<usize> {
     let text = fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
     parse_kernel_list(&text).unwrap_or_default()
 }
 
-/// No machine has more processors; a list that says so is not believed.
+/// Upper bound of core numbers in a kernel list. No machine has more processors.
 const MOST_CPUS: usize = 1 << 16;
 
-/// A list of processors as the kernel writes it (`0-3,8`; nothing for none), rising.
+/// Parses a CPU list in the kernel's format (`0-3,8`, empty for none) into ascending numbers.
 pub fn parse_kernel_list(text: &str) -> Option<Vec<usize>> {
     let mut cpus = BTreeSet::new();
     let parts = text.split(',').map(str::trim);
@@ -80,7 +80,7 @@ pub fn parse_kernel_list(text: &str) -> Option<Vec<usize>> {
     Some(cpus.into_iter().collect())
 }
 
-/// The NUMA node of a core, if the kernel tells.
+/// NUMA node of a core, if known.
 pub fn node_of(core: usize) -> Option<usize> {
     let folder = format!("/sys/devices/system/cpu/cpu{core}");
     let names = fs::read_dir(folder).ok()?.flatten();
@@ -89,15 +89,15 @@ pub fn node_of(core: usize) -> Option<usize> {
         .find_map(|name| name.strip_prefix("node")?.parse().ok())
 }
 
-/// The core to use when none is named: the last one, since the first ones serve interrupts.
+/// Default core: the last one, since the first ones serve interrupts.
 pub fn default_core() -> usize {
     available().last().copied().unwrap_or(0)
 }
 
-/// Reads a list of cores such as `1`, `0,2` or `0-3,8`.
+/// Parses a list of cores such as `1`, `0,2` or `0-3,8`.
 ///
 /// # Errors
-/// If it is no list, names a core twice or one that is not available.
+/// If the syntax is wrong, or a core is listed twice or not available.
 pub fn parse_list(text: &str) -> Result<Vec<usize>, CoreError> {
     let syntax = || CoreError::Syntax { found: text.to_owned() };
     let mut available = [available(), isolated()].concat();
@@ -134,7 +134,7 @@ pub fn parse_list(text: &str) -> Result<Vec<usize>, CoreError> {
     }
 }
 
-/// A list in short: `0-3,8`.
+/// Formats a list in short form: `0-3,8`.
 pub fn format_list(cores: &[usize]) -> String {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     for &core in cores {
@@ -165,15 +165,15 @@ pub fn pin_to(core: usize) -> Result<(), CoreError> {
     })
 }
 
-/// Keeps the calling thread, and threads that it starts and does not pin, off the workers' cores
-/// until dropped. Without other cores nothing changes.
+/// Guard that keeps the calling thread, and threads it starts and does not pin, off the workers' cores. Without other
+/// cores it has no effect.
 #[derive(Debug)]
 pub struct KeepOff {
     before: Option<CpuSet>,
 }
 
 impl KeepOff {
-    /// Off these cores.
+    /// Excludes these cores.
     pub fn new(cores: &[usize]) -> KeepOff {
         let mut others = CpuSet::new();
         let available = available();
@@ -192,7 +192,7 @@ impl KeepOff {
 impl Drop for KeepOff {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // The same cores were allowed a moment ago; if they are not, the kernel knows best.
+            // The same affinity was valid a moment ago. If the kernel refuses it now, the kernel decides.
             let _ = sched_setaffinity(None, before);
         }
     }
@@ -215,7 +215,7 @@ mod tests {
             parse_list(&format!("{first},{first}")),
             Err(CoreError::Twice { core: first })
         );
-        // A range of absurd length ends at its first core that is not there.
+        // A range of absurd length stops at its first unavailable core.
         let error = parse_list("0-99999999999").unwrap_err();
         assert!(matches!(error, CoreError::NotAvailable { .. }));
     }

@@ -1,38 +1,38 @@
-//! How many packet buffers fit the part of the last-level cache that devices write to (DDIO).
+//! Sizing of packet buffers to the part of the last-level cache that devices write to (DDIO).
 //!
-//! A NIC writes packets into that part. If the buffers of all its queues together do not fit, packets are
-//! evicted to memory before a core has seen them, and fetched again: the leaky DMA of ResQ (§4.4), which
-//! also slows down others.
+//! A NIC writes packets into that part. If the buffers of all its queues together do not fit, packets are evicted to
+//! memory before a core reads them, and fetched again. This is the leaky DMA of ResQ (§4.4), which also slows down
+//! other cores.
 
 use std::fmt;
 use std::fs;
 use std::path::Path;
 use tailwater_api::DdioSpec;
 
-/// Ways of the last-level cache that Intel's servers give to DDIO, unless told otherwise.
+/// Ways of the last-level cache that Intel servers assign to DDIO by default.
 const DDIO_WAYS: u32 = 2;
 
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 const LINE: u64 = 64;
 
-/// A last-level cache.
+/// Last-level cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// Its size in bytes.
+    /// Size in bytes.
     pub bytes: u64,
-    /// Its ways.
+    /// Number of ways.
     pub ways: u32,
-    /// Of them, those that devices write to.
+    /// Ways that devices write to.
     pub ddio_ways: u32,
 }
 
 impl Cache {
-    /// This machine's, of the first core, as the kernel tells. `None` where it does not.
+    /// Last-level cache of the first core, from sysfs. `None` where the kernel does not report it.
     pub fn of_machine() -> Option<Cache> {
         Cache::read(Path::new("/sys/devices/system/cpu/cpu0/cache"))
     }
 
-    /// What a spec says, and this machine's where it says nothing.
+    /// Values of the spec, completed by this machine's.
     pub fn of_machine_or(ddio: &DdioSpec) -> Option<Cache> {
         Cache::with(Cache::of_machine(), ddio)
     }
@@ -65,30 +65,30 @@ impl Cache {
         .filter(|cache| cache.bytes > 0 && cache.ways > 0)
     }
 
-    /// Bytes that devices write to.
+    /// Size of the part that devices write to, in bytes.
     pub fn share(&self) -> u64 {
         self.bytes / u64::from(self.ways.max(1)) * u64::from(self.ddio_ways)
     }
 }
 
-/// The buffers that devices' queues hold, beside the cache.
+/// Buffers held by device queues, compared with the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizing {
     /// Queues of all ports, both directions.
     pub queues: u64,
-    /// Descriptors of each.
+    /// Descriptors per queue.
     pub descriptors: u64,
-    /// Bytes of the longest frame.
+    /// Length of the longest frame in bytes.
     pub frame_bytes: u64,
     /// The cache.
     pub cache: Cache,
 }
 
-/// The least descriptors that are chosen: bursts must fit.
+/// Minimum number of descriptors: bursts must fit.
 const LEAST: u64 = 128;
 
 impl Sizing {
-    /// As many descriptors, a power of two up to `most`, as fit the share; at least 128.
+    /// Largest number of descriptors that fits the share: a power of two, at least 128 and at most `most`.
     pub fn fit(queues: u64, most: u64, frame_bytes: u64, cache: Cache) -> Sizing {
         let mut sizing = Sizing {
             queues,
@@ -107,12 +107,12 @@ impl Sizing {
         self.frame_bytes.div_ceil(LINE)
     }
 
-    /// What the frames take if every descriptor's buffer has one of the longest.
+    /// Bytes of all descriptors' frames, each of maximum length.
     pub fn bytes(&self) -> u64 {
         self.queues * self.descriptors * self.lines() * LINE
     }
 
-    /// Whether that fits the share.
+    /// Returns `true` if the frames fit the share.
     pub fn fits(&self) -> bool {
         self.bytes() <= self.cache.share()
     }
@@ -142,7 +142,7 @@ impl fmt::Display for Sizing {
 mod tests {
     use super::*;
 
-    /// Of ResQ's machines.
+    /// Cache of ResQ's machines.
     const CACHE: Cache = Cache {
         bytes: 30 << 20,
         ways: 20,

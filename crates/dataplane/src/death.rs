@@ -1,16 +1,16 @@
-//! Workers that die: what is done when a thread of the run panics.
+//! Handling of worker panics.
 //!
-//! A panic in a function may have left a flow's state half written, and whichever core the flow goes to
-//! next would go on from there: the promise that it finds what one core would have left cannot be kept
-//! (nor could the packet that did it be kept from the next core). So one death ends the run, as it would
-//! end a process. What is in the dead worker's hands is counted as lost and given back, so that the
-//! others end in good order, and the report is complete.
+//! A panic in a function may leave a flow's state half written, and the next core of the flow would continue from
+//! there. The guarantee that it finds the same state as a single core would have cannot be kept. Nor could the packet
+//! that caused the panic be kept from the next core. So one panic ends the run, as it would end a process. Packets held
+//! by the panicked worker are counted as lost and their buffers returned, so the other workers end normally, and the
+//! report is complete.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Does the work. The message of its panic, should it end by one.
+/// Runs `work`. Returns the panic's message if it panics.
 pub(crate) fn survive<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    // What the panic has left is counted and thrown away, and decides nothing.
+    // State left by the panic is only counted and discarded, and affects no decision.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
         let text = text.or(panic.downcast_ref::<String>().map(String::as_str));

@@ -1,21 +1,20 @@
-//! Devices as ports: what a driver gives in bursts goes to workers by the bucket table, without a copy.
+//! Device ports: packets that a driver receives in bursts go to workers by the bucket table, without a copy.
 //!
-//! A trace NIC sorts packets to queues by itself. A device may do so, too, or in part, or not at all: virtual
-//! devices and NICs in clouds have no table that could be set. So each worker looks at the bucket of
-//! every packet that its device queue gives, and hands those of others over through rings, one from each worker to
-//! each other one. A device that spreads packets by the same table leaves nothing to hand over but what came while
-//! the table changed; one with a single queue leaves all to one worker's dealing out. The server mapper sees
-//! no difference.
+//! A trace NIC sorts packets to queues itself. A device may do so fully, in part, or not at all: virtual devices and
+//! NICs in clouds have no programmable RETA. So each worker checks the bucket of every packet from its device queue. It
+//! forwards packets of other workers through rings, one per ordered pair of workers. If the device uses the same table,
+//! only packets received during a table change are forwarded. If it has a single queue, one worker distributes all
+//! packets. The server mapper sees no difference.
 //!
-//! **When a packet arrived** few devices tell. It was after the last time at which the device queue was seen empty, and
-//! that is what counts as its arrival: latencies come out too long, if anything, by one turn of the worker's
-//! loop; and by the time that a full device ring takes to pass, in a backlog. A device that stamps packets says it
-//! better ([`ticks`]): its times are taken where they lie between then and now. Whose a packet is goes by the
-//! former time in any case, which all workers can rely on.
+//! **Arrival times.** Few devices report them. A packet arrived after the device queue was last seen empty, and that
+//! time counts as its arrival. Latencies are thus overestimated by at most one turn of the worker's loop. In a backlog
+//! the bound is the time a full device ring takes to drain. A device that timestamps packets is more precise
+//! ([`ticks`]): its times are used where they lie between then and now. The owner of a packet is always determined by
+//! the former time, which all workers agree on.
 //!
-//! **Order.** A worker takes what others handed it only once it has emptied its own device queue *after* it was
-//! handed over: what the device gave it before is older. (`Snapshot`). Hence packets of a flow keep their
-//! order while a device's own table changes, if the change reaches the device before it is in force here.
+//! **Order.** A worker takes forwarded packets only once it has emptied its own device queue *after* they were
+//! forwarded: packets the device delivered before are older (`Snapshot`). Hence packets of a flow keep their order
+//! while a device's own table changes, provided the change reaches the device before it takes effect here.
 
 mod among;
 pub mod ticks;
@@ -33,47 +32,48 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
 
-/// A device's receive queue, with the thread that uses it.
+/// Receive queue of a device, owned by the thread that uses it.
 pub trait Receiver: Send {
-    /// Receives up to `most` packets in buffers of `pool`, which [`packets`](Receiver::packets) then gives. Returns
-    /// how many there were, those that are refused among them: fewer only if no more had arrived.
+    /// Receives up to `most` packets into buffers of `pool`, which [`packets`](Receiver::packets) then yields. Returns
+    /// their number, refused ones included. It is less than `most` only if no more had arrived.
     fn receive(&mut self, pool: &mut BufferPool, most: usize) -> usize;
 
-    /// The packets received last, in order, once.
+    /// Yields the packets received last, in order, once.
     fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived>;
 
-    /// Writes when the packets arrived that [`packets`](Receiver::packets) is to give next, one by one, if the device tells:
-    /// between the two times, the last of which is now. Returns whether it did.
+    /// Writes the arrival times of the packets that [`packets`](Receiver::packets) yields next, if the device
+    /// timestamps packets. They lie between the two given times, the second of which is now. Returns `true` if they
+    /// were written.
     #[inline]
     fn arrivals(&mut self, between: [Nanos; 2], into: &mut Vec<Nanos>) -> bool {
         let (_, _) = (between, into);
         false
     }
 
-    /// Packets among those returned that were not told, since this was last asked.
+    /// Packets counted by [`receive`](Receiver::receive) but not yielded since the last call.
     fn refused(&mut self) -> Refused {
         Refused::default()
     }
 
-    /// The most packets that wait in it.
+    /// Capacity of the queue, in packets.
     fn ring(&self) -> usize;
 }
 
-/// A device's transmit queue, with the thread that uses it.
+/// Transmit queue of a device, owned by the thread that uses it.
 pub trait Sender: Send {
     /// Sends the packets of the batch, as [`PortSender::transmit`] does.
     fn transmit(&mut self, batch: &mut Batch) -> usize;
 
-    /// As [`PortSender::transmit_back`].
+    /// Like [`PortSender::transmit_back`].
     fn transmit_back(&mut self, batch: &mut Batch) -> usize {
         self.transmit(batch)
     }
 }
 
-/// The most device queues of a worker: one of each port.
+/// Maximum number of device queues per worker: one per port.
 const MOST_RECEIVERS: usize = 2;
 
-/// What all queues of a device, or of two of them, share.
+/// State shared by all queues of one or two devices.
 #[derive(Debug)]
 pub struct Steering {
     rss: Arc<RssHasher>,
@@ -81,18 +81,18 @@ pub struct Steering {
     workers: u16,
     ring: usize,
     clock: Clock,
-    /// Packets that the devices lost before anybody received them, and nobody has counted yet.
+    /// Packets that the devices lost before reception and that are not counted yet.
     missed: Arc<AtomicU64>,
-    /// Nothing can arrive any more.
+    /// Set once no packet can arrive any more.
     over: Arc<AtomicBool>,
 }
 
 impl Steering {
-    /// Under the table `reta` for so many workers, between which as many packets wait as `ring` says. A new
-    /// table is in force after `delay`: as long as the devices' own tables take to follow.
+    /// Steers packets by the table `reta` to `workers` workers, with forwarding rings of `ring` packets. A new table
+    /// takes effect after `delay`, the time the devices' own tables take to change.
     ///
     /// # Errors
-    /// If the table names a worker that is not there.
+    /// If the table names a worker that does not exist.
     pub fn new(
         rss: RssHasher,
         (workers, ring): (u16, usize),
@@ -112,11 +112,11 @@ impl Steering {
         })
     }
 
-    /// A queue for each worker, made of its device queues, up to two, and of where it sends. Packets arrive
-    /// from `start` until `end`, if there is one.
+    /// Creates one queue per worker from its device receive queues, up to two, and its sender. Packets arrive from
+    /// `start` until `end`, if there is one.
     ///
     /// # Panics
-    /// If there are more or fewer than the workers.
+    /// If the number of entries differs from the number of workers.
     pub fn queues<R: Receiver, S: Sender>(
         &self,
         devices: Vec<(Vec<R>, S)>,
@@ -148,7 +148,7 @@ impl Steering {
             .collect()
     }
 
-    /// A transmit queue for a helper.
+    /// Transmit queue for an auxiliary core.
     pub fn sender<S: Sender>(&self, sender: S) -> DeviceSender<S> {
         DeviceSender {
             sender,
@@ -157,77 +157,77 @@ impl Steering {
         }
     }
 
-    /// Installs a bucket table, in force from the returned time on. A device's own table must have been
-    /// told before.
+    /// Installs a bucket table, which takes effect at the returned time. A device's own table must be programmed
+    /// before.
     ///
     /// # Errors
-    /// If the table names a worker that is not there.
+    /// If the table names a worker that does not exist.
     pub fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
         check(reta, self.workers)?;
         self.history.update(*reta, &self.clock)
     }
 
-    /// The devices have lost more packets that nobody has received: they count as offered.
+    /// Adds packets that the devices lost before reception. They count as offered.
     pub fn add_missed(&self, packets: u64) {
         self.missed.fetch_add(packets, Ordering::Relaxed);
     }
 
-    /// Nothing will arrive any more.
+    /// Ends reception: no more packets will arrive.
     pub fn end(&self) {
         self.over.store(true, Ordering::Relaxed);
     }
 }
 
-/// What a worker saw at some time, before it asked its devices: once they have given everything that
-/// they had by then, all of it has been received.
+/// Worker's state at some time, before it polled its devices. Once every device has delivered all it had by then, all
+/// earlier packets have been received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Snapshot {
-    /// Whether there is one.
+    /// A snapshot is in progress.
     open: bool,
     time: Nanos,
-    /// Packets received by then from each device.
+    /// Packets received from each device by then.
     totals: [u64; MOST_RECEIVERS],
-    /// Which devices have been emptied since.
+    /// Devices that have been emptied since.
     emptied: [bool; MOST_RECEIVERS],
 }
 
-/// What becomes of a queue.
+/// Life cycle of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Runs,
-    /// What had arrived by then is still received.
+    /// Ending: packets that had arrived by this time are still received.
     Ends(Nanos),
     Ended,
 }
 
-/// A worker's queue on devices.
+/// Worker's queue on devices.
 #[derive(Debug)]
 pub struct DeviceQueue<R, S> {
     receivers: Vec<R>,
-    /// Packets received from each.
+    /// Packets received from each device.
     totals: [u64; MOST_RECEIVERS],
-    /// Which one is asked first.
+    /// Device that is polled first.
     first: usize,
     snapshot: Snapshot,
-    /// All that arrived by then has been received.
+    /// Lower bound of the next packets' arrival: all earlier ones have been received.
     arrived_after: Nanos,
     state: State,
     over: Arc<AtomicBool>,
     sender: DeviceSender<S>,
-    /// Whether packets of the second device are marked.
+    /// Mark packets of the second device.
     tells_ways: bool,
     rss: Arc<RssHasher>,
-    /// The other workers; nothing if there are none.
+    /// Rings to other workers, or `None` without other workers.
     among: Option<Box<Among>>,
-    /// Of one queue: counts what the devices lost.
+    /// `Some` in one queue only, which counts the devices' losses.
     missed: Option<Arc<AtomicU64>>,
-    /// Of packets just received, if the device tells.
+    /// Arrival times of the packets just received, if the device has timestamps.
     times: Vec<Nanos>,
     start: Nanos,
     end: Nanos,
 }
 
-/// A worker's or helper's way out through devices.
+/// Device sender of a worker or an auxiliary core.
 #[derive(Debug)]
 pub struct DeviceSender<S> {
     sender: S,
@@ -277,7 +277,7 @@ impl<R: Receiver, S: Sender> PortSender for DeviceQueue<R, S> {
     }
 }
 
-/// Finds the hashes of packets whose device told none.
+/// Computes the hashes that the device did not report.
 fn hash(batch: &mut Batch, rss: &RssHasher) {
     batch.for_each(|packet, frame| {
         if packet.rss_hash == 0 {
@@ -286,8 +286,8 @@ fn hash(batch: &mut Batch, rss: &RssHasher) {
     });
 }
 
-/// Takes packets that are the worker's own into the batch, each with the time at which it arrived, and hands the others
-/// over. Whose they are goes by `since`.
+/// Receives the worker's own packets into the batch, each with its arrival time, and forwards the others. The owner is
+/// determined at the time `since`.
 #[inline(always)]
 fn deal_out(
     packets: impl Iterator<Item = (Arrived, Nanos)>,
@@ -311,7 +311,7 @@ fn deal_out(
 }
 
 impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
-    /// Asks the devices, in turn first, for what the batch has room for. Counts what they gave.
+    /// Polls the devices in rotating order for as many packets as the batch has room for, and counts them.
     #[inline]
     fn ask(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch, received: &mut Received) {
         let receivers = self.receivers.len();
@@ -319,7 +319,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             let number = (self.first + i) % receivers;
             let most = batch.room().min(pool.available());
             if most == 0 {
-                // What is left in the device, nobody knows.
+                // The number of packets left in the device is unknown.
                 received.waiting += 1;
                 continue;
             }
@@ -375,7 +375,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
         self.first = (self.first + 1) % receivers.max(1);
     }
 
-    /// Once the devices have given all that they had at the snapshot's time, that is known.
+    /// Completes the snapshot once every device has delivered all it had at the snapshot's time.
     #[inline]
     fn settle(&mut self) {
         let snapshot = &mut self.snapshot;
@@ -397,7 +397,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
         }
     }
 
-    /// Opens a snapshot, unless one is open.
+    /// Begins a snapshot, unless one is in progress.
     #[inline]
     fn look(&mut self, now: Nanos) {
         if self.snapshot.open {
@@ -449,9 +449,9 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
         if self.state == State::Ended {
             received.ended = true;
             if let Some(among) = &mut self.among {
-                // In this order: what was handed over before the others ended is there.
+                // In this order: packets forwarded before the others ended are visible.
                 received.ended = among.all_ended();
-                // Nothing is older any more than that.
+                // No packet can be older any more.
                 among.look();
                 among.release();
                 received.waiting += among.waiting();

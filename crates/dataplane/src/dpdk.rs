@@ -1,4 +1,4 @@
-//! Ports of DPDK's: NICs, their virtual functions, virtual devices.
+//! DPDK ports: NICs, virtual functions, virtual devices.
 
 mod external;
 mod tend;
@@ -23,38 +23,38 @@ use tend::Tended;
 
 pub use tailwater_dpdk::HugePages;
 
-/// Descriptors of a queue, if they fit the cache.
+/// Default descriptors per queue, if they fit the cache.
 const RING: u64 = 1024;
 
-/// Packets that wait between two workers; what finds no room is lost, as in a NIC's ring.
+/// Size of the forwarding ring between two workers. Packets beyond it are lost, as with a NIC's ring.
 const BETWEEN: usize = 1024;
 
-/// How long a NIC takes to go by a new table of its own.
+/// Time a NIC takes to apply a new RETA.
 const NIC_DELAY: Nanos = Nanos::from_millis(2);
 
-/// What a frame has besides the MTU: Ethernet header, two VLAN tags, check sequence.
+/// Frame bytes beyond the MTU: Ethernet header, two VLAN tags, frame check sequence.
 const BESIDES_MTU: usize = 14 + 2 * 4 + 4;
 
-/// How ports are set up.
+/// Configuration of the ports.
 #[derive(Clone, Debug)]
 pub struct DpdkConfig {
-    /// Which ports.
+    /// Ports to use.
     pub ports: PortsSpec,
-    /// Descriptors of each queue, if the user says so.
+    /// Descriptors per queue, if set by the user.
     pub ring: Option<u16>,
-    /// For how long packets are received, if not until the run is stopped.
+    /// Time for which packets are received, or `None` to run until stopped.
     pub duration: Option<Nanos>,
-    /// What pages buffers lie in.
+    /// Page size of the buffer memory.
     pub huge_pages: HugePages,
-    /// The workers' cores, which DPDK's own threads leave alone if there are others.
+    /// Cores of the workers. DPDK's own threads avoid them if there are others.
     pub cores: Vec<usize>,
-    /// For how long idle workers sleep at a time, if they may.
+    /// Sleep time of idle workers, if they may sleep.
     pub naps: Option<Nanos>,
-    /// Whether packets whose checksums a device finds wrong are dropped.
+    /// Drop packets whose checksum the device finds wrong.
     pub checksums: bool,
 }
 
-/// A receive queue, with the clock of a device that stamps packets.
+/// Receive queue, with the clock of a device that timestamps packets.
 #[derive(Debug)]
 struct Receives {
     queue: RxQueue,
@@ -103,32 +103,32 @@ impl Sender for TxQueue {
     }
 }
 
-/// An entry port and an exit port, or one that is both.
+/// Entry port and exit port, or one port that is both.
 #[derive(Debug)]
 pub struct DpdkPorts {
     config: DpdkConfig,
     eal: Eal,
     clock: Clock,
     traffic: String,
-    /// Until they are opened.
+    /// Empty once the ports are open.
     devices: Vec<Device>,
     ports: Vec<Tended>,
-    /// Once they are open.
+    /// `Some` once the ports are open.
     mempool: Option<Mempool>,
     steering: Option<Steering>,
-    /// By worker.
+    /// Queues by worker.
     queues: Vec<(Vec<Receives>, TxQueue)>,
-    /// Of helpers.
+    /// Transmit queues of auxiliary cores.
     senders: Vec<TxQueue>,
-    /// Lines for the user about how the ports were set up.
+    /// Messages for the user about the configuration of the ports.
     notices: Mutex<Vec<String>>,
 }
 
 impl DpdkPorts {
-    /// Starts DPDK and finds the ports. Times are on `clock`.
+    /// Starts DPDK and probes the ports. Times are on `clock`.
     ///
     /// # Errors
-    /// If a port cannot be used, with what to do about it.
+    /// If DPDK does not start or a port is unusable. The error includes the remedy.
     pub fn find(config: DpdkConfig, clock: Clock) -> Result<DpdkPorts, DpdkError> {
         let PortsSpec { entry, exit, set_up } = &config.ports;
         let names: Vec<_> = [Some(entry), exit.as_ref()].into_iter().flatten().collect();
@@ -164,12 +164,12 @@ impl DpdkPorts {
         })
     }
 
-    /// The buffers, once the ports are open.
+    /// Buffer pool, once the ports are open.
     pub(crate) fn mempool(&self) -> Option<&Mempool> {
         self.mempool.as_ref()
     }
 
-    /// Descriptors of each queue, and a line for the user about how they fit the cache.
+    /// Descriptors per queue, and a message for the user on how they fit the cache.
     fn descriptors(&self, queues: u64, frame_bytes: usize) -> (u16, Option<String>) {
         let wanted = self.config.ring.map(u64::from);
         let ddio = &self.config.ports.set_up.ddio;
@@ -188,7 +188,7 @@ impl DpdkPorts {
         };
         let line = match sizing.fits() {
             false => Some("packet buffers do not fit the cache, so that DMA leaks to memory"),
-            // Who gave figures wants to see what comes of them.
+            // A user who set DDIO parameters gets the result.
             true if *ddio != DdioSpec::default() => Some("packet buffers fit the cache"),
             true => None,
         };
@@ -196,20 +196,20 @@ impl DpdkPorts {
         (sizing.descriptors as u16, line)
     }
 
-    /// Has the devices spread packets by the table, as far as they can: what they cannot, workers do.
+    /// Programs the devices' RETAs, as far as they have one. Workers do the rest.
     fn program(&self, reta: &Reta) {
         for tended in self.ports.iter().filter(|tended| tended.receives()) {
             let port = tended.port();
             if let Some(table) = device_table(reta, port.info().reta_size, port.rx_queues()) {
-                // A device that refuses leaves packets where they went; workers hand them over.
+                // If a device refuses, packets keep going to the old queues, and workers forward them.
                 let _ = port.set_reta(&table);
             }
         }
     }
 }
 
-/// A device's table of `size` entries after ours; `None` if the device has none or too few queues. An entry that
-/// stands for buckets of several workers goes to the one with most of them.
+/// Device RETA of `size` entries derived from ours, or `None` if the device has none or too few queues. An entry that
+/// covers buckets of several workers goes to the one with most of them.
 fn device_table(reta: &Reta, size: u16, queues: u16) -> Option<Vec<u16>> {
     let size = usize::from(size);
     let workers = usize::from(*reta.iter().max()?) + 1;
@@ -227,8 +227,8 @@ fn device_table(reta: &Reta, size: u16, queues: u16) -> Option<Vec<u16>> {
     Some(entries.collect())
 }
 
-/// A line for the user if cores that work on the packets of a port, which is on this NUMA node, are on others, as
-/// `node_of` tells.
+/// Message for the user if cores that process the packets of a port are on another NUMA node than the port. `node_of`
+/// returns a core's node.
 fn far_cores(
     port: &PortName,
     node: Option<u16>,
@@ -247,8 +247,8 @@ fn far_cores(
     })
 }
 
-/// Memory to start DPDK with, before it is known what the devices are: buffers for the longest frames that they
-/// are known to have, and as many again.
+/// Memory for DPDK's start, before the devices are known, in bytes: twice a full pool of buffers for the longest frames
+/// known so far.
 fn memory(config: &DpdkConfig) -> u64 {
     let PortsSpec { entry, exit, set_up } = &config.ports;
     let of_interface = |name: &str| {
@@ -261,7 +261,7 @@ fn memory(config: &DpdkConfig) -> u64 {
     2 * Mempool::bytes(MOST_BUFFERS, mtu + BESIDES_MTU)
 }
 
-/// The most buffers of a run's pool: numbers of packets under way have 16 bits.
+/// Maximum number of buffers in a run's pool: packets in flight have 16-bit numbers.
 const MOST_BUFFERS: u32 = crate::scaling::MOST_BUFFERS;
 
 impl Port for DpdkPorts {
@@ -286,7 +286,7 @@ impl Port for DpdkPorts {
         let mtu = devices.iter().map(mtu).max().unwrap_or(1500);
         let frame_bytes = usize::from(mtu) + BESIDES_MTU;
         let (workers, senders) = (need.workers, need.workers + need.helpers);
-        // The workers of each direction, and one queue each way that nobody uses, which drivers want.
+        // Queues of the workers in each direction used. An unused direction gets one queue, which drivers require.
         let used = |port: usize| (both_ways || port == 0, both_ways || port == devices.len() - 1);
         let queues_of = |port: usize| {
             let (receives, sends) = used(port);
@@ -299,7 +299,7 @@ impl Port for DpdkPorts {
         let count = queues.iter().flatten().map(|queues| u64::from(*queues)).sum();
         let (ring, line) = self.descriptors(count, frame_bytes);
         let mut lines = Vec::from_iter(line);
-        // In descriptors, at workers, on the way between them, and in the caches of threads.
+        // In descriptors, at workers, in forwarding rings, and in the threads' mempool caches.
         let between = u64::from(workers) * u64::from(workers - 1) * BETWEEN as u64;
         let cached = u64::from(senders) * Mempool::CACHED;
         let held = u64::from(workers) * u64::from(need.buffers);
@@ -322,7 +322,7 @@ impl Port for DpdkPorts {
             let config = PortConfig {
                 rx_queues,
                 tx_queues,
-                // Whoever sends by the port; a queue is shared where there are too few.
+                // All threads that send through the port. They share queues if there are too few.
                 senders: if sends { senders } else { 1 },
                 rx_ring: ring,
                 tx_ring: ring,
@@ -353,7 +353,7 @@ impl Port for DpdkPorts {
         let first = sent.next().unwrap_or_default();
         let ways: Vec<TxQueue> = match sent.next() {
             None => first,
-            // What came from the exit port goes out by the entry port.
+            // Packets from the exit port leave through the entry port.
             Some(exit) if both_ways => {
                 let pairs = exit.into_iter().zip(first);
                 pairs.map(|(exit, entry)| exit.join(ports[1].port(), entry)).collect()
@@ -397,7 +397,7 @@ impl Port for DpdkPorts {
     }
 
     fn reta_delay(&self) -> Option<Nanos> {
-        // A device without a table gives packets to workers that have no bucket: none may rest.
+        // A device without a RETA delivers packets to workers without a bucket, too: none may sleep.
         Some(Nanos::ZERO)
     }
 
@@ -447,14 +447,14 @@ mod tests {
         let told = |node, cores: &[usize]| far_cores(&port, node, cores, node_of);
         assert_eq!(told(Some(1), &[1, 3, 5]), None);
         assert_eq!(told(None, &[0, 1]), None);
-        // Of these the kernel tells nothing.
+        // The kernel reports no node for these.
         assert_eq!(told(Some(1), &[8, 9]), None);
         let line = told(Some(1), &[1, 2, 3, 4]).unwrap();
         let expected = "port 0000:3b:00.0 is on NUMA node 1, cores 2,4 are not: ";
         assert!(line.starts_with(expected), "{line}");
     }
 
-    /// The one virtual device that takes a table.
+    /// Test with the only virtual device that has a RETA.
     #[test]
     fn a_device_has_the_table_that_was_last_set() {
         let config = DpdkConfig {
@@ -482,7 +482,7 @@ mod tests {
         let size = table(&ports).len();
         let dealt: Vec<u16> = (0..size).map(|i| (i % 2) as u16).collect();
         assert_eq!(table(&ports), dealt);
-        // All but one bucket to the first worker; then as a mapper might.
+        // All but one bucket to the first worker, then a table as a mapper might make.
         let mut one = [0; BUCKETS];
         one[5] = 1;
         for reta in [one, std::array::from_fn(|bucket| (bucket % 3 % 2) as u16)] {
@@ -507,7 +507,7 @@ mod tests {
             assert_eq!(table.len(), usize::from(size));
             assert!((0..usize::from(size)).all(|i| table[i] == (i % 2) as u16));
         }
-        // An entry for four buckets goes with most of them.
+        // An entry for four buckets follows most of them.
         reta[0] = 1;
         assert_eq!(device_table(&reta, 128, 2).unwrap()[0], 0);
         (0..3).for_each(|i| reta[128 * i] = 1);

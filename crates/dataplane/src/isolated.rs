@@ -1,9 +1,9 @@
-//! The processes of a chain's functions, where each is isolated.
+//! Processes of a chain's isolated functions.
 //!
-//! Functions that follow each other go round together. Where there are external functions, the chain is cut there; some
-//! functions may stay in the worker's process, as classifiers do; and those of a branch go round by themselves, with its
-//! packets. Each such row has rounds of its own, among processes of its own, all of them on the worker's core: between them
-//! the worker sends packets out and receives what comes back, or runs what stayed.
+//! Consecutive functions share a round. The chain is cut at external functions, and at functions that stay in the
+//! worker's process, such as classifiers. Packets of a branch make rounds of their own. Each such row of functions has
+//! its own rounds and processes, all on the worker's core. Between the rows the worker sends packets out and receives
+//! returned ones, or runs the functions that stayed.
 
 use tailwater_chain::chain::Chain;
 use tailwater_chain::function::NetworkFunction;
@@ -13,9 +13,9 @@ use tailwater_isolation::server::{Isolation, IsolationConfig, IsolationError, Is
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 
-/// The processes of all parts of a chain.
+/// Processes of all parts of a chain.
 pub(crate) struct Isolated {
-    /// Of each part, those that go round together.
+    /// For each part, its rows of functions that share a round.
     parts: Vec<Vec<Isolation>>,
     capacity: usize,
 }
@@ -24,7 +24,7 @@ impl Isolated {
     /// Starts the programs of these parts' functions for workers on these cores, and waits until they are configured.
     ///
     /// # Errors
-    /// As [`Isolation::start`].
+    /// See [`Isolation::start`].
     pub(crate) fn start(
         config: &IsolationConfig,
         parts: &[ChainSpec],
@@ -50,7 +50,7 @@ impl Isolated {
         };
         let capacity = parts.first().map_or(0, |part| part.flows.capacity as usize);
         let mut parts: Vec<Vec<_>> = parts.iter().map(together).collect();
-        // Each packet waits in the batches of all.
+        // Each packet occupies a slot in the batches of all rows.
         let all = parts.iter().map(Vec::len).sum::<usize>().max(1) as u64;
         let configs = parts.iter_mut().flatten();
         configs.for_each(|it| it.batch.objective = Nanos(config.batch.objective.0 / all));
@@ -67,10 +67,10 @@ impl Isolated {
         })
     }
 
-    /// What is shared by the workers' chains of a part.
+    /// Creates the builder shared by the workers' chains of a part.
     ///
     /// # Errors
-    /// As [`ChainBuilder::with_others`].
+    /// See [`ChainBuilder::with_others`].
     pub(crate) fn builder(
         &self,
         part: usize,
@@ -82,11 +82,11 @@ impl Isolated {
         ChainBuilder::with_others(spec, rss, seed, likenesses.collect())
     }
 
-    /// Gives the processes of a part their memory, for buffers of so many bytes; from now on, processes that fail are
-    /// replaced.
+    /// Maps the packet memory into the processes of a part, for buffers of `buffer_bytes` bytes. From now on, failed
+    /// processes are replaced.
     ///
     /// # Errors
-    /// As [`Isolation::attach`].
+    /// See [`Isolation::attach`].
     pub(crate) fn attach(
         &mut self,
         part: usize,
@@ -99,7 +99,7 @@ impl Isolated {
             .try_for_each(|together| together.attach(buffer_bytes, flows, builder.origin()))
     }
 
-    /// A worker's chain of a part, once it is attached, with the RSS buckets for which `owns` says so.
+    /// Builds a worker's chain of an attached part, with the RSS buckets for which `owns` returns `true`.
     pub(crate) fn chain(
         &self,
         part: usize,
@@ -116,7 +116,7 @@ impl Isolated {
         functions.collect()
     }
 
-    /// Ends all processes, after their chains have been finished, and tells what they did.
+    /// Ends all processes, after their chains have been finished, and returns their report.
     pub(crate) fn finish(self) -> IsolationReport {
         let reports = self.parts.into_iter().flatten().map(Isolation::finish);
         reports.reduce(IsolationReport::and).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Flow state that is kept outside: the part of a worker's turn that waits for it, and what a run tells of it.
+//! External flow state: the part of a worker's turn that waits for the store, and its section of the report.
 
 use crate::clock::Clock;
 use crate::meter::Meter;
@@ -22,10 +22,10 @@ use tailwater_state::keeper::{Keeper, entries};
 use tailwater_state::link::{Health, Server, link};
 use tailwater_state::redis::{Access, RedisStore};
 
-/// What a worker needs to keep its flow state outside.
+/// External flow state of one worker.
 pub(crate) struct Kept {
     keeper: Keeper,
-    /// Packets that leave a line.
+    /// Packets that leave a queue.
     batch: Batch,
 }
 
@@ -37,7 +37,7 @@ impl Kept {
         }
     }
 
-    /// As that of a worker whose RSS buckets move.
+    /// Enables migration of the worker's RSS buckets.
     pub(crate) fn of_moving_buckets(self) -> Kept {
         Kept {
             keeper: self.keeper.of_moving_buckets(),
@@ -45,17 +45,17 @@ impl Kept {
         }
     }
 
-    /// Whether a bucket's flows may go to another worker.
+    /// Returns `true` if a bucket's flows may migrate to another worker.
     pub(crate) fn is_free_of(&self, chain: &Chain, bucket: u16) -> bool {
         self.keeper.is_free_of(chain, bucket)
     }
 
-    /// A bucket that is free goes to another worker.
+    /// Releases a free bucket to another worker.
     pub(crate) fn release(&mut self, chain: &mut Chain, bucket: u16) {
         self.keeper.release(chain, bucket);
     }
 
-    /// A bucket has come from another worker.
+    /// Accepts a bucket from another worker.
     pub(crate) fn adopt(&mut self) {
         self.keeper.adopt();
     }
@@ -64,12 +64,12 @@ impl Kept {
         self.keeper.is_quiet()
     }
 
-    /// Packets that left a line in the turn in which the worker died.
+    /// Packets that left a queue in the turn in which the worker panicked.
     pub(crate) fn in_hand(&mut self) -> Option<&mut Batch> {
         (self.batch.in_hand() > 0).then_some(&mut self.batch)
     }
 
-    /// Takes packets that still wait out, and where they are then; `None` if there are none.
+    /// Moves packets that still wait into the batch and returns it, or `None` if there are none.
     pub(crate) fn give_up(&mut self) -> Option<&mut Batch> {
         let more = self.keeper.give_up(&mut self.batch);
         more.then_some(&mut self.batch)
@@ -80,21 +80,21 @@ impl Kept {
     }
 }
 
-/// What a turn needs of its worker, besides batches.
+/// Worker state that a turn uses, apart from batches.
 pub(crate) struct Turn<'w> {
     pub(crate) queue: &'w mut dyn PortQueue,
     pub(crate) chain: &'w mut Chain,
     pub(crate) pool: &'w mut BufferPool,
     pub(crate) clock: &'w Clock,
     pub(crate) meter: &'w mut Meter,
-    /// What the chain had lost when that was last counted.
+    /// The chain's loss counter when it was last read.
     pub(crate) lost: &'w mut u64,
 }
 
 impl Turn<'_> {
-    /// A turn with flow state that is kept outside: packets that have waited long enough leave or go on, then what
-    /// has been received is looked up, asked about, run and held back. Returns the time after if there was
-    /// anything to do.
+    /// Runs a turn with external flow state. Packets whose wait is over leave or continue first. Then the received
+    /// batch is looked up, its state requested, processed, and held until acknowledged. Returns the end time if there
+    /// was anything to do.
     pub(crate) fn process(
         &mut self,
         kept: &mut Kept,
@@ -131,15 +131,15 @@ impl Turn<'_> {
         (time > now).then_some(time)
     }
 
-    /// Sends packets whose updates have been acknowledged, or that are not to wait any longer.
+    /// Sends packets whose updates have been acknowledged, or whose wait is over.
     fn let_leave(&mut self, keeper: &mut Keeper, batch: &mut Batch, time: &mut Nanos) {
         while let Some(leaving) = keeper.next_update(self.chain, batch, *time) {
             *time = self.send(batch, leaving.packets, *time);
         }
     }
 
-    /// Runs `packets` packets, of which those that are left in the batch have been looked up, and sends those that need
-    /// not wait. Returns the time after.
+    /// Runs `packets` packets and sends those that need not wait. The packets left in the batch have been looked up.
+    /// Returns the end time.
     fn run(&mut self, keeper: &mut Keeper, batch: &mut Batch, packets: usize, held: bool, time: Nanos) -> Nanos {
         keeper.begin(self.chain, batch);
         self.chain.run(batch, time);
@@ -147,7 +147,7 @@ impl Turn<'_> {
         self.send(batch, packets - wait, time)
     }
 
-    /// Sends what is left of `packets` packets, and measures. Returns the time after.
+    /// Sends the rest of `packets` packets, and measures. Returns the end time.
     fn send(&mut self, batch: &mut Batch, packets: usize, time: Nanos) -> Nanos {
         let unsent = self.queue.transmit(batch);
         let sent = self.clock.now();
@@ -160,7 +160,7 @@ impl Turn<'_> {
     }
 }
 
-/// What a run needs to keep its workers' flow state outside.
+/// External flow state of a run's workers.
 pub(crate) struct KeptRun {
     access: Arc<Access>,
     spec: StateSpec,
@@ -171,8 +171,8 @@ pub(crate) struct KeptRun {
 }
 
 impl KeptRun {
-    /// Connects, if the spec says so and functions have state to keep, in rows of so many bytes. `origin` is the run's start on the clock of
-    /// the world.
+    /// Connects, if the spec has external state and functions use it, in rows of the given number of bytes. `origin` is
+    /// the run's start in wall-clock time.
     pub(crate) fn open(
         spec: &ChainSpec,
         kept: Option<(Vec<KeptFunction>, usize)>,
@@ -195,17 +195,17 @@ impl KeptRun {
         }))
     }
 
-    /// How the store is.
+    /// Health of the store.
     pub(crate) fn health(&self) -> Arc<Health> {
         Arc::clone(&self.health)
     }
 
-    /// Buffers that a worker needs for packets that wait.
+    /// Buffers that a worker needs for waiting packets.
     pub(crate) fn buffers(&self) -> u32 {
         self.spec.packets
     }
 
-    /// What one worker needs, and what its thread does.
+    /// Creates one worker's keeper, and the main function of its store thread.
     pub(crate) fn connect(&mut self) -> (Keeper, impl FnOnce() + Send + 'static) {
         let (_, row_bytes) = self.pieces;
         let (link, server): (_, Server) = link(entries(&self.spec), row_bytes, Arc::clone(&self.health));
@@ -216,7 +216,7 @@ impl KeptRun {
         (keeper, move || server.run(&mut RedisStore::new(access)))
     }
 
-    /// How it stands.
+    /// Current state.
     pub(crate) fn snapshot(&self) -> StateProgress {
         let sum = |of: fn(&Shared) -> &std::sync::atomic::AtomicU64| {
             let counts = self.shared.iter().map(|shared| of(shared).load(Relaxed));
@@ -234,9 +234,9 @@ impl KeptRun {
         }
     }
 
-    /// What the workers did, after the last of them has ended.
+    /// Report, after the last worker has ended.
     pub(crate) fn report(&self, workers: Vec<(Counters, LatencyHistogram)>) -> StateReport {
-        // Users are of no use any more. Should Redis be away, the next run makes them what they should be.
+        // The users are no longer needed. If Redis is unavailable, the next run resets them.
         let _ = self.access.remove_users();
         let (mut counters, mut waits) = (Counters::default(), LatencyHistogram::default());
         for (worker, waited) in &workers {
@@ -266,28 +266,28 @@ impl KeptRun {
     }
 }
 
-/// How flow state outside stands while a run lasts.
+/// State of external flow state during a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StateProgress {
-    /// Whether the store answers.
+    /// The store answers.
     pub available: bool,
-    /// How often it did not.
+    /// Number of failures.
     pub failures: u64,
-    /// Packets that wait for it.
+    /// Packets waiting for the store.
     pub waiting: u64,
-    /// Flows it was asked for.
+    /// Flows requested.
     pub reads: u64,
-    /// Flows of which it had something.
+    /// Requested flows for which the store had state.
     pub hits: u64,
     /// Changes written.
     pub updates: u64,
-    /// Packets that passed without what they waited for.
+    /// Packets that continued without the store's answer.
     pub passed: u64,
-    /// Packets dropped for want of it.
+    /// Packets dropped for lack of the store's answer.
     pub dropped: u64,
 }
 
-/// A time since 1970 that was zero on a run's clock, on which it is `now`.
+/// Wall-clock time, since 1970, of zero on the run's clock, given its current reading `now`.
 pub(crate) fn origin(now: Nanos) -> Nanos {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let world = since.map_or(0, |since| since.as_nanos() as u64);

@@ -1,4 +1,4 @@
-//! Ports, workers, measurement: what moves packets through a chain.
+//! Ports, workers and measurement: moving packets through a chain.
 
 pub mod arrivals;
 pub mod batches;

@@ -1,4 +1,4 @@
-//! What a worker measures of its own loop: arrivals, latencies, gaps, and the windows they go to.
+//! Measurement in a worker's loop: arrivals, latencies, gaps, and the windows they are counted in.
 
 use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
@@ -12,29 +12,29 @@ use tailwater_chain::batch::Batch;
 use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
 
-/// A turn of a loop that takes this much longer than it should is a gap.
+/// Excess duration of a turn that counts as a gap.
 const GAP: Nanos = Nanos::from_micros(20);
 
-/// A sleeper wakes up in some 10 us, and within 50 nearly always; a look at thousands of queued
-/// packets takes less than 50.
+/// Wake-up time beyond which the worker counts as preempted. A wake-up takes about 10 us, and nearly always less than
+/// 50. Inspecting thousands of queued packets takes less than 50.
 const KEPT_OFF: Nanos = Nanos::from_micros(150);
 
-/// The measuring side of a worker, dedicated or auxiliary.
+/// Measuring side of a worker on a dedicated or auxiliary core.
 #[derive(Debug)]
 pub(crate) struct Meter {
     telemetry: WindowSender,
     attribution: Attribution,
-    /// Which packets were kept back; nothing where buckets stay.
+    /// Packets buffered during migration. `None` if buckets do not move.
     kept_back: Option<Arc<KeptBack>>,
     bins: BinClock,
     pace: Pace,
-    /// Whether packets' numbers say where they were.
+    /// Packet numbers carry marks of external functions.
     external: bool,
     slo: Nanos,
     start: Nanos,
     window: Nanos,
     window_end: Nanos,
-    /// Whether the worker has died.
+    /// The worker has panicked.
     dead: bool,
 }
 
@@ -55,30 +55,30 @@ impl Meter {
         }
     }
 
-    /// Buckets move: says which packets were kept back.
+    /// Enables migration: sets the record of packets buffered meanwhile.
     pub(crate) fn know(&mut self, kept_back: Arc<KeptBack>) {
         self.kept_back = Some(kept_back);
     }
 
-    /// Packets go to external functions, and their numbers tell which were there for long.
+    /// Packets pass external functions, and their numbers mark those that were held there for long.
     pub(crate) fn know_external(&mut self) {
         self.external = true;
     }
 
-    /// The window being filled.
+    /// Current window.
     #[inline]
     pub(crate) fn window(&mut self) -> &mut Window {
         &mut self.telemetry.window
     }
 
-    /// The worker has nothing to do.
+    /// Records that the worker is idle.
     #[inline]
     pub(crate) fn idle(&mut self) {
         self.attribution.idle();
     }
 
-    /// The worker has slept, and woke up so long after it was called. Much longer than it takes to wake
-    /// up, and it was kept off its core by others.
+    /// Records a wake-up that took `took` after the signal. A much longer time than usual means that the worker was
+    /// preempted.
     pub(crate) fn woke(&mut self, took: Nanos, now: Nanos) {
         self.telemetry.window.wakes.record(took);
         match took > KEPT_OFF {
@@ -87,8 +87,8 @@ impl Meter {
         }
     }
 
-    /// Counts what arrived while the loop was busy until `last` and then, perhaps, away until `now`.
-    /// What the ring had no room for has the cause `full`, if no gap has.
+    /// Counts packets that arrived while the loop was busy until `last` and then, perhaps, preempted until `now`.
+    /// Packets lost to a full ring get the cause `full`, unless a gap explains them.
     #[inline]
     pub(crate) fn note_arrivals(&mut self, received: Received, [last, now]: [Nanos; 2], full: impl FnOnce() -> Cause) {
         let away = now.saturating_sub(last);
@@ -108,7 +108,7 @@ impl Meter {
         }
     }
 
-    /// Counts packets that the worker does not get to see.
+    /// Counts packets that are not delivered to the worker.
     #[cold]
     fn note_refused(&mut self, Refused { in_pieces, damaged }: Refused, now: Nanos) {
         let window = &mut self.telemetry.window;
@@ -120,8 +120,8 @@ impl Meter {
         self.bins.spread(arrivals, in_pieces + damaged, now, now);
     }
 
-    /// Part of a turn in which no function ran lasted so long, until `now`. It takes some
-    /// microseconds; much longer, and the worker was off its core.
+    /// Checks a part of a turn without functions, which ended at `now`, for preemption. It normally takes some
+    /// microseconds.
     #[inline]
     pub(crate) fn note_part(&mut self, took: Nanos, now: Nanos) {
         if took > KEPT_OFF {
@@ -138,7 +138,7 @@ impl Meter {
         window.longest_gap = window.longest_gap.max(length);
     }
 
-    /// Notes when the packets of a batch, which is not empty, arrived.
+    /// Records the arrivals of a batch, which must not be empty.
     #[inline]
     pub(crate) fn note_batch(&mut self, batch: &Batch) {
         let (Some(first), Some(last)) = (batch.first(), batch.last()) else {
@@ -150,7 +150,7 @@ impl Meter {
         self.bins.batch(bins, ends, arrivals, batch.len());
     }
 
-    /// Notes whose packets a worker with a backlog is processing.
+    /// Records the flows a worker with a backlog is processing.
     #[inline]
     pub(crate) fn note_backlog(&mut self, batch: &Batch, now: Nanos) {
         for packet in batch.iter() {
@@ -158,8 +158,8 @@ impl Meter {
         }
     }
 
-    /// Counts a batch of `packets` that the chain had from `received` to `sent`, of which it lost
-    /// `lost`, dropped others, and the port did not take `unsent`; what is left was sent.
+    /// Counts a batch of `packets` packets that was in the chain from `received` to `sent`. The chain lost `lost` of
+    /// them and dropped others, and the port did not accept `unsent`. The rest was sent.
     #[inline]
     pub(crate) fn note_sent(&mut self, batch: &Batch, packets: usize, (lost, unsent): (u64, usize), span: [Nanos; 2]) {
         if unsent > 0 {
@@ -169,7 +169,7 @@ impl Meter {
         self.note_delivered(batch, span);
     }
 
-    /// Counts the packets of a batch as sent, which was received and sent at these times.
+    /// Counts the packets of a batch as sent, with the times of reception and transmission.
     #[inline]
     pub(crate) fn note_delivered(&mut self, batch: &Batch, [received, sent]: [Nanos; 2]) {
         self.record(batch, received, sent);
@@ -178,7 +178,7 @@ impl Meter {
         window.last_sent = sent;
     }
 
-    /// Counts packets that the port did not take.
+    /// Counts packets that the port did not accept.
     #[cold]
     pub(crate) fn note_unsent(&mut self, unsent: usize) {
         let window = &mut self.telemetry.window;
@@ -186,8 +186,8 @@ impl Meter {
         window.late[Cause::NoPlace as usize] += unsent as u64;
     }
 
-    /// Counts `packets` packets that functions had from the first time to the second, of which `gone` did not
-    /// get past them, `lost` of these for want of room.
+    /// Counts `packets` packets that functions processed between the two times. `gone` of them were dropped or lost,
+    /// `lost` of these for lack of resources.
     #[inline]
     pub(crate) fn note_processed(&mut self, packets: usize, gone: usize, lost: u64, [received, sent]: [Nanos; 2]) {
         let took = sent.saturating_sub(received);
@@ -201,7 +201,7 @@ impl Meter {
         window.busy += took;
     }
 
-    /// Counts packets that an external function has not given back: as lost, or as dropped by it.
+    /// Counts packets that an external function did not return, as lost or as dropped by it.
     pub(crate) fn note_missing(&mut self, packets: u64, lost: bool) {
         let window = &mut self.telemetry.window;
         if lost {
@@ -212,8 +212,7 @@ impl Meter {
         }
     }
 
-    /// Counts packets that an external function has made, which begin to be the chain's now, and those
-    /// that come from it and go nowhere.
+    /// Counts packets that an external function created, which enter the chain now, and those of them that are dropped.
     pub(crate) fn note_made(&mut self, made: u64, dropped: u64, now: Nanos) {
         (0..made).for_each(|_| self.note_arrival(now));
         let window = &mut self.telemetry.window;
@@ -221,7 +220,7 @@ impl Meter {
         window.dropped += dropped;
     }
 
-    /// Records every sent packet's latency.
+    /// Records the latency of every sent packet.
     #[inline]
     fn record(&mut self, batch: &Batch, received: Nanos, sent: Nanos) {
         let window = &mut self.telemetry.window;
@@ -236,7 +235,7 @@ impl Meter {
         }
     }
 
-    /// Finds the cause of every late packet of the batch.
+    /// Attributes every late packet of the batch to a cause.
     #[cold]
     fn attribute(&mut self, batch: &Batch, received: Nanos, sent: Nanos) {
         for packet in batch.iter() {
@@ -259,18 +258,18 @@ impl Meter {
         }
     }
 
-    /// How long a packet was kept back for want of its RSS bucket.
+    /// Time a packet was buffered while its RSS bucket migrated.
     fn kept_back(&self, rss_hash: u32, arrival: Nanos, sent: Nanos) -> Nanos {
         let kept_back = self.kept_back.as_ref();
         kept_back.map_or(Nanos::ZERO, |kept_back| kept_back.of(rss_hash, arrival, sent))
     }
 
-    /// Notes when a packet arrived.
+    /// Records a packet's arrival.
     pub(crate) fn note_arrival(&mut self, arrival: Nanos) {
         self.bins.one(&mut self.telemetry.window.arrivals, arrival);
     }
 
-    /// Counts a packet that was never processed, because the time was over.
+    /// Counts a packet that was never processed because the run ended.
     pub(crate) fn note_undrained(&mut self, arrival: Nanos, rss_hash: u32, now: Nanos) {
         let late = LatePacket {
             arrival,
@@ -282,7 +281,7 @@ impl Meter {
         let window = &mut self.telemetry.window;
         let cause = if self.dead {
             window.lost_with_worker += 1;
-            // It is off its core for good.
+            // The worker is off its core for good.
             Cause::Descheduled
         } else {
             window.lost_undrained += 1;
@@ -291,13 +290,13 @@ impl Meter {
         window.late[cause as usize] += 1;
     }
 
-    /// The worker has died: what it counts as never processed from now on is lost for that.
+    /// Marks the worker as panicked. Packets left unprocessed from now on count as lost with it.
     pub(crate) fn die(&mut self) {
         self.dead = true;
     }
 
-    /// Counts the packets of a batch at which the worker died, of which the chain had lost `lost` by
-    /// then, and dropped others.
+    /// Counts the packets of the batch in which the worker panicked. The chain had lost `lost` by then, and dropped
+    /// others.
     pub(crate) fn note_unfinished(&mut self, batch: &mut Batch, lost: u64, now: Nanos) {
         batch.rejoin_bypass();
         let window = &mut self.telemetry.window;
@@ -309,7 +308,7 @@ impl Meter {
         }
     }
 
-    /// Ends the window if it is over.
+    /// Ends the window if its time is over.
     #[inline]
     pub(crate) fn roll(&mut self, now: Nanos, chain: &impl Counting) {
         if now >= self.window_end {
@@ -331,16 +330,16 @@ impl Meter {
         chain.count(reasons);
     }
 
-    /// Hands the last window over.
+    /// Sends the last window.
     pub(crate) fn finish(mut self, chain: &impl Counting) {
         self.save_reasons(chain);
         self.telemetry.finish();
     }
 }
 
-/// What counts packets by reason.
+/// Source of counts by reason.
 pub(crate) trait Counting {
-    /// Adds the counts so far, always of the same reasons.
+    /// Appends the counts so far, always for the same reasons.
     fn count(&self, counts: &mut Vec<u64>);
 }
 
@@ -350,21 +349,20 @@ impl Counting for Chain {
     }
 }
 
-/// How long batches take, so as to notice one during which the worker was off its core.
+/// Expected duration of batches, to detect those during which the worker was preempted.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Running mean of the time for a packet, in 1/256 ns.
+    /// Running mean of the time per packet, in 1/256 ns.
     per_packet: u64,
     batches: u32,
 }
 
 impl Pace {
-    /// Batches after which the mean is trusted.
+    /// Number of batches after which the mean is used.
     const SETTLED: u32 = 64;
 
-    /// Learns from a batch, and says by how much it took longer than it should have, if that
-    /// is so much that only being descheduled explains it: more than four times the mean and
-    /// [`GAP`]. A guest cannot ask whether its host took the core away, so this is a judgement.
+    /// Updates the mean with a batch, and returns the excess of its duration if only preemption explains it: more than
+    /// four times the mean plus [`GAP`]. A guest cannot find out if its host preempted it, so this is a heuristic.
     #[inline]
     fn gap(&mut self, packets: usize, took: Nanos) -> Option<Nanos> {
         let expected = Nanos((packets as u64 * self.per_packet) >> 8);
@@ -372,11 +370,11 @@ impl Pace {
         let gap = settled && took.0 > GAP.0 + 4 * expected.0;
         let mut sample = (took.0 << 8) / packets.max(1) as u64;
         if gap {
-            // A gap teaches a little, too: should packets have become that slow for good, the mean
-            // gets there within some tens of batches.
+            // A gap updates the mean a little, too: if packets have become that slow for good, the mean adapts within
+            // some tens of batches.
             sample = sample.min(2 * self.per_packet.max(1 << 8));
         }
-        // A small batch costs more a packet; it says little about a full one.
+        // A small batch costs more per packet, so it says little about a full one.
         let weight = if settled { 6 } else { 2 };
         self.per_packet = self.per_packet + (sample >> weight) - (self.per_packet >> weight);
         self.batches = self.batches.saturating_add(1);
@@ -425,7 +423,7 @@ mod tests {
         assert_eq!(late(&mut meter), [3, 0, 0]);
         meter.note_arrivals(received, at(2), || Cause::Waking);
         assert_eq!(late(&mut meter), [3, 3, 0]);
-        // A gap longer than the objective comes first.
+        // A gap longer than the objective takes precedence.
         let span = [Nanos::from_micros(2), Nanos::from_micros(302)];
         meter.note_arrivals(received, span, || Cause::Waking);
         assert_eq!(late(&mut meter), [3, 3, 3]);
@@ -455,7 +453,7 @@ mod tests {
         };
         let (mut senders, receiver) = windows(1, chain.reasons().len());
         let mut meter = Meter::new(&config, senders.remove(0));
-        // More than there are, so that every one is filled.
+        // More rolls than windows, so every window is filled.
         let roll = || (1..10).for_each(|i| meter.roll(Nanos(100 * i), &chain));
         assert_eq!(allocation_counter::measure(roll).count_total, 0);
         meter.finish(&chain);
@@ -477,7 +475,7 @@ mod tests {
             assert_eq!(pace.gap(32, Nanos(3_200)), None);
             assert_eq!(pace.gap(1, Nanos(300)), None);
         }
-        // Thrice as slow is work; 200 us more is not.
+        // Three times as slow is work; 200 us more is preemption.
         assert_eq!(pace.gap(32, Nanos(10_000)), None);
         let gap = pace.gap(32, Nanos(203_200)).unwrap();
         assert!((180_000..203_200).contains(&gap.0), "{gap}");
@@ -490,8 +488,8 @@ mod tests {
         assert!(slow.gap(32, Nanos(2_000_000)).is_some());
     }
 
-    /// A batch taken for a gap was not learnt from, so that functions that had become slow for good
-    /// were taken for gaps for ever.
+    /// Regression: the mean was not updated by a batch taken for a gap, so functions that had become slow for good were
+    /// taken for gaps for ever.
     #[test]
     fn pace_gets_used_to_slower_packets() {
         let mut pace = Pace::default();

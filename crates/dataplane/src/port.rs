@@ -1,4 +1,4 @@
-//! What a run and its workers know of a port: queues that give and take batches.
+//! Port interface of a run and its workers: queues that receive and send batches.
 
 use crate::capture::CaptureTap;
 use crate::external::Attached;
@@ -9,179 +9,175 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssKey};
 
-/// What a queue gave.
+/// Result of a poll.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Packets that arrived (were offered) since the last call, those lost among them.
+    /// Packets that arrived (were offered) since the last call, lost ones included.
     pub offered: u64,
-    /// Of those, lost because the descriptor ring was full.
+    /// Offered packets lost because the descriptor ring was full.
     pub lost_ring_full: u64,
-    /// When the first of those arrived.
+    /// Arrival of the first of these.
     pub lost_since: Nanos,
-    /// Packets, among the offered ones, that never got to the worker.
+    /// Offered packets that were not delivered to the worker.
     pub refused: Refused,
-    /// Arrived packets that are left in the ring.
+    /// Arrived packets left in the ring.
     pub waiting: usize,
-    /// Nothing more will ever arrive. What is `waiting` still does.
+    /// No more packets will arrive. Those `waiting` can still be received.
     pub ended: bool,
 }
 
-/// Packets that came, and that no worker gets to see.
+/// Received packets that are not delivered to a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
     /// In several buffers, and too long for one: lost.
     pub in_pieces: u64,
-    /// The device found a checksum wrong: dropped.
+    /// Wrong checksum, detected by the device: dropped.
     pub damaged: u64,
 }
 
-/// A transmit queue of a port. A worker owns it.
+/// Transmit queue of a port, owned by one thread.
 pub trait PortSender: Send {
-    /// Makes the frames of packets of this port whole that it gave to a worker without the end of
-    /// their payload.
+    /// Completes the frames of packets of this port that were delivered to a worker without the rest of their payload.
     fn complete(&mut self, batch: &mut Batch) {
         let _ = batch;
     }
 
-    /// Sends the packets of the batch; a device's buffers go with them. What the port does not take leaves
-    /// the batch, and is lost. Returns how many.
+    /// Sends the packets of the batch. A device takes over their buffers. Packets the port does not accept leave the
+    /// batch and are lost. Returns the number of lost packets.
     fn transmit(&mut self, batch: &mut Batch) -> usize;
 
-    /// Sends the packets of the batch back, to where packets of the entry port come from; else as
+    /// Sends the packets of the batch back towards the source of the entry port's packets. By default like
     /// [`transmit`](PortSender::transmit).
     fn transmit_back(&mut self, batch: &mut Batch) -> usize {
         self.transmit(batch)
     }
 
-    /// Also records what is sent.
+    /// Also records sent packets to `tap`.
     fn capture(&mut self, tap: CaptureTap);
 }
 
-/// One receive and transmit queue of a port. A worker owns it.
+/// Receive and transmit queue of a port, owned by one worker.
 pub trait PortQueue: PortSender {
-    /// Adds what has arrived by `now` to `batch`, as far as there is room, in buffers of `pool`.
+    /// Adds packets that have arrived by `now` to `batch`, up to its room, in buffers of `pool`.
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received;
 
-    /// Every packet for this queue that arrives before then has been received; [`Nanos::MAX`] once nothing
-    /// is left.
+    /// Time before which every packet of this queue has been received. [`Nanos::MAX`] once none is left.
     fn received_before(&self) -> Nanos;
 
-    /// From now on, packets that come by the exit port are given the [number](tailwater_chain::batch::Packet::number)
-    /// 1.
+    /// Gives packets from the exit port the [number](tailwater_nf::batch::Packet::number) 1 from now on.
     fn tell_ways(&mut self) {}
 
-    /// Lets nothing more arrive; what is in the ring can still be received.
+    /// Stops arrivals. Packets in the ring can still be received.
     fn stop(&mut self);
 
-    /// Empties the ring: each packet's arrival and RSS hash is told, and it is lost.
+    /// Empties the ring: reports each packet's arrival and RSS hash to `lost`, and drops it.
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32));
 }
 
-/// What a run asks of a port.
+/// Requirements of a run on its port.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
-    /// Workers, each of which receives and sends.
+    /// Number of workers, each of which receives and sends.
     pub workers: u16,
-    /// Helpers, each of which sends.
+    /// Number of auxiliary cores, each of which sends.
     pub helpers: u16,
     /// Buffers that each worker may hold at a time.
     pub buffers: u32,
-    /// The key of the RSS hash. A port of traffic that is known has been told before.
+    /// Key of the RSS hash. Ports with a trace received it before.
     pub rss_key: RssKey,
 }
 
-/// Where a run's packets come from and go to: one port, or two of them.
+/// Source and destination of a run's packets: one or two ports.
 pub trait Port: Sync {
-    /// What the traffic is called in reports.
+    /// Name of the traffic in reports.
     fn traffic(&self) -> &str;
 
-    /// For how long packets arrive, if that is known.
+    /// Duration of the arrivals, if known.
     fn duration(&self) -> Option<Nanos>;
 
-    /// Whether packets can be sent back where those of the entry port come from.
+    /// Returns `true` if packets can be sent back towards the source of the entry port's packets.
     fn goes_back(&self) -> bool {
         false
     }
 
-    /// Readies the port, and gives each worker its buffers.
+    /// Prepares the port, and returns each worker's buffer pool.
     ///
     /// # Errors
-    /// If there are not so many queues, or no memory.
+    /// If there are too few queues, or no memory.
     fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError>;
 
-    /// The workers' queues. Packets arrive from `start` on, on the run's clock.
+    /// Workers' queues. Packets arrive from `start` on, on the run's clock.
     fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>>;
 
-    /// A transmit queue, for a helper.
+    /// Transmit queue for an auxiliary core.
     fn sender(&mut self) -> Box<dyn PortSender>;
 
-    /// How long a new bucket table takes to be in force, if it can change.
+    /// Time until a new bucket table takes effect, if it can change.
     fn reta_delay(&self) -> Option<Nanos>;
 
-    /// For how long workers may sleep at a time when they have had nothing to do for as long; not at all without
-    /// it. What comes meanwhile must find room.
+    /// Time workers may sleep after having been idle as long, or `None` if they must not. The ring must have room for
+    /// packets that arrive meanwhile.
     fn naps(&self) -> Option<Nanos> {
         None
     }
 
-    /// Installs a bucket table. It holds for packets that arrive from the returned time on, some
-    /// way ahead; earlier ones still go where they went.
+    /// Installs a bucket table. It applies to packets that arrive from the returned time on, which is some way ahead.
+    /// The old table applies to earlier ones.
     ///
     /// # Errors
-    /// If the table names a queue that is not there, or cannot change.
+    /// If the table names a queue that does not exist, or cannot change.
     fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError>;
 
-    /// The external functions' ports, in the order of the functions, once the port is open; `None` if there are
-    /// none.
+    /// Ports of the external functions, in the order of the functions, once the port is open. `None` if there are none.
     fn attached(&mut self) -> Option<Attached> {
         None
     }
 
-    /// Looks after the port, a few times a second: tells what is new of it in lines for a user. Once nothing
-    /// can arrive any more, it ends the run by its queues.
+    /// Monitors the port, called a few times per second. Reports news in lines for the user. Once nothing can arrive
+    /// any more, ends the run through the queues.
     fn tend(&self, tell: &mut dyn FnMut(String)) {
         let _ = tell;
     }
 
-    /// What the devices themselves counted.
+    /// Device counters.
     fn report(&self) -> Vec<PortReport> {
         Vec::new()
     }
 }
 
-/// Why a port cannot be readied.
+/// Cause why a port could not be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// There is no memory for packet buffers.
+    /// No memory for packet buffers.
     #[error("there is no memory for packet buffers: {0}")]
     Buffers(#[from] io::Error),
-    /// A device refuses.
+    /// Refusal by a device.
     #[error("{0}")]
     Device(String),
 }
 
-/// The table that maps RSS buckets to queues (a NIC's RETA).
+/// Table that maps RSS buckets to queues (a NIC's RETA).
 pub type Reta = [u16; BUCKETS];
 
-/// The usual table: buckets dealt out to `queues` in turn, as drivers do by default.
+/// Default table: buckets assigned to `queues` round-robin, as drivers do.
 pub fn round_robin(queues: u16) -> Reta {
     std::array::from_fn(|bucket| bucket as u16 % queues.max(1))
 }
 
-/// Why a bucket table is refused.
+/// Cause why a bucket table is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RetaError {
-    /// A bucket is mapped to a queue that is not there.
+    /// A bucket is mapped to a queue that does not exist.
     #[error("bucket {bucket} is mapped to queue {queue}, but there are {queues}")]
     NoQueue {
         /// The bucket.
         bucket: usize,
-        /// The queue it is mapped to.
+        /// Queue it is mapped to.
         queue: u16,
-        /// How many there are.
+        /// Number of queues.
         queues: u16,
     },
-    /// A trace that is not paced has no arrival times at which an update could take effect.
+    /// A trace without pacing has no arrival times at which an update could take effect.
     #[error("the bucket table of a trace that is not paced cannot change")]
     NotPaced,
 }

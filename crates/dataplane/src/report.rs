@@ -1,4 +1,4 @@
-//! The report of a run: what `tailwater run --output json` prints. Field names are stable.
+//! Report of a run, as printed by `tailwater run --output json`. Field names are stable.
 
 mod collector;
 
@@ -11,229 +11,229 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use tailwater_isolation::server::IsolationReport;
 
-/// A run's results.
+/// Results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
-    /// The chain's name.
+    /// Name of the chain.
     pub chain: String,
-    /// The traffic's name: a file or a preset.
+    /// Name of the traffic: a file or a preset.
     pub traffic: String,
-    /// The objective.
+    /// Latency objective.
     pub slo: SloReport,
-    /// Whether it was kept: at least `slo.percentile` percent of the packets that the chain did not
-    /// drop by itself were delivered within `slo.latency_us`. Lost packets count as late.
+    /// The objective was met: at least `slo.percentile` percent of the packets that the chain did not drop were
+    /// delivered within `slo.latency_us`. Lost packets count as late.
     pub slo_met: bool,
-    /// Latencies of all delivered packets, in microseconds. Nothing is left out.
+    /// Latencies of all delivered packets, in microseconds.
     pub latency_us: LatencyReport,
-    /// Their distribution: its last point holds all packets and the longest latency.
+    /// Their cumulative distribution. Its last point holds all packets and the longest latency.
     pub latency_distribution: Vec<DistributionPoint>,
-    /// Packets, exactly: `offered = delivered + dropped_by_nf + lost`.
+    /// Packet counts, exact: `offered = delivered + dropped_by_nf + lost`.
     pub packets: PacketReport,
     /// Lost packets as a share of the offered ones.
     pub loss_rate: f64,
-    /// Delivered packets a second, in millions.
+    /// Delivered packets per second, in millions.
     pub throughput_mpps: f64,
-    /// Delivered bits a second, in billions (Ethernet frames without check sequence).
+    /// Delivered bits per second, in billions (Ethernet frames without check sequence).
     pub throughput_gbps: f64,
-    /// From the first arrival to the last departure, in seconds.
+    /// Time from the first arrival to the last departure, in seconds.
     pub duration_s: f64,
     /// Cores used.
     pub cores: CoreReport,
     /// Late and lost packets by cause.
     pub late_by_cause: BTreeMap<&'static str, u64>,
-    /// What was handed to auxiliary cores, if there are any.
+    /// Counters of offloading to auxiliary cores, if there are any.
     pub scaling: Option<ScalingCounters>,
-    /// How long helpers took to wake up after they were called, if there are any, in microseconds.
+    /// Wake-up times of auxiliary cores, if there are any, in microseconds.
     pub wake_us: Option<LatencyReport>,
-    /// What the server mapper did, if there is one.
+    /// Activity of the server mapper, if there is one.
     pub server: Option<ServerReport>,
-    /// The flow table, if the chain has one.
+    /// Flow table, if the chain has one.
     pub flows: Option<FlowReport>,
-    /// Flow state outside, if it is kept there.
+    /// External flow state, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<StateReport>,
-    /// What functions in processes of their own did, if there are any.
+    /// Isolated functions, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolation: Option<IsolationReport>,
-    /// The run cut into windows, to tell the machine's hiccups from the chain's.
+    /// Windows of the run, to distinguish disturbances by the machine from the chain's latencies.
     pub windows: WindowsReport,
-    /// The whole run over time, in at most 400 steps.
+    /// Whole run over time, in at most 400 steps.
     pub timeline: TimelineReport,
-    /// Arrivals over time, finer, in at most 1024 steps.
+    /// Arrivals over time at a finer resolution, in at most 1024 steps.
     pub arrivals: ArrivalReport,
-    /// Whether the run ended early, by a signal.
+    /// The run was ended early by a signal.
     pub interrupted: bool,
-    /// What the devices counted, where packets came from devices.
+    /// Device counters, if packets came from devices.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortReport>,
-    /// What became of packets at external functions, where there are any, in the chain's order.
+    /// Packets of external functions, if there are any, in the chain's order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub externals: Vec<ExternalReport>,
 }
 
-/// What became of packets at an external function: `sent = returned + not_returned`.
+/// Packet counts of an external function: `sent = returned + not_returned`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ExternalReport {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
     /// Packets sent to it.
     pub sent: u64,
-    /// Of those, came back in time.
+    /// Sent packets that came back in time.
     pub returned: u64,
-    /// Of those, did not.
+    /// Sent packets that did not.
     pub not_returned: u64,
-    /// Packets that came back when they had been given up. They go no further.
+    /// Packets that came back after the timeout. They are discarded.
     pub late: u64,
-    /// Packets that came from it and had not been sent to it.
+    /// Packets from the function that had not been sent to it.
     pub own: u64,
-    /// Packets that were to be sent and were not: too many outside, too long, not taken.
+    /// Packets that could not be sent: too many outside, too long, or refused by the port.
     pub refused: u64,
-    /// Packets that came back towards the entry port, where the chain goes one way only.
+    /// Packets returned towards the entry port, where the chain is unidirectional.
     pub no_way_back: u64,
-    /// The most packets outside at a time.
+    /// Maximum number of packets outside at a time.
     pub most_outside: u64,
-    /// How long packets that came back had been outside, in microseconds.
+    /// Time returned packets were outside, in microseconds.
     pub delay_us: LatencyReport,
 }
 
-/// What a device counted, the packets among them that never reached the chain.
+/// Device counters, including packets that never reached the chain.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortReport {
-    /// Its name.
+    /// Name of the port.
     pub port: String,
-    /// Its driver.
+    /// Name of the driver.
     pub driver: String,
-    /// Receive queues.
+    /// Number of receive queues.
     pub queues: u64,
-    /// Transmit queues.
+    /// Number of transmit queues.
     pub send_queues: u64,
-    /// Descriptors of a receive queue.
+    /// Descriptors per receive queue.
     pub descriptors: u64,
-    /// The NUMA node it is on, if that is known.
+    /// NUMA node of the device, if known.
     pub numa_node: Option<u64>,
-    /// Whether it looks at the checksums of what comes.
+    /// The device verifies checksums of received packets.
     pub checks_checksums: bool,
-    /// Where the times come from at which its packets arrived.
+    /// Source of the packets' arrival times.
     pub arrival_times: ArrivalTimes,
     /// Packets received.
     pub received: u64,
     /// Packets sent.
     pub sent: u64,
-    /// Packets lost because nobody received them in time; they are offered and lost in `packets`, too.
+    /// Packets lost because the queue was not polled in time. They are also offered and lost in `packets`.
     pub missed: u64,
-    /// Packets that came damaged, or that no chain can work on.
+    /// Packets received with errors, or unusable for any chain.
     pub receive_errors: u64,
     /// Packets lost because no buffer was free.
     pub no_buffer: u64,
-    /// Packets that the device took and did not send.
+    /// Packets the device accepted but did not send.
     pub send_errors: u64,
-    /// Whether the device went while it was in use.
+    /// The device was removed during the run.
     pub gone: bool,
-    /// Its link at the end.
+    /// Link state at the end.
     pub link: LinkReport,
-    /// By queue, as far as the device says.
+    /// Counters by queue, as far as the device has them.
     pub by_queue: Vec<QueueReport>,
-    /// The table that maps hashes to queues (RETA), as the device has it; nothing if it has none.
+    /// The device's RETA, or nothing if it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reta: Option<Vec<u16>>,
 }
 
-/// Where the times come from at which packets arrived.
+/// Source of arrival times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ArrivalTimes {
-    /// The device stamps packets, and its clock is known.
+    /// Timestamps of the device, whose clock rate is known.
     Device,
-    /// When the port's queue was last seen empty.
+    /// Time at which the port's queue was last seen empty.
     #[default]
     Software,
 }
 
-/// A port's link.
+/// Link state of a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LinkReport {
-    /// Whether there is one, if the device says.
+    /// The link is up, if the device reports it.
     pub up: Option<bool>,
-    /// Its speed in Mbit/s, if the device says.
+    /// Speed in Mbit/s, if the device reports it.
     pub mbps: Option<u64>,
-    /// How often it came or went during the run.
+    /// Number of link state changes during the run.
     pub changes: u64,
 }
 
-/// What a device counted at one of its queues, where it says.
+/// Counters of one queue, as far as the device has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct QueueReport {
-    /// The queue.
+    /// Number of the queue.
     pub queue: u64,
     /// Packets received.
     pub received: Option<u64>,
-    /// Packets that came damaged or were missed.
+    /// Packets received with errors or missed.
     pub receive_errors: Option<u64>,
     /// Packets sent.
     pub sent: Option<u64>,
 }
 
 impl QueueReport {
-    /// Whether the device says anything of the queue.
+    /// Returns `true` if the device has any counter of the queue.
     #[cfg(feature = "dpdk")]
     pub(crate) fn says(&self) -> bool {
         [self.received, self.receive_errors, self.sent] != [None; 3]
     }
 }
 
-/// The objective.
+/// Latency objective.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct SloReport {
-    /// Latency on this server, in microseconds: the chain's objective without what the network takes.
+    /// Latency on this server, in microseconds: the chain's objective minus the network's share.
     pub latency_us: f64,
-    /// What the network takes of the chain's objective, in microseconds.
+    /// Network's share of the chain's objective, in microseconds.
     pub network_us: f64,
-    /// The percentile of packets that must keep the latency.
+    /// Percentage of packets that must meet the latency.
     pub percentile: f64,
 }
 
-/// What was done with flow state that is kept outside.
+/// External flow state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StateReport {
-    /// Where the store is.
+    /// Address of the store.
     pub store: String,
-    /// The users there, one for each function whose state is kept.
+    /// Redis users, one per function with external state.
     pub functions: Vec<String>,
-    /// Flows that were asked for: those new here.
+    /// Flows requested: those new to this instance.
     pub reads: u64,
-    /// Of those, flows of which something was found.
+    /// Requested flows for which the store had state.
     pub hits: u64,
-    /// Ports that a function would have bound, had the store not said that they are somebody's.
+    /// Ports that a function did not bind because the store has them in use.
     pub ports_taken: u64,
-    /// Changes of flows' state that were written.
+    /// Changes of flow state written.
     pub updates: u64,
-    /// Flows written again, after the store had missed or forgotten them.
+    /// Flows written again because the store had missed or lost them.
     pub rewritten: u64,
-    /// Changes for which there was no room in the requests; they were written later.
+    /// Changes without room in a request. They were written later.
     pub missed: u64,
-    /// Flows that the store was told to forget, since they were idle for too long.
+    /// Flows deleted in the store because they were idle for too long.
     pub forgotten: u64,
-    /// Packets that waited, for their flow's state or for an acknowledgement.
+    /// Packets that waited for their flow's state or for an acknowledgement.
     pub held: u64,
-    /// The most packets of a worker that waited at a time.
+    /// Maximum number of packets of one worker that waited at a time.
     pub held_most: u64,
-    /// How long they did, in microseconds.
+    /// Waiting times, in microseconds.
     pub wait_us: LatencyReport,
-    /// Packets that passed without what they waited for.
+    /// Packets that continued without the store's answer.
     pub passed: u64,
-    /// Packets that were lost for want of it.
+    /// Packets lost for lack of the store's answer.
     pub dropped: u64,
-    /// How often the store did not answer.
+    /// Number of failures of the store to answer.
     pub failures: u64,
-    /// Why it last did not.
+    /// Message of the last failure.
     pub last_failure: Option<String>,
-    /// For how long it did not.
+    /// Time for which the store was unavailable, in seconds.
     pub unavailable_s: f64,
-    /// Whether a later run of this instance has taken over, so that nothing was written any more.
+    /// A later run of this instance has taken over, and nothing was written from then on.
     pub fenced: bool,
 }
 
-/// What became of the packets.
+/// Packet counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PacketReport {
     /// Packets that arrived for the chain.
@@ -242,11 +242,11 @@ pub struct PacketReport {
     pub delivered: u64,
     /// Packets dropped because a function or the spec says so.
     pub dropped_by_nf: u64,
-    /// Packets lost for want of room or time.
+    /// Packets lost for lack of resources or time.
     pub lost: u64,
-    /// Packets of the traffic that `spec.match` leaves to others; not offered.
+    /// Packets of the traffic excluded by `spec.match`; not offered.
     pub not_matched: u64,
-    /// Why packets were dropped or lost, and malformed or non-IP ones passed; only what occurred.
+    /// Reasons why packets were dropped or lost, and malformed or non-IP ones passed. Only those that occurred.
     pub reasons: BTreeMap<String, u64>,
 }
 
@@ -255,57 +255,55 @@ pub struct PacketReport {
 pub struct CoreReport {
     /// Cores with a queue of the port.
     pub dedicated: u64,
-    /// Those of them in use, averaged over time: one without an RSS bucket is left to others.
+    /// Time average of dedicated cores in use. A core without an RSS bucket is free for other programs.
     pub dedicated_avg: f64,
-    /// Cores recruited when needed, averaged over time.
+    /// Time average of activated auxiliary cores.
     pub auxiliary_avg: f64,
-    /// Both averages together.
+    /// Sum of both averages.
     pub avg: f64,
 }
 
-/// What the flow table did.
+/// Flow table counters.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FlowReport {
     /// Flows in the table at the end.
     pub active: u64,
-    /// Flows entered.
+    /// Flows inserted.
     pub opened: u64,
-    /// Flows forgotten because they were idle.
+    /// Flows removed because they were idle.
     pub expired: u64,
-    /// Flows that made room for others.
+    /// Flows evicted for new ones.
     pub evicted: u64,
-    /// New flows that found no place.
+    /// New flows refused because the table was full.
     pub refused: u64,
-    /// Bytes of memory for entries and state.
+    /// Memory for entries and state, in bytes.
     pub memory_bytes: u64,
 }
 
-/// The run cut into windows.
+/// Measurement windows of the run.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct WindowsReport {
-    /// A window's length, in milliseconds.
+    /// Length of a window, in milliseconds.
     pub length_ms: f64,
-    /// Windows in which packets arrived, or left.
+    /// Windows in which packets arrived or left.
     pub count: u64,
-    /// Of those, windows in which some worker was off its core for longer than 20 µs at a time and,
-    /// in all, for more than 0.1 % of the window.
+    /// Windows in which some worker was preempted for longer than 20 µs at a time and, in total, for more than 0.1 % of
+    /// the window.
     pub flagged: u64,
-    /// The share of the windows that are not flagged in which the objective was kept; 1 if all
-    /// are flagged.
+    /// Share of unflagged windows in which the objective was met. 1 if all are flagged.
     pub unflagged_slo_met: f64,
-    /// The median of each figure over the windows in `list`, flagged ones too.
+    /// Median of each figure over the windows in `list`, flagged ones included.
     pub median_latency_us: LatencyReport,
-    /// Windows left out of `list`, and of the median, because the list was full; never of the
-    /// counts.
+    /// Windows missing from `list` and from the median because the list was full. The counts include them.
     pub omitted: u64,
-    /// The windows in order.
+    /// Windows in order.
     pub list: Vec<WindowReport>,
 }
 
 /// One window.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct WindowReport {
-    /// When it starts, in seconds from the run's start.
+    /// Start, in seconds from the run's start.
     pub start_s: f64,
     /// Packets that arrived.
     pub offered: u64,
@@ -313,39 +311,39 @@ pub struct WindowReport {
     pub delivered: u64,
     /// Packets lost.
     pub lost: u64,
-    /// Packets later than the objective's latency.
+    /// Packets that exceeded the objective's latency.
     pub late: u64,
     /// Latencies, in microseconds.
     pub latency_us: LatencyReport,
-    /// Times a worker was off its core.
+    /// Number of preemptions of a worker.
     pub gaps: u64,
-    /// How long in all, in microseconds.
+    /// Their total duration, in microseconds.
     pub gap_us: f64,
-    /// The longest, in microseconds.
+    /// Longest one, in microseconds.
     pub longest_gap_us: f64,
-    /// Whether that spoils the window.
+    /// The gaps invalidate the window.
     pub flagged: bool,
-    /// Whether the objective was kept.
+    /// The objective was met.
     pub slo_met: bool,
 }
 
-/// The run over time. A step is one window, or in a long run 2, 4, 8 ... of them.
+/// Run over time. A step is one window, or in a long run 2, 4, 8 ... of them.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct TimelineReport {
-    /// A step's length, in milliseconds.
+    /// Length of a step, in milliseconds.
     pub step_ms: f64,
-    /// The steps in order, from the run's start, those without packets too.
+    /// Steps in order from the run's start, including those without packets.
     pub list: Vec<StepReport>,
 }
 
 /// One step.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
-    /// When it starts, in seconds from the run's start.
+    /// Start, in seconds from the run's start.
     pub start_s: f64,
-    /// Windows with packets in it.
+    /// Windows with packets in the step.
     pub windows: u64,
-    /// Of those, flagged ones.
+    /// Flagged windows in the step.
     pub flagged: u64,
     /// Packets that arrived.
     pub offered: u64,
@@ -363,18 +361,18 @@ pub struct StepReport {
     pub lost_by_reason: BTreeMap<String, u64>,
     /// Latencies of the packets sent, in microseconds.
     pub latency_us: LatencyReport,
-    /// The share of the workers' time that packets took, 0 to 1.
+    /// Share of the workers' time spent on packets, 0 to 1.
     pub busy: f64,
 }
 
-/// Arrivals over time. They are counted in bins, of which one or more make a step.
+/// Arrivals over time, counted in bins. A step is one or more bins.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct ArrivalReport {
-    /// A bin's width, in milliseconds.
+    /// Width of a bin, in milliseconds.
     pub bin_ms: f64,
-    /// A step's length, in milliseconds.
+    /// Length of a step, in milliseconds.
     pub step_ms: f64,
-    /// Packets that arrived, step by step from the run's start.
+    /// Packets that arrived in each step, from the run's start.
     pub packets: Vec<u64>,
     /// Packets in the busiest bin of each step.
     pub busiest_bin: Vec<u64>,

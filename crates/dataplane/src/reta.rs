@@ -1,4 +1,4 @@
-//! The trace NIC's bucket table, with updates that take effect late, as a NIC's do.
+//! RETA of the trace NIC, with updates that take effect late, as a NIC's do.
 
 use crate::clock::Clock;
 use crate::port::{Reta, RetaError};
@@ -7,25 +7,24 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tailwater_handover::agreed::Agreed;
 use tailwater_net::Nanos;
 
-/// A table, and the arrival time from which it holds.
+/// Table, and the arrival time from which it applies.
 #[derive(Debug)]
 struct Change {
     table: Reta,
     holds: Agreed,
-    /// The change after this one.
+    /// Next change.
     next: OnceLock<Arc<Change>>,
 }
 
-/// The tables from the oldest on that some queue still goes by.
+/// Tables from the oldest one that some queue still uses.
 ///
-/// Each queue sorts arrivals by the table in force **at the packet's arrival**, so all queues agree
-/// on whose each packet is, whenever they look: none is received twice or by nobody. For that a
-/// queue must know every change that takes effect up to its `now`, which [`Agreed`] sees to without
-/// a lock: queues follow a list that is only ever added to. They never free any of it, as what is behind
-/// all of them is forgotten by the next update.
+/// Each queue sorts arrivals by the table in force **at the packet's arrival**. So all queues agree on each packet's
+/// owner, whenever they poll: no packet is received twice or not at all. For that a queue must have seen every change
+/// that takes effect up to its `now`, which [`Agreed`] guarantees without a lock. Queues follow an append-only list and
+/// never free its entries. The next update frees changes that all of them have passed.
 #[derive(Debug)]
 pub(crate) struct RetaHistory {
-    /// For those who update, and for new queues.
+    /// Locked by updates, and by the creation of queues.
     kept: Mutex<Kept>,
     delay: Nanos,
 }
@@ -34,14 +33,14 @@ pub(crate) struct RetaHistory {
 struct Kept {
     /// Never empty.
     changes: VecDeque<Arc<Change>>,
-    /// When the last one takes effect.
+    /// Effective time of the last change.
     last: Nanos,
 }
 
 impl Kept {
-    /// Forgets changes from which every queue has gone on.
+    /// Frees changes that every queue has passed.
     fn trim(&mut self) {
-        // What is before it is gone, so nobody can come to it any more who is not there.
+        // Its predecessor is gone, so no further queue can reach it.
         while self.changes.len() > 1 && Arc::strong_count(&self.changes[0]) == 1 {
             self.changes.pop_front();
         }
@@ -68,7 +67,7 @@ impl RetaHistory {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Installs a table; it holds for packets that arrive from the returned time on.
+    /// Installs a table. It applies to packets that arrive from the returned time on.
     pub(crate) fn update(&self, table: Reta, clock: &Clock) -> Result<Nanos, RetaError> {
         let mut kept = self.lock();
         kept.trim();
@@ -82,7 +81,7 @@ impl RetaHistory {
             assert!(linked.is_ok(), "the last change has none after it");
         }
         let now = || clock.now().0;
-        // Each has its time, however short.
+        // Each table is in force for some time, however short.
         let earliest = kept.last.0 + 1;
         kept.last = Nanos(change.holds.settle(self.delay.0, earliest, now));
         kept.changes.push_back(change);
@@ -90,15 +89,15 @@ impl RetaHistory {
     }
 }
 
-/// One queue's view of the table.
+/// View of the table by one queue.
 #[derive(Debug)]
 pub(crate) struct RetaView {
-    /// The table in force at the last arrival.
+    /// Table in force at the last arrival.
     current: Arc<Change>,
-    /// When the next one takes effect, as far as was known at `now`.
+    /// Effective time of the next one, as known at the last refresh.
     next_at: Nanos,
     now: Nanos,
-    /// Goes after `current`, so that no view is the last to hold a change.
+    /// Declared after `current`, so no view is the last to hold a change.
     _history: Arc<RetaHistory>,
 }
 
@@ -113,8 +112,7 @@ impl RetaView {
         }
     }
 
-    /// Learns of updates. To be called after `now` has been read from the clock and before arrivals up to
-    /// then are sorted.
+    /// Reads updates. Call it after reading `now` from the clock and before sorting arrivals up to then.
     #[inline]
     pub(crate) fn refresh(&mut self, now: Nanos) {
         self.now = now;
@@ -124,8 +122,8 @@ impl RetaView {
         };
     }
 
-    /// The queue of a bucket for a packet that arrives at `arrival`. Arrivals must not go back, nor
-    /// beyond the last refresh.
+    /// Queue of a bucket for a packet that arrives at `arrival`. Arrivals must not decrease, nor exceed the last
+    /// refresh.
     #[inline]
     pub(crate) fn queue_of(&mut self, bucket: u16, arrival: Nanos) -> u16 {
         while self.next_at <= arrival {
@@ -135,11 +133,11 @@ impl RetaView {
         table[usize::from(bucket) % table.len()]
     }
 
-    /// Goes on to the next change.
+    /// Advances to the next change.
     #[cold]
     fn go_on(&mut self) {
         if let Some(next) = self.current.next.get() {
-            // The history holds on to the one that is left: nothing is freed here.
+            // The history still holds the previous change: nothing is freed here.
             self.current = Arc::clone(next);
         }
         self.refresh(self.now);
@@ -164,14 +162,14 @@ mod tests {
         view.refresh(effective);
         assert_eq!(view.queue_of(0, effective - Nanos(1)), 0);
         assert_eq!(view.queue_of(0, effective), 1);
-        // A view made later reads the whole history.
+        // A view created later reads the whole history.
         let mut late = RetaView::new(history);
         late.refresh(effective);
         assert_eq!(late.queue_of(0, effective - Nanos(1)), 0);
         assert_eq!(late.queue_of(0, effective), 1);
     }
 
-    /// Every table there had ever been was kept, a kilobyte for each update.
+    /// Regression: every table ever installed was kept, a kilobyte per update.
     #[test]
     fn tables_that_every_queue_has_left_are_forgotten() {
         let clock = Clock::start();
@@ -185,7 +183,7 @@ mod tests {
             }
         }
         assert!(history.lock().changes.len() <= 2);
-        // A queue that is behind still sees every table in its time.
+        // A queue that is behind still uses every table in its time.
         let [mut behind, _] = views;
         let effective: Vec<_> = (0..20_000)
             .map(|update| history.update([update as u16 % 2; _], &clock).unwrap())
@@ -195,13 +193,13 @@ mod tests {
         for (update, effective) in effective.into_iter().enumerate() {
             assert_eq!(usize::from(behind.queue_of(0, effective)), update % 2);
         }
-        // Nor does the end of a long list take a long stack.
+        // Dropping a long list does not recurse.
         drop(history);
         drop(behind);
     }
 
-    /// Queues look all the time while tables change as fast as they can: at every time they looked, they went
-    /// by the table that held then.
+    /// Queues poll continuously while tables change as fast as possible. At every poll they use the table in force at
+    /// that time.
     #[test]
     fn queues_go_by_the_table_of_the_time() {
         let clock = Clock::start();

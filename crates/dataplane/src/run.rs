@@ -1,4 +1,4 @@
-//! A run: a chain on a trace or a port, from the first packet to the report.
+//! Run of a chain on a trace or a port, from the first packet to the report.
 
 use crate::batches::BatchNotes;
 use crate::clock::Clock;
@@ -28,33 +28,32 @@ mod threads;
 pub use error::{RunError, Unrecorded};
 pub use progress::Progress;
 
-/// How to run.
+/// Configuration of a run.
 #[derive(Clone, Debug)]
 pub struct RunConfig {
-    /// The cores to run on, a worker each.
+    /// Cores to run on, one worker each.
     pub cores: Vec<usize>,
-    /// The NIC of a run on a trace.
+    /// Trace NIC, for a run on a trace.
     pub nic: TraceNicConfig,
-    /// The length of a measurement window.
+    /// Length of a measurement window.
     pub window: Nanos,
-    /// Where to record what is sent.
+    /// File to record sent packets to.
     pub capture_out: Option<PathBuf>,
-    /// Packets of the traffic that were left out because `spec.match` does not want them.
+    /// Packets of the traffic excluded by `spec.match`.
     pub not_matched: u64,
-    /// Keys the flow table's hash.
+    /// Seed of the flow table's hash.
     pub seed: u64,
-    /// How flows are handed to auxiliary cores; without it every packet is processed where it is
-    /// received.
+    /// Offloading of flows to auxiliary cores. Without it every packet is processed where it is received.
     pub scaling: Option<ScalingConfig>,
-    /// How RSS buckets move between `cores`. With one core or without pace they have nowhere to go or
-    /// no time at which to move, and stay.
+    /// Migration of RSS buckets between `cores`. With one core there is no destination, and without pacing no time at
+    /// which to move: buckets stay.
     pub server: Option<ServerConfig>,
-    /// How functions run in processes of their own; without it they run in this one. Not with `scaling`.
+    /// Isolation of functions in separate processes. `None` runs them in this one. Incompatible with `scaling`.
     pub isolation: Option<IsolationConfig>,
 }
 
-/// Runs the chain of `spec` on `trace` until the traffic ends or `stop` is set. `progress` is
-/// called a few times a second, from the calling thread.
+/// Runs the chain of `spec` on `trace` until the traffic ends or `stop` is set. `progress` is called a few times per
+/// second, from the calling thread.
 ///
 /// # Errors
 /// If the run cannot be set up, or its capture not be written.
@@ -68,10 +67,10 @@ pub fn run(
     run_noted(spec, trace, config, stop, None, progress)
 }
 
-/// As [`run`]; also notes what single batches take, if somebody wants to know.
+/// Like [`run`], and also records times of single batches in `notes`, if given.
 ///
 /// # Errors
-/// As [`run`].
+/// See [`run`].
 pub fn run_noted(
     spec: &ChainSpec,
     trace: Trace,
@@ -85,10 +84,10 @@ pub fn run_noted(
     on_port(spec, (&mut nic, clock), config, stop, notes, progress)
 }
 
-/// As [`run`], for a chain with external functions, which are attached so.
+/// Like [`run`], for a chain with external functions, which `functions` attaches.
 ///
 /// # Errors
-/// As [`run`].
+/// See [`run`].
 pub fn run_attached(
     spec: &ChainSpec,
     trace: Trace,
@@ -103,11 +102,11 @@ pub fn run_attached(
     on_port(spec, (&mut port, clock), config, stop, None, progress)
 }
 
-/// The trace NIC of a run.
+/// Creates the trace NIC of a run.
 fn trace_nic(spec: &ChainSpec, trace: Trace, config: &RunConfig, clock: &Clock) -> Result<TraceNic, RetaError> {
     let queues = config.cores.len() as u16;
     let nic_config = TraceNicConfig {
-        // What is handed over is copied by who processes it.
+        // The core that processes an offloaded packet copies its payload.
         in_parts: config.nic.in_parts || config.scaling.is_some(),
         ..config.nic.clone()
     };
@@ -115,11 +114,11 @@ fn trace_nic(spec: &ChainSpec, trace: Trace, config: &RunConfig, clock: &Clock) 
     TraceNic::new(trace, spec.rss(), queues, &reta, nic_config, clock.clone())
 }
 
-/// Runs the chain of `spec` on what comes from `port`, whose times are on `clock`, as [`run`] does on
-/// a trace. Buckets are dealt out to queues in turn at first.
+/// Like [`run`], but on packets from `port`, whose times are on `clock`. Initially buckets are assigned to queues
+/// round-robin.
 ///
 /// # Errors
-/// As [`run`].
+/// See [`run`].
 pub fn run_on(
     spec: &ChainSpec,
     port: &mut dyn Port,
@@ -141,7 +140,7 @@ fn on_port(
     mut progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
     check(spec, config)?;
-    // The threads that report and record get the other cores, if there are any.
+    // Reporting and recording threads get the other cores, if there are any.
     let _elsewhere = KeepOff::new(&config.cores);
     let (crew, mut ledger) = ready(spec, (&mut *port, clock), config, notes)?;
     let port = &*port;

@@ -1,4 +1,4 @@
-//! What a worker measures, window by window, and how it leaves the data path.
+//! Measurements of a worker by window, and their path off the data path.
 
 use crate::arrivals::ArrivalBins;
 use crate::attribution::Cause;
@@ -8,65 +8,63 @@ use crate::scaling::buckets::BucketCounters;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tailwater_net::Nanos;
 
-/// Everything one worker measured in one window. Sums of windows are the run's totals: nothing is
-/// counted anywhere else.
+/// All measurements of one worker in one window. Sums of windows are the run's totals: nothing is counted anywhere
+/// else.
 #[derive(Clone, Debug, Default)]
 pub struct Window {
-    /// Which worker.
+    /// Index of the worker.
     pub worker: usize,
     /// Windows since the run's start.
     pub index: u64,
-    /// Latencies of the packets sent, each one's: from the scheduled arrival to the end of
-    /// transmission.
+    /// Latency of every packet sent: from the scheduled arrival to the end of transmission.
     pub latency: LatencyHistogram,
     /// Packets that arrived.
     pub offered: u64,
-    /// When they did.
+    /// Their arrivals over time.
     pub arrivals: ArrivalBins,
     /// Packets sent.
     pub delivered: u64,
     /// Bytes of the packets sent.
     pub delivered_bytes: u64,
-    /// Packets that the chain's input or a function dropped.
+    /// Packets dropped by the chain's input or a function.
     pub dropped: u64,
-    /// Packets lost in the chain, for want of room.
+    /// Packets lost in the chain, for lack of resources.
     pub lost_in_chain: u64,
-    /// Packets that found the descriptor ring full.
+    /// Packets lost because the descriptor ring was full.
     pub lost_ring_full: u64,
     /// Packets still in the ring when the run's time was over.
     pub lost_undrained: u64,
-    /// Packets that a worker had when it died.
+    /// Packets held by a worker when it panicked.
     pub lost_with_worker: u64,
-    /// Packets that the port did not take when they were to be sent.
+    /// Packets that the port did not accept for sending.
     pub lost_unsent: u64,
-    /// Packets that came in pieces too long for one buffer.
+    /// Packets received in several buffers and too long for one.
     pub lost_in_pieces: u64,
-    /// Packets, among the dropped ones, whose checksums a device found wrong.
+    /// Dropped packets whose checksums a device found wrong.
     pub dropped_damaged: u64,
     /// Packets beyond the SLO, and lost ones, by [`Cause`].
     pub late: [u64; Cause::ALL.len()],
-    /// Times the worker was off its core.
+    /// Number of preemptions of the worker.
     pub gaps: u64,
-    /// How long in all.
+    /// Their total duration.
     pub gap_time: Nanos,
-    /// The longest.
+    /// Longest one.
     pub longest_gap: Nanos,
     /// Time spent on packets.
     pub busy: Nanos,
-    /// For how long the worker, having no RSS bucket, left its core to others.
+    /// Time for which the worker, without an RSS bucket, yielded its core.
     pub rested: Nanos,
-    /// For how long auxiliary cores were recruited, all together.
+    /// Time for which auxiliary cores were activated, summed over all.
     pub auxiliary: Nanos,
-    /// How long the worker, a helper, took to wake up after it was called.
+    /// Wake-up times of the worker, if it is on an auxiliary core.
     pub wakes: LatencyHistogram,
-    /// What the worker did as a dispatcher.
+    /// Counters of the worker as a dispatcher.
     pub scaling: ScalingCounters,
-    /// What became of RSS buckets that moved to this worker.
+    /// Counters of RSS buckets that migrated to this worker.
     pub buckets: BucketCounters,
-    /// When the last packet had been sent, on the clock.
+    /// Time at which the last packet had been sent, on the run's clock.
     pub last_sent: Nanos,
-    /// The chain's [reason counts](tailwater_chain::chain::Chain::reason_counts) at the window's end,
-    /// since the start.
+    /// The chain's [reason counts](tailwater_nf::chain::Chain::reason_counts) at the window's end, since the start.
     pub reasons: Vec<u64>,
 }
 
@@ -85,7 +83,7 @@ impl Window {
         };
     }
 
-    /// Packets lost, for whatever reason.
+    /// Packets lost, for any reason.
     pub fn lost(&self) -> u64 {
         self.lost_ring_full
             + self.lost_undrained
@@ -95,13 +93,13 @@ impl Window {
             + self.lost_in_chain
     }
 
-    /// Packets beyond the SLO, lost ones among them.
+    /// Packets beyond the SLO, lost ones included.
     pub fn late_or_lost(&self) -> u64 {
         self.late.iter().sum()
     }
 
-    /// Adds another window's counts (not its arrivals over time, which a series takes in, nor its
-    /// reasons, which are running totals of another worker).
+    /// Adds another window's counts, except its arrivals over time, which a series sums up, and its reasons, which are
+    /// running totals of another worker.
     pub fn merge(&mut self, other: &Window) {
         self.latency.merge(&other.latency);
         self.offered += other.offered;
@@ -132,29 +130,28 @@ impl Window {
     }
 }
 
-/// Windows of each worker: one being filled, the others on their way.
+/// Windows per worker: one being filled, the others in transit.
 const WINDOWS: usize = 4;
 
-/// A worker's end of the telemetry channel: it fills a window, hands it over and gets an empty one
-/// back, so that nothing is allocated while packets flow.
+/// Worker's end of the telemetry channel. It fills a window, sends it and gets an empty one back, so nothing is
+/// allocated while packets flow.
 #[derive(Debug)]
 pub struct WindowSender {
     worker: usize,
-    /// The window being filled.
+    /// Window being filled.
     pub window: Box<Window>,
     full: SyncSender<Box<Window>>,
     empty: Receiver<Box<Window>>,
 }
 
-/// The collector's end.
+/// Collector's end.
 #[derive(Debug)]
 pub struct WindowReceiver {
     full: Receiver<Box<Window>>,
     empty: Vec<SyncSender<Box<Window>>>,
 }
 
-/// The channel from `workers` workers to one collector, for chains that count so many
-/// [reasons](Window::reasons).
+/// Channel from `workers` workers to one collector, for chains with `reasons` [reasons](Window::reasons).
 pub fn windows(workers: usize, reasons: usize) -> (Vec<WindowSender>, WindowReceiver) {
     let (full, filled) = sync_channel(workers * (WINDOWS + 1));
     let (mut senders, mut empties) = (Vec::new(), Vec::new());
@@ -186,29 +183,29 @@ pub fn windows(workers: usize, reasons: usize) -> (Vec<WindowSender>, WindowRece
 }
 
 impl WindowSender {
-    /// Hands the window over and starts one numbered `next`. If the collector is behind, the old
-    /// window goes on instead, and takes in the next one's time: nothing is lost.
+    /// Sends the window and starts one numbered `next`. If the collector is behind, the old window stays open and
+    /// includes the next one's time: no count is lost.
     pub fn roll(&mut self, next: u64) {
         if let Ok(mut fresh) = self.empty.try_recv() {
             fresh.worker = self.worker;
             fresh.index = next;
             let full = std::mem::replace(&mut self.window, fresh);
-            // There is room for every window there is; without a collector nobody wants it.
+            // The channel has room for every window. Without a collector none is needed.
             let _ = self.full.try_send(full);
         }
     }
 
-    /// Hands the last window over.
+    /// Sends the last window.
     pub fn finish(self) {
         let _ = self.full.send(self.window);
     }
 }
 
 impl WindowReceiver {
-    /// The next window within `timeout`. `Ok(None)` if there is none yet.
+    /// Passes the next window to `take`, if one arrives within `timeout`. Returns `Ok(None)` otherwise.
     ///
     /// # Errors
-    /// When all workers have finished and every window has been received.
+    /// If all workers have finished and every window has been received.
     pub fn receive(&self, timeout: std::time::Duration, take: impl FnOnce(&Window)) -> Result<Option<()>, Finished> {
         use std::sync::mpsc::RecvTimeoutError;
         match self.full.recv_timeout(timeout) {
@@ -216,7 +213,7 @@ impl WindowReceiver {
                 take(&window);
                 let worker = window.worker;
                 window.clear();
-                // A worker that has finished wants no more windows.
+                // A worker that has finished needs no more windows.
                 let _ = self.empty[worker].try_send(window);
                 Ok(Some(()))
             }
@@ -239,7 +236,7 @@ mod tests {
     fn a_slow_collector_loses_nothing() {
         let (mut senders, receiver) = windows(1, 0);
         let mut sender = senders.pop().unwrap();
-        // Far more windows than there are boxes, and nobody collecting.
+        // Far more windows than boxes, and no collector.
         for index in 0..100 {
             sender.window.offered += 1;
             sender.window.latency.record(Nanos(index));

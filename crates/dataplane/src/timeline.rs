@@ -1,4 +1,4 @@
-//! The run over time, in a series of bounded length: windows added up to steps.
+//! Run over time, as a series of bounded length: windows summed up to steps.
 
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use tailwater_chain::chain::{Outcome, Reason};
 use tailwater_net::Nanos;
 
-/// The most steps kept: 12 MB, most of it histograms.
+/// Maximum number of steps: 12 MB, most of it histograms.
 const MAX_STEPS: u64 = 400;
 
-/// Windows added up, one or more to a step: when there are too many steps, pairs become one.
+/// Windows summed up, one or more per step. When the series is full, pairs of steps are merged.
 #[derive(Debug)]
 pub(crate) struct Timeline {
     window: Nanos,
@@ -19,7 +19,7 @@ pub(crate) struct Timeline {
     steps: Vec<Step>,
 }
 
-/// Some windows' sum.
+/// Sum of some windows.
 #[derive(Clone, Debug, Default)]
 struct Step {
     windows: u64,
@@ -37,7 +37,7 @@ struct Step {
     dropped_damaged: u64,
     late: [u64; Cause::ALL.len()],
     busy: Nanos,
-    /// For each of the chain's reasons.
+    /// Counts for each of the chain's reasons.
     reasons: Vec<u64>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn add_reasons(mine: &mut Vec<u64>, theirs: &[u64]) {
 }
 
 impl Timeline {
-    /// For windows of this length.
+    /// Creates a timeline for windows of this length.
     pub(crate) fn new(window: Nanos) -> Timeline {
         Timeline {
             window,
@@ -81,8 +81,7 @@ impl Timeline {
         }
     }
 
-    /// Takes in the sum of all workers' windows with this number, and what they counted for each
-    /// reason.
+    /// Adds the sum of all workers' windows with this number, and their counts for each reason.
     pub(crate) fn add(&mut self, index: u64, sum: &Window, reasons: &[u64], flagged: bool) {
         while index / self.windows_per_step >= MAX_STEPS {
             self.halve();
@@ -125,12 +124,12 @@ impl Timeline {
         self.windows_per_step *= 2;
     }
 
-    /// The report of a run that lasted so long, on so many cores.
+    /// Report of a run of duration `lasted` on `workers` cores.
     pub(crate) fn report(&self, reasons: &[Reason], lasted: Nanos, workers: usize) -> TimelineReport {
         let length = Nanos(self.window.0.saturating_mul(self.windows_per_step));
         let steps = self.steps.iter().zip(0u64..).map(|(step, place)| {
             let start = Nanos(length.0.saturating_mul(place));
-            // The last step is cut short.
+            // The last step ends with the run.
             let covered = length.min(lasted.saturating_sub(start)).0.max(1) * workers.max(1) as u64;
             let by_reason = |outcome: Outcome| by_reason(step, reasons, outcome);
             StepReport {
@@ -158,7 +157,7 @@ impl Timeline {
     }
 }
 
-/// Counts of the reasons with this outcome; only what occurred.
+/// Counts of the reasons with this outcome. Only those that occurred.
 fn by_reason(step: &Step, reasons: &[Reason], outcome: Outcome) -> BTreeMap<String, u64> {
     let chain = reasons.iter().zip(&step.reasons);
     let chain = chain

@@ -1,10 +1,9 @@
-//! The trace NIC: a trace in memory behind the face of a NIC.
+//! Trace NIC: a trace in memory behind the interface of a NIC.
 //!
-//! It costs no core of its own. Each queue's worker, when it polls, is given what has arrived by
-//! now: the trace is read up to the present, each packet is sorted to a queue by RSS and the bucket
-//! table, and what finds the queue's descriptor ring full is lost, just as if it had happened
-//! while the worker was busy. Only when a worker takes a packet from the ring is it copied into a
-//! fresh buffer.
+//! It needs no core of its own. When a queue's worker polls, it receives the packets that have arrived by now. The
+//! trace is read up to the present, and each packet is sorted to a queue by RSS and the bucket table. Packets that find
+//! the queue's descriptor ring full are lost, as if they had arrived while the worker was busy. A packet is copied into
+//! a fresh buffer only when a worker takes it from the ring.
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
@@ -20,36 +19,34 @@ use tailwater_traffic::Trace;
 
 mod image;
 
-/// The most packets of the trace that one poll looks at, so that even a worker that can never catch up,
-/// or for whom there is none, looks up from it and sees that it is to stop.
+/// Maximum number of trace packets that one poll processes. So even a worker that cannot catch up, or without packets
+/// of its own, returns from the poll and checks if it must stop.
 const MOST_ARRIVALS: usize = 1 << 18;
 
-/// When packets arrive.
+/// Arrival process of the packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pacing {
-    /// At the trace's times.
+    /// Arrivals at the trace's times.
     Arrivals,
-    /// Whenever a worker asks: the chain runs as fast as it can, and a packet's arrival is the moment
-    /// it is received.
+    /// Arrivals whenever a worker polls: the chain runs at full speed, and a packet's arrival is its reception.
     Saturate,
 }
 
-/// How a trace NIC is set up.
+/// Configuration of a trace NIC.
 #[derive(Clone, Debug)]
 pub struct TraceNicConfig {
-    /// When packets arrive.
+    /// Arrival process.
     pub pacing: Pacing,
-    /// Packets that each queue's ring holds.
+    /// Descriptor ring size per queue, in packets.
     pub ring: usize,
-    /// How long a new bucket table takes to be in force; NICs need up to a few milliseconds.
+    /// Time until a new bucket table takes effect. NICs need up to a few milliseconds.
     pub reta_delay: Nanos,
-    /// For how long packets arrive. A trace that is shorter starts over; `None`: the trace once.
+    /// Duration of the arrivals. A shorter trace is repeated. `None` plays the trace once.
     pub duration: Option<Nanos>,
-    /// Whether a trace that starts over has its flows renumbered, so that they are new ones.
+    /// Renumber flows when the trace is repeated, so they are new ones.
     pub renumber: bool,
-    /// Whether the worker that receives a packet copies only its first two cache lines, and the one
-    /// that processes it the rest. A NIC's DMA takes no core's time; here each core pays for what
-    /// it processes.
+    /// Let the receiving worker copy only a packet's first two cache lines, and the core that processes it the rest. A
+    /// NIC's DMA takes no core's time; here each core pays for the packets it processes.
     pub in_parts: bool,
 }
 
@@ -66,7 +63,7 @@ impl Default for TraceNicConfig {
     }
 }
 
-/// A NIC whose traffic is a trace.
+/// NIC whose traffic is a trace.
 #[derive(Debug)]
 pub struct TraceNic {
     image: Arc<Image>,
@@ -77,10 +74,10 @@ pub struct TraceNic {
 }
 
 impl TraceNic {
-    /// A NIC with `queues` queues that receives `trace` under the bucket table `reta`.
+    /// Creates a NIC with `queues` queues that receives `trace` under the bucket table `reta`.
     ///
     /// # Errors
-    /// If the table names a queue that is not there.
+    /// If the table names a queue that does not exist.
     pub fn new(
         trace: Trace,
         rss: RssHasher,
@@ -99,13 +96,13 @@ impl TraceNic {
         })
     }
 
-    /// The longest frame, in bytes: what the buffers must hold.
+    /// Length of the longest frame in bytes, which buffers must hold.
     pub fn longest_frame(&self) -> usize {
         let trace = &self.image.trace;
         (0..trace.len()).map(|i| trace.length(i)).max().unwrap_or(0)
     }
 
-    /// The queues, in order. The first packet arrives at `start` on the clock.
+    /// Queues in order. The first packet arrives at `start` on the clock.
     pub fn queues(&self, start: Nanos) -> Vec<TraceQueue> {
         let end = self
             .config
@@ -130,7 +127,7 @@ impl TraceNic {
             .collect()
     }
 
-    /// A transmit queue, for a worker that receives nothing.
+    /// Transmit queue for a worker that does not receive.
     pub fn sender(&self) -> TraceSender {
         TraceSender {
             image: self.config.in_parts.then(|| Arc::clone(&self.image)),
@@ -139,11 +136,11 @@ impl TraceNic {
         }
     }
 
-    /// Installs a bucket table. It holds for packets that arrive from the returned time on, some
-    /// milliseconds ahead; earlier ones still go where they went.
+    /// Installs a bucket table. It applies to packets that arrive from the returned time on, some milliseconds ahead.
+    /// The old table applies to earlier ones.
     ///
     /// # Errors
-    /// If the table names a queue that is not there, or the trace is not paced.
+    /// If the table names a queue that does not exist, or the trace is not paced.
     pub fn set_reta(&self, reta: &Reta) -> Result<Nanos, RetaError> {
         check(reta, self.queues)?;
         if self.config.pacing == Pacing::Saturate {
@@ -197,7 +194,7 @@ pub(crate) fn check(reta: &Reta, queues: u16) -> Result<(), RetaError> {
     }
 }
 
-/// A packet in the descriptor ring.
+/// Packet in the descriptor ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Arrived {
     arrival: Nanos,
@@ -205,11 +202,11 @@ struct Arrived {
     lap: u32,
 }
 
-/// The descriptor ring: arrived packets in order, up to a fixed number.
+/// Descriptor ring: arrived packets in order, up to a fixed number.
 #[derive(Debug)]
 struct Ring {
     slots: Box<[Arrived]>,
-    /// Counts of packets ever put and taken; their difference is what the ring holds.
+    /// Counts of packets ever added and taken. Their difference is the fill level.
     put: usize,
     taken: usize,
     size: usize,
@@ -241,20 +238,20 @@ impl Ring {
         self.put = self.put.wrapping_add(1);
     }
 
-    /// The packets in the ring, in order.
+    /// Packets in the ring, in order.
     #[inline]
     fn next(&self) -> impl Iterator<Item = &Arrived> {
         let mask = self.slots.len() - 1;
         (0..self.len()).map(move |i| &self.slots[self.taken.wrapping_add(i) & mask])
     }
 
-    /// The packet that has waited longest.
+    /// Oldest packet.
     #[inline]
     fn first(&self) -> Option<&Arrived> {
         self.next().next()
     }
 
-    /// The packet that has waited longest. The ring must not be empty.
+    /// Takes the oldest packet. The ring must not be empty.
     #[inline]
     fn pop(&mut self) -> Arrived {
         debug_assert!(self.len() > 0);
@@ -264,32 +261,32 @@ impl Ring {
     }
 }
 
-/// A queue of a [`TraceNic`].
+/// Queue of a [`TraceNic`].
 #[derive(Debug)]
 pub struct TraceQueue {
     image: Arc<Image>,
     reta: RetaView,
-    /// Which queue this is; `None` if it is the only one and takes everything.
+    /// Index of the queue, or `None` if it is the only one and receives everything.
     queue: Option<u16>,
     saturate: bool,
     looped: bool,
-    /// Packets that would arrive from then on do not.
+    /// Arrivals from this time on are suppressed.
     end: Nanos,
-    /// The next packet of the trace, and its lap.
+    /// Index of the next packet of the trace, and its lap.
     next: usize,
     lap: Lap,
     exhausted: bool,
     ring: Ring,
-    /// The lap of the packet taken last.
+    /// Lap of the packet taken last.
     taking: Lap,
     sender: TraceSender,
     start: Nanos,
 }
 
-/// A transmit queue of a [`TraceNic`]: packets that reach it are sent.
+/// Transmit queue of a [`TraceNic`]: packets that reach it count as sent.
 #[derive(Debug)]
 pub struct TraceSender {
-    /// Where the rest of packets is, if they come in parts.
+    /// Source of the packets' payload, if they are delivered in parts.
     image: Option<Arc<Image>>,
     capture: Option<CaptureTap>,
     clock: Clock,
@@ -318,10 +315,10 @@ impl PortSender for TraceSender {
 }
 
 impl TraceQueue {
-    /// Takes packets that have arrived straight into the batch, which is what becomes of them when the
-    /// ring is empty and the worker waits. Returns how many.
+    /// Receives arrived packets straight into the batch, bypassing the ring: equivalent if the ring is empty and the
+    /// worker waits. Returns their number.
     ///
-    /// Only for a queue that takes everything: there a run of packets is known to be its own.
+    /// Only for a queue that receives everything: there every packet is known to be its own.
     #[inline]
     fn take_directly(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
         if self.queue.is_some() || self.ring.len() > 0 || self.exhausted || now < self.start {
@@ -362,15 +359,15 @@ impl TraceQueue {
         taken
     }
 
-    /// Lets arrive what has arrived by `now`: into the ring, `room` packets at the most; what finds
-    /// no room is lost. Returns how many arrived, and how many of them were lost, since when.
+    /// Moves packets that have arrived by `now` into the ring, up to `room` packets. The rest is lost. Returns the
+    /// number of arrivals, the number of lost ones, and the time of the first loss.
     fn admit(&mut self, now: Nanos, room: usize) -> (u64, u64, Nanos) {
         let (mut offered, mut lost, mut lost_since) = (0, 0, now);
         if now < self.start {
             return (0, 0, now);
         }
         for _ in 0..MOST_ARRIVALS {
-            // Without pace nothing arrives that there is no room for.
+            // Without pacing no packet arrives without room for it.
             if self.exhausted || (self.saturate && self.ring.len() >= room) {
                 break;
             }
@@ -441,10 +438,10 @@ impl PortQueue for TraceQueue {
     fn receive(&mut self, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> Received {
         self.reta.refresh(now);
         let direct = self.take_directly(now, pool, batch);
-        // What was taken has passed through the ring in this very moment: it took its room.
+        // Packets received directly passed through the ring at this moment, and used its room.
         let mut room = self.ring.size - direct;
         if self.saturate {
-            // Without pace only what the batch has room for arrives.
+            // Without pacing only as many packets arrive as the batch has room for.
             room = room.min(batch.room());
         }
         let (admitted, lost_ring_full, lost_since) = self.admit(now, room);
@@ -483,7 +480,7 @@ impl PortQueue for TraceQueue {
         if let Some(first) = self.ring.first() {
             return first.arrival;
         }
-        // The trace is read in order of arrival, other queues' packets too.
+        // The trace is read in order of arrival, including other queues' packets.
         match self.image.descriptors.get(self.next) {
             Some(next) if !self.exhausted => self.lap.start + next.arrival,
             _ => Nanos::MAX,

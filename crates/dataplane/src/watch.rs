@@ -1,4 +1,4 @@
-//! Watching the files that a chain is read again from while it runs, off the data path.
+//! Watching a chain's files for reload during the run, off the data path.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,20 +9,20 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tailwater_functions::reload::Reload;
 use tailwater_functions::spec::ChainSpec;
 
-/// How often files are looked at. One that has changed is read when it has not changed again until the next look:
-/// it may be being written.
+/// Polling interval. A changed file is read once it has not changed again until the next poll, since it may still be
+/// written to.
 const LOOK: Duration = Duration::from_millis(250);
-/// How far the times that the kernel gives files may be behind.
+/// Maximum lag of the kernel's file times.
 const BEHIND: Duration = Duration::from_millis(100);
 
-/// Set by whoever wants all files read again (for a signal's handler), changed or not; the runs of the process
-/// clear it.
+/// Flag that requests a reload of all files, changed or not. Set by a signal handler, for example. The runs of the
+/// process clear it.
 pub fn asked() -> &'static Arc<AtomicBool> {
     static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     ASKED.get_or_init(Arc::default)
 }
 
-/// What tells that a file is another, or was written to.
+/// File metadata that reveals a replacement or a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     inode: u64,
@@ -31,7 +31,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// `None` if there is no such file.
+    /// Stamp of a file, or `None` if there is no such file.
     fn of(path: &Path) -> Option<Stamp> {
         let file = fs::metadata(path).ok()?;
         Some(Stamp {
@@ -42,38 +42,38 @@ impl Stamp {
     }
 }
 
-/// Whether a file, or its name, may have changed since this time.
+/// Returns `true` if a file, or its name, may have changed since this time.
 fn is_newer(path: &Path, than: SystemTime) -> bool {
     let than = than.checked_sub(BEHIND).unwrap_or(UNIX_EPOCH);
     let than = than.duration_since(UNIX_EPOCH).unwrap_or_default();
     let than = (than.as_secs() as i64, i64::from(than.subsec_nanos()));
-    // That of an older file that was given this name, too.
+    // The ctime also changes when an older file gets this name.
     fs::metadata(path).is_ok_and(|file| (file.ctime(), file.ctime_nsec()) >= than)
 }
 
-/// Files with what tells whether they changed.
+/// Files with their stamps.
 type Stamps = Vec<(PathBuf, Option<Stamp>)>;
 
-/// Watches the files of a run.
+/// Watcher of a run's files.
 pub(crate) struct Watch {
     files: Box<dyn Reload>,
-    /// As they were when they were read.
+    /// Stamps when the files were read.
     read: Stamps,
-    /// As they were at the last look, if one has changed.
+    /// Stamps at the last poll, if a file has changed.
     changed: Stamps,
 }
 
-/// What there is to tell, on its way from the thread that watches.
+/// Messages from the watching thread.
 pub(crate) type News = Mutex<Vec<String>>;
 
-/// A chain of which nothing can be read again: who changes its files, or asks, is told why.
+/// Chain that cannot be reloaded. A change or a reload request is answered with the cause.
 pub(crate) struct Fixed {
     files: Vec<PathBuf>,
     why: &'static str,
 }
 
 impl Fixed {
-    /// Of this spec: `isolated` if its functions are in processes of their own.
+    /// For this spec, with `isolated` if its functions run in processes of their own.
     pub(crate) fn of(spec: &ChainSpec, isolated: bool) -> Fixed {
         let named = spec.functions.iter().flat_map(|function| &function.files);
         let read = spec.source.file().map(Path::to_owned);
@@ -100,7 +100,7 @@ impl Reload for Fixed {
     }
 }
 
-/// As files are now.
+/// Current stamps of files.
 fn stamps(files: Vec<PathBuf>) -> Stamps {
     let stamped = files.into_iter().map(|path| {
         let stamp = Stamp::of(&path);
@@ -110,9 +110,9 @@ fn stamps(files: Vec<PathBuf>) -> Stamps {
 }
 
 impl Watch {
-    /// Of these files, which were read at some time from `began` on: what may have changed since then is read again,
-    /// once.
-    /// (Until packets come, captures are loaded and ports waited for.) Without a time, they were read just now.
+    /// Watches these files, which were read at some time from `began` on. Files that may have changed since then are
+    /// reloaded once: before packets arrive, captures are loaded and ports awaited. Without a time, the files were read
+    /// just now.
     pub(crate) fn new(files: impl Reload + 'static, began: Option<SystemTime>) -> Watch {
         let now = stamps(files.files());
         let missed = began.is_some_and(|began| now.iter().any(|(path, _)| is_newer(path, began)));
@@ -123,7 +123,7 @@ impl Watch {
         }
     }
 
-    /// Watches until the run is over.
+    /// Polls until the run is over.
     pub(crate) fn run(mut self, news: &News, over: &AtomicBool) {
         while !over.load(Ordering::Relaxed) {
             let all = asked().swap(false, Ordering::Relaxed);
@@ -136,12 +136,12 @@ impl Watch {
         }
     }
 
-    /// Reads the files again if one has changed, or if `asked`. Returns what there is to tell.
+    /// Reloads the files if one has changed, or if `asked`. Returns messages for the user.
     fn look(&mut self, asked: bool) -> Vec<String> {
         let now = stamps(self.files.files());
         let before = std::mem::replace(&mut self.changed, now.clone());
-        // A file that is gone for a moment is being replaced; one that stays away may be one that the spec does not name
-        // any more, or else is missed.
+        // A missing file may be in the middle of a replacement. One that stays missing may no longer be named by the
+        // spec, or its absence is an error.
         let settled = now != self.read && now == before;
         if !settled && !asked {
             return Vec::new();
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(watch.look(false), [""; 0]);
         assert_eq!(watch.look(false), ["second, longer"]);
         assert_eq!(watch.look(false), [""; 0]);
-        // Replaced by another, of the same size.
+        // Replaced by another file of the same size.
         fs::remove_file(&path).unwrap();
         assert_eq!(watch.look(false), [""; 0]);
         fs::write(&path, "wrong!, longer").unwrap();
@@ -218,7 +218,7 @@ mod tests {
         fs::write(&other, "12").unwrap();
         assert_eq!(watch.look(false), [""; 0]);
         assert_eq!(watch.look(false), [&*see]);
-        // One that has gone is told of once, and the next version need not name it.
+        // A missing file is reported once, and the next version need not name it.
         fs::remove_file(&other).unwrap();
         assert_eq!(watch.look(false), [""; 0]);
         assert_eq!(watch.look(false), [&*see]);
@@ -226,7 +226,7 @@ mod tests {
         fs::write(&path, "third").unwrap();
         assert_eq!(watch.look(false), [""; 0]);
         assert_eq!(watch.look(false), ["third"]);
-        // Who asks is told that there is nothing.
+        // An explicit request without a change is answered.
         fs::write(&path, "same").unwrap();
         assert_eq!(watch.look(true), ["nothing has changed"]);
         fs::remove_file(&path).unwrap();

@@ -1,4 +1,4 @@
-//! A worker: polls its queue, runs the chain to completion, measures.
+//! Worker: polls its queue, runs the chain to completion, measures.
 
 use crate::attribution::Cause;
 use crate::batches::{Book, Part};
@@ -20,38 +20,38 @@ use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 use tailwater_state::counters::Counters;
 
-/// What a worker needs to know besides its queue and chain.
+/// Configuration of a worker, apart from its queue and chain.
 #[derive(Clone, Debug)]
 pub struct WorkerConfig {
-    /// Packets later than this are late.
+    /// Latency beyond which packets are late.
     pub slo: Nanos,
-    /// The length of a measurement window.
+    /// Length of a measurement window.
     pub window: Nanos,
-    /// When the first packet arrives.
+    /// Arrival of the first packet.
     pub start: Nanos,
-    /// Most packets in a batch.
+    /// Maximum number of packets per batch.
     pub batch: usize,
 }
 
-/// How long after the end queued packets are still processed: twice the SLO, but never so long that
-/// a user who pressed Ctrl-C waits.
+/// Upper bound of the time after the end in which queued packets are still processed. That time is twice the SLO, but
+/// never so long that a user who pressed Ctrl-C waits.
 pub(crate) const LONGEST_DRAIN: Nanos = Nanos::from_millis(500);
 
-/// What is left of a worker.
+/// Results of a worker that has ended.
 pub(crate) struct Finished {
     /// Its instance of the chain, or of each of its parts.
     pub(crate) chains: Vec<Chain>,
-    /// What became of packets at external functions.
+    /// Packet counts of external functions.
     pub(crate) externals: Vec<ExternalReport>,
-    /// Where buckets that arrive after the end can still be taken over.
+    /// Migration state, which can still accept buckets that arrive after the end.
     pub(crate) buckets: Option<Box<Buckets>>,
-    /// What its panic said, if it died.
+    /// Message of its panic, if it panicked.
     pub(crate) died: Option<String>,
-    /// What it did with flow state outside.
+    /// Counters of external flow state.
     pub(crate) kept: Option<(Counters, LatencyHistogram)>,
 }
 
-/// A worker, ready to run on the thread it is moved to.
+/// Worker, ready to run on the thread it is moved to.
 pub struct Worker {
     queue: Box<dyn PortQueue>,
     chain: Chain,
@@ -60,28 +60,28 @@ pub struct Worker {
     clock: Clock,
     config: WorkerConfig,
     meter: Meter,
-    /// Without it every packet is processed here.
+    /// `None` if every packet is processed here.
     dispatch: Option<Box<Dispatch>>,
-    /// Without it the worker keeps the RSS buckets it has.
+    /// `None` if RSS buckets do not migrate.
     buckets: Option<Box<Buckets>>,
-    /// Whether the batch is from the dispatcher's own queue.
+    /// The batch is from the local queue.
     from_queue: bool,
-    /// What the chain had lost when that was last counted.
+    /// The chain's loss counter when it was last read.
     lost: u64,
-    /// Whether a function says how large batches should be.
+    /// A function determines the batch size.
     sized: bool,
-    /// Where batches that go straight through are noted, if somebody wants to know.
+    /// Record of batches that go straight through, if requested.
     book: Option<Box<Book>>,
-    /// Without it, flow state stays here.
+    /// `None` if there is no external flow state.
     kept: Option<Box<Kept>>,
-    /// For how long it sleeps at a time once it has had nothing to do for as long; without it, it never does.
+    /// Sleep time, once the worker has been idle as long. `None` if it never sleeps.
     naps: Option<Nanos>,
-    /// When it last had something to do.
+    /// Time of the last work.
     busy_at: Nanos,
 }
 
 impl Worker {
-    /// A worker that runs `chain` on what `queue` receives into buffers of `pool`.
+    /// Creates a worker that runs `chain` on packets that `queue` receives into buffers of `pool`.
     pub fn new(
         queue: Box<dyn PortQueue>,
         chain: Chain,
@@ -116,7 +116,7 @@ impl Worker {
         }
     }
 
-    /// Keeps flow state outside, too.
+    /// Enables external flow state.
     pub(crate) fn keeping(mut self, keeper: tailwater_state::keeper::Keeper) -> Worker {
         let most = if self.sized { MAX_BATCH } else { self.config.batch };
         let kept = Kept::new(keeper, &self.pool, most);
@@ -127,36 +127,35 @@ impl Worker {
         self
     }
 
-    /// Lets the worker sleep for so long at a time, once it has had nothing to do for as long.
+    /// Lets the worker sleep for this time, once it has been idle as long.
     pub fn napping(mut self, naps: Option<Nanos>) -> Worker {
         self.naps = naps;
         self
     }
 
-    /// Notes what batches take.
+    /// Records batch times.
     pub(crate) fn noting(mut self, book: Book) -> Worker {
         self.book = Some(Box::new(book));
         self
     }
 
-    /// Lets the worker hand flows to helpers.
+    /// Lets the worker offload flows to auxiliary cores.
     pub(crate) fn dispatching(mut self, dispatch: Dispatch) -> Worker {
         self.dispatch = Some(Box::new(dispatch));
         self
     }
 
-    /// Lets RSS buckets come and go.
+    /// Lets RSS buckets migrate.
     pub(crate) fn moving(mut self, buckets: Buckets) -> Worker {
         self.meter.know(buckets.kept());
         self.buckets = Some(Box::new(buckets));
         self
     }
 
-    /// Runs until the port ends or `stop` says so, then drains the queue. Returns
-    /// the chain, for its counters.
+    /// Runs until the port ends or `stop` returns `true`, then drains the queue. Returns the chain, for its counters.
     ///
     /// # Panics
-    /// If a function does.
+    /// If a function panics.
     pub fn run(self, stop: impl Fn() -> bool) -> Chain {
         let Finished { chains, died, .. } = self.run_among_others(stop, &AtomicBool::new(false));
         let chain = chains.into_iter().next();
@@ -165,7 +164,7 @@ impl Worker {
             .unwrap_or_else(|| panic!("{}", died.unwrap_or_default()))
     }
 
-    /// As [`run`](Worker::run). Should it die, `failed` is set, and what it has is counted as lost.
+    /// Like [`run`](Worker::run). If the worker panics, sets `failed` and counts its packets as lost.
     pub(crate) fn run_among_others(mut self, stop: impl Fn() -> bool, failed: &AtomicBool) -> Finished {
         let died = survive(|| self.work(stop)).err();
         if died.is_some() {
@@ -193,8 +192,8 @@ impl Worker {
 
     fn work(&mut self, stop: impl Fn() -> bool) {
         let mut now = self.clock.now();
-        // How long ago the loop last knew what it was doing. A worker that got its core only after
-        // the first arrival has been off it since.
+        // Time of the last known progress. A worker that got its core only after the first arrival counts as preempted
+        // since then.
         let mut last = self.config.start;
         let drain = Nanos(self.config.slo.0.saturating_mul(2)).min(LONGEST_DRAIN);
         let mut drain_until = None;
@@ -237,7 +236,7 @@ impl Worker {
                 }
                 self.meter.idle();
                 self.chain.expire(now);
-                // Before the start there is nothing to be away from.
+                // Before the start there are no gaps.
                 last = self.rest(received, now).max(self.config.start);
             }
             if received.ended {
@@ -251,12 +250,12 @@ impl Worker {
                 break;
             }
             self.meter.roll(last, &self.chain);
-            // A busy loop needs one reading of the clock a turn.
+            // A busy loop needs one reading of the clock per turn.
             now = if busy { last } else { self.clock.now() };
         }
     }
 
-    /// As [`process`](Worker::process), with flow state that is kept outside, and packets that wait for it.
+    /// Like [`process`](Worker::process), with external flow state and packets that wait for it.
     fn process_kept(&mut self, now: Nanos, backlog: bool) -> Option<Nanos> {
         let kept = self.kept.as_mut()?;
         let mut turn = Turn {
@@ -276,7 +275,7 @@ impl Worker {
         after
     }
 
-    /// Has the next batch as many packets as a function wishes.
+    /// Sets the next batch's size to the one a function requires.
     #[inline]
     fn size_batch(&mut self) {
         if self.sized
@@ -286,7 +285,7 @@ impl Worker {
         }
     }
 
-    /// Counts what the worker, which has died, was processing as lost, and all that waits for it.
+    /// Counts the packets that the panicked worker was processing, and all that wait for it, as lost.
     fn give_back(&mut self) {
         self.meter.die();
         let now = self.clock.now();
@@ -315,16 +314,15 @@ impl Worker {
                     dispatch.done_part(from, &mut self.pool, &mut self.chain);
                 }
             }
-            // What it was about to hand over comes back as lost.
+            // Packets about to be offloaded come back as lost.
             dispatch.abandon();
             dispatch.flush(now);
         }
         self.give_up(now);
     }
 
-    /// What a worker does that has nothing to do: it looks again; or, if no packet can come for some time
-    /// since it has no RSS bucket, or none has come for so long that it may nap, leaves its core to others for a
-    /// while. Returns the time after.
+    /// Idle step of a worker. It polls again, or yields its core for a while: if no packet can arrive for some time
+    /// because it has no RSS bucket, or none has arrived for so long that it may sleep. Returns the end time.
     #[inline]
     fn rest(&mut self, received: Received, now: Nanos) -> Nanos {
         let runs = !received.ended && now >= self.config.start;
@@ -334,7 +332,7 @@ impl Worker {
         };
         let idle = now.saturating_sub(self.busy_at.max(self.config.start));
         let nap = self.naps.filter(|nap| runs && idle >= *nap);
-        // What waits for the store is not to wait for the worker besides.
+        // Packets that wait for the store must not wait for the worker in addition.
         let quiet = self.kept.as_ref().is_none_or(|kept| kept.is_quiet());
         let rest = rest.or_else(|| {
             let nap = nap.filter(|_| received.waiting == 0 && quiet)?;
@@ -350,18 +348,18 @@ impl Worker {
         awake
     }
 
-    /// Whether no packet is in the system but those in the port's ring.
+    /// Returns `true` if all packets in the system are in the port's ring.
     fn is_quiet(&self) -> bool {
         let kept = self.kept.as_ref();
         kept.is_none_or(|kept| kept.is_quiet()) && self.dispatch.as_ref().is_none_or(|dispatch| dispatch.is_quiet())
     }
 
-    /// Whether no RSS bucket that is on its way needs this worker.
+    /// Returns `true` if no migrating RSS bucket needs this worker.
     fn may_end(&self) -> bool {
         self.buckets.as_ref().is_none_or(|buckets| buckets.may_end())
     }
 
-    /// Counts what is still in the ring, kept back, in the own queue or with helpers as lost.
+    /// Counts packets still in the ring, buffered, in the local queue or on auxiliary cores as lost.
     fn give_up(&mut self, now: Nanos) {
         let meter = &mut self.meter;
         self.queue.discard(&mut |arrival, rss_hash| {
@@ -398,7 +396,7 @@ impl Worker {
             }
             dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
         }
-        // Helpers count what they throw away, and then give the buffers back.
+        // Auxiliary cores count the packets they discard, and then return the buffers.
         let until = now + LONGEST_DRAIN;
         while !dispatch.is_quiet() && self.clock.now() < until {
             dispatch.collect(&mut self.pool, &mut self.chain, now);
@@ -406,8 +404,8 @@ impl Worker {
         }
     }
 
-    /// Whether what was received, if anything, has to go through the dispatcher: packets wait, here or
-    /// with helpers, or helpers are idle and may be let go.
+    /// Returns `true` if received packets, if any, have to go through the dispatcher: packets wait here or on auxiliary
+    /// cores, or auxiliary cores are idle and may be released.
     #[inline]
     fn dispatches(&self, received: Received) -> bool {
         let Some(dispatch) = &self.dispatch else {
@@ -416,8 +414,8 @@ impl Worker {
         received.waiting > 0 || !dispatch.is_quiet() || dispatch.has_helpers()
     }
 
-    /// Looks up what was received, and what else has arrived meanwhile; keeps it in the own queue or
-    /// hands it over; then processes a batch of the own queue. Returns the time after.
+    /// Looks up received packets, and those that have arrived meanwhile, and puts them into the local queue or offloads
+    /// them. Then processes a batch of the local queue. Returns the end time.
     fn dispatch(&mut self, received: &mut Received, now: Nanos) -> Nanos {
         let Some(dispatch) = &mut self.dispatch else {
             return now;
@@ -434,7 +432,7 @@ impl Worker {
                 dispatch.distribute(&mut self.batch, &mut self.chain, time);
                 let gone = functions - self.batch.len();
                 if gone < packets {
-                    // Those that the functions are not to see, and those lost for want of room.
+                    // Packets that bypass the functions, and those lost for lack of resources.
                     self.queue.complete(&mut self.batch);
                     self.chain.run(&mut self.batch, time);
                     let unsent = self.queue.transmit(&mut self.batch);
@@ -469,7 +467,7 @@ impl Worker {
         dispatch.decide(&self.chain, time);
         dispatch.flush(time);
         self.meter.window().auxiliary += dispatch.charge(time);
-        // Without buffers nothing more can be received before something is processed.
+        // Without free buffers nothing more can be received before some packets are processed.
         if dispatch.processes(received.waiting > 0 && self.pool.available() > 0) {
             let more = dispatch.take(&mut self.batch);
             self.from_queue = true;
@@ -493,7 +491,7 @@ impl Worker {
                     let part = Part::Processed;
                     book.note_part(part, (packets, more), start, [arrival, began, time]);
                 }
-                // What a packet takes is not told by a turn in which others were split.
+                // A turn in which other packets were split gives no per-packet cost.
                 if dispatch.parts().next().is_none() {
                     dispatch.learn(packets, new, time.saturating_sub(now));
                 }
@@ -512,7 +510,7 @@ impl Worker {
         };
         dispatch.report(&mut self.meter.window().scaling);
         if time == now {
-            // Nothing was received or processed: time goes on all the same.
+            // No packet was received or processed, but time advances.
             time = self.clock.now();
             self.meter.note_part(time.saturating_sub(now), time);
         }
@@ -520,8 +518,8 @@ impl Worker {
         time
     }
 
-    /// Runs packets of split flows through the chain's first functions and hands them to the helpers that
-    /// go on with them. Returns the time after.
+    /// Runs packets of split flows through the chain's first segments and offloads them to their auxiliary cores.
+    /// Returns the end time.
     fn process_parts(&mut self, mut time: Nanos, backlog: bool) -> Nanos {
         let Some(dispatch) = &mut self.dispatch else {
             return time;
@@ -553,15 +551,14 @@ impl Worker {
         time
     }
 
-    /// Runs the batch, which is not empty, through the chain, sends it and measures. Returns the time
-    /// after.
+    /// Runs the batch, which must not be empty, through the chain, sends it and measures. Returns the end time.
     #[inline]
     fn process(&mut self, received: Nanos, backlog: bool) -> Nanos {
         let packets = self.batch.len();
         let arrival = self.batch.first().map_or(received, |first| first.arrival);
         self.meter.note_batch(&self.batch);
         if backlog {
-            // Only in a backlog does it matter who is in front.
+            // The flows in front matter only in a backlog.
             self.meter.note_backlog(&self.batch, received);
         }
         self.queue.complete(&mut self.batch);
@@ -584,15 +581,15 @@ impl Worker {
     }
 }
 
-/// What the chain has lost since `before`, which was counted.
+/// Packets the chain has lost since `before`, which is updated.
 #[inline]
 pub(crate) fn since(chain: &Chain, before: &mut u64) -> u64 {
     let lost = chain.lost();
     lost - std::mem::replace(before, lost)
 }
 
-/// Why the ring is full, if its worker was at work: packets that are kept back have all buffers, or helpers
-/// most, so that little can be received; or more came than the worker can do.
+/// Cause of a full ring whose worker was running. Either buffered packets of migrating buckets hold all buffers, or
+/// auxiliary cores hold most of them, so little can be received. Otherwise the load exceeds the worker's capacity.
 fn cause_of_full(pool: &BufferPool, dispatch: Option<&Dispatch>, buckets: &Option<Box<Buckets>>) -> Cause {
     let handed = dispatch.map_or(0, Dispatch::handed) as usize;
     if buckets.as_deref().is_some_and(Buckets::no_buffer) {
@@ -604,7 +601,7 @@ fn cause_of_full(pool: &BufferPool, dispatch: Option<&Dispatch>, buckets: &Optio
     }
 }
 
-/// Receives from the port, and what was kept back for want of its RSS bucket.
+/// Receives from the port, and packets buffered for a migrated RSS bucket.
 #[inline]
 fn receive(
     (queue, buckets): (&mut dyn PortQueue, Option<&mut Buckets>),

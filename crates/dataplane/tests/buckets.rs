@@ -1,8 +1,7 @@
-//! RSS buckets moved between dedicated workers of one run: nothing lost, nothing reordered, state as on
-//! one core.
+//! RSS buckets that migrate between dedicated workers of one run: no loss, no reordering, state as on one core.
 //!
-//! The server mapper here moves buckets at random every few milliseconds, and the core mapper, if there
-//! is one, flows at random every few microseconds.
+//! The server mapper here moves buckets at random every few milliseconds. The core mapper, if there is one, moves flows
+//! at random every few microseconds.
 
 mod common;
 
@@ -24,8 +23,8 @@ const TIMES: [[Nanos; 2]; 3] = [
     [Nanos::from_micros(500), Nanos::from_micros(1)],
 ];
 
-/// Whatever moves when: what is sent, in which order within each flow, and what the functions counted
-/// and bound is as on one core.
+/// Whatever moves when: packets sent, their order within each flow, and the functions' counters and bindings are the
+/// same as on one core.
 fn moved_equals_single(functions: &str, workers: usize, helped: bool) {
     let single = Reference::new(run_through(functions, Setup::default())).unwrap();
     let (mut moved_buckets, mut saw) = (0, [0; 3]);
@@ -47,7 +46,7 @@ fn moved_equals_single(functions: &str, workers: usize, helped: bool) {
         assert_eq!(moved.report().cores.auxiliary_avg > 0.0, helped);
         assert_eq!(single.difference(moved), None, "seed {seed}");
     }
-    // A busy machine may hardly ask the mapper in one of the runs.
+    // On a busy machine one of the runs may have hardly any decisions.
     assert!(moved_buckets > 0);
     assert!(!saw.contains(&0), "{saw:?}");
 }
@@ -67,7 +66,7 @@ fn buckets_moved_between_three_workers() {
     moved_equals_single(BALANCER, 3, false);
 }
 
-/// Without a flow table there is nothing to move but the right to process.
+/// Without a flow table only the right to process moves.
 #[test]
 fn chains_without_flow_state() {
     for helped in [false, true] {
@@ -88,7 +87,7 @@ fn chains_without_flow_state() {
     }
 }
 
-/// A run that is stopped in the midst of moves ends soon, and every packet is accounted for.
+/// A run that is stopped during migration ends soon, and every packet is accounted for.
 #[test]
 fn stopped_while_buckets_move() {
     for seed in 1..6 {
@@ -119,7 +118,7 @@ fn stopped_while_buckets_move() {
     }
 }
 
-/// A mapper that must not be asked.
+/// Mapper that must not be called.
 struct Never;
 
 impl ServerMapper for Never {

@@ -1,5 +1,5 @@
-//! RSS buckets moved between workers of a device's port, under load and at random: nothing lost, nothing
-//! reordered, state as on one core of a trace NIC; whatever the device itself makes of the bucket table.
+//! RSS buckets that migrate between workers of a device port, under load and at random: no loss, no reordering, state
+//! as on one core of a trace NIC, whether or not the device uses the bucket table.
 
 mod common;
 

@@ -1,7 +1,7 @@
-//! What `dnsGuard` makes of a reflected flood, and of the DNS in captures of ordinary programs, against what an independent
-//! reader (tshark) sees of them.
+//! `dnsGuard` on a reflected flood, and on the DNS traffic in captures of ordinary programs, compared with the counts
+//! of an independent reader (tshark).
 //!
-//! Needs the folder named by `TAILWATER_TEST_DATA`, and is skipped without it or without tshark, zstd and tar.
+//! Needs the directory named by `TAILWATER_TEST_DATA`, and is skipped without it or without tshark, zstd and tar.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn test_data() -> Option<PathBuf> {
     folder
 }
 
-/// A folder that is gone when its test is.
+/// Directory that is deleted with its test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -49,7 +49,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What a guard counts of a capture, by reason; and under "sent", the packets that leave.
+/// Counters of a guard for a capture, by reason, and the number of packets that leave under "sent".
 fn counts(config: &str, capture: &Path) -> BTreeMap<String, u64> {
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
@@ -80,7 +80,7 @@ fn counts(config: &str, capture: &Path) -> BTreeMap<String, u64> {
     counts
 }
 
-/// Of a function's counts, those of a list, added.
+/// Sum of a function's counters for a list of reasons.
 fn sum(counts: &BTreeMap<String, u64>, reasons: &[&str]) -> u64 {
     let of = |reason: &&str| counts.get(&format!("it/{reason}")).copied();
     reasons.iter().filter_map(of).sum()
@@ -96,7 +96,7 @@ const LIMITED: [&str; 7] = [
     "amplification",
 ];
 
-/// How many packets of a capture a filter of tshark's shows, each fragment by itself.
+/// Number of packets in a capture that match a tshark filter, counting each fragment.
 fn tshark(capture: &Path, filter: &str) -> u64 {
     let output = Command::new("tshark")
         .arg("-r")
@@ -116,7 +116,8 @@ fn tshark(capture: &Path, filter: &str) -> u64 {
     String::from_utf8_lossy(&output.stdout).lines().count() as u64
 }
 
-/// Signatures (RRSIG) of one name, reflected off many open servers to one address: 547 responses in 30 s, most in fragments.
+/// Signatures (RRSIG) of one name, reflected by many open servers to one address: 547 responses in 30 s, most of them
+/// fragmented.
 #[test]
 fn a_reflected_flood_is_dropped() {
     let Some(data) = test_data() else { return };
@@ -132,7 +133,7 @@ fn a_reflected_flood_is_dropped() {
     let later = tshark(&capture, "ip.frag_offset > 0 && ip.proto == 17");
     let packets = tshark(&capture, "frame");
 
-    // At rates: what is left is 5 answers and errors a second at most, slips and leaks among them.
+    // With rate limits: at most 5 answers and errors per second are left, including slips and leaks.
     let limited = counts(LIMITS, &capture);
     let (dropped, slipped) = (sum(&limited, &LIMITED), sum(&limited, &["slipped"]));
     eprintln!("{responses} responses, {later} fragments more: {limited:?}");
@@ -143,7 +144,7 @@ fn a_reflected_flood_is_dropped() {
     assert_eq!(limited["sent"], packets - dropped - fragments);
     assert_eq!(sum(&limited, &["not-counted", "accounts-evicted"]), 0);
 
-    // Strictly: nothing of it was asked for.
+    // In strict mode: none of it was requested.
     let strict = counts("mode: strict", &capture);
     eprintln!("strict: {strict:?}");
     assert!(sum(&strict, &["unsolicited"]) >= responses - 4);
@@ -152,7 +153,7 @@ fn a_reflected_flood_is_dropped() {
     assert_eq!(strict["sent"], packets - sum(&strict, &["unsolicited", "fragment"]));
 }
 
-/// Captures of 538 programs, with the DNS that they speak: all of it passes, but for what was made to be odd.
+/// Captures of 538 programs with their DNS traffic: all of it passes, except for deliberately odd messages.
 #[test]
 fn ordinary_dns_passes() {
     let Some(data) = test_data() else { return };
@@ -194,10 +195,10 @@ fn ordinary_dns_passes() {
         sums[2] += unsolicited;
     }
     eprintln!("{sums:?} {limited:?} {unasked:?}");
-    // A tool that carries files out of a network by DNS, 60 queries a second.
+    // A tool that exfiltrates files by DNS, 60 queries per second.
     let names: Vec<&str> = limited.keys().map(String::as_str).collect();
     assert_eq!(names, ["dns_exfiltration.pcap"]);
-    // Answers that came more than five seconds late, to another name, of a fuzzer, messages that are none, and one alone.
+    // Answers that are more than five seconds late, for another name, of a fuzzer, malformed ones, and a single one.
     let names: Vec<&str> = unasked.keys().map(String::as_str).collect();
     let odd = [
         "bad-dns-traffic.pcap",

@@ -1,4 +1,4 @@
-//! External functions in chains: whatever one does with packets, each is accounted for, and goes on as it should.
+//! External functions in chains: whatever one does with packets, each is accounted for, and continues correctly.
 
 mod common;
 
@@ -19,37 +19,37 @@ use tailwater_functions::spec::{ChainSpec, FunctionConfig, FunctionSpec, OwnFunc
 use tailwater_net::Nanos;
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
-/// What a function does with the packets that it is given, by chance: shares of 1,000.
+/// Random behaviour of a function, in shares of 1,000 packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Does {
-    /// Swallows them.
+    /// Drops the packet.
     drop: u64,
-    /// Gives them back after their time.
+    /// Returns it after the timeout.
     detain: u64,
-    /// Sends one of its own, too.
+    /// Sends an additional packet of its own.
     add: u64,
-    /// Does not take them.
+    /// Does not accept it.
     refuse: u64,
-    /// Sends them back where they came from.
+    /// Sends it back in the opposite direction.
     bounce: u64,
-    /// Dies at this packet: gives nothing back any more.
+    /// Fails at this packet and returns none from then on.
     dies_at: Option<u64>,
 }
 
-/// A function that translates addresses, in memory.
+/// Address translator in memory.
 #[derive(Debug)]
 struct Pretended {
     does: Does,
     two_ports: bool,
     state: u64,
     seen: u64,
-    /// Frames that come at a time, by the way they go.
+    /// Frames to be returned, with their times, by direction.
     coming: [VecDeque<(Nanos, Vec<u8>)>; 2],
     detained: VecDeque<(Nanos, Vec<u8>)>,
     now: Nanos,
 }
 
-/// How long it takes, and how long it detains packets: longer than they may be outside.
+/// Processing time, and time for which packets are detained: longer than the timeout.
 const DELAY: Nanos = Nanos::from_micros(50);
 const DETENTION: Nanos = Nanos::from_millis(60);
 const TIMEOUT: &str = "20ms";
@@ -72,7 +72,7 @@ impl Pretended {
     }
 }
 
-/// Another source address, hop limit, checksum: all that a translator changes but ports, which tests go by.
+/// Changes the source address, hop limit and checksum: all that a translator changes but ports, which tests rely on.
 fn translate(frame: &mut [u8]) {
     frame[..12].fill(2);
     if frame[12..14] != [8, 0] {
@@ -178,7 +178,7 @@ const NEVER: u64 = u64::MAX;
 
 const PACKETS: u32 = 8_000;
 
-/// Port 1001 is closed; what leaves the chain is counted by flow.
+/// Port 1001 is closed. Packets that leave the chain are counted by flow.
 fn spec(functions: &str, folder: &Path) -> ChainSpec {
     let records = folder.join("flows.csv");
     let text = format!(
@@ -194,8 +194,7 @@ fn config(capture: PathBuf) -> RunConfig {
     RunConfig {
         cores: cores::available().into_iter().take(1).collect(),
         nic: TraceNicConfig {
-            // For longer than packets are detained; the ring has room for all, so that a busy machine loses
-            // nothing.
+            // Longer than packets are detained. The ring has room for all, so a busy machine loses none.
             pacing: Pacing::Arrivals,
             ring: 1 << 16,
             ..TraceNicConfig::default()
@@ -264,7 +263,7 @@ fn reason(report: &RunReport, name: &str) -> u64 {
     report.packets.reasons.get(name).copied().unwrap_or(0)
 }
 
-/// Every packet is in one place, by whichever book.
+/// Every packet is accounted for exactly once, by all counters.
 fn check(outcome: &Outcome) {
     let Outcome { report, frames, .. } = outcome;
     let packets = &report.packets;
@@ -289,7 +288,7 @@ fn check(outcome: &Outcome) {
     assert!(causes >= packets.lost, "{:?}", report.late_by_cause);
 }
 
-/// Packets of the function's own, among what was sent.
+/// Packets of the function's own, among the frames sent.
 fn made(frames: &[Vec<u8>]) -> u64 {
     frames.iter().filter(|frame| frame[12..14] == [8, 6]).count() as u64
 }
@@ -324,10 +323,10 @@ fn all_that_a_function_gives_back_goes_on_in_order_as_its_own_flow() {
             (external.sent, external.own, external.late),
             (report.packets.delivered, 0, 0)
         );
-        // Its latency is the whole chain's: from the arrival in front.
+        // Latency covers the whole chain: from the first arrival.
         let (inside, outside) = (report.latency_us.mean, external.delay_us.mean);
         assert!(outside > 0.0 && inside >= 0.9 * outside, "{inside} {outside}");
-        // The function behind sees the flows that the translator made.
+        // The function behind sees the translated flows.
         assert!(
             outcome.records.keys().all(|source| source.starts_with("77.")),
             "{:?}",
@@ -362,7 +361,7 @@ fn what_a_function_loses_detains_makes_and_refuses_is_counted() {
         );
         assert_eq!(made(&outcome.frames), external.own);
         assert_eq!(reason(report, "fw/not-taken"), external.refused);
-        // What the function made is not IP, and passes as such.
+        // The function's own packets are not IP, and pass as such.
         assert_eq!(reason(report, "after-fw/non-ip"), external.own);
         let lost = external.refused + if two_ports { 0 } else { external.not_returned };
         assert_eq!(report.packets.lost, lost, "{:?}", report.packets);
@@ -430,7 +429,7 @@ fn packets_go_through_two_functions_one_after_the_other() {
     let [first, second] = &outcome.report.externals[..] else {
         panic!()
     };
-    // What the first one made goes to the second, too.
+    // The first function's own packets go to the second, too.
     assert_eq!(second.sent, first.returned + first.own);
     assert_eq!(outcome.report.packets.delivered, second.returned + second.own);
 }
@@ -449,7 +448,7 @@ fn a_run_that_is_stopped_waits_for_what_is_outside() {
     assert_eq!(report.externals[0].not_returned, 0, "{:?}", report.externals);
 }
 
-/// Dies at its fifth batch.
+/// Panics at its fifth batch.
 struct Dying(u32);
 
 impl NetworkFunction for Dying {

@@ -1,5 +1,5 @@
-//! Workers that stand still, and workers that die, in mid-burst: what is lost is counted and has a cause,
-//! the rest goes on in order, and the run ends.
+//! Workers that stall or panic in the middle of a burst: losses are counted and have a cause, the other packets
+//! continue in order, and the run ends.
 
 mod common;
 
@@ -18,14 +18,14 @@ use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
 
-/// What befalls a worker.
+/// Fault of a worker.
 #[derive(Clone, Copy)]
 enum Fault {
     StandsStill(Duration),
     Dies,
 }
 
-/// Lets the fault befall a thread whose name starts so, once, when it has seen some packets.
+/// Triggers the fault once, in a thread whose name has this prefix, after it has processed some packets.
 struct Faulty {
     thread: &'static str,
     fault: Fault,
@@ -44,7 +44,7 @@ impl NetworkFunction for Faulty {
         }
         let seen = batch.len() as u32;
         let before = self.after.fetch_sub(seen, Ordering::Relaxed);
-        // It goes on below zero, and so passes it once.
+        // The counter continues below zero, so it crosses zero once.
         if before as i32 >= 0 && (before.wrapping_sub(seen) as i32) < 0 {
             match self.fault {
                 Fault::StandsStill(time) => std::thread::sleep(time),
@@ -71,7 +71,7 @@ fn faulty(thread: &'static str, fault: Fault, after: u32) -> Option<FunctionSpec
     })
 }
 
-/// A tenth of the usual pace, so that a run takes seconds if nothing ends it.
+/// A tenth of the usual rate, so a run takes seconds if nothing ends it.
 fn slow() -> Traffic {
     let traffic = Traffic::default();
     Traffic {
@@ -80,7 +80,7 @@ fn slow() -> Traffic {
     }
 }
 
-/// Every packet is accounted for, what was sent is in order, and every loss has a cause.
+/// Every packet is accounted for, those sent are in order, and every loss has a cause.
 fn check(outcome: &Outcome, report: &RunReport) {
     let packets = &report.packets;
     let known = packets.delivered + packets.dropped_by_nf + packets.lost;
@@ -96,7 +96,7 @@ fn check(outcome: &Outcome, report: &RunReport) {
     assert_eq!(windows, packets.lost);
 }
 
-/// Moves flows at random, and stands still for once when helpers hold packets.
+/// Moves flows at random, and stalls once while auxiliary cores have packets.
 struct Stalling {
     random: RandomFlows,
     decisions: u32,
@@ -122,8 +122,8 @@ impl CoreMapper for Stalling {
     }
 }
 
-/// The dispatcher's core stands still for 40 ms while a helper has packets of its: what its ring has no
-/// room for meanwhile is lost, counted, and put down to that; everything else goes on in order.
+/// The dispatcher's core stalls for 40 ms while an auxiliary core has packets of it. Packets beyond its ring are lost,
+/// counted, and attributed to the stall. All others continue in order.
 #[test]
 fn a_dispatcher_that_stands_still_recovers() {
     let stood = Arc::new(AtomicBool::new(false));
@@ -149,13 +149,13 @@ fn a_dispatcher_that_stands_still_recovers() {
     check(&outcome, report);
     let packets = &report.packets;
     assert_eq!(packets.offered, u64::from(PACKETS));
-    // Some 4,000 packets or more come in 40 ms, of which the ring holds 1,024.
+    // At least some 4,000 packets arrive in 40 ms, of which the ring holds 1,024.
     assert!(packets.lost > 2_000, "{packets:?}");
     assert!(report.late_by_cause["descheduled"] > 2_000);
 }
 
-/// A helper stands still in mid-burst, and soon has all buffers: the dispatcher goes on as far as it can,
-/// what it has to leave in the ring is put down to the helper, and then all goes on.
+/// An auxiliary core stalls in the middle of a burst, and soon holds all buffers. The dispatcher continues as far as it
+/// can. Packets it has to leave in the ring are attributed to the auxiliary core. Then all continue.
 #[test]
 fn a_helper_that_stands_still_holds_up_its_flows_only() {
     let mut scaling = random_flows(5, 1, Mode::Sleep);
@@ -171,9 +171,8 @@ fn a_helper_that_stands_still_holds_up_its_flows_only() {
     let report = outcome.report();
     check(&outcome, report);
     assert_eq!(report.packets.offered, u64::from(PACKETS));
-    // In 60 ms some 6,000 packets or more come, half of them for the helper, and 512 buffers and the ring
-    // hold 1,536.
-    // Where others take the dispatcher's core away as well, that comes first.
+    // In 60 ms at least some 6,000 packets arrive, half of them for the auxiliary core. 512 buffers and the ring hold
+    // 1,536. If other programs preempt the dispatcher as well, that takes precedence.
     let causes = &report.late_by_cause;
     assert!(
         causes["waiting-for-helper"] + causes["descheduled"] > 1_000,
@@ -184,8 +183,7 @@ fn a_helper_that_stands_still_holds_up_its_flows_only() {
     assert!(report.windows.flagged > 0);
 }
 
-/// A helper that still stands still when the time is over: it gives back what it has later, and the run
-/// ends then.
+/// An auxiliary core that still stalls when the run is over: it returns its packets later, and the run ends then.
 #[test]
 fn a_helper_that_stands_still_at_the_end() {
     let setup = Setup {
@@ -205,8 +203,8 @@ fn a_helper_that_stands_still_at_the_end() {
     assert!(report.packets.reasons["not-drained"] > 0, "{report:?}");
 }
 
-/// Runs a chain one of whose workers dies. What it had is lost for that reason, and the run ends long
-/// before its traffic does.
+/// Runs a chain in which one worker panics. Its packets are lost for that reason, and the run ends long before its
+/// traffic does.
 fn dies(functions: &str, thread: &'static str, setup: Setup) {
     let setup = Setup {
         traffic: slow(),
@@ -264,7 +262,7 @@ fn a_worker_without_helpers_that_dies_ends_the_run() {
     dies(NAT, "worker-", Setup::default());
 }
 
-/// With packets of split flows in the hands of both.
+/// Both cores hold packets of split flows.
 #[test]
 fn a_worker_that_dies_with_split_flows_ends_the_run() {
     for thread in ["worker-", "helper-"] {
@@ -276,7 +274,7 @@ fn a_worker_that_dies_with_split_flows_ends_the_run() {
     }
 }
 
-/// With buckets on their way between workers, and helpers that work for both.
+/// Buckets are migrating between workers, and auxiliary cores work for both.
 #[test]
 fn one_of_many_workers_that_dies_ends_the_run() {
     for thread in ["worker-", "helper-"] {
@@ -292,7 +290,7 @@ fn one_of_many_workers_that_dies_ends_the_run() {
     }
 }
 
-/// A mapper that dies.
+/// Mapper that panics.
 struct Failing(RandomFlows, u32);
 
 impl CoreMapper for Failing {
@@ -311,7 +309,7 @@ impl CoreMapper for Failing {
     }
 }
 
-/// It dies in the midst of sorting a batch, with packets that nobody has yet.
+/// It panics while a batch is being sorted, with packets that have not been placed yet.
 #[test]
 fn a_mapper_that_dies_ends_the_run() {
     let mapper = || -> Box<dyn CoreMapper> { Box::new(Failing(RandomFlows::new(3, 1), 0)) };

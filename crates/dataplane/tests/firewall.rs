@@ -1,5 +1,5 @@
-//! Connections of which both directions are processed on several cores: answers pass only where what they answer
-//! was seen, so that each packet shows that its connection was in one hand.
+//! Connections whose two directions are processed on several cores. Answers pass only where the request was seen, so
+//! each packet shows that one core at a time had its connection.
 
 mod common;
 
@@ -30,14 +30,14 @@ fn run(setup: Setup) -> Outcome {
     )
 }
 
-/// Everything passes, as on one core, which counts both directions apart and has a flow for both.
+/// All packets pass, as on one core, where accounting counts both directions separately and has a flow for each.
 fn equals_single(setups: impl IntoIterator<Item = Setup>) {
     let single = run(Setup::default());
     let report = single.report();
     let connections = u64::from(traffic().flows / 2);
     assert_eq!(report.flows.map(|flows| flows.active), Some(connections));
     assert_eq!(report.packets.reasons.get("firewall/opened"), Some(&connections));
-    // One line is the names of the columns.
+    // One line has the names of the columns.
     assert_eq!(single.records.len() as u64, 2 * connections + 1);
     let single = Reference::new(single).unwrap();
     for setup in setups {
@@ -76,8 +76,8 @@ fn connections_split_in_front_of_the_firewall() {
     }]);
 }
 
-/// Rules are exchanged all the time while packets pass, on several cores: what all of them allow loses nothing, and
-/// keeps its order.
+/// Rules are replaced continuously while packets pass, on several cores. Packets that all versions allow are not lost,
+/// and keep their order.
 #[test]
 fn rules_change_under_load_without_loss() {
     let folder = Folder::new();

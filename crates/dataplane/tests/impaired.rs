@@ -1,5 +1,5 @@
-//! Links that lose, repeat, delay, reorder and damage packets: nothing panics, every packet is accounted for, and
-//! what is sent is in the order in which it arrived.
+//! Links that lose, repeat, delay, reorder and damage packets: no panic, every packet is accounted for, and packets are
+//! sent in the order in which they arrived.
 
 mod common;
 
@@ -23,7 +23,7 @@ use tailwater_traffic::generate::{Aggregate, Preset, preset};
 use tailwater_traffic::impair::{Impaired, Impairments};
 use tailwater_traffic::{LoadOptions, PacketSource, Trace};
 
-/// Handshakes, requests, TLS: something for every function.
+/// Handshakes, requests, TLS: traffic for every function.
 static TRAFFIC: LazyLock<Trace> = LazyLock::new(|| {
     let Ok(Preset::Aggregate { mut config, .. }) = preset("backbone") else {
         panic!("a preset");
@@ -70,7 +70,7 @@ fn impairments() -> impl Strategy<Value = Impairments> {
     })
 }
 
-/// A packet's flow, if it has one.
+/// Flow of a packet, if it has one.
 fn flow(frame: &[u8]) -> Option<FlowKey> {
     let headers = parse(frame).ok()?;
     (headers.network != Network::NotIp).then_some(headers.key)
@@ -96,7 +96,7 @@ proptest! {
         let mut pool = BufferPool::new(MAX_BATCH as u32, 2048).unwrap();
         let mut batch = Batch::new(&pool, batch_size);
         let mut source = Impaired::new(TRAFFIC.source(), impairments).unwrap();
-        // Each packet's number goes with it as its time of arrival.
+        // Each packet's arrival time serves as its number.
         let (mut flows, mut last): (Vec<Option<FlowKey>>, HashMap<FlowKey, u64>) = Default::default();
         let (mut sent, mut more) = (0, true);
         while more {
@@ -140,7 +140,7 @@ proptest! {
     }
 }
 
-/// What the tests of whole runs do to their packets; nothing is lost beside.
+/// Impairments for tests of whole runs, without additional loss.
 const BAD: Impairments = Impairments {
     seed: 5,
     lose: 0.02,
@@ -162,8 +162,7 @@ fn bad(impairments: Impairments) -> Setup {
     }
 }
 
-/// Every packet that arrived is sent, and each flow's in the order in which they did, however often flows change
-/// their place.
+/// Every packet that arrived is sent, in order of arrival within each flow, however often flows move between cores.
 fn sent_as_it_arrived(setup: Setup, functions: &str) {
     let trace = setup.traffic.trace();
     let arrived: Vec<Vec<u8>> = (0..trace.len()).map(|i| trace.packet(i).to_vec()).collect();
@@ -203,7 +202,7 @@ fn and_cores_between_which_buckets_move() {
     sent_as_it_arrived(setup, "accounting: {}");
 }
 
-/// Damaged packets may be anything, so all that is known is that each is somewhere.
+/// Damaged packets may have any content, so the test only checks that each is accounted for.
 #[test]
 fn damaged_packets_are_accounted_for() {
     let setup = Setup {

@@ -1,4 +1,4 @@
-//! A function in C on several cores: a flow's state goes where its packets go, as that of our own functions does.
+//! Function in C on several cores: its flow state moves with the packets, as that of built-in functions does.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{NAT, Outcome, Reference, Setup, run_through};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 
-/// The function has counted every packet, once, when all flows have ended.
+/// The function has counted every packet once, when all flows have ended.
 fn counted_all(outcome: &Outcome) {
     let report = outcome.report();
     let reasons = &report.packets.reasons;
@@ -18,8 +18,8 @@ fn counted_all(outcome: &Outcome) {
     assert_eq!(reasons["numbered/flows"], flows);
 }
 
-/// However flows and buckets move, what is sent is as on one core. The function itself ends the run if it sees
-/// packets of a flow out of order, or another flow's state.
+/// However flows and buckets move, the packets sent are the same as on one core. The function itself ends the run if it
+/// sees packets of a flow out of order, or another flow's state.
 fn moved_equals_single(test: &str, setups: impl IntoIterator<Item = Setup>) {
     let functions = format!("{{{}}}, {NAT}", function_in_c(test, true));
     let single = run_through(&functions, Setup::default());

@@ -1,4 +1,4 @@
-//! Packets that are late because their RSS bucket moved are put down to that.
+//! Attribution of packets that are late because their RSS bucket migrated.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
-/// A packet, nothing for a while, and then more than a core can do.
+/// One packet, a pause, and then more than a core can process.
 struct Burst {
     frame: Vec<u8>,
     sent: u64,
@@ -55,8 +55,8 @@ impl PacketSource for Burst {
     }
 }
 
-/// Has all buckets on one core before the burst; then moves all of them to the other one, which has had
-/// nothing to do, and back, as often as it is asked.
+/// Keeps all buckets on one core before the burst. Then it moves all of them to the other core, which was idle, and
+/// back, at each decision.
 struct AllAtOnce {
     to: u16,
 }
@@ -88,10 +88,10 @@ fn moved() -> RunReport {
     let spec = ChainSpec::parse(text, "test", Path::new(".")).unwrap();
     let available = cores::available();
     let config = RunConfig {
-        // Workers may share a core: slower, but no less right.
+        // Workers may share a core: slower, but equally correct.
         cores: (0..2).map(|i| available[i % available.len()]).collect(),
         nic: TraceNicConfig {
-            // Nothing is lost before the chain.
+            // No packet is lost before the chain.
             ring: 1 << 20,
             reta_delay: Nanos::from_micros(200),
             ..TraceNicConfig::default()
@@ -114,8 +114,8 @@ fn moved() -> RunReport {
     run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).unwrap()
 }
 
-/// The first core has a backlog when the buckets leave it, so the second one keeps packets back until that is
-/// worked off. A machine that is busy with other things may be late for the burst, even several times.
+/// The first core has a backlog when the buckets leave it, so the second one buffers packets until that is worked off.
+/// A busy machine may be late for the burst, even several times.
 #[test]
 fn packets_late_for_want_of_their_bucket_are_put_down_to_migration() {
     let found = (0..40).map(|_| moved()).find(|report| {
@@ -128,7 +128,7 @@ fn packets_late_for_want_of_their_bucket_are_put_down_to_migration() {
         let steps = report.timeline.list.iter();
         let over_time: u64 = steps.map(|step| step.late_by_cause["migration"]).sum();
         assert_eq!(migration, over_time);
-        // Those that came meanwhile count, too: they had to stand behind.
+        // Packets that arrived meanwhile count, too: they were queued behind.
         assert!(server.packets_kept_back > 0 || migration == 0, "{server:?}");
         migration > 0 && server.moves > 0 && server.buckets_moved > 0
     });

@@ -1,5 +1,5 @@
-//! Functions that are changed while packets pass, on several cores: nothing is lost, and every packet is as the old version
-//! makes it or as the new one does.
+//! Reload of functions while packets pass, on several cores: no loss, and every packet is treated by either the old
+//! version or the new one.
 
 mod common;
 
@@ -21,8 +21,8 @@ use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
 const PACKETS: u32 = 50_000;
 
-/// Runs a chain whose spec is replaced by the next of `versions` whenever the last has been taken over. Gives what was
-/// sent, and how many versions were taken over.
+/// Runs a chain whose spec is replaced by the next of `versions` whenever the last one has taken effect. Returns the
+/// results, and the messages about versions that took effect.
 fn run_changing(versions: &[String], flows: u32, helped: bool) -> (Outcome, Vec<String>) {
     let folder = Folder::new();
     let path = folder.0.join("chain.yaml");
@@ -57,7 +57,7 @@ fn run_changing(versions: &[String], flows: u32, helped: bool) -> (Outcome, Vec<
     (outcome, told)
 }
 
-/// As [`run_changing`], of versions that are all right and that let every packet pass.
+/// Like [`run_changing`], for valid versions that let every packet pass.
 fn run_passing(versions: &[&str], flows: u32, helped: bool) -> Vec<Vec<u8>> {
     let versions: Vec<String> = versions.iter().map(|text| (*text).to_owned()).collect();
     let (outcome, told) = run_changing(&versions, flows, helped);
@@ -68,7 +68,7 @@ fn run_passing(versions: &[&str], flows: u32, helped: bool) -> Vec<Vec<u8>> {
     outcome.frames
 }
 
-/// Every packet was sent but for those that rules denied, and those that a slow machine had not come to at the end.
+/// Every packet was sent, except those that rules denied, and those that a slow machine had not processed at the end.
 fn nothing_is_lost(outcome: &Outcome, denied: u64) {
     let packets = &outcome.report().packets;
     let late = packets.reasons.get("not-drained").copied();
@@ -78,7 +78,7 @@ fn nothing_is_lost(outcome: &Outcome, denied: u64) {
     assert_eq!(found, expected, "{packets:?}");
 }
 
-/// A packet's flow and number, which begin its payload.
+/// Flow and number of a packet, which begin its payload.
 fn whose(frame: &[u8]) -> (u32, u32) {
     let headers = parse(frame).unwrap();
     let payload = headers.payload(frame);
@@ -86,7 +86,7 @@ fn whose(frame: &[u8]) -> (u32, u32) {
     (word(0), word(4))
 }
 
-/// No packet is missing, or overtook another of its flow.
+/// No packet is missing or has overtaken another of its flow.
 fn in_order(frames: &[Vec<u8>]) {
     let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
     for frame in frames {
@@ -97,7 +97,7 @@ fn in_order(frames: &[Vec<u8>]) {
     }
 }
 
-/// The values that a function gives packets are those of its versions, and both come.
+/// The values that a function gives packets are those of its versions, and both occur.
 fn values<T: Ord + std::fmt::Debug>(frames: &[Vec<u8>], of: impl Fn(&[u8]) -> T, expected: [T; 2]) {
     let found: BTreeSet<T> = frames.iter().map(|frame| of(frame)).collect();
     assert_eq!(found, BTreeSet::from(expected));
@@ -154,7 +154,7 @@ fn tags() {
     }
 }
 
-/// Connections keep the address and port that they have, whatever becomes of the pool.
+/// Connections keep their address and port when the pool changes.
 #[test]
 fn pools() {
     let version = |pool: &str| format!("nat: {{external: [{pool}]}}");
@@ -192,7 +192,7 @@ fn backends() {
     }
     let all: BTreeSet<u8> = served.values().flatten().copied().collect();
     assert_eq!(all, BTreeSet::from([1, 2, 3]));
-    // Who was with the first before a change is so after it; who was with another may come to it.
+    // Flows of the first backend stay with it across a change. Flows of others may move to it.
     let mut first: BTreeSet<u32> = BTreeSet::new();
     for frame in &frames {
         let flow = whose(frame).0;
@@ -203,7 +203,7 @@ fn backends() {
     }
 }
 
-/// All that is denied is counted so; every stretch of packets is let pass by one version.
+/// Denied packets are counted as such. Every stretch of packets was passed by one version.
 #[test]
 fn access_lists() {
     for cache in ["none", "flow"] {
@@ -223,12 +223,12 @@ fn access_lists() {
         let parity: Vec<u32> = parity.collect();
         let changes = parity.windows(2).filter(|pair| pair[0] != pair[1]).count();
         assert!(told.len() >= 2, "{told:?}");
-        // In the batch in which a version is taken over, both may decide.
+        // In the batch in which a version takes effect, both may decide.
         assert!(changes <= 33 * told.len(), "{changes} changes in {told:?}");
     }
 }
 
-/// Whichever branch a flow is sent to, its packets pass that one or the other, and keep their order.
+/// Whichever branch a flow is sent to, its packets pass either branch, and keep their order.
 #[test]
 fn branches() {
     for cache in ["none", "flow"] {
@@ -256,7 +256,7 @@ fn branches() {
     }
 }
 
-/// Under each key every number is used once, also by a key that comes back.
+/// Every sequence number is used once per key, also by a key that is configured again.
 #[test]
 fn keys_of_tunnels() {
     let version = |number: u32| {
@@ -281,7 +281,7 @@ fn keys_of_tunnels() {
     }
 }
 
-/// What a chain that loses nothing makes of each frame.
+/// Frames after a chain that loses none.
 fn passed_through(functions: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let text = spec_text(functions, "1s");
     let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
@@ -300,7 +300,7 @@ fn passed_through(functions: &str, frames: &[Vec<u8>]) -> Vec<Vec<u8>> {
     frames.iter().map(through).collect()
 }
 
-/// Every packet is encrypted, with one key or the other.
+/// Every packet is encrypted, with either key.
 #[test]
 fn keys() {
     let version = |key: u8| {
@@ -311,7 +311,7 @@ fn keys() {
     let (outcome, told) = run_changing(&versions, 300, true);
     assert!(told.len() >= 2, "{told:?}");
     nothing_is_lost(&outcome, 0);
-    // No packet says which key it is under: those that neither makes plain again are none's.
+    // A packet does not identify its key. If neither key decrypts it, it belongs to none.
     let plain = versions.map(|version| {
         let version = version.replace("encrypt: {", "encrypt: {direction: decrypt, ");
         passed_through(&version, &outcome.frames)
@@ -329,7 +329,7 @@ fn keys() {
     assert!(under[0] > 0 && under[1] > 0, "{under:?}");
 }
 
-/// Copies of some flows, and of all, by turns: of a flow that both ask for there are all packets, in order.
+/// Copies of some flows, and of all, alternately: for a flow that both select, all packets are copied, in order.
 #[test]
 fn copies() {
     let name = format!("tailwater-mirrored-{}.pcap", std::process::id());
@@ -377,7 +377,7 @@ fn patterns() {
     run_passing(&[&version(1), &version(500)], 300, true);
 }
 
-/// What all packets are counted under changes places: each is counted once.
+/// The counter that applies to all packets changes its position: each packet is counted once.
 #[test]
 fn counters() {
     let version = |first: u8, second: u8| {
@@ -394,12 +394,12 @@ fn counters() {
     assert_eq!(counted[0] + counted[1], packets.delivered, "{packets:?}");
 }
 
-/// One half of the flows is dropped, or the other: every stretch of packets is let pass by one program.
+/// Alternately one or the other half of the flows is dropped: every stretch of packets was passed by one program.
 #[test]
 fn filters() {
     let folder = Folder::new();
     let version = |bit: u32| {
-        // Classic BPF: the eighth bit of the source address's last byte is set, or not.
+        // Classic BPF: tests the eighth bit of the source address's last byte.
         let program = format!("5\n32 0 0 26\n84 0 0 128\n21 0 1 {bit}\n6 0 0 65535\n6 0 0 0\n");
         let file = folder.0.join(format!("{bit}.bpf"));
         std::fs::write(&file, program).unwrap();
@@ -437,7 +437,7 @@ fn limits_rules_sessions_and_loads() {
     run_passing(&[&load(100), &load(200)], 300, true);
 }
 
-/// Packets go by a tunnel in which nothing goes twice, or past it: what comes out is what went in.
+/// Packets pass a tunnel in which no data is sent twice, or bypass it: the output equals the input.
 #[test]
 fn destinations_of_an_optimizer() {
     let version = |destinations: &str| {
@@ -449,7 +449,7 @@ fn destinations_of_an_optimizer() {
     run_passing(&[&version("0.0.0.0/0"), &version("203.0.113.0/24")], 300, false);
 }
 
-/// What is changed between the reading of the spec and the first packet is taken on.
+/// A change between the reading of the spec and the first packet takes effect.
 #[test]
 fn what_changes_before_packets_come() {
     let folder = Folder::new();
@@ -478,7 +478,7 @@ fn what_changes_before_packets_come() {
     assert_eq!(told, ["synthetic: 2 cycles in force (version 2)"]);
 }
 
-/// A wrong version is told of with its place, and what was in force stays.
+/// An invalid version is reported with its position, and the current configuration stays.
 #[test]
 fn wrong_versions_change_nothing() {
     let acl = "{action: allow}";
@@ -489,12 +489,12 @@ fn wrong_versions_change_nothing() {
     };
     let versions = [
         spec("100", acl, ""),
-        // The second function is wrong, so that the first, which is right, is not changed either.
+        // The second function is invalid, so the first one, which is valid, is not changed either.
         spec("5000", "{action: deny}", ""),
         spec("100", acl, ", {accounting: {}}"),
-        // Nor can there be branches that were not.
+        // Branches cannot be added.
         spec("100", acl, "").replace("{forward: {}}", "{name: forward, classifier: {rules: [{to: send}]}}"),
-        // What the flow table was laid out for cannot be otherwise.
+        // Properties that determine the flow table's layout cannot change.
         spec("100", "{action: deny}], cache: none, default: [", "").replace(", default: []", ""),
     ];
     let (outcome, told) = run_changing(&versions, 300, true);

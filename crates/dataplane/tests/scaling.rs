@@ -1,7 +1,7 @@
-//! Whole flows handed between cores: nothing lost, nothing reordered, state as on one core.
+//! Whole flows offloaded to other cores: no loss, no reordering, state as on one core.
 //!
-//! The mapper here moves flows and relieves helpers at random as often as it can, which is harder on the
-//! hand-over than any policy.
+//! The mapper here moves flows and relieves auxiliary cores at random as often as it can: a harder test of offloading
+//! than any policy.
 
 mod common;
 
@@ -11,8 +11,8 @@ use common::{BALANCER, NAT, Reference, Setup, run_only, run_through};
 use std::time::Duration;
 use tailwater_handover::park::Mode;
 
-/// Whatever is handed where: what is sent, in which order within each flow, and what the functions
-/// counted and bound is as on one core.
+/// Whatever is offloaded where: packets sent, their order within each flow, and the functions' counters and bindings
+/// are the same as on one core.
 fn scaled_equals_single(functions: &str, helpers: usize, park: Mode) {
     let single = Reference::new(run_through(functions, Setup::default())).unwrap();
     for seed in [0x2545_f491, 0x9e37_79b9_7f4a] {
@@ -39,7 +39,7 @@ fn several_helpers_that_share_cores() {
     scaled_equals_single(BALANCER, 3, park);
 }
 
-/// A chain without a flow table hands packets by their RSS hash.
+/// A chain without a flow table offloads packets by their RSS hash.
 #[test]
 fn chains_without_flow_state() {
     let setup = Setup {

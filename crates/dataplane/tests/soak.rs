@@ -1,9 +1,9 @@
-//! The soak: random bursts, flows handed over and split, helpers recruited and relieved and RSS buckets moved every few hundred
-//! microseconds, round after round. Each round's packets, their order and the functions' state must be
-//! those of one core.
+//! Soak test: random bursts, with flows offloaded and split, auxiliary cores activated and relieved, and RSS buckets
+//! moved every few hundred microseconds, round after round. Each round's packets, their order and the functions' state
+//! must equal those of one core.
 //!
-//! `cargo test` runs one round with each policy; `make soak` as many as fit in its time.
-//! SOAK_MINUTES says how long, SOAK_SEED which round to repeat.
+//! `cargo test` runs one round with each policy. `make soak` runs as many rounds as fit in its time. SOAK_MINUTES sets
+//! the time, SOAK_SEED the round to repeat.
 
 mod common;
 
@@ -22,30 +22,29 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
 use tailwater_policy::catalog::Policy;
 
-/// Names, functions behind accounting, and how many there are with it.
+/// Name, functions after accounting, and number of functions including it.
 const CHAINS: [(&str, &str, usize); 3] = [("nat", NAT, 2), ("acl-nat", ACL_NAT, 3), ("load-balancer", BALANCER, 2)];
 
 const ACL_NAT: &str = "acl: {rules: [{action: allow, source: 10.0.0.0/8}, {action: deny}]}, \
                        nat: {external: [203.0.113.0/28]}";
 
-/// At random first.
+/// Random decisions first.
 const POLICIES: [Option<Policy>; 3] = [None, Some(Policy::Tailwater), Some(Policy::NetBlaze)];
 
 const PACKETS: u32 = if cfg!(debug_assertions) { 20_000 } else { 200_000 };
 
-/// Rounds of a test: more than the least until everything happened.
+/// Minimum number of rounds per test. More follow until every kind of event has occurred.
 const LEAST_ROUNDS: u64 = 3;
 const MOST_ROUNDS: u64 = 24;
 
-/// A run of which so many looks, a tenth of a second apart at the most, find nothing new hangs. (Looks, not
-/// seconds: the whole process may be stopped for a while.)
+/// Number of consecutive polls without progress, at most a tenth of a second apart, after which a run counts as
+/// hanging. Polls are counted rather than seconds because the whole process may be stopped for a while.
 const HANGS: u32 = 300;
 
-/// The mean time between packets: between what this machine keeps up with, and what is hardly ever a
-/// burst.
+/// Mean time between packets: from what this machine can sustain to almost no bursts.
 const SPACING: [Nanos; 2] = [Nanos(1_000), Nanos(64_000)];
 
-/// Everything random about a round comes from its seed.
+/// All random parameters of a round come from its seed.
 struct Round {
     seed: u64,
     chain: (&'static str, &'static str, usize),
@@ -57,7 +56,7 @@ struct Round {
 
 impl Round {
     fn new(seed: u64, spacing: Nanos) -> Round {
-        // Neighbours differ in all bits.
+        // Neighbouring seeds differ in all bits.
         let mut state = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         for _ in 0..8 {
             random(&mut state);
@@ -124,7 +123,7 @@ impl fmt::Display for Round {
     }
 }
 
-/// What was done, in one round or in all.
+/// Counts of events, in one round or in all.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
     packets: u64,
@@ -138,7 +137,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Whether everything happened that is to be tested.
+    /// Returns `true` if every kind of event has occurred.
     fn is_complete(&self) -> bool {
         let happened = [
             self.handed,
@@ -195,11 +194,11 @@ impl fmt::Display for Counts {
     }
 }
 
-/// How a round ended.
+/// Outcome of a round.
 enum End {
     Same(Counts),
     Different(String),
-    /// The machine was too busy to do in time what was left at the end.
+    /// The machine was too busy to process the remaining packets in time.
     TooSlow,
     Stopped,
 }
@@ -254,14 +253,14 @@ fn play(round: &Round, stop: &AtomicBool) -> End {
     }
 }
 
-/// A whole number from the environment.
+/// An integer from the environment.
 fn setting<T: FromStr>(name: &str) -> Option<T> {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty())?;
     let number = value.parse().ok();
     Some(number.unwrap_or_else(|| panic!("{name}: expected a whole number, found {value:?}")))
 }
 
-/// The most memory that the process ever had, in MiB.
+/// Peak memory of the process, in MiB.
 fn peak_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
@@ -272,7 +271,7 @@ fn peak_memory() -> Option<u64> {
 fn main() -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // A second one kills.
+        // A second signal kills the process.
         signal_hook::flag::register_conditional_default(signal, Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
             .expect("signals can be handled");

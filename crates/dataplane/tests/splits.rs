@@ -1,6 +1,6 @@
-//! Flows split between cores: nothing lost, nothing reordered, state as on one core.
+//! Flows split between cores: no loss, no reordering, state as on one core.
 //!
-//! The mapper here moves and splits flows at random, as often as it can and in front of every function.
+//! The mapper here moves and splits flows at random, as often as it can and before every function.
 
 mod common;
 
@@ -24,7 +24,7 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
-/// Every few microseconds moves or splits the flows that wait, or neither.
+/// Every few microseconds moves or splits the queued flows, or neither.
 struct Random {
     state: u64,
     helpers: usize,
@@ -58,7 +58,7 @@ impl CoreMapper for Random {
             }
         }
         plan.boost = random(&mut self.state).is_multiple_of(16);
-        // Also such helpers as go on with split flows, which must not be let go.
+        // Including auxiliary cores of split flows, which must not be released.
         for (i, helper) in view.helpers.iter().enumerate() {
             plan.release |= u64::from(helper.load.packets == 0) << i;
         }
@@ -74,8 +74,7 @@ impl CoreMapper for Random {
 
 const FLOWS: u32 = 60;
 
-/// Packets, and nanoseconds from one to the next on average: what two cores that others use, too, keep
-/// up with.
+/// Number of packets, and mean nanoseconds between them: sustainable by two cores that other programs use, too.
 type Load = (u32, u64);
 
 const LOAD: Load = match cfg!(debug_assertions) {
@@ -89,8 +88,8 @@ const LIGHT: Load = match cfg!(debug_assertions) {
     false => (100_000, 8_000),
 };
 
-/// Packets of UDP flows and TCP connections, each with its number within the flow at its end; mostly
-/// in trains, as whales come. Some connections ask for a page, a few of them for one that is not allowed.
+/// Packets of UDP flows and TCP connections, each with its number within the flow at its end, mostly in trains, as of
+/// whales. Some connections request a page, and a few of them a forbidden one.
 struct Numbered {
     packets: Vec<(Nanos, Vec<u8>)>,
     next: usize,
@@ -112,7 +111,7 @@ impl Numbered {
             left -= 1;
             let (number, sequence) = &mut flows[flow as usize];
             *number += 1;
-            // In bursts of several batches, so that there always is something to hand over.
+            // In bursts of several batches, so there are always packets to offload.
             let time = Nanos(u64::from(i / 128) * 128 * spacing);
             packets.push((time, frame(flow, *number, sequence)));
         }
@@ -134,7 +133,7 @@ fn frame(flow: u32, number: u32, sequence: &mut u32) -> Vec<u8> {
         };
         payload.extend(format!("GET /{flow} HTTP/1.1\r\nHost: {host}\r\n\r\n").bytes());
     }
-    // Some so long that their end is copied by the core that needs it.
+    // Some are so long that the core that needs their end copies it.
     payload.extend((0..flow % 3 * 120).map(|i| (i + number) as u8 | 128));
     payload.extend([flow.to_be_bytes(), number.to_be_bytes()].concat());
     let key = FlowKey::v4(
@@ -159,7 +158,7 @@ fn frame(flow: u32, number: u32, sequence: &mut u32) -> Vec<u8> {
     builder.payload(&payload).to_vec().unwrap()
 }
 
-/// Which flow a frame is of, and its number there.
+/// Flow of a frame, and its number in the flow.
 fn identity(frame: &[u8]) -> (u32, u32) {
     let headers = parse(frame).unwrap();
     let payload = &frame[..usize::from(headers.end)];
@@ -187,14 +186,14 @@ impl PacketSource for Numbered {
     }
 }
 
-/// What is left of a run: its report, the numbers of each flow's packets in the order in which they
-/// were sent, the frames, sorted, and the flow records without their times, sorted.
+/// Results of a run: its report, the numbers of each flow's packets in the order in which they were sent, the sorted
+/// frames, and the sorted flow records without their times.
 struct Outcome {
     report: RunReport,
     order: BTreeMap<u32, Vec<u32>>,
     frames: Vec<Vec<u8>>,
     records: Vec<String>,
-    /// How many functions the chain has.
+    /// Number of functions in the chain.
     functions: usize,
 }
 
@@ -202,7 +201,7 @@ struct Outcome {
 fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -> Outcome {
     let folder = Folder::new();
     let (capture, records) = (folder.0.join("sent.pcap"), folder.0.join("flows.csv"));
-    // All that waits at the end is done, however slow the machine.
+    // All waiting packets are processed at the end, however slow the machine.
     let text = format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
          slo: {{latency: 250ms}}\n  functions: [{}, {{name: last, accounting: {{export: {{file: {}}}}}}}]\n",
@@ -214,7 +213,7 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
     let config = RunConfig {
         cores: vec![cores::default_core()],
         nic: TraceNicConfig {
-            // Nothing is lost before the chain.
+            // No packet is lost before the chain.
             ring: 1 << 20,
             ..TraceNicConfig::default()
         },
@@ -243,8 +242,8 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
     }
 }
 
-/// Whatever is split and moved: what is sent, in which order within each flow, what was dropped and
-/// why, and what the functions counted and bound is as on one core.
+/// Whatever is split and moved: packets sent, their order within each flow, drops with their reasons, and the
+/// functions' counters and bindings are the same as on one core.
 fn split_equals_single(functions: &[&str], load: Load, helpers: usize) {
     let single = run_through(functions, load, None);
     assert_eq!(single.report.packets.lost, 0, "{:?}", single.report.packets);
@@ -254,7 +253,7 @@ fn split_equals_single(functions: &[&str], load: Load, helpers: usize) {
     let functions_with_last = single.functions;
     for seed in [0x2545_f491, 0x9e37_79b9_7f4a] {
         let scaling = ScalingConfig {
-            // Helpers may share a core with others, or with the dispatcher: slower, but no less right.
+            // Auxiliary cores may share a core with others, or with the dispatcher: slower, but equally correct.
             auxiliary: (0..helpers).map(|i| cores[i % cores.len()]).collect(),
             mapper: Arc::new(move || {
                 Box::new(Random {
@@ -303,8 +302,8 @@ fn acl_load_balancer_and_accounting() {
     split_equals_single(&[ACL, BALANCER, "{accounting: {}}"], LOAD, 2);
 }
 
-/// Requests are looked for in connections, and what was encrypted must be what is decrypted: both
-/// keep more than one decision for each flow, and both need whole frames.
+/// Requests are matched within connections, and decryption must restore the encrypted data. Both functions keep more
+/// than one decision per flow, and both need whole frames.
 #[test]
 fn acl_url_filter_and_encryption() {
     let encrypt = format!("{{encrypt: {{mtu: 9000, {KEY}}}}}");
@@ -313,7 +312,7 @@ fn acl_url_filter_and_encryption() {
     split_equals_single(&[ACL, filter, &encrypt, &decrypt], LIGHT, 2);
 }
 
-/// Frames that begin elsewhere and are longer than they came, with headers in other places.
+/// Frames that start at another offset and are longer than on arrival, with headers at other offsets.
 #[test]
 fn tunnel_and_routing() {
     let tunnel = "{tunnel: {rules: [{match: {protocol: tcp}, push: {vlan: 100}}, {push: {vlan: 7}}]}}";
@@ -322,7 +321,7 @@ fn tunnel_and_routing() {
     split_equals_single(&[ACL, tunnel, routing], LOAD, 1);
 }
 
-/// Flows of different branches, one of them within another; a split may begin in any of them.
+/// Flows of different branches, one of them nested. A split may begin in any of them.
 #[test]
 fn branches() {
     let accounting = "{name: inner, accounting: {}}";

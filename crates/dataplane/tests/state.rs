@@ -1,5 +1,5 @@
-//! Whole runs with their flow state in a real Redis, which is stopped, frozen, full or started anew meanwhile: every
-//! packet is accounted for, flows keep their order, and what was known is known to the next run.
+//! Whole runs with flow state in a real Redis, which is stopped, frozen, filled up or restarted meanwhile. Every packet
+//! is accounted for, flows keep their order, and the next run finds the state.
 
 mod common;
 #[path = "../../state/tests/server/mod.rs"]
@@ -25,7 +25,7 @@ use tailwater_traffic::{CaptureReader, LoadOptions, Packet, PcapWriter, ReadOpti
 
 const FLOWS: u32 = 50;
 
-/// One run at a time: workers spin, and there are few cores.
+/// Serialises runs: workers spin, and there are few cores.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn key(flow: u32) -> FlowKey {
@@ -38,7 +38,7 @@ fn key(flow: u32) -> FlowKey {
     )
 }
 
-/// Frames that come one every `gap`.
+/// Frames that arrive one every `gap`.
 fn trace(folder: &Path, frames: &[Vec<u8>], gap: Nanos) -> Trace {
     let file = folder.join("in.pcap");
     let mut writer = PcapWriter::create(&file).unwrap();
@@ -63,7 +63,7 @@ fn load(file: &Path) -> Trace {
     Trace::load(&mut reader, &LoadOptions::default()).unwrap()
 }
 
-/// So many packets, of all flows in turn, with their numbers.
+/// `count` packets, of all flows in turn, with their numbers.
 fn packets(count: u32) -> Vec<Vec<u8>> {
     let frame = |number: u32| {
         let key = key(number % FLOWS);
@@ -82,7 +82,7 @@ impl Done {
         self.report.state.as_ref().expect("state is kept")
     }
 
-    /// Every packet is accounted for, and none overtook another of its flow. Returns how many were sent.
+    /// Every packet is accounted for, and none overtook another of its flow. Returns the number of packets sent.
     fn check(&self) -> u64 {
         let packets = &self.report.packets;
         assert_eq!(
@@ -105,13 +105,13 @@ impl Done {
     }
 }
 
-/// Runs a trace through functions that keep their state in the server of the folder; `meanwhile` is told how long packets have been
-/// coming.
+/// Runs a trace through functions with state in the server of the directory. `meanwhile` is called with the time since
+/// the first arrival.
 fn go(folder: &Path, functions: &str, state: &str, trace: Trace, workers: usize, meanwhile: impl FnMut(Nanos)) -> Done {
     go_moving(folder, functions, state, trace, (workers, None), meanwhile)
 }
 
-/// As [`go`], with RSS buckets that this moves.
+/// Like [`go`], with RSS buckets moved by the given server mapper.
 fn go_moving(
     folder: &Path,
     functions: &str,
@@ -157,7 +157,7 @@ fn go_moving(
 
 const NAT: &str = "{nat: {external: [203.0.113.0/28]}}, {accounting: {}}";
 
-/// Patience for a slow machine: nothing is lost but by intent.
+/// Generous bounds for a slow machine: packets are lost only on purpose.
 const PATIENT: &str = ", wait: 10s, packets: 32768";
 
 #[test]
@@ -170,17 +170,17 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
         let out = trace(&server.folder, &packets(500), Nanos::from_micros(200));
         let first = go(&server.folder, NAT, PATIENT, out, workers, |_| {});
         assert_eq!(first.check(), 500);
-        // A flow may have been asked for by its second packet, but never more than once.
+        // A flow's second packet may have triggered the request, but there is only one per flow.
         assert_eq!((first.state().reads, first.state().hits), (50, 0));
-        // Two pieces of each flow and one of the return direction.
+        // Two functions' state of each flow and one of the return direction.
         assert_eq!(server.keys(), 150);
-        // The users have gone with the run, but for the one that is nobody.
+        // The run has deleted its users, except the disabled one that marks it.
         let users = server.command(&["acl", "users"]);
         let mut users = users.lines().filter(|user| user.starts_with("tw:"));
         assert!(users.all(|user| user.starts_with("tw:test:@")));
         let outside: HashSet<FlowKey> = first.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
         assert_eq!(outside.len(), FLOWS as usize, "{workers} workers");
-        // Only replies: without the first run's bindings, none would get through.
+        // Only replies: without the first run's bindings, none would pass.
         let back: Vec<Vec<u8>> = first
             .sent
             .iter()
@@ -200,7 +200,7 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
             let to = key(flow).reversed();
             assert_eq!(inside.iter().filter(|key| **key == to).count(), 10, "{to:?}");
         }
-        // And without them.
+        // Control: without the bindings.
         server.command(&["flushall"]);
         let replies = trace(&server.folder, &back, Nanos::from_micros(200));
         let third = go(&server.folder, NAT, PATIENT, replies, workers, |_| {});
@@ -208,7 +208,7 @@ fn the_next_run_goes_on_with_what_the_first_one_knew() {
     }
 }
 
-/// The packets that Redis has counted, of all flows, behind the functions in front.
+/// Number of packets counted in Redis, over all flows, after the functions in front.
 fn counted(server: &RedisServer, front: &str) -> u64 {
     let folder = &server.folder;
     let records = folder.join("flows.csv");
@@ -222,8 +222,8 @@ fn counted(server: &RedisServer, front: &str) -> u64 {
     packets.sum::<u64>() - u64::from(FLOWS)
 }
 
-/// RSS buckets move between workers at random, all the time: every flow is asked about once, goes on where it was, and in
-/// the end the server has what the last worker made of it.
+/// RSS buckets migrate between workers at random, continuously. Every flow is requested once, continues with its state,
+/// and in the end the server has the last worker's version.
 #[test]
 fn flows_that_move_to_another_core_carry_their_state() {
     let Some(server) = RedisServer::start(&[]) else {
@@ -238,7 +238,7 @@ fn flows_that_move_to_another_core_carry_their_state() {
         assert_eq!(moved.check(), 4000);
         let buckets = moved.report.server.unwrap().buckets_moved;
         assert!(buckets > 100, "{buckets}");
-        // Nowhere but where it was opened was a flow asked about.
+        // Only the worker that opened a flow requested it.
         assert_eq!((moved.state().reads, moved.state().hits), (50, 0));
         assert_eq!(server.keys(), 150);
         let outside: HashSet<FlowKey> = moved.sent.iter().map(|frame| parse(frame).unwrap().key).collect();
@@ -247,7 +247,7 @@ fn flows_that_move_to_another_core_carry_their_state() {
     }
 }
 
-/// While Redis is away nothing begins to move, and what was about to goes on when it is back.
+/// While Redis is unavailable no migration begins, and pending ones continue when it is back.
 #[test]
 fn buckets_move_around_a_server_that_is_away_for_a_while() {
     for trouble in &TROUBLES {
@@ -277,7 +277,7 @@ fn buckets_move_around_a_server_that_is_away_for_a_while() {
     }
 }
 
-/// What is done to the server while packets come, and undone.
+/// Disturbance of the server while packets arrive, and its end.
 struct Trouble {
     begins: fn(&mut RedisServer),
     ends: fn(&mut RedisServer),
@@ -298,7 +298,7 @@ const TROUBLES: [Trouble; 3] = [
     },
 ];
 
-/// A run of a second and a half, with half a second of trouble in it.
+/// A run of 1.5 s with a disturbance of 0.5 s.
 fn troubled(state: &str, trouble: &Trouble) -> Option<(RedisServer, Done)> {
     let mut server = RedisServer::start(&["--maxmemory-policy", "noeviction"])?;
     let folder = server.folder.clone();
@@ -313,7 +313,7 @@ fn troubled(state: &str, trouble: &Trouble) -> Option<(RedisServer, Done)> {
     Some((server, done))
 }
 
-/// Packets wait for a server that is away, as long as they may: here until it is back.
+/// Packets wait for an unavailable server up to their bound: here until it is back.
 #[test]
 fn held_packets_all_leave_when_the_server_is_back() {
     for trouble in &TROUBLES {
@@ -328,7 +328,7 @@ fn held_packets_all_leave_when_the_server_is_back() {
     }
 }
 
-/// Beyond the bounds they are dropped, and counted; afterwards everything is as before.
+/// Beyond the bounds they are dropped and counted. Afterwards everything is as before.
 #[test]
 fn packets_that_waited_for_too_long_are_dropped() {
     for trouble in &TROUBLES {
@@ -350,7 +350,7 @@ fn packets_that_waited_for_too_long_are_dropped() {
     }
 }
 
-/// They pass, and what the server missed is written when it is back.
+/// Packets pass, and the changes the server missed are written when it is back.
 #[test]
 fn packets_pass_without_and_the_server_learns_later() {
     for trouble in &TROUBLES {
@@ -361,7 +361,7 @@ fn packets_pass_without_and_the_server_learns_later() {
         assert_eq!(done.check(), 3000);
         assert!(done.state().passed > 100, "{:?}", done.state());
         assert_eq!(server.keys(), u64::from(FLOWS));
-        // The server's counts are those of all packets: the next run finds them, and its records have the sum.
+        // The server's counts cover all packets: the next run finds them, and its records have the sum.
         let records = server.folder.join("flows.csv");
         let functions = format!("{{accounting: {{export: {{file: {}}}}}}}", records.display());
         let traffic = trace(&server.folder, &packets(FLOWS), Nanos::from_micros(500));
@@ -374,13 +374,13 @@ fn packets_pass_without_and_the_server_learns_later() {
     }
 }
 
-/// Without state in the spec, nothing is kept, and nothing told of it.
+/// Without state in the spec, none is stored or reported.
 #[test]
 fn a_chain_without_state_to_keep_needs_no_server() {
     let folder = std::env::temp_dir().join(format!("tailwater-no-state-{}", std::process::id()));
     std::fs::create_dir(&folder).unwrap();
     let traffic = trace(&folder, &packets(100), Nanos::from_micros(100));
-    // A function that keeps none, and a server that is not there.
+    // A function without state, and a server that does not exist.
     let done = go(&folder, "{forward: {}}", "", traffic, 1, |_| {});
     assert_eq!(done.report.packets.delivered, 100);
     assert!(done.report.state.is_none());

@@ -1,4 +1,4 @@
-//! What must not happen per packet: allocations, and packets that are not accounted for.
+//! Per-packet guarantees: no allocations, and every packet accounted for.
 
 #[path = "common/library.rs"]
 mod library;
@@ -49,10 +49,10 @@ const TUNNEL_ROUTER: &str = "[{tunnel: {rules: [{match: {protocol: tcp}, pop: tr
                               nextHops: [{name: a, mac: '02:00:00:00:00:02'}], \
                               routes: [{prefix: '198.18.0.0/15', nextHop: a}]}}]";
 
-/// Counted by both.
+/// Both counters apply.
 const COUNT: &str = "[{count: {counters: [{name: udp, protocol: udp}, {name: untagged, vlan: untagged}]}}]";
 
-/// Records of flows that go on: timeouts are up all the time.
+/// Records of continuing flows: timeouts expire continuously.
 const FLOW_STATS: &str = "[{flowStats: {activeTimeout: 100ms, idleTimeout: 100ms, export: [{file: /dev/null}]}}]";
 
 /// Some of the copies find no room.
@@ -65,7 +65,7 @@ const POLICER: &str = "[{policer: {limits: [{match: {protocol: tcp}, rate: 1kpps
 const SYNTHETIC: &str = "[{synthetic: {cycles: 100, newFlowCycles: 100, reads: 3, writes: 2, \
                          workingSet: 64KiB, pattern: chase, per: flow, drop: 0.1}}]";
 
-/// The traffic goes to port 9, and is no DNS: it is taken for queries that cannot be read.
+/// The traffic goes to port 9 and is not DNS, so it counts as malformed queries.
 const DNS_GUARD: &str = "[{dnsGuard: {ports: [9], mode: strict, limits: {queries: 3, responses: 3, all: 5}, \
                          amplification: {ratio: 2}, accounts: 1024, queries: 1024}}]";
 
@@ -123,7 +123,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
         pacing,
         ..TraceNicConfig::default()
     };
-    // New flows all the time: more of them than fit the table, so that flows are evicted, too.
+    // New flows all the time: more than fit the table, so flows are evicted, too.
     let trace = uniform(200_000, packets);
     let nic = TraceNic::new(trace, rss, 1, &round_robin(1), config, clock.clone()).unwrap();
     let start = clock.now();
@@ -177,10 +177,10 @@ fn nothing_is_allocated_per_packet() {
     }
 }
 
-/// Packets that wait, are handed over and come back: from the look-up to the receipt.
+/// Packets that wait, are offloaded and come back: from the look-up to the receipt.
 #[test]
 fn nothing_is_allocated_for_packets_handed_over() {
-    // A single flow is handed over only if it can be split.
+    // A single flow is offloaded only if it can be split.
     let mut splits = SplitProfile::new();
     assert!(splits.insert(SplitPoint {
         last_functions: 1,
@@ -207,7 +207,7 @@ fn nothing_is_allocated_for_packets_handed_over() {
     }
 }
 
-/// Every packet that is processed is in a note, and the notes are in order of time.
+/// Every processed packet is in a recorded batch, and the records are in order of time.
 #[test]
 fn batches_are_noted_with_all_their_packets() {
     let (spec, notes) = (spec(ACL_NAT, ""), BatchNotes::new(20_000));
@@ -222,7 +222,7 @@ fn batches_are_noted_with_all_their_packets() {
     let noted = notes.take();
     assert_eq!(noted.len(), 1, "a list for the worker");
     let in_notes: u64 = noted[0].iter().map(|batch| u64::from(batch.packets)).sum();
-    // A slow machine does not get to all of them before the end.
+    // A slow machine does not process all of them before the end.
     assert_eq!(in_notes, packets.delivered + packets.dropped_by_nf);
     for batch in &noted[0] {
         assert_eq!(batch.part, Part::Whole);
@@ -230,7 +230,7 @@ fn batches_are_noted_with_all_their_packets() {
     }
     let pairs = noted[0].windows(2);
     assert!({ pairs }.all(|pair| pair[0].sent <= pair[1].received));
-    // What does not fit is left out.
+    // Batches beyond the limit are omitted.
     let few = BatchNotes::new(3);
     let nic = TraceNicConfig::default();
     let trace = uniform(64, 2_000);
@@ -286,7 +286,7 @@ fn every_packet_is_accounted_for() {
         load(Bursty::new(config).unwrap())
     };
     for workers in [1, 2] {
-        // At its own pace, far too fast through a tiny ring, and as fast as the chain can.
+        // At the trace's rate, far too fast through a tiny ring, and as fast as the chain can.
         let paced = TraceNicConfig::default();
         let report = run_once(ACL_NAT, bursty(1), config(paced, workers));
         assert_balanced(&report);

@@ -1,7 +1,7 @@
-//! The hosts and server names that `urlFilter` finds in captures, against those that an independent
-//! reader (tshark) sees; and a published list of malicious URLs.
+//! Hosts and server names that `urlFilter` finds in captures, compared with those that an independent reader (tshark)
+//! finds; and a published list of malicious URLs.
 //!
-//! Needs the folder named by `TAILWATER_TEST_DATA`, and is skipped without it or without tshark.
+//! Needs the directory named by `TAILWATER_TEST_DATA`, and is skipped without it or without tshark.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -42,7 +42,7 @@ fn frames(capture: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// What a filter counts, by reason.
+/// Counters of a filter, by reason.
 fn counts(spec: &ChainSpec, frames: &[Vec<u8>]) -> BTreeMap<String, u64> {
     let rss = RssHasher::default();
     let mut chain = ChainBuilder::new(spec, &rss, 1).unwrap().instance(|_| true);
@@ -62,7 +62,7 @@ fn counts(spec: &ChainSpec, frames: &[Vec<u8>]) -> BTreeMap<String, u64> {
     names.zip(chain.reason_counts()).collect()
 }
 
-/// How often each value of a field stands in the packets that a filter lets through.
+/// Number of occurrences of each value of a field in the packets that match a tshark filter.
 fn tshark(capture: &Path, filter: &str, field: &str) -> Option<BTreeMap<String, u64>> {
     let output = Command::new("tshark")
         .arg("-r")
@@ -83,7 +83,7 @@ fn tshark(capture: &Path, filter: &str, field: &str) -> Option<BTreeMap<String, 
     Some(seen)
 }
 
-/// A copy that tshark can read: not compressed.
+/// A decompressed copy, which tshark can read.
 fn decompressed(archive: &Path, name: &str) -> PathBuf {
     let copy = std::env::temp_dir().join(format!("tailwater-{}-{name}", std::process::id()));
     let status = Command::new("zstd")
@@ -103,8 +103,8 @@ fn hosts_and_server_names_are_those_that_tshark_sees() {
         return;
     }
     let mut names = 0;
-    // The second number: requests that a search for "Host:" finds in the payloads, but tshark does
-    // not take for requests.
+    // The second number: requests that a search for "Host:" finds in the payloads, but that tshark does not count as
+    // requests.
     let captures = [
         ("ndpi_reddit", 0),
         ("snabb_techcrunch", 0),
@@ -128,7 +128,7 @@ fn hosts_and_server_names_are_those_that_tshark_sees() {
                 names += 1;
             }
         }
-        // Nothing but these: texts that are in most names.
+        // Only these patterns, which are in most names.
         let config = "{patterns: ['*com*', '*net*', '*org*', '*www*'], action: alert}";
         let counts = counts(&spec(config, Path::new(".")), &frames);
         let most: u64 = hellos.values().sum();
@@ -159,7 +159,7 @@ fn a_list_of_86_thousand_urls() {
         Path::new("."),
     );
     std::fs::remove_file(&file).unwrap();
-    // A request for every tenth of them, and for a host of that name that is not there.
+    // A request for every tenth of them, and for a similar host that is not listed.
     let mut requests = String::new();
     let mut expected = 0;
     for line in lines.iter().step_by(10) {

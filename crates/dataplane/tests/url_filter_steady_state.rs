@@ -1,4 +1,4 @@
-//! `urlFilter` allocates nothing for a packet, whatever it has to keep.
+//! `urlFilter` allocates nothing per packet, whatever it has to store.
 
 use std::path::Path;
 use tailwater_chain::batch::Batch;
@@ -24,8 +24,8 @@ spec:
   flows: {capacity: 4096}
 ";
 
-/// Segments of a connection: a request at once, one in three pieces out of order, and one that is
-/// blocked, of every third connection.
+/// Segments of a connection: a request in one piece, one in three pieces out of order, and, in every third connection,
+/// one that is blocked.
 fn connection(number: u32) -> Vec<Vec<u8>> {
     let key = FlowKey::v4((0x0a00_0000 + number).into(), [198, 18, 0, 1].into(), 6, 4000, 80);
     let first = b"GET /index.html HTTP/1.1\r\nHost: www.good.example\r\nCookie: x\r\n\r\n";
@@ -82,6 +82,6 @@ fn nothing_is_allocated_per_packet() {
     run(&frames[..6_000]);
     let info = allocation_counter::measure(|| run(&frames[6_000..]));
     assert_eq!(info.count_total, 0);
-    // Of every third connection the last packet.
+    // The last packet of every third connection.
     assert_eq!(frames.len() - sent, 8_000usize.div_ceil(3));
 }

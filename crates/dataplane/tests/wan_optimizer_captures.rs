@@ -1,10 +1,11 @@
-//! What `wanOptimizer` saves on captures, and that every packet comes out of the tunnel as it went in, also where some are lost.
+//! Savings of `wanOptimizer` on captures, and a check that every packet leaves the tunnel as it entered, also if some
+//! are lost.
 //!
 //! ```text
 //! cargo test --release -p tailwater-dataplane --test wan_optimizer_captures -- --nocapture
 //! ```
 //!
-//! prints a table. Needs the folder named by `TAILWATER_TEST_DATA`, and is skipped without it.
+//! prints a table. Needs the directory named by `TAILWATER_TEST_DATA`, and is skipped without it.
 
 use std::path::{Path, PathBuf};
 use tailwater_chain::batch::Batch;
@@ -21,7 +22,7 @@ fn frames(capture: &Path) -> Vec<Vec<u8>> {
     let mut reader = CaptureReader::open(capture, &ReadOptions::default()).unwrap();
     let mut frames = Vec::new();
     while let Some(packet) = reader.next_packet().unwrap() {
-        // What was cut when it was captured is no packet any more.
+        // Packets truncated by the capture are not valid.
         if parse(packet.data).is_ok_and(|headers| headers.network != Network::NotIp) {
             frames.push(packet.data.to_vec());
         }
@@ -68,18 +69,18 @@ impl End {
     }
 }
 
-/// What a capture became.
+/// Results for a capture.
 struct Outcome {
-    /// Of all IP packets, and of what was sent instead, those that pass as they are included.
+    /// Bytes of all IP packets before and after, including those that pass unchanged.
     bytes_in: u64,
     bytes_out: u64,
-    /// Those that go through the tunnel.
+    /// Packets that go through the tunnel.
     packets: u64,
-    /// Packets that were sent back, because they referred to lost ones.
+    /// Packets that were sent back because they referred to lost ones.
     missing: u64,
 }
 
-/// Sends frames by a tunnel of which every packet `lost` says so of is lost, and checks what comes out.
+/// Sends frames through a tunnel that loses every packet for which `lost` returns `true`, and checks the output.
 fn through(frames: &[Vec<u8>], more: &str, mut lost: impl FnMut() -> bool) -> Outcome {
     let behind = format!(", destinations: [0.0.0.0/0, '::/0']{more}");
     let (mut near, mut far) = (End::new([1, 2], &behind), End::new([2, 1], more));
@@ -97,7 +98,7 @@ fn through(frames: &[Vec<u8>], more: &str, mut lost: impl FnMut() -> bool) -> Ou
             continue;
         }
         let end = parse(frame).map_or(frame.len(), |headers| headers.end.into());
-        // Ethernet padding is left only where the tunnel was not taken.
+        // Ethernet padding remains only outside the tunnel.
         assert_eq!(left.get(..end), frame.get(..end));
         assert!(left.len() == end || left == *frame);
     }
@@ -160,7 +161,7 @@ fn captures_come_out_as_they_went_in() {
             percent(max_p.bytes_out, max_p.bytes_in),
             percent(lossy.missing, lossy.packets),
         );
-        // At the worst it adds its headers, 44 bytes.
+        // In the worst case it adds its headers, 44 bytes.
         for outcome in [&plain, &max_p, &lossy] {
             assert!(outcome.bytes_out <= outcome.bytes_in + 44 * outcome.packets, "{name}");
         }
@@ -174,6 +175,6 @@ fn captures_come_out_as_they_went_in() {
         percent(sample_byte, bytes_in),
         percent(max_p, bytes_in)
     );
-    // Real traffic repeats itself by more than the headers take.
+    // Real traffic has more repetition than the headers take.
     assert!(sample_byte < bytes_in && max_p < bytes_in);
 }

@@ -1,7 +1,7 @@
-/* DPDK behind plain functions: the data path is inline code in DPDK's headers, which only C can call. */
+/* Plain functions around DPDK, whose data path is inline code in headers that only C can call. */
 
 #define _GNU_SOURCE
-/* Handles of interrupts have been the same since 22.11, which calls them experimental yet. */
+/* The interrupt handle API has been stable since 22.11, which still marks it experimental. */
 #define ALLOW_EXPERIMENTAL_API
 #include "shim.h"
 
@@ -31,13 +31,13 @@
 #include <rte_memzone.h>
 #include <rte_version.h>
 
-/* The most packets of one call. */
+/* Maximum number of packets per call. */
 #define MOST 256u
 
-/* Frames lie one beside the other in lines of so many bytes. */
+/* Size in bytes of the lines that frames are aligned to. */
 #define LINE 64u
 
-/* As crates/dpdk/src/ffi.rs has them. */
+/* Sizes in crates/dpdk/src/ffi.rs. */
 _Static_assert(sizeof(struct tw_pool) == 56, "pool");
 _Static_assert(sizeof(struct tw_port_info) == 64, "info");
 _Static_assert(sizeof(struct tw_port_config) == 32, "config");
@@ -48,7 +48,7 @@ _Static_assert(sizeof(struct tw_copy) == 16, "copy");
 _Static_assert(sizeof(struct tw_frame) == 32, "frame");
 _Static_assert(sizeof(struct tw_queue) == 4, "queue");
 
-/* As crates/dpdk/src/mbuf.rs has it. */
+/* Layout in crates/dpdk/src/mbuf.rs. */
 #define LIES_AT(field, offset, bytes)                                                                 \
     _Static_assert(offsetof(struct rte_mbuf, field) == (offset) &&                                    \
                        sizeof(((struct rte_mbuf *)0)->field) == (bytes),                              \
@@ -68,7 +68,7 @@ _Static_assert(RTE_MBUF_F_RX_RSS_HASH == 1 << 1, "hash");
 _Static_assert(RTE_MBUF_F_RX_L4_CKSUM_BAD == 1 << 3, "bad checksum");
 _Static_assert(RTE_MBUF_F_RX_IP_CKSUM_BAD == 1 << 4, "bad checksum");
 
-/* The newest of what DPDK and its drivers said: they tell causes nowhere else. */
+/* Most recent log output of DPDK and its drivers, which report causes of errors nowhere else. */
 static char said[4096];
 static size_t said_bytes;
 static pthread_mutex_t said_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -89,7 +89,7 @@ static ssize_t hear(void *cookie, const char *text, size_t bytes)
     return bytes;
 }
 
-/* Moves what was said since the last call, cut to `size` bytes; returns how many. */
+/* Moves the log output since the last call to `into`, cut to `size` bytes. Returns its length. */
 size_t tw_log(char *into, size_t size)
 {
     pthread_mutex_lock(&said_lock);
@@ -113,7 +113,7 @@ int tw_eal_start(int argc, char **argv)
         setvbuf(log, NULL, _IONBF, 0);
         rte_openlog_stream(log);
     }
-    /* EAL pins the calling thread, which is not its own here. */
+    /* EAL pins the calling thread, which belongs to the caller here, so its affinity is restored. */
     cpu_set_t cores;
     int known = pthread_getaffinity_np(pthread_self(), sizeof(cores), &cores);
     int result = rte_eal_init(argc, argv);
@@ -133,11 +133,11 @@ void tw_thread_leave(void)
     rte_thread_unregister();
 }
 
-/* Has DPDK's interrupt thread call `turn` in each of its rounds, in which it also calls drivers. */
+/* Makes DPDK's interrupt thread call `turn` in each iteration, in which it also calls drivers. */
 int tw_interrupts_gate(void (*turn)(void *))
 {
     struct rte_intr_handle *handle = rte_intr_instance_alloc(RTE_INTR_INSTANCE_F_PRIVATE);
-    /* Nobody reads it: it is there to be read for good. */
+    /* Always readable, because nobody reads it. */
     int always = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC), error = -ENOMEM;
     if (handle == NULL || always < 0)
         goto failed;
@@ -155,13 +155,13 @@ failed:
     return error;
 }
 
-/* How long drivers' interrupts wait at the least and at the most, in milliseconds. */
+/* Minimum and maximum wait of drivers' interrupts, in milliseconds. */
 #define LEAST_WAIT 1
 #define MOST_WAIT 100
-/* File descriptors among which control sockets are looked for. */
+/* Number of file descriptors searched for control sockets. */
 #define DESCRIPTORS 1024
 
-/* Waits until a memif peer has something to say or has gone, or for some time. */
+/* Waits until a memif peer sends a message or disconnects, or until a timeout. */
 void tw_await_control(void)
 {
     struct pollfd control[64];
@@ -170,7 +170,7 @@ void tw_await_control(void)
         int domain, type;
         struct sockaddr_un own = {0}, peer = {0};
         socklen_t size = sizeof(int), also = sizeof(int), own_size = sizeof(own), peer_size = sizeof(peer);
-        /* Pairs, by which isolated functions are talked to, have no path on either side. */
+        /* Socket pairs, used for isolated functions, have no path on either side. */
         if (getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX &&
             getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &also) == 0 && type == SOCK_SEQPACKET &&
             getsockname(fd, (struct sockaddr *)&own, &own_size) == 0 &&
@@ -209,8 +209,8 @@ int tw_pool_create(const char *name, uint32_t count, uint32_t bytes, uint32_t ca
     char zone_name[RTE_MEMZONE_NAMESIZE];
     int error = 0;
 
-    /* Without holes at pages' ends, so that a buffer is found by its number. Its memory is in one
-     * piece for devices, too, as that of the zone is. */
+    /* No gaps at page ends, so that an index gives a buffer's address. The memory is contiguous for devices, too,
+     * because the zone's is. */
     mempool = rte_mempool_create_empty(name, count, element, cache, sizeof(private), socket,
                                        RTE_MEMPOOL_F_NO_IOVA_CONTIG | RTE_MEMPOOL_F_NO_SPREAD);
     if (mempool == NULL)
@@ -306,8 +306,8 @@ int tw_port_info(uint16_t port, struct tw_port_info *info)
     return 0;
 }
 
-/* Readies mbufs for a device's times. Returns whether the device declares them, and a clock to know them by: a driver
- * that only writes the field, as net_pcap does, means something else by it. */
+/* Registers the mbuf field for a device's timestamps. Returns 1 if the device declares the offload and has a readable
+ * clock. A driver that only writes the field, such as net_pcap, uses it for another time. */
 static int give_times(uint16_t port, const struct rte_eth_dev_info *device, struct tw_port_config *config)
 {
     uint64_t ticks;
@@ -330,24 +330,24 @@ int tw_port_configure(uint16_t port, struct tw_port_config *config, uint16_t mtu
     uint64_t types = device.flow_type_rss_offloads;
     if (config->rx_queues > 1 && types != 0) {
         conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
-        /* As the software hash: addresses, and the ports of what is no fragment. */
+        /* Same as the software hash: addresses, and the ports of non-fragments. */
         conf.rx_adv_conf.rss_conf.rss_hf =
             types & (RTE_ETH_RSS_IP | RTE_ETH_RSS_TCP | RTE_ETH_RSS_UDP);
         conf.rx_adv_conf.rss_conf.rss_key = (uint8_t *)(uintptr_t)config->hash_key;
         conf.rx_adv_conf.rss_conf.rss_key_len = config->hash_key_bytes;
         conf.rxmode.offloads |= device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_RSS_HASH;
     }
-    /* What is found wrong is marked, and the packet comes all the same. */
+    /* Packets with a wrong checksum are marked, and delivered nevertheless. */
     uint64_t checksums = config->checksums ? device.rx_offload_capa & RTE_ETH_RX_OFFLOAD_CHECKSUM : 0;
     conf.rxmode.offloads |= checksums;
     config->checksums = checksums != 0;
     config->timestamps = config->timestamps && give_times(port, &device, config);
     if (config->timestamps)
         conf.rxmode.offloads |= RTE_ETH_RX_OFFLOAD_TIMESTAMP;
-    /* All buffers are of one pool, in one piece, and used once. */
+    /* All buffers are single-segment, from one pool, with a reference count of one. */
     conf.txmode.offloads = device.tx_offload_capa & RTE_ETH_TX_OFFLOAD_MBUF_FAST_FREE;
     error = rte_eth_dev_configure(port, config->rx_queues, config->tx_queues, &conf);
-    /* Devices take one only after that, which sets theirs back. */
+    /* The MTU must be set after configuring, which resets it. */
     if (error == 0 && mtu != 0)
         error = rte_eth_dev_set_mtu(port, mtu);
     if (error != 0)
@@ -380,7 +380,7 @@ void tw_port_close(uint16_t port)
     struct rte_device *parent = NULL;
     if (rte_eth_dev_info_get(port, &device) == 0)
         parent = (struct rte_device *)(uintptr_t)device.device;
-    /* Some drivers cannot stop twice or not at all; closing is what counts. */
+    /* Some drivers cannot stop twice or at all; only closing matters. */
     (void)rte_eth_dev_stop(port);
     (void)rte_eth_dev_close(port);
     if (parent != NULL)
@@ -438,13 +438,13 @@ int tw_port_stats(uint16_t port, struct tw_stats *stats)
     return error;
 }
 
-/* The time on the device's clock, in its ticks. */
+/* Reads the device's clock, in its ticks. */
 int tw_port_read_clock(uint16_t port, uint64_t *ticks)
 {
     return rte_eth_read_clock(port, ticks);
 }
 
-/* One of the extended statistics; ENOENT if the port has none of the name. */
+/* Reads an extended statistic; -ENOENT if the port has none of that name. */
 int tw_port_xstat(uint16_t port, const char *name, uint64_t *value)
 {
     uint64_t id;
@@ -453,7 +453,7 @@ int tw_port_xstat(uint16_t port, const char *name, uint64_t *value)
     return rte_eth_xstats_get_by_id(port, &id, value, 1) == 1 ? 0 : -ENOENT;
 }
 
-/* The most entries of a table. */
+/* Maximum number of RETA entries. */
 #define MOST_ENTRIES 4096
 #define GROUP RTE_ETH_RETA_GROUP_SIZE
 
@@ -487,14 +487,14 @@ static inline struct rte_mbuf *mbuf_of(const struct tw_pool *pool, uint32_t inde
     return (struct rte_mbuf *)(pool->base + index * pool->stride) - 1;
 }
 
-/* The number of the buffer that lies there. Exact: with offsets below 2^47 and strides of up to 2^15 the
+/* Returns the index of the buffer at an offset. Exact: with offsets below 2^47 and strides of up to 2^15 the
  * product is too large by less than 2^64 / stride. */
 static inline uint32_t index_of(const struct tw_pool *pool, uint64_t offset)
 {
     return (unsigned __int128)offset * pool->reciprocal >> 64;
 }
 
-/* Whether a chain could work on it: in one piece, of this pool, without other users. */
+/* Returns 1 if a chain can process the mbuf: single-segment, from this pool, reference count one. */
 static inline int usable(const struct tw_pool *pool, const struct rte_mbuf *mbuf)
 {
     uint64_t offset = (const uint8_t *)(mbuf + 1) - pool->base;
@@ -502,13 +502,13 @@ static inline int usable(const struct tw_pool *pool, const struct rte_mbuf *mbuf
                   rte_mbuf_refcnt_read(mbuf) == 1);
 }
 
-/* Both bits together mean that nobody looked. */
+/* Returns 1 if the checksum is bad. Both bits set together mean that it was not verified. */
 static inline int is_bad(uint64_t flags, uint64_t mask, uint64_t bad)
 {
     return (flags & mask) == bad;
 }
 
-/* Makes a packet one that a chain can work on, or gives it back and counts it. Returns whether it did. */
+/* Makes a packet usable for a chain and returns 1, or frees and counts it and returns 0. */
 int tw_mend(const struct tw_pool *pool, void *of, struct tw_refused *refused)
 {
     struct rte_mbuf *mbuf = of;
@@ -556,7 +556,7 @@ uint16_t tw_inject(const struct tw_pool *pool, uint16_t port, uint16_t queue,
     return sent;
 }
 
-/* Frees what a device did not take. */
+/* Sends packets, and frees those that the device did not accept. */
 static inline uint16_t send_all(struct tw_queue to, struct rte_mbuf **mbufs, uint16_t count)
 {
     uint16_t sent = rte_eth_tx_burst(to.port, to.queue, mbufs, count);
@@ -572,7 +572,7 @@ uint16_t tw_refill(const struct tw_pool *pool, struct tw_queue from, struct tw_q
     count = RTE_MIN(count, MOST);
     unsigned came = rte_eth_rx_burst(from.port, from.queue, mbufs, count), kept = 0;
     for (unsigned i = 0; i < came; i++) {
-        /* What is another pool's, in several pieces or has other users is no room for a frame. */
+        /* A frame cannot be written to a buffer that is from another pool, multi-segment or shared. */
         struct rte_mbuf *mbuf = mbufs[i];
         if (usable(pool, mbuf))
             mbufs[kept++] = mbuf;
@@ -586,7 +586,7 @@ uint16_t tw_refill(const struct tw_pool *pool, struct tw_queue from, struct tw_q
         const struct tw_frame *frame = &frames[i];
         const uint8_t *bytes = lines + (uint64_t)frame->line * LINE;
         uint8_t *room = (uint8_t *)(mbuf + 1) + RTE_PKTMBUF_HEADROOM;
-        /* In whole lines: there is room for them, and most frames are of one. */
+        /* Copies whole lines, for which there is room; most frames have one. */
         memcpy(room, bytes, LINE);
         if (frame->lines > 1)
             memcpy(room + LINE, bytes + LINE, (frame->lines - 1) * (size_t)LINE);

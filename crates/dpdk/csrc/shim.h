@@ -1,6 +1,6 @@
 /*
- * What the Rust side sees of DPDK: plain structs and functions, no macros and no inline code.
- * crates/dpdk/src/ffi.rs declares the same; both check the sizes.
+ * C interface to DPDK for the Rust side: plain structs and functions, no macros and no inline code.
+ * crates/dpdk/src/ffi.rs has the same declarations; both check the sizes.
  */
 #ifndef TAILWATER_SHIM_H
 #define TAILWATER_SHIM_H
@@ -8,16 +8,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Buffers: one piece of memory, in which mbufs lie one stride apart. */
+/* Buffer pool: one contiguous memory region, with mbufs one stride apart. */
 struct tw_pool {
     void *mempool;
     const void *zone;
-    /* The first buffer's first byte, headroom included. */
+    /* First byte of the first buffer, headroom included. */
     uint8_t *base;
     uint64_t stride;
-    /* Bytes in a buffer, headroom included. */
+    /* Size of a buffer in bytes, headroom included. */
     uint64_t bytes;
-    /* 2^64 by the stride, rounded up: by a multiplication an offset becomes an index. */
+    /* 2^64 divided by the stride, rounded up: a multiplication converts an offset to an index. */
     uint64_t reciprocal;
     uint32_t count;
 };
@@ -31,7 +31,7 @@ struct tw_port_info {
     uint16_t hash_key_bytes;
     uint16_t mtu;
     int16_t socket;
-    /* Whether the port puts the RSS hash on packets. */
+    /* 1 if the port reports the RSS hash of packets. */
     uint8_t gives_hash;
     uint8_t mac[6];
 };
@@ -39,14 +39,14 @@ struct tw_port_info {
 struct tw_port_config {
     uint16_t rx_queues;
     uint16_t tx_queues;
-    /* Descriptors wanted; what the port can is written here. */
+    /* Requested descriptors; replaced by the number that the port supports. */
     uint16_t rx_ring;
     uint16_t tx_ring;
     uint16_t hash_key_bytes;
-    /* Whether the port looks at checksums, if it can; whether it does is written here. */
+    /* 1 to request checksum verification; replaced by 1 if the port verifies checksums, else 0. */
     uint16_t checksums;
-    /* Whether packets get the device's time, if it offers that; whether they do is written here, and where
-     * in an mbuf the time is, and the bit of the flags that says so. */
+    /* 1 to request receive timestamps of the device; replaced by 1 if packets have them, else 0. If they do,
+     * `timestamp_offset` is the time's offset in an mbuf, and `timestamp_flag` the flag that marks it valid. */
     uint16_t timestamps;
     uint16_t timestamp_offset;
     const uint8_t *hash_key;
@@ -61,32 +61,31 @@ struct tw_link {
 struct tw_stats {
     uint64_t received;
     uint64_t sent;
-    /* Lost by the device for want of descriptors, in errors, and for want of buffers. */
+    /* Packets lost by the device for lack of descriptors, by errors, and for lack of buffers. */
     uint64_t missed;
     uint64_t receive_errors;
     uint64_t no_buffer;
     uint64_t send_errors;
 };
 
-/* Packets that came, and that no chain gets to see. */
+/* Received packets that are not passed to a chain. */
 struct tw_refused {
-    /* In several buffers, and too long for one. */
+    /* Multi-segment packets that do not fit into one buffer. */
     uint64_t in_pieces;
-    /* With a checksum that the device found wrong, */
+    /* Packets with a checksum that the device found wrong; counted only if `damage_counts` is set. */
     uint64_t damaged;
-    /* if that is a reason. */
+    /* 1 to refuse packets with wrong checksums. */
     uint64_t damage_counts;
 };
 
-/* A packet that is to be copied. */
+/* Packet to be copied. */
 struct tw_copy {
     const uint8_t *frame;
     uint32_t length;
     uint32_t hash;
 };
 
-/* A frame among others, which start at multiples of a cache line, and what a device would say of it: as it
- * lies in an mbuf. */
+/* Frame in an array of cache lines, and the receive metadata a device would report, in the layout of an mbuf. */
 struct tw_frame {
     uint32_t line;
     uint32_t lines;
@@ -98,7 +97,7 @@ struct tw_frame {
     uint32_t hash;
 };
 
-/* A queue of a port. */
+/* Queue of a port. */
 struct tw_queue {
     uint16_t port;
     uint16_t queue;
@@ -120,7 +119,7 @@ uint32_t tw_pool_available(const struct tw_pool *pool);
 
 int tw_probe(const char *device, uint16_t *port);
 int tw_port_info(uint16_t port, struct tw_port_info *info);
-/* An `mtu` of 0 leaves the device its own. */
+/* An `mtu` of 0 keeps the device's MTU. */
 int tw_port_configure(uint16_t port, struct tw_port_config *config, uint16_t mtu, const struct tw_pool *pool);
 int tw_port_start(uint16_t port);
 void tw_port_close(uint16_t port);

@@ -1,22 +1,24 @@
-//! An interface of the kernel's is used by one program at a time.
+//! Exclusive use of a kernel interface by one Tailwater process.
 //!
-//! The kernel lets several have one, and they take packets from each other. With XDP it is worse: a second program is refused,
-//! and DPDK, as it clears away what it began, takes the first one's program off the interface, which is then deaf.
+//! The kernel lets several processes open the same interface, and they steal packets from each other. XDP is worse: the
+//! kernel refuses the second process, and DPDK's clean-up then detaches the first process's XDP program. The interface
+//! receives nothing from then on.
 
 use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use tailwater_api::PortName;
 
-/// A port's interface, claimed as long as this lives: the kernel lets go of it however the program ends.
+/// Lock on a port's kernel interface. The kernel releases it when the process ends, crashes included.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    /// Nobody sends to it. Such names are a network namespace's own, as interfaces' are.
+    /// Bound to an abstract address and never sent to. Abstract names are local to the network namespace, as interface
+    /// names are.
     _socket: UnixDatagram,
 }
 
 impl Claim {
-    /// Claims the interface of a port, if it has one. `Err` says who has it.
+    /// Locks the interface of the port, if the port has one. `Err` names the current holder.
     pub(crate) fn of(name: &PortName) -> Result<Option<Claim>, String> {
         let Some(interface) = name.interface() else {
             return Ok(None);
@@ -27,7 +29,7 @@ impl Claim {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(format!(
                 "another tailwater uses \"{interface}\": a port can be used once"
             )),
-            // Where there are no such names, nobody is warned.
+            // Without abstract Unix addresses there is no lock, and no warning.
             Err(_) => Ok(None),
         }
     }

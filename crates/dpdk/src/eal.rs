@@ -1,6 +1,6 @@
-//! DPDK's environment (EAL): started once in a process, and never stopped.
+//! DPDK's environment abstraction layer (EAL), started once per process and never stopped.
 //!
-//! One of the few modules with `unsafe` code: it starts DPDK, and tells it of threads.
+//! One of the few modules with `unsafe` code: it starts DPDK and registers threads with it.
 
 use crate::error::{DpdkError, last_lines};
 use crate::ffi;
@@ -10,49 +10,49 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// What pages packet buffers lie in.
+/// Page size of the memory for packet buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HugePages {
-    /// Huge ones if enough are free, else ordinary ones; but NICs need huge ones.
+    /// Huge pages if enough are free, 4 KiB pages otherwise. Physical NICs need huge pages.
     #[default]
     IfThere,
-    /// Ordinary ones.
+    /// 4 KiB pages.
     No,
 }
 
-/// How the environment is started.
+/// Start parameters of the EAL.
 #[derive(Clone, Debug, Default)]
 pub struct EalConfig {
-    /// What pages buffers lie in.
+    /// Page size of the buffer memory.
     pub huge_pages: HugePages,
     /// Memory for buffers, in bytes.
     pub memory: u64,
-    /// The PCI devices that DPDK may touch: no others, and none if there is none here.
+    /// PCI devices that DPDK may probe. An empty list allows none.
     pub pci: Vec<String>,
-    /// Drivers to load that lie elsewhere than DPDK's own.
+    /// Drivers to load from outside DPDK's own driver directory.
     pub drivers: Vec<PathBuf>,
 }
 
-/// DPDK's environment, which is running.
+/// Handle to the running EAL.
 #[derive(Clone, Copy, Debug)]
 pub struct Eal {
     huge_pages: bool,
 }
 
-/// The environment and the PCI devices it was started with, or why it did not start.
+/// The EAL and the PCI devices it was started with, or the error of the start.
 type Outcome = Result<(Eal, Vec<String>), String>;
 
-/// What came of the start: it cannot be tried twice.
+/// Result of the only start: DPDK does not support a second attempt.
 static STARTED: Mutex<Option<Outcome>> = Mutex::new(None);
 
-/// Memory that DPDK takes besides buffers, in MiB.
+/// Memory DPDK needs in addition to the buffers, in MiB.
 const BESIDES: u64 = 96;
 
 impl Eal {
-    /// Starts the environment, or returns the one that runs if it will do.
+    /// Starts the EAL, or returns the running one if it has the required devices.
     ///
     /// # Errors
-    /// If it does not start, or runs without the devices that are wanted now.
+    /// If the EAL does not start, or runs without the devices required now.
     pub fn start(config: &EalConfig) -> Result<Eal, DpdkError> {
         let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
         let started = match &mut *started {
@@ -72,20 +72,20 @@ impl Eal {
         }
     }
 
-    /// Whether buffers lie in huge pages.
+    /// Returns `true` if buffers are in huge pages.
     pub fn huge_pages(&self) -> bool {
         self.huge_pages
     }
 }
 
-/// DPDK's version.
+/// DPDK's version string.
 pub fn version() -> String {
     // SAFETY: DPDK returns a constant string.
     let version = unsafe { CStr::from_ptr(ffi::tw_version()) };
     version.to_string_lossy().into_owned()
 }
 
-/// Whether to use huge pages.
+/// Decides between huge pages and 4 KiB pages.
 fn decide(config: &EalConfig) -> Result<bool, DpdkError> {
     if config.huge_pages == HugePages::No {
         return Ok(false);
@@ -103,7 +103,7 @@ fn decide(config: &EalConfig) -> Result<bool, DpdkError> {
     }
 }
 
-/// Bytes in huge pages that nobody uses, of all sizes.
+/// Free huge page memory of all page sizes, in bytes.
 fn free_huge_pages() -> u64 {
     let sizes = fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten();
     let bytes = sizes.flatten().filter_map(|size| {
@@ -115,13 +115,13 @@ fn free_huge_pages() -> u64 {
     bytes.sum()
 }
 
-/// The command line that DPDK reads.
+/// Builds the EAL's command line.
 fn arguments(config: &EalConfig, huge_pages: bool) -> Vec<String> {
-    // One lcore, which is nobody's: Tailwater's own threads do the work.
+    // One lcore, unused: Tailwater's own threads do the work.
     let mut arguments = vec!["tailwater".to_owned(), "--lcores=0@0".to_owned()];
     arguments.push("--no-telemetry".to_owned());
     match huge_pages {
-        // Nothing is left behind in a file system.
+        // Leaves no files in hugetlbfs.
         true => arguments.push("--in-memory".to_owned()),
         false => {
             let memory = (config.memory >> 20) + BESIDES;
@@ -142,11 +142,11 @@ fn arguments(config: &EalConfig, huge_pages: bool) -> Vec<String> {
     arguments
 }
 
-/// Starts DPDK, or says why not.
+/// Starts DPDK, or returns its log lines as the error.
 fn init(arguments: &[String]) -> Result<(), String> {
     let texts = arguments.iter().map(|text| CString::new(text.as_str()));
     let texts: Vec<CString> = texts.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
-    // DPDK keeps pointers into its command line: it stays for good.
+    // DPDK keeps pointers into its command line, so the strings are leaked.
     let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
     pointers.push(std::ptr::null_mut());
     let count = pointers.len() as c_int - 1;
@@ -161,7 +161,7 @@ fn init(arguments: &[String]) -> Result<(), String> {
     }
 }
 
-/// A thread that DPDK knows: it has a cache of its own of each pool's free buffers.
+/// Registration of a thread with DPDK, which gives it its own mempool cache.
 #[derive(Debug)]
 struct Known;
 
@@ -173,18 +173,18 @@ impl Drop for Known {
 }
 
 thread_local! {
-    /// Goes with the thread.
+    /// Dropped when the thread ends.
     static KNOWN: Cell<Option<Known>> = const { Cell::new(None) };
 }
 
-/// Tells DPDK of this thread, and forgets it when the thread ends. Should DPDK know too many, everything
-/// works all the same, slower. Always true: once is enough.
+/// Registers this thread with DPDK until the thread ends. If DPDK has no free thread slot, everything still works, only
+/// slower. Always returns `true`: one attempt per thread is enough.
 #[cold]
 pub(crate) fn enter_thread() -> bool {
     KNOWN.with(|known| {
         let mut now = known.take();
         if now.is_none() {
-            // SAFETY: the environment runs, for there is a queue; DPDK refuses a thread that it knows.
+            // SAFETY: the environment runs, for there is a queue; DPDK refuses a thread that is already registered.
             now = (unsafe { ffi::tw_thread_enter() } == 0).then_some(Known);
         }
         known.set(now);

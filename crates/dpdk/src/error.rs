@@ -1,61 +1,61 @@
-//! What goes wrong with DPDK, and what to do about it.
+//! DPDK errors, with remedies.
 
 use std::io;
 
-/// Why something of DPDK's failed. The text says what to do where that is known.
+/// Error of a DPDK operation. The message includes the remedy where one is known.
 #[derive(Debug, thiserror::Error)]
 pub enum DpdkError {
     /// The environment did not start.
     #[error("DPDK does not start: {said}{}", advice(.said))]
     Eal {
-        /// What DPDK said.
+        /// DPDK's log lines.
         said: String,
     },
-    /// The environment has been started otherwise; it starts once in a process.
+    /// The environment already runs with other parameters. It starts once per process.
     #[error("DPDK runs already, {running}; a process starts it once")]
     Started {
-        /// How.
+        /// Parameters it runs with.
         running: &'static str,
     },
-    /// Huge pages are wanted, and there are too few.
+    /// Huge pages are required and too few are free.
     #[error(
         "{needed_mib} MiB of huge pages are needed, {free_mib} MiB are free: as root, \
          echo {pages} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
     )]
     HugePages {
-        /// What buffers take, in MiB.
+        /// Memory the buffers need, in MiB.
         needed_mib: u64,
-        /// What is there, in MiB.
+        /// Free memory in huge pages, in MiB.
         free_mib: u64,
-        /// How many pages of 2 MiB would do.
+        /// Number of 2 MiB pages that suffices.
         pages: u64,
     },
-    /// There is no memory for buffers.
+    /// Allocation of the buffers failed.
     #[error("DPDK has no memory for {count} buffers of {bytes} bytes: {source}{}", advice(.said))]
     Memory {
-        /// How many.
+        /// Number of buffers.
         count: u32,
-        /// Bytes in one.
+        /// Bytes per buffer.
         bytes: usize,
-        /// What DPDK answers.
+        /// DPDK's error code.
         source: io::Error,
-        /// What it said.
+        /// DPDK's log lines.
         said: String,
     },
-    /// A port cannot be had.
+    /// The port is not usable.
     #[error("port {port}: {problem}")]
     Port {
-        /// Its name.
+        /// Name of the port.
         port: String,
-        /// What is wrong, and what to do.
+        /// Cause and remedy.
         problem: String,
     },
 }
 
-/// What DPDK says after every device that it cannot use.
+/// Log lines that DPDK prints for every unusable device and that carry no cause.
 const NO_NEWS: [&str; 2] = ["cannot attach the device", "Failed to attach device"];
 
-/// The last lines of what DPDK said, as one.
+/// Joins the last lines of a DPDK log into one.
 pub(crate) fn last_lines(said: &str) -> String {
     let lines: Vec<&str> = said
         .lines()
@@ -69,7 +69,7 @@ pub(crate) fn last_lines(said: &str) -> String {
     }
 }
 
-/// What to do about what DPDK said, if that is known.
+/// Remedy for a known DPDK log message, or an empty string.
 fn advice(said: &str) -> &'static str {
     let any = |texts: &[&str]| texts.iter().any(|text| said.contains(text));
     if any(&["hugepage", "huge page"]) {
@@ -84,10 +84,10 @@ fn advice(said: &str) -> &'static str {
     }
 }
 
-/// What is wrong with a device that did not come up.
+/// Error for a device that did not come up.
 pub(crate) fn of_device(name: &tailwater_api::PortName, what: &str, code: i32, said: &str) -> DpdkError {
     let because = match code {
-        // Not a number of the system's, but what many drivers answer whatever is wrong.
+        // Not an errno: many drivers return -1 for any failure.
         -1 => format!("{}; are its arguments right?", last_lines(said)),
         _ => {
             let error = io::Error::from_raw_os_error(-code);

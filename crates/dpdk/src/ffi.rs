@@ -1,9 +1,9 @@
-//! The shim's functions and structs, as `csrc/shim.h` has them.
+//! Functions and structs of the C shim, matching `csrc/shim.h`.
 
 use crate::mbuf::Mbuf;
 use std::ffi::{c_char, c_int, c_void};
 
-/// Buffers in one piece of memory.
+/// Mempool whose buffers share one memory zone.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -64,7 +64,7 @@ pub(crate) struct Stats {
     pub(crate) send_errors: u64,
 }
 
-/// Packets that came, and that no chain gets to see.
+/// Counts of received packets that are not passed to a chain.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Refused {
@@ -73,7 +73,7 @@ pub(crate) struct Refused {
     pub(crate) damage_counts: u64,
 }
 
-/// A packet that is to be copied.
+/// Packet to be copied into an mbuf.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copied {
@@ -82,7 +82,7 @@ pub(crate) struct Copied {
     pub(crate) hash: u32,
 }
 
-/// A frame among others, which start at multiples of a cache line, and what a device would say of it.
+/// Frame in an array of frames that start at multiples of a cache line, with the metadata a NIC would add.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Frame {
@@ -96,7 +96,7 @@ pub(crate) struct Frame {
     pub(crate) hash: u32,
 }
 
-/// A queue of a port.
+/// Queue of a port.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
@@ -104,7 +104,7 @@ pub(crate) struct Queue {
     pub(crate) queue: u16,
 }
 
-// As the shim has them.
+// Sizes must match the shim's.
 const _: () = {
     assert!(size_of::<Pool>() == 56 && size_of::<Info>() == 64);
     assert!(size_of::<Config>() == 32 && size_of::<Link>() == 8);
@@ -174,10 +174,10 @@ unsafe extern "C" {
     pub(crate) fn tw_take(pool: *const Pool, indexes: *mut u32, count: u32) -> c_int;
 }
 
-/// What DPDK said since the last call, the newest lines: it tells causes nowhere else.
+/// DPDK's log since the last call, newest lines only. DPDK reports causes nowhere else.
 pub(crate) fn said() -> String {
     let mut text = [0u8; 2048];
-    // SAFETY: the shim writes up to so many bytes, and says how many.
+    // SAFETY: the shim writes at most `text.len()` bytes and returns the number written.
     let bytes = unsafe { tw_log(text.as_mut_ptr().cast(), text.len()) };
     String::from_utf8_lossy(&text[..bytes.min(text.len())]).into_owned()
 }

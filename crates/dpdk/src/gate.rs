@@ -1,13 +1,13 @@
-//! Drivers whose interrupts take away what a burst is using.
+//! Mutual exclusion between bursts and drivers whose interrupt handler unmaps memory that a burst uses.
 //!
-//! When the peer of a shared-memory device (`net_memif`) goes, the driver unmaps the shared rings, in DPDK's interrupt
-//! thread, without a look at who is receiving or sending meanwhile: a worker in the middle of a burst would
-//! touch memory that is gone, and take the program with it. So the interrupt thread gets turns, in which no
-//! worker is in a burst of such a device; a worker that comes during a turn waits for its end, some microseconds.
-//! There is a turn when a peer has something to say, and ten a second for all other interrupts.
+//! When the peer of a shared-memory device (`net_memif`) disconnects, the driver unmaps the shared rings in DPDK's
+//! interrupt thread. It does not check whether a queue is receiving or sending. A worker in the middle of a burst would
+//! then access unmapped memory, and the process would crash. So the interrupt thread handles events only in turns in
+//! which no worker is in a burst of such a device. A worker that starts a burst during a turn waits for its end, some
+//! microseconds. A turn starts when a peer's control message arrives, and ten times a second for all other interrupts.
 //!
-//! One of the few modules with `unsafe` code. Bursts and turns exclude each other as in Dekker's algorithm: each side says
-//! that it wants in, then looks at the other, with a full fence between.
+//! One of the few modules with `unsafe` code. Bursts and turns exclude each other as in Dekker's algorithm: each side
+//! sets its own flag, then reads the other's, with a full fence between.
 
 use crate::error::{DpdkError, last_lines};
 use crate::ffi;
@@ -16,33 +16,33 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_api::PortName;
 
-/// Whether one queue's worker is in a burst. On cache lines of its own.
+/// Flag: the queue's worker is in a burst. Padded to its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Place(AtomicBool);
 
-/// Whether the interrupt thread has its turn.
+/// Set during a turn of the interrupt thread.
 static TURN: AtomicBool = AtomicBool::new(false);
-/// The places of all passes.
+/// Burst flags of all passes.
 static PLACES: Mutex<Vec<Arc<Place>>> = Mutex::new(Vec::new());
-/// Whether the interrupt thread asks.
+/// Set once the interrupt thread calls [`turn`].
 static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// How often a worker looks before it lets others have its core, the interrupt thread among them.
+/// Polls before a worker yields its core to others, such as the interrupt thread.
 const LOOKS: u32 = 1000;
 
-/// What a queue needs to have bursts, if its driver is one of these.
+/// Handle a queue needs for its bursts if its driver is one of these.
 #[derive(Debug)]
 pub(crate) struct Pass(Arc<Place>);
 
-/// A burst, until it is dropped.
+/// Guard of a burst in progress.
 pub(crate) struct Burst<'p>(&'p Place);
 
 impl Pass {
-    /// A pass for a queue of the port; `None` where bursts need none.
+    /// Returns a pass for a queue of the port, or `None` if its driver needs none.
     ///
     /// # Errors
-    /// If DPDK has no interrupt thread to be asked.
+    /// If DPDK's interrupt thread cannot be hooked.
     pub(crate) fn of(port: &PortName) -> Result<Option<Pass>, DpdkError> {
         if port.driver() != Some("net_memif") {
             return Ok(None);
@@ -69,7 +69,7 @@ impl Pass {
         Pass(place)
     }
 
-    /// Begins a burst, once no turn is on.
+    /// Begins a burst, after the current turn, if any.
     #[inline]
     pub(crate) fn burst(&self) -> Burst<'_> {
         let Place(within) = &*self.0;
@@ -104,11 +104,11 @@ fn wait_while(flag: &AtomicBool) {
     }
 }
 
-/// In the interrupt thread: ends its turn, and comes back with the next one. What it does between two calls, it does
-/// in its turn.
+/// Ends the interrupt thread's current turn and returns once the next one has begun. Runs in the interrupt thread,
+/// which handles its events between two calls, that is, within its turn.
 extern "C" fn turn(_: *mut c_void) {
     end_turn();
-    // SAFETY: it waits, and touches nothing of ours.
+    // SAFETY: the call only waits, and accesses none of our memory.
     unsafe { ffi::tw_await_control() };
     begin_turn();
 }
@@ -121,7 +121,7 @@ fn begin_turn() {
     TURN.store(true, Ordering::Relaxed);
     fence(Ordering::SeqCst);
     let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
-    // Nobody has passes that are gone.
+    // Flags of dropped passes have no other holder.
     places.retain(|place| Arc::strong_count(place) > 1);
     places.iter().for_each(|place| wait_while(&place.0));
 }

@@ -1,17 +1,17 @@
-//! DPDK ports behind a safe API: the only crate that links DPDK, and only with its feature `dpdk`.
+//! DPDK ports behind a safe API. This is the only crate that links DPDK, and only with its feature `dpdk`.
 //!
-//! DPDK's data path is inline code in C headers. A small shim (`csrc/shim.c`) makes plain functions of
-//! it, a burst a call; all that is unsafe is in the modules that call them.
+//! DPDK's data path is inline code in C headers. A small shim (`csrc/shim.c`) wraps it in plain functions, one call per
+//! burst. All `unsafe` code is in the modules that call the shim.
 //!
-//! - [`Eal`]: DPDK's environment, started once in a process;
-//! - [`Mempool`]: buffers that are DPDK's mbufs and Tailwater's [`Buffer`](tailwater_chain::buffer::Buffer)s
-//!   at once, so that packets pass a chain where the device put them;
-//! - [`Port`]: a device, configured and started; [`RxQueue`] and [`TxQueue`]: what a worker has of it;
-//! - [`Peer`]: what is at the other end of a virtual device, for tests and measurements.
+//! - [`Eal`]: DPDK's environment, started once per process.
+//! - [`Mempool`]: buffers that are DPDK mbufs and Tailwater [`Buffer`](tailwater_nf::buffer::Buffer)s at once, so
+//!   packets pass a chain without being copied.
+//! - [`Port`]: a device, configured and started, with one [`RxQueue`] and [`TxQueue`] per worker.
+//! - [`Peer`]: the other end of a virtual device, for tests and measurements.
 //!
-//! Receiving and sending a burst allocates nothing and takes no lock. A buffer is either with DPDK (free, in a
-//! descriptor ring, on its way out) or held by a worker, who has its only handle.
-// Without the feature nothing is here that could be linked to.
+//! Receiving and sending a burst allocates nothing and takes no lock. A buffer is owned either by DPDK (free, in a
+//! descriptor ring, or being sent) or by a worker, which holds its only handle.
+// Without the feature the items that the docs link to do not exist.
 #![cfg_attr(not(feature = "dpdk"), allow(rustdoc::broken_intra_doc_links))]
 #![cfg(feature = "dpdk")]
 

@@ -1,7 +1,7 @@
-//! What comes before each buffer: DPDK's `rte_mbuf`, as far as packets that pass through need it.
+//! `rte_mbuf`, the header in front of each buffer: the fields that forwarding needs.
 //!
-//! Bursts are loops over these: a call into C for each packet, or a list of records between the two languages, would
-//! cost as much as the work itself. `csrc/shim.c` does not compile where DPDK's struct is laid out otherwise.
+//! Bursts loop over mbufs in Rust. One C call per packet, or an array of records between the two languages, would cost
+//! as much as the work itself. `csrc/shim.c` fails to compile if DPDK's struct has another layout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Mbuf {
     _address: u64,
     _iova: u64,
-    /// Where the frame starts in the buffer, which is behind the mbuf; how many users there are; how many
-    /// buffers; which port it came from, or is told to have.
+    /// The frame's offset in the buffer behind the mbuf, the reference count, the number of segments, and the input
+    /// port (or the port set in its stead).
     place: Place,
     flags: u64,
     _packet_type: u32,
@@ -33,13 +33,13 @@ struct Place {
     port: u16,
 }
 
-/// Bytes of an mbuf: the buffer comes behind it.
+/// Size of an mbuf in bytes. The buffer follows it.
 pub(crate) const MBUF: usize = 128;
 
-/// The bit of the flags that says that there is an RSS hash.
+/// Flag bit: the mbuf has an RSS hash.
 const HAS_HASH: u64 = 1 << 1;
 
-/// Where drivers put the time at which a packet came, as DPDK has laid that out for this process.
+/// Location of the receive timestamp in an mbuf, as DPDK registered it for this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     offset: u16,
@@ -47,27 +47,28 @@ pub(crate) struct Stamp {
 }
 
 impl Stamp {
-    /// At so many bytes from the mbuf's start, under this bit of the flags; `None` if that is beyond it.
+    /// Timestamp at `offset` bytes from the mbuf's start, valid under the bit `flag`. `None` if that is outside the
+    /// mbuf.
     pub(crate) fn new(offset: u16, flag: u64) -> Option<Stamp> {
         let within = usize::from(offset) + size_of::<u64>() <= MBUF;
         within.then_some(Stamp { offset, flag })
     }
 }
 
-/// One of these bits is set where the device found a checksum wrong.
+/// Flag bits of which one is set if the device found a wrong checksum.
 const PERHAPS_BAD: u64 = 1 << 3 | 1 << 4;
 
 const _: () = assert!(size_of::<Mbuf>() == 64 && align_of::<Mbuf>() == 8);
 
 impl Mbuf {
-    /// Whether the packet is in one buffer, which has no other user, and the device found no damage.
+    /// Returns `true` if the packet is in one buffer with a reference count of one, and the device found no error.
     ///
     /// # Safety
-    /// There is an mbuf.
+    /// `this` points to an mbuf.
     #[inline]
     pub(crate) unsafe fn is_ordinary(this: *mut Mbuf) -> bool {
-        // SAFETY: the fields are there, and aligned. The number of users may be another thread's as well, which is
-        // why it is read so.
+        // SAFETY: the fields exist and are aligned. Another thread may change the reference count, hence the atomic
+        // read.
         let (place, flags) = unsafe {
             let place = AtomicU64::from_ptr(&raw mut (*this).place as *mut u64);
             (place.load(Ordering::Relaxed), (*this).flags)
@@ -76,52 +77,52 @@ impl Mbuf {
         (users, buffers) == (1, 1) && flags & PERHAPS_BAD == 0
     }
 
-    /// Where the frame starts in its buffer.
+    /// Offset of the frame in its buffer, in bytes.
     #[inline]
     pub(crate) fn start(&self) -> u16 {
         self.place.start
     }
 
-    /// The frame's length, if it is in one buffer.
+    /// Length of the frame in bytes, if it is in one buffer.
     #[inline]
     pub(crate) fn length(&self) -> u16 {
         self.length
     }
 
-    /// The RSS hash, if the device tells one.
+    /// RSS hash, if the device computed one.
     #[inline]
     pub(crate) fn hash(&self) -> Option<u32> {
         (self.flags & HAS_HASH != 0).then_some(self.hash)
     }
 
-    /// When the packet came, in the device's ticks, if the device tells.
+    /// Receive timestamp in device ticks, if the device set one.
     ///
     /// # Safety
-    /// There is a whole mbuf, of [`MBUF`] bytes, and nobody writes to it meanwhile.
+    /// `this` points to a whole mbuf of [`MBUF`] bytes that nobody writes to meanwhile.
     #[inline]
     pub(crate) unsafe fn ticks(this: *const Mbuf, stamp: Stamp) -> Option<u64> {
-        // SAFETY: the flags are there, and aligned.
+        // SAFETY: the flags exist and are aligned.
         let told = unsafe { (*this).flags } & stamp.flag != 0;
-        // SAFETY: the mbuf has so many bytes: `Stamp::new` has looked. Any bytes are a number.
+        // SAFETY: the offset is inside the mbuf: `Stamp::new` has checked. Every bit pattern is a valid number.
         told.then(|| unsafe {
             let at = this.cast::<u8>().add(usize::from(stamp.offset));
             at.cast::<u64>().read_unaligned()
         })
     }
 
-    /// The port that it came from.
+    /// Input port.
     #[inline]
     pub(crate) fn port(&self) -> u16 {
         self.place.port
     }
 
-    /// Says where it came from.
+    /// Sets the input port.
     #[inline]
     pub(crate) fn set_port(&mut self, port: u16) {
         self.place.port = port;
     }
 
-    /// Says what is to be sent, with nothing that the device should do besides.
+    /// Sets the frame to send, with no offloads requested.
     #[inline]
     pub(crate) fn prepare(&mut self, start: u16, length: u16) {
         self.place.start = start;
@@ -131,7 +132,7 @@ impl Mbuf {
     }
 }
 
-/// The four numbers in the order in which they lie in memory.
+/// The four 16-bit fields of a word, in memory order.
 #[inline]
 fn u16s(all: u64) -> [u16; 4] {
     let bytes = all.to_ne_bytes();
@@ -145,11 +146,11 @@ mod tests {
     #[test]
     fn a_time_is_where_it_was_laid_out_and_only_under_its_flag() {
         let mut words = [0u64; MBUF / 8];
-        // The flags are the fourth word.
+        // The flags are word 3.
         (words[3], words[13], words[15]) = (1 << 40 | HAS_HASH, 7, 9);
         let ticks = |offset, flag| {
             let stamp = Stamp::new(offset, flag).unwrap();
-            // SAFETY: as many bytes as an mbuf has, aligned, and nobody else's.
+            // SAFETY: the array has the size and alignment of an mbuf, and no other user.
             unsafe { Mbuf::ticks(words.as_ptr().cast(), stamp) }
         };
         assert_eq!(ticks(104, 1 << 40), Some(7));

@@ -1,7 +1,7 @@
-//! The other end of a virtual device, for tests and measurements: it sends frames, and takes back what comes.
+//! Other end of a virtual device, for tests and measurements: it sends frames and receives what comes back.
 //!
-//! One of the few modules with `unsafe` code: packets go from device to device within one call, and Rust never
-//! has them.
+//! One of the few modules with `unsafe` code: packets move from device to device within one C call and are never
+//! visible to Rust.
 
 use crate::eal::enter_thread;
 use crate::ffi;
@@ -11,12 +11,12 @@ use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::HEADROOM;
 use tailwater_chain::region::CACHE_LINE;
 
-/// A cache line of frames.
+/// Cache line of frame bytes.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 struct Line([u8; CACHE_LINE]);
 
-/// Frames with their RSS hashes, ready to be copied: each starts at a cache line.
+/// Frames with their RSS hashes, each aligned to a cache line for copying.
 #[derive(Debug)]
 pub struct Frames {
     lines: Vec<Line>,
@@ -25,10 +25,10 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Copies of these frames, with the hashes that a NIC would tell.
+    /// Copies the given frames, each with the RSS hash a NIC would report.
     ///
     /// # Panics
-    /// If one is longer than 65,535 bytes, or they are more than 256 GiB.
+    /// If a frame is longer than 65,535 bytes, or all together exceed 256 GiB.
     pub fn new<'f>(frames: impl IntoIterator<Item = (&'f [u8], u32)>) -> Frames {
         let mut all = Frames {
             lines: Vec::new(),
@@ -39,7 +39,7 @@ impl Frames {
             let (Ok(line), Ok(length)) = (all.lines.len().try_into(), frame.len().try_into()) else {
                 panic!("a frame of {} bytes behind {} lines", frame.len(), all.lines.len());
             };
-            // An empty frame, too, has a line: copies are of whole lines.
+            // An empty frame occupies a line, too: copies are of whole lines.
             let parts = frame.chunks(CACHE_LINE);
             let parts = parts.chain(frame.is_empty().then_some(frame));
             all.lines.extend(parts.map(|part| {
@@ -60,39 +60,39 @@ impl Frames {
         all
     }
 
-    /// How many there are.
+    /// Number of frames.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no frames.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// The longest one, in bytes.
+    /// Length of the longest frame, in bytes.
     pub fn longest(&self) -> usize {
         self.longest
     }
 }
 
-/// Who is at the other end: sends frames one after the other, over and over, in the buffers in which packets came
-/// back.
+/// Traffic source and sink at the other end of a device. Sends the frames in order, over and over, reusing the buffers
+/// of returned packets.
 #[derive(Debug)]
 pub struct Peer {
     frames: Arc<Frames>,
     next: usize,
     from: RxQueue,
     to: TxQueue,
-    /// Whether DPDK knows the thread.
+    /// Set once the thread is registered with DPDK.
     entered: bool,
 }
 
 impl Peer {
-    /// Sends `frames` to `to`, and takes back what comes from `from`.
+    /// Sends `frames` to `to` and receives from `from`.
     ///
     /// # Panics
-    /// If there are no frames, one is longer than buffers hold, or the queues are of different pools.
+    /// If there are no frames, one is longer than a buffer, or the queues use different pools.
     pub fn new(frames: Arc<Frames>, from: RxQueue, to: TxQueue) -> Peer {
         let memory = to.mempool().memory();
         assert!(from.mempool().memory().is(memory), "queues of different pools");
@@ -109,9 +109,9 @@ impl Peer {
         }
     }
 
-    /// Takes up to `count` packets (of [`MAX_BATCH`]) that came, and sends as many frames in their buffers, and
-    /// in fresh ones if fewer came. Returns how many were sent: fewer than `count` if the frames begin anew, the
-    /// device is full, or there are no buffers.
+    /// Receives up to `count` packets (at most [`MAX_BATCH`]) and sends as many frames in their buffers, and in fresh
+    /// ones if fewer came. Returns the number sent. It is less than `count` if the frames wrap around, the device is
+    /// full, or buffers run out.
     #[inline]
     pub fn turn(&mut self, count: usize) -> usize {
         if !self.entered {
@@ -119,11 +119,11 @@ impl Peer {
         }
         let frames = &self.frames.frames[self.next..];
         let count = count.min(frames.len()).min(MAX_BATCH);
-        // One is enough for both.
+        // One guard covers both queues.
         let _burst = self.from.burst().or_else(|| self.to.burst());
-        // SAFETY: both ports run and have these queues, of which this is the only user. The pool is that of both.
-        // So many frames are there, each in its lines, none longer than the room in a buffer, whole lines
-        // counted: `new` has looked.
+        // SAFETY: both ports run and have these queues, of which this is the only user. Both use this pool. `count`
+        // frames exist, each in its own lines, none longer than a buffer's room, whole lines counted: `new` has
+        // checked.
         let sent = unsafe {
             ffi::tw_refill(
                 self.to.mempool().as_ptr(),
@@ -142,8 +142,8 @@ impl Peer {
     }
 }
 
-/// Forwards up to `most` packets (of [`MAX_BATCH`]) as DPDK does by itself, without a look at them: what its own
-/// programs are measured by. What the device does not take is lost. Returns how many were sent.
+/// Forwards up to `most` packets (at most [`MAX_BATCH`]) without inspecting them, as DPDK's own example programs do:
+/// the baseline for measurements. Packets the device refuses are lost. Returns the number sent.
 #[inline]
 pub fn forward(from: &mut RxQueue, to: &mut TxQueue, most: usize) -> usize {
     let most = most.min(MAX_BATCH) as u16;

@@ -1,7 +1,7 @@
-//! Ports: devices found, configured, started, watched.
+//! Ports: probing, configuring, starting and monitoring devices.
 //!
-//! One of the few modules with `unsafe` code. DPDK guards a device's control functions itself, except
-//! for starting and closing it: a port is started where it is made, and closed when nobody has it any more.
+//! One of the few modules with `unsafe` code. DPDK synchronises a device's control functions, except start and close. A
+//! port is started where it is created, and closed when its last holder is dropped.
 
 mod system;
 
@@ -21,28 +21,28 @@ use system::{check, interface_number, link_of_interface, of_refusal, refused};
 use tailwater_api::PortName;
 use tailwater_net::toeplitz::{MICROSOFT_KEY, RssKey};
 
-/// How a port is set up.
+/// Configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
-    /// Receive queues wanted; a port that has fewer gets fewer.
+    /// Receive queues requested. A port with fewer provides fewer.
     pub rx_queues: u16,
-    /// Transmit queues wanted; a port that has fewer gets fewer.
+    /// Transmit queues requested. A port with fewer provides fewer.
     pub tx_queues: u16,
-    /// How many send by the port, if more than there are queues: these are shared.
+    /// Number of threads that send through the port. They share queues if there are fewer of those.
     pub senders: u16,
-    /// Descriptors of a receive queue wanted.
+    /// Descriptors requested per receive queue.
     pub rx_ring: u16,
-    /// Descriptors of a transmit queue wanted.
+    /// Descriptors requested per transmit queue.
     pub tx_ring: u16,
-    /// The longest payload of a frame, if it is to be changed.
+    /// MTU in bytes, or `None` to leave it unchanged.
     pub mtu: Option<u16>,
-    /// Whether frames for other MAC addresses are received, too.
+    /// Receive frames for other MAC addresses, too.
     pub promiscuous: bool,
-    /// The key of the hash by which it spreads packets, if it does.
+    /// Key of the RSS hash, if the device has RSS.
     pub hash_key: RssKey,
-    /// Whether the device is to look at checksums, if it can, and packets with a wrong one are refused.
+    /// Verify checksums in the device if it can, and refuse packets with a wrong one.
     pub checksums: bool,
-    /// Whether the device is to give packets the time at which they came, if it can.
+    /// Let the device timestamp received packets, if it can.
     pub timestamps: bool,
 }
 
@@ -63,40 +63,40 @@ impl Default for PortConfig {
     }
 }
 
-/// What a port can, and what it is.
+/// Properties and capabilities of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortInfo {
-    /// Its driver.
+    /// Name of the driver.
     pub driver: String,
-    /// The most receive queues.
+    /// Maximum number of receive queues.
     pub max_rx_queues: u16,
-    /// The most transmit queues.
+    /// Maximum number of transmit queues.
     pub max_tx_queues: u16,
-    /// Entries of the table that maps hashes to queues (RETA); 0 if there is none.
+    /// Entries of the redirection table (RETA), which maps hashes to queues. 0 if there is none.
     pub reta_size: u16,
-    /// Whether it spreads packets over queues by a hash of addresses and ports.
+    /// The device spreads packets over queues by a hash of addresses and ports (RSS).
     pub rss: bool,
-    /// Whether it puts that hash on packets.
+    /// The device reports that hash with each packet.
     pub gives_hash: bool,
-    /// The longest payload of a frame now.
+    /// Current MTU in bytes.
     pub mtu: u16,
-    /// The NUMA node it is on, if that is known.
+    /// NUMA node of the device, if known.
     pub node: Option<u16>,
-    /// Its MAC address.
+    /// MAC address.
     pub mac: [u8; 6],
-    /// Descriptors of a receive queue.
+    /// Descriptors per receive queue.
     pub rx_ring: u16,
-    /// Descriptors of a transmit queue.
+    /// Descriptors per transmit queue.
     pub tx_ring: u16,
-    /// Whether it looks at the checksums of what comes.
+    /// The device verifies checksums of received packets.
     pub checksums: bool,
-    /// Whether it gives packets the time at which they came, on a clock that [`Port::read_clock`] reads.
+    /// The device timestamps received packets with a clock that [`Port::read_clock`] reads.
     pub timestamps: bool,
 }
 
 impl PortInfo {
-    /// Buffers that a receive queue of `ring` descriptors holds. The driver of AF_XDP gives the kernel 2,048 whatever it is
-    /// asked for, and does not start with fewer (DPDK 22.11, `xdp_umem_configure` and `xsk_configure`).
+    /// Buffers held by a receive queue of `ring` descriptors. The AF_XDP driver always gives the kernel 2,048, whatever
+    /// size is configured, and does not start with fewer (DPDK 22.11, `xdp_umem_configure` and `xsk_configure`).
     pub fn held_by_rx_queue(&self, ring: u16) -> u32 {
         const OF_XDP: u32 = 2048;
         let least = if self.driver == "net_af_xdp" { OF_XDP } else { 0 };
@@ -104,51 +104,51 @@ impl PortInfo {
     }
 }
 
-/// A port's link.
+/// Link state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Whether there is one.
+    /// The link is up.
     pub up: bool,
-    /// Its speed in Mbit/s, if it is known.
+    /// Speed in Mbit/s, if known.
     pub mbps: Option<u32>,
 }
 
-/// What a device counted.
+/// Device counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
     /// Packets received.
     pub received: u64,
     /// Packets sent.
     pub sent: u64,
-    /// Packets lost because no descriptor was free: nobody received them in time.
+    /// Packets lost because no descriptor was free: the queue was not polled in time.
     pub missed: u64,
-    /// Packets that came damaged.
+    /// Packets received with errors.
     pub receive_errors: u64,
     /// Packets lost because no buffer was free.
     pub no_buffer: u64,
-    /// Packets that were taken and not sent.
+    /// Packets accepted for sending but not sent.
     pub send_errors: u64,
 }
 
-/// What a device counted at a queue, as far as it says.
+/// Counters of one queue, as far as the device has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueStats {
     /// Packets received.
     pub received: Option<u64>,
-    /// Packets that came damaged, or were missed.
+    /// Packets received with errors, or missed.
     pub receive_errors: Option<u64>,
     /// Packets sent.
     pub sent: Option<u64>,
 }
 
-/// What everybody holds of a port who uses it. The last one closes it.
+/// State shared by all users of a port. The last one closes it.
 #[derive(Debug)]
 pub(crate) struct Shared {
     id: u16,
     name: PortName,
-    /// Written by DPDK when the device goes.
+    /// Set by DPDK when the device is removed.
     removed: Box<AtomicU8>,
-    /// What is received lies there.
+    /// Owns the memory the device receives into.
     _mempool: Mempool,
     _claim: Option<Claim>,
 }
@@ -162,7 +162,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: nobody uses the port any more; `removed` is what was registered, and still there.
+        // SAFETY: the port has no other user any more; `removed` is the address that was registered, and still valid.
         unsafe {
             ffi::tw_port_unwatch(self.id, self.removed.as_ptr());
             ffi::tw_port_close(self.id);
@@ -171,33 +171,33 @@ impl Drop for Shared {
     }
 }
 
-/// A port that runs.
+/// Started port.
 #[derive(Debug)]
 pub struct Port {
     shared: Arc<Shared>,
     info: PortInfo,
     rx_queues: u16,
     tx_queues: u16,
-    /// The number of the kernel's interface, where there is one.
+    /// Index of the kernel interface, where there is one.
     interface: Option<String>,
 }
 
-/// Names of devices that this process uses.
+/// Names of the devices this process uses.
 static USED: Mutex<Vec<PortName>> = Mutex::new(Vec::new());
 
 fn used() -> std::sync::MutexGuard<'static, Vec<PortName>> {
     USED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A device that DPDK has found and that is not set up yet.
+/// Probed device that is not configured yet.
 #[derive(Debug)]
 pub struct Device {
     id: u16,
     name: PortName,
     info: PortInfo,
-    /// Bytes of the hash's key.
+    /// Length of the RSS key, in bytes.
     key_bytes: usize,
-    /// Whether it is to be closed when this is dropped.
+    /// Close the device on drop.
     closes: bool,
     claim: Option<Claim>,
 }
@@ -205,7 +205,7 @@ pub struct Device {
 impl Drop for Device {
     fn drop(&mut self) {
         if self.closes {
-            // SAFETY: found by `tw_probe`, and nobody has queues of it.
+            // SAFETY: found by `tw_probe`, and no queue of it has been set up.
             unsafe { ffi::tw_port_close(self.id) };
             used().retain(|used| *used != self.name);
         }
@@ -213,11 +213,11 @@ impl Drop for Device {
 }
 
 impl Device {
-    /// Looks whether a device is there, and not somebody else's, as far as that can be seen without DPDK: before
-    /// anything is touched.
+    /// Checks without DPDK, as far as possible, that the device exists and is not used by another process. Changes
+    /// nothing.
     ///
     /// # Errors
-    /// What is wrong, and what to do about it.
+    /// If the device is missing or in use. The error includes the remedy.
     pub fn check(name: &PortName) -> Result<(), DpdkError> {
         check(name).map_err(|problem| DpdkError::Port {
             port: name.to_string(),
@@ -225,10 +225,10 @@ impl Device {
         })
     }
 
-    /// Finds a device.
+    /// Probes a device.
     ///
     /// # Errors
-    /// If it is in use or cannot be used, with what to do about it.
+    /// If it is in use or unusable. The error includes the remedy.
     pub fn find(_eal: Eal, name: &PortName) -> Result<Device, DpdkError> {
         let problem = |problem: String| DpdkError::Port {
             port: name.to_string(),
@@ -261,20 +261,20 @@ impl Device {
         })
     }
 
-    /// What it is. Its rings are not known yet: 0.
+    /// Properties of the device. Its ring sizes are not known yet and are 0.
     pub fn info(&self) -> &PortInfo {
         &self.info
     }
 
-    /// Its name.
+    /// Name of the device.
     pub fn name(&self) -> &PortName {
         &self.name
     }
 
-    /// Sets the device up and starts it, with buffers of `mempool`.
+    /// Configures and starts the device, with buffers of `mempool`.
     ///
     /// # Errors
-    /// If the device refuses.
+    /// If the device refuses the configuration or does not start.
     pub fn start(
         mut self,
         config: &PortConfig,
@@ -283,7 +283,7 @@ impl Device {
         let refused = |what: &str, code: i32| refused(&self.name, what, code);
         let rx_queues = config.rx_queues.clamp(1, self.info.max_rx_queues.max(1));
         let tx_queues = config.tx_queues.clamp(1, self.info.max_tx_queues.max(1));
-        // A longer key's end is for longer addresses than IPv6 has.
+        // Key bytes beyond ours cover addresses longer than IPv6's, so zeros do.
         let mut key = vec![0; self.key_bytes.max(config.hash_key.len())];
         let known = key.len().min(config.hash_key.len());
         key[..known].copy_from_slice(&config.hash_key[..known]);
@@ -300,8 +300,8 @@ impl Device {
             timestamp_flag: 0,
         };
         let mtu = config.mtu.unwrap_or(0);
-        // SAFETY: the port is there and nobody has queues of it; the key lives through the call; the pool
-        // lives as long as the port, which holds on to it.
+        // SAFETY: the port exists and none of its queues is in use; the key lives through the call; the pool lives as
+        // long as the port, which holds a reference to it.
         let code = unsafe { ffi::tw_port_configure(self.id, &mut raw, mtu, mempool.as_ptr()) };
         match (code, config.mtu) {
             (0, mtu) => self.info.mtu = mtu.unwrap_or(self.info.mtu),
@@ -319,16 +319,16 @@ impl Device {
         if code != 0 {
             return Err(refused("it does not start", code));
         }
-        // Times are good for something only if the clock they are on can be read.
+        // Timestamps are usable only if their clock can be read.
         let stamp = (raw.timestamps != 0 && read_clock(self.id).is_some())
             .then(|| Stamp::new(raw.timestamp_offset, raw.timestamp_flag))
             .flatten();
         self.info.timestamps = stamp.is_some();
-        // SAFETY: the port runs. Devices that know only one way refuse, and receive everything anyway.
+        // SAFETY: the port runs. Devices with only one mode refuse, and receive everything anyway.
         unsafe { ffi::tw_port_promiscuous(self.id, c_int::from(config.promiscuous)) };
         let removed = Box::new(AtomicU8::new(0));
-        // SAFETY: `removed` stays where it is until the last holder of `Shared` has unregistered it. A
-        // device that cannot be unplugged refuses, and is never seen to go.
+        // SAFETY: `removed` stays at its address until the last holder of `Shared` has unregistered it. A device that
+        // cannot be unplugged refuses, and is never reported as removed.
         unsafe { ffi::tw_port_watch(self.id, removed.as_ptr()) };
         self.closes = false;
         let shared = Arc::new(Shared {
@@ -368,34 +368,34 @@ impl Device {
 }
 
 impl Port {
-    /// Its name.
+    /// Name of the port.
     pub fn name(&self) -> &PortName {
         &self.shared.name
     }
 
-    /// What it is.
+    /// Properties of the port.
     pub fn info(&self) -> &PortInfo {
         &self.info
     }
 
-    /// Its number with DPDK, which packets that came from it bear.
+    /// DPDK's port number, which is also the input port of packets received here.
     pub fn id(&self) -> u16 {
         self.shared.id
     }
 
-    /// How many receive queues it has.
+    /// Number of receive queues.
     pub fn rx_queues(&self) -> u16 {
         self.rx_queues
     }
 
-    /// How many transmit queues it has.
+    /// Number of transmit queues.
     pub fn tx_queues(&self) -> u16 {
         self.tx_queues
     }
 
-    /// Its link; `None` if the device does not say.
+    /// Link state, or `None` if the device does not report one.
     pub fn link(&self) -> Option<Link> {
-        // Drivers of the kernel's interfaces say that all is well, whatever is.
+        // Drivers of kernel interfaces always report the link as up.
         if let Some(interface) = self.name().interface() {
             return Some(link_of_interface(interface));
         }
@@ -408,12 +408,12 @@ impl Port {
         })
     }
 
-    /// The time on the device's clock, in its ticks; `None` if it has none that can be read.
+    /// Current time of the device's clock, in device ticks. `None` if there is no readable clock.
     pub fn read_clock(&self) -> Option<u64> {
         read_clock(self.shared.id)
     }
 
-    /// What the device counted since it was started; `None` if it does not count.
+    /// Device counters since the start, or `None` if the device has none.
     pub fn stats(&self) -> Option<PortStats> {
         let mut stats = ffi::Stats::default();
         // SAFETY: the port runs, and `stats` is written.
@@ -428,7 +428,7 @@ impl Port {
         })
     }
 
-    /// What the device counted at a queue, as far as it says.
+    /// Counters of one queue, as far as the device has them.
     pub fn queue_stats(&self, queue: u16) -> QueueStats {
         let count = |way: &str, what: &str| {
             let name = CString::new(format!("{way}_q{queue}_{what}")).ok()?;
@@ -444,26 +444,26 @@ impl Port {
         }
     }
 
-    /// Has hashes mapped to queues: entry `i` is for hashes that end in `i`, in a table of
-    /// [`reta_size`](PortInfo::reta_size) entries.
+    /// Writes the RETA, a table of [`reta_size`](PortInfo::reta_size) entries. Entry `i` holds the queue for hashes
+    /// that are `i` modulo the size.
     ///
     /// # Errors
-    /// If the device refuses, or has no such table.
+    /// If the device refuses, or has no RETA.
     pub fn set_reta(&self, queues: &[u16]) -> io::Result<()> {
         let size = self.reta_size(queues.len())?;
-        // SAFETY: the port runs; as many entries are read as there are.
+        // SAFETY: the port runs; `size` entries are read, as many as there are.
         let code = unsafe { ffi::tw_port_set_reta(self.shared.id, queues.as_ptr(), size) };
         answer(code)
     }
 
-    /// The table as the device has it.
+    /// Reads the RETA from the device.
     ///
     /// # Errors
-    /// If the device refuses, or has no such table.
+    /// If the device refuses, or has no RETA.
     pub fn reta(&self) -> io::Result<Vec<u16>> {
         let mut queues = vec![0; usize::from(self.info.reta_size)];
         let size = self.reta_size(queues.len())?;
-        // SAFETY: the port runs; as many entries are written as there is room for.
+        // SAFETY: the port runs; `size` entries are written, as many as there is room for.
         let code = unsafe { ffi::tw_port_reta(self.shared.id, queues.as_mut_ptr(), size) };
         answer(code).map(|()| queues)
     }
@@ -476,7 +476,7 @@ impl Port {
         }
     }
 
-    /// Whether the device has gone: unplugged, or its kernel interface deleted.
+    /// Returns `true` if the device is gone: unplugged, or its kernel interface deleted.
     pub fn has_gone(&self) -> bool {
         let removed = self.shared.removed.load(Ordering::Relaxed) != 0;
         let interface = self.name().interface().zip(self.interface.as_ref());
@@ -498,7 +498,7 @@ fn answer(code: i32) -> io::Result<()> {
     }
 }
 
-/// Has DPDK find a device.
+/// Probes a device through DPDK.
 fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
     let problem = |problem: String| DpdkError::Port {
         port: name.to_string(),
@@ -523,7 +523,7 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
         return Err(of_refusal(name, "DPDK cannot use it", code, &said));
     }
     let mut raw = ffi::Info::default();
-    // SAFETY: the port is there, and `raw` is written.
+    // SAFETY: the port exists, and `raw` is written.
     let code = unsafe { ffi::tw_port_info(id, &mut raw) };
     if code != 0 {
         return Err(of_device(name, "it does not say what it is", code, &ffi::said()));

@@ -1,8 +1,8 @@
-//! Queues of ports: bursts in and out, without a copy.
+//! Port queues: zero-copy receive and transmit bursts.
 //!
-//! One of the few modules with `unsafe` code. Each queue is used by one thread at a time, which is what DPDK
-//! asks for: there is one value for it, whose methods that touch the device take `&mut self`. Of a device with fewer
-//! transmit queues than senders, several values stand for one queue, and take turns, a burst each.
+//! One of the few modules with `unsafe` code. DPDK requires that one thread at a time uses a queue. Each queue is one
+//! value whose methods that access the device take `&mut self`. If a device has fewer transmit queues than senders,
+//! several values share one queue and take turns, one burst each.
 
 use crate::eal::enter_thread;
 use crate::ffi;
@@ -17,7 +17,7 @@ use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH};
 use tailwater_chain::buffer::{BufferPool, Claims, HEADROOM};
 use tailwater_chain::region::prefetch;
 
-/// A receive queue.
+/// Receive queue.
 #[derive(Debug)]
 pub struct RxQueue {
     port: Arc<Shared>,
@@ -25,24 +25,24 @@ pub struct RxQueue {
     ring: usize,
     mempool: Mempool,
     mbufs: Box<[*mut Mbuf; MAX_BATCH]>,
-    /// How many of these came and nobody has taken yet.
+    /// Number of received mbufs in `mbufs` that have not been taken yet.
     there: Option<(usize, Claims)>,
     returned: Vec<u32>,
     refused: ffi::Refused,
-    /// Where the device puts times, if it does.
+    /// Location of the device's timestamps, if it has any.
     stamp: Option<Stamp>,
     stamps: Vec<Option<u64>>,
-    /// Which of a chain's two ports it is of, as packets tell it.
+    /// Index of the chain's port (0: entry, 1: exit), set on each packet.
     entry: u8,
-    /// Without it bursts need none.
+    /// Required for bursts of some drivers only.
     pass: Option<Pass>,
-    /// Whether DPDK knows the thread.
+    /// Set once the thread is registered with DPDK.
     entered: bool,
 }
 
-// SAFETY: the pointers are to mbufs that are this queue's alone.
+// SAFETY: the pointers are to mbufs that only this queue owns.
 unsafe impl Send for RxQueue {}
-// SAFETY: nothing of them is read or written through a shared reference.
+// SAFETY: nothing behind the pointers is read or written through a shared reference.
 unsafe impl Sync for RxQueue {}
 
 impl RxQueue {
@@ -73,18 +73,18 @@ impl RxQueue {
         }
     }
 
-    /// The queue of a chain's entry port (0) or exit port (1): its packets tell so.
+    /// Marks the queue's packets as received on a chain's entry port (0) or exit port (1).
     #[must_use]
     pub fn of_entry(self, entry: u8) -> RxQueue {
         RxQueue { entry, ..self }
     }
 
-    /// Receives up to `most` packets (of [`MAX_BATCH`]), and no more than `part` may hold, which
-    /// [`packets`](RxQueue::packets) then gives. Returns how many, those that were refused among them. What was given
-    /// back to `part` goes back to the device first.
+    /// Receives up to `most` packets (at most [`MAX_BATCH`]), limited by the room in `part`. Buffers released to `part`
+    /// return to the device first. Returns the number received, refused packets included. [`packets`](RxQueue::packets)
+    /// yields the packets.
     ///
     /// # Panics
-    /// If `part` is of another pool, or what was received last has not been taken.
+    /// If `part` is of another pool, or the previous packets have not been taken.
     #[inline]
     pub fn receive(&mut self, part: &mut BufferPool, most: usize) -> usize {
         if !self.entered {
@@ -97,8 +97,8 @@ impl RxQueue {
             return 0;
         }
         let burst = self.pass.as_ref().map(Pass::burst);
-        // SAFETY: the port runs and has this queue, of which this is the only user; there is room for
-        // `MAX_BATCH`, and `most` is no more.
+        // SAFETY: the port runs and has this queue, of which this is the only user; there is room for `MAX_BATCH`, and
+        // `most` is no more.
         let count = unsafe {
             let mbufs = self.mbufs.as_mut_ptr();
             ffi::tw_receive(self.port.id(), self.queue, mbufs, most as u16)
@@ -109,7 +109,7 @@ impl RxQueue {
         let mbufs = &mut self.mbufs[..count];
         for place in 0..count {
             let mbuf = mbufs[place];
-            // SAFETY: the device has handed it over.
+            // SAFETY: the device has passed ownership to us.
             let ordinary = unsafe { Mbuf::is_ordinary(mbuf) } && view.owns(mbuf);
             if ordinary || mended(&self.mempool, mbuf, &mut self.refused) {
                 mbufs[usable] = mbuf;
@@ -125,16 +125,17 @@ impl RxQueue {
         count
     }
 
-    /// The packets received last, in order, once. What is not taken of them now is lost, with its buffer.
+    /// Yields the packets received last, in order, once. Packets that are not taken from the iterator are lost with
+    /// their buffers.
     #[inline]
     pub fn packets(&mut self) -> impl ExactSizeIterator<Item = Arrived> + use<'_> {
         let (count, claims) = self.there.take().unzip();
         let claims = claims.unwrap_or_default();
         let (view, port, entry) = (self.mempool.view(), self.port.id(), self.entry);
         self.mbufs[..count.unwrap_or(0)].iter().map(move |&mbuf| {
-            // SAFETY: the device has handed the mbuf over, with nobody else using it: `receive` has looked
-            // at its count of users, and at whose it is. Each packet is given once, for `there` says so once; what
-            // is behind the mbuf is the buffer of the number.
+            // SAFETY: the device has passed ownership of the mbuf, and it has no other user: `receive` has checked its
+            // reference count and its pool. Each packet is yielded once, since `there` is taken. The buffer with this
+            // index is behind the mbuf.
             let (mbuf, buffer) = unsafe {
                 let index = view.index(mbuf);
                 (&mut *mbuf, claims.buffer(index))
@@ -150,28 +151,28 @@ impl RxQueue {
         })
     }
 
-    /// When the packets came that [`packets`](RxQueue::packets) is to give, in the device's ticks, in order: `None` for
-    /// one that the device gave no time. `None` for all if the port gives none
-    /// ([`timestamps`](crate::PortInfo::timestamps)). To be called before they are taken.
+    /// Timestamps of the packets that [`packets`](RxQueue::packets) will yield, in device ticks and in order. An entry
+    /// is `None` if the device set no timestamp. The result is `None` if the port has no
+    /// [`timestamps`](crate::PortInfo::timestamps). Call it before `packets`.
     #[inline]
     pub fn stamps(&mut self) -> Option<&[Option<u64>]> {
         let stamp = self.stamp?;
         let count = self.there.as_ref().map_or(0, |(count, _)| *count);
         self.stamps.clear();
         let mbufs = &self.mbufs[..count];
-        // SAFETY: the device has handed these over, whole, and nobody has taken them from here: they are this queue's
-        // alone.
+        // SAFETY: the device has passed ownership of these whole mbufs, and none has been taken since: only this queue
+        // accesses them.
         let ticks = mbufs.iter().map(|&mbuf| unsafe { Mbuf::ticks(mbuf, stamp) });
         self.stamps.extend(ticks);
         Some(&self.stamps)
     }
 
-    /// Where its buffers are.
+    /// Pool of the queue's buffers.
     pub(crate) fn mempool(&self) -> &Mempool {
         &self.mempool
     }
 
-    /// The queue, for the shim.
+    /// Queue descriptor for the shim.
     #[inline]
     pub(crate) fn queue(&self) -> ffi::Queue {
         ffi::Queue {
@@ -180,19 +181,19 @@ impl RxQueue {
         }
     }
 
-    /// Begins a burst, if it needs that.
+    /// Begins a burst, if the driver requires a guard.
     #[inline]
     pub(crate) fn burst(&self) -> Option<Burst<'_>> {
         self.pass.as_ref().map(Pass::burst)
     }
 
-    /// How many descriptors it has.
+    /// Number of descriptors.
     pub fn ring(&self) -> usize {
         self.ring
     }
 
-    /// Packets since the last call that were received and not told: in several buffers and too long for one;
-    /// with a checksum that the device found wrong.
+    /// Packets refused since the last call: those in several buffers and too long for one, and those with a checksum
+    /// that the device found wrong.
     #[inline]
     pub fn take_refused(&mut self) -> [u64; 2] {
         let ffi::Refused { in_pieces, damaged, .. } = &mut self.refused;
@@ -200,30 +201,29 @@ impl RxQueue {
     }
 }
 
-/// Who uses a transmit queue that several share: one at a time, a burst each.
+/// Access to a transmit queue that several senders may share, one burst at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns(Option<Arc<Taken>>);
 
-/// Whether somebody uses the queue. On cache lines of its own.
+/// Spinlock of a shared queue. Padded to its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Taken(AtomicBool);
 
-/// A turn, until it is dropped.
+/// Guard of the lock.
 struct Turn<'t>(Option<&'t Taken>);
 
-/// How often a worker looks whether a queue is free before it lets others have its core, on which the queue's user
-/// may be waiting.
+/// Polls of the lock before a worker yields its core, which the lock's holder may be waiting for.
 const LOOKS: u32 = 1000;
 
 impl Turns {
-    /// For one of so many queues, over which senders are dealt out in turn.
+    /// Access for one of `queues` queues, over which the senders are distributed round-robin.
     pub(crate) fn of_queue(senders: u16, queues: u16, queue: u16) -> Turns {
         let shared = u32::from(queue) + u32::from(queues) < u32::from(senders);
         Turns(shared.then(Arc::default))
     }
 
-    /// Waits for a turn, if the queue is shared.
+    /// Acquires the lock, if the queue is shared.
     #[inline]
     fn take(&self) -> Turn<'_> {
         if let Some(taken) = &self.0 {
@@ -251,17 +251,17 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Makes a packet one that a chain can work on, or gives it back and counts it. Returns whether it did.
+/// Linearises a packet for the chain and returns `true`, or frees and counts it and returns `false`.
 #[cold]
 fn mended(mempool: &Mempool, mbuf: *mut Mbuf, refused: &mut ffi::Refused) -> bool {
-    // SAFETY: the device has handed the packet over, and nobody else of this program has it.
+    // SAFETY: the device has passed ownership of the packet, which has no other user in this process.
     unsafe { ffi::tw_mend(mempool.as_ptr(), mbuf, refused) != 0 }
 }
 
-/// Where packets go that came from a port.
+/// Route from an input port to a transmit queue.
 #[derive(Debug)]
 struct Way {
-    /// The port they came from; `None` for all others.
+    /// Input port of the packets, or `None` for all others.
     from: Option<u16>,
     to: Arc<Shared>,
     queue: u16,
@@ -271,24 +271,23 @@ struct Way {
     mbufs: Vec<*mut Mbuf>,
 }
 
-/// Transmit queues, one a port: packets go where the port that they came from says.
+/// Transmit queues, one per port. A packet's input port selects the queue.
 #[derive(Debug)]
 pub struct TxQueue {
     mempool: Mempool,
     ways: Vec<Way>,
     mbufs: Box<[*mut Mbuf; MAX_BATCH]>,
     unsent: Vec<u16>,
-    /// Whether DPDK knows the thread.
+    /// Set once the thread is registered with DPDK.
     entered: bool,
 }
 
-// SAFETY: the pointers are to mbufs of a burst, and are left over from the last one: none is used before it is
-// written anew.
+// SAFETY: the pointers are to mbufs of the last burst. None is used before it is overwritten.
 unsafe impl Send for TxQueue {}
-// SAFETY: nothing of it is read or written through a shared reference.
+// SAFETY: nothing behind the pointers is read or written through a shared reference.
 unsafe impl Sync for TxQueue {}
 
-/// How often in a row a device may take nothing before what is left is lost.
+/// Consecutive attempts in which the device accepts nothing, before the rest of the burst is dropped.
 const TRIES: u32 = 256;
 
 impl TxQueue {
@@ -302,12 +301,12 @@ impl TxQueue {
         }
     }
 
-    /// Where its buffers are.
+    /// Pool of the queue's buffers.
     pub(crate) fn mempool(&self) -> &Mempool {
         &self.mempool
     }
 
-    /// The queue for packets of all ports that have none of their own, for the shim.
+    /// Descriptor, for the shim, of the queue for packets whose input port has no queue of its own.
     #[inline]
     pub(crate) fn queue(&self) -> ffi::Queue {
         let Some(Way { to, queue, .. }) = self.ways.last() else {
@@ -319,17 +318,16 @@ impl TxQueue {
         }
     }
 
-    /// Begins a burst by that queue, if it needs that.
+    /// Begins a burst on that queue, if its driver requires a guard.
     #[inline]
     pub(crate) fn burst(&self) -> Option<Burst<'_>> {
         self.ways.last()?.pass.as_ref().map(Pass::burst)
     }
 
-    /// Has packets that came from the port `from` sent where `other` sends, and all others where this one
-    /// does.
+    /// Routes packets received on the port `from` through `other`, and all others through this queue.
     ///
     /// # Panics
-    /// If the two are of different pools.
+    /// If the two use different pools.
     pub fn join(mut self, from: &Port, other: TxQueue) -> TxQueue {
         assert!(
             self.mempool.memory().is(other.mempool.memory()),
@@ -347,8 +345,8 @@ impl TxQueue {
         self
     }
 
-    /// Sends the packets of the batch, whose buffers go to the device. What it does not take, being full, leaves
-    /// the batch, and is lost. Returns how many.
+    /// Sends the packets of the batch and passes their buffers to the device. Packets that a full device does not
+    /// accept leave the batch and are lost. Returns the number of lost packets.
     ///
     /// # Panics
     /// If the batch is of another pool.
@@ -357,8 +355,8 @@ impl TxQueue {
         self.send_all(batch, false)
     }
 
-    /// As [`transmit`](TxQueue::transmit), but all packets go where those go that came from the port that was
-    /// [joined](TxQueue::join) last.
+    /// Like [`transmit`](TxQueue::transmit), but sends all packets through the queue that was [joined](TxQueue::join)
+    /// last.
     ///
     /// # Panics
     /// If the batch is of another pool.
@@ -379,8 +377,8 @@ impl TxQueue {
         let view = self.mempool.view();
         for (place, (buffer, start, length)) in self.mbufs.iter_mut().zip(batch.hand_over()) {
             *place = view.mbuf(buffer.index());
-            // SAFETY: the buffer is of this pool, and its handle is gone, so that its mbuf is ours alone; the
-            // frame lies in it, as the batch says.
+            // SAFETY: the buffer is of this pool, and its handle is gone, so only we own its mbuf; the frame lies in
+            // it, as the batch guarantees.
             unsafe { (**place).prepare(start, length) };
         }
         self.unsent.clear();
@@ -397,12 +395,11 @@ impl TxQueue {
         self.unsent.len()
     }
 
-    /// Sends copies of up to `count` frames (of [`MAX_BATCH`]), with their RSS hashes as a NIC would give them:
-    /// for packets that are in other memory. Returns how many were sent: fewer if buffers run out, or
-    /// the device is full.
+    /// Sends copies of up to `count` frames (at most [`MAX_BATCH`]) from other memory, with their RSS hashes as a NIC
+    /// would report them. Returns the number sent, which is less if buffers run out or the device is full.
     ///
     /// # Panics
-    /// If a frame is longer than buffers hold.
+    /// If a frame is longer than a buffer.
     #[inline]
     pub fn inject<'f>(&mut self, count: usize, mut next: impl FnMut() -> (&'f [u8], u32)) -> usize {
         let longest = self.mempool.memory().buffer_bytes() - HEADROOM;
@@ -422,8 +419,8 @@ impl TxQueue {
         };
         let _turn = way.turns.take();
         let _burst = way.pass.as_ref().map(Pass::burst);
-        // SAFETY: so many copies have been written; their frames are borrowed for longer than this call, and
-        // no longer than the room in buffers. The port runs and has the queue, whose only user this is.
+        // SAFETY: `count` copies have been written; their frames are borrowed for longer than this call, and no longer
+        // than the room in buffers. The port runs and has the queue, whose only user this is.
         let sent = unsafe {
             let copies = copies.as_ptr().cast();
             let pool = self.mempool.as_ptr();
@@ -432,11 +429,11 @@ impl TxQueue {
         usize::from(sent)
     }
 
-    /// Sends a frame in two buffers, the first of which has `first` bytes, as some drivers give them: a source of packets
-    /// for tests. Returns whether it was sent.
+    /// Sends a frame as a chain of two buffers, the first with `first` bytes, as some drivers deliver them: a source of
+    /// packets for tests. Returns `true` if it was sent.
     ///
     /// # Panics
-    /// If a piece is empty, or longer than buffers hold.
+    /// If a segment is empty, or longer than a buffer.
     pub fn inject_in_pieces(&mut self, frame: &[u8], first: usize) -> bool {
         let longest = self.mempool.memory().buffer_bytes() - HEADROOM;
         let rest = frame.len().saturating_sub(first);
@@ -447,7 +444,7 @@ impl TxQueue {
         let (length, first) = (frame.len() as u16, first as u16);
         let _turn = way.turns.take();
         let _burst = way.pass.as_ref().map(Pass::burst);
-        // SAFETY: both pieces of the frame fit in buffers; the port runs and has the queue, which is ours now.
+        // SAFETY: both segments fit in buffers; the port runs and has the queue, which we hold the lock of.
         let code = unsafe {
             let (pool, frame) = (self.mempool.as_ptr(), frame.as_ptr());
             ffi::tw_inject_in_pieces(pool, way.to.id(), way.queue, frame, length, first)
@@ -455,13 +452,13 @@ impl TxQueue {
         code == 0
     }
 
-    /// Sends each packet of the batch its way.
+    /// Assigns each packet of the batch to its route.
     fn divide(&mut self, batch: &Batch) {
         for (place, packet) in batch.iter().enumerate() {
             let mbuf = self.mbufs[place];
-            // SAFETY: it is ours until it is sent.
+            // SAFETY: we own the mbuf until it is sent.
             let from = unsafe { (*mbuf).port() };
-            // To where it came from, if that can be sent to.
+            // Back to the input port, if there is a queue for it.
             let back = self.ways.iter().position(|way| way.to.id() == from);
             let back = back.filter(|_| packet.turns_back());
             let on = |way: &Way| way.from.is_none_or(|f| f == from);
@@ -498,7 +495,8 @@ impl Way {
 }
 
 impl Shared {
-    /// Sends mbufs that are the caller's by a queue; frees those that the device does not take. Returns how many it took.
+    /// Sends mbufs owned by the caller through a queue, and frees those the device does not accept. Returns the number
+    /// accepted.
     #[inline]
     fn send(&self, (queue, pass, turns): (u16, &Option<Pass>, &Turns), mbufs: &mut [*mut Mbuf]) -> usize {
         let (mut sent, mut tries) = (0, 0);
@@ -506,15 +504,15 @@ impl Shared {
             let rest = &mut mbufs[sent..];
             let _turn = turns.take();
             let _burst = pass.as_ref().map(Pass::burst);
-            // SAFETY: the port runs and has this queue; its only user calls, or who has the turn of several; the
-            // mbufs have been prepared, and are nobody else's.
+            // SAFETY: the port runs and has this queue; the caller is its only user, or holds the lock of a shared
+            // queue; the mbufs have been prepared, and have no other owner.
             let taken = unsafe { ffi::tw_send(self.id(), queue, rest.as_mut_ptr(), rest.len() as u16) };
             sent += usize::from(taken);
             tries = if taken == 0 { tries + 1 } else { 0 };
         }
         let rest = &mut mbufs[sent..];
         if !rest.is_empty() {
-            // SAFETY: the device did not take these: they are still the caller's, and go back to the pool.
+            // SAFETY: the device did not accept these: the caller still owns them, and they return to the pool.
             unsafe { ffi::tw_give_up(rest.as_mut_ptr(), rest.len() as u16) };
         }
         sent

@@ -11,7 +11,7 @@ use tailwater_dpdk::{
 use tailwater_net::Nanos;
 use tailwater_traffic::{CaptureReader, Packet, PacketSource, PcapWriter, ReadOptions};
 
-/// Devices are found and started one at a time, as a program does.
+/// Serialises the tests: a program probes and starts devices one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,26 +30,26 @@ fn find(name: &str) -> Result<Device, DpdkError> {
     Device::find(eal(), &name.parse().unwrap())
 }
 
-/// A port with as many queues each way.
+/// Port with `queues` receive and transmit queues.
 fn port(name: &str, queues: u16, pool: &Mempool) -> (Port, Vec<RxQueue>, Vec<TxQueue>) {
     let config = PortConfig {
         rx_queues: queues,
         tx_queues: queues,
-        // No virtual device has such times.
+        // No virtual device has timestamps.
         timestamps: true,
         ..PortConfig::default()
     };
     find(name).unwrap().start(&config, pool).unwrap()
 }
 
-/// What a worker does with what came.
+/// Receives a burst into the batch, as a worker does.
 fn receive(queue: &mut RxQueue, part: &mut BufferPool, batch: &mut Batch) -> usize {
     let count = queue.receive(part, batch.room());
     batch.receive_all(queue.packets().map(|packet| (packet, 0)), Nanos::ZERO);
     count
 }
 
-/// `count` packets, the first byte of each its number.
+/// Fills the batch with `count` packets whose first byte is their number.
 fn fill(pool: &Mempool, part: &mut BufferPool, batch: &mut Batch, count: usize) {
     assert_eq!(pool.fill(part, count), count);
     for i in 0..count {
@@ -79,7 +79,7 @@ fn frames_go_out_and_come_back_in_their_buffers() {
     let (mut out, mut back) = (Batch::new(&part, 32), Batch::new(&part, 32));
     fill(&pool, &mut part, &mut out, 32);
     let before: Vec<*const u8> = (0..32).map(|i| out.frame(i).as_ptr()).collect();
-    // A header more in front, and one less.
+    // One header more in front, and one less.
     assert!(out.grow_front(3, 14).is_some());
     out.packet_mut(3).1[..14].fill(99);
     assert_eq!(tx[0].transmit(&mut out), 0);
@@ -99,7 +99,7 @@ fn frames_go_out_and_come_back_in_their_buffers() {
     back.release(&mut part);
     let stats = ring.stats().unwrap();
     assert_eq!((stats.received, stats.sent), (32, 32));
-    // What was released is free as soon as the device is asked again.
+    // Released buffers return to the pool with the next poll.
     assert_eq!(receive(&mut rx[0], &mut part, &mut back), 0);
     assert_eq!(pool.available(), pool.capacity());
 }
@@ -118,7 +118,7 @@ fn what_a_device_does_not_take_leaves_the_batch() {
         sent += batch.len();
         batch.release(&mut part);
     }
-    // The ring of the driver's holds 1,023.
+    // The driver's ring holds 1,023.
     assert_eq!((sent, unsent), (1023, 2048 - 1023));
     let mut received = 0;
     while receive(&mut rx[0], &mut part, &mut batch) > 0 {
@@ -164,7 +164,7 @@ fn both_directions_share_a_pool_and_a_batch() {
     fill(&pool, &mut part, &mut batch, 12);
     assert_eq!(tx_b[0].transmit(&mut batch), 0);
     batch.release(&mut part);
-    // What came from A goes to B, and the other way round, out of one batch.
+    // Packets from A go to B and vice versa, out of one batch.
     assert_eq!(receive(&mut rx_a[0], &mut part, &mut batch), 20);
     assert_eq!(receive(&mut rx_b[0], &mut part, &mut batch), 12);
     let mut both = tx_b.remove(0).join(&b, tx_a.remove(0));
@@ -204,7 +204,7 @@ fn captures_go_through_pcap_devices() {
         let (pcap, mut rx, mut tx) = port(&name, 1, &pool);
         let mut part = pool.part(256);
         let mut batch = Batch::new(&part, 32);
-        // The driver writes the file's times where a NIC's would be: they are none of a clock's.
+        // The driver writes the capture's times into the timestamp field, but no clock runs behind them.
         assert!(!pcap.info().timestamps && pcap.read_clock().is_none());
         assert_eq!(rx[0].stamps(), None);
         while receive(&mut rx[0], &mut part, &mut batch) > 0 {
@@ -256,7 +256,7 @@ fn ports_have_links_and_names_and_are_used_once() {
     let error = find("net_null2,size=100").unwrap_err().to_string();
     assert!(error.contains("a port can be used once"), "{error}");
     drop(null);
-    // Free again, once nobody has its queues.
+    // Free again, once its queues are dropped.
     assert!(find("net_null2").is_ok());
 }
 
@@ -270,7 +270,7 @@ fn senders_share_queues_where_there_are_too_few() {
     const SENDERS: usize = 4;
     const EACH: usize = 2000;
     {
-        // A file, which two at a time would spoil: one queue.
+        // Two senders at a time would corrupt a file, so the device has one queue.
         let name = format!("net_pcap1,tx_pcap={}", out.display());
         let config = PortConfig {
             tx_queues: SENDERS as u16,
@@ -356,8 +356,7 @@ fn queues_are_counted_by_themselves() {
     assert_eq!(ring.queue_stats(2), Default::default());
 }
 
-/// The driver takes the shared memory away while a worker sends: in the middle of its bursts, which are long, as likely as
-/// not.
+/// The driver unmaps the shared memory while a worker sends, most likely in the middle of one of its long bursts.
 #[test]
 fn a_peer_may_go_in_the_middle_of_a_burst() {
     let _alone = alone();
@@ -366,7 +365,7 @@ fn a_peer_may_go_in_the_middle_of_a_burst() {
     std::fs::create_dir_all(&folder).unwrap();
     for turn in 0..5 {
         let socket = folder.join(format!("socket{turn}"));
-        // So many descriptors that they last for a while with nobody at the other end.
+        // Enough descriptors to last for a while with nobody at the other end.
         let name = |number, role: &str| {
             let socket = socket.display();
             format!("net_memif{number},role={role},socket={socket},socket-abstract=no,rsize=14")
@@ -387,7 +386,7 @@ fn a_peer_may_go_in_the_middle_of_a_burst() {
             scope.spawn(|| {
                 let frame = [7; 1500];
                 let mut last = 0;
-                // On after the end, too.
+                // Keeps sending after the peer's end, too.
                 while last < 10 {
                     last += usize::from(over.load(std::sync::atomic::Ordering::Relaxed));
                     tx[0].inject(256, || (&frame, 0));
@@ -446,7 +445,7 @@ fn copies_are_injected_with_their_hashes() {
         part.give(packet.buffer);
     }
     assert_eq!(received, 20);
-    // No more than there are buffers.
+    // Never more than the pool has buffers.
     let sent = (0..10).map(|_| tx[0].inject(64, || (&[0; 60], 0))).sum::<usize>();
     assert!((64..=256).contains(&sent), "{sent}");
 }
@@ -467,7 +466,7 @@ fn a_peer_sends_frames_over_and_over_in_the_buffers_that_come_back() {
     // A burst ends with the last frame.
     for (turn, expected) in [5, 2, 5, 2].into_iter().enumerate() {
         assert_eq!(peer.turn(5), expected);
-        // DPDK's own threads keep none of them.
+        // No buffer stays in the caches of DPDK's own threads.
         assert!(pool.available() >= 256 - 7, "{}", pool.available());
         if turn < 2 {
             assert_eq!(rx[0].receive(&mut part, 32), expected);
@@ -479,7 +478,7 @@ fn a_peer_sends_frames_over_and_over_in_the_buffers_that_come_back() {
             for i in 0..expected {
                 assert_eq!(batch.frame(i), &all[turn * 5 + i]);
             }
-            // Shorter and elsewhere in their buffers: the peer minds neither.
+            // Shorter frames at other offsets: the peer handles both.
             for i in 0..expected {
                 assert!(batch.grow_front(i, 20).is_some());
             }

@@ -1,57 +1,57 @@
-//! A time from which on something holds, on which all cores agree and none waits for another.
+//! Scheduled switch: a change that all cores apply at the same time, without waiting for each other.
 //!
-//! Readers act by their own readings of one clock: at a time before the change they do the old
-//! thing, from then on the new one. So whoever has acted at a time must have known of every change
-//! up to it. The writer may be off its core between reading the clock and publishing a time, and
-//! readers do not wait for it. Therefore a time is first *proposed*, then *settled*:
+//! Readers act by their own readings of one clock: before the switch time they use the old configuration, from then on
+//! the new one. So a core that acts at a time must have seen every switch up to that time. The writer may be preempted
+//! between reading the clock and publishing a time, and readers do not wait for it. Therefore a time is first
+//! *proposed*, then *settled*:
 //!
-//! 1. The writer proposes a time some way ahead of its clock, and reads the clock again. If that is
-//!    still well before the time, every reader that has not seen the proposal read its own clock
-//!    before, and so acted before the time. Else the writer withdraws the proposal.
-//! 2. It settles the proposal by an exchange.
-//! 3. A reader that sees a proposal before its time need not care yet. One that sees it later, still not
-//!    settled, withdraws it by an exchange, and does the old thing. One of the two exchanges fails, so
-//!    all readers find the same.
+//! 1. The writer proposes a time some distance ahead of its clock, and reads the clock again. If the clock is still
+//!    well before the time, every reader that has not seen the proposal read its clock earlier, and so acted before the
+//!    time. Otherwise the writer withdraws the proposal.
+//! 2. The writer settles the proposal by a compare-exchange.
+//! 3. A reader that sees a proposal before its time can ignore it. One that sees it later and still not settled
+//!    withdraws it by a compare-exchange, and uses the old configuration. One of the two exchanges fails, so all
+//!    readers reach the same result.
 //!
-//! A writer whose proposal was withdrawn makes another one, further ahead. A reader takes one load, and
-//! one exchange at the most.
+//! A writer whose proposal was withdrawn makes another one, further ahead. A reader takes one load, and at most one
+//! exchange.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// A time from which on something holds; there is none yet, one is proposed, or one is settled.
+/// Time of a scheduled switch: none yet, proposed, or settled.
 #[derive(Debug)]
 pub struct Agreed(AtomicU64);
 
-/// No time is proposed.
+/// No proposal.
 const OPEN: u64 = 0;
-/// Set in a time that is settled; the others are twice the time.
+/// Flag of a settled time. The remaining bits are the time.
 const SETTLED: u64 = 1;
 
-/// Times are proposed at least so far ahead.
+/// Minimum distance between now and a proposed time, in nanoseconds.
 const AHEAD: u64 = 1000;
-/// When it is settled a time must be so far ahead: a reading of the clock may still be on its way
-/// through a processor.
+/// Minimum distance between now and a time that is settled, in nanoseconds. It covers clock readings still in flight in
+/// a processor's pipeline.
 const MARGIN: u64 = 500;
 
 impl Agreed {
-    /// No time yet.
+    /// No switch scheduled.
     pub fn new() -> Agreed {
         Agreed(AtomicU64::new(OPEN))
     }
 
-    /// A time that everybody knows from the start, below 2^63.
+    /// Switch at a time known from the start, below 2^63 ns.
     pub fn settled(at: u64) -> Agreed {
         Agreed(AtomicU64::new(at << 1 | SETTLED))
     }
 
-    /// Settles a time, and returns it: `delay` nanoseconds from now on, or later, but not before
-    /// `earliest`. `clock` tells the nanoseconds now, as all readers know them. For one writer, once.
+    /// Schedules the switch and returns its time: at least `delay` nanoseconds from now, and not before `earliest`.
+    /// `clock` returns the current time in nanoseconds and is the readers' clock. May be called once, by one writer.
     pub fn settle(&self, delay: u64, earliest: u64, clock: impl Fn() -> u64) -> u64 {
         let mut delay = delay.max(AHEAD);
         loop {
             let at = earliest.max(clock() + delay);
             self.0.store(at << 1, Ordering::Release);
-            // Whoever reads the clock later than the next line sees the proposal.
+            // A reader that reads the clock after the next line sees the proposal.
             fence(Ordering::SeqCst);
             if clock() + MARGIN <= at && self.exchange(at << 1, at << 1 | SETTLED).is_ok() {
                 return at;
@@ -61,15 +61,15 @@ impl Agreed {
         }
     }
 
-    /// The time, if one is settled. To be called after `now` was read from the clock; what is not known
-    /// by then holds from a time after `now`.
+    /// Switch time, if settled. Call it with `now` read from the clock before. A switch that is not visible by then has
+    /// a time after `now`.
     #[inline]
     pub fn at(&self, now: u64) -> Option<u64> {
         let mut seen = self.0.load(Ordering::Acquire);
         if seen != OPEN && seen & SETTLED == 0 && seen >> 1 <= now {
             seen = match self.exchange(seen, OPEN) {
                 Ok(()) => OPEN,
-                // Settled, or withdrawn. A proposal made since is of a later reading of the clock.
+                // Settled, or withdrawn. A proposal made since then belongs to a later reading of the clock.
                 Err(other) => other,
             };
         }
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// A clock that tells the next of these at each reading.
+    /// Clock that returns these times, one per reading.
     fn clock(times: &[u64]) -> impl Fn() -> u64 {
         let next = Cell::new(0);
         move || {
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn a_writer_that_was_away_tries_again_further_ahead() {
         let agreed = Agreed::new();
-        // The second reading is too near to what was proposed, or beyond it.
+        // The second reading is too near to the proposed time, or past it.
         let clock = clock(&[0, 501, 10_000, 20_000, 30_000, 30_100]);
         assert_eq!(agreed.settle(0, 0, clock), 34_000);
     }

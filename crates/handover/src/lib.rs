@@ -1,49 +1,45 @@
-//! Handing packets between cores.
+//! Passing packets between cores.
 //!
-//! - [`ring`]: a bounded queue from one core to one other;
-//! - [`park`]: where a worker sleeps that has nothing to do, and how it is woken;
-//! - [`owner`]: which core may touch a flow, and when the flow may move to another;
-//! - [`agreed`]: a time from which on something holds, for all cores, without waiting;
-//! - [`priority`]: real-time priority for a worker.
+//! - [`ring`]: bounded single-producer, single-consumer queue.
+//! - [`park`]: sleeping and waking of an idle worker.
+//! - [`owner`]: ownership of a flow by a core, and the condition for moving it.
+//! - [`agreed`]: a switch that all cores apply at the same time, without waiting.
+//! - [`priority`]: real-time priority of a worker.
 //!
-//! Everything lock-free is in this crate, so that all of it can be checked in one place. Nothing
-//! here knows what a packet is, and nothing allocates, locks or makes a system call per packet;
-//! only falling asleep and waking a sleeper are system calls.
+//! All lock-free code is in this crate, so it can be checked in one place. The crate has no notion of a packet. Nothing
+//! here allocates, locks or makes a system call per packet. Only falling asleep and waking a sleeper are system calls.
 //!
-//! # Why it is right
+//! # Correctness
 //!
-//! A flow's state is plain memory that one core after the other writes. It goes from the
-//! dispatcher to a helper and back with the flow's packets:
+//! A flow's state is plain memory that one core after the other writes. It passes from the dispatcher to an auxiliary
+//! core and back with the flow's packets:
 //!
-//! 1. The dispatcher writes the flow's state, then pushes a packet: a release store to the
-//!    ring's tail. The helper pops it by an acquire load of that tail. What the dispatcher wrote
-//!    before the store, the helper sees after the load.
-//! 2. The helper writes the state, then pushes the packet into its return ring, and does not touch
-//!    the state again unless another packet of the flow is in its ring.
-//! 3. The dispatcher pops the returned packet, and so sees what the helper wrote. It has counted
-//!    ([`owner::Owner`]) how many of the flow's packets it pushed and how many came back; when as many
-//!    came back, the helper has no cause to touch the state, and the dispatcher may write it, or
-//!    hand the flow to another helper by step 1.
+//! 1. The dispatcher writes the flow's state, then pushes a packet: a release store to the ring's tail. The auxiliary
+//!    core pops it after an acquire load of that tail. It therefore sees all that the dispatcher wrote before the
+//!    store.
+//! 2. The auxiliary core writes the state, then pushes the packet into its return ring. It does not access the state
+//!    again unless another packet of the flow is in its ring.
+//! 3. The dispatcher pops the returned packet, and so sees the auxiliary core's writes. It counts ([`owner::Owner`])
+//!    the flow's packets pushed and returned. When the counts are equal, the auxiliary core has no packet left to
+//!    process. The dispatcher may then write the state, or pass the flow to another auxiliary core by step 1.
 //!
-//! The count is the dispatcher's alone, so the whole argument rests on the rings' release and acquire
-//! pairs ([`ring`] says why they suffice for the slots) and on the exchange that wakes a sleeper
-//! ([`park`]).
+//! Only the dispatcher accesses the count. So the argument rests on the rings' release and acquire pairs and on the
+//! exchange that wakes a sleeper ([`park`]). [`ring`] explains why the pairs suffice for the slots.
 //!
-//! # How it is checked
+//! # Verification
 //!
-//! By [loom](https://docs.rs/loom), which runs small programs in every order of their steps and
-//! with every stale value that the memory model lets a load return:
+//! [loom](https://docs.rs/loom) runs small programs in every interleaving of their steps, and with every stale value
+//! that the memory model lets a load return:
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p tailwater-handover --release --test loom \
 //!     --target-dir target/loom
 //! ```
 //!
-//! `tests/loom.rs` checks the ring, the sleeping place, the agreement on a time, and the whole protocol of a dispatcher and
-//! its helpers, with this crate's code and not a copy of it; `tests/threads.rs` runs the same
-//! protocol with real threads and many packets. loom does not try loads that take their value from
-//! a store later in program order (load buffering); no processor we know does so across a
-//! release store.
+//! `tests/loom.rs` checks the ring, parking, the scheduled switch, and the whole protocol between a dispatcher and its
+//! auxiliary cores. It uses this crate's code, not a copy. `tests/threads.rs` runs the same protocol with real threads
+//! and many packets. loom does not explore loads that return the value of a store later in program order (load
+//! buffering). No processor we know of does so across a release store.
 //!
 //! ```
 //! use tailwater_handover::{park, ring};

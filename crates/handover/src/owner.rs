@@ -1,55 +1,53 @@
-//! Who may touch a flow: where its packets are processed, and how many are still there.
+//! Ownership of a flow: the core that processes its packets, and the number of packets still there.
 
-/// Where a flow's packets are processed.
+/// Core or cores that process a flow's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// By the dispatcher, the core that owns the flow's table.
+    /// The dispatcher, which owns the flow's table.
     #[default]
     Home,
-    /// By the helper of this number.
+    /// The auxiliary core with this index.
     Helper(u8),
-    /// In two places: the dispatcher runs the chain's segments in front of number `from`, then a helper
-    /// those from there on.
+    /// Two cores: the dispatcher runs the chain's segments before `from`, then an auxiliary core runs the rest.
     Split {
-        /// The helper's first segment.
+        /// First segment on the auxiliary core.
         from: u8,
-        /// The helper.
+        /// Index of the auxiliary core.
         helper: u8,
     },
 }
 
-/// The dispatcher's note on one flow: the place of its packets, and how many of them are in flight,
-/// that is handed to that place and not yet returned.
+/// Ownership record of one flow: where its packets are processed, and how many are in flight, that is, sent there and
+/// not yet returned.
 ///
-/// Only the dispatcher reads and writes it, so it needs no atomics. It holds the rule that a flow
-/// has one owner: **a flow changes its place only while none of its packets is in flight.** The
-/// protocol around it:
+/// Only the dispatcher reads and writes it, so it needs no atomics. It enforces that a flow has one owner: **a flow
+/// changes its core only while none of its packets is in flight.** The protocol:
 ///
-/// 1. For each packet, in order of arrival, the dispatcher [settles](Owner::settle) the flow where
-///    the policy wants it, or learns that it has to stay, and counts the packet
-///    [in](Owner::sent) before it goes into the ring to a helper.
-/// 2. The helper processes packets in the order of its ring, and puts each into its return ring
-///    when it no longer touches the flow's state.
-/// 3. The dispatcher counts each packet [out](Owner::returned) when it takes it from the return
-///    ring. A packet that never went into the ring (it was full) is counted out as well.
+/// 1. For each packet, in order of arrival, the dispatcher calls [`settle`](Owner::settle) with the core the policy
+///    selects. The result is where the packet goes: there, or to the current core if the flow has to stay. The
+///    dispatcher counts the packet [in](Owner::sent) before it pushes it into the ring to an auxiliary core.
+/// 2. The auxiliary core processes packets in ring order, and pushes each into its return ring once it no longer
+///    accesses the flow's state.
+/// 3. The dispatcher counts each packet [out](Owner::returned) when it pops it from the return ring. A packet that
+///    never entered the ring (it was full) is counted out as well.
 ///
-/// What a place did to the flow's state is then visible at the next one: from helper to dispatcher
-/// by the return ring, from dispatcher to helper by the ring to it. Packets stay in order, since at
-/// any time all of a flow's packets in flight are in one ring.
+/// Writes to the flow's state on one core are then visible on the next: from auxiliary core to dispatcher through the
+/// return ring, from dispatcher to auxiliary core through the ring to it. Packets stay in order, because all of a
+/// flow's packets in flight are in one ring at any time.
 ///
-/// A helper waits while its return ring is full, so a dispatcher that waits for room in the ring to
-/// a helper goes on collecting what returns; else both would wait for ever.
+/// An auxiliary core waits while its return ring is full. So a dispatcher that waits for room in the ring to an
+/// auxiliary core keeps popping returned packets. Otherwise both would deadlock.
 ///
-/// A flow that is [split](Place::Split) has two owners, each of its own part of the flow's state: the
-/// dispatcher of that of the first segments, the helper of the rest. Each packet is processed here
-/// first, and counted in when it leaves for the helper. The rule is the same: while none is there,
-/// all of the flow is the dispatcher's, who may begin to split it, end that, or move the whole.
+/// A flow that is [split](Place::Split) has two owners, each of its own part of the flow's state: the dispatcher of
+/// that of the first segments, the auxiliary core of the rest. The dispatcher processes each packet first, and counts
+/// it in when it leaves for the auxiliary core. The rule is the same. While no packet is there, the dispatcher owns the
+/// whole flow, and may split it, end the split, or move all of it.
 ///
-/// Packets at [`Place::Home`] need no count if the dispatcher finishes each before it settles the
-/// flow again; if it gathers batches first, they are counted in and out like any other.
+/// Packets at [`Place::Home`] need no count if the dispatcher finishes each before it settles the flow again. If it
+/// gathers batches first, they are counted in and out like any other.
 ///
-/// The same note on an RSS bucket, with every packet of its flows counted in and out, says when the
-/// bucket may move to another dispatcher.
+/// The same record for an RSS bucket, with every packet of its flows counted in and out, determines when the bucket may
+/// move to another dispatcher.
 ///
 /// ```
 /// use tailwater_handover::owner::{Owner, Place};
@@ -78,20 +76,20 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Where the flow's packets are processed now.
+    /// Current placement of the flow.
     #[inline]
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// How many packets are handed to that place and not yet returned.
+    /// Packets sent to the current core and not yet returned.
     #[inline]
     pub fn in_flight(&self) -> u32 {
         self.in_flight
     }
 
-    /// Moves the flow to `wanted` if none of its packets is in flight, and says where its next
-    /// packet has to go.
+    /// Moves the flow to `wanted` if none of its packets is in flight. Returns the placement that applies to its next
+    /// packet.
     #[inline]
     pub fn settle(&mut self, wanted: Place) -> Place {
         if self.in_flight == 0 {
@@ -100,29 +98,29 @@ impl Owner {
         self.place
     }
 
-    /// Counts a packet that goes to the flow's place.
+    /// Counts a packet sent to the flow's core.
     ///
     /// # Panics
-    /// If 2^32 - 1 are there already: more than there can be buffers.
+    /// If 2^32 - 1 are in flight already: more than there can be buffers.
     #[inline]
     pub fn sent(&mut self) {
         self.sent_many(1);
     }
 
-    /// Counts so many packets that go to the flow's place.
+    /// Counts `packets` packets sent to the flow's core.
     ///
     /// # Panics
-    /// If there would be 2^32 or more: more than there can be buffers.
+    /// If 2^32 or more would be in flight: more than there can be buffers.
     #[inline]
     pub fn sent_many(&mut self, packets: u32) {
         let count = self.in_flight.checked_add(packets);
         self.in_flight = count.expect("no more packets than buffers");
     }
 
-    /// Counts a packet that came back, or never left.
+    /// Counts a packet that returned, or that was never sent.
     ///
     /// # Panics
-    /// If none is in flight: then the count is wrong, and the flow may have had two owners.
+    /// If none is in flight: the count is wrong, and the flow may have had two owners.
     #[inline]
     pub fn returned(&mut self) {
         let count = self.in_flight.checked_sub(1);
@@ -153,7 +151,7 @@ mod tests {
             }
         }
         assert_eq!(owner.settle(Place::Home), Place::Home);
-        // Counted packets keep it at home, too.
+        // Counted packets keep a flow on the dispatcher, too.
         owner.sent();
         assert_eq!(owner.settle(Place::Helper(1)), Place::Home);
     }

@@ -1,54 +1,53 @@
-//! Real-time priority for a thread that must not wait for ordinary ones.
+//! Real-time priority for threads that ordinary threads must not preempt.
 //!
-//! `SCHED_FIFO` threads run before all ordinary ones on their core. They need `CAP_SYS_NICE` (root)
-//! or a limit `RLIMIT_RTPRIO`; in a control group of version 1 they also need a share of
-//! real-time, `cpu.rt_runtime_us`, which is 0 in a new group. By default the kernel leaves 5 % of
-//! each second to ordinary threads (`kernel.sched_rt_runtime_us`): a real-time thread that never
-//! sleeps is stopped for up to 50 ms then.
+//! `SCHED_FIFO` threads run before all ordinary ones on their core. They need `CAP_SYS_NICE` (root) or a limit
+//! `RLIMIT_RTPRIO`. In a version 1 control group they also need a share of real-time, `cpu.rt_runtime_us`, which is 0
+//! in a new group. By default the kernel reserves 5 % of each second for ordinary threads
+//! (`kernel.sched_rt_runtime_us`): it then stops a real-time thread that never sleeps for up to 50 ms.
 
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-/// Why a thread keeps its ordinary priority.
+/// Cause why real-time priority was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PriorityError {
-    /// No such priority.
+    /// Priority out of range.
     #[error("real-time priority {priority} does not exist: they go from 1 to {MAX}")]
     NoSuch {
-        /// The priority.
+        /// Requested priority.
         priority: u8,
     },
-    /// Not allowed.
+    /// Insufficient privileges.
     #[error(
         "real-time priority {priority} is not permitted: it needs root, CAP_SYS_NICE or an \
          RLIMIT_RTPRIO of {priority}, and in a control group a cpu.rt_runtime_us above 0"
     )]
     NotPermitted {
-        /// The priority.
+        /// Requested priority.
         priority: u8,
     },
-    /// The kernel refuses for another reason.
+    /// Any other kernel error.
     #[error("real-time priority {priority} is refused: {reason}")]
     Refused {
-        /// The priority.
+        /// Requested priority.
         priority: u8,
-        /// What the kernel says.
+        /// The kernel's error message.
         reason: String,
     },
 }
 
-/// The highest real-time priority.
+/// Highest real-time priority.
 pub const MAX: u8 = 99;
 
-/// The calling thread's priority, as it was, until dropped: then it is restored.
+/// Guard of the calling thread's real-time priority. Restores the previous priority on drop.
 ///
-/// Threads that it starts meanwhile inherit the new priority.
+/// Threads spawned meanwhile inherit the raised priority.
 #[derive(Debug)]
 pub struct Priority {
-    /// What to restore; none if nothing was changed.
+    /// Scheduling to restore, or `None` if nothing was changed.
     before: Option<Schedule>,
-    /// It belongs to the thread that made it.
+    /// Keeps the guard on the thread that created it.
     not_send: PhantomData<*const ()>,
 }
 
@@ -56,7 +55,7 @@ impl Priority {
     /// Gives the calling thread the real-time priority (`SCHED_FIFO`) `priority`, 1 to [`MAX`].
     ///
     /// # Errors
-    /// If there is no such priority, or the kernel refuses. Nothing has changed then.
+    /// If the priority is out of range, or the kernel refuses. The thread is unchanged then.
     pub fn fifo(priority: u8) -> Result<Priority, PriorityError> {
         if !(1..=MAX).contains(&priority) {
             return Err(PriorityError::NoSuch { priority });
@@ -80,8 +79,8 @@ impl Priority {
         })
     }
 
-    /// As [`Priority::fifo`], but a thread to which it is refused goes on as it is. The error then
-    /// stands beside, for a line in a log.
+    /// Like [`Priority::fifo`], but a refused thread keeps its ordinary priority. The error is then returned as well,
+    /// for a log line.
     pub fn fifo_or_ordinary(priority: u8) -> (Priority, Option<PriorityError>) {
         match Priority::fifo(priority) {
             Ok(raised) => (raised, None),
@@ -95,7 +94,7 @@ impl Priority {
         }
     }
 
-    /// Whether the priority was raised.
+    /// Returns `true` if the priority was raised.
     pub fn is_raised(&self) -> bool {
         self.before.is_some()
     }
@@ -104,13 +103,13 @@ impl Priority {
 impl Drop for Priority {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
-            // Down is always permitted.
+            // Lowering is always permitted.
             let _ = before.apply();
         }
     }
 }
 
-/// A policy of the kernel's scheduler, and the priority in it.
+/// Scheduling policy of the kernel, and its priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Schedule {
     policy: libc::c_int,
@@ -119,14 +118,14 @@ struct Schedule {
 }
 
 impl Schedule {
-    /// The calling thread's.
+    /// Scheduling of the calling thread.
     fn current() -> io::Result<Schedule> {
         let mut policy = 0;
         let mut parameters = MaybeUninit::<libc::sched_param>::zeroed();
         // SAFETY: the thread is this one; both pointers are valid for writing.
         let error = unsafe { libc::pthread_getschedparam(libc::pthread_self(), &mut policy, parameters.as_mut_ptr()) };
         result(error)?;
-        // SAFETY: plain numbers, zero is valid for all of them.
+        // SAFETY: plain numbers, for all of which zero is valid.
         let parameters = unsafe { parameters.assume_init() };
         Ok(Schedule {
             policy,
@@ -134,12 +133,12 @@ impl Schedule {
         })
     }
 
-    /// Makes it the calling thread's.
+    /// Applies the scheduling to the calling thread.
     fn apply(self) -> io::Result<()> {
         // Some systems have more fields.
         let mut parameters = MaybeUninit::<libc::sched_param>::zeroed();
-        // SAFETY: plain numbers, zero is valid for all of them; the thread is this one, and the
-        // parameters are only read.
+        // SAFETY: plain numbers, for all of which zero is valid; the thread is this one, and the parameters are only
+        // read.
         let error = unsafe {
             parameters.assume_init_mut().sched_priority = self.priority;
             libc::pthread_setschedparam(libc::pthread_self(), self.policy, parameters.as_ptr())
@@ -148,7 +147,7 @@ impl Schedule {
     }
 }
 
-/// The threads library returns its errors.
+/// Converts an error number that a pthread function returns.
 fn result(error: libc::c_int) -> io::Result<()> {
     match error {
         0 => Ok(()),

@@ -1,17 +1,15 @@
-//! A bounded ring from one thread to one other, without locks.
+//! Bounded lock-free ring with a single producer and a single consumer.
 //!
-//! The one place with `unsafe` code that two threads run at once. Slots are numbered without end;
-//! number `n` lies at `n` modulo the size. `tail` counts the items ever pushed and is written by
-//! the producer only, `head` those ever popped, by the consumer only; so
-//! `head <= tail <= head + size`, and of the slots
+//! The only `unsafe` code in which two threads access the same memory. Slots are numbered without end; number `n` is at
+//! index `n` modulo the size. `tail` counts the items ever pushed, and only the producer writes it. `head` counts those
+//! ever popped, and only the consumer writes it. So `head <= tail <= head + size`, and of the slots
 //!
-//! - `head..tail` hold items: only the consumer touches them,
-//! - `tail..head + size` hold none: only the producer touches them.
+//! - `head..tail` hold items: only the consumer accesses them,
+//! - `tail..head + size` hold none: only the producer accesses them.
 //!
-//! A slot changes sides by a store to `tail` or `head`. Each is a release store after the last
-//! access to the slots it gives away, and the other side looks at a slot only after an acquire
-//! load of a value that gives it the slot. What either side remembers of the other's counter may be
-//! old, which only makes it believe that there are fewer items, or less room, than there are.
+//! A slot changes sides by a store to `tail` or `head`. Each is a release store after the last access to the slots it
+//! gives away. The other side accesses a slot only after an acquire load of a value that gives it the slot. A side's
+//! cached copy of the other's counter may be old. It then only underestimates the number of items, or the room.
 
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 use std::mem::MaybeUninit;
@@ -19,17 +17,17 @@ use std::mem::MaybeUninit;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-/// The most items of a ring.
+/// Maximum number of items in a ring.
 pub const MAX_SIZE: usize = 1 << 24;
 
-/// Its own pair of cache lines: processors fetch lines in pairs.
+/// Pads to a pair of cache lines: processors prefetch lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
 
 type Slot<T> = UnsafeCell<MaybeUninit<T>>;
 
-/// What both ends see. No field but `tail` and `head` changes while items pass.
+/// State shared by both ends. Only `tail` and `head` change while items pass.
 #[derive(Debug)]
 #[repr(C)]
 struct Shared<T> {
@@ -37,19 +35,19 @@ struct Shared<T> {
     tail: Apart<AtomicUsize>,
     /// Items ever popped, modulo 2^64.
     head: Apart<AtomicUsize>,
-    /// A power of two of them.
+    /// A power of two of slots.
     slots: Apart<Box<[Slot<T>]>>,
     producer_gone: AtomicBool,
     consumer_gone: AtomicBool,
 }
 
-// SAFETY: a slot is touched by one end at a time, with the other end's accesses visible (the rule
-// above), so an item is only ever moved from one thread to another. There is one producer and one
-// consumer: neither can be cloned, and pushing and popping take them exclusively.
+// SAFETY: one end at a time accesses a slot, with the other end's accesses visible (the rule above), so an item is only
+// ever moved from one thread to another. There is one producer and one consumer: neither can be cloned, and pushing and
+// popping take them exclusively.
 unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
-    /// `count` slots from number `from` on: up to the end, and from the beginning.
+    /// `count` slots starting at number `from`: the part up to the end of the array, and the part after the wrap.
     #[inline(always)]
     fn span(&self, from: usize, count: usize) -> (&[Slot<T>], &[Slot<T>]) {
         let slots = &self.slots.0;
@@ -63,19 +61,19 @@ impl<T> Shared<T> {
 impl<T> Drop for Shared<T> {
     /// Drops the items that were never popped.
     fn drop(&mut self) {
-        // Both ends are gone, and what they did is visible: the counted pointer sees to it.
+        // Both ends are gone, and their writes are visible: the reference count orders them.
         let (head, tail) = (&self.head.0, &self.tail.0);
         let head = head.load(Ordering::Relaxed);
         let left = tail.load(Ordering::Relaxed).wrapping_sub(head);
         let (first, second) = self.span(head, left);
         for slot in first.iter().chain(second) {
-            // SAFETY: slots from head to tail hold items, and nobody else is left.
+            // SAFETY: slots from head to tail hold items, and no other user is left.
             slot.with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
     }
 }
 
-/// A ring of at least `size` items, rounded up to a power of two. All its memory is allocated here.
+/// Creates a ring for at least `size` items, rounded up to a power of two. Allocates all its memory.
 ///
 /// # Panics
 /// If `size` is 0 or above [`MAX_SIZE`].
@@ -105,29 +103,29 @@ pub fn ring<T: Send>(size: usize) -> (Producer<T>, Consumer<T>) {
     (producer, consumer)
 }
 
-/// The end that pushes.
+/// Pushing end.
 #[derive(Debug)]
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
-    /// Our own counter: what is stored in `shared.tail`.
+    /// Own counter: the value stored in `shared.tail`.
     tail: usize,
-    /// The consumer's counter when last read.
+    /// Consumer's counter when last read.
     head: usize,
 }
 
 impl<T> Producer<T> {
-    /// How many items the ring holds.
+    /// Capacity of the ring, in items.
     pub fn size(&self) -> usize {
         self.shared.slots.0.len()
     }
 
-    /// Whether the consumer is gone: nothing pushed will ever be popped.
+    /// Returns `true` if the consumer is gone: pushed items will never be popped.
     pub fn is_closed(&self) -> bool {
         self.shared.consumer_gone.load(Ordering::Acquire)
     }
 
-    /// How many items there is room for. The consumer's counter is read only if what is
-    /// remembered of it leaves room for fewer than `wanted`.
+    /// Returns the number of free slots. Reads the consumer's counter only if the cached value leaves fewer than
+    /// `wanted`.
     #[inline(always)]
     pub fn room(&mut self, wanted: usize) -> usize {
         let room = self.size() - self.tail.wrapping_sub(self.head);
@@ -142,7 +140,7 @@ impl<T> Producer<T> {
     /// Pushes one item.
     ///
     /// # Errors
-    /// The item, if the ring is full.
+    /// Returns the item, if the ring is full.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), T> {
         if self.room(1) == 0 {
@@ -157,8 +155,8 @@ impl<T> Producer<T> {
         Ok(())
     }
 
-    /// Pushes the first items of a batch, as many as there is room for, and says how many. They
-    /// are published together, by one store.
+    /// Pushes the first items of a batch, up to the room in the ring. Returns their number. One store publishes them
+    /// together.
     #[inline]
     pub fn push_slice(&mut self, items: &[T]) -> usize
     where
@@ -179,15 +177,15 @@ impl<T> Producer<T> {
         count
     }
 
-    /// Pushes what an iterator gives, as long as there is room, and says how many items that
-    /// were. They are published together, by one store. No item is taken that has no room.
+    /// Pushes items of an iterator while there is room. Returns their number. One store publishes them together. Takes
+    /// no item from the iterator without room for it.
     #[inline]
     pub fn push_from(&mut self, items: &mut impl Iterator<Item = T>) -> usize {
         let wanted = items.size_hint().0.max(1);
         let room = self.room(wanted);
         let (first, second) = self.shared.span(self.tail, room);
         let mut count = 0;
-        // The slot first: an item that was taken must find its slot.
+        // The slot before the item: an item taken from the iterator must have one.
         'full: for slots in [first, second] {
             for slot in slots {
                 let Some(item) = items.next() else {
@@ -204,9 +202,8 @@ impl<T> Producer<T> {
         count
     }
 
-    /// Pushes the first items of a list, as many as there is room for, and says how many; they leave
-    /// the list. They are published together, by one store. The cheapest way for items that cannot be
-    /// copied.
+    /// Moves the first items of a list into the ring, up to its room. Returns their number. One store publishes them
+    /// together. The cheapest way to push items that are not `Copy`.
     #[inline]
     pub fn push_all(&mut self, items: &mut Vec<T>) -> usize {
         let (ready, count) = (items.len(), items.len().min(self.room(items.len())));
@@ -214,9 +211,8 @@ impl<T> Producer<T> {
         let from = items.as_ptr();
         for (slots, from) in [(first, from), (second, from.wrapping_add(first.len()))] {
             for (i, slot) in slots.iter().enumerate() {
-                // SAFETY: there is room for `count`, so these slots from the tail on are ours; the
-                // list has `count` items from its start on. They leave it by `set_len` below, and nothing
-                // can panic before.
+                // SAFETY: there is room for `count`, so these slots from the tail on are ours; the list has `count`
+                // items from its start on. `set_len` below removes them from the list, and nothing can panic before.
                 slot.with_mut(|slot| unsafe {
                     (*slot).write(std::ptr::read(from.wrapping_add(i)));
                 });
@@ -233,7 +229,7 @@ impl<T> Producer<T> {
         count
     }
 
-    /// Gives the consumer the next `count` slots.
+    /// Passes the next `count` slots to the consumer.
     #[inline(always)]
     fn publish(&mut self, count: usize) {
         if count > 0 {
@@ -246,40 +242,40 @@ impl<T> Producer<T> {
 
 impl<T> Drop for Producer<T> {
     fn drop(&mut self) {
-        // Release: who sees the flag sees every item that was pushed.
+        // Release: a consumer that sees the flag sees every item pushed before.
         self.shared.producer_gone.store(true, Ordering::Release);
     }
 }
 
-/// The end that pops.
+/// Popping end.
 #[derive(Debug)]
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
-    /// Our own counter: what is stored in `shared.head`, except within a call.
+    /// Own counter: the value stored in `shared.head`, except within a call.
     head: usize,
-    /// The producer's counter when last read.
+    /// Producer's counter when last read.
     tail: usize,
 }
 
 impl<T> Consumer<T> {
-    /// How many items the ring holds.
+    /// Capacity of the ring, in items.
     pub fn size(&self) -> usize {
         self.shared.slots.0.len()
     }
 
-    /// Whether the producer is gone. What it pushed may still be there: a pop *after* this was
-    /// true finds all of it.
+    /// Returns `true` if the producer is gone. Its items may still be in the ring: a pop *after* this returned `true`
+    /// finds all of them.
     pub fn is_closed(&self) -> bool {
         self.shared.producer_gone.load(Ordering::Acquire)
     }
 
-    /// Whether there is nothing to pop now.
+    /// Returns `true` if there is nothing to pop now.
     pub fn is_empty(&self) -> bool {
         self.tail == self.head && self.shared.tail.0.load(Ordering::Acquire) == self.head
     }
 
-    /// How many items there are to pop. The producer's counter is read only if what is remembered
-    /// of it promises fewer than `wanted`.
+    /// Returns the number of items to pop. Reads the producer's counter only if the cached value gives fewer than
+    /// `wanted`.
     #[inline(always)]
     pub fn ready(&mut self, wanted: usize) -> usize {
         let ready = self.tail.wrapping_sub(self.head);
@@ -298,8 +294,8 @@ impl<T> Consumer<T> {
             return None;
         }
         let (slot, _) = self.shared.span(self.head, 1);
-        // SAFETY: one item is ready, so the slot at the head holds it and is ours. It is given
-        // back before anybody could read it again.
+        // SAFETY: one item is ready, so the slot at the head holds it and is ours. We return the slot before anybody
+        // could read it again.
         let item = slot[0].with(|slot| unsafe { (*slot).assume_init_read() });
         self.head = self.head.wrapping_add(1);
         // Release: the item is out of its slot before the producer writes there.
@@ -307,8 +303,8 @@ impl<T> Consumer<T> {
         Some(item)
     }
 
-    /// Pops into the beginning of `into`, as many items as there are and fit, and says how many.
-    /// Their slots are given back together, by one store.
+    /// Pops items into the beginning of `into`, as many as are ready and fit. Returns their number. One store returns
+    /// their slots together.
     #[inline]
     pub fn pop_slice(&mut self, into: &mut [T]) -> usize
     where
@@ -332,8 +328,8 @@ impl<T> Consumer<T> {
         count
     }
 
-    /// Pops up to `limit` items in order, each into `each`, and says how many. Their slots are
-    /// given back together, by one store, after the last.
+    /// Pops up to `limit` items in order, passing each to `each`. Returns their number. One store returns their slots
+    /// together, after the last.
     #[inline]
     pub fn pop_each(&mut self, limit: usize, mut each: impl FnMut(T)) -> usize {
         let count = limit.min(self.ready(limit));
@@ -364,7 +360,7 @@ impl<T> Drop for Consumer<T> {
     }
 }
 
-/// Gives slots back at the end of a batch, also when a closure panics in its midst.
+/// Returns slots to the producer at the end of a batch, also if a closure panics within it.
 struct Popping<'a, T> {
     shared: &'a Shared<T>,
     before: usize,

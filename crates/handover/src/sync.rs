@@ -1,4 +1,4 @@
-//! Atomics and shared cells: the standard library's, or loom's under the model checker.
+//! Atomics and cells: the standard library's, or loom's under the model checker.
 
 #[cfg(loom)]
 pub(crate) use loom::{
@@ -12,8 +12,7 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
 };
 
-/// The standard library's cell with loom's interface: access is a call, so that loom sees its
-/// beginning and end.
+/// The standard library's cell with loom's interface: each access is a call, so loom sees its beginning and end.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -24,13 +23,13 @@ impl<T> UnsafeCell<T> {
         UnsafeCell(std::cell::UnsafeCell::new(value))
     }
 
-    /// Passes a pointer to read through.
+    /// Calls `read` with a pointer for reading.
     #[inline(always)]
     pub(crate) fn with<R>(&self, read: impl FnOnce(*const T) -> R) -> R {
         read(self.0.get())
     }
 
-    /// Passes a pointer to write through.
+    /// Calls `write` with a pointer for writing.
     #[inline(always)]
     pub(crate) fn with_mut<R>(&self, write: impl FnOnce(*mut T) -> R) -> R {
         write(self.0.get())

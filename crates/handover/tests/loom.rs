@@ -1,4 +1,4 @@
-//! Model checks: every order of steps, every stale value that the memory model allows.
+//! Model checks: every interleaving, and every stale value that the memory model allows.
 //!
 //! ```sh
 //! RUSTFLAGS="--cfg loom" cargo test -p tailwater-handover --release --test loom \
@@ -21,7 +21,7 @@ use tailwater_handover::owner::Place;
 use tailwater_handover::park::{Mode, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 
-/// Checks all runs in which threads are interrupted at most so often where they could go on.
+/// Checks all interleavings with at most `preemptions` preemptions.
 fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -29,8 +29,7 @@ fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
     builder.check(body);
 }
 
-/// Pushes 0, 1, ... in one thread by `push`, which returns how many it pushed, and pops them in
-/// another by `pop`.
+/// Pushes 0, 1, ... in one thread with `push`, which returns the number pushed, and pops them in another with `pop`.
 fn transfer(
     size: usize,
     items: u32,
@@ -152,7 +151,7 @@ fn ring_abandoned_at_any_moment_drops_every_item_once() {
     });
 }
 
-/// Never reached: under the model checker nobody wakes up by himself.
+/// Never reached: threads do not wake spuriously under the model checker.
 const BOUND: Duration = Duration::from_secs(1);
 
 #[test]
@@ -223,8 +222,8 @@ fn park_is_woken_by_the_end_of_the_ring() {
     });
 }
 
-/// What `park` prevents: both sides store, then load, and neither sees the other. Shows that the
-/// checks above would notice.
+/// Counterexample to `park`: both sides store, then load, and neither sees the other's store. Shows that the checks
+/// above would detect a lost wake-up.
 #[test]
 #[should_panic(expected = "sleeps for ever")]
 fn plain_flags_lose_wake_ups() {
@@ -255,7 +254,7 @@ const ONE_HELPER: Setup = Setup {
 
 #[test]
 fn protocol_a_flow_goes_to_a_helper_and_comes_back() {
-    // In some runs the last packet comes home, in others it has to follow the flow.
+    // In some runs the last packet returns to the dispatcher, in others it has to follow the flow.
     static STAYED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
     check(2, || {
         let wanted = [Place::Home, Place::Helper(0), Place::Helper(0), Place::Home];
@@ -322,7 +321,7 @@ fn protocol_full_rings_only_make_it_wait() {
     });
 }
 
-/// Shows that the checks above would notice packets out of order.
+/// Shows that the checks above would detect packets out of order.
 #[test]
 fn protocol_without_counts_is_caught() {
     static CAUGHT: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
@@ -347,8 +346,8 @@ fn protocol_without_counts_is_caught() {
     assert!(CAUGHT.iter().all(|caught| caught.load(Ordering::Relaxed)));
 }
 
-/// Each reading of the clock is later than all before, as those of one clock are. The writer has room for
-/// one reading of another core between its own two; what it proposes then may have passed.
+/// Each reading of the clock is later than all before, as with one real clock. Between the writer's two readings there
+/// is room for one reading of another core, which may be past the proposed time.
 #[test]
 fn cores_agree_on_the_time_of_a_change() {
     const TICK: u64 = 400;

@@ -1,4 +1,4 @@
-//! The protocol of a dispatcher and its helpers, with real threads and many packets.
+//! Protocol between a dispatcher and its auxiliary cores, with real threads and many packets.
 #![cfg(not(loom))]
 
 mod model;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tailwater_handover::owner::Place;
 use tailwater_handover::park::Mode;
 
-/// A small generator (xorshift), the same on every machine.
+/// Small deterministic generator (xorshift).
 struct Random(u64);
 
 impl Random {
@@ -48,7 +48,7 @@ fn many_flows_move_at_random_and_stay_in_order() {
                 (flow, wanted)
             });
             let outcome = run(&setup, packets);
-            // Chance decides how many, but with rings this busy some always do.
+            // The number is random, but with rings this busy it is never 0.
             assert!(outcome.stayed > 0);
             println!("{mode:?}, {helpers} helpers: {outcome:?}");
         }

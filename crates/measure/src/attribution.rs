@@ -1,35 +1,35 @@
-//! Why a packet was late: one cause for every packet beyond its SLO.
+//! Attribution of late packets: one cause for every packet beyond its SLO.
 
 use tailwater_net::Nanos;
 
-/// The one cause to which a late or lost packet is put down.
+/// Cause that a late or lost packet is attributed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Cause {
-    /// The chain took that long, without any queueing to speak of.
+    /// Processing alone took that long, with hardly any queueing.
     Service,
-    /// It waited mostly behind packets of its own flow (NetBlaze §2: a whale).
+    /// The packet waited mostly behind packets of its own flow (NetBlaze §2: a whale).
     Whale,
-    /// It waited mostly behind packets of other flows (NetBlaze §2: minnows).
+    /// The packet waited mostly behind packets of other flows (NetBlaze §2: minnows).
     Minnows,
-    /// It would have been in time had the worker not been off its core meanwhile.
+    /// The worker was preempted, and the packet would have been in time otherwise.
     Descheduled,
-    /// It would have been in time had the auxiliary core that it was handed to been awake.
+    /// The packet's auxiliary core was asleep, and the packet would have been in time otherwise.
     Waking,
-    /// It would have been in time had its RSS bucket not been on the way from another core; or it found
-    /// the NIC's descriptor ring full because packets of such buckets had taken all buffers.
+    /// The packet's RSS bucket was migrating from another core, and the packet would have been in time otherwise. Or
+    /// the NIC's descriptor ring was full because packets of such buckets held all buffers.
     Migration,
-    /// It found the NIC's descriptor ring full and was lost.
+    /// The NIC's descriptor ring was full and the packet was lost.
     RingFull,
-    /// It was lost in the chain for want of something: room in the flow table or among a NAT's ports, the store of its
-    /// state, a function's process.
+    /// The chain lost the packet for lack of a resource: room in the flow table, a NAT port, the state store, a
+    /// function's process.
     NoPlace,
-    /// An external function had it for more than half of the objective, or never gave it back.
+    /// An external function held the packet for more than half of the objective, or never returned it.
     External,
 }
 
 impl Cause {
-    /// Every cause, in the order of their numbers.
+    /// Every cause, in order of discriminants.
     pub const ALL: [Cause; 9] = [
         Cause::Service,
         Cause::Whale,
@@ -42,7 +42,7 @@ impl Cause {
         Cause::External,
     ];
 
-    /// The stable name in reports.
+    /// Stable name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Cause::Service => "service",
@@ -58,41 +58,41 @@ impl Cause {
     }
 }
 
-/// What is known of a late packet.
+/// Observations of a late packet.
 #[derive(Clone, Copy, Debug)]
 pub struct LatePacket {
-    /// When it arrived at the NIC.
+    /// Arrival at the NIC.
     pub arrival: Nanos,
-    /// When the worker received the batch that held it.
+    /// Time the worker received its batch.
     pub received: Nanos,
-    /// When it had been sent.
+    /// Time it had been sent.
     pub sent: Nanos,
-    /// The packet's RSS hash.
+    /// RSS hash.
     pub rss_hash: u32,
-    /// How long it was kept back until its RSS bucket had arrived.
+    /// Time it was buffered while its RSS bucket migrated.
     pub kept_back: Nanos,
 }
 
-/// Puts late packets down to causes.
+/// Attributes late packets to causes.
 ///
-/// Pure: it is told of batches and gaps and has no clock. Per packet it costs an update of a small
-/// table, and that only while the worker has a backlog.
+/// Pure: batches and gaps are its inputs, and it has no clock. Per packet it costs one update of a small table, and
+/// that only while the worker has a backlog.
 #[derive(Debug)]
 pub struct Attribution {
     slo: Nanos,
     shares: FlowShares,
-    /// Time lost to gaps since the worker last had nothing to do. A gap that was over before a
-    /// packet arrived still delays it: the packets that it held up stand in front.
+    /// Time lost to gaps since the worker was last idle. A gap that ended before a packet arrived still delays it: the
+    /// packets it held up are queued in front.
     gaps: Nanos,
-    /// Until when the gaps are felt. Under lasting overload the worker never has nothing to do, and
-    /// what is late long after a gap is late of the overload.
+    /// End of the time in which the gaps count. Under lasting overload the worker is never idle, and a packet that is
+    /// late long after a gap is late because of the overload.
     felt_until: Nanos,
-    /// How long it took the worker to wake up since it last had nothing to do.
+    /// Wake-up time of the worker since it was last idle.
     waking: Nanos,
 }
 
 impl Attribution {
-    /// For a chain whose packets are late after `slo`.
+    /// Attribution for a chain with the given latency objective.
     pub fn new(slo: Nanos) -> Attribution {
         Attribution {
             slo,
@@ -103,41 +103,41 @@ impl Attribution {
         }
     }
 
-    /// The worker slept, and took that long to wake up after it had been called.
+    /// Records a wake-up: the worker slept, and took this long to wake up after it was signalled.
     #[inline]
     pub fn woke(&mut self, took: Nanos) {
         self.waking = took;
     }
 
-    /// The worker has nothing to do: what comes now waits behind nobody.
+    /// Records that the worker is idle: the next packets wait behind none.
     #[inline]
     pub fn idle(&mut self) {
         self.gaps = Nanos::ZERO;
         self.waking = Nanos::ZERO;
     }
 
-    /// The worker was off its core for a time, until `now`.
+    /// Records a gap that ended at `now`, in which the worker was off its core.
     pub fn gap(&mut self, length: Nanos, now: Nanos) {
-        /// How long a gap is felt, as a multiple of its length: a worker with 5 % to spare needs
-        /// 19 times as long to work off what a gap has left.
+        /// Time in which a gap counts, as a multiple of its length. A worker with 5 % spare capacity needs 19 times a
+        /// gap's length to work off its backlog.
         const FELT: u64 = 20;
         self.gaps = self.felt_gaps(now) + length;
         self.felt_until = now + Nanos(self.gaps.0.saturating_mul(FELT));
     }
 
-    /// Time lost to gaps that are still felt.
+    /// Time lost to gaps that still count.
     fn felt_gaps(&self, now: Nanos) -> Nanos {
         if now <= self.felt_until { self.gaps } else { Nanos::ZERO }
     }
 
-    /// The worker, having a backlog, processed a packet.
+    /// Records a packet processed while the worker had a backlog.
     #[inline]
     pub fn served(&mut self, rss_hash: u32, now: Nanos) {
         self.shares.served(rss_hash, now);
     }
 
-    /// The cause of packets that found the ring full just now: a gap, if the worker was away for
-    /// longer than the SLO since it last had nothing to do; else what `full` says.
+    /// Cause of packets that found the ring full just now: a gap, if the worker lost more than the SLO to gaps since it
+    /// was last idle. Otherwise `full`.
     pub fn loss(&self, now: Nanos, full: Cause) -> Cause {
         match self.felt_gaps(now) > self.slo {
             true => Cause::Descheduled,
@@ -145,7 +145,7 @@ impl Attribution {
         }
     }
 
-    /// The cause of a packet that took longer than the SLO.
+    /// Cause of a packet that took longer than the SLO.
     pub fn cause(&self, packet: LatePacket) -> Cause {
         let latency = packet.sent.saturating_sub(packet.arrival);
         let service = packet.sent.saturating_sub(packet.received);
@@ -167,9 +167,9 @@ impl Attribution {
     }
 }
 
-/// Which flows the worker has been busy with, over the present and the previous epoch of half an
-/// SLO. Flows are told apart by RSS hash, in a direct-mapped table: a flow that shares a cell with
-/// another drives it out, which only a flow with a large share would mind.
+/// Shares of flows in the worker's recent work, over the current and the previous epoch of half an SLO each. Flows are
+/// identified by RSS hash in a direct-mapped table. A flow that shares a cell with another evicts it, which matters
+/// only for flows with a large share.
 #[derive(Debug)]
 struct FlowShares {
     epoch: Nanos,
@@ -186,7 +186,7 @@ struct Share {
 }
 
 impl Share {
-    /// Moves on to `epoch`.
+    /// Advances to `epoch`.
     #[inline]
     fn advance(&mut self, epoch: u32) {
         if self.epoch != epoch {
@@ -218,7 +218,7 @@ impl FlowShares {
 
     #[inline]
     fn cell(rss_hash: u32) -> usize {
-        // Not the low bits, which choose the bucket and hence the worker.
+        // Not the low bits, which select the bucket and hence the worker.
         (rss_hash >> 9) as usize % Self::CELLS
     }
 
@@ -237,7 +237,7 @@ impl FlowShares {
         if cell.rss_hash == rss_hash {
             cell.packets += 1;
         } else if cell.packets <= 1 {
-            // Another flow's cell, and it is not the heavy one.
+            // The cell holds another flow, which is not the heavy one.
             *cell = Share {
                 rss_hash,
                 epoch,
@@ -249,7 +249,7 @@ impl FlowShares {
         }
     }
 
-    /// Whether at least half of what the worker did lately was for this flow.
+    /// Returns `true` if this flow made up at least half of the worker's recent work.
     fn mostly_own(&self, rss_hash: u32, now: Nanos) -> bool {
         let epoch = self.epoch_of(now);
         let cell = self.cells[Self::cell(rss_hash)];
@@ -303,7 +303,7 @@ mod tests {
         let mut attribution = busy(0, 60);
         attribution.woke(Nanos::from_micros(120));
         assert_eq!(attribution.cause(late(700, 990, 1000)), Cause::Waking);
-        // It would have been late anyway.
+        // Late without the gap, too.
         assert_eq!(attribution.cause(late(600, 990, 1000)), Cause::Minnows);
         attribution.idle();
         assert_eq!(attribution.cause(late(700, 990, 1000)), Cause::Minnows);
@@ -317,11 +317,11 @@ mod tests {
         };
         let mut attribution = busy(0, 60);
         assert_eq!(attribution.cause(kept_back(100)), Cause::Migration);
-        // It would have been late anyway.
+        // Late without the migration, too.
         assert_eq!(attribution.cause(kept_back(99)), Cause::Minnows);
         let now = Nanos::from_micros(950);
         assert_eq!(attribution.loss(now, Cause::Migration), Cause::Migration);
-        // The machine has taken the core away: that comes first.
+        // A preemption takes precedence.
         attribution.gap(Nanos::from_micros(210), now);
         assert_eq!(attribution.cause(kept_back(100)), Cause::Descheduled);
         assert_eq!(attribution.loss(now, Cause::Migration), Cause::Descheduled);
@@ -339,9 +339,9 @@ mod tests {
     fn a_gap_explains_what_it_delayed() {
         let mut attribution = busy(60, 0);
         attribution.gap(Nanos::from_micros(200), Nanos::from_micros(700));
-        // 210 us late in all, 200 of them the gap's: in time without it.
+        // 210 us late in all, 200 of them due to the gap: in time without it.
         assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Descheduled);
-        // 600 us: late anyway.
+        // 600 us: late without the gap, too.
         assert_eq!(attribution.cause(late(350, 940, 950)), Cause::Whale);
         let now = Nanos::from_micros(950);
         assert_eq!(attribution.loss(now, Cause::RingFull), Cause::RingFull);
@@ -352,8 +352,8 @@ mod tests {
         assert_eq!(attribution.loss(now, Cause::RingFull), Cause::RingFull);
     }
 
-    /// Gaps once added up for as long as the worker was busy, so that under overload everything was
-    /// put down to them in the end.
+    /// Regression: gaps used to add up while the worker was busy, so all late packets were attributed to them under
+    /// overload.
     #[test]
     fn old_gaps_do_not_explain_lasting_overload() {
         let mut attribution = busy(0, 60);

@@ -1,11 +1,11 @@
-//! Durations counted in quarters of octaves: coarse, in 252 counters whatever they are.
+//! Coarse duration histogram: 252 counters, four per octave, for any range.
 
 use tailwater_net::Nanos;
 
-/// Quarters that there are.
+/// Number of quarter-octave counters.
 pub const QUARTERS: usize = 4 * 63;
 
-/// The quarter of an octave that a duration is in: less than [`QUARTERS`].
+/// Index of a duration's quarter octave: less than [`QUARTERS`].
 #[inline]
 pub fn quarter(duration: Nanos) -> usize {
     let nanos = duration.0;
@@ -15,7 +15,7 @@ pub fn quarter(duration: Nanos) -> usize {
     }
 }
 
-/// The first duration of a quarter; beyond the last one, the longest of all.
+/// Shortest duration of a quarter octave, or the maximum beyond the last one.
 fn first_of(quarter: usize) -> u64 {
     match quarter {
         0..4 => quarter as u64,
@@ -24,7 +24,7 @@ fn first_of(quarter: usize) -> u64 {
     }
 }
 
-/// The 99th percentile of durations counted by quarter, to a quarter; zero without any.
+/// 99th percentile of durations counted by quarter octave, rounded to a quarter octave. Zero if there are none.
 pub fn p99(counts: impl DoubleEndedIterator<Item = u64> + ExactSizeIterator + Clone) -> Nanos {
     let above = counts.clone().sum::<u64>() / 100;
     let mut seen = 0;

@@ -1,21 +1,21 @@
-//! Latencies, every packet's, in constant memory.
+//! Latency histogram of every packet, in constant memory.
 
 use tailwater_net::Nanos;
 
-/// `log2` of the steps into which each power of two is cut: values are kept to 1 part in 128.
+/// `log2` of the steps per power of two: values are accurate to 1 part in 128.
 const STEP_BITS: u32 = 7;
 const STEPS: usize = 1 << STEP_BITS;
 
-/// Values from here on (2^36 ns, 69 s) share the last step.
+/// Values of 2^36 ns (69 s) and more share the last step.
 const MAX_BITS: u32 = 36;
-/// Cells in a coarse step.
+/// Cells per coarse step.
 const COARSE: usize = 4;
 const CELLS: usize = (MAX_BITS - STEP_BITS + 1) as usize * STEPS;
 
-/// Counts of latencies in logarithmic steps of less than 0.8 %.
+/// Latency histogram in logarithmic steps of less than 0.8 %.
 ///
-/// The layout is that of an HDR histogram with two significant digits and a fixed range, so that
-/// recording is a shift and an increment, without the checks of one that can grow.
+/// The layout is that of an HDR histogram with two significant digits and a fixed range. So recording is a shift and an
+/// increment, without the checks of a histogram that can grow.
 #[derive(Clone)]
 pub struct LatencyHistogram {
     counts: Box<[u64; CELLS]>,
@@ -35,16 +35,16 @@ impl Default for LatencyHistogram {
     }
 }
 
-/// The cell of a value. Below `STEPS` every value has its own.
+/// Cell of a value. Values below `STEPS` each have their own.
 #[inline]
 fn cell(value: u64) -> usize {
-    // How many times the value is halved until it is below `2 * STEPS`.
+    // Number of halvings until the value is below `2 * STEPS`.
     let halvings = (value | STEPS as u64).ilog2() - STEP_BITS;
     let cell = (halvings as usize) * STEPS + (value >> halvings) as usize;
     cell.min(CELLS - 1)
 }
 
-/// The largest value of a cell.
+/// Largest value of a cell.
 fn upper(cell: usize) -> u64 {
     let halvings = (cell / STEPS).saturating_sub(1);
     let step = cell - halvings * STEPS;
@@ -85,7 +85,7 @@ impl LatencyHistogram {
         self.max = self.max.max(other.max);
     }
 
-    /// Forgets everything.
+    /// Resets all counts.
     pub fn clear(&mut self) {
         if self.total > 0 {
             self.counts.fill(0);
@@ -93,23 +93,23 @@ impl LatencyHistogram {
         }
     }
 
-    /// Packets counted.
+    /// Number of packets counted.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The longest latency, exactly; zero if there is none.
+    /// Longest latency, exact. Zero if there is none.
     pub fn max(&self) -> Nanos {
         self.max
     }
 
-    /// The sum of all latencies, exactly.
+    /// Sum of all latencies, exact.
     pub fn sum(&self) -> Nanos {
         Nanos(self.sum)
     }
 
-    /// The latency that `percentile` percent of the packets do not exceed (to the step, never too
-    /// low); zero if there is no packet.
+    /// Latency that `percentile` percent of the packets do not exceed. It is accurate to a step, and never too low.
+    /// Zero if there is no packet.
     pub fn percentile(&self, percentile: f64) -> Nanos {
         let wanted = ((percentile / 100.0 * self.total as f64).ceil() as u64).clamp(1, self.total.max(1));
         self.cumulative()
@@ -117,7 +117,7 @@ impl LatencyHistogram {
             .map_or(Nanos::ZERO, |(value, _)| value.min(self.max))
     }
 
-    /// As [`cumulative`](LatencyHistogram::cumulative), but with steps four times as wide.
+    /// Like [`cumulative`](LatencyHistogram::cumulative), with steps four times as wide.
     pub fn coarse_cumulative(&self) -> impl Iterator<Item = (Nanos, u64)> {
         let mut seen = 0;
         self.counts
@@ -130,7 +130,7 @@ impl LatencyHistogram {
             })
     }
 
-    /// The steps that hold packets, as (largest value, packets up to there).
+    /// Non-empty steps, as (largest value, number of packets up to it).
     pub fn cumulative(&self) -> impl Iterator<Item = (Nanos, u64)> {
         let mut seen = 0;
         self.counts
@@ -170,7 +170,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a sorted list: never below the exact percentile, at most a step above.
+        /// Checked against a sorted list: never below the exact percentile, at most one step above.
         #[test]
         fn percentiles_match_a_sorted_list(
             values in prop::collection::vec((0u32..34, any::<u64>()), 1..300),

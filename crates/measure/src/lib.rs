@@ -1,12 +1,11 @@
-//! Latencies counted, and lateness put down to causes: the same for packets that are processed and
-//! for packets that are simulated.
+//! Latency histograms and attribution of late packets, for real and for simulated packets.
 //!
-//! - [`histogram`]: every packet's latency, in constant memory;
-//! - [`durations`]: the same for other times, coarsely;
-//! - [`attribution`]: one cause for each packet beyond its objective;
-//! - [`report`]: what is told of latencies.
+//! - [`histogram`]: every packet's latency, in constant memory.
+//! - [`durations`]: a coarse histogram for other durations.
+//! - [`attribution`]: one cause for each packet beyond its objective.
+//! - [`report`]: latency section of a report.
 //!
-//! Neither has a clock of its own.
+//! None of them has a clock.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What is told of latencies. Field names are stable.
+//! Latency section of a report. Field names are stable.
 
 use crate::histogram::LatencyHistogram;
 use serde::{Deserialize, Serialize};
@@ -14,14 +14,14 @@ pub struct LatencyReport {
     pub p99: f64,
     /// 99.9th percentile.
     pub p999: f64,
-    /// The longest, exactly.
+    /// Maximum, exact.
     pub max: f64,
-    /// Mean, exactly.
+    /// Mean, exact.
     pub mean: f64,
 }
 
 impl LatencyReport {
-    /// Those that were counted; all zero if none were.
+    /// Summary of a histogram. All zero if it is empty.
     pub fn of(histogram: &LatencyHistogram) -> LatencyReport {
         let percentile = |p| histogram.percentile(p).as_micros_f64();
         LatencyReport {
@@ -35,17 +35,17 @@ impl LatencyReport {
     }
 }
 
-/// A point of the distribution of latencies.
+/// Point of the cumulative latency distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DistributionPoint {
-    /// A latency, in microseconds.
+    /// Latency in microseconds.
     pub latency_us: f64,
-    /// Delivered packets that did not take longer.
+    /// Delivered packets with at most this latency.
     pub packets: u64,
 }
 
 impl DistributionPoint {
-    /// The distribution of what was counted, in steps of less than 3.2 %.
+    /// Distribution of a histogram, in steps of less than 3.2 %.
     pub fn all(histogram: &LatencyHistogram) -> Vec<DistributionPoint> {
         let points = histogram.coarse_cumulative();
         let point = |(value, packets): (tailwater_net::Nanos, u64)| DistributionPoint {

@@ -1,8 +1,8 @@
-//! A server's cache divided among six on-demand instances while their load changes: the part of the time in which
-//! packets are late, by Tailwater's policy, an even split and one shared class, on the model of a server.
+//! Benchmark of a server's cache divided among six on-demand instances with changing load. It reports the share of time
+//! in which packets are late, for Tailwater's policy, an even split and one shared class, on the model of a server.
 //!
-//! `cargo bench -p tailwater-placement --bench on_demand [-- NAME]` prints a JSON line for each figure whose name
-//! contains NAME. Nothing is timed: the figures are the same on any machine.
+//! `cargo bench -p tailwater-placement --bench on_demand [-- NAME]` prints one JSON line per figure whose name contains
+//! NAME. No figure is a time measurement, so they are the same on any machine.
 
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -11,18 +11,18 @@ use tailwater_placement::on_demand::{Allocation, Cache, Config, OnDemand, Polici
 use tailwater_placement::published::{ALL_WAYS, FIREWALL, IPSEC, LPM, MAZU_NAT, SNORT, STATS, WAY_BYTES};
 use tailwater_placement::slo::ISOLATED;
 
-/// Ways that the six instances have together.
+/// Total ways of the six instances.
 const WAYS: u16 = 14;
-/// The part of an instance's rate at which latency reaches its objective.
+/// Share of an instance's rate at which latency reaches its objective.
 const LOAD: f64 = 0.8;
-/// Ticks between changes of load, how many changes, and after how many ticks a change should be coped with.
+/// Ticks between changes of load, number of changes, and ticks after which the policy should have settled.
 const TICKS: u32 = 60;
 const CHANGES: u32 = 100;
 const SETTLED: u32 = 30;
-/// How far measurements are off, at most.
+/// Maximum relative error of measurements.
 const NOISE: f64 = 0.03;
 
-/// Numbers from 0 to 1 that look like chance, the same ones each time (SplitMix64).
+/// Deterministic pseudo-random numbers from 0 to 1 (SplitMix64).
 struct Chance(u64);
 
 impl Chance {
@@ -52,7 +52,7 @@ fn tenants(known: bool) -> Vec<Tenant> {
     functions.map(tenant).to_vec()
 }
 
-/// Loads for each change: any, or such that all have room together.
+/// Returns the loads of each change: arbitrary ones, or only loads for which all instances fit together.
 fn loads(fits: bool, tenants: &[Tenant]) -> Vec<Vec<f64>> {
     let mut chance = Chance(1);
     let mut found = Vec::new();
@@ -78,11 +78,11 @@ enum Way {
     OneClass,
 }
 
-/// What came of a run: parts of all ticks of all instances.
+/// Results of a run, over all ticks of all instances.
 #[derive(Default)]
 struct Outcome {
     late: u32,
-    /// Of those, when a change should have been coped with.
+    /// Those after a change should have settled.
     settled: u32,
     by_instance: Vec<u32>,
     /// Ticks in which masks changed.
@@ -117,7 +117,7 @@ fn run(way: Way, known: bool, loads: &[Vec<f64>]) -> Outcome {
         for tick in 0..TICKS {
             let fares = model.tick(&allocation, &policing);
             for (i, fare) in fares.iter().enumerate() {
-                // What is policed away is not on time either.
+                // Policed packets are not on time either.
                 let late = !fare.on_time || fare.admitted < 0.99 * model.tenants[i].offered;
                 outcome.late += u32::from(late);
                 outcome.settled += u32::from(late && tick >= SETTLED);

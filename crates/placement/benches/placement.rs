@@ -1,7 +1,9 @@
-//! Machines for the SLO mixes of ResQ's evaluation (Figures 8 and 9), and how long decisions take.
+//! Benchmark of placement: machines for the SLO mixes of ResQ's evaluation (Figures 8 and 9), and the time of
+//! decisions.
 //!
 //! `cargo bench -p tailwater-placement --features milp --bench placement [-- NAME]` runs the figures whose names
-//! contain NAME. One JSON line for each on standard output. Without the feature `milp` its rows are left out.
+//! contain NAME. It prints one JSON line per figure on standard output. Without the feature `milp` its rows are
+//! omitted.
 
 use std::time::Instant;
 use tailwater_placement::baselines::{
@@ -19,12 +21,12 @@ use tailwater_placement::tailwater::Tailwater;
 
 /// Figure 9, by mix: optimal, greedy, dynamic, predictor-based.
 const FIGURE_9: [[u32; 4]; 3] = [[22, 22, 22, 22], [30, 35, 35, 48], [38, 45, 44, 128]];
-/// Figure 8, by mix: contention-agnostic, even split; per cent.
+/// Figure 8, by mix, in percent: contention-agnostic, even split.
 const FIGURE_8: [[u32; 2]; 3] = [[0, 0], [11, 55], [91, 100]];
-/// Servers that there are.
+/// Number of available servers.
 const SERVERS: usize = 400;
 
-/// Prints figures whose names are wanted.
+/// Prints figures whose names match.
 struct Printer {
     wanted: Option<String>,
 }
@@ -35,7 +37,7 @@ impl Printer {
         wanted.is_none_or(|part| name.contains(part))
     }
 
-    /// Whether any of these names that begin alike is wanted: what it takes need not be worked out otherwise.
+    /// Returns `true` if any name with this prefix is selected. Otherwise its computation can be skipped.
     fn wants_any(&self, start: &str, ends: &[&str]) -> bool {
         ends.iter().any(|end| self.wants(&format!("{start}/{end}")))
     }
@@ -49,7 +51,7 @@ impl Printer {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without the flag, only to see that it works.
+    // `cargo test --benches` runs this without the flag, as a smoke test only.
     let bench = arguments.iter().any(|a| a == "--bench");
     let printer = Printer {
         wanted: arguments.into_iter().find(|a| !a.starts_with('-')),
@@ -65,14 +67,14 @@ fn main() {
     }
 }
 
-/// The requests of a mix.
+/// Returns the requests of a mix.
 fn requests(mix: Mix, cluster: &Cluster) -> Vec<Request> {
     let slos = slos(mix).expect("published curves").into_iter();
     slos.map(|slo| Request::new(slo, cluster).expect("a server holds it"))
         .collect()
 }
 
-/// Admits all requests one after the other; the plan is checked by the curves.
+/// Admits all requests one after the other, and checks the plan against the curves.
 fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, requests: &[Request]) -> Plan {
     let mut plan = Plan::new(cluster.clone());
     place_all(scheduler, &mut plan, requests).expect("room");
@@ -80,7 +82,7 @@ fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, requests: &[Request]) ->
     plan
 }
 
-/// Schedulers that give each instance its own cache.
+/// Figures of schedulers that give each instance its own cache.
 fn isolated(printer: &Printer, mix: Mix, published: [u32; 4]) {
     let cluster = Cluster::uniform(server(), SERVERS).expect("servers");
     let requests = requests(mix, &cluster);
@@ -99,7 +101,7 @@ fn isolated(printer: &Printer, mix: Mix, published: [u32; 4]) {
     milp::machines(printer, mix, &cluster, &requests, published[0]);
 }
 
-/// Schedulers whose instances share caches, by the model of contention.
+/// Figures of schedulers whose instances share caches, by the model of contention.
 fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2]) {
     let ends = [
         "agnostic/machines",
@@ -126,7 +128,7 @@ fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2])
         })
         .collect();
     let server = server();
-    // Nobody's cache is kept free of the NICs' packets here.
+    // No part of the cache is reserved for the NICs' packets here.
     let bytes = u64::from(ALL_WAYS) * WAY_BYTES;
     let print = |name: &str, servers: &Servers, published: Option<u32>| {
         let name = format!("placement/{}/{name}/machines", mix.0);
@@ -150,12 +152,12 @@ fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2])
     print("predictor", &predictor(&tenants, &server, bytes), Some(machines[3]));
 }
 
-/// SLOs with targets that are all different, of the functions of the combination.
+/// Returns SLOs with different targets each, of the functions of the combination.
 fn different(count: usize, cluster: &Cluster) -> Vec<Request> {
     let (name, functions, _) = MIXES[1];
     let slos = slos((name, functions, count)).expect("published curves");
     let varied = slos.into_iter().enumerate().map(|(i, slo)| {
-        // From 0.3 to 2.3 times what one instance does, as a low-discrepancy sequence.
+        // From 0.3 to 2.3 times the rate of one instance, as a low-discrepancy sequence.
         let times = 0.3 + 2.0 * (i as f64 * 0.618_033_988_75).fract();
         let target = match slo.target {
             Target::Reserved { throughput } => Target::Reserved {
@@ -170,7 +172,7 @@ fn different(count: usize, cluster: &Cluster) -> Vec<Request> {
         .collect()
 }
 
-/// The time of an admission into 1,000 servers, most of which are in use.
+/// Measures an admission into 1,000 servers, most of which are in use.
 fn admission(printer: &Printer) {
     let name = "placement/admission/1000-servers";
     if !printer.wants_any(name, &["p50", "p99", "most"]) {
@@ -211,7 +213,7 @@ mod milp {
     use tailwater_placement::schedule::Request;
     use tailwater_placement::tailwater::Tailwater;
 
-    /// Machines of the program's plan for a mix.
+    /// Prints the machines of the program's plan for a mix.
     pub fn machines(printer: &Printer, mix: Mix, cluster: &Cluster, requests: &[Request], published: u32) {
         let name = format!("placement/{}/milp/machines", mix.0);
         if printer.wants(&name) {
@@ -221,7 +223,7 @@ mod milp {
         }
     }
 
-    /// How long the program takes where all targets are different.
+    /// Measures the program with different targets for all SLOs.
     pub fn speed(printer: &Printer) {
         for (count, servers, seconds, part) in [(200, 200, 60, 1000), (5000, 2500, 10, 500)] {
             let name = format!("placement/different-{count}/milp/machines");

@@ -1,4 +1,4 @@
-//! Admission: whether SLOs fit, where their instances go, and if not, why, and what would fit.
+//! Admission: decides if SLOs fit and places their instances. Denials carry a reason and the nearest SLO that fits.
 
 use crate::check::check;
 use crate::demand::Unfit;
@@ -7,52 +7,52 @@ use crate::schedule::{MAX_INSTANCES, Request, Scheduler};
 use crate::slo::{Slo, Target};
 use tailwater_net::Nanos;
 
-/// How often the nearest SLO that would fit is halved for: to a thousandth of what was asked for.
+/// Bisection steps in the search for the nearest SLO that fits: to a thousandth of the requested value.
 const HALVINGS: usize = 12;
 
-/// What becomes of an SLO.
+/// Result of an admission.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// It is kept, by these instances.
+    /// The SLO is met by these instances.
     Admitted(Vec<Instance>),
-    /// It cannot be kept.
+    /// The SLO cannot be met.
     Denied(Denial),
 }
 
-/// Why an SLO is denied, and what would not be.
+/// Reason of a denial, and alternatives that would be admitted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Denial {
-    /// Why.
+    /// Reason of the denial.
     pub reason: Reason,
-    /// The same SLO with less throughput, or more latency, that would be admitted now.
+    /// Alternatives that would be admitted now: the same SLO with less throughput, or with more latency.
     pub nearest: Vec<Nearest>,
 }
 
-/// What an SLO fails by.
+/// Reason why an SLO is denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// No server can hold an instance that counts, however empty.
+    /// No server can hold a useful instance, even an empty one.
     Unfit(Unfit),
-    /// More instances than an SLO may have.
+    /// The SLO needs more instances than allowed.
     Instances,
-    /// There is no room: more of any of these would make some. Of none: it takes more of several at once.
+    /// There is no room. More of any one of these resources would suffice. If empty, several are needed at once.
     Room(Vec<Resource>),
-    /// Another SLO has the name.
+    /// Another SLO has the same name.
     Twice,
-    /// Where it was placed, its curves do not bear it out.
+    /// The placement does not meet the SLO according to its curves.
     Unkept,
 }
 
-/// An SLO that would be admitted.
+/// Alternative SLO that would be admitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Nearest {
-    /// With this throughput, in packets per second, and the same latency.
+    /// Throughput in packets per second, with the same latency.
     Throughput(f64),
-    /// With this latency, and the same throughput.
+    /// Latency, with the same throughput.
     Latency(Nanos),
 }
 
-/// Admits an SLO, or tells why not and leaves the plan as it is.
+/// Admits an SLO. If it is denied, the plan is unchanged and the answer holds the reason.
 pub fn admit(plan: &mut Plan, slo: Slo, scheduler: &dyn Scheduler) -> Answer {
     match try_admit(plan, &slo, scheduler) {
         Ok(instances) => Answer::Admitted(instances),
@@ -63,10 +63,10 @@ pub fn admit(plan: &mut Plan, slo: Slo, scheduler: &dyn Scheduler) -> Answer {
     }
 }
 
-/// Admits an SLO, or tells why not, without looking for what would fit.
+/// Admits an SLO, without a search for alternatives.
 ///
 /// # Errors
-/// Why not; the plan is as before.
+/// Returns the reason of a denial. The plan is then unchanged.
 pub fn try_admit(plan: &mut Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Result<Vec<Instance>, Reason> {
     if plan.get(&slo.name).is_some() {
         return Err(Reason::Twice);
@@ -86,7 +86,8 @@ pub fn try_admit(plan: &mut Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Resul
     }
 }
 
-/// The instances of an SLO that was just put into a plan, if they keep it by its curves; or it is taken out again.
+/// Returns the instances of an SLO that was just added to a plan, if they meet it by its curves. Otherwise removes the
+/// SLO.
 pub(crate) fn kept(plan: &mut Plan, slo: &Slo) -> Option<Vec<Instance>> {
     let placed = plan.get(&slo.name)?;
     if check(plan.cluster(), [placed]).is_empty() {
@@ -96,12 +97,11 @@ pub(crate) fn kept(plan: &mut Plan, slo: &Slo) -> Option<Vec<Instance>> {
     None
 }
 
-/// What becomes of SLOs that were admitted, some of whose instances are gone: those that are left and still do
-/// something stay where they are, and others are added. Where that is not possible all of its instances are placed
-/// anew.
+/// Repairs an admitted SLO that has lost instances. The remaining useful instances stay, and others are added. Where
+/// that is impossible, all of its instances are placed again.
 ///
 /// # Errors
-/// Why that is not possible either; it is not in the plan then.
+/// Returns the reason if neither is possible. The SLO is then not in the plan.
 pub fn repair(plan: &mut Plan, lost: Placed, scheduler: &dyn Scheduler) -> Result<Vec<Instance>, Reason> {
     let Placed { slo, instances, .. } = lost;
     match completed(plan, &slo, &instances, scheduler) {
@@ -110,14 +110,14 @@ pub fn repair(plan: &mut Plan, lost: Placed, scheduler: &dyn Scheduler) -> Resul
     }
 }
 
-/// Instances that are left, and what they lack.
+/// Returns the remaining instances, completed by the missing ones.
 fn completed(plan: &mut Plan, slo: &Slo, instances: &[Instance], scheduler: &dyn Scheduler) -> Option<Vec<Instance>> {
     let request = Request::new(slo.clone(), plan.cluster()).ok()?;
     let rate_of = |instance: &Instance| {
         let kind = plan.cluster().servers()[instance.server].kind;
         request.demand.rate(kind, instance.ways)
     };
-    // By new curves an instance may be too slow, or have too little cache, to count.
+    // With new curves an instance may be too slow, or have too little cache, to count.
     let mut all = instances.to_vec();
     all.retain(|instance| rate_of(instance) > 0.0);
     let rate: f64 = all.iter().map(rate_of).sum();
@@ -128,7 +128,7 @@ fn completed(plan: &mut Plan, slo: &Slo, instances: &[Instance], scheduler: &dyn
         Target::OnDemand { most } => all.truncate(most.into()),
         Target::Reserved { .. } if request.demand.is_met(rate) => {}
         Target::Reserved { throughput } => {
-            // What is left is in its place while the rest is looked for.
+            // The remaining instances occupy their room during the search for the others.
             plan.put(&request, all.clone()).ok()?;
             let rest = Target::Reserved {
                 throughput: throughput - rate,
@@ -150,7 +150,7 @@ fn completed(plan: &mut Plan, slo: &Slo, instances: &[Instance], scheduler: &dyn
     kept(plan, slo)
 }
 
-/// What there must be more of for an SLO to fit.
+/// Returns the resources of which more is needed for an SLO to fit.
 fn binding(plan: &Plan, request: &Request, scheduler: &dyn Scheduler) -> Vec<Resource> {
     let fits = |resource: &Resource| match resource {
         Resource::Servers => {
@@ -164,7 +164,8 @@ fn binding(plan: &Plan, request: &Request, scheduler: &dyn Scheduler) -> Vec<Res
     all.into_iter().filter(fits).collect()
 }
 
-/// The same SLO with less throughput, or with more latency, that a plan has room for now; none if it has the SLO.
+/// Returns the same SLO with less throughput, or with more latency, for which a plan has room now. Empty if the plan
+/// already contains the SLO.
 pub fn nearest(plan: &Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Vec<Nearest> {
     if plan.get(&slo.name).is_some() {
         return Vec::new();
@@ -178,7 +179,7 @@ pub fn nearest(plan: &Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Vec<Nearest
             target: Target::Reserved { throughput },
             ..slo.clone()
         };
-        // Between what fits and what does not.
+        // Bisection between a value that fits and one that does not.
         let (mut low, mut high) = (0.0, throughput);
         for _ in 0..HALVINGS {
             let middle = (low + high) / 2.0;

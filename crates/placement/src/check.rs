@@ -1,6 +1,6 @@
-//! Whether a plan keeps what it promises, added up anew from its curves. With what made the plan it shares only how
-//! a curve is read between its points ([`curve`](crate::curve)) and the discount for isolation; what is left on
-//! servers, what instances do and who is where is not believed but counted.
+//! Independent check of a plan against its curves. It shares only two things with the code that made the plan: reading
+//! a curve between its points ([`curve`](crate::curve)) and the discount for isolation. Free resources, rates and the
+//! locations of instances are recomputed.
 
 use crate::cluster::Cluster;
 use crate::plan::Placed;
@@ -8,73 +8,73 @@ use crate::slo::{ISOLATED, Target};
 use std::collections::HashMap;
 use tailwater_net::Nanos;
 
-/// What is wrong with a plan.
+/// Violation found in a plan.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
-    /// An instance is on no server, on no node, or on a machine that its chain was not measured on.
+    /// An instance is on a server or node that does not exist, or on a machine that its chain was not measured on.
     #[error("{slo}: instance {instance} is nowhere")]
     Nowhere {
-        /// The SLO.
+        /// Name of the SLO.
         slo: String,
-        /// The instance, by number.
+        /// Number of the instance.
         instance: usize,
     },
-    /// A node gives more cores, ways or classes than it has.
+    /// More cores, ways or classes of a node are assigned than it has.
     #[error("server {server}, node {node}: {given} {what} given, of {has}")]
     Overcommitted {
-        /// The server, by number.
+        /// Number of the server.
         server: usize,
-        /// Its node.
+        /// NUMA node.
         node: u16,
-        /// Of what.
+        /// Resource.
         what: &'static str,
-        /// How much is given.
+        /// Assigned amount.
         given: u32,
-        /// How much there is.
+        /// Available amount.
         has: u32,
     },
-    /// Instances together do less than was promised.
+    /// The instances together do not reach the target rate.
     #[error("{slo}: {rate:.0} packets per second of {target:.0}")]
     Throughput {
-        /// The SLO.
+        /// Name of the SLO.
         slo: String,
-        /// Packets per second.
+        /// Actual packets per second.
         rate: f64,
-        /// What was promised.
+        /// Target packets per second.
         target: f64,
     },
-    /// Packets are late at the load that an instance has.
+    /// Packets are late at the load of an instance.
     #[error("{slo}: {latency} at its load, of {target}")]
     Latency {
-        /// The SLO.
+        /// Name of the SLO.
         slo: String,
-        /// How late.
+        /// Actual latency.
         latency: Nanos,
-        /// What was promised.
+        /// Target latency.
         target: Nanos,
     },
-    /// Instances that must be apart are on one server.
+    /// Instances with an anti-affinity rule are on one server.
     #[error("{slo}: on server {server} with what it must be apart from")]
     Together {
-        /// The SLO.
+        /// Name of the SLO.
         slo: String,
-        /// The server, by number.
+        /// Number of the server.
         server: usize,
     },
-    /// An SLO has more instances than it may have, or none.
+    /// An SLO has no instances, or more than allowed.
     #[error("{slo}: {found} instances")]
     Instances {
-        /// The SLO.
+        /// Name of the SLO.
         slo: String,
-        /// How many there are.
+        /// Number of instances.
         found: usize,
     },
 }
 
-/// Everything that is wrong with SLOs and their instances on a cluster.
+/// Returns all violations of SLOs and their instances on a cluster.
 pub fn check<'a>(cluster: &Cluster, placed: impl IntoIterator<Item = &'a Placed>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    // By server and node: cores, ways and classes given.
+    // By server and node: assigned cores, ways and classes.
     let mut given: HashMap<(usize, u16), [u32; 3]> = HashMap::new();
     let mut groups: HashMap<(&str, usize), &str> = HashMap::new();
     for Placed { slo, instances, .. } in placed {
@@ -100,7 +100,7 @@ pub fn check<'a>(cluster: &Cluster, placed: impl IntoIterator<Item = &'a Placed>
             let within = curves.load.load_within(slo.latency);
             rate += curves.cache.rate(bytes) * within * ISOLATED;
             let latency = curves.load.latency(within);
-            // A nanosecond is rounding.
+            // One nanosecond is tolerated as a rounding error.
             if within <= 0.0 || latency.0 > slo.latency.0 + 1 {
                 violations.push(Violation::Latency {
                     slo: slo.name.clone(),
@@ -133,7 +133,7 @@ pub fn check<'a>(cluster: &Cluster, placed: impl IntoIterator<Item = &'a Placed>
                 usize::MAX
             }
             Target::OnDemand { most } => {
-                // However little is promised, it is more than nothing.
+                // Even an on-demand SLO requires a positive rate.
                 if rate <= 0.0 && !instances.is_empty() {
                     violations.push(Violation::Throughput {
                         slo: slo.name.clone(),

@@ -1,30 +1,29 @@
-//! The ways to keep an SLO: how many instances, of which sizes.
+//! Choices to meet an SLO: number and sizes of its instances.
 
 use crate::demand::{Demand, Slot};
 
-/// Steps of the search for choices before it makes do with even ones.
+/// Maximum steps of the search for choices, before only even ones are used.
 const MOST_STEPS: usize = 20_000;
-/// Choices before the search makes do with even ones.
+/// Maximum number of choices, before only even ones are used.
 const MOST_CHOICES: usize = 1000;
-/// Instances of all choices together, likewise: what bounds their memory.
+/// Maximum number of instances of all choices together, which bounds their memory.
 const MOST_SLOTS: usize = 1 << 16;
-/// Numbers of instances that are tried where there are too many choices.
+/// Numbers of instances that are tried when there are too many choices.
 const MOST_EVEN: usize = 64;
 
-/// Choices that keep an SLO, of which none is more than needed: an instance with a way less, or none in its
-/// place, would be too little.
+/// Minimal choices that meet an SLO: with one way less for any instance, or without it, the rate would be too low.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choices {
-    /// The choices; of each the instances, by size. Empty only where no number of instances is enough.
+    /// Sizes of the instances of each choice. Empty only if no number of instances suffices.
     pub list: Vec<Vec<Slot>>,
-    /// Whether these are all choices. Where there are too many, only those with sizes as even as can be, on one
-    /// kind of servers, are listed.
+    /// `true` if these are all choices. If there are too many, only choices with even sizes on one kind of servers are
+    /// listed.
     pub complete: bool,
 }
 
-/// The choices that keep a demand, with at most so many instances.
+/// Returns the choices that meet a demand, with at most `most` instances.
 pub fn choices(demand: &Demand, most: usize) -> Choices {
-    // Sizes that do more than smaller ones, the fastest first.
+    // Sizes that are faster than smaller ones, fastest first.
     let mut sizes: Vec<Size> = Vec::new();
     for offer in &demand.offers {
         let mut below: Option<f64> = None;
@@ -62,7 +61,7 @@ pub fn choices(demand: &Demand, most: usize) -> Choices {
     }
 }
 
-/// A size of instances, what it does, and what the next smaller one of the kind does.
+/// Size of an instance, its rate, and the rate of the next smaller size of the same kind.
 struct Size {
     slot: Slot,
     rate: f64,
@@ -75,13 +74,13 @@ struct Search<'a> {
     most: usize,
     chosen: Vec<usize>,
     steps: usize,
-    /// Instances of what was found.
+    /// Number of instances in all choices found.
     slots: usize,
     found: Vec<Vec<Slot>>,
 }
 
 impl Search<'_> {
-    /// All choices that go on from those chosen with sizes from number `first`; `false` if there are too many.
+    /// Extends the current choice with sizes from number `first` on. Returns `false` if there are too many choices.
     fn from(&mut self, first: usize, rate: f64) -> bool {
         for i in first..self.sizes.len() {
             self.steps += 1;
@@ -90,7 +89,7 @@ impl Search<'_> {
                 return false;
             }
             let left = self.most - self.chosen.len();
-            // Later sizes are slower: if this one as often as may be is too little, so are they.
+            // Later sizes are slower: if the maximum number of this size is too little, so is that of any later size.
             if !self.demand.is_met(rate + self.sizes[i].rate * left as f64) {
                 return true;
             }
@@ -114,14 +113,14 @@ impl Search<'_> {
         true
     }
 
-    /// Whether nothing of what is chosen can be smaller.
+    /// Returns `true` if no instance of the choice can be smaller.
     fn is_least(&self, sum: f64) -> bool {
         let mut sizes = self.chosen.iter().map(|&i| &self.sizes[i]);
         sizes.all(|size| !self.demand.is_met(sum - size.rate + size.below))
     }
 }
 
-/// Choices of equally large instances, a way more or less, on one kind of servers.
+/// Returns choices of equal instances, within one way, on one kind of servers.
 fn even(demand: &Demand, most: usize) -> Vec<Vec<Slot>> {
     let mut found = Vec::new();
     for offer in &demand.offers {
@@ -148,10 +147,10 @@ fn even(demand: &Demand, most: usize) -> Vec<Vec<Slot>> {
     found
 }
 
-/// So many instances, which are given a way each in turn until they are enough (ResQ §5.3.1); the largest
-/// first. `None` if they are not, with `most` ways each.
+/// Returns the ways of `count` instances, largest first, when each gets one more way in turn until they suffice (ResQ
+/// §5.3.1). Returns `None` if `most` ways each do not suffice.
 pub(crate) fn dealt(count: usize, rate: impl Fn(u16) -> f64, most: u16, demand: &Demand) -> Option<Vec<u16>> {
-    // All of them with as many ways, then the first few with one more.
+    // All of them with the same number of ways, then the first few with one more.
     let enough =
         |ways: u16, more: usize| demand.is_met(rate(ways) * (count - more) as f64 + rate(ways + 1) * more as f64);
     let least = (1..=most).find(|&ways| rate(ways) > 0.0)?;
@@ -160,7 +159,7 @@ pub(crate) fn dealt(count: usize, rate: impl Fn(u16) -> f64, most: u16, demand: 
         return Some(vec![ways; count]);
     }
     let base = ways - 1;
-    // The fewest that need one more: more of them never do less.
+    // The minimum number that needs one more way. The total rate never falls with that number.
     let (mut low, mut high) = (0, count);
     while low + 1 < high {
         let middle = (low + high) / 2;

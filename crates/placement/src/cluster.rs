@@ -1,79 +1,80 @@
-//! What there is to place on: servers of some kinds, their cores and the ways of their caches.
+//! Cluster to place on: servers of several kinds, with their cores and cache ways.
 
 use serde::Serialize;
 
-/// The most servers of a cluster.
+/// Maximum number of servers of a cluster.
 pub const MAX_SERVERS: usize = 20_000;
-/// The most kinds of servers.
+/// Maximum number of kinds of servers.
 pub const MAX_KINDS: usize = 16;
-/// The most cores of a NUMA node.
+/// Maximum number of cores of a NUMA node.
 pub const MAX_CORES: u16 = 1024;
-/// The most ways of a cache: masks of the kernel's `resctrl` have 32 bits.
+/// Maximum number of ways of a cache: masks of the kernel's `resctrl` have 32 bits.
 pub const MAX_WAYS: u16 = 32;
-/// The most NUMA nodes of a server.
+/// Maximum number of NUMA nodes of a server.
 pub const MAX_NODES: u16 = 16;
 
-/// A kind of servers.
+/// Kind of servers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerKind {
-    /// The machine whose curves hold for it.
+    /// Machine whose curves apply to it.
     pub machine: String,
-    /// NUMA nodes, all alike. An instance has its cores and its cache on one of them.
+    /// Number of NUMA nodes, which are all alike. An instance has its cores and its cache on one of them.
     pub nodes: u16,
-    /// Cores of each node that instances may have.
+    /// Cores of each node available to instances.
     pub cores: u16,
-    /// Ways of each node's last-level cache that instances may have: without those that the NICs write into,
-    /// and those kept for everything else.
+    /// Ways of each node's last-level cache available to instances. Excluded are those that the NICs write into (DDIO),
+    /// and those of everything else.
     pub ways: u16,
-    /// Bytes of a way.
+    /// Bytes per way.
     pub way_bytes: u64,
-    /// How many parts each node's cache can be cut into: what the processor has of classes, less one for
-    /// everything else. Each instance takes one.
+    /// Number of partitions of each node's cache: the processor's classes of service (CLOS), minus one for everything
+    /// else. Each instance uses one.
     pub classes: u16,
 }
 
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Server {
-    /// Its name, different from all others'.
+    /// Unique name.
     pub name: String,
-    /// Its kind, by number.
+    /// Index of its kind.
     pub kind: usize,
 }
 
-/// All servers.
+/// Kinds and servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     kinds: Vec<ServerKind>,
     servers: Vec<Server>,
 }
 
-/// Why there can be no such cluster.
+/// Reason why a cluster is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClusterError {
-    /// A number of servers or kinds that cannot be.
+    /// An invalid number of servers, kinds, or parts of a kind.
     #[error("expected 1 to {most} {what}, found {found}")]
     Count {
-        /// Of what.
+        /// Counted item.
         what: &'static str,
-        /// The most.
+        /// Maximum.
         most: usize,
-        /// How many there are.
+        /// Number found.
         found: usize,
     },
-    /// Two servers have one name.
+    /// Two servers have the same name.
     #[error("expected a different name for each server, found \"{0}\" twice")]
     Twice(String),
-    /// A server's kind (by number) is none.
+    /// A server's kind (by index) does not exist.
     #[error("expected a kind of servers, found number {0}")]
     Kind(usize),
 }
 
 impl Cluster {
-    /// A cluster of these servers.
+    /// Creates a cluster of these servers.
     ///
     /// # Errors
-    /// No servers, too many, of no kind, of one name, or a kind without cores or cache.
+    /// There are no servers or too many, a server has an unknown kind or a duplicate name, or a kind has no cores or no
+    /// cache.
     pub fn new(kinds: Vec<ServerKind>, servers: Vec<Server>) -> Result<Self, ClusterError> {
         let count = |what, most, found| match (1..=most).contains(&found) {
             true => Ok(()),
@@ -104,7 +105,7 @@ impl Cluster {
         Ok(Cluster { kinds, servers })
     }
 
-    /// So many servers of one kind, called `server-0` and so on.
+    /// Creates `count` servers of one kind, named `server-0` and so on.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -114,22 +115,22 @@ impl Cluster {
         Cluster::new(vec![kind], servers.collect())
     }
 
-    /// The kinds of servers.
+    /// Returns the kinds of servers.
     pub fn kinds(&self) -> &[ServerKind] {
         &self.kinds
     }
 
-    /// The servers.
+    /// Returns the servers.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
 
-    /// The kind of a server.
+    /// Returns the kind of a server.
     pub fn kind_of(&self, server: usize) -> &ServerKind {
         &self.kinds[self.servers[server].kind]
     }
 
-    /// How many servers there are of each kind.
+    /// Returns the number of servers of each kind.
     pub fn counts(&self) -> Vec<usize> {
         let mut counts = vec![0; self.kinds.len()];
         for server in &self.servers {

@@ -1,45 +1,44 @@
-//! What was measured of a chain on one kind of machine: how fast it is with how much cache, and how late
-//! packets are at which load (ResQ §5.2).
+//! Curves of a chain on one kind of machine: throughput by cache size, and latency by load (ResQ §5.2).
 
 use tailwater_net::Nanos;
 
-/// The most points of a curve.
+/// Maximum number of points of a curve.
 pub const MAX_POINTS: usize = 1024;
-/// The highest rate of a curve, in packets per second.
+/// Maximum rate of a curve, in packets per second.
 pub const MAX_RATE: f64 = 1e12;
 
-/// Why points are no curve.
+/// Reason why points are not a valid curve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CurveError {
     /// There are no points, or more than [`MAX_POINTS`].
     #[error("expected 1 to {MAX_POINTS} points, found {0}")]
     Length(usize),
-    /// A point (by its number, from 0) does not lie to the right of the one before it.
+    /// A point (by its index, from 0) is not to the right of its predecessor.
     #[error("expected each point to the right of the one before, found point {0} elsewhere")]
     Order(usize),
-    /// A point (by its number, from 0) lies below the one before it.
+    /// A point (by its index, from 0) is below its predecessor.
     #[error("expected no point below the one before, found point {0} lower")]
     Falls(usize),
-    /// A point (by its number, from 0) has a number that cannot be.
+    /// A point (by its index, from 0) has an invalid number.
     #[error("expected numbers above 0, found another in point {0}")]
     Number(usize),
-    /// A load is above 1, or the last one is below.
+    /// A load is above 1, or the last one is below 1.
     #[error("expected loads up to 1, the last of them 1")]
     Load,
 }
 
-/// The throughput of an instance over the cache that it has for itself.
+/// Throughput of an instance by the size of its own cache partition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CacheCurve {
     points: Vec<(u64, f64)>,
 }
 
 impl CacheCurve {
-    /// Points of (bytes of cache, packets per second), by bytes. More cache never makes a chain slower: what
-    /// measurement says otherwise is noise, to be taken out before.
+    /// Creates a curve from points of (bytes of cache, packets per second), sorted by bytes. More cache never makes a
+    /// chain slower: the caller removes measurements to the contrary as noise.
     ///
     /// # Errors
-    /// The points are no such curve.
+    /// The points are not a valid curve.
     pub fn new(points: Vec<(u64, f64)>) -> Result<Self, CurveError> {
         length(points.len())?;
         for (i, &(bytes, rate)) in points.iter().enumerate() {
@@ -56,13 +55,13 @@ impl CacheCurve {
         Ok(CacheCurve { points })
     }
 
-    /// The points, by bytes.
+    /// Returns the points, sorted by bytes.
     pub fn points(&self) -> &[(u64, f64)] {
         &self.points
     }
 
-    /// Packets per second with so many bytes: by straight lines between points, as at the last point beyond
-    /// it, and 0 below the first, where nothing was measured.
+    /// Returns the packets per second with `bytes` of cache. Values are interpolated linearly. They are constant beyond
+    /// the last point, and 0 below the first, where nothing was measured.
     pub fn rate(&self, bytes: u64) -> f64 {
         let right = self.points.partition_point(|&(b, _)| b < bytes);
         match (right.checked_sub(1), self.points.get(right)) {
@@ -73,8 +72,8 @@ impl CacheCurve {
         }
     }
 
-    /// As [`rate`](Self::rate), and on the first line's extension below the first point: what a chain does
-    /// with the little that competitors leave it.
+    /// Like [`rate`](Self::rate), but extends the first segment below the first point, for the small share that
+    /// competitors leave.
     pub fn extended(&self, bytes: f64) -> f64 {
         let (first, last) = (self.points[0], self.points[self.points.len() - 1]);
         if bytes >= last.0 as f64 {
@@ -90,12 +89,12 @@ impl CacheCurve {
         between(self.points[right - 1], self.points[right], bytes)
     }
 
-    /// The highest rate.
+    /// Returns the highest rate.
     pub fn most(&self) -> f64 {
         self.points[self.points.len() - 1].1
     }
 
-    /// The fewest bytes with which it is as fast as can be.
+    /// Returns the fewest bytes with which the chain reaches its highest rate.
     pub fn working_set(&self) -> u64 {
         let most = self.most();
         let first = self.points.partition_point(|&(_, rate)| rate < most);
@@ -103,23 +102,23 @@ impl CacheCurve {
     }
 }
 
-/// The line through two points, at `x`.
+/// Returns the value at `x` of the line through two points.
 fn between(left: (u64, f64), right: (u64, f64), x: f64) -> f64 {
     let part = (x - left.0 as f64) / (right.0 - left.0) as f64;
     left.1 + part * (right.1 - left.1)
 }
 
-/// A latency percentile over the load, as a part of the highest rate.
+/// Latency percentile by load, as a share of the highest rate.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadCurve {
     points: Vec<(f64, Nanos)>,
 }
 
 impl LoadCurve {
-    /// Points of (load, latency), by load; the last is of load 1.
+    /// Creates a curve from points of (load, latency), sorted by load. The last has load 1.
     ///
     /// # Errors
-    /// The points are no such curve.
+    /// The points are not a valid curve.
     pub fn new(points: Vec<(f64, Nanos)>) -> Result<Self, CurveError> {
         length(points.len())?;
         for (i, &(load, latency)) in points.iter().enumerate() {
@@ -139,13 +138,13 @@ impl LoadCurve {
         }
     }
 
-    /// The points, by load.
+    /// Returns the points, sorted by load.
     pub fn points(&self) -> &[(f64, Nanos)] {
         &self.points
     }
 
-    /// The highest load with which packets are no later than this: by straight lines between points; 0 where
-    /// even the least load that was measured is too much.
+    /// Returns the highest load at which the latency is within `latency`, interpolated linearly. Returns 0 if even the
+    /// lowest measured load exceeds it.
     pub fn load_within(&self, latency: Nanos) -> f64 {
         let right = self.points.partition_point(|&(_, l)| l <= latency);
         match (right.checked_sub(1), self.points.get(right)) {
@@ -159,12 +158,12 @@ impl LoadCurve {
         }
     }
 
-    /// How late packets are at the least load that was measured: no objective below it can be kept.
+    /// Returns the latency at the lowest measured load, which is the lowest objective that can be met.
     pub fn least(&self) -> Nanos {
         self.points[0].1
     }
 
-    /// How late packets are at a load.
+    /// Returns the latency at a load.
     pub fn latency(&self, load: f64) -> Nanos {
         let right = self.points.partition_point(|&(l, _)| l < load);
         match (right.checked_sub(1), self.points.get(right)) {

@@ -1,13 +1,13 @@
-//! An SLO against a cluster: which instances, with how much cache on which servers, keep it.
+//! Demand of an SLO on a cluster: the instances, with their cache and kind of servers, that meet it.
 
 use crate::cluster::{Cluster, ServerKind};
 use crate::slo::{ISOLATED, Slo, Target};
 use tailwater_net::Nanos;
 
-/// The size of an instance on a kind of servers.
+/// Size of an instance on a kind of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
-    /// The kind, by number.
+    /// Index of the kind.
     pub kind: usize,
     /// Ways of cache.
     pub ways: u16,
@@ -15,54 +15,54 @@ pub struct Slot {
     pub cores: u16,
 }
 
-/// What an instance does on a kind of servers.
+/// Rates of an instance on a kind of servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
-    /// The kind, by number.
+    /// Index of the kind.
     pub kind: usize,
     /// Cores of an instance.
     pub cores: u16,
-    /// Packets per second with 1, 2, 3 ... ways, of which no more than the latency allows are counted, and
-    /// less what isolation leaves out; 0 where so little cache was not measured.
+    /// Packets per second with 1, 2, 3 ... ways, limited by the latency target and reduced by the isolation discount. 0
+    /// for cache sizes below the measured range.
     pub rates: Vec<f64>,
 }
 
-/// Why no server of a cluster can hold an instance.
+/// Reason why no server of a cluster can hold an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// Nothing was measured on any machine of the cluster.
     NoCurves {
-        /// The machines that it was measured on.
+        /// Machines with measurements.
         measured: Vec<String>,
     },
-    /// Latency is above the target at any load; this is the least there is.
+    /// Latency exceeds the target at any load.
     Latency {
-        /// The least.
+        /// Lowest possible latency.
         least: Nanos,
     },
-    /// One instance takes more cores, or more cache, than a NUMA node has.
+    /// One instance needs more cores, or more cache, than a NUMA node has.
     Size {
-        /// Its cores.
+        /// Cores needed.
         cores: u16,
-        /// The least cache that was measured, in bytes.
+        /// Smallest measured cache, in bytes.
         bytes: u64,
     },
 }
 
-/// What must be placed for an SLO.
+/// Resources that must be placed for an SLO.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand {
-    /// Packets per second of all instances together; of an on-demand SLO the least number above 0.
+    /// Packets per second of all instances together. For an on-demand SLO this is the smallest positive number.
     pub need: f64,
-    /// What instances do, by kind of servers; at least one.
+    /// Rates of instances by kind of servers. At least one entry.
     pub offers: Vec<Offer>,
 }
 
 impl Demand {
-    /// What an SLO takes on a cluster.
+    /// Returns the demand of an SLO on a cluster.
     ///
     /// # Errors
-    /// No server can hold an instance that counts.
+    /// No server can hold a useful instance.
     pub fn new(slo: &Slo, cluster: &Cluster) -> Result<Self, Unfit> {
         let mut unfit = None;
         let mut offers = Vec::new();
@@ -85,35 +85,35 @@ impl Demand {
         Ok(Demand { need, offers })
     }
 
-    /// What instances do on a kind of servers.
+    /// Returns the rates of instances on a kind of servers.
     pub fn on(&self, kind: usize) -> Option<&Offer> {
         self.offers.iter().find(|offer| offer.kind == kind)
     }
 
-    /// Packets per second of an instance of a size; 0 of one that cannot be.
+    /// Returns the packets per second of an instance of a given size, or 0 if that is impossible.
     pub fn rate(&self, kind: usize, ways: u16) -> f64 {
         self.on(kind).map_or(0.0, |offer| offer.rate(ways))
     }
 
-    /// Whether instances that do this together are enough. A part in 10^12 is rounding.
+    /// Returns `true` if a total rate suffices. A deviation of 10^-12 is tolerated as rounding.
     pub fn is_met(&self, rate: f64) -> bool {
         rate >= self.need * (1.0 - 1e-12)
     }
 }
 
 impl Offer {
-    /// Packets per second of an instance with so many ways.
+    /// Returns the packets per second of an instance with `ways` ways.
     pub fn rate(&self, ways: u16) -> f64 {
         let index = usize::from(ways).checked_sub(1);
         index.and_then(|i| self.rates.get(i)).copied().unwrap_or(0.0)
     }
 
-    /// The fewest ways with which an instance does anything.
+    /// Returns the fewest ways with which an instance has a positive rate.
     pub fn least_ways(&self) -> u16 {
         self.rates.partition_point(|&rate| rate <= 0.0) as u16 + 1
     }
 
-    /// An instance of this size.
+    /// Returns an instance of this size.
     pub fn slot(&self, ways: u16) -> Slot {
         Slot {
             kind: self.kind,
@@ -123,7 +123,7 @@ impl Offer {
     }
 }
 
-/// What instances do on a kind of servers; `None` if nothing was measured there.
+/// Returns the rates of instances on a kind of servers, or `None` if nothing was measured there.
 fn offer(slo: &Slo, kind: usize, server: &ServerKind) -> Result<Option<Offer>, Unfit> {
     let Some(curves) = slo.chain.on(&server.machine) else {
         return Ok(None);

@@ -1,10 +1,10 @@
-//! ResQ's admission: instances by a fair share of cache, cache way by way, first fit (§5.3.1).
+//! ResQ's greedy admission: number of instances from a fair share of cache, cache way by way, first fit (§5.3.1).
 
 use crate::choices::dealt;
 use crate::plan::{Instance, Plan};
 use crate::schedule::{MAX_INSTANCES, Request, Scheduler, Trial};
 
-/// ResQ's greedy algorithm. Where there are several kinds of servers, they are tried in turn.
+/// ResQ's greedy algorithm. Several kinds of servers are tried in turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ResqGreedy;
 
@@ -17,17 +17,17 @@ impl Scheduler for ResqGreedy {
         let mut trial = Trial::new(plan, &request.slo);
         request.demand.offers.iter().find_map(|offer| {
             let kind = &plan.cluster().kinds()[offer.kind];
-            // 1: as many instances as it takes, had each a fair share.
+            // 1: the number of instances needed if each had a fair share.
             let fair = kind.ways * offer.cores / kind.cores;
             let fair = fair.clamp(offer.least_ways(), kind.ways);
             let count = (request.demand.need / offer.rate(fair)).ceil().max(1.0);
             if count > MAX_INSTANCES as f64 {
                 return None;
             }
-            // 2: a way for each in turn until they are enough.
+            // 2: one more way for each in turn, until they suffice.
             let most = kind.ways;
             let ways = dealt(count as usize, |w| offer.rate(w), most, &request.demand)?;
-            // 3: the largest first, each on the first server with room.
+            // 3: largest first, each on the first server with room.
             trial.clear();
             for ways in ways {
                 let slot = offer.slot(ways);

@@ -1,20 +1,20 @@
-//! Whether a better plan is worth its moves: ResQ applies one only when it saves enough (§5.3.2).
+//! Decision on applying a better plan: ResQ applies one only if it saves enough (§5.3.2).
 
 use crate::migrate::{Migration, MigrationError, aligned, migration};
 use crate::plan::Plan;
 use crate::slo::Target;
 
-/// What a plan must save to be worth it.
+/// Minimum saving of a plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Saving {
-    /// So many servers.
+    /// Number of servers.
     Servers(usize),
-    /// So many of a hundred servers that are used.
+    /// Percentage of the used servers.
     Percent(f64),
 }
 
 impl Saving {
-    /// Whether saving so many of those that are used is enough. Saving none never is.
+    /// Returns `true` if `saved` of `used` servers reach the minimum. Saving none never does.
     pub fn is_reached(self, saved: usize, used: usize) -> bool {
         saved > 0
             && match self {
@@ -24,33 +24,33 @@ impl Saving {
     }
 }
 
-/// What comes of another plan for the same SLOs.
+/// Evaluation of another plan for the same SLOs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Proposal {
-    /// It is worth it.
+    /// The plan saves enough.
     Worth {
-        /// The plan, with as much as possible where it was.
+        /// Plan, with as many instances as possible in their present places.
         plan: Box<Plan>,
-        /// The way there, on which no promise is broken.
+        /// Migration to the plan, during which all SLOs are met.
         migration: Migration,
         /// Servers that become free.
         saved: usize,
     },
-    /// It saves too little.
+    /// The plan saves too little.
     TooLittle {
         /// Servers that would become free.
         saved: usize,
     },
-    /// It would save enough, but there is no way to it.
+    /// The plan would save enough, but no migration leads to it.
     NoWay {
         /// Servers that would become free.
         saved: usize,
-        /// Why not.
+        /// Reason.
         why: MigrationError,
     },
 }
 
-/// Whether a plan is to take the place of another one for the same SLOs.
+/// Decides if a plan replaces another one for the same SLOs.
 pub fn proposal(from: &Plan, to: &Plan, least: Saving) -> Proposal {
     let plan = held(from, aligned(from, to));
     let saved = from.active().saturating_sub(plan.active());
@@ -67,8 +67,8 @@ pub fn proposal(from: &Plan, to: &Plan, least: Saving) -> Proposal {
     }
 }
 
-/// A plan with on-demand SLOs where they are, where there is room for that: those that have as many instances as they
-/// may cannot move, since that takes one more, and those that have more than one have grown.
+/// Returns a plan in which on-demand SLOs keep their places, as far as there is room. SLOs at their maximum number of
+/// instances cannot move, since that takes one more. SLOs with more than one have grown.
 fn held(from: &Plan, mut plan: Plan) -> Plan {
     for old in from.placed() {
         let Target::OnDemand { most } = old.slo.target else {
@@ -80,7 +80,7 @@ fn held(from: &Plan, mut plan: Plan) -> Plan {
         if let Some(new) = plan.remove(&old.slo.name)
             && plan.put_again(old.clone()).is_err()
         {
-            // It fits where it was.
+            // It fits at its previous places.
             let _ = plan.put_again(new);
         }
     }

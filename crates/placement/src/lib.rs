@@ -1,24 +1,24 @@
-//! Which SLOs fit on a cluster, and where their instances run with how much of the caches (ResQ).
+//! Placement of SLOs on a cluster: admission, the servers of their instances, and their cache partitions (ResQ).
 //!
-//! Decisions only: no I/O, no clock, no threads. Profiles, SLOs and servers go in, plans come out, and every plan
-//! can be checked against the curves that it was made of.
+//! This crate only decides: no I/O, no clock, no threads. It turns profiles, SLOs and servers into plans. Every plan
+//! can be checked against its curves.
 //!
-//! - [`curve`], [`slo`]: what was measured of a chain, what is promised;
+//! - [`curve`], [`slo`]: measurements of a chain, and service-level objectives;
 //! - [`cluster`]: servers, their cores and ways of cache;
-//! - [`demand`], [`choices`](mod@choices): what an SLO takes: how many instances, of which sizes;
-//! - [`plan`], [`check`](mod@check): what runs where, and whether that keeps all promises;
-//! - [`schedule`]: what a scheduler is; [`greedy`] is ResQ's, [`tailwater`] ours;
-//! - [`reconcile`](mod@reconcile): from what was placed and what is wanted now to a plan;
-//! - `spec`, with the feature of that name: YAML in, and the state that is kept;
+//! - [`demand`], [`choices`](mod@choices): the resources for an SLO: number and sizes of instances;
+//! - [`plan`], [`check`](mod@check): the placement of instances, and its independent check;
+//! - [`schedule`]: the scheduler interface; [`greedy`] is ResQ's scheduler, [`tailwater`] is Tailwater's;
+//! - [`reconcile`](mod@reconcile): from an earlier placement and the wanted SLOs to a plan;
+//! - `spec`, with the feature of that name: YAML specs, and the stored state;
 //! - `milp`, with the feature of that name: plans with the fewest servers, by HiGHS;
-//! - [`admit`](mod@admit): answers to SLOs: admitted, or why not and what would fit; changes, lost servers;
-//! - [`migrate`]: from one plan to another without breaking a promise on the way;
-//! - [`progress`]: a migration of which a part is done;
-//! - [`on_demand`]: a server's cache, divided among on-demand instances while their load changes; [`lease`]: what the
-//!   controller lets a server divide by itself, and for how long;
-//! - [`improve`]: whether another plan is worth its moves;
-//! - [`policing`]: which rates instances are policed at, of an SLO with a cap;
-//! - [`bound`]: fewer servers than this cannot do;
+//! - [`admit`](mod@admit): answers to SLOs: admission, or a reason and an alternative; changes, lost servers;
+//! - [`migrate`]: from one plan to another while all SLOs are met;
+//! - [`progress`]: a partly completed migration;
+//! - [`on_demand`]: division of a server's cache among on-demand instances with changing load; [`lease`]: the resources
+//!   that a server divides on its own, and for how long;
+//! - [`improve`]: the decision if another plan justifies its moves;
+//! - [`policing`]: policing rates of the instances of an SLO with a cap;
+//! - [`bound`]: a lower bound on the number of servers;
 //! - [`baselines`]: schedulers without isolation, and a model of instances that share a cache;
 //! - [`published`]: the curves and mixes of ResQ's evaluation.
 

@@ -1,8 +1,8 @@
-//! From one plan to another without breaking a promise on the way.
+//! Migration from one plan to another while all SLOs are met.
 //!
-//! An instance moves in two steps: its successor starts where there is room, and only then the old one is drained.
-//! What changes its cache in place shrinks only if its SLO bears that, and grows only where ways are free. Where
-//! everything waits for room that something else has to leave, instances stand aside where there is room.
+//! An instance moves in two steps: its successor starts where there is room, and only then the old one is drained. An
+//! instance whose cache changes in place shrinks only if its SLO tolerates that, and grows only where ways are free. If
+//! instances wait for each other's room, some move to temporary places.
 
 use crate::demand::Demand;
 use crate::plan::{Instance, Plan, Room};
@@ -10,60 +10,60 @@ use crate::slo::{Slo, Target};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// A step. After each, all promises are kept.
+/// Step of a migration. All SLOs are met after each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "step")]
 pub enum Step {
     /// An instance starts, and gets its part of the traffic.
     Start {
-        /// Its SLO.
+        /// Name of the SLO.
         slo: String,
-        /// Where.
+        /// Its placement.
         #[serde(flatten)]
         at: Instance,
     },
-    /// An instance's part of the cache becomes larger or smaller.
+    /// An instance's cache partition grows or shrinks.
     Resize {
-        /// Its SLO.
+        /// Name of the SLO.
         slo: String,
-        /// Where.
+        /// Its placement, with the ways before.
         #[serde(flatten)]
         at: Instance,
-        /// Its ways from now on.
+        /// Its ways afterwards.
         to: u16,
     },
-    /// An instance gets no new flows, and ends with its last one.
+    /// An instance gets no new flows, and ends with its last flow.
     Drain {
-        /// Its SLO.
+        /// Name of the SLO.
         slo: String,
-        /// Where.
+        /// Its placement.
         #[serde(flatten)]
         at: Instance,
     },
 }
 
-/// The way from a plan to another.
+/// Sequence of steps from one plan to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Migration {
-    /// What to do, one after the other.
+    /// Steps, in order.
     pub steps: Vec<Step>,
-    /// Instances that start elsewhere in place of one that ends.
+    /// Number of instances that start elsewhere in place of one that ends.
     pub moved: usize,
 }
 
-/// Why a plan cannot be reached.
+/// Reason why a plan cannot be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigrationError {
-    /// The plans are not of one cluster with the same SLOs.
+    /// The plans have different clusters or SLOs.
     #[error("the plans are not of the same servers and SLOs")]
     Different,
-    /// Instances of so many SLOs wait for each other's room, and there is none to stand aside.
+    /// Instances of this number of SLOs wait for each other's room, and there are no temporary places.
     #[error("{0} SLOs wait for room that others have to leave first")]
     Stuck(usize),
 }
 
-/// The same plan as `to`, with servers of a kind in each other's place so that as much as possible stays where it is
-/// in `from`: pairs of servers with the most instances of the same SLOs come first.
+/// Returns the plan `to` with servers of the same kind exchanged, so that as many instances as possible stay where they
+/// are in `from`. Pairs of servers with the most instances of the same SLOs are matched first.
 pub fn aligned(from: &Plan, to: &Plan) -> Plan {
     let cluster = to.cluster();
     let mut common: BTreeMap<(usize, usize), usize> = BTreeMap::new();
@@ -107,7 +107,7 @@ pub fn aligned(from: &Plan, to: &Plan) -> Plan {
         for instance in &mut placed.instances {
             instance.server = place[instance.server].unwrap_or(instance.server);
         }
-        // The same instances fit on servers of the same kinds.
+        // The same instances fit on servers of the same kind.
         if plan.put_again(placed).is_err() {
             return to.clone();
         }
@@ -115,14 +115,14 @@ pub fn aligned(from: &Plan, to: &Plan) -> Plan {
     plan
 }
 
-/// What is still to be done for an SLO.
+/// Remaining work for an SLO.
 struct Open<'a> {
     slo: &'a Slo,
     demand: Demand,
     starts: Vec<Instance>,
-    /// What ends, and whether it only stood aside.
+    /// Instances that end, with `true` for temporary ones.
     drains: Vec<(Instance, bool)>,
-    /// Instances, and their ways to be.
+    /// Instances that change their size, with their final ways.
     resizes: Vec<(Instance, u16)>,
     running: Vec<Instance>,
 }
@@ -133,10 +133,10 @@ impl Open<'_> {
     }
 }
 
-/// The steps from a plan to another one for the same SLOs on the same servers.
+/// Returns the steps from one plan to another for the same SLOs on the same servers.
 ///
 /// # Errors
-/// There is no such way.
+/// The plans have different clusters or SLOs, or no sequence of steps exists.
 pub fn migration(from: &Plan, to: &Plan) -> Result<Migration, MigrationError> {
     if from.cluster() != to.cluster() || !from.placed().map(|p| &p.slo).eq(to.placed().map(|p| &p.slo)) {
         return Err(MigrationError::Different);
@@ -185,7 +185,7 @@ pub fn migration(from: &Plan, to: &Plan) -> Result<Migration, MigrationError> {
         open.running.iter().for_each(|i| state.join(open.slo, i));
     }
     loop {
-        // Leaving makes room: first whatever can.
+        // Drains make room, so they come first.
         let mut progress = false;
         for open in open.iter_mut().filter(|open| !open.is_done()) {
             while state.drain(open) || state.resize(open) {
@@ -206,8 +206,8 @@ pub fn migration(from: &Plan, to: &Plan) -> Result<Migration, MigrationError> {
     }
 }
 
-/// Whether an SLO may have an instance more than run now. On demand there are never more than its most, not
-/// while one moves either: with a single one it stays where it is.
+/// Returns `true` if an SLO may have one more instance than are running. An on-demand SLO never exceeds its maximum,
+/// not even during a move: with a maximum of one it stays where it is.
 fn may_have_more(open: &Open<'_>) -> bool {
     match open.slo.target {
         Target::Reserved { .. } => true,
@@ -215,12 +215,12 @@ fn may_have_more(open: &Open<'_>) -> bool {
     }
 }
 
-/// What runs while the steps are taken.
+/// Running instances during the migration.
 struct State<'a> {
     plan: &'a Plan,
     rooms: Vec<Room>,
     steps: Vec<Step>,
-    /// SLOs of each group on each server, once for each instance.
+    /// By group and server, the SLOs, once per instance.
     groups: HashMap<(&'a str, usize), Vec<&'a str>>,
 }
 
@@ -230,7 +230,7 @@ impl<'a> State<'a> {
         demand.rate(kind, instance.ways)
     }
 
-    /// Whether the SLO is kept with `new` in place of a running instance, or with nothing.
+    /// Returns `true` if the SLO is met with `new` in place of a running instance, or without a replacement.
     fn bears(&self, open: &Open<'_>, old: &Instance, new: Option<Instance>) -> bool {
         let rates = |some: &[Instance]| some.iter().map(|i| self.rate(&open.demand, i)).sum::<f64>();
         let less = rates(&open.running) - self.rate(&open.demand, old);
@@ -238,7 +238,7 @@ impl<'a> State<'a> {
         left > 0 && open.demand.is_met(less + rates(new.as_slice()))
     }
 
-    /// Ends an instance that its SLO can do without.
+    /// Drains an instance that its SLO can do without.
     fn drain(&mut self, open: &mut Open<'a>) -> bool {
         let can = |(i, _): &(Instance, bool)| self.bears(open, i, None);
         let Some(number) = open.drains.iter().position(can) else {
@@ -249,7 +249,7 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Gives an instance another part of the cache, if there is room and its SLO bears it.
+    /// Resizes an instance, if there is room and its SLO tolerates it.
     fn resize(&mut self, open: &mut Open<'a>) -> bool {
         let can = |&(old, to): &(Instance, u16)| {
             let room = self.plan.room(old.server, old.node);
@@ -272,7 +272,7 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Starts an instance that has room, and may be there.
+    /// Starts an instance for which there is room, where its rules permit it.
     fn start(&mut self, open: &mut Open<'a>) -> bool {
         let fits = |i: &Instance| {
             let cores = self.plan.cores(open.slo, i.server);
@@ -291,8 +291,8 @@ impl<'a> State<'a> {
         true
     }
 
-    /// Starts an instance elsewhere for one that is to end, and ends that one; the stand-in ends once there is room
-    /// for its successor. Each stands aside once, so this comes to an end.
+    /// Moves an instance that is to end to a temporary place. The temporary instance ends once there is room for the
+    /// final one. Each instance moves aside at most once, so this terminates.
     fn step_aside(&mut self, open: &mut Open<'a>) -> bool {
         let Some(number) = open.drains.iter().position(|(_, aside)| !aside) else {
             return false;
@@ -311,7 +311,7 @@ impl<'a> State<'a> {
                 && !(open.slo.spread && open.running.iter().any(|r| r.server == server))
                 && !self.has_others(open.slo, server)
         };
-        // The emptiest: it is in the way of the fewest.
+        // The emptiest node, where the instance blocks the fewest others.
         let rooms = self.rooms.iter().filter(fits);
         let Some(room) = rooms.max_by_key(|room| (room.cores, room.ways)) else {
             return false;
@@ -364,7 +364,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Whether other SLOs of its group run on a server.
+    /// Returns `true` if other SLOs of its group run on a server.
     fn has_others(&self, slo: &Slo, server: usize) -> bool {
         let names = slo.apart.as_deref();
         let names = names.and_then(|group| self.groups.get(&(group, server)));

@@ -1,4 +1,4 @@
-//! A plan: which instances run where, with how much cache, and what room is left.
+//! Plan: the placement of instances with their cache, and the free resources.
 
 use crate::bound::Cheapest;
 use crate::cluster::Cluster;
@@ -6,59 +6,59 @@ use crate::schedule::Request;
 use crate::slo::Slo;
 use std::collections::{BTreeMap, HashMap};
 
-/// An instance of a chain: its cores (as many as the chain's curves say) and its ways on a NUMA node.
+/// Placement of an instance: a NUMA node, cores (as many as in the chain's curves), and cache ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct Instance {
-    /// The server, by number.
+    /// Index of the server.
     pub server: usize,
-    /// Its NUMA node.
+    /// NUMA node.
     pub node: u16,
-    /// Ways of cache, for it alone.
+    /// Exclusive cache ways.
     pub ways: u16,
 }
 
-/// An SLO that was admitted, and its instances.
+/// Admitted SLO, and its instances.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
     /// The SLO.
     pub slo: Slo,
-    /// Its instances, by server.
+    /// Its instances, sorted by server.
     pub instances: Vec<Instance>,
-    /// What it costs at least, on this cluster.
+    /// Its minimum cost on this cluster.
     pub cheapest: Cheapest,
 }
 
-/// What is left of a NUMA node.
+/// Free resources of a NUMA node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Room {
-    /// The server, by number.
+    /// Index of the server.
     pub server: u32,
-    /// Its kind, by number.
+    /// Index of its kind.
     pub kind: u16,
-    /// The node.
+    /// NUMA node.
     pub node: u16,
-    /// Cores left.
+    /// Free cores.
     pub cores: u16,
-    /// Ways left.
+    /// Free ways.
     pub ways: u16,
-    /// Classes left.
+    /// Free classes.
     pub classes: u16,
 }
 
 impl Room {
-    /// Whether an instance fits.
+    /// Returns `true` if an instance fits.
     pub fn holds(&self, cores: u16, ways: u16) -> bool {
         self.cores >= cores && self.ways >= ways && self.classes > 0
     }
 
-    /// Takes an instance, which fits.
+    /// Subtracts the resources of an instance, which must fit.
     pub fn take(&mut self, cores: u16, ways: u16) {
         self.cores -= cores;
         self.ways -= ways;
         self.classes -= 1;
     }
 
-    /// Gives back what an instance had.
+    /// Adds the resources of an instance.
     pub fn give(&mut self, cores: u16, ways: u16) {
         self.cores += cores;
         self.ways += ways;
@@ -66,55 +66,55 @@ impl Room {
     }
 }
 
-/// Why instances cannot be put where they should be.
+/// Reason why instances cannot be placed as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Another SLO has the name.
+    /// Another SLO has the same name.
     #[error("expected a different name for each SLO, found \"{0}\" twice")]
     Twice(String),
-    /// The server or node does not exist, or nothing was measured on its machine.
+    /// The server or node does not exist, or the chain was not measured on its machine.
     #[error("instance {0} is on no server that its chain was measured on")]
     Nowhere(usize),
-    /// No room is left there.
+    /// The node has no room.
     #[error("instance {0} does not fit on its server")]
     Full(usize),
-    /// The SLO, or its group, has instances there already.
+    /// Anti-affinity: the server already has instances of the SLO, or of its group.
     #[error("instance {0} is on a server with another that it must be apart from")]
     Together(usize),
 }
 
-/// What instances take.
+/// Resource of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
     /// Cores.
     Cores,
-    /// Ways of cache.
+    /// Cache ways.
     Cache,
-    /// Parts that a cache is cut into.
+    /// Classes of a cache.
     Classes,
-    /// Servers without what an SLO must be apart from.
+    /// Servers permitted by an SLO's anti-affinity rules.
     Servers,
 }
 
-/// A plan for a cluster.
+/// Plan of a cluster.
 #[derive(Clone, Debug)]
 pub struct Plan {
     cluster: Cluster,
-    /// Nodes of all servers, by server.
+    /// Nodes of all servers, sorted by server.
     rooms: Vec<Room>,
-    /// Each server's first room.
+    /// Index of each server's first room.
     first: Vec<usize>,
-    /// How many instances each server has.
+    /// Number of instances on each server.
     instances: Vec<u32>,
     placed: BTreeMap<String, Placed>,
-    /// How many instances each group has on which servers.
+    /// Number of instances of each group, by server.
     groups: HashMap<String, HashMap<usize, u32>>,
-    /// What all SLOs cost at least.
+    /// Minimum cost of all SLOs.
     cheapest: Cheapest,
 }
 
 impl Plan {
-    /// An empty plan.
+    /// Creates an empty plan.
     pub fn new(cluster: Cluster) -> Self {
         let (mut rooms, mut first) = (Vec::new(), Vec::new());
         for (number, server) in cluster.servers().iter().enumerate() {
@@ -140,7 +140,7 @@ impl Plan {
         }
     }
 
-    /// An empty plan on the servers that this one does not use; the others are full.
+    /// Returns an empty plan on the servers that this plan does not use. The others have no free resources.
     pub fn without_active(&self) -> Self {
         let mut plan = Plan::new(self.cluster.clone());
         for room in &mut plan.rooms {
@@ -151,7 +151,8 @@ impl Plan {
         plan
     }
 
-    /// The same plan with far more of a resource left on every node, to see what an SLO lacks.
+    /// Returns the same plan with a very large amount of a resource on every node, to test if an SLO lacks that
+    /// resource.
     pub(crate) fn with_plenty(&self, resource: Resource) -> Self {
         let mut plan = self.clone();
         for room in &mut plan.rooms {
@@ -165,50 +166,50 @@ impl Plan {
         plan
     }
 
-    /// The cluster.
+    /// Returns the cluster.
     pub fn cluster(&self) -> &Cluster {
         &self.cluster
     }
 
-    /// What is left of all nodes, by server.
+    /// Returns the free resources of all nodes, sorted by server.
     pub fn rooms(&self) -> &[Room] {
         &self.rooms
     }
 
-    /// Where a node stands among the rooms.
+    /// Returns the index of a node in [`rooms`](Self::rooms).
     pub fn room(&self, server: usize, node: u16) -> Option<usize> {
         let kind = self.cluster.servers().get(server)?.kind;
         (node < self.cluster.kinds()[kind].nodes).then(|| self.first[server] + usize::from(node))
     }
 
-    /// Whether a server has any instance.
+    /// Returns `true` if a server has any instance.
     pub fn is_active(&self, server: usize) -> bool {
         self.instances[server] > 0
     }
 
-    /// How many servers have any instance.
+    /// Returns the number of servers with instances.
     pub fn active(&self) -> usize {
         self.instances.iter().filter(|&&n| n > 0).count()
     }
 
-    /// What was admitted, by name.
+    /// Returns the admitted SLOs, sorted by name.
     pub fn placed(&self) -> impl ExactSizeIterator<Item = &Placed> {
         self.placed.values()
     }
 
-    /// An SLO that was admitted.
+    /// Returns an admitted SLO.
     pub fn get(&self, name: &str) -> Option<&Placed> {
         self.placed.get(name)
     }
 
-    /// Whether a server has instances of a group.
+    /// Returns `true` if a server has instances of a group.
     pub fn has_group(&self, group: &str, server: usize) -> bool {
         self.groups
             .get(group)
             .is_some_and(|servers| servers.contains_key(&server))
     }
 
-    /// Whether a server has instances of a group that are not this SLO's own.
+    /// Returns `true` if a server has instances of a group that belong to other SLOs.
     pub(crate) fn has_others(&self, group: &str, slo: &str, server: usize) -> bool {
         let there = self.groups.get(group).and_then(|g| g.get(&server)).copied();
         let own = self.get(slo).map_or(0, |placed| {
@@ -221,16 +222,16 @@ impl Plan {
         there.unwrap_or(0) as usize > own
     }
 
-    /// What all SLOs together cost at least, and what cores and cache are worth to them.
+    /// Returns the minimum cost of all SLOs together, which also gives the shadow prices of cores and cache.
     pub fn cheapest(&self) -> &Cheapest {
         &self.cheapest
     }
 
-    /// Puts an SLO's instances on their servers, all or none. Whether they keep it is not looked at:
-    /// [`check`](crate::check::check) does.
+    /// Places an SLO's instances on their servers, all or none. [`check`](crate::check::check) verifies that the SLO is
+    /// met; this function does not.
     ///
     /// # Errors
-    /// What does not fit, and the plan is as before.
+    /// The name is in use, or an instance does not fit. The plan is then unchanged.
     pub fn put(&mut self, request: &Request, instances: Vec<Instance>) -> Result<(), PlanError> {
         self.put_again(Placed {
             slo: request.slo.clone(),
@@ -239,10 +240,10 @@ impl Plan {
         })
     }
 
-    /// Puts an SLO back as it was [removed](Self::remove), or elsewhere.
+    /// Places an SLO that was [removed](Self::remove), at its previous places or elsewhere.
     ///
     /// # Errors
-    /// As of [`put`](Self::put).
+    /// As [`put`](Self::put).
     pub fn put_again(&mut self, placed: Placed) -> Result<(), PlanError> {
         let Placed {
             slo,
@@ -275,7 +276,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Takes an SLO and its instances away.
+    /// Removes an SLO and its instances, and returns them.
     pub fn remove(&mut self, name: &str) -> Option<Placed> {
         let placed = self.placed.remove(name)?;
         self.cheapest.subtract(&placed.cheapest);
@@ -300,7 +301,7 @@ impl Plan {
         Some(placed)
     }
 
-    /// Cores of an instance on a server.
+    /// Returns the cores of an instance on a server.
     pub fn cores(&self, slo: &Slo, server: usize) -> Option<u16> {
         let kind = self.cluster.servers().get(server)?.kind;
         let machine = &self.cluster.kinds()[kind].machine;
@@ -337,7 +338,7 @@ impl Plan {
 }
 
 impl PartialEq for Plan {
-    /// The same SLOs with the same instances on the same servers: the rest follows from it.
+    /// Compares the SLOs and their placements. All other fields follow from these.
     fn eq(&self, other: &Self) -> bool {
         self.placed == other.placed && self.cluster == other.cluster && self.rooms == other.rooms
     }

@@ -1,27 +1,27 @@
-//! Caps: at which rates the instances of an SLO drop what is beyond what it may send.
+//! Caps: the rates at which the instances of an SLO police traffic beyond its limit.
 //!
-//! The `policer` function counts on one server, so a cap is divided between instances by what each can do: together
-//! they let as much pass as the cap says, and each gets the part of the traffic that it is counted with.
+//! The `policer` function counts on one server. So a cap is divided among instances in proportion to their rates.
+//! Together they pass exactly the cap, and each passes its part of the traffic.
 
 use crate::cluster::Cluster;
 use crate::demand::Demand;
 use crate::plan::Placed;
 use tailwater_net::Nanos;
 
-/// The least burst, in packets: a batch.
+/// Minimum burst in packets: a batch.
 pub const LEAST_BURST: u64 = 32;
 
-/// What the policer in front of an instance's chain is told.
+/// Parameters of the policer in front of an instance's chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policed {
     /// Packets per second.
     pub rate: u64,
-    /// Packets that may come at once: as many as come at this rate within the SLO's latency, and a batch at least.
+    /// Maximum packets at once: those that arrive at this rate within the SLO's latency, and at least a batch.
     pub burst: u64,
 }
 
-/// What each instance of an SLO is policed at; empty without a cap. The rates' sum is the cap, unless that has fewer
-/// packets than the SLO has instances: none is policed at less than one.
+/// Returns the policing parameters of each instance of an SLO, or an empty list without a cap. The rates add up to the
+/// cap, unless it is smaller than the number of instances: each rate is at least 1.
 pub fn policed(placed: &Placed, cluster: &Cluster) -> Vec<Policed> {
     let Placed { slo, instances, .. } = placed;
     let (Some(cap), Ok(demand)) = (slo.cap, Demand::new(slo, cluster)) else {
@@ -36,7 +36,7 @@ pub fn policed(placed: &Placed, cluster: &Cluster) -> Vec<Policed> {
     let (mut sum, mut given) = (0.0, 0);
     let part = |(number, rate): (usize, f64)| {
         sum += rate;
-        // Up to here, rounded: what is left over by rounding goes to the next, and nothing is left at the last.
+        // Rounded prefix sum: the rounding error moves on to the next instance, and vanishes at the last.
         let until = match number + 1 == instances.len() || total <= 0.0 {
             true => cap,
             false => ((cap as f64 * (sum / total)) as u64).clamp(given, cap),
@@ -63,7 +63,7 @@ mod tests {
     use crate::published::{LPM, server, slos};
     use crate::schedule::Request;
 
-    /// An SLO with instances of one way and of two.
+    /// Returns an SLO with instances of one way and of two.
     fn placed(cap: Option<u64>) -> (Placed, Cluster) {
         let cluster = Cluster::uniform(server(), 2).expect("servers");
         let mut slo = slos(("one", &[LPM], 1)).expect("curves").remove(0);
@@ -85,7 +85,7 @@ mod tests {
             let (placed, cluster) = placed(Some(cap));
             let parts = policed(&placed, &cluster);
             assert_eq!(parts.iter().map(|part| part.rate).sum::<u64>(), cap);
-            // LPM does 87 % with two ways, and 70 % with one.
+            // LPM reaches 87 % with two ways, and 70 % with one.
             if cap > 3 {
                 let first = parts[0].rate as f64 / cap as f64;
                 assert!((first - 87.0 / 227.0).abs() < 1e-5, "{parts:?}");

@@ -1,12 +1,11 @@
-//! A migration of which a part is done: what is left of it, whatever happened in between.
+//! Progress of a migration: its remaining steps, after arbitrary changes of the cluster.
 //!
-//! Steps name their servers, so that they outlive the cluster that they were made for. What is left is looked at anew
-//! each time: steps of an SLO that cannot be taken any more, in their order and with all promises kept after each, are
-//! given up, but for drains of instances that its others make up for.
+//! Steps name their servers, so they remain valid when the cluster changes. The remaining steps are checked again each
+//! time. They are taken in order, and all SLOs must be met after each. If a step of an SLO has become impossible, the
+//! SLO's steps are dropped, except drains of instances that its other instances can replace.
 //!
-//! Steps are told done by number, by somebody who read them off a list that may be old. So no number ever stands for two
-//! steps: when some are given up, and when another migration begins, what is left is numbered on from the last number
-//! that was given.
+//! Operators report steps as done by number, possibly from an outdated list. So a number never stands for two steps.
+//! When steps are dropped, or another migration begins, the remaining steps get new numbers after the last number used.
 
 use crate::check::check;
 use crate::cluster::Cluster;
@@ -16,7 +15,7 @@ use crate::reconcile::Earlier;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 
-/// What a step does.
+/// Action of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Action {
@@ -29,7 +28,7 @@ pub enum Action {
 }
 
 impl Action {
-    /// All, by what they are called.
+    /// All actions with their names.
     pub const ALL: [(&str, Action); 3] = [
         ("start", Action::Start),
         ("resize", Action::Resize),
@@ -37,26 +36,26 @@ impl Action {
     ];
 }
 
-/// A step, with its server by name.
+/// Step with its server by name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NamedStep {
-    /// What is done.
+    /// Action.
     pub step: Action,
-    /// Its SLO.
+    /// Name of the SLO.
     pub slo: String,
-    /// The server.
+    /// Name of the server.
     pub server: String,
-    /// Its NUMA node.
+    /// NUMA node.
     pub node: u16,
-    /// The instance's ways; of a resize those before.
+    /// Ways of the instance, or those before a resize.
     pub ways: u16,
-    /// Its ways from then on, of a resize.
+    /// Ways after a resize.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub to: Option<u16>,
 }
 
 impl NamedStep {
-    /// A step on a cluster.
+    /// Creates the named form of a step.
     pub fn new(step: &Step, cluster: &Cluster) -> Self {
         let (action, slo, at, to) = match step {
             Step::Start { slo, at } => (Action::Start, slo, at, None),
@@ -74,21 +73,21 @@ impl NamedStep {
     }
 }
 
-/// A migration that is not over, or the last one that was.
+/// Unfinished migration, or the last finished one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pending {
-    /// How many of its steps are done.
+    /// Number of its completed steps.
     pub done: usize,
-    /// The number that was told done last; 0 before any was.
+    /// Number of the last step reported as done, or 0 before any.
     pub told: u64,
-    /// The number of the first of `steps`, from which the others are counted; without any, that which comes next.
+    /// Number of the first of `steps`, from which the others are counted. If there are none, it is the next number.
     pub first: u64,
-    /// The steps that are left, in order.
+    /// Remaining steps, in order.
     pub steps: Vec<NamedStep>,
 }
 
 impl Default for Pending {
-    /// There never was any.
+    /// Returns the state without any migration.
     fn default() -> Self {
         Pending {
             done: 0,
@@ -99,45 +98,45 @@ impl Default for Pending {
     }
 }
 
-/// Why steps cannot have been done.
+/// Reason why steps cannot be recorded as done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DoneError {
-    /// There is nothing left to do.
+    /// No steps are left.
     #[error("there is no migration in the state; `--optimal --migrate` puts one there")]
     Over,
-    /// It is a step of no list.
+    /// No list has a step with this number.
     #[error("expected one of the steps that are left, {first} to {last}, found {number}")]
     Unknown {
-        /// The first that is left.
+        /// First remaining number.
         first: u64,
-        /// The last.
+        /// Last remaining number.
         last: u64,
-        /// What was told.
+        /// Reported number.
         number: u64,
     },
-    /// It was done before the one told last, or given up, or what was left got other numbers since.
+    /// The step was completed before the last reported one, or was dropped, or the remaining steps have new numbers.
     #[error(
         "expected one of the steps that are left, {first} to {last}, found {number}, which is done, or of a list that \
          no longer holds"
     )]
     Stale {
-        /// The first that is left.
+        /// First remaining number.
         first: u64,
-        /// The last.
+        /// Last remaining number.
         last: u64,
-        /// What was told.
+        /// Reported number.
         number: u64,
     },
-    /// It is about an instance that does not run by the state.
+    /// The state has no instance that matches the step.
     #[error("step {number} in the state is about an instance that does not run")]
     Unlike {
-        /// The step.
+        /// Number of the step.
         number: u64,
     },
 }
 
 impl Pending {
-    /// All of a migration, numbered on from those `before` it.
+    /// Creates the progress of a whole migration. Its numbers continue those of `before`.
     pub fn new(migration: &Migration, cluster: &Cluster, before: &Pending) -> Self {
         let steps = migration.steps.iter();
         Pending {
@@ -146,7 +145,7 @@ impl Pending {
         }
     }
 
-    /// No migration any more, as when a plan is there already: its numbers are not given again.
+    /// Ends the migration, for example because its plan is already reached. Its numbers are not used again.
     pub fn dropped(&self) -> Self {
         Pending {
             first: self.next(),
@@ -154,21 +153,22 @@ impl Pending {
         }
     }
 
-    /// Steps that are left, with their numbers.
+    /// Returns the remaining steps with their numbers.
     pub fn numbered(&self) -> impl Iterator<Item = (u64, &NamedStep)> {
         (self.first..).zip(&self.steps)
     }
 
-    /// The number after the last that was given.
+    /// Returns the next unused number.
     fn next(&self) -> u64 {
         self.first.saturating_add(self.steps.len() as u64)
     }
 
-    /// Takes the steps that are left up to this number as done: instances of `earlier` are then where they leave them.
-    /// The number that was told last may be told again.
+    /// Records the remaining steps up to `number` as done, and applies them to the instances of `earlier`. The last
+    /// reported number can be reported again.
     ///
     /// # Errors
-    /// They cannot have been, or it is not certain which steps are meant; `earlier` may have a part of them.
+    /// No such step remains, the number is ambiguous, or an instance does not match. In the last case, a part of the
+    /// steps may be applied to `earlier`.
     pub fn done(&mut self, number: u64, earlier: &mut [Earlier]) -> Result<(), DoneError> {
         if number == self.told && number > 0 {
             return Ok(());
@@ -208,45 +208,44 @@ impl Pending {
     }
 }
 
-/// Why an SLO no longer goes where its migration was to bring it.
+/// Reason why the migration of an SLO stopped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {
-    /// A server is gone.
+    /// A server no longer exists.
     #[error("server {0} is gone")]
     Server(String),
-    /// It runs nowhere any more.
+    /// The SLO is not placed any more.
     #[error("it is not placed any more")]
     Unplaced,
-    /// An instance that was to be resized is gone.
+    /// An instance to be resized no longer exists.
     #[error("its instance on {0} is gone")]
     Instance(String),
-    /// Something else has the room.
+    /// The room is occupied.
     #[error("there is no room for it on {0} any more")]
     Room(String),
-    /// Its promise would be broken on the way.
+    /// The SLO would be violated during the migration.
     #[error("its promise would be broken on the way: {0}")]
     Promise(String),
-    /// It was asked for.
+    /// The migration was abandoned on request.
     #[error("it was abandoned")]
     Abandoned,
 }
 
-/// What is left of a migration.
+/// Remaining part of a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// What can still be done, in order, with all promises kept after each step; with new numbers if it is not all that
-    /// was left.
+    /// Remaining steps, in order. All SLOs are met after each. If some steps were dropped, the numbers are new.
     pub pending: Pending,
-    /// SLOs that stay where they are, and why.
+    /// SLOs that stay where they are, with the reason.
     pub stopped: BTreeMap<String, Stopped>,
 }
 
-/// Goes on with a migration from where `plan` is.
+/// Continues a migration from the state of `plan`.
 pub fn resume(plan: &Plan, pending: &Pending) -> Resumed {
     go_on(plan, pending, BTreeMap::new())
 }
 
-/// Ends a migration: what is left are drains of instances that have their successors already.
+/// Ends a migration. Only drains of instances that already have successors remain.
 pub fn abandon(plan: &Plan, pending: &Pending) -> Resumed {
     let all = pending.steps.iter();
     let all = all.map(|step| (step.slo.clone(), Stopped::Abandoned));
@@ -256,8 +255,8 @@ pub fn abandon(plan: &Plan, pending: &Pending) -> Resumed {
 fn go_on(plan: &Plan, pending: &Pending, mut stopped: BTreeMap<String, Stopped>) -> Resumed {
     let servers = plan.cluster().servers().iter().enumerate();
     let servers: HashMap<&str, usize> = servers.map(|(i, server)| (&*server.name, i)).collect();
-    // Whoever stops leaves, or takes, room that others were to have or to leave: they are looked at again. There is one
-    // more that stops each time.
+    // A stopped SLO frees or occupies room that others expect, so all steps are checked again. Each pass stops at least
+    // one more SLO, which bounds the loop.
     loop {
         let mut now = plan.clone();
         let mut steps = Vec::new();
@@ -277,7 +276,7 @@ fn go_on(plan: &Plan, pending: &Pending, mut stopped: BTreeMap<String, Stopped>)
             }
         }
         if stopped.len() == before {
-            // Whoever has an older list would otherwise tell steps done that are no longer here.
+            // New numbers, so that a report from an older list cannot refer to dropped steps.
             let first = match steps.len() == pending.steps.len() {
                 true => pending.first,
                 false => pending.next(),
@@ -294,12 +293,12 @@ fn go_on(plan: &Plan, pending: &Pending, mut stopped: BTreeMap<String, Stopped>)
     }
 }
 
-/// Takes a step if all promises are kept after it; whether there was anything to do.
+/// Takes a step if all SLOs are met after it. Returns `true` if there was anything to do.
 fn take(plan: &mut Plan, step: &NamedStep, servers: &HashMap<&str, usize>) -> Result<bool, Stopped> {
     let drains = step.step == Action::Drain;
     let server = match servers.get(&*step.server) {
         Some(&server) => server,
-        // What is to end has ended.
+        // The instance to drain has ended.
         None if drains => return Ok(false),
         None => return Err(Stopped::Server(step.server.clone())),
     };
@@ -337,7 +336,7 @@ fn take(plan: &mut Plan, step: &NamedStep, servers: &HashMap<&str, usize>) -> Re
         _ => Ok(changed),
     });
     if outcome.is_err() {
-        // It was there a moment ago.
+        // The SLO fitted here before.
         let _ = plan.put_again(before);
     }
     outcome

@@ -1,23 +1,23 @@
-//! What ResQ's authors published, and what had to be assumed beside it: the functions of their evaluation, its
-//! server and its three mixes of SLOs (Table 1, Figure 6, §6).
+//! Data of ResQ's evaluation, published and assumed: its functions, its server and its three mixes of SLOs (Table 1,
+//! Figure 6, §6).
 //!
-//! All curves here were written down before anything was placed with them.
+//! All curves here were written down before they were used for any placement.
 //!
-//! **Read off Figure 6**, at steps of 2.25 MB (a way of their processor): `firewall`, `lpm`, `mazu-nat`,
-//! `snort`, `stats`. Rates with all of the cache, and references to it, are those of Table 1.
+//! **Read off Figure 6**, at steps of 2.25 MB (a way of their processor): `firewall`, `lpm`, `mazu-nat`, `snort`,
+//! `stats`. Rates with all of the cache, and references to it, are those of Table 1.
 //!
 //! **Assumed**, since Figure 6 lacks them:
 //!
-//! - `efficuts` and `ipsec`, which the paper calls insensitive: as fast with one way as with all, within
-//!   a few per cent. Of 32,000 rules' decision tree a little more must be there than of a tunnel's keys.
-//! - `endre`, called neutral: 1.5 references in 560 cycles. If each costs what a miss of Snort costs (about 90
-//!   cycles, by its 43 % at one way), no cache at all would leave it 80 %; at one way 92 %.
-//! - `suricata`, called neutral, too. Figure 8 says that of the nine functions' SLOs 55 % are violated with two
-//!   ways each, and none of the insensitive ones: five functions of nine, the four sensitive ones and one
-//!   of the two neutral ones. Suricata runs Snort's 20,000 rules and misses more than all but Snort even with
-//!   all of the cache, so it is the fifth, with a curve like Snort's of less depth.
-//! - Latency over load, of all: the same convex curve in units of the time for a packet. Targets are the
-//!   latency at full load, so its shape decides nothing.
+//! - `efficuts` and `ipsec`, which the paper calls insensitive: within a few percent, they are as fast with one way as
+//!   with all. A decision tree of 32,000 rules needs slightly more cache than a tunnel's keys.
+//! - `endre`, called neutral: 1.5 references in 560 cycles. If each costs as much as a miss of Snort (about 90 cycles,
+//!   by its 43 % at one way), its rate would be 80 % without any cache, and 92 % with one way.
+//! - `suricata`, also called neutral. By Figure 8, 55 % of the nine functions' SLOs are violated with two ways each,
+//!   and none of the insensitive ones: five functions of nine, the four sensitive ones and one of the two neutral ones.
+//!   Suricata runs Snort's 20,000 rules and misses more than all but Snort even with all of the cache. So it is the
+//!   fifth, with a curve like Snort's but less steep.
+//! - Latency over load, of all: the same convex curve in units of the time per packet. Targets are the latency at full
+//!   load, so its shape has no effect.
 
 use crate::cluster::ServerKind;
 use crate::curve::{CacheCurve, CurveError, LoadCurve};
@@ -25,16 +25,16 @@ use crate::slo::{ChainProfile, Curves, Slo, Target};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// The machine of the published curves.
+/// Machine of the published curves.
 pub const MACHINE: &str = "xeon-45mb";
-/// Bytes of a way of its cache.
+/// Bytes per way of its cache.
 pub const WAY_BYTES: u64 = 2_250_000;
-/// The ways of its whole cache, those that the NICs write into among them.
+/// Ways of its whole cache, including those that the NICs write into.
 pub const ALL_WAYS: u16 = 20;
-/// Targets of throughput, as a part of what an instance does with the whole cache (§6).
+/// Targets of throughput, as a share of an instance's rate with the whole cache (§6).
 pub const TARGET: f64 = 0.9;
 
-/// The server of §6: 9 cores, and 90 % of the cache.
+/// Returns the server of §6: 9 cores, and 90 % of the cache.
 pub fn server() -> ServerKind {
     ServerKind {
         machine: MACHINE.into(),
@@ -46,20 +46,20 @@ pub fn server() -> ServerKind {
     }
 }
 
-/// A function of Table 1.
+/// Function of Table 1.
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// Millions of packets per second with the whole cache.
     pub mpps: f64,
-    /// References to the last-level cache for each packet.
+    /// References to the last-level cache per packet.
     pub references: f64,
-    /// Cycles for each packet, in thousands.
+    /// Cycles per packet, in thousands.
     pub kilocycles: f64,
-    /// Per cent of the rate with 1, 2, 3 ... ways; the last number for all that follow.
+    /// Percentage of the rate with 1, 2, 3 ... ways. The last number applies to all that follow.
     pub percent: &'static [f64],
-    /// Whether the curve is assumed and not read off Figure 6.
+    /// `true` if the curve is assumed instead of read off Figure 6.
     pub assumed: bool,
 }
 
@@ -90,7 +90,7 @@ pub const STATS: Function = function(
     &[54.0, 66.0, 78.0, 90.0, 98.0, 100.0],
     false,
 );
-/// LPM: a router with 131,000 routes.
+/// LPM: router with 131,000 routes.
 pub const LPM: Function = function("lpm", 5.475, 3.87, 0.38, &[70.0, 87.0, 94.0, 98.0, 100.0], false);
 /// MazuNAT: address translation.
 pub const MAZU_NAT: Function = function(
@@ -112,7 +112,7 @@ pub const SNORT: Function = function(
     ],
     false,
 );
-/// Firewall: 250 rules, one after the other.
+/// Firewall: 250 rules, checked one after the other.
 pub const FIREWALL: Function = function("firewall", 0.366, 1.59, 5.74, &[100.0], false);
 /// EffiCuts: 32,000 rules in a decision tree.
 pub const EFFICUTS: Function = function("efficuts", 1.224, 10.23, 1.72, &[96.0, 99.0, 100.0], true);
@@ -129,13 +129,13 @@ pub const SURICATA: Function = function(
     ],
     true,
 );
-/// EndRE: finds repeated contents.
+/// EndRE: finds repeated content.
 pub const ENDRE: Function = function("endre", 3.77, 1.54, 0.56, &[92.0, 95.0, 97.0, 98.0, 99.0, 100.0], true);
 
-/// A mix of SLOs: its name, its functions, and how many SLOs there are.
+/// Mix of SLOs: its name, its functions, and the number of SLOs.
 pub type Mix = (&'static str, &'static [Function], usize);
 
-/// The mixes of Figures 8 and 9: so many SLOs, of these functions in turn.
+/// Mixes of Figures 8 and 9. The SLOs use the functions in turn.
 pub const MIXES: [Mix; 3] = [
     ("insensitive", &[EFFICUTS, FIREWALL, IPSEC], 198),
     (
@@ -146,7 +146,7 @@ pub const MIXES: [Mix; 3] = [
     ("sensitive", &[STATS, LPM, MAZU_NAT, SNORT], 200),
 ];
 
-/// The latency of packets over the load, in times of a packet.
+/// Latency by load, in units of the time per packet.
 const LATENESS: [(f64, f64); 6] = [
     (0.1, 20.0),
     (0.5, 24.0),
@@ -157,15 +157,15 @@ const LATENESS: [(f64, f64); 6] = [
 ];
 
 impl Function {
-    /// Packets per second with the whole cache.
+    /// Returns the packets per second with the whole cache.
     pub fn rate(&self) -> f64 {
         self.mpps * 1e6
     }
 
-    /// Its profile.
+    /// Returns its profile.
     ///
     /// # Errors
-    /// Its numbers are no curves.
+    /// Its numbers are not valid curves.
     pub fn profile(&self) -> Result<ChainProfile, CurveError> {
         let last = self.percent[self.percent.len() - 1];
         let way = |i: usize| self.percent.get(i).copied().unwrap_or(last);
@@ -178,7 +178,7 @@ impl Function {
             name: self.name.to_owned(),
             configuration: None,
             traffic: None,
-            // What ResQ measures of latencies.
+            // ResQ measures this percentile of latency.
             percentile: Some(95.0),
             curves: vec![Curves {
                 machine: MACHINE.to_owned(),
@@ -190,10 +190,10 @@ impl Function {
     }
 }
 
-/// The SLOs of a mix: 90 % of the throughput of an instance by itself, and its latency.
+/// Returns the SLOs of a mix: 90 % of the throughput of an isolated instance, and its latency.
 ///
 /// # Errors
-/// Numbers of a function are no curves.
+/// Numbers of a function are not valid curves.
 pub fn slos((_, functions, count): Mix) -> Result<Vec<Slo>, CurveError> {
     let profiles: Vec<Arc<ChainProfile>> = functions
         .iter()

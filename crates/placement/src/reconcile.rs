@@ -1,4 +1,4 @@
-//! From what was placed and what is wanted now to a plan: SLOs that left, came and changed, servers that are gone.
+//! Reconciliation of an earlier placement with the wanted SLOs: removed, new and changed SLOs, and lost servers.
 
 use crate::admit::{Answer, Denial, Reason, kept, nearest, repair, try_admit};
 use crate::check::check;
@@ -12,33 +12,33 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// What an earlier plan kept of an SLO: its terms, and where it runs.
+/// Stored state of an SLO of an earlier plan: its terms, and its placement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Earlier {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its chain's name.
+    /// Name of its chain.
     pub chain: String,
-    /// The traffic that its chain was measured with.
+    /// Traffic that its chain was measured with.
     pub traffic: Option<String>,
-    /// The percentile of packets that keep the latency.
+    /// Percentile of packets that must meet the latency.
     pub percentile: Option<f64>,
-    /// What was promised of its throughput.
+    /// Target of its throughput.
     pub target: Target,
-    /// The latency that was promised.
+    /// Latency objective.
     pub latency: Nanos,
     /// Packets per second beyond which its packets are dropped.
     pub cap: Option<u64>,
-    /// All instances are on different servers.
+    /// `true` if all instances must be on different servers.
     pub spread: bool,
-    /// No two SLOs of one group are on one server.
+    /// Anti-affinity group: no two SLOs of a group share a server.
     pub apart: Option<String>,
     /// Its instances: names of servers, NUMA nodes, ways.
     pub instances: Vec<(String, u16, u16)>,
 }
 
 impl Earlier {
-    /// What is to be kept of an SLO of a plan.
+    /// Creates the stored state of a plan's SLO.
     pub fn new(placed: &Placed, cluster: &Cluster) -> Self {
         let Placed { slo, instances, .. } = placed;
         let name = |server: usize| cluster.servers()[server].name.clone();
@@ -57,13 +57,13 @@ impl Earlier {
         }
     }
 
-    /// What is to be kept of a plan.
+    /// Returns the stored state of a whole plan.
     pub fn all(plan: &Plan) -> Vec<Self> {
         let placed = plan.placed();
         placed.map(|placed| Earlier::new(placed, plan.cluster())).collect()
     }
 
-    /// Its terms with a chain.
+    /// Returns its terms, with a chain.
     fn terms(&self, chain: &Arc<ChainProfile>) -> Slo {
         Slo {
             name: self.name.clone(),
@@ -76,70 +76,70 @@ impl Earlier {
         }
     }
 
-    /// Whether a chain is the one that it was promised of.
+    /// Returns `true` if a chain is the one that its terms refer to.
     fn is_of(&self, chain: &ChainProfile) -> bool {
         chain.name == self.chain && chain.traffic == self.traffic && chain.percentile == self.percentile
     }
 }
 
-/// What happened to an SLO that is wanted.
+/// Outcome for a wanted SLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Course {
-    /// It is new.
+    /// The SLO is new.
     New,
-    /// It is as it was.
+    /// The SLO is unchanged.
     Kept,
-    /// It has other terms.
+    /// The SLO has different terms.
     Changed,
-    /// It lost instances, or they are no longer enough by their curves.
+    /// The SLO lost instances, or they no longer suffice by their curves.
     Repaired,
 }
 
-/// An SLO that is wanted, and what becomes of it.
+/// Answer for a wanted SLO.
 #[derive(Clone, Debug)]
 pub struct Answered {
-    /// Its name.
+    /// Name of the SLO.
     pub name: String,
-    /// What happened to it.
+    /// Outcome.
     pub course: Course,
-    /// Where it runs, or why not, and what would fit beside all that is in the plan. Denied as
-    /// [changed](Course::Changed), it still runs as before, on all of its old terms, if those are still kept.
+    /// Placement, or the reason of its denial and alternatives that fit into the plan. If a [change](Course::Changed)
+    /// is denied, the SLO runs as before, on all of its old terms, as long as those are met.
     pub answer: Answer,
-    /// Instances that run elsewhere than before, those in place of lost ones among them.
+    /// Number of instances that run elsewhere than before, including replacements of lost ones.
     pub moved: usize,
 }
 
-/// What came of it.
+/// Result of a reconciliation.
 #[derive(Clone, Debug)]
 pub struct Reconciled {
-    /// The plan.
+    /// New plan.
     pub plan: Plan,
-    /// What becomes of each SLO that is wanted, in their order.
+    /// Answer for each wanted SLO, in their order.
     pub answers: Vec<Answered>,
-    /// SLOs that left.
+    /// Names of removed SLOs.
     pub removed: Vec<String>,
-    /// Servers that instances were on, and that are gone.
+    /// Servers that had instances and no longer exist.
     pub lost: Vec<String>,
 }
 
-/// Where an SLO runs, or why not.
+/// Placement of an SLO, or the reason of its denial.
 type Decided = Result<Vec<Instance>, Reason>;
 
-/// An SLO that was placed and is still wanted.
+/// SLO that was placed and is still wanted.
 struct Standing {
     course: Course,
-    /// Its instances on servers that are there, if they could keep their places.
+    /// Its instances on existing servers, if they could stay.
     left: Vec<Instance>,
-    /// Its old terms are known, and its curves bear them out where it is.
+    /// `true` if its old terms are known and met by its curves where it is.
     sound: bool,
     /// Servers, by name, and nodes that its instances were on.
     before: Vec<(String, u16)>,
 }
 
-/// Brings a plan to what is wanted. What can stay stays: an instance moves only if its server is gone, or
-/// its SLO changed. `chains` are those that old terms may be about: a change that is denied leaves them in force only
-/// if what was measured of their chain is still known.
+/// Creates a plan for the wanted SLOs from an earlier placement. An instance moves only if its server no longer exists,
+/// or its SLO changed. `chains` are the chains of old terms: after a denied change, these stay in force only if the
+/// curves of their chain are still known.
 pub fn reconcile(
     cluster: &Cluster,
     earlier: &[Earlier],
@@ -176,10 +176,10 @@ pub fn reconcile(
         }
         let here = [Some(&slo.chain), known.get(&*old.chain).copied()];
         let chain = here.into_iter().flatten().find(|chain| old.is_of(chain));
-        // Of a chain that is no longer known only the place is kept, for the SLO as it is wanted.
+        // If its chain is no longer known, only the placement is preserved, for the SLO as wanted now.
         let terms = old.terms(chain.unwrap_or(&slo.chain));
         let same = terms == **slo;
-        // All of what is left keeps its place before anything is looked for.
+        // All remaining instances occupy their places before any search.
         let placed = Request::new(terms, cluster).is_ok_and(|request| plan.put(&request, left.clone()).is_ok());
         let sound = chain.is_some() && placed && check(cluster, plan.get(&old.name)).is_empty();
         let course = match (same, sound) {
@@ -198,7 +198,7 @@ pub fn reconcile(
         };
         standing.insert(&slo.name, standing_now);
     }
-    // What is broken comes before what is changed, and that before what is new.
+    // Repairs come before changes, and changes before new SLOs.
     let mut results: Vec<Option<Decided>> = vec![None; wanted.len()];
     for course in [Course::Repaired, Course::Changed, Course::New] {
         for (slo, result) in wanted.iter().zip(&mut results) {
@@ -226,7 +226,7 @@ pub fn reconcile(
                 (moved, Answer::Admitted(instances))
             }
             Some(Err(reason)) => {
-                // Only now is known what room all others leave; its own old place would be free for it.
+                // Only now is the room left by all others known. Its own old place would be free for it.
                 let held = match reason {
                     Reason::Twice => None,
                     _ => plan.remove(&slo.name),
@@ -259,8 +259,8 @@ pub fn reconcile(
     }
 }
 
-/// Other terms for an SLO, which `held` its place until now. Where its instances are enough for them, they stay; if the
-/// new terms do not fit, the old ones stay where they are still kept.
+/// Changes the terms of an SLO, which occupied its place as `held` so far. If its instances suffice for the new terms,
+/// they stay. If the new terms do not fit, the old ones stay in force as long as they are met.
 fn changed(
     plan: &mut Plan,
     slo: &Slo,
@@ -279,13 +279,13 @@ fn changed(
     }
     let result = try_admit(plan, slo, scheduler);
     if result.is_err() && old.sound {
-        // Its place is free: it just left it.
+        // Its place is free: it was removed just before.
         let _ = plan.put_again(held);
     }
     result
 }
 
-/// Instances that are on other nodes than before.
+/// Returns the number of instances on other nodes than before.
 fn moved(before: &[(String, u16)], now: &[Instance], cluster: &Cluster) -> usize {
     let mut before: Vec<(&str, u16)> = before.iter().map(|(s, n)| (&**s, *n)).collect();
     let is_new = |instance: &&Instance| {
@@ -295,6 +295,6 @@ fn moved(before: &[(String, u16)], now: &[Instance], cluster: &Cluster) -> usize
         found.map(|i| before.swap_remove(i)).is_none()
     };
     let new = now.iter().filter(is_new).count();
-    // What is new in number has not moved.
+    // Additional instances have not moved.
     new.min(before.len())
 }

@@ -1,4 +1,4 @@
-//! What all schedulers that give each instance its own cache have in common.
+//! Interface and common parts of schedulers that give each instance its own cache.
 
 use crate::bound::Cheapest;
 use crate::choices::{Choices, choices};
@@ -7,32 +7,32 @@ use crate::demand::{Demand, Slot, Unfit};
 use crate::plan::{Instance, Plan, Room};
 use crate::slo::{Slo, Target};
 
-/// The most instances of an SLO.
+/// Maximum number of instances of an SLO.
 pub const MAX_INSTANCES: usize = 4096;
 
-/// An SLO and what it takes on a cluster.
+/// SLO with its demand on a cluster.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// The SLO.
     pub slo: Slo,
-    /// What it takes.
+    /// Resources that it needs.
     pub demand: Demand,
-    /// The ways to keep it.
+    /// Choices of instances that meet it.
     pub choices: Choices,
-    /// What it costs at least.
+    /// Its minimum cost.
     pub cheapest: Cheapest,
 }
 
 impl Request {
-    /// What an SLO takes on a cluster.
+    /// Computes the demand of an SLO on a cluster.
     ///
     /// # Errors
-    /// No server can hold an instance that counts.
+    /// No server can hold a useful instance.
     pub fn new(slo: Slo, cluster: &Cluster) -> Result<Self, Unfit> {
         let demand = Demand::new(&slo, cluster)?;
         let most = match slo.target {
             Target::Reserved { .. } => MAX_INSTANCES,
-            // It begins with one.
+            // It begins with one instance.
             Target::OnDemand { .. } => 1,
         };
         let choices = choices(&demand, most);
@@ -45,19 +45,19 @@ impl Request {
     }
 }
 
-/// Where an SLO's instances go, while all others stay where they are.
+/// Scheduler: places an SLO's instances while all others stay where they are.
 pub trait Scheduler {
-    /// Its name.
+    /// Returns its name.
     fn name(&self) -> &'static str;
 
-    /// The instances, if there is room for them.
+    /// Returns the instances, if there is room for them.
     fn place(&self, plan: &Plan, request: &Request) -> Option<Vec<Instance>>;
 }
 
-/// Puts SLOs into a plan, one after the other.
+/// Places SLOs in a plan, one after the other.
 ///
 /// # Errors
-/// The first that finds no room; those before it are in the plan.
+/// Returns the first SLO without room. Its predecessors are in the plan.
 pub fn place_all<'a>(
     scheduler: &dyn Scheduler,
     plan: &mut Plan,
@@ -70,7 +70,7 @@ pub fn place_all<'a>(
     Ok(())
 }
 
-/// The rooms of a plan while an SLO's instances are tried out in them.
+/// Rooms of a plan with tentative instances of an SLO.
 pub(crate) struct Trial<'a> {
     slo: &'a Slo,
     rooms: Vec<Room>,
@@ -80,7 +80,7 @@ pub(crate) struct Trial<'a> {
 impl<'a> Trial<'a> {
     pub(crate) fn new(plan: &Plan, slo: &'a Slo) -> Self {
         let mut rooms = plan.rooms().to_vec();
-        // What it has already, where instances were lost.
+        // Remaining instances of an SLO that has lost some.
         if slo.spread
             && let Some(placed) = plan.get(&slo.name)
         {
@@ -97,7 +97,7 @@ impl<'a> Trial<'a> {
         }
     }
 
-    /// The rooms that an instance of a size fits into, by number, in the servers' order.
+    /// Returns the rooms that an instance of a size fits into, with their indices, in the order of servers.
     pub(crate) fn fitting(&self, slot: Slot) -> impl Iterator<Item = (usize, &Room)> {
         self.rooms.iter().enumerate().filter(move |(_, room)| {
             usize::from(room.kind) == slot.kind
@@ -111,20 +111,20 @@ impl<'a> Trial<'a> {
         taken.any(|&(room, _)| self.rooms[room].server == server)
     }
 
-    /// Puts an instance into a room, by its number.
+    /// Adds an instance to a room, given by its index.
     pub(crate) fn take(&mut self, room: usize, slot: Slot) {
         self.rooms[room].take(slot.cores, slot.ways);
         self.taken.push((room, slot));
     }
 
-    /// All instances are taken out again.
+    /// Removes all tentative instances.
     pub(crate) fn clear(&mut self) {
         for (room, slot) in self.taken.drain(..) {
             self.rooms[room].give(slot.cores, slot.ways);
         }
     }
 
-    /// What was taken.
+    /// Returns the tentative instances.
     pub(crate) fn instances(&self) -> Vec<Instance> {
         let instances = self.taken.iter().map(|&(room, slot)| Instance {
             server: self.rooms[room].server as usize,

@@ -1,77 +1,77 @@
-//! What tenants ask for: a chain, how fast and how soon.
+//! Service-level objectives: a chain, its throughput and its latency.
 
 use crate::curve::{CacheCurve, LoadCurve};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// What of a rate is left by isolation that is not perfect: ResQ's discount of 3 % (§4.4, appendix A).
+/// Remaining share of a rate under imperfect isolation: ResQ's discount of 3 % (§4.4, appendix A).
 pub const ISOLATED: f64 = 0.97;
 
-/// What was measured of a chain, with its configuration and traffic, on one kind of machine.
+/// Curves of a chain, with its configuration and traffic, on one kind of machine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curves {
-    /// The machine.
+    /// Machine.
     pub machine: String,
-    /// Cores that one instance takes, all on one NUMA node.
+    /// Cores of one instance, all on one NUMA node.
     pub cores: u16,
-    /// The throughput of an instance over its cache.
+    /// Throughput of an instance by cache size.
     pub cache: CacheCurve,
-    /// Its latency over its load, as a part of its throughput: the same for any cache, near enough (§5.2).
+    /// Its latency by load, as a share of its throughput. It is approximately the same for any cache size (§5.2).
     pub load: LoadCurve,
 }
 
-/// A chain with its configuration and traffic.
+/// Profile of a chain with its configuration and traffic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChainProfile {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The configuration that was measured, where it is told: whoever measures tells configurations apart by it.
+    /// Fingerprint of the measured configuration, if known. The profiler distinguishes configurations by it.
     pub configuration: Option<String>,
-    /// The name of the traffic that it was measured with, where it is told.
+    /// Name of the traffic that it was measured with, if known.
     pub traffic: Option<String>,
-    /// The percentile of packets that its latencies are of, where it is told: above 0, below 100.
+    /// Percentile of its latencies, if known: above 0, below 100.
     pub percentile: Option<f64>,
-    /// What was measured, on different machines, with the same traffic.
+    /// Curves on different machines, with the same traffic.
     pub curves: Vec<Curves>,
 }
 
 impl ChainProfile {
-    /// What was measured on a machine.
+    /// Returns the curves on a machine.
     pub fn on(&self, machine: &str) -> Option<&Curves> {
         self.curves.iter().find(|curves| curves.machine == machine)
     }
 }
 
-/// What is promised.
+/// Throughput target.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    /// So many packets per second, whatever else runs.
+    /// Guaranteed packets per second, independent of other load.
     Reserved {
         /// Packets per second.
         throughput: f64,
     },
-    /// One instance to begin with; its server and the controller give it more as its load grows.
+    /// One instance initially. Its server and the controller provide more as its load grows.
     OnDemand {
-        /// No more instances than these.
+        /// Maximum number of instances.
         most: u16,
     },
 }
 
-/// A service-level objective.
+/// Service-level objective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slo {
-    /// Its name, different from all others'.
+    /// Unique name.
     pub name: String,
-    /// The chain.
+    /// Profile of its chain.
     pub chain: Arc<ChainProfile>,
-    /// What is promised of its throughput.
+    /// Throughput target.
     pub target: Target,
-    /// The latency percentile of the chain's curve is no more than this.
+    /// Upper limit of the latency percentile of the chain's curve.
     pub latency: Nanos,
-    /// Packets per second beyond which its packets are dropped, and that it is not less than what is reserved.
+    /// Packets per second beyond which its packets are dropped. At least the reserved throughput.
     pub cap: Option<u64>,
-    /// All instances are on different servers.
+    /// `true` if all instances must be on different servers.
     pub spread: bool,
-    /// No two SLOs of one group are on one server.
+    /// Anti-affinity group: no two SLOs of a group share a server.
     pub apart: Option<String>,
 }

@@ -1,10 +1,10 @@
-//! Tailwater's admission: how many instances, how much cache and which servers, decided together.
+//! Tailwater's admission: joint decision about number of instances, cache and servers.
 //!
-//! Cores and cache run out together on a server that is used well. What a server has left is worth what it can
-//! still be used for, that is, the scarcer of the two: ways without cores, or cores without ways, are worth
-//! nothing. Of all ways to keep an SLO the one is taken that costs the least of that worth: two small instances
-//! where ways are scarce, one with much cache where they would be left over. It is packing of two-dimensional
-//! items that may be chosen in several shapes; ResQ's greedy settles the shape first.
+//! On a well-used server, cores and cache run out together. The value of a server's free resources is that of the
+//! scarcer one: ways without cores, or cores without ways, are worth nothing. Of all choices to meet an SLO, the
+//! algorithm takes the one that consumes the least value. These are two small instances where ways are scarce, and one
+//! with much cache where ways would be left over. This is packing of two-dimensional items with several possible
+//! shapes. ResQ's greedy fixes the shape first.
 
 use crate::bound::price;
 use crate::cluster::ServerKind;
@@ -12,13 +12,13 @@ use crate::demand::Slot;
 use crate::plan::{Instance, Plan, Room};
 use crate::schedule::{Request, Scheduler, Trial};
 
-/// What the worth of what is left on a server counts, beside the prices of cores and cache.
+/// Weight of a server's remaining value, relative to the prices of cores and cache.
 const WORTH: f64 = 0.3;
-/// What it costs to leave room in a server: of equals, the fullest is filled. A server without instances is
-/// the emptiest.
+/// Weight of free resources on a server. Among equal servers the fullest is filled. A server without instances is the
+/// emptiest.
 const LEFT: f64 = 1e-3;
 
-/// Tailwater's algorithm.
+/// Tailwater's placement algorithm.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tailwater;
 
@@ -45,8 +45,8 @@ impl Scheduler for Tailwater {
     }
 }
 
-/// Puts the instances of a choice, the largest first, where they cost the least; `None` if there is no room, or
-/// they cost `limit` or more.
+/// Places the instances of a choice, largest first, where they cost the least. Returns the cost, or `None` if there is
+/// no room or the cost reaches `limit`.
 fn try_choice(trial: &mut Trial<'_>, choice: &[Slot], kinds: &[ServerKind], part: f64, limit: f64) -> Option<f64> {
     let mut cost = 0.0;
     for &slot in choice {
@@ -65,7 +65,7 @@ fn try_choice(trial: &mut Trial<'_>, choice: &[Slot], kinds: &[ServerKind], part
     Some(cost)
 }
 
-/// What an instance in a room costs, in servers, if this part of a server's price is that of its cores.
+/// Returns the cost of an instance in a room, in servers. `part` is the cores' share of a server's price.
 fn placing(room: &Room, slot: Slot, kind: &ServerKind, part: f64) -> f64 {
     let mut after = *room;
     after.take(slot.cores, slot.ways);
@@ -78,7 +78,7 @@ fn placing(room: &Room, slot: Slot, kind: &ServerKind, part: f64) -> f64 {
     price(kind, slot, part) + LEFT * price(kind, left, part) + WORTH * lost / f64::from(kind.nodes)
 }
 
-/// What is left of a node as a part of the whole: the scarcest of what instances take.
+/// Returns the free share of a node's scarcest resource.
 fn worth(room: &Room, kind: &ServerKind) -> f64 {
     let part = |left: u16, all: u16| f64::from(left) / f64::from(all);
     part(room.cores, kind.cores)

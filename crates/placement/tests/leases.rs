@@ -1,20 +1,20 @@
-//! Leases, tried out in every order of events that there is, in a small world with the worst clocks.
+//! Leases, model-checked: every order of events in a small world, with worst-case clocks.
 
 use std::collections::HashSet;
 use tailwater_net::Nanos;
 use tailwater_placement::lease::{Amount, Grant, Holder, Lessor, Request, Terms};
 
-/// Ways that there are to lease or reserve.
+/// Ways available for leases and reservations.
 const ALL: Amount = Amount { cores: 0, ways: 2 };
 const ONE: Amount = Amount { cores: 0, ways: 1 };
-/// By how many units a clock goes on in a step of real time, and what it should.
+/// Units that a clock advances in a step of real time, and the nominal number.
 const SLOW: u64 = 3;
 const FAST: u64 = 5;
-/// Steps of real time, requests and grants under way, restarts.
+/// Limits on steps of real time, on requests and grants in flight, and on restarts.
 const STEPS: u64 = 3;
 const MESSAGES: usize = 2;
 
-/// A lease of two steps; clocks go at three quarters to five quarters of real time.
+/// Terms with a lease of two steps. Clocks run at three quarters to five quarters of real time.
 fn terms(drift: u32) -> Terms {
     Terms {
         duration: Nanos(8),
@@ -23,7 +23,7 @@ fn terms(drift: u32) -> Terms {
     }
 }
 
-/// Everything that there is, and what is under way. Messages stay: they may come again at any time, or never.
+/// State of everything, including messages in flight. Messages remain: they may arrive again at any time, or never.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct World {
     steps: u64,
@@ -35,7 +35,7 @@ struct World {
     grants: Vec<Grant>,
 }
 
-/// How fast both clocks are, and what both sides believe of it.
+/// Speeds of both clocks, and the drift that both sides assume.
 #[derive(Clone, Copy)]
 struct Clocks {
     holder: u64,
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// All worlds that may come next.
+    /// Returns all possible next worlds.
     fn next(&self, clocks: &Clocks) -> Vec<World> {
         let holder_now = |steps: u64| Nanos(100 + steps * clocks.holder);
         let lessor_now = Nanos(7 + self.steps * clocks.lessor);
@@ -70,7 +70,7 @@ impl World {
         if self.steps < STEPS {
             add(&|world| {
                 world.steps += 1;
-                // The agent lets go in time, as it must.
+                // The agent releases in time, as required.
                 let allowed = world.holder.allowed(holder_now(world.steps));
                 let less = world.holder.in_use().min(allowed);
                 world
@@ -79,7 +79,7 @@ impl World {
                     .expect("less may always be");
             });
         }
-        // It uses all that it may; or it lets go of what it may not.
+        // The agent uses everything allowed, or releases everything not allowed.
         add(&|world| {
             let allowed = world.holder.allowed(now);
             world.holder.set_in_use(now, allowed).expect("it is allowed");
@@ -130,7 +130,7 @@ impl World {
     }
 }
 
-/// Visits all worlds; how many there are, and whether anything is given twice in any.
+/// Visits all worlds. Returns their number, and `true` if anything is assigned twice in any.
 fn explore(clocks: &Clocks) -> (usize, bool) {
     let first = World::new(clocks);
     let mut seen = HashSet::from([first.clone()]);
@@ -192,13 +192,13 @@ fn a_lease_is_used_renewed_and_ends_without_the_controller() {
         assert_eq!(holder.allowed(second(at + 1)), WANTS);
         holder.set_in_use(second(at + 1), WANTS).expect("it is leased");
     }
-    // The last request was sent at 18: 30 s, of which two are for letting go.
+    // The last request was sent at 18: 30 s, of which two are for the release.
     assert_eq!(holder.allowed(second(45)), WANTS);
     assert_eq!(holder.allowed(second(46)), Amount::NONE);
     let more = WANTS.and(ONE);
     assert!(holder.set_in_use(second(45), more).is_err());
     assert_eq!(holder.in_use(), WANTS);
-    // The controller counts a little longer, as clocks differ.
+    // The controller counts slightly longer, as clocks differ.
     assert_eq!(lessor.leased(second(1048)), WANTS);
     assert_eq!(lessor.leased(second(1049)), Amount::NONE);
 }
@@ -217,7 +217,7 @@ fn what_is_offered_no_more_comes_back_when_the_agent_has_let_go() {
     let shrunk = lessor.receive(second(2), &holder.request(second(2), WANTS));
     assert!(holder.receive(second(2), &shrunk));
     assert!(!holder.receive(second(2), &grant), "an earlier grant");
-    // It still uses what it had: the controller must not believe otherwise.
+    // It still uses its resources: the controller must not assume otherwise.
     lessor.receive(second(3), &holder.request(second(3), WANTS));
     assert!(lessor.reserve(second(3), reserved).is_err());
     holder.set_in_use(second(4), holder.allowed(second(4))).expect("less");
@@ -242,7 +242,7 @@ fn a_new_controller_takes_nothing_from_the_agent_and_gives_nothing_twice() {
     let first = new.receive(second(6), &holder.request(second(6), WANTS));
     assert_eq!(first.amount, WANTS);
     assert_eq!(new.free(second(6)), Amount::NONE);
-    // The old one is not dead yet, but what it grants is not taken any more.
+    // The old controller still runs, but its grants are refused.
     let late = old.receive(second(6), &request);
     assert!(holder.receive(second(7), &first));
     assert!(!holder.receive(second(7), &late));

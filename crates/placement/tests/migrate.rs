@@ -1,4 +1,4 @@
-//! The way from one plan to another, step by step.
+//! Migration from one plan to another, step by step.
 
 use std::collections::BTreeMap;
 use tailwater_placement::check::check;
@@ -22,7 +22,7 @@ fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, slos: &[Slo]) -> Plan {
     plan
 }
 
-/// Takes all steps, with no promise broken after any of them, and arrives.
+/// Takes all steps, checks that no SLO is violated after any of them, and that the target is reached.
 fn taken(from: &Plan, to: &Plan, migration: &Migration) {
     let mut now: BTreeMap<String, Placed> = BTreeMap::new();
     now.extend(from.placed().map(|placed| (placed.slo.name.clone(), placed.clone())));
@@ -75,7 +75,7 @@ fn from_resqs_plan_to_a_better_one_no_promise_is_broken() {
     }
 }
 
-/// Two servers of which each is full of what the other is to have.
+/// Returns plans for full servers that exchange all of their instances.
 fn exchanged(servers: usize) -> (Plan, Plan) {
     let cluster = Cluster::uniform(server(), servers).expect("servers");
     let mut slos = slos(("two", &[LPM], 2)).expect("curves");
@@ -128,7 +128,7 @@ fn a_better_plan_is_proposed_only_if_it_saves_enough() {
     let from = placed(&ResqGreedy, &cluster, &slos);
     let to = placed(&Tailwater, &cluster, &slos);
     assert_eq!((from.active(), to.active()), (35, 29));
-    // Six of 35 servers are 17.1 per cent.
+    // Six of 35 servers are 17.1 percent.
     for least in [Saving::Servers(1), Saving::Servers(6), Saving::Percent(17.0)] {
         let Proposal::Worth { plan, migration, saved } = proposal(&from, &to, least) else {
             panic!("{least:?}");
@@ -140,7 +140,7 @@ fn a_better_plan_is_proposed_only_if_it_saves_enough() {
         let found = proposal(&from, &to, least);
         assert_eq!(found, Proposal::TooLittle { saved: 6 }, "{least:?}");
     }
-    // Nothing saved is never enough.
+    // A saving of zero never suffices.
     let none = proposal(&to, &from, Saving::Percent(0.0));
     assert_eq!(none, Proposal::TooLittle { saved: 0 });
     let (from, to) = exchanged(2);
@@ -193,7 +193,7 @@ fn on_demand_slos_at_their_most_stay_while_others_save_servers() {
                 }
             }
         }
-        // Full servers may leave no room to stay; then nothing is proposed that would break a promise.
+        // Full servers may have no temporary places. Then no migration that would violate an SLO is proposed.
         Proposal::NoWay { why, .. } => assert!(matches!(why, MigrationError::Stuck(_)), "{why}"),
         Proposal::TooLittle { saved } => panic!("{saved}"),
     }

@@ -1,4 +1,4 @@
-//! Plans by HiGHS, against the bound and against everything that can be tried out.
+//! Plans by HiGHS, compared with the bound and with exhaustive search.
 #![cfg(feature = "milp")]
 
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ fn without_time_slos_are_placed_all_the_same_and_the_plan_says_so() {
     assert_eq!(optimised.parts, 4);
     assert_eq!(check(&cluster, optimised.plan.placed()), []);
     assert_eq!(optimised.plan.placed().len(), requests.len());
-    // The bound needs no solver.
+    // The bound requires no solver.
     assert_eq!(optimised.least(), 28);
 }
 
@@ -65,10 +65,10 @@ fn a_cluster_that_is_too_small_has_no_plan() {
     assert_eq!(optimised.err(), Some(SolveError::NoPlan));
 }
 
-/// The fewest servers, by trying out all instances on all nodes, as Listing 1 has it.
+/// Finds the fewest servers by trying all instances on all nodes, as in Listing 1.
 struct Trial<'a> {
     demands: &'a [(Demand, u16)],
-    /// What was tried: SLOs that are left, and rooms; and whether there is a way.
+    /// Tried states: remaining SLOs, and rooms, with `true` if they fit.
     seen: HashMap<(usize, Vec<(u16, u16)>), bool>,
 }
 
@@ -87,7 +87,7 @@ impl Trial<'_> {
         found
     }
 
-    /// Whether instances after `from` (a room, and ways no more than) make up the rest.
+    /// Returns `true` if instances after `from` (a room, and a maximum of ways) provide the remaining rate.
     fn instances(
         &mut self,
         slo: usize,
@@ -120,7 +120,7 @@ impl Trial<'_> {
     }
 }
 
-/// A chain whose rate rises with each way by these steps.
+/// Returns a chain whose rate rises with each way by these steps.
 fn chain(cores: u16, steps: &[u16]) -> ChainProfile {
     let mut rate = 20.0;
     let points = steps.iter().enumerate().map(|(i, step)| {

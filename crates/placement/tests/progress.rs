@@ -1,4 +1,4 @@
-//! Migrations that are done in part, while servers, SLOs and rooms are no longer what they were.
+//! Partly completed migrations, while servers, SLOs and rooms change.
 
 use std::collections::BTreeMap;
 use tailwater_placement::admit::Answer;
@@ -14,7 +14,7 @@ use tailwater_placement::schedule::{Request, Scheduler, place_all};
 use tailwater_placement::slo::{Slo, Target};
 use tailwater_placement::tailwater::Tailwater;
 
-/// SLOs of a mix, some of which must be apart.
+/// Returns SLOs of a mix, some of them with anti-affinity rules.
 fn some(count: usize) -> Vec<Slo> {
     let mut slos = slos(MIXES[1]).expect("curves");
     slos.truncate(count);
@@ -35,7 +35,7 @@ fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, slos: &[Slo]) -> Plan {
     plan
 }
 
-/// A plan, and the way from it to another one.
+/// Returns a plan, and a migration to another one.
 fn way(servers: usize, count: usize) -> (Vec<Slo>, Plan, Plan, Pending) {
     let cluster = Cluster::uniform(server(), servers).expect("servers");
     let mut slos = some(count);
@@ -54,7 +54,7 @@ fn without(cluster: &Cluster, lost: usize) -> Cluster {
     Cluster::new(cluster.kinds().to_vec(), servers).expect("servers")
 }
 
-/// Takes steps one by one: each is about what runs, and all promises are kept after it.
+/// Takes steps one by one, and checks that each matches a running instance and that all SLOs are met after it.
 fn taken(plan: &Plan, steps: &[NamedStep]) -> BTreeMap<String, Placed> {
     let placed = plan.placed();
     let mut now: BTreeMap<String, Placed> = placed.map(|placed| (placed.slo.name.clone(), placed.clone())).collect();
@@ -81,7 +81,7 @@ fn taken(plan: &Plan, steps: &[NamedStep]) -> BTreeMap<String, Placed> {
     now
 }
 
-/// The state after steps, on a cluster.
+/// Returns the state after the steps, on a cluster.
 fn after(from: &Plan, pending: &Pending, done: usize, cluster: &Cluster, slos: &[Slo]) -> (Reconciled, Pending) {
     let (mut earlier, mut pending) = (Earlier::all(from), pending.clone());
     if done > 0 {
@@ -123,7 +123,7 @@ fn after_every_step_any_server_may_vanish() {
             let fewer = without(cluster, lost);
             let (outcome, before) = after(&from, &pending, done, &fewer, &slos);
             assert_eq!(check(&fewer, outcome.plan.placed()), []);
-            // Each SLO is placed as it is told, or denied and not placed.
+            // Each SLO is placed as reported, or denied and not placed.
             for answered in &outcome.answers {
                 let placed = outcome.plan.get(&answered.name).map(|p| &p.instances);
                 match &answered.answer {
@@ -137,17 +137,17 @@ fn after_every_step_any_server_may_vanish() {
                 assert_ne!(step.server, *gone);
                 assert!(!s.contains_key(&step.slo) || step.step == Action::Drain);
             }
-            // Every SLO with steps goes all of its way, or is told to have stopped.
+            // Every SLO with steps either completes its migration, or is reported as stopped.
             for step in before.steps.iter().filter(|step| !s.contains_key(&step.slo)) {
                 let is_gone = step.step == Action::Drain && !pending.steps.contains(step);
                 assert!(is_gone || pending.steps.contains(step), "{step:?}");
             }
-            // Numbers mean the steps that they meant, or were never given.
+            // Numbers refer to the same steps as before, or were never used.
             if pending.steps != before.steps {
                 let last = before.numbered().last().map(|(number, _)| number);
                 assert!(Some(pending.first) > last);
             }
-            // What is kept of it is read the same, and goes on the same from there.
+            // The stored form reads back equal, and continues in the same way.
             let again = resume(&outcome.plan, &pending);
             assert_eq!((&again.pending, again.stopped), (&pending, BTreeMap::new()));
             stopped += s.len();
@@ -161,7 +161,7 @@ fn after_every_step_any_server_may_vanish() {
 #[test]
 fn what_is_new_may_take_the_room_and_then_the_rest_is_told() {
     let (mut slos, from, _, pending) = way(24, 60);
-    // As many more as there is room for.
+    // As many additional SLOs as there is room for.
     for (i, mut slo) in some(200).into_iter().enumerate() {
         slo.name = format!("new-{i}");
         (slo.spread, slo.apart) = (false, None);
@@ -242,7 +242,7 @@ fn no_number_stands_for_two_steps() {
     let way = migration(&from, &to).expect("a way");
     let (outcome, left) = after(&from, &pending, 3, from.cluster(), &slos);
     let last = pending.steps.len() as u64;
-    // Given up in part, replaced by another, or dropped: numbers go on.
+    // Partly dropped, replaced by another, or ended: numbers continue.
     let ended = abandon(&outcome.plan, &left).pending;
     assert!(ended.steps.len() < left.steps.len());
     assert_eq!((ended.first, ended.told), (last + 1, 3));

@@ -1,4 +1,4 @@
-//! What holds for any SLOs on any cluster.
+//! Invariants for any SLOs on any cluster.
 
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tailwater_placement::schedule::Scheduler;
 use tailwater_placement::slo::{ChainProfile, Curves, Slo, Target};
 use tailwater_placement::tailwater::Tailwater;
 
-/// Two kinds of servers, the second with two NUMA nodes and few classes.
+/// Returns a cluster with two kinds of servers, the second with two NUMA nodes and few classes.
 fn cluster(small: usize, large: usize) -> Cluster {
     let kind = |machine: &str, nodes, cores, ways, classes| ServerKind {
         machine: machine.into(),
@@ -103,7 +103,7 @@ fn named(slos: Vec<Slo>) -> Vec<Slo> {
     named.map(name).collect()
 }
 
-/// An answer without what would fit: that depends on what came later.
+/// Returns an answer without alternatives: those depend on later SLOs.
 fn decided(answer: Answer) -> Answer {
     match answer {
         Answer::Denied(denial) => Answer::Denied(Denial {
@@ -114,12 +114,12 @@ fn decided(answer: Answer) -> Answer {
     }
 }
 
-/// The chains of SLOs, each under a name of its own.
+/// Returns the chains of SLOs, each with a unique name.
 fn chains(slos: &[Slo]) -> Vec<Arc<ChainProfile>> {
     slos.iter().map(|slo| slo.chain.clone()).collect()
 }
 
-/// What would be admitted beside a plan, in place of what it has of this SLO.
+/// Returns `true` if the alternative would be admitted in place of this SLO.
 fn is_admitted(plan: &Plan, slo: &Slo, nearest: &Nearest) -> bool {
     let slo = match *nearest {
         Nearest::Throughput(throughput) => Slo {
@@ -148,7 +148,7 @@ proptest! {
                 match admit(&mut plan, slo.clone(), scheduler) {
                     Answer::Admitted(instances) => {
                         prop_assert!(!instances.is_empty());
-                        // What is added and removed leaves nothing.
+                        // Adding and removing leaves no trace.
                         let mut again = plan.clone();
                         again.remove(&slo.name);
                         prop_assert_eq!(&again, &before);
@@ -206,7 +206,7 @@ proptest! {
         let slos = named(slos);
         let before = reconcile(&cluster(small, large), &[], &slos, &[], &Tailwater);
         let state = Earlier::all(&before.plan);
-        // Of four SLOs one leaves, one changes.
+        // Of four SLOs one is removed and one changes.
         let mut wanted = Vec::new();
         for (slo, (other, what)) in slos.iter().zip(changed.iter().zip(&what)) {
             match what {
@@ -226,7 +226,7 @@ proptest! {
                     let placed = placed.expect("what was admitted is placed");
                     prop_assert_eq!(&placed.slo, slo);
                     prop_assert_eq!(&placed.instances, instances);
-                    // What stays as it was is where it was.
+                    // An unchanged SLO stays where it was.
                     if course == Course::Kept {
                         prop_assert_eq!(answered.moved, 0);
                         let old = state.iter().find(|old| old.name == slo.name);
@@ -238,13 +238,13 @@ proptest! {
                     let old = state.iter().find(|old| old.name == slo.name);
                     prop_assert_eq!(answered.moved, 0);
                     match placed {
-                        // On its old terms, all of them, where it was.
+                        // It runs on all of its old terms, where it was.
                         Some(placed) => {
                             prop_assert_eq!(course, Course::Changed);
                             prop_assert_eq!(Some(&Earlier::new(placed, &left)), old);
                         }
                         None => {
-                            // Only what lost an instance loses its place.
+                            // Only SLOs that lost an instance lose their places.
                             let stands = |(name, ..): &(String, u16, u16)| {
                                 left.servers().iter().any(|server| server.name == *name)
                             };
@@ -260,7 +260,7 @@ proptest! {
         }
     }
 
-    /// Choices against all multisets of up to three instances.
+    /// Compares choices with all multisets of up to three instances.
     #[test]
     fn choices_are_all_that_are_enough_and_least(slo in any_slo(), small in any::<bool>()) {
         let cluster = cluster(usize::from(small), 1);
@@ -271,7 +271,7 @@ proptest! {
         let mut sizes: Vec<Slot> = Vec::new();
         for offer in &demand.offers {
             for ways in 1..=offer.rates.len() as u16 {
-                // Only sizes that do more than smaller ones.
+                // Only sizes that are faster than smaller ones.
                 if offer.rate(ways) > offer.rate(ways - 1) {
                     sizes.push(offer.slot(ways));
                 }
@@ -282,7 +282,7 @@ proptest! {
         let mut open: Vec<(usize, Vec<Slot>)> = vec![(0, Vec::new())];
         while let Some((first, slots)) = open.pop() {
             if demand.is_met(sum(&slots)) {
-                // The size below of the same kind, or none.
+                // The next smaller size of the same kind, or none.
                 let less = |at: usize| {
                     let mut fewer = slots.clone();
                     let slot = fewer.remove(at);
@@ -375,7 +375,7 @@ fn what_is_lost_is_made_up_for_and_the_rest_stays() {
     let state = Earlier::all(&before.plan);
     let names: Vec<&str> = state[0].instances.iter().map(|(name, ..)| &**name).collect();
     assert_eq!(names, ["kind-0-0", "kind-0-1", "kind-0-2"]);
-    // The first server is gone, and another is there that has the place of the second among them.
+    // The first server is gone, and another one has taken the second one's index.
     let kinds = cluster(1, 0).kinds().to_vec();
     let servers = ["kind-0-3", "kind-0-1", "kind-0-2"].map(|name| Server {
         name: name.into(),
@@ -384,7 +384,7 @@ fn what_is_lost_is_made_up_for_and_the_rest_stays() {
     let left = Cluster::new(kinds, servers.to_vec()).expect("a cluster");
     let after = reconcile(&left, &state, &[slo], &[], &Tailwater);
     assert_eq!(after.lost, ["kind-0-0"]);
-    // What runs in place of the lost one has moved.
+    // The replacement of the lost instance counts as moved.
     assert_eq!((after.answers[0].course, after.answers[0].moved), (Course::Repaired, 1));
     let mut now: Vec<String> = Earlier::all(&after.plan)[0]
         .instances
@@ -406,7 +406,7 @@ fn an_slo_beyond_all_instances_is_denied_and_leaves_nothing() {
         spread: false,
         apart: None,
     };
-    // A state says that an instance was enough for it.
+    // In the state, one instance was enough for it.
     let earlier = Earlier {
         name: slo.name.clone(),
         chain: slo.chain.name.clone(),
@@ -438,12 +438,12 @@ fn denied_terms_bring_no_broken_promise_back() {
     };
     let before = reconcile(&cluster(3, 0), &[], &[slo(190.0)], &[], &Tailwater);
     let state = Earlier::all(&before.plan);
-    // More than two servers can do, when the third of its servers is gone.
+    // Beyond the capacity of two servers, after the loss of the third.
     let after = reconcile(&cluster(2, 0), &state, &[slo(200.0)], &[], &Tailwater);
     assert_eq!(after.answers[0].course, Course::Changed);
     assert!(matches!(after.answers[0].answer, Answer::Denied(_)));
     assert_eq!(after.plan, Plan::new(cluster(2, 0)));
-    // With all servers there, the old terms stay.
+    // With all servers present, the old terms stay in force.
     let after = reconcile(&cluster(3, 0), &state, &[slo(400.0)], &[], &Tailwater);
     assert!(matches!(after.answers[0].answer, Answer::Denied(_)));
     assert_eq!(Earlier::all(&after.plan), state);

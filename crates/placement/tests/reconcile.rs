@@ -1,4 +1,4 @@
-//! What becomes of SLOs whose servers, curves or terms are no longer what they were.
+//! Reconciliation of SLOs whose servers, curves or terms have changed.
 
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -12,7 +12,7 @@ use tailwater_placement::schedule::{Request, Scheduler};
 use tailwater_placement::slo::{ChainProfile, Curves, Slo, Target};
 use tailwater_placement::tailwater::Tailwater;
 
-/// Servers of four cores and six ways, of the machines `m` and `n` by the first letter of their names.
+/// Returns servers of four cores and six ways, of the machines `m` and `n` by the first letter of their names.
 fn cluster(names: &[&str]) -> Cluster {
     let kind = |machine: &str| ServerKind {
         machine: machine.into(),
@@ -30,7 +30,7 @@ fn cluster(names: &[&str]) -> Cluster {
     Cluster::new(vec![kind("m"), kind("n")], servers).expect("a cluster")
 }
 
-/// A chain of which an instance does so much on each machine, whatever its cache, with this latency.
+/// Returns a chain with a fixed rate on each machine, independent of the cache, and this latency.
 fn chain(name: &str, machines: &[(&str, f64, u64)]) -> Arc<ChainProfile> {
     let curves = machines.iter().map(|&(machine, rate, latency)| Curves {
         machine: machine.into(),
@@ -59,7 +59,7 @@ fn slo(name: &str, chain: &Arc<ChainProfile>, throughput: f64) -> Slo {
     }
 }
 
-/// What a state says of an SLO: an instance of one way on each of these.
+/// Returns the stored state of an SLO with an instance of one way on each of these servers.
 fn earlier(slo: &Slo, servers: &[&str]) -> Earlier {
     let empty = tailwater_placement::plan::Placed {
         slo: slo.clone(),
@@ -83,7 +83,7 @@ fn servers(outcome: &Reconciled, name: &str) -> Vec<String> {
 fn what_is_told_as_admitted_after_a_repair_is_in_the_plan_and_kept() {
     let before = chain("c", &[("m", 50.0, 100), ("n", 50.0, 100)]);
     let old = earlier(&slo("s", &before, 90.0), &["m1", "n1"]);
-    // By new curves nothing on `m` is in time.
+    // With the new curves nothing on `m` is in time.
     let now = chain("c", &[("m", 50.0, 20_000), ("n", 50.0, 100)]);
     let wanted = [slo("s", &now, 90.0)];
     let cluster = cluster(&["m1", "n1"]);
@@ -127,7 +127,7 @@ fn denied_changes_of_spread_group_and_chain_leave_all_old_terms_in_force() {
         assert_eq!(Earlier::all(&outcome.plan), state);
         assert_eq!(check(&cluster, outcome.plan.placed()), []);
     }
-    // What was measured of the old chain is no longer known: nothing can be promised of it.
+    // The curves of the old chain are no longer known, so its guarantees cannot be given.
     let wanted = [other.clone(), slo("s", &slow, 90.0)];
     let outcome = reconcile(&cluster, &state, &wanted, &[slow], &Tailwater);
     assert!(matches!(outcome.answers[1].answer, Answer::Denied(_)));
@@ -180,7 +180,7 @@ fn a_repair_may_use_the_slos_own_servers_but_no_others_of_its_group() {
 fn instances_that_could_not_keep_their_places_are_told_as_moved() {
     let chain = chain("c", &[("m", 50.0, 100)]);
     let wanted = [slo("s", &chain, 190.0), slo("t", &chain, 90.0)];
-    // The state gives six cores of a server that has four.
+    // The state assigns six cores of a server with four.
     let state = [earlier(&wanted[0], &["m1"; 4]), earlier(&wanted[1], &["m1"; 2])];
     let cluster = cluster(&["m1", "m2"]);
     let outcome = reconcile(&cluster, &state, &wanted, &[], &Tailwater);
@@ -204,7 +204,7 @@ fn on_demand_slos_that_lost_instances_keep_the_others() {
     assert_eq!(outcome.answers[0].moved, 0);
 }
 
-/// Always says the same.
+/// Scheduler with a constant answer.
 struct Wrong;
 
 impl Scheduler for Wrong {

@@ -9,7 +9,7 @@ use tailwater_placement::published::{MIXES, server, slos};
 use tailwater_placement::schedule::{Request, Scheduler, place_all};
 use tailwater_placement::tailwater::Tailwater;
 
-/// All SLOs of a mix placed one after the other; none may be violated.
+/// Places all SLOs of a mix one after the other. None may be violated.
 fn placed(scheduler: &dyn Scheduler, mix: usize) -> Plan {
     let cluster = Cluster::uniform(server(), 100).expect("servers");
     let mut plan = Plan::new(cluster);

@@ -1,8 +1,8 @@
-//! NetBlaze's core mapper: microseconds that a decision about a backlog takes.
+//! Benchmark of NetBlaze's core mapper: microseconds per decision about a backlog.
 //!
-//! `cargo bench -p tailwater-policy --bench core_mapper [-- NAME]` runs the figures whose names
-//! contain NAME. One JSON line per figure on standard output. The caller's part, moving the packets
-//! to where the plan says, is not in it.
+//! `cargo bench -p tailwater-policy --bench core_mapper [-- NAME]` runs the figures whose names contain NAME. It prints
+//! one JSON line per figure on standard output. The caller's part, moving packets where the plan sends them, is not
+//! included.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -11,26 +11,26 @@ use tailwater_policy::capacity::{EpochFrontier, SplitPoint, SplitProfile};
 use tailwater_policy::core::{CoreMapper, Helper, Load, Plan, QueuedFlow, View};
 use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 
-/// Measurements per figure, taken in turn with the others', of which the median counts.
+/// Measurements per figure, interleaved with those of the other figures. The median counts.
 const RUNS: usize = 21;
-/// Decisions in a measurement.
+/// Decisions per measurement.
 const DECISIONS: usize = 20_000;
-/// Different backlogs of a figure: what is decided must not be learnt by heart.
+/// Different backlogs per figure, so that branch predictors cannot learn a single one.
 const BACKLOGS: usize = 32;
-/// Helpers, none of them at work.
+/// Auxiliary cores, all idle.
 const HELPERS: usize = 4;
 
 struct Figure {
     name: String,
     mapper: NetBlazeMapper,
-    /// Each with its packets.
+    /// Backlogs, each with its number of packets.
     backlogs: Vec<(Vec<QueuedFlow>, u32)>,
     helpers: Vec<Helper>,
     times: Vec<f64>,
 }
 
 impl Figure {
-    /// Microseconds for a decision, the plan's clearing included.
+    /// Returns the microseconds per decision, including the time to clear the plan.
     fn measure(&mut self, decisions: usize) {
         let mut plan = Plan::default();
         let start = Instant::now();
@@ -43,7 +43,7 @@ impl Figure {
         self.times.push(time);
     }
 
-    /// Prints the median, least and greatest.
+    /// Prints the median, minimum and maximum.
     fn print(&mut self) {
         let times = &mut self.times;
         times.sort_by(f64::total_cmp);
@@ -59,7 +59,7 @@ impl Figure {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without the flag, only to see that it works.
+    // `cargo test --benches` runs this without the flag, as a smoke test only.
     let (runs, decisions) = if arguments.iter().any(|a| a == "--bench") {
         (RUNS, DECISIONS)
     } else {
@@ -107,14 +107,14 @@ fn whale(packets: u32) -> Figure {
     }
 }
 
-/// A backlog of flows of different sizes. The frontier is of NetBlaze's form, with the mean group
-/// inside by as little as lets first fit do with that many groups.
+/// Backlogs of flows of different sizes. The frontier has the shape of NetBlaze's, and the mean group is just far
+/// enough inside it that first fit needs `groups` groups.
 fn cut(packets: u32, flows: u32, groups: u32) -> Figure {
     let backlogs: Vec<_> = (0..BACKLOGS).map(|i| backlog(packets, flows, i as u64)).collect();
     let mut figure = (100..200).step_by(2).find_map(|percent| {
         let mut frontier = EpochFrontier::new();
         let (mean_flows, mean_packets) = (flows.div_ceil(groups), packets.div_ceil(groups));
-        // Chain 1 at 200 us: 352 packets of 10 flows to 128 of 103; the middle is the mean group.
+        // Chain 1 at 200 us: from 352 packets of 10 flows to 128 packets of 103 flows. The middle is the mean group.
         for (flows, packets) in [(23, 122), (72, 111), (100, 100), (240, 44)] {
             frontier.insert(Load {
                 flows: (mean_flows * flows * percent).div_ceil(10_000),
@@ -135,7 +135,7 @@ fn cut(packets: u32, flows: u32, groups: u32) -> Figure {
     }
 }
 
-/// The same, with every tenth flow bound to this core.
+/// The same backlogs, with every tenth flow bound to this core.
 fn bound() -> Figure {
     let mut figure = cut(512, 310, 4);
     for (backlog, _) in &mut figure.backlogs {
@@ -149,7 +149,7 @@ fn bound() -> Figure {
     }
 }
 
-/// A backlog for eight cores where there are five.
+/// A backlog for eight cores on a machine with five.
 fn out_of_cores() -> Figure {
     let mut figure = cut(1024, 310, 8);
     figure.helpers.truncate(4);
@@ -159,8 +159,8 @@ fn out_of_cores() -> Figure {
     }
 }
 
-/// Small flows before large ones: by arrival they fill cores that the large ones need, the bound
-/// shows that fewer cores may do, and largest first is tried.
+/// Small flows before large ones. In order of arrival, small flows fill cores that the large ones need. The bound shows
+/// that fewer cores may suffice, so largest-first is tried.
 fn largest_first(small: (usize, u32), large: (usize, u32), groups: usize) -> Figure {
     let mut backlog = vec![flow(small.1); small.0];
     backlog.extend(vec![flow(large.1); large.0]);
@@ -172,13 +172,13 @@ fn largest_first(small: (usize, u32), large: (usize, u32), groups: usize) -> Fig
     )
 }
 
-/// Eight flows of which both orders make four groups, and the best way three.
+/// Eight flows that both orders cut into four groups. The optimum is three.
 fn all_ways() -> Figure {
     let backlog = [38, 53, 31, 34, 39, 21, 16, 51].map(flow).to_vec();
     chosen("283-packets/8-flows/all-ways", 3, backlog)
 }
 
-/// One backlog, of which a core can process 100 packets.
+/// One given backlog on cores with a capacity of 100 packets each.
 fn chosen(name: &str, groups: usize, backlog: Vec<QueuedFlow>) -> Figure {
     let mut figure = figure(&EpochFrontier::constant(100), 13);
     assert_eq!(used(&mut figure, &backlog), groups);
@@ -227,21 +227,21 @@ fn flow(packets: u32) -> QueuedFlow {
     QueuedFlow { packets, bound: false }
 }
 
-/// Flows with a packet each, and the other packets given to some more often than to others.
+/// Backlog in which each flow has one packet and the remaining packets go to flows with a skewed distribution.
 fn backlog(packets: u32, flows: u32, seed: u64) -> Vec<QueuedFlow> {
     let mut backlog = vec![flow(1); flows as usize];
     let mut state = seed;
     for _ in flows..packets {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let uniform = (state >> 33) as f64 / (1_u64 << 31) as f64;
-        // Shuffled: which flows are large has nothing to do with which came first.
+        // Shuffled: a flow's size does not depend on its order of arrival.
         let rank = (uniform * uniform * f64::from(flows)) as usize;
         backlog[(rank * 7 + seed as usize) % flows as usize].packets += 1;
     }
     backlog
 }
 
-/// How many cores a plan uses.
+/// Number of cores that a plan uses.
 fn used(figure: &mut Figure, backlog: &[QueuedFlow]) -> usize {
     let mut plan = Plan::default();
     decide(

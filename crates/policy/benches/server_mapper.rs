@@ -1,11 +1,11 @@
-//! NetBlaze's server mapper: the time of one remap of 512 buckets on 1 to 64 cores.
+//! Benchmark of NetBlaze's server mapper: the time of one remap of 512 buckets on 1 to 64 cores.
 //!
-//! `cargo bench -p tailwater-policy --bench server_mapper [-- NAME]` runs the figures whose names
-//! contain NAME. One JSON line per figure on standard output.
+//! `cargo bench -p tailwater-policy --bench server_mapper [-- NAME]` runs the figures whose names contain NAME. It
+//! prints one JSON line per figure on standard output.
 //!
-//! - `steady`: every core has a fair share, and nothing is to be done but to find that out;
+//! - `steady`: every core has a fair share, so the mapper only finds that nothing moves;
 //! - `overload`: one core in four must shed load, and cores are free;
-//! - `reclaim`: half of the cores would do.
+//! - `reclaim`: half of the cores would suffice.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -17,12 +17,12 @@ use tailwater_policy::server::{
 
 const BUCKETS: usize = 512;
 const CORES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// Measurements per figure, of which the median counts.
+/// Measurements per figure. The median counts.
 const RUNS: usize = 21;
-/// Time for a measurement.
+/// Duration of one measurement.
 const RUN: Duration = Duration::from_millis(20);
 
-/// What a core can do: falls with the flows as published profiles do, in as many corners.
+/// Capacity of one core. It falls with the number of flows, with as many corners as published profiles have.
 fn capacity() -> RateFrontier {
     let mut frontier = RateFrontier::new();
     for corner in 1..=20_u32 {
@@ -33,7 +33,7 @@ fn capacity() -> RateFrontier {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without the flag, only to see that it works.
+    // `cargo test --benches` runs this without the flag, as a smoke test only.
     let bench = arguments.iter().any(|a| a == "--bench");
     let wanted = arguments.iter().find(|a| !a.starts_with('-'));
     for (case, share, busy) in [
@@ -50,13 +50,13 @@ fn main() {
     }
 }
 
-/// Measures with each core's load at `share` of its capacity, that of each fourth at `busy`.
+/// Measures with each core's load at `share` of its capacity and every fourth core's at `busy`.
 fn measure(name: &str, cores: usize, share: f64, busy: f64, bench: bool) {
     let per_core = BUCKETS as f64 / cores as f64;
     let bucket = |number: usize| {
         let core = number % cores;
         let load = if core.is_multiple_of(4) { busy } else { share };
-        // Around the mean, and different for each bucket of a core.
+        // Spread around the mean, different for each bucket of a core.
         let spread = 0.5 + (number / cores * 7 % 11) as f64 / 10.0;
         BucketLoad {
             flows: 60.0 / per_core * spread,
@@ -78,8 +78,8 @@ fn measure(name: &str, cores: usize, share: f64, busy: f64, bench: bool) {
     for _ in 0..if bench { RUNS } else { 1 } {
         let (mut done, start) = (0, Instant::now());
         while done == 0 || (bench && start.elapsed() < RUN) {
-            // The same question each time, so that nothing has to be reset: late enough for
-            // what was moved to have settled.
+            // Every iteration has the same input, so nothing has to be reset. Time advances far enough for moved
+            // buckets to have settled.
             now += Nanos::from_secs(10);
             let (buckets, cores) = (&buckets[..], &cores[..]);
             moves.clear();

@@ -1,4 +1,4 @@
-//! Policies by name: core mappers, and server mappers to go with them.
+//! Policies by name: core mappers, and the server mappers that accompany them.
 
 mod server;
 
@@ -11,13 +11,13 @@ use crate::tailwater::{TailwaterError, TailwaterMapper, TailwaterOptions};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// Makes a core mapper for each core that dispatches.
+/// Creates a core mapper for each dispatching core.
 pub type MakeMapper = Arc<dyn Fn() -> Box<dyn CoreMapper> + Send + Sync>;
 
-/// How a run scales, by name.
+/// Scaling policy of a run, by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Every packet is processed where RSS puts it.
+    /// Every packet is processed on the core that RSS selects.
     Static,
     /// NetBlaze's core mapper.
     NetBlaze,
@@ -33,16 +33,15 @@ pub enum Policy {
     NetBlazeServerStaticSafe,
     /// NetBlaze with the highest rate of its server mapper's frontier at all flow counts (section 4.5).
     NetBlazeServerStaticUnsafe,
-    /// NetBlaze that moves RSS buckets as soon as a core is overloaded, instead of boost mode
-    /// (section 4.6).
+    /// NetBlaze that moves RSS buckets as soon as a core is overloaded, instead of boost mode (section 4.6).
     NetBlazeOnDemandRss,
-    /// A balancer of RSS buckets in the manner of RSS++, without a core mapper.
+    /// Balancer of RSS buckets in the manner of RSS++, without a core mapper.
     RssPlusPlus,
-    /// Our own core mapper, with NetBlaze's server mapper, and a default row for prefixes first seen.
+    /// Tailwater's own core mapper, with Tailwater's server mapper and a default row for new prefixes.
     Tailwater,
 }
 
-/// The policies with their names.
+/// Policies with their names.
 const POLICIES: &[(&str, Policy)] = &[
     ("static", Policy::Static),
     ("netblaze", Policy::NetBlaze),
@@ -57,7 +56,7 @@ const POLICIES: &[(&str, Policy)] = &[
     ("tailwater", Policy::Tailwater),
 ];
 
-/// Policies that decide for a whole rack, and why none of them runs on one server.
+/// Policies that decide for a whole rack, with the reason why none of them runs on one server.
 const SIMULATED: &[(&str, &str)] = &[
     ("metron", "a controller splits traffic classes in a switch's table"),
     (
@@ -78,25 +77,25 @@ const SIMULATED: &[(&str, &str)] = &[
     ),
 ];
 
-/// A name that no policy has here.
+/// Name of a policy that is not available here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPolicy {
-    /// There is none.
+    /// No policy has this name.
     #[error("no policy is called \"{name}\"{suggestion}; the policies are: {known}")]
     NoSuch {
-        /// The name.
+        /// Requested name.
         name: String,
         /// `, did you mean "netblaze"?`, or nothing.
         suggestion: String,
         /// All names.
         known: String,
     },
-    /// It is the simulator's.
+    /// The policy exists in the simulator only.
     #[error("policy \"{name}\" belongs to the simulator: {why}; the policies here are: {known}")]
     Simulated {
-        /// The name.
+        /// Requested name.
         name: &'static str,
-        /// What keeps it from running live.
+        /// Reason why it cannot run live.
         why: &'static str,
         /// All names.
         known: String,
@@ -104,13 +103,13 @@ pub enum UnknownPolicy {
 }
 
 impl Policy {
-    /// What scales if nothing else is said, where there are auxiliary cores.
+    /// Default policy on machines with auxiliary cores.
     pub const DEFAULT: Policy = Policy::Tailwater;
 
-    /// The policy of a name.
+    /// Returns the policy with the given name.
     ///
     /// # Errors
-    /// There is none, with the nearest name; or it belongs to the simulator.
+    /// No policy has this name (the error holds the nearest one), or only the simulator has it.
     pub fn named(name: &str) -> Result<Policy, UnknownPolicy> {
         if let Some((_, policy)) = POLICIES.iter().find(|(known, _)| *known == name) {
             return Ok(*policy);
@@ -126,25 +125,25 @@ impl Policy {
             .filter(|(similarity, _)| *similarity > 0.7)
             .max_by(|a, b| a.0.total_cmp(&b.0));
         Err(UnknownPolicy::NoSuch {
-            // An argument of any length makes no error of any length.
+            // Truncated, so that a long argument does not make a long error.
             name: name.chars().take(64).collect(),
             suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
             known,
         })
     }
 
-    /// All names.
+    /// Returns all names.
     pub fn names() -> impl Iterator<Item = &'static str> {
         POLICIES.iter().map(|(name, _)| *name)
     }
 
-    /// This policy's name.
+    /// Returns this policy's name.
     pub fn name(self) -> &'static str {
         let found = POLICIES.iter().find(|(_, policy)| *policy == self);
         found.map_or("", |(name, _)| name)
     }
 
-    /// Whether it hands anything to auxiliary cores.
+    /// Returns `true` if the policy offloads packets to auxiliary cores.
     pub fn scales(self) -> bool {
         !matches!(
             self,
@@ -152,14 +151,14 @@ impl Policy {
         )
     }
 
-    /// Whether packets of destination prefixes first seen go by a default row, instead of waiting for
-    /// a row of their own ([`IngressConfig::default_row`](crate::server::IngressConfig::default_row)).
+    /// Returns `true` if packets of new destination prefixes use a default row, instead of waiting for a row of their
+    /// own ([`IngressConfig::default_row`](crate::server::IngressConfig::default_row)).
     pub fn has_default_row(self) -> bool {
         self == Policy::Tailwater
     }
 
-    /// Whether it is another one than [`Policy::Static`] or [`Policy::NetBlaze`] only where RSS buckets
-    /// have several dedicated cores to move between.
+    /// Returns `true` if the policy differs from [`Policy::Static`] or [`Policy::NetBlaze`] only when there are several
+    /// dedicated cores to move RSS buckets between.
     pub fn needs_several_cores(self) -> bool {
         matches!(
             self,
@@ -170,9 +169,9 @@ impl Policy {
         )
     }
 
-    /// Makes mappers for a latency objective, of which the network takes nothing any more, from what
-    /// was measured, which only matters to policies that [scale](Policy::scales); `None` for
-    /// [`Policy::Static`] and [`Policy::RssPlusPlus`], which have no core mapper.
+    /// Returns a factory of core mappers for a latency objective from which the network's share is already subtracted.
+    /// The profile only matters to policies that [scale](Policy::scales). Returns `None` for [`Policy::Static`] and
+    /// [`Policy::RssPlusPlus`], which have no core mapper.
     ///
     /// # Errors
     /// The objective is too short, or the profile admits nothing.
@@ -189,11 +188,11 @@ impl Policy {
         }
         let (mut frontier, splits) = (profile.frontier.clone(), profile.splits.clone());
         if !self.scales() {
-            // It is never asked.
+            // The mapper never uses it.
             frontier = EpochFrontier::constant(1);
         }
         let make = move || NetBlazeMapper::new(options, &frontier, splits.clone());
-        // A mapper that can be made once can be made again.
+        // Creation is deterministic: if one mapper can be created, all can.
         make()?;
         Ok(Some(Arc::new(move || match make() {
             Ok(mapper) => Box::new(mapper),
@@ -202,7 +201,7 @@ impl Policy {
     }
 }
 
-/// NetBlaze's options where the network has had its part of the objective.
+/// Returns NetBlaze's options for an objective from which the network's share is already subtracted.
 fn netblaze(slo: Nanos) -> NetBlazeOptions {
     NetBlazeOptions {
         network_allowance: Nanos::ZERO,
@@ -210,7 +209,7 @@ fn netblaze(slo: Nanos) -> NetBlazeOptions {
     }
 }
 
-/// Makes Tailwater's own mapper. What can be wrong is what can be wrong with NetBlaze's.
+/// Returns a factory of Tailwater's own mapper. It fails in the same cases as NetBlaze's.
 fn tailwater(slo: Nanos, profile: &CapacityProfile) -> Result<MakeMapper, NetBlazeError> {
     let options = TailwaterOptions::measured(slo, profile);
     let splits = profile.splits.clone();
@@ -222,11 +221,11 @@ fn tailwater(slo: Nanos, profile: &CapacityProfile) -> Result<MakeMapper, NetBla
     }))
 }
 
-/// The epoch that mappers use for a latency objective, of which the network takes nothing any more,
-/// and that a profile is trained for: half of it.
+/// Returns the epoch that mappers use, and that a profile is trained for: half the latency objective. The network's
+/// share must already be subtracted from `slo`.
 ///
 /// # Errors
-/// That is nothing.
+/// Half the objective is zero.
 pub fn epoch(slo: Nanos) -> Result<Nanos, NetBlazeError> {
     let NetBlazeOptions {
         network_allowance: allowance,
@@ -258,7 +257,7 @@ mod tests {
             let mappers = policy.mappers(slo, &profile()).unwrap();
             let without = matches!(policy, Policy::Static | Policy::RssPlusPlus);
             assert_eq!(mappers.is_none(), without, "{name}");
-            // So many packets are too much for any mapper that knows nothing of their cost.
+            // A backlog of 100,000 packets is too long for any mapper, whatever a packet costs.
             let due = mappers.is_some_and(|make| make().due(Nanos::from_secs(1), 100_000));
             assert_eq!(due, policy.scales(), "{name}");
         }

@@ -1,27 +1,26 @@
-//! The vocabulary between a core that dispatches packets and the policy that tells it where to.
+//! Interface between a core that dispatches packets and the policy that selects their destination.
 //!
-//! A core has a queue of its own, and may hand whole flows to *helpers*: auxiliary cores, numbered
-//! from 0 as that core sees them. All packets of a flow that are in the system go to one
-//! [`Place`]; the place changes only when none of the flow's packets is beyond recall, that is, when
-//! all that are in the system still wait in the core's own queue, or none is. What is with a helper is
-//! beyond recall; but when a helper has too much, the core [relieves](Plan::relieve) it, and holds what
-//! would follow until the flow may go elsewhere. So auxiliary cores shed flows to each other, by the
-//! decisions of the core that knows all of them.
+//! A dispatching core has its own queue, and can offload whole flows to *auxiliary cores* (`helpers` in names),
+//! numbered from 0 as that core sees them. All packets of a flow that are in the system go to one [`Place`]. The place
+//! changes only when no packet of the flow has left the core's own queue: either all packets in the system still wait
+//! there, or there are none. Packets on an auxiliary core cannot be recalled. When an auxiliary core is overloaded, the
+//! dispatching core [relieves](Plan::relieve) it: it parks later packets until the flow can move. So auxiliary cores
+//! shed flows to each other by decisions of the one core that has the state of all of them.
 
 use tailwater_net::Nanos;
 
-/// The most helpers a core can have.
+/// Maximum number of auxiliary cores per dispatching core.
 pub const MAX_HELPERS: usize = 62;
 
-/// Where a flow's packets are processed.
+/// Core that processes a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place(u8);
 
 impl Place {
-    /// On the deciding core itself.
+    /// The deciding core itself.
     pub const HERE: Place = Place(0);
 
-    /// On helper `helper`.
+    /// Returns the place of auxiliary core `helper`.
     ///
     /// # Panics
     /// If the number is [`MAX_HELPERS`] or more.
@@ -31,7 +30,7 @@ impl Place {
         Place(helper as u8 + 1)
     }
 
-    /// The helper's number; `None` for [`Place::HERE`].
+    /// Returns the auxiliary core's number, or `None` for [`Place::HERE`].
     #[inline]
     pub const fn as_helper(self) -> Option<usize> {
         match self.0 {
@@ -40,14 +39,14 @@ impl Place {
         }
     }
 
-    /// A number for tables: 0 is [`Place::HERE`], helper `i` is `i + 1`.
+    /// Returns an index for tables: 0 is [`Place::HERE`], auxiliary core `i` is `i + 1`.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Work that is somewhere: flows, and their packets.
+/// Amount of work: flows, and their packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
     /// Flows with at least one packet.
@@ -56,126 +55,126 @@ pub struct Load {
     pub packets: u32,
 }
 
-/// What a core knows of a helper. It counts what it handed over and has not been told done.
+/// State of an auxiliary core as the dispatching core sees it. Its load counts offloaded packets that have not been
+/// reported done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Helper {
-    /// Whether the helper works for this core. One that does not may be recruited by placing a flow
-    /// there, unless it is [`taken`](Helper::taken).
+    /// `true` if the auxiliary core is activated for this core. Otherwise placing a flow there activates it, unless it
+    /// is [`taken`](Helper::taken).
     pub recruited: bool,
-    /// Whether another core has recruited the helper: nothing can be placed there.
+    /// `true` if another core has activated it: nothing can be placed there.
     pub taken: bool,
-    /// Handed over and not yet done; of flows that are split, what has passed the first functions.
+    /// Offloaded and not yet done. For split flows, the packets that have passed the first functions.
     pub load: Load,
-    /// When it last told of packets that are done: if the load is nothing, it has been since then.
+    /// Time of its last completion report. If the load is zero, it has been idle since then.
     pub last_done: Nanos,
 }
 
-/// A flow with packets in the deciding core's own queue.
+/// Flow with packets in the deciding core's own queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuedFlow {
-    /// How many of its packets wait; at least 1.
+    /// Number of its queued packets. At least 1.
     pub packets: u32,
-    /// Whether it must stay as it is: it has to be opened by this core (its chain has functions that
-    /// change the flow table), or it is [split](Split) and has packets with the helper.
+    /// `true` if the flow cannot move. Either this core must open it (its chain has functions that change the flow
+    /// table), or it is [split](Split) and has packets on an auxiliary core.
     pub bound: bool,
 }
 
-/// A core's situation, when its mapper is asked.
+/// State of a core at a mapper's decision.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Now.
+    /// Current time.
     pub now: Nanos,
-    /// When the first packet of the own queue arrived, which has waited longest there, but for those of
-    /// flows that were [held](View::held) before; `now` if there is none.
+    /// Arrival of the first packet in the own queue, which is the oldest there, except for packets of flows that were
+    /// [parked](View::held). Equals `now` if the queue is empty.
     pub oldest: Nanos,
-    /// The flows in the own queue, in the order of their first packets there.
+    /// Flows in the own queue, in the order of their first packets there.
     pub queued: &'a [QueuedFlow],
-    /// All their packets.
+    /// Total of their packets.
     pub packets: u32,
-    /// Held until their flows leave helpers that are [relieved](Plan::relieve): neither in the own
-    /// queue nor with a helper.
+    /// Packets parked until their flows leave auxiliary cores that are [relieved](Plan::relieve). They are neither in
+    /// the own queue nor on an auxiliary core.
     pub held: Load,
-    /// The helpers. Their number does not change during a run.
+    /// Auxiliary cores. Their number does not change during a run.
     pub helpers: &'a [Helper],
 }
 
-/// A flow that may go anywhere: none of its packets is in the system but the one that just came, or
-/// those that were [held](Plan::relieve).
+/// Flow that can go to any core: its only packets in the system are the one that just arrived, or those that were
+/// [parked](Plan::relieve).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flowlet {
-    /// When the first of these packets arrived.
+    /// Arrival time of the first of these packets.
     pub arrival: Nanos,
-    /// Whether the flow is new: its state has yet to be made, which costs more.
+    /// `true` if the flow is new. Its state is yet to be created, which costs more.
     pub new: bool,
-    /// How many packets there are; at least 1, and more only if they were held.
+    /// Number of packets. At least 1, and more only if they were parked.
     pub packets: u32,
-    /// Whether they were held.
+    /// `true` if the packets were parked.
     pub held: bool,
 }
 
-/// Where packets are, when a [`Flowlet`] is to be placed.
+/// Distribution of packets at the time a [`Flowlet`] is placed.
 #[derive(Clone, Copy, Debug)]
 pub struct Loads<'a> {
-    /// Now.
+    /// Current time.
     pub now: Nanos,
-    /// The core's own queue.
+    /// Load of the core's own queue.
     pub here: Load,
-    /// The helpers.
+    /// Auxiliary cores.
     pub helpers: &'a [Helper],
 }
 
-/// Something that the operator should know. Counted, and told now and then.
+/// Condition for the operator. The data plane counts these and reports them at intervals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// One flow alone exceeds what a core can do, and no split of the chain suffices.
+    /// A single flow exceeds the capacity of a core, and no split of the chain suffices.
     WhaleBeyondSplit {
-        /// Its packets that wait.
+        /// Queued packets of the flow.
         packets: u32,
     },
-    /// There is more work than all cores that may be used can do in time.
+    /// The work exceeds the capacity of all usable cores.
     OutOfCores {
-        /// Packets that wait beyond what can be done.
+        /// Queued packets beyond that capacity.
         packets: u32,
     },
 }
 
-/// A whale whose chain is to be split: the flow's packets pass the first functions here, the
-/// others on a helper.
+/// Whale whose chain is split: its packets pass the first functions here, the others on an auxiliary core.
 ///
-/// Those that wait in the own queue and those to come, until none of the flow's is in the system or a
-/// plan moves or splits the flow anew. Its helper is not let go meanwhile.
+/// The split applies to queued and later packets. It ends when none of the flow's packets is in the system, or when a
+/// plan moves or splits the flow again. The auxiliary core is not released meanwhile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// The flow, as its place in [`View::queued`].
+    /// Flow, as its index in [`View::queued`].
     pub flow: usize,
-    /// How many functions, counted from the chain's end, move to the helper.
+    /// Number of functions, counted from the chain's end, that move to the auxiliary core.
     pub last_functions: usize,
-    /// The helper.
+    /// Auxiliary core.
     pub helper: usize,
 }
 
-/// What is to be done. Reused: [`clear`](Plan::clear) it first; its vectors grow to what is needed and
-/// are never given back, so no plan allocates in steady state.
+/// Decisions of a mapper. A plan is reused: [`clear`](Plan::clear) it first. Its vectors grow to the size needed and
+/// never shrink, so no plan allocates in steady state.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
-    /// For each flow of [`View::queued`], where it goes with all its packets.
+    /// Destination of each flow of [`View::queued`], with all its packets.
     pub places: Vec<Place>,
-    /// Helpers to let go, as a bit map: those without work that are not placed on.
+    /// Auxiliary cores to release, as a bit map: those without work that nothing is placed on.
     pub release: u64,
-    /// Helpers that have too much, as a bit map, until the next plan. No packet follows those that its flow
-    /// has there: it is held, with all that come later, until the helper is done with these, and then the
-    /// flow is [placed](CoreMapper::place) anew. Flows that are split stay.
+    /// Overloaded auxiliary cores, as a bit map, valid until the next plan. Later packets of a flow there are parked,
+    /// until the auxiliary core has processed the earlier ones. Then the flow is [placed](CoreMapper::place) again.
+    /// Split flows stay.
     pub relieve: u64,
     /// Flows to split. Their place is [`Place::HERE`].
     pub splits: Vec<Split>,
-    /// From now on the core itself processes nothing and only hands over (*boost mode*).
+    /// *Boost mode*: from now on the core processes nothing itself and only offloads.
     pub boost: bool,
-    /// What the operator should know.
+    /// Condition to report to the operator.
     pub notice: Option<Notice>,
 }
 
 impl Plan {
-    /// Everything stays: the plan for `flows` queued flows that changes nothing.
+    /// Resets the plan to one that changes nothing, for `flows` queued flows.
     #[inline]
     pub fn clear(&mut self, flows: usize) {
         self.places.clear();
@@ -188,41 +187,41 @@ impl Plan {
     }
 }
 
-/// Decides, for one core, which flows it keeps and which go to which helper.
+/// Decides for one core which flows stay and which are offloaded to which auxiliary core.
 ///
 /// Called on the data path: no implementation allocates in steady state.
 pub trait CoreMapper: Send {
-    /// In front of which functions it may [split](Plan::splits) the chain, as a bit map: bit `i` for the
-    /// last `i` functions. Asked once, before the first packet, for flow state is laid out so; other
+    /// Returns the points at which the mapper can [split](Plan::splits) the chain, as a bit map: bit `i` stands for the
+    /// last `i` functions. Called once, before the first packet, because it determines the layout of flow state. Other
     /// splits are ignored.
     fn split_points(&self) -> u64 {
         0
     }
 
-    /// The most packets that a core, this one or a helper, is to process in one go; asked once, before the
-    /// first packet. What comes meanwhile waits for all of them, and none of them leaves before the last.
+    /// Returns the maximum batch size of a core, this one or an auxiliary one. Called once, before the first packet.
+    /// Packets that arrive during a batch wait for all of it, and no packet of a batch leaves before the last is done.
     fn batch(&self) -> usize {
         usize::MAX
     }
 
-    /// Whether [`decide`](CoreMapper::decide) is to be called now, with `packets` in the own queue: at
-    /// an epoch's end, or when the queue demands it. Asked in every turn of the core's loop.
+    /// Returns `true` if [`decide`](CoreMapper::decide) is due now, with `packets` in the own queue: at an epoch's end,
+    /// or when the queue requires it. Called in every iteration of the core's loop.
     fn due(&self, now: Nanos, packets: u32) -> bool;
 
-    /// What to do with the queue. `plan` has been [cleared](Plan::clear) for `view.queued`.
+    /// Decides about the queue. `plan` has been [cleared](Plan::clear) for `view.queued`.
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan);
 
-    /// Where the packets of a flow go that has none in the system, or whose packets were all
-    /// [held](Plan::relieve). Helpers that are [taken](Helper::taken) are not for use.
+    /// Returns the destination of a flow that has no packets in the system, or whose packets were all
+    /// [parked](Plan::relieve). Auxiliary cores that are [taken](Helper::taken) must not be returned.
     #[inline]
     fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
         let _ = (flowlet, loads);
         Place::HERE
     }
 
-    /// The core has itself processed a batch of `packets` packets, `new` of which opened a flow. In
-    /// `took`: the whole turn of its loop, with what receiving, handing over and deciding took of it,
-    /// for packets wait for that, too.
+    /// Reports that the core itself processed a batch of `packets` packets, `new` of which opened a flow. `took` is the
+    /// duration of the whole loop iteration, including receiving, offloading and deciding, since packets wait for these
+    /// too.
     #[inline]
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         let _ = (packets, new, took);

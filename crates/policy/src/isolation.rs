@@ -1,40 +1,40 @@
-//! How many packets isolated functions should process in a turn (Quadrant, eq. 1).
+//! Batch size for isolated functions (Quadrant, eq. 1).
 //!
-//! A batch costs one switch between processes for each function and one more, whatever is in it. Large batches make
-//! that cheap and packets late. So the size is the smallest with which switching takes no more than a given part
-//! of the time, as long as the objective allows it: the packet at the end of a batch may have come just after the
-//! batch before was taken, and waits for both.
+//! A batch costs one process switch per function plus one, whatever its size. Large batches make that cheap, but delay
+//! packets. The size is therefore the smallest with which switching takes no more than a given share of the time, as
+//! long as the objective allows it. The packet at the end of a batch may have arrived just after the previous batch was
+//! taken, and waits for both.
 
 use tailwater_net::Nanos;
 
-/// What bounds the size of batches.
+/// Bounds on the batch size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchBounds {
-    /// How much longer than without switches a packet may take, as a part: 0.03 is the paper's.
+    /// Largest relative increase of a packet's time due to switches. The paper uses 0.03.
     pub overhead: f64,
     /// The latency objective.
     pub objective: Nanos,
-    /// The most packets.
+    /// Maximum number of packets.
     pub most: usize,
 }
 
-/// What batches cost, as measured.
+/// Measured costs of batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchCosts {
-    /// Nanoseconds that a batch takes besides its packets: N+1 switches for N functions, and what each function
-    /// has to fetch anew into the caches that the others have used meanwhile.
+    /// Nanoseconds per batch, independent of its packets: N+1 switches for N functions, and refilling the caches that
+    /// the other functions have used meanwhile.
     pub switches: f64,
-    /// Nanoseconds that each packet adds: the sum of all functions' times, and of what the worker does with it.
+    /// Nanoseconds per packet: the sum of all functions' times and the worker's own work.
     pub packet: f64,
 }
 
-/// The part of a latency objective that a batch may take: a packet may wait for one and be in the next.
+/// Batches that must fit within the latency objective: a packet may wait for one and be in the next.
 const BATCHES_IN_OBJECTIVE: f64 = 2.0;
 
 impl BatchBounds {
-    /// The size for these costs, at least 1.
+    /// Returns the batch size for these costs, at least 1.
     pub fn size(&self, costs: &BatchCosts) -> usize {
-        // Less than a nanosecond is no measurement, and would make any size right.
+        // Times below one nanosecond are not real measurements, and would make any size right.
         let (switches, packet) = (costs.switches.max(0.0), costs.packet.max(1.0));
         let cheap = (switches / (self.overhead.max(1e-6) * packet)).ceil();
         let room = self.objective.0 as f64 / BATCHES_IN_OBJECTIVE - switches;
@@ -44,32 +44,33 @@ impl BatchBounds {
     }
 }
 
-/// How fast old measurements are forgotten: the last so many have most of the weight.
+/// Number of recent measurements that have most of the weight.
 const MEMORY: f64 = 256.0;
-/// A size stays as it is while the right one is within this part of it: changing it for nothing helps nobody.
+/// Relative deviation from the right size that is tolerated, to avoid useless changes.
 const SLACK: f64 = 0.1;
-/// One of so many batches is half as large: so it can be told what a batch costs from what its packets do.
+/// Every how many batches one has half the size. Different sizes are needed to separate the cost per batch from the
+/// cost per packet.
 const HALF_EVERY: u32 = 8;
 /// Batches before the first change of size.
 const FIRST: f64 = 32.0;
 
-/// The size of batches, as costs change.
+/// Batch size that adapts to changing costs.
 ///
-/// What a batch costs by itself cannot be seen in batches of no packets: a function that was away finds its tables in no
-/// cache, which shows only when it uses them. So it is where the line through the times of smaller and
-/// larger batches meets zero packets (least squares, recent batches counting most); but no less than a batch of no packets takes:
-/// while packets become cheaper or dearer, such as those of new flows, the line is too steep or too flat.
+/// The cost per batch cannot be measured with empty batches: a function that was switched out finds its tables in no
+/// cache, which only shows when it uses them. So it is the intercept at zero packets of a line through the times of
+/// smaller and larger batches (least squares, recent batches weighing most). It is at least the time of an empty batch:
+/// while the cost per packet changes, for example with new flows, the line is too steep or too flat.
 #[derive(Clone, Debug)]
 pub struct BatchSize {
     bounds: BatchBounds,
     line: Line,
     size: usize,
     batches: u32,
-    /// What a batch of no packets takes, in nanoseconds.
+    /// Time of an empty batch, in nanoseconds.
     empty: f64,
 }
 
-/// Sums for a line through points, which forget.
+/// Exponentially decaying sums for a line through points.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     points: f64,
@@ -89,10 +90,10 @@ impl Line {
         self.xy = self.xy * kept + x * y;
     }
 
-    /// Where it meets zero, and how steep it is; `None` as long as all points are above one another.
+    /// Returns the intercept at zero and the slope, or `None` if all points have the same size.
     fn fit(&self) -> Option<(f64, f64)> {
         let spread = self.points * self.xx - self.x * self.x;
-        // The squares' rounding errors are far below this.
+        // Rounding errors of the squares are far below this.
         if spread <= 1e-6 * self.points * self.xx {
             return None;
         }
@@ -100,14 +101,14 @@ impl Line {
         Some(((self.y - slope * self.x) / self.points, slope))
     }
 
-    /// How steep it is if it meets zero there.
+    /// Returns the slope for the intercept `zero`.
     fn slope_from(&self, zero: f64) -> f64 {
         (self.xy - zero * self.x) / self.xx
     }
 }
 
 impl BatchSize {
-    /// Nothing is known yet: `first` packets.
+    /// Creates a batch size of `first` packets, without any measurement.
     pub fn new(bounds: BatchBounds, first: usize) -> BatchSize {
         BatchSize {
             bounds,
@@ -118,17 +119,17 @@ impl BatchSize {
         }
     }
 
-    /// What a batch of no packets takes: no batch costs less besides its packets.
+    /// Sets the time of an empty batch, the lower bound of the cost per batch.
     pub fn set_empty(&mut self, took: Nanos) {
         self.empty = took.0 as f64;
     }
 
-    /// The size of batches for now.
+    /// Returns the current batch size.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The most packets of the next batch: the size, or now and then half of it.
+    /// Returns the maximum number of packets of the next batch: the size, or sometimes half of it.
     pub fn next(&self) -> usize {
         match self.batches % HALF_EVERY {
             0 => self.size.div_ceil(2),
@@ -136,7 +137,7 @@ impl BatchSize {
         }
     }
 
-    /// What batches cost, if that has been measured.
+    /// Returns the costs of batches, if measured.
     pub fn costs(&self) -> Option<BatchCosts> {
         let (mut switches, mut packet) = self.line.fit()?;
         if switches < self.empty {
@@ -146,11 +147,11 @@ impl BatchSize {
         measured.then_some(BatchCosts { switches, packet })
     }
 
-    /// A batch of so many packets, which are not none, took so long.
+    /// Records the time of a batch. `packets` is not zero.
     pub fn observe(&mut self, packets: usize, took: Nanos) {
         self.batches = self.batches.wrapping_add(1);
         let (packets, took) = (packets as f64, took.0 as f64);
-        // A time far above what is usual is the machine's: it was away.
+        // A time far above the usual means that the machine preempted the process.
         let usual = self
             .costs()
             .map(|costs| 3.0 * (costs.switches + costs.packet * packets));
@@ -179,19 +180,19 @@ mod tests {
         BatchCosts { switches, packet }
     }
 
-    /// How much longer a packet takes than without switches.
+    /// Returns the relative increase of a packet's time due to switches.
     fn overhead(costs: &BatchCosts, size: usize) -> f64 {
         costs.switches / size as f64 / costs.packet
     }
 
     #[test]
     fn the_smallest_batch_that_bounds_the_overhead() {
-        // Switches in nanoseconds, time of a packet, size.
+        // Switches in nanoseconds, time per packet, size.
         for (switches, packet, size) in [
             (4_700.0, 12_000.0, 14),
             (4_700.0, 2_000.0, 79),
             (1_400.0, 2_000.0, 24),
-            // No size bounds it.
+            // No size satisfies the bound.
             (4_700.0, 100.0, 256),
             // One packet is enough.
             (100.0, 4_000.0, 1),
@@ -207,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_objective_comes_first() {
-        // 100 us allow for 50 us a batch: 45 us of packets.
+        // 100 us allow 50 us per batch: 45 us of packets.
         let bounds = BatchBounds {
             objective: Nanos::from_micros(100),
             ..BOUNDS
@@ -216,7 +217,7 @@ mod tests {
         assert_eq!(bounds.size(&costs(60_000.0, 1_000.0)), 1);
     }
 
-    /// Has so many batches cost this, and gives the size after.
+    /// Records `batches` batches of the given costs and returns the resulting size.
     fn run(size: &mut BatchSize, costs: &BatchCosts, batches: usize) -> usize {
         for _ in 0..batches {
             let packets = size.next();
@@ -234,7 +235,7 @@ mod tests {
         for (switches, packet, least, most) in [
             (4_700.0, 2_000.0, 70, 86),
             (4_700.0, 12_000.0, 12, 16),
-            // Caches that have to be filled again count as switches do.
+            // Refilling caches counts as switching.
             (27_000.0, 6_600.0, 70, 76),
             (4_700.0, 50.0, 231, 256),
             (4_700.0, 2_000.0, 70, 86),
@@ -249,7 +250,7 @@ mod tests {
     fn batches_of_any_sizes_tell_what_they_cost() {
         let mut size = BatchSize::new(BOUNDS, 32);
         for i in 0..1_000u64 {
-            // What has arrived: fewer packets than a batch may have.
+            // Arrived packets: fewer than the maximum batch size.
             let packets = 1 + i * 7 % 30;
             size.observe(packets as usize, Nanos(5_000 + 1_500 * packets));
         }
@@ -264,7 +265,7 @@ mod tests {
         size.set_empty(Nanos(4_700));
         let (mut least, mut steep) = (usize::MAX, false);
         for i in 0..2_000u64 {
-            // A queue that gets shorter while flows that are new become known.
+            // A queue that shrinks while new flows become known.
             let dear = 1_000 * 1_000u64.saturating_sub(i) / 1_000;
             let packets = 1 + (size.next() as u64).min(4 + dear / 8);
             size.observe(packets as usize, Nanos(4_700 + (1_000 + dear) * packets));
@@ -273,7 +274,7 @@ mod tests {
                 least = least.min(size.size());
             }
         }
-        // At first a packet takes twice as long: 79 packets.
+        // Initially a packet takes twice as long: 79 packets.
         assert!(steep && least >= 70, "{least}");
         let size = run(&mut size, &costs(4_700.0, 1_000.0), 1_000);
         assert!((140..=174).contains(&size), "{size}");

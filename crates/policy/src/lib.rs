@@ -1,24 +1,23 @@
-//! Decisions only: which flows go to which core, which RSS buckets move, and when.
+//! Scaling decisions: which flows go to which core, which RSS buckets move, and when.
 //!
-//! Everything here is told what was observed, and the time, and says what is to be done. There is no
-//! clock, thread, randomness or I/O in this crate, so the live data plane and the simulator run the
-//! same code, and a policy is tested by tables and properties.
+//! Code in this crate gets observations and the time as input, and returns decisions. It has no clock, thread,
+//! randomness or I/O. The live data plane and the simulator run the same code, and tables and property tests cover each
+//! policy.
 //!
-//! - [`core`]: what one core sees of its own queue and of the cores that help it, and the
-//!   [`CoreMapper`](core::CoreMapper) that decides about them in microseconds;
-//! - [`capacity`]: what a core can process, as frontiers and as files;
+//! - [`core`]: one core's view of its own queue and its auxiliary cores, and the [`CoreMapper`](core::CoreMapper) that
+//!   decides about them in microseconds;
+//! - [`capacity`]: the capacity of a core, as frontiers and as files;
 //! - [`netblaze`]: the core mapper of NetBlaze;
-//! - [`training`]: a mapper that moves nothing and learns a core's capacity;
-//! - [`catalog`]: core mappers by name;
-//! - [`server`]: what is known of a server's RSS buckets and cores, and the
-//!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so; NetBlaze's server and
-//!   ingress mappers;
-//! - [`flows`]: what is known of a rack's flows, and the [`FlowMapper`](flows::FlowMapper) that places
-//!   them one by one;
-//! - [`isolation`]: how many packets isolated functions process in a turn;
-//! - [`baselines`]: the systems that others are compared with.
+//! - [`tailwater`]: Tailwater's own core mapper;
+//! - [`training`]: a mapper that moves nothing and measures a core's capacity;
+//! - [`catalog`]: policies by name;
+//! - [`server`]: the state of a server's RSS buckets and cores, and the [`ServerMapper`](server::ServerMapper) that
+//!   moves buckets about every second, as well as NetBlaze's server and ingress mappers and Tailwater's server mapper;
+//! - [`flows`]: the state of a rack's flows, and the [`FlowMapper`](flows::FlowMapper) that places single flows;
+//! - [`isolation`]: the batch size of isolated functions;
+//! - [`baselines`]: the systems used for comparison.
 //!
-//! The algorithms come from the papers named beside them, or are our own.
+//! The algorithms come from the papers named in each module, or are Tailwater's own.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! NetBlaze's core mapper against brute force, and what must hold of every plan.
+//! NetBlaze's core mapper against brute force, and invariants of every plan.
 
 use proptest::prelude::*;
 use tailwater_net::Nanos;
@@ -13,7 +13,7 @@ fn options(boost_after: Option<u32>) -> NetBlazeOptions {
     }
 }
 
-/// What a mapper is asked, owned.
+/// Input of a mapper, as owned data.
 #[derive(Clone, Debug)]
 struct Situation {
     now: Nanos,
@@ -40,7 +40,7 @@ impl Situation {
         plan
     }
 
-    /// The loads of this core and of each helper with what `places` gives them.
+    /// Returns the loads of this core and of each auxiliary core under `places`.
     fn after(&self, places: &[Place]) -> Vec<Load> {
         let mut loads = vec![Load::default()];
         loads.extend(self.helpers.iter().map(|helper| helper.load));
@@ -51,7 +51,7 @@ impl Situation {
         loads
     }
 
-    /// Whether `places` keeps every core that it gives something, and this one, inside the frontier.
+    /// Returns `true` if `places` leaves this core, and every core that gets flows, inside the frontier.
     fn fits(&self, frontier: &EpochFrontier, places: &[Place]) -> bool {
         let loads = self.after(places);
         let given = |place: usize| places.iter().any(|given| given.index() == place);
@@ -65,7 +65,7 @@ impl Situation {
             .count()
     }
 
-    /// The fewest helpers that any fitting plan recruits, by trying all plans.
+    /// Returns the fewest auxiliary cores that any fitting plan activates, by trying all plans.
     fn brute_force(&self, frontier: &EpochFrontier) -> Option<usize> {
         let mut usable = vec![Place::HERE];
         let free = self.helpers.iter().enumerate().filter(|(_, helper)| !helper.taken);
@@ -88,7 +88,7 @@ impl Situation {
     }
 }
 
-/// What holds of every plan.
+/// Checks the invariants of every plan.
 fn check(
     situation: &Situation,
     frontier: &EpochFrontier,
@@ -280,7 +280,7 @@ proptest! {
     fn static_groups_stay_below_the_bound_of_first_fit_decreasing(
         sizes in prop_oneof![
             prop::collection::vec(prop_oneof![1_u32..=101, 20_u32..=51], 9..=13),
-            // By arrival the small ones would fill cores that the large ones need.
+            // In order of arrival the small flows would fill cores that the large ones need.
             prop::collection::vec(prop::sample::select(vec![16_u32, 34, 51]), 9..=13)
                 .prop_map(|mut sizes| { sizes.sort_unstable(); sizes }),
         ],
@@ -296,7 +296,7 @@ proptest! {
         let plan = situation.decide(&mut mapper);
         check(&situation, &frontier, &SplitProfile::new(), &plan)?;
         prop_assert_eq!(plan.notice, None);
-        // For each set of flows, the fewest groups, and the least in the last of them.
+        // For each set of flows, the fewest groups, and the smallest load of the last of them.
         let mut best = vec![(0, 101); 1 << sizes.len()];
         for set in 1..best.len() {
             let members = (0..sizes.len()).filter(|i| set & 1 << i != 0);
@@ -321,7 +321,7 @@ proptest! {
         for situation in sequence {
             let plan = situation.decide(&mut mapper);
             check(&situation, &frontier, &splits, &plan)?;
-            // The same situations bring the same plans.
+            // The same inputs give the same plans.
             let second = situation.decide(&mut again);
             prop_assert_eq!(&plan.places, &second.places);
             prop_assert_eq!(&plan.splits, &second.splits);
@@ -335,7 +335,7 @@ proptest! {
             if frontier.admits(total) && !plan.boost {
                 prop_assert!(boost_after.is_some() || plan.places.iter().all(|place| *place == Place::HERE));
             }
-            // New flowlets go to helpers in boost mode only, and only where they fit.
+            // New flowlets go to auxiliary cores in boost mode only, and only where they fit.
             let flowlet = Flowlet { arrival: situation.now, new: true, packets: 1, held: false };
             let loads = Loads { now: situation.now, here: total, helpers: &situation.helpers };
             if let Some(helper) = mapper.place(flowlet, &loads).as_helper() {
@@ -347,7 +347,7 @@ proptest! {
     }
 }
 
-/// Pseudo-random numbers below `bound`.
+/// Returns a pseudo-random number below `bound`.
 fn random(state: &mut u64, bound: u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     (*state >> 33) % bound
@@ -421,7 +421,7 @@ fn no_decision_allocates_in_steady_state() {
             notices += usize::from(plan.notice.is_some());
             info.count_total
         };
-        // The longest queue comes first; then some of each kind, until whales were split, too.
+        // The longest queue comes first, then queues of each kind, until whales were split, too.
         let mut grown = round(1024, 3, &mut state);
         for i in 0..2500 {
             let (flows, most) = ([1, 8, 32, 310, 1024][i % 5], [400, 90, 12, 3, 2][i % 5]);
@@ -440,9 +440,8 @@ fn no_decision_allocates_in_steady_state() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Auxiliary cores run a mapper of their own, too: what was moved to one and grew there goes on
-    /// to cores that nobody has yet, and in the end every flow is on one core, and every core that
-    /// could get rid of something is inside the frontier.
+    /// Auxiliary cores run a mapper, too. Flows that grew on one move on to idle cores. In the end every flow is on one
+    /// core, and every core that can offload is inside the frontier.
     #[test]
     fn an_auxiliary_core_plans_with_the_cores_that_are_left(
         sizes in prop::collection::vec(1_u32..12, 1..24),
@@ -463,7 +462,7 @@ proptest! {
         let mut owner: Vec<usize> = plan.places.iter().map(|place| place.index()).collect();
         let packets = |i: usize| (first.queued[i].packets * growth[i]).min(frontier.largest());
         for core in 1..=cores {
-            // Whoever has work already belongs to somebody else.
+            // A core with work belongs to another dispatcher.
             for (i, helper) in helpers.iter_mut().enumerate() {
                 helper.taken = i + 1 == core || owner.contains(&(i + 1));
             }

@@ -1,5 +1,5 @@
-//! NetBlaze's server mapper, Tailwater's and their peers, from outside: what no plan may do, against brute force
-//! where that is possible, and that no plan allocates.
+//! Server mappers of NetBlaze, Tailwater and the baselines, through their public interface: invariants of every plan,
+//! comparison with brute force where possible, and absence of allocations.
 
 use proptest::prelude::*;
 use tailwater_net::Nanos;
@@ -10,7 +10,7 @@ use tailwater_policy::server::{
     TailwaterServerConfig, TailwaterServerMapper,
 };
 
-/// 100 packets/s up to 50 flows, 60 from 51 flows on, or as much of it as keeps their shares.
+/// Frontier of 100 packets/s up to 50 flows and 60 at 51 flows. Beyond, it falls inversely with the flows.
 fn two_steps() -> RateFrontier {
     let mut frontier = RateFrontier::new();
     frontier.insert(50, 100.0);
@@ -18,7 +18,7 @@ fn two_steps() -> RateFrontier {
     frontier
 }
 
-/// A server that does what it is told at once.
+/// Server that applies every plan at once.
 struct Server {
     now: Nanos,
     buckets: Vec<BucketLoad>,
@@ -27,7 +27,7 @@ struct Server {
 }
 
 impl Server {
-    /// `cores` cores and buckets of (core, flows, rate).
+    /// Creates a server with `cores` cores and buckets of (core, flows, rate).
     fn new(cores: usize, buckets: &[(CoreNumber, f64, f64)]) -> Server {
         let load = |&(core, flows, rate)| BucketLoad { flows, rate, core };
         let mut server = Server {
@@ -46,7 +46,7 @@ impl Server {
         }
     }
 
-    /// One period. Checks that the plan makes sense, and carries it out.
+    /// Runs one period: checks that the plan is valid, and applies it.
     fn period(&mut self, mapper: &mut dyn ServerMapper) -> &[Move] {
         self.now += mapper.period();
         self.moves.clear();
@@ -69,7 +69,7 @@ impl Server {
         self.cores.iter().filter(|core| core.dedicated).count()
     }
 
-    /// Flows and rate of a core.
+    /// Returns flows and rate of a core.
     fn on(&self, core: usize) -> (f64, f64) {
         let mine = self.buckets.iter().filter(|b| usize::from(b.core) == core);
         mine.fold((0.0, 0.0), |(f, r), b| (f + b.flows, r + b.rate))
@@ -80,7 +80,7 @@ fn mapper(config: NetBlazeServerConfig) -> NetBlazeServerMapper {
     NetBlazeServerMapper::new(config, two_steps())
 }
 
-/// Nothing but step 1: nobody has room for another's buckets.
+/// Configuration with step 1 only: no core has room for another's buckets in reclaiming.
 fn no_reclaim() -> NetBlazeServerConfig {
     NetBlazeServerConfig {
         fill: 1.0,
@@ -102,7 +102,7 @@ fn the_smallest_bucket_that_suffices_leaves_an_overloaded_core() {
         ],
     );
     let moves = server.period(&mut mapper(no_reclaim()));
-    // 115 of 100 packets/s: 20 must go, and core 1 is the first with room.
+    // 115 of 100 packets/s: 20 must leave, and core 1 is the first with room.
     assert_eq!(moves, [Move { bucket: 2, to: 1 }]);
 }
 
@@ -112,11 +112,10 @@ fn many_flows_overload_a_core_whose_rate_is_low() {
     let mut server = Server::new(3, &buckets);
     // 70 packets/s of 60 flows: the profile allows 51.
     assert_eq!(server.period(&mut mapper(no_reclaim())), [Move { bucket: 0, to: 2 }]);
-    // Static-unsafe does not see it.
+    // Static-unsafe ignores it.
     let mut unsafe_mapper = NetBlazeServerMapper::new(no_reclaim(), two_steps().static_unsafe());
     assert_eq!(Server::new(3, &buckets).period(&mut unsafe_mapper), []);
-    // Static-safe takes the 90 packets/s for too much, too, but one bucket has nowhere better to
-    // be.
+    // Static-safe considers 90 packets/s an overload, too, but no core is better for a single bucket.
     let mut safe_mapper = NetBlazeServerMapper::new(no_reclaim(), two_steps().static_safe());
     let mut server = Server::new(3, &[(0, 1.0, 35.0), (0, 1.0, 35.0), (1, 1.0, 90.0)]);
     assert_eq!(server.period(&mut safe_mapper), [Move { bucket: 0, to: 2 }]);
@@ -136,7 +135,7 @@ fn a_bucket_beyond_any_core_gets_one_of_its_own_and_stays_there() {
 
 #[test]
 fn without_a_core_left_what_fits_elsewhere_moves() {
-    // The 70 would be the fewest, but only the 10s find room.
+    // Moving the 70 would be the fewest buckets, but only the 10s find room.
     let mut server = Server::new(
         2,
         &[
@@ -184,7 +183,7 @@ fn what_was_moved_settles() {
     assert_eq!(server.period(&mut mapper), []);
     assert_eq!(server.period(&mut mapper), []);
     assert_eq!(server.period(&mut mapper), [Move { bucket: 1, to: 0 }]);
-    // Overload overrides that.
+    // Overload overrides the settling time.
     server.buckets[0].rate = 60.0;
     server.buckets[1].rate = 50.0;
     assert_eq!(server.period(&mut mapper), [Move { bucket: 1, to: 1 }]);
@@ -206,7 +205,7 @@ fn noise_does_not_make_buckets_wander() {
         }
         moved.push(server.period(&mut mapper).len());
     }
-    // 768 packets/s on average. At 85 % of 100 a core, ten.
+    // 768 packets/s on average: at 85 % of 100 per core, ten cores.
     assert!(server.dedicated() <= 10, "{moved:?}");
     assert_eq!(moved[20..].iter().sum::<usize>(), 0, "{moved:?}");
 }
@@ -221,7 +220,7 @@ fn only_the_on_demand_variant_asks_at_once() {
     assert!(mapper(config).on_overload());
 }
 
-/// The fewest of `buckets` that must leave so that the rest fits.
+/// Returns the fewest of `buckets` that must leave so that the rest fits.
 fn brute_force(buckets: &[(f64, f64)], capacity: &RateFrontier) -> u32 {
     let fits = |leave: &u32| {
         let stay = (0..buckets.len()).filter(|i| leave & (1 << i) == 0);
@@ -235,8 +234,7 @@ fn brute_force(buckets: &[(f64, f64)], capacity: &RateFrontier) -> u32 {
         .unwrap_or(0)
 }
 
-/// A frontier that falls, and buckets each of which fits a core; whole numbers, so that sums are
-/// exact.
+/// Generates a falling frontier, and buckets each of which fits a core. Whole numbers keep sums exact.
 fn instance() -> impl Strategy<Value = (RateFrontier, Vec<(CoreNumber, f64, f64)>)> {
     let falls = proptest::collection::vec((1_u32..40, 1_u32..30), 1..5);
     (
@@ -313,8 +311,8 @@ proptest! {
                 let (now_flows, now_rate) = one.on(core);
                 let alone = one.buckets.iter().filter(|b| usize::from(b.core) == core).count() == 1;
                 let grown = moves.iter().any(|m| usize::from(m.to) == core);
-                // Nobody is given more than its share. An overloaded core takes only in exchange: it may have too
-                // many flows, and give away more of them than it takes with more packets.
+                // No core gets more than its share. An overloaded core receives buckets only in exchange: with too many
+                // flows, it can give away more of them than it takes with more packets.
                 prop_assert!(!grown || alone || now_rate <= limit(now_flows) * fill + 1e-9);
                 prop_assert!(!grown || alone || rate <= limit(flows) || now_rate < rate || now_flows < flows);
             }
@@ -338,7 +336,7 @@ fn vary(server: &mut Server, turn: u64) {
     }
 }
 
-/// Tailwater's, for cores of 100 packets/s.
+/// Creates Tailwater's mapper for cores of 100 packets/s.
 fn tailwater(pooled: f64) -> TailwaterServerMapper {
     let config = TailwaterServerConfig {
         pooled,
@@ -347,7 +345,7 @@ fn tailwater(pooled: f64) -> TailwaterServerMapper {
     TailwaterServerMapper::new(config, RateFrontier::constant(100.0))
 }
 
-/// So many cores, on one of which there are 512 buckets of equal rates that come to `rate`.
+/// Creates a server with `cores` cores, one of which has 512 buckets of equal rates with the sum `rate`.
 fn all_on_one(cores: usize, rate: f64) -> Server {
     let buckets: Vec<_> = (0..512).map(|_| (0, 0.0, rate / 512.0)).collect();
     Server::new(cores, &buckets)
@@ -360,7 +358,7 @@ fn tailwaters_cores_are_as_few_as_hold_the_load_and_go_when_it_falls() {
     server.period(&mut mapper);
     assert_eq!(server.dedicated(), 10);
     assert!(server.period(&mut mapper).is_empty(), "nothing has changed");
-    // Nine would be filled to 97 %: not enough to give one back.
+    // Nine would be filled to 97 %: not low enough to give one back.
     let scale = |server: &mut Server, by: f64| {
         server.buckets.iter_mut().for_each(|bucket| bucket.rate *= by);
     };
@@ -381,7 +379,7 @@ fn dispatchers_own_several_cores_load_while_the_server_has_cores_to_spare() {
         server.period(&mut tailwater(4.0));
         server.dedicated()
     };
-    // 90 packets/s are one core's load, 800 are two pools of four; beyond a quarter of the server they get smaller.
+    // 90 packets/s are one core's load, 800 are two pools of four. Beyond a quarter of the server pools get smaller.
     assert_eq!(dedicated(90.0), 1);
     assert_eq!(dedicated(770.0), 2);
     assert_eq!(dedicated(3200.0), 17);
@@ -389,8 +387,7 @@ fn dispatchers_own_several_cores_load_while_the_server_has_cores_to_spare() {
 }
 
 proptest! {
-    /// However loads were spread before: afterwards two cores differ by no more than two buckets, and what
-    /// is let pass as even.
+    /// For any initial distribution, two cores finally differ by at most two buckets plus the tolerated unevenness.
     #[test]
     fn tailwaters_cores_are_equally_full(
         buckets in prop::collection::vec((0_u16..16, 0.0_f64..40.0, 0.0_f64..2.0), 1..300),
@@ -408,7 +405,7 @@ proptest! {
     }
 }
 
-/// Allocations of a mapper over many periods, after some others.
+/// Returns the allocations of a mapper over many periods, after a warm-up.
 fn allocations(mapper: &mut dyn ServerMapper) -> u64 {
     let buckets: Vec<_> = (0..512).map(|b| (b % 64, 0.0, 0.0)).collect();
     let mut server = Server::new(64, &buckets);

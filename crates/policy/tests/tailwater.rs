@@ -1,4 +1,4 @@
-//! What must hold of every plan and place of Tailwater's core mapper.
+//! Invariants of every plan and placement of Tailwater's core mapper.
 
 use proptest::prelude::*;
 use tailwater_net::Nanos;
@@ -8,7 +8,7 @@ use tailwater_policy::tailwater::{TailwaterError, TailwaterMapper, TailwaterOpti
 
 const SLO: Nanos = Nanos::from_micros(200);
 
-/// A mapper that has to know that packets take 400 ns and opening a flow 800.
+/// Creates a mapper whose costs are 400 ns per packet and 800 ns per opened flow.
 fn mapper(splits: SplitProfile) -> TailwaterMapper {
     let costs = ServiceCosts {
         batch: 0.0,
@@ -73,7 +73,7 @@ fn place(mapper: &mut TailwaterMapper, here: u32, helpers: &[Helper]) -> Option<
     mapper.place(flowlet, &loads).as_helper()
 }
 
-// The budget is 160 µs: 240 packets before a helper is recruited, 80 while helpers are at work.
+// The budget is 160 µs: 240 packets before an auxiliary core is activated, 80 while auxiliary cores are active.
 
 #[test]
 fn an_objective_within_the_allowance_is_refused() {
@@ -88,14 +88,14 @@ fn flowlets_stay_until_they_would_be_late_and_then_recruit_one_helper() {
     let idle = [TAKEN, Helper::default(), Helper::default()];
     assert_eq!(place(&mut mapper, 230, &idle), None);
     assert_eq!(place(&mut mapper, 245, &idle), Some(1));
-    // It is paid for, and so used sooner; the own core comes first all the same.
+    // An active auxiliary core is paid for, and so used sooner. The own core still comes first.
     let helpers = [TAKEN, working(1), Helper::default()];
     assert_eq!(place(&mut mapper, 245, &helpers), Some(1));
     assert_eq!(place(&mut mapper, 160, &helpers), Some(1));
     assert_eq!(place(&mut mapper, 70, &helpers), None);
-    // Where the other core would take longer, it stays.
+    // If the other core would take longer, the flowlet stays.
     assert_eq!(place(&mut mapper, 100, &[TAKEN, working(150), TAKEN]), None);
-    // Full helpers are passed over.
+    // Full auxiliary cores are skipped.
     let helpers = [working(300), working(150), working(0)];
     assert_eq!(place(&mut mapper, 245, &helpers), Some(1));
 }
@@ -134,7 +134,7 @@ fn a_long_queue_is_relieved_by_few_flows_and_from_its_end() {
     let moved: Vec<usize> = (0..200).filter(|i| plan.places[*i] != Place::HERE).collect();
     assert!(moved.contains(&150), "{moved:?}");
     assert!(moved.len() <= 130, "{moved:?}");
-    // At most so often.
+    // The minimum interval between decisions.
     assert!(!mapper.due(now + Nanos(4_999), 1000));
     assert!(mapper.due(now + Nanos::from_micros(20), 1000));
 }
@@ -148,13 +148,13 @@ fn a_whale_gets_a_helper_for_itself() {
     let places = [Place::HERE, Place::helper(1), Place::HERE];
     assert_eq!(plan.places, places);
     assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 500 }));
-    // Nothing goes to where it is, and the operator goes on being told.
+    // Nothing goes to the whale's core, and the notice is repeated.
     let helpers = [working(1), working(500)];
     let plan = decide(&mut mapper, now, &[], &helpers);
     assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 500 }));
     assert_eq!(place(&mut mapper, 245, &helpers), Some(0));
 
-    // Where no helper is free, everybody else leaves it.
+    // If no auxiliary core is free, all other flows leave this core.
     let queued = [flow(2), flow(500), flow(3)];
     let plan = decide(&mut mapper, now, &queued, &[working(1)]);
     assert_eq!(plan.places, [Place::helper(0), Place::HERE, Place::helper(0)]);
@@ -221,7 +221,7 @@ fn a_dispatcher_that_is_late_only_hands_over_until_all_is_calm() {
     assert_eq!(late(&mut mapper, now, 0, &helpers), Place::helper(0));
     let busy = [working(200), Helper::default()];
     assert!(decide(&mut mapper, now, &[], &busy).boost);
-    // Little work for as long as a helper is held ends it.
+    // Boost mode ends after little work for the release timeout.
     assert!(decide(&mut mapper, now, &[], &helpers).boost);
     now += Nanos::from_micros(79);
     assert!(decide(&mut mapper, now, &[], &helpers).boost);
@@ -237,7 +237,7 @@ fn a_helper_that_is_busy_for_too_long_is_relieved_while_another_core_is_not() {
         last_done: Nanos::from_millis(1),
         ..working(0)
     };
-    // 240 packets take 60 % of the budget, which is too much, and enough to recruit.
+    // 240 packets take 60 % of the budget: the limit, and enough to activate a core.
     let (over, busy, idle) = (several(241), several(240), Helper::default());
     let cases: [(u32, &[Helper], u64); 6] = [
         (10, &[over, busy, working(400)], 1),
@@ -271,7 +271,7 @@ fn held_packets_are_placed_by_what_all_of_them_take() {
     };
     assert_eq!(place(240, &[Helper::default()]), Place::HERE);
     assert_eq!(place(241, &[working(0)]), Place::HERE, "no sooner there");
-    // Others wait here; that they were held is no reason for boost mode.
+    // Other flows wait here. Parked packets are no reason for boost mode.
     let late = |mapper: &mut TailwaterMapper, now: Nanos| {
         let flowlet = Flowlet {
             arrival: now.saturating_sub(Nanos(90_000)),
@@ -297,7 +297,7 @@ fn held_packets_are_placed_by_what_all_of_them_take() {
     }
 }
 
-/// One step of a run: flows that wait, helpers, flowlets' lag, and a batch.
+/// One step of a run: waiting flows, auxiliary cores, the flowlets' lag, and a batch.
 type Step = (Vec<QueuedFlow>, Vec<Helper>, u64, (u32, u32, u64));
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {

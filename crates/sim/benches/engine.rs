@@ -1,11 +1,10 @@
-//! How fast the simulator is: packets a second of wall time, on one core.
+//! Benchmark of the simulator: packets per second of wall time, on one core.
 //!
-//! `cargo bench -p tailwater-sim --bench engine [-- FILTER...] [--runs N] [--packets N]` prints a JSON
-//! line a figure. Traffic is recorded first, so that the figures are the engine's; `sim/generate`
-//! says what making the preset's arrivals takes, and `sim/stream` what both take together; `sim/oracle` is the
-//! bound on cores for the same packets. All rows are
-//! run in turn, `runs` times; the value is the median. Names: policy, traffic, servers x cores, and the cores
-//! that have a queue at the start, of each server or of the rack; none: all.
+//! `cargo bench -p tailwater-sim --bench engine [-- FILTER...] [--runs N] [--packets N]` prints one JSON line per
+//! figure. Traffic is recorded first, so the figures measure the engine only. `sim/generate` measures the generation of
+//! the preset's arrivals, `sim/stream` both together, and `sim/oracle` the bound on cores for the same packets. All
+//! rows run in turn, `runs` times, and the value is the median. Names consist of policy, traffic, servers x cores, and
+//! the number of cores that initially have a queue, per server or in the rack. Without that number, all cores have one.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,7 +21,7 @@ use tailwater_traffic::{Notice, TrafficError};
 
 const SLO: Nanos = Nanos::from_micros(200);
 
-/// A chain of about 2 Mpps on a core.
+/// A chain of about 2 Mpps per core.
 fn profile() -> CapacityProfile {
     CapacityProfile {
         chain: "bench".to_owned(),
@@ -72,7 +71,7 @@ fn policy(row: &Row) -> RackPolicy {
         ingress: IngressConfig {
             prefix_v4: 24,
             prefix_v6: 48,
-            // Each server is taken as soon as there is one that may be.
+            // Each server is used as soon as it is available.
             threshold: 1,
             table: 2000,
             default_row: false,
@@ -83,11 +82,11 @@ fn policy(row: &Row) -> RackPolicy {
     policy
 }
 
-/// As many flows of a preset as send so many packets a second. More packets a second come of a
-/// faster clock: a preset's warm-up would take long.
+/// Rate, in packets per second, that determines the number of a preset's flows. A faster clock produces higher rates,
+/// since a preset's warm-up would take long.
 const RATE: f64 = 4e6;
 
-/// `packets` packets of a preset, so many a second.
+/// Returns `packets` packets of a preset, at `rate` packets per second.
 fn source(name: &str, rate: f64, packets: u64) -> Box<dyn Arrivals> {
     let preset = preset(name).unwrap_or_else(|error| panic!("{error}"));
     let factor = RATE / preset.mean_rate_pps();
@@ -97,7 +96,7 @@ fn source(name: &str, rate: f64, packets: u64) -> Box<dyn Arrivals> {
     Box::new(Faster(source, rate / RATE))
 }
 
-/// Traffic by a faster clock.
+/// Arrivals with a faster clock.
 struct Faster(Box<dyn Arrivals>, f64);
 
 impl Arrivals for Faster {
@@ -160,7 +159,7 @@ fn run(row: &mut Row, workload: Workload<'_>) {
     );
 }
 
-/// What no policy goes below.
+/// Returns the lower bound on the cores of any policy.
 fn bound(workload: Workload<'_>) -> OracleReport {
     let chain = BoundedChain {
         model: ChainModel::from_profile(&profile()).unwrap_or_else(|error| panic!("{error}")),
@@ -211,7 +210,7 @@ fn main() {
         mpps: Vec::new(),
         about: String::new(),
     };
-    // Loads in millions of packets a second; a core does about two.
+    // Loads in millions of packets per second. A core processes about two.
     let mut rows = vec![
         row("backbone", 1, 8, "static", None, 10.0, false),
         row("smooth", 1, 8, "static", None, 10.0, false),
@@ -221,7 +220,7 @@ fn main() {
         row("backbone", 4, 64, "static", None, 16.0, false),
         row("backbone", 4, 64, "netblaze", Some(6), 16.0, false),
         row("backbone", 4, 64, "tailwater", Some(6), 16.0, false),
-        // Too few cores with queues: most packets are handed over.
+        // Few cores with queues: most packets are offloaded.
         row("backbone", 4, 64, "netblaze", Some(3), 16.0, false),
         row("backbone", 4, 64, "tailwater", Some(3), 16.0, false),
         row("backbone", 4, 64, "rss++", Some(128), 16.0, false),
@@ -247,7 +246,7 @@ fn main() {
             };
             run(row, Workload::from(Arc::clone(recording)));
             if round == 0 {
-                // To warm up.
+                // The first run is a warm-up.
                 row.mpps.clear();
             }
         }
@@ -273,7 +272,7 @@ fn main() {
                 report.chains[0].packets, report.chains[0].flows, report.cores.average, report.cores.most,
             );
         }
-        // The first is to warm up.
+        // The first run is a warm-up.
         print(&name, &mut values[1..], &about);
     }
     if wanted("sim/generate/backbone") {
@@ -284,7 +283,7 @@ fn main() {
             while let Ok(Some(_)) = source.next_arrival() {
                 count += 1;
             }
-            // The warm-up's packets are made, too, and not counted.
+            // The warm-up's packets are generated, too, but not counted.
             values.push(count as f64 / began.elapsed().as_secs_f64() / 1e6);
         }
         print("sim/generate/backbone", &mut values, "\"packets\": \"with warm-up\"");

@@ -1,140 +1,139 @@
-//! What processing a chain's packets takes.
+//! Cost model of a chain's packets.
 
 use crate::pauses::Pauses;
 use serde::Serialize;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, DetailedCosts, Pause, RECEIVE_BATCH, ServiceCosts, Wake};
 
-/// What a chain's packets take of a core, as sums of parts. All costs are in nanoseconds.
+/// Core time of a chain's packets, as sums of parts. All costs are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChainModel {
     /// The chain's name.
     pub name: String,
-    /// A core that does everything: receives, looks up, runs the functions, sends.
+    /// Costs on a core that does everything: receives, looks up, runs the functions, sends.
     pub costs: ServiceCosts,
-    /// Of a batch, what receiving takes: paid by who receives.
+    /// Receiving a batch, as a part of its cost. The receiving core pays it.
     pub receive_batch: f64,
-    /// Of a packet, what receiving and the look-up take: paid by who receives.
+    /// Receiving a packet and looking up its flow, as a part of its cost. The receiving core pays it.
     pub receive_packet: f64,
-    /// What a packet takes more that goes straight through while others wait: it passes the ring.
+    /// Extra cost of a packet that goes straight through while others wait, since it passes the ring.
     pub ring_packet: f64,
-    /// What a packet takes more that does not go straight through, but waits in the core's own queue
-    /// or goes to a helper: paid by who receives.
+    /// Extra cost of a packet that waits in the core's own queue or is offloaded. The receiving core pays it.
     pub dispatch_packet: f64,
-    /// Handing a run of packets to a helper.
+    /// Offloading a run of packets to an auxiliary core.
     pub hand_over_batch: f64,
     /// Each of its packets.
     pub hand_over_packet: f64,
-    /// Each packet that is told to be done by a helper.
+    /// Each packet that an auxiliary core reports done.
     pub receipt_packet: f64,
     /// A decision of the core mapper.
     pub decide: f64,
-    /// Each flow that it is about.
+    /// Each flow of the decision.
     pub decide_flow: f64,
     /// Each packet that a decision moves.
     pub move_packet: f64,
-    /// What a helper's batch takes more than one at home.
+    /// Extra cost of a batch on an auxiliary core.
     pub helper_batch: f64,
-    /// What a helper's packet takes more: another core has its lines in its cache.
+    /// Extra cost of a packet on an auxiliary core: its cache lines are in another core's cache.
     pub helper_packet: f64,
-    /// What it takes beyond that on another NUMA node.
+    /// Extra cost beyond that on another NUMA node.
     pub numa_packet: f64,
-    /// What the first packet takes more of a flow that came from another core for good.
+    /// Extra cost of the first packet of a flow after its migration to this core.
     pub migrated_flow: f64,
-    /// A packet is *cold* if so many others, or more, came since its flow's last one, and if it opens its
-    /// flow: what it needs has left the caches. 0: none is.
+    /// Number of other packets since a flow's last one from which on a packet is *cold*: its state has left the caches.
+    /// A packet that opens its flow is cold, too. 0 disables this.
     pub cold_after: u32,
-    /// What a batch takes more that has a cold packet.
+    /// Extra cost of a batch with a cold packet.
     pub cold_batch: f64,
-    /// What each cold packet takes more.
+    /// Extra cost of each cold packet.
     pub cold_packet: f64,
-    /// What a batch takes more that has a packet that opens a flow.
+    /// Extra cost of a batch with a packet that opens a flow.
     pub new_batch: f64,
-    /// How long helpers take to wake up, by how long they were asleep; as the rack's
-    /// [`wake`](crate::Timing::wake) says, if nothing is known.
+    /// Wake-up times of auxiliary cores, by the time asleep. If empty, the rack's [`wake`](crate::Timing::wake)
+    /// applies.
     pub wakes: Vec<Wake>,
-    /// From a packet's arrival until a core that waits for it has noticed, in the mean; the rack's
-    /// [`poll`](crate::Timing::poll), if that is longer.
+    /// Mean time from a packet's arrival until a polling core notices it. The rack's [`poll`](crate::Timing::poll)
+    /// applies if it is longer.
     pub poll: f64,
-    /// What takes cores away for moments.
+    /// Interruptions of cores by the machine.
     pub pauses: Vec<Pause>,
-    /// Whether a flow must be opened by the core that owns its bucket (NAT, for one).
+    /// `true` if a flow must be opened by the core that owns its bucket (NAT, for example).
     pub opens_at_home: bool,
-    /// Where the chain can be cut for a flow that is too much for one core.
+    /// Split points of the chain, for a flow that exceeds one core.
     pub splits: Vec<SplitCost>,
-    /// Packets of a batch, at most; 32 if that is 0.
+    /// Maximum packets per batch. 0 stands for 32.
     pub batch: u16,
-    /// By how much batches take longer or shorter than on average.
+    /// Variation of the batch time.
     pub jitter: Option<Jitter>,
 }
 
-/// A cut of the chain.
+/// Split point of the chain.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SplitCost {
-    /// How many functions, counted from the chain's end, the second core has.
+    /// Number of functions on the second core, counted from the chain's end.
     pub last_functions: usize,
-    /// Of the packets' costs, the first core's part, 0 to 1.
+    /// Share of the packets' costs on the first core, 0 to 1.
     pub first: f64,
-    /// Of the packets' costs, the second core's part; both may be more than one together.
+    /// Share of the packets' costs on the second core. Both shares together can exceed 1.
     pub last: f64,
 }
 
-/// Why there can be no such chain.
+/// Reason why a chain model is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ChainError {
     /// A cost is negative, not a number, or more than a second.
     #[error("{field}: expected nanoseconds from 0 to 1e9, found {value}")]
     Cost {
-        /// The field.
+        /// Field.
         field: &'static str,
-        /// What it is.
+        /// Its value.
         value: f64,
     },
-    /// Packets take no time at all.
+    /// Packets take no time.
     #[error("costs: expected a packet to take time, found neither `packet` nor `batch`")]
     Nothing,
-    /// Receiving takes more than everything.
+    /// A part exceeds the whole, for example receiving.
     #[error("{field}: expected at most the {whole} ns that everything takes, found {value}")]
     Part {
-        /// The field.
+        /// Field.
         field: &'static str,
-        /// The part.
+        /// Value of the part.
         value: f64,
-        /// The whole.
+        /// Value of the whole.
         whole: f64,
     },
-    /// A part of a split is none.
+    /// A split's shares are invalid.
     #[error("splits: expected parts from 0 to 1, found {first} and {last}")]
     Split {
-        /// The first core's part.
+        /// First core's share.
         first: f64,
-        /// The second core's.
+        /// Second core's share.
         last: f64,
     },
     /// The profile has no service costs.
     #[error("the profile of \"{chain}\" has no costs; measure it again with `tailwater profile`")]
     NoCosts {
-        /// The chain.
+        /// Name of the chain.
         chain: String,
     },
-    /// Pauses that cannot be.
+    /// Pauses are invalid.
     #[error("pauses: expected some a second of some nanoseconds each, less than half of the time together")]
     Pauses,
     /// Too many packets in a batch.
     #[error("batch: expected at most {MOST_BATCH}, found {found}")]
     Batch {
-        /// What was found.
+        /// Batch size found.
         found: u16,
     },
 }
 
-/// The most packets of a batch.
+/// Maximum batch size.
 pub const MOST_BATCH: u16 = 1024;
 
-/// The batch of the live data plane.
+/// Batch size of the live data plane.
 pub(crate) const BATCH: u16 = 32;
 
-/// What a profile without details is taken to say.
+/// Assumed details of a profile without any.
 static ASSUMED: DetailedCosts = DetailedCosts {
     traffic_packet: 0.0,
     cold_after: 0,
@@ -152,7 +151,7 @@ static ASSUMED: DetailedCosts = DetailedCosts {
 };
 
 impl ChainModel {
-    /// A chain of these costs, of which receiving and everything between cores takes nothing more.
+    /// Creates a chain with these costs. Receiving and all work between cores is free.
     pub fn new(name: &str, costs: ServiceCosts) -> ChainModel {
         ChainModel {
             name: name.to_owned(),
@@ -162,8 +161,8 @@ impl ChainModel {
         }
     }
 
-    /// As measured. What a profile does not say, since it was measured by an older version or on a single
-    /// core, is as on the machine that the data plane was first measured on.
+    /// Creates a chain from a profile. Older profiles and those measured on a single core lack values. These default to
+    /// the machine that the data plane was first measured on.
     ///
     /// # Errors
     /// The profile has no costs.
@@ -174,7 +173,7 @@ impl ChainModel {
             });
         };
         let packet = costs.packet + costs.batch / f64::from(BATCH);
-        // An epoch of the split profile is full of first and of last parts.
+        // An epoch of the split profile is filled by the first parts and by the last parts.
         let part = |packets: u32| {
             let nanos = profile.epoch.0 as f64 / f64::from(packets);
             (nanos / packet).clamp(0.0, 1.0)
@@ -207,7 +206,7 @@ impl ChainModel {
         })
     }
 
-    /// What a packet of so many bytes takes in full batches, in nanoseconds.
+    /// Returns the time of a packet of `bytes` bytes in full batches, in nanoseconds.
     pub fn packet_nanos(&self, bytes: f64) -> f64 {
         let batch = f64::from(if self.batch == 0 { BATCH } else { self.batch });
         self.costs.packet + self.costs.byte * bytes + self.costs.batch / batch
@@ -281,19 +280,19 @@ impl ChainModel {
     }
 }
 
-/// Packets that are processed together.
+/// Packets processed together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Work {
     pub packets: u64,
     pub bytes: u64,
     pub new: u64,
-    /// Flows that came from another core, and are seen there the first time.
+    /// Flows that migrated from another core and are processed here for the first time.
     pub migrated: u64,
-    /// Packets that are cold.
+    /// Cold packets.
     pub cold: u64,
 }
 
-/// A model in whole picoseconds.
+/// Cost model in whole picoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs {
     pub batch: u64,
@@ -324,13 +323,13 @@ pub(crate) struct Costs {
     pub pauses: Option<Pauses>,
     pub opens_at_home: bool,
     pub splits: Vec<SplitCost>,
-    /// Packets of a batch, at most.
+    /// Maximum packets per batch.
     pub most: usize,
     pub jitter: Option<Jitter>,
 }
 
 impl Costs {
-    /// Everything for a batch that goes straight through; `more` packets wait behind it, or none.
+    /// Returns the full cost of a batch that goes straight through. `more` is `true` if packets wait behind it.
     #[inline]
     pub fn whole(&self, work: Work, more: bool) -> u64 {
         let ring = if more { self.ring_packet } else { 0 };
@@ -350,12 +349,12 @@ impl Costs {
         work.bytes * self.byte + new + work.migrated * self.migrated_flow + cold
     }
 
-    /// How long a helper takes to wake up that slept for so long, by the draw `random`; `None` if nothing is
-    /// known of that. In nanoseconds.
+    /// Returns the wake-up time in nanoseconds of an auxiliary core after `asleep`, from the draw `random`, or `None`
+    /// without wake-up data.
     pub fn wake(&self, asleep: u64, random: u64) -> Option<u64> {
         let after = self.wakes.partition_point(|wake| wake.asleep <= asleep);
         let wake = self.wakes.get(after.saturating_sub(1))?;
-        // Of the fastest nothing is known but that half are as fast as the median, or faster.
+        // Below the median no data exists, so the lower half wakes within the median.
         let quantiles = [
             (0, wake.p50),
             (50, wake.p50),
@@ -370,7 +369,7 @@ impl Costs {
         Some(low + (high - low) * (drawn - (from << 24)) / span)
     }
 
-    /// Receiving a batch, looking it up and sorting it.
+    /// Returns the cost of receiving a batch, looking it up and sorting it.
     #[inline]
     pub fn receive(&self, packets: u64) -> u64 {
         if packets == 0 {
@@ -379,27 +378,27 @@ impl Costs {
         self.receive_batch + packets * (self.receive_packet + self.dispatch_packet)
     }
 
-    /// The functions, for a batch that was received before.
+    /// Returns the cost of the functions, for a batch that was received before.
     #[inline]
     pub fn process(&self, work: Work) -> u64 {
         self.batch - self.receive_batch + work.packets * (self.packet - self.receive_packet) + self.extra(work)
     }
 
-    /// The functions on a helper.
+    /// Returns the cost of the functions on an auxiliary core.
     #[inline]
     pub fn help(&self, work: Work, other_node: bool) -> u64 {
         let numa = if other_node { self.numa_packet } else { 0 };
         self.process(work) + self.helper_batch + work.packets * (self.helper_packet + numa)
     }
 
-    /// What is left out of a batch of which one flow's packets pass only a part of the functions:
-    /// the rest of their costs. `last_functions` says where the chain is cut.
+    /// Returns the part of a batch's cost that is not incurred on this core, if one flow's packets pass only some
+    /// functions here. `last_functions` selects the split point.
     pub fn left_out(&self, work: Work, last_functions: usize, last_part: bool) -> u64 {
         let split = self.splits.iter().find(|split| split.last_functions == last_functions);
         let share = match (split, last_part) {
             (Some(split), false) => split.first,
             (Some(split), true) => split.last,
-            // Nobody said where the work lies: half and half.
+            // The distribution of the work is unknown: half and half.
             (None, _) => 0.5,
         };
         let all = work.packets * (self.packet - self.receive_packet) + work.bytes * self.byte;
@@ -428,16 +427,17 @@ impl Costs {
     }
 }
 
-/// How the time of batches varies, as a table from which each batch draws a factor. Equal seeds give
-/// equal draws on any machine.
+/// Variation of the batch time, as a table from which each batch draws a factor. Equal seeds give equal draws on any
+/// machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Jitter(Box<[u32; JITTER]>);
 
-/// Steps of a jitter's distribution.
+/// Steps of the distribution.
 const JITTER: usize = 256;
 
 impl Jitter {
-    /// Log-normal with mean 1 and this deviation of the logarithm; `None` unless that is from 0 to 2.
+    /// Returns a log-normal distribution with mean 1 and this standard deviation of the logarithm, or `None` unless it
+    /// is from 0 to 2.
     pub fn log_normal(sigma: f64) -> Option<Jitter> {
         if !(0.0..=2.0).contains(&sigma) {
             return None;
@@ -452,12 +452,12 @@ impl Jitter {
         Some(Jitter(Box::new(scaled)))
     }
 
-    /// The smallest factor.
+    /// Returns the smallest factor.
     pub(crate) fn least(&self) -> f64 {
         f64::from(self.0[0]) / 65_536.0
     }
 
-    /// `time` times what the draw `random` says.
+    /// Returns `time` multiplied by the factor for the draw `random`.
     #[inline]
     pub(crate) fn apply(&self, time: u64, random: u64) -> u64 {
         let factor = u128::from(self.0[(random >> 56) as usize]);
@@ -465,7 +465,7 @@ impl Jitter {
     }
 }
 
-/// The standard normal distribution's quantile, by bisection: only for making tables.
+/// Returns a quantile of the standard normal distribution, by bisection. Used only to create tables.
 fn normal_quantile(probability: f64) -> f64 {
     let below = |x: f64| 0.5 * libm::erfc(-x / std::f64::consts::SQRT_2);
     let (mut low, mut high) = (-10.0, 10.0);
@@ -480,7 +480,7 @@ fn normal_quantile(probability: f64) -> f64 {
     (low + high) / 2.0
 }
 
-/// The `number`th of a stream of random numbers (SplitMix64).
+/// Returns element `number` of a stream of random numbers (SplitMix64).
 #[inline]
 pub(crate) fn random(seed: u64, number: u64) -> u64 {
     let mut z = seed.wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -489,7 +489,7 @@ pub(crate) fn random(seed: u64, number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Time that is spent in picoseconds and passes in nanoseconds: what is left over comes next time.
+/// Converts spent picoseconds into elapsed nanoseconds. The remainder stays in `carry`.
 #[inline]
 pub(crate) fn spend(carry: &mut u64, picos: u64) -> u64 {
     let all = *carry + picos;
@@ -497,7 +497,7 @@ pub(crate) fn spend(carry: &mut u64, picos: u64) -> u64 {
     all / 1000
 }
 
-/// The epoch that active cores are counted in (NetBlaze, section 4).
+/// Length of the epochs in which active cores are counted (NetBlaze, section 4).
 pub(crate) const COUNTED: Nanos = Nanos::from_micros(100);
 
 #[cfg(test)]

@@ -1,10 +1,13 @@
-//! The rack simulator: the policies that run live, in virtual time, at the scale of a rack.
+//! The rack simulator: the policies of the live data plane, in virtual time, at the scale of a rack.
 //!
-//! A [`Rack`] is servers behind a switch. A [`ChainModel`] says what a chain's packets take of a core, from a
-//! measured [profile](ChainModel::from_profile) or by hand. A [`Workload`] is any traffic, streamed or
-//! [recorded](Recording); a [`RackPolicy`] the very code that decides live, by name. [`simulate`] runs
-//! them until all packets have left or are lost, and returns a [`SimReport`]. Equal arguments give equal
-//! reports, to the byte, on any machine.
+//! - A [`Rack`] consists of servers behind a switch.
+//! - A [`ChainModel`] gives the core time of a chain's packets, from a measured [profile](ChainModel::from_profile) or
+//!   set by hand.
+//! - A [`Workload`] is any traffic, streamed or [recorded](Recording).
+//! - A [`RackPolicy`] is the code that also decides live, selected by name.
+//!
+//! [`simulate`] runs until all packets have left or are lost, and returns a [`SimReport`]. Equal arguments give
+//! byte-identical reports on any machine.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -52,43 +55,45 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # What is simulated
+//! # Simulated components
 //!
-//! | part | how |
+//! | part | model |
 //! |---|---|
 //! | switch | destination prefixes to servers ([`IngressMapper`](tailwater_policy::server::IngressMapper)), or rows of a table or single flows to cores; rows take time to write, packets wait for them; each server's link has a rate and a bounded buffer |
-//! | NIC | a ring for each core; 512 RSS buckets; a new table is in force after a delay |
-//! | core with a queue | the live worker's turn: up to 2,048 packets received and looked up while more wait, a decision, a hand-over, a batch processed |
-//! | helper | sleeps, is woken, processes what it is handed, tells when it is done; if it has too much, its flows are held and go to others |
-//! | buckets and flows that move | the new core keeps packets back until the old one is done with all earlier ones |
-//! | controllers | see signals that are old, and are obeyed late ([`ControlLoop`](tailwater_policy::flows::ControlLoop)) |
-//! | several chains | each has its share of every server's cores for queues; helpers are everybody's |
+//! | NIC | a ring per core; 512 RSS buckets; a new table is in force after a delay |
+//! | core with a queue | the live worker's iteration: up to 2,048 packets received and looked up while more wait, a decision, offloading, a batch processed |
+//! | auxiliary core | sleeps, is woken, processes offloaded packets, sends receipts; if it is overloaded, its flows are parked and move to other cores |
+//! | migrating buckets and flows | the new core buffers packets until the old one has completed all earlier ones |
+//! | controllers | get delayed signals, and their decisions take effect with a delay ([`ControlLoop`](tailwater_policy::flows::ControlLoop)) |
+//! | several chains | each has its share of every server's cores for queues; auxiliary cores are shared |
 //!
-//! With [`RunOptions::check`] every packet is checked: order within a flow, one owner at a time for each part
-//! of a chain, a holder for every bucket, none lost without a count.
+//! [`RunOptions::check`] checks every packet: order within a flow, one owner at a time for each part of a chain, an
+//! owner for every bucket, and a counter for every loss.
 //!
-//! # What no policy goes below
+//! # Lower bound for all policies
 //!
 //! [`oracle`](mod@oracle) bounds the cores that any policy needs for the same packets, with proofs.
 //!
-//! # What is not
+//! # Not simulated
 //!
-//! Caches and memory, beyond what the costs say; cores that the operating system takes away for longer than
-//! [pauses](ChainModel::pauses); what functions do to packets (none is dropped by one). Auxiliary cores have no mappers of their own, live or here: the core that
-//! hands flows to them decides when they are to shed some.
+//! - Caches and memory, beyond the effects contained in the costs.
+//! - Preemption of cores by the operating system for longer than [pauses](ChainModel::pauses).
+//! - Effects of functions on packets: no function drops any.
+//! - Mappers on auxiliary cores, which do not exist live either: the dispatching core decides when an auxiliary core
+//!   sheds flows.
 //!
 //! # Memory
 //!
-//! A streamed run holds 8,192 packets, what waits in rings and queues, and flows: 32 bytes each in the table that
-//! numbers them, and 2 to 24 in the engine. Silent flows are forgotten, and their numbers used again, once none
-//! of their packets is in the system. A [`Recording`] holds 16 bytes a packet.
+//! A streamed run holds 8,192 packets, the contents of rings and queues, and flows. Each flow takes 32 bytes in the
+//! table that numbers them, and 2 to 24 in the engine. Silent flows are removed, and their numbers reused, once none of
+//! their packets is in the system. A [`Recording`] holds 16 bytes per packet.
 //!
 //! # Speed
 //!
-//! There is no event for each packet: see `engine`. `cargo bench -p tailwater-sim --bench engine` prints
-//! packets a second of wall time on one core. Where Tailwater was measured, a core of 2.95 GHz, with packets
-//! recorded before of which 16 million arrive a second (`-- --runs 2 --packets 4000000`; medians of four, which
-//! differ by less than 1 %, of the best of two), in millions:
+//! There is no event per packet: see `engine`. `cargo bench -p tailwater-sim --bench engine` prints packets per second
+//! of wall time on one core. These results are from a core of 2.95 GHz, with recorded packets of which 16 million
+//! arrive per second (`-- --runs 2 --packets 4000000`). They are medians of four, which differ by less than 1 %, of the
+//! best of two, in millions:
 //!
 //! | | |
 //! |---|---|
@@ -97,8 +102,9 @@
 //! | `netblaze` there, all its mappers on, each server with 6 queues at first, with 3 | 17.3, 12.5 |
 //! | `tailwater` there, the same | 10.5, 11.8 |
 //!
-//! Instructions bound it: a packet takes about 1,000 with `tailwater`, four in a cycle. Most are for the turns of cores
-//! that hand over. Such a turn lasts some 300 ns of virtual time, so there are 0.6 of them for a packet.
+//! Instructions are the bottleneck: a packet takes about 1,000 with `tailwater`, at four per cycle. Most belong to
+//! iterations of dispatching cores. Such an iteration lasts some 300 ns of virtual time, so there are 0.6 of them per
+//! packet.
 
 #![forbid(unsafe_code)]
 

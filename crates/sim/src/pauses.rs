@@ -1,19 +1,18 @@
-//! Moments in which the machine takes a core away.
+//! Interruptions in which the machine preempts a core.
 
 use tailwater_policy::capacity::{MAX_PAUSED, Pause};
 
-/// Pauses of a core, as they are drawn: one after the other, at random times. Equal seeds give equal ones on any
-/// machine.
+/// Random distribution of a core's interruptions, one after the other. Equal seeds give equal ones on any machine.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Pauses {
-    /// Nanoseconds from the end of one to the next, in the mean.
+    /// Mean nanoseconds from the end of one to the start of the next.
     gap: f64,
-    /// Below which draw each length is meant, and the length.
+    /// Lengths, each with the upper limit of its draws.
     lengths: Vec<(u64, u64)>,
 }
 
 impl Pauses {
-    /// `None` if they cannot be: they are none, or take half of the time, or more.
+    /// Returns the distribution, or `None` if `pauses` is empty, or they take half of the time or more.
     pub fn new(pauses: &[Pause]) -> Option<Pauses> {
         let sum = |of: &dyn Fn(&Pause) -> f64| pauses.iter().map(of).sum::<f64>();
         let per_second = sum(&|pause| pause.per_second);
@@ -33,13 +32,13 @@ impl Pauses {
         })
     }
 
-    /// How long after the end of one the next begins: exponentially distributed.
+    /// Returns the time from the end of one to the start of the next: exponentially distributed.
     pub fn gap(&self, random: u64) -> u64 {
         let drawn = ((random >> 11) as f64 + 0.5) / 2_f64.powi(53);
         (-libm::log(drawn) * self.gap) as u64 + 1
     }
 
-    /// How long one lasts.
+    /// Returns the duration of one.
     pub fn length(&self, random: u64) -> u64 {
         let at = self.lengths.partition_point(|(below, _)| *below <= random);
         let last = self.lengths.len() - 1;

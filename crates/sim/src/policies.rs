@@ -1,6 +1,6 @@
 //! Policies by name, at the scale of a rack.
 //!
-//! | name | flows find their cores by | core mapper |
+//! | name | steering of flows to cores | core mapper |
 //! |---|---|---|
 //! | `static` | RSS over all cores of the rack | |
 //! | `rss++`, `metron` | rows of the switch's table, over all cores | |
@@ -8,7 +8,7 @@
 //! | `netblaze` and its ablations | destination prefix to a server, RSS bucket to its dedicated cores | NetBlaze's |
 //! | `tailwater` | the same, first packets by a default row | Tailwater's |
 //!
-//! `oracle` stands beside them in comparisons, and is none: what it says comes from [`oracle`](crate::oracle()).
+//! Comparisons also list `oracle`, which is not a policy: its values come from [`oracle`](crate::oracle()).
 
 use tailwater_net::Nanos;
 use tailwater_policy::baselines::{
@@ -21,18 +21,18 @@ use tailwater_policy::flows::FlowMapper;
 use tailwater_policy::netblaze::NetBlazeError;
 use tailwater_policy::server::{IngressConfig, ServerMapper};
 
-/// How flows find their cores.
+/// Steering of flows to cores.
 pub enum Steered {
-    /// By the rows of one table over all cores of the rack; without a mapper nothing moves.
+    /// By the rows of one table over all cores of the rack. Without a mapper nothing moves.
     Rack(Option<Box<dyn ServerMapper>>),
     /// By destination prefix to servers, there by RSS bucket to dedicated cores.
     Servers {
-        /// How prefixes are steered.
+        /// Steering of prefixes.
         ingress: IngressConfig,
-        /// Makes the mapper of each server.
+        /// Creates the mapper of each server.
         make: MakeServerMapper,
     },
-    /// As a controller places each flow.
+    /// By a controller that places each flow.
     Flows(Box<dyn FlowMapper>),
 }
 
@@ -40,11 +40,11 @@ pub enum Steered {
 pub struct RackPolicy {
     /// Its name in reports.
     pub name: String,
-    /// How flows find their cores.
+    /// Steering of flows to cores.
     pub steered: Steered,
-    /// What hands flows to helpers.
+    /// Core mapper, which offloads flows to auxiliary cores.
     pub core: Option<MakeMapper>,
-    /// Cores that have a queue at the start, of the rack or of each server; `None`: all.
+    /// Cores that have a queue initially, of the rack or of each server, or `None` for all.
     pub start_cores: Option<u16>,
 }
 
@@ -56,49 +56,49 @@ impl std::fmt::Debug for RackPolicy {
     }
 }
 
-/// What policies are made for.
+/// Input for creating a policy.
 #[derive(Clone, Debug)]
 pub struct Objective<'a> {
-    /// The latency objective.
+    /// Latency objective.
     pub slo: Nanos,
-    /// What was measured of the chain.
+    /// Measured profile of the chain.
     pub profile: &'a CapacityProfile,
-    /// What a packet takes of a core, of the traffic's average length.
+    /// Core time of a packet of the traffic's average length.
     pub packet: Nanos,
-    /// How prefixes are steered to servers.
+    /// Steering of prefixes to servers.
     pub ingress: IngressConfig,
 }
 
-/// Why there is no such policy.
+/// Reason why a policy cannot be created.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PolicyError {
-    /// Nothing has this name.
+    /// No policy has this name.
     #[error("no policy is called \"{name}\"{suggestion}; the policies are: {known}")]
     Unknown {
-        /// The name, shortened.
+        /// Requested name, shortened.
         name: String,
-        /// The nearest name, if one is near.
+        /// Nearest name, if one is similar.
         suggestion: String,
         /// All names.
         known: String,
     },
-    /// The core mapper cannot be made.
+    /// The core mapper cannot be created.
     #[error(transparent)]
     Core(#[from] NetBlazeError),
-    /// The server mapper cannot be made.
+    /// The server mapper cannot be created.
     #[error(transparent)]
     Server(#[from] NoRates),
-    /// The profile says nothing of what a policy needs.
+    /// The profile lacks data that a policy needs.
     #[error("policy \"{policy}\" needs the profile's {needs}")]
     Profile {
-        /// The policy.
+        /// Name of the policy.
         policy: String,
-        /// What is missing.
+        /// Missing field.
         needs: &'static str,
     },
 }
 
-/// The names, in the order of the papers.
+/// Names, in the order of the papers.
 const NAMES: &[&str] = &[
     "static",
     "rss++",
@@ -117,24 +117,24 @@ const NAMES: &[&str] = &[
     "tailwater",
 ];
 
-/// The name of the bound that no policy goes below: see [`oracle`](crate::oracle()).
+/// Name of the lower bound for all policies. See [`oracle`](crate::oracle()).
 pub const ORACLE: &str = "oracle";
 
-/// Everything that can be compared: the policies, and the bound.
+/// Returns the names of everything that can be compared: the policies, and the bound.
 pub fn comparable() -> impl Iterator<Item = &'static str> {
     RackPolicy::names().chain([ORACLE])
 }
 
 impl RackPolicy {
-    /// All names.
+    /// Returns all names.
     pub fn names() -> impl Iterator<Item = &'static str> {
         NAMES.iter().copied()
     }
 
-    /// The policy of a name, with what is published of its settings.
+    /// Returns the policy with the given name, with its published settings.
     ///
     /// # Errors
-    /// There is none, or it cannot be made for this objective.
+    /// No policy has this name, or it cannot be created for this objective.
     pub fn named(name: &str, objective: &Objective<'_>) -> Result<RackPolicy, PolicyError> {
         let rack = |mapper: Box<dyn ServerMapper>| (Steered::Rack(Some(mapper)), None, Some(1));
         let flows = |mapper: Box<dyn FlowMapper>| (Steered::Flows(mapper), None, Some(1));
@@ -150,7 +150,7 @@ impl RackPolicy {
             "quadrant-metron" => flows(Box::new(QuadrantMetron::new())),
             "dyssect" => {
                 let packet = objective.packet.max(Nanos(1));
-                // NetBlaze's comparison gives it the objective as the median wanted.
+                // NetBlaze's comparison uses the objective as the target median.
                 let median = objective.slo.max(packet + Nanos(1));
                 let config = DyssectConfig::for_median(median, packet);
                 flows(Box::new(Dyssect::new(config)))
@@ -165,7 +165,7 @@ impl RackPolicy {
         })
     }
 
-    /// NetBlaze, its ablations, and Tailwater.
+    /// Creates NetBlaze, its ablations, or Tailwater.
     fn with_core_mapper(name: &str, objective: &Objective<'_>) -> Result<RackPolicy, PolicyError> {
         let policy = Policy::named(name).map_err(|_| unknown(name))?;
         let core = policy.mappers(objective.slo, objective.profile)?;
@@ -187,7 +187,7 @@ impl RackPolicy {
     }
 }
 
-/// The highest rate of a core.
+/// Returns the highest rate of a core.
 fn max_rate(name: &str, objective: &Objective<'_>) -> Result<f64, PolicyError> {
     let rates = &objective.profile.rates;
     if !rates.is_empty() {
@@ -202,7 +202,7 @@ fn max_rate(name: &str, objective: &Objective<'_>) -> Result<f64, PolicyError> {
     })
 }
 
-/// The error for a name that none has, with the nearest that one has.
+/// Returns the error for an unknown name, with the nearest known one.
 pub fn unknown(name: &str) -> PolicyError {
     let nearest = comparable()
         .filter(|known| *known != name)
@@ -210,7 +210,7 @@ pub fn unknown(name: &str) -> PolicyError {
         .filter(|(similarity, _)| *similarity > 0.7)
         .max_by(|a, b| a.0.total_cmp(&b.0));
     PolicyError::Unknown {
-        // An argument of any length makes no error of any length.
+        // Truncated, so that a long argument does not make a long error.
         name: name.chars().take(64).collect(),
         suggestion: nearest.map_or_else(String::new, |(_, n)| format!(", did you mean \"{n}\"?")),
         known: comparable().collect::<Vec<_>>().join(", "),

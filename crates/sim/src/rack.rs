@@ -1,94 +1,94 @@
-//! What a rack is made of: a switch, servers, their cores, and how long things take between them.
+//! Model of a rack: a switch, servers, their cores, and the delays between them.
 
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 
-/// The most cores of a rack.
+/// Maximum number of cores of a rack.
 pub const MOST_CORES: usize = 4096;
 
-/// The most servers of a rack.
+/// Maximum number of servers of a rack.
 pub const MOST_SERVERS: usize = 256;
 
-/// A rack: one switch, and servers behind it.
+/// Rack: one switch, and servers behind it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rack {
-    /// The servers, by number.
+    /// Servers, by number.
     pub servers: Vec<Server>,
-    /// The top-of-rack switch.
+    /// Top-of-rack switch.
     pub switch: Switch,
-    /// What it takes between cores.
+    /// Delays between cores.
     pub timing: Timing,
-    /// How fast its machines are over time; always as fast as costs say, if nothing is said.
+    /// Speed of its machines over time, or `None` for the speed that the costs imply.
     pub pace: Option<Pace>,
 }
 
-/// How fast machines are over time: shared ones are not always as fast as when they were measured.
+/// Speed of machines over time. Shared machines are not always as fast as when they were measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pace {
-    /// How long each step lasts.
+    /// Duration of each step.
     pub step: Nanos,
-    /// How long batches take in each step, as a part of what they cost: 1.5 takes half as long again. After the
-    /// last step it is as in the last.
+    /// Duration of batches in each step, as a factor on their cost: 1.5 takes half as long again. The last step's
+    /// factor holds from then on.
     pub times: Vec<f64>,
 }
 
-/// Batches that take less, or more, than this part of what they cost are those of another machine.
+/// Valid factors. Larger or smaller ones belong to a different machine.
 pub const PACES: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
-/// A server: cores, and a NIC with a queue for each of them.
+/// Server: cores, and a NIC with a queue for each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Server {
-    /// Its cores.
+    /// Number of cores.
     pub cores: u16,
-    /// NUMA nodes that the cores are dealt out to, in runs. Helpers on other nodes are taken last.
+    /// Number of NUMA nodes. Each has a contiguous run of the cores. Auxiliary cores on other nodes are used last.
     pub numa_nodes: u16,
-    /// The rate of the link from the switch, in bits a second, frames with preamble and gap; 0: no limit.
+    /// Rate of the link from the switch, in bits per second, for frames with preamble and gap. 0 stands for no limit.
     pub link_bps: u64,
-    /// Descriptors of each receive ring: what does not fit is lost.
+    /// Descriptors of each receive ring. Packets that do not fit are lost.
     pub ring: u32,
-    /// How long a new bucket table takes to be in force.
+    /// Delay until a new bucket table is in force.
     pub reta_delay: Nanos,
-    /// Packet buffers of each dedicated core: what may wait in its own queue, be with helpers, or be
-    /// kept back while a bucket moves. At most 65,535.
+    /// Packet buffers of each dedicated core, for packets in its own queue, on auxiliary cores, or buffered while a
+    /// bucket migrates. At most 65,535.
     pub buffers: u32,
 }
 
-/// The switch in front of the servers.
+/// Switch in front of the servers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Switch {
-    /// Rows of its table that may steer destination prefixes.
+    /// Rows of its table that can steer destination prefixes.
     pub table: usize,
-    /// How long it takes to write a row. Packets that wait for theirs are kept in the controller.
+    /// Time to write a row. The controller buffers packets that wait for theirs.
     pub rule_latency: Nanos,
-    /// Packets that the controller keeps for a row; others are lost.
+    /// Packets that the controller buffers per row. Others are lost.
     pub held: usize,
-    /// Bytes that may wait for each server's link; others are lost.
+    /// Buffer for each server's link, in bytes. Packets beyond it are lost.
     pub buffer_bytes: u64,
 }
 
-/// What it takes between cores. All of it is about machines, not about chains.
+/// Delays between cores. They depend on the machines, not on the chains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// From a packet's arrival until a core that waits for it has noticed.
+    /// From a packet's arrival until a polling core notices it.
     pub poll: Nanos,
-    /// Until a helper that sleeps has woken up.
+    /// Until a sleeping auxiliary core is awake.
     pub wake: Nanos,
-    /// How long a helper without work looks for some before it falls asleep.
+    /// Time for which an idle auxiliary core polls before it falls asleep.
     pub spin: Nanos,
-    /// Until packets that were handed over are with the helper.
+    /// Until offloaded packets are at the auxiliary core.
     pub hand_over: Nanos,
-    /// Until the end of a handed packet is known to who handed it over.
+    /// Until the dispatching core gets the receipt of a completed packet.
     pub receipt: Nanos,
-    /// Until an RSS bucket or a flow that its old core has let go is with the new one.
+    /// Until an RSS bucket or a flow is transferred from its old core to the new one.
     pub migration: Nanos,
-    /// How often a core that has nothing to do but to watch its helpers looks up.
+    /// Polling interval of a core that only waits for its auxiliary cores.
     pub look: Nanos,
     /// A call from one machine to another.
     pub rpc: Nanos,
 }
 
 impl Default for Server {
-    /// 32 cores on two nodes, 100 Gbit/s, and the live data plane's ring, delay and buffers.
+    /// Returns 32 cores on two nodes, 100 Gbit/s, and the live data plane's ring, delay and buffers.
     fn default() -> Self {
         Server {
             cores: 32,
@@ -102,7 +102,7 @@ impl Default for Server {
 }
 
 impl Default for Switch {
-    /// A table of 2,000 rows, a millisecond to write one, 1 MB for each link.
+    /// Returns a table of 2,000 rows, a millisecond to write one, and 1 MB for each link.
     fn default() -> Self {
         Switch {
             table: 2000,
@@ -114,8 +114,8 @@ impl Default for Switch {
 }
 
 impl Default for Timing {
-    /// As on the machine that the live data plane was measured on, about: packets are noticed at
-    /// once, 20 µs to wake up, a third of a microsecond between cores, a millisecond for a call.
+    /// Returns approximate values of the machine that the live data plane was measured on: packets are noticed at once,
+    /// wake-ups take 20 µs, transfers between cores a third of a microsecond, and calls a millisecond.
     fn default() -> Self {
         Timing {
             poll: Nanos::ZERO,
@@ -130,15 +130,15 @@ impl Default for Timing {
     }
 }
 
-/// Why there can be no such rack.
+/// Reason why a rack is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: expected {expected}, found {found}")]
 pub struct RackError {
-    /// The field, as a path: `servers[2].cores`.
+    /// Field, as a path: `servers[2].cores`.
     pub field: String,
-    /// What was expected.
+    /// Expected value.
     pub expected: String,
-    /// What was found.
+    /// Value found.
     pub found: String,
 }
 
@@ -153,7 +153,7 @@ impl RackError {
 }
 
 impl Rack {
-    /// A rack of one such server whose link has no limit.
+    /// Returns a rack of one default server with `cores` cores and an unlimited link.
     pub fn of_one(cores: u16) -> Rack {
         Rack {
             servers: vec![Server {
@@ -168,15 +168,15 @@ impl Rack {
         }
     }
 
-    /// All cores of all servers.
+    /// Returns the number of cores of all servers.
     pub fn cores(&self) -> usize {
         self.servers.iter().map(|server| usize::from(server.cores)).sum()
     }
 
-    /// Whether there can be such a rack.
+    /// Checks that the rack is valid.
     ///
     /// # Errors
-    /// The first field that is wrong.
+    /// Returns the first field that is invalid.
     pub fn check(&self) -> Result<(), RackError> {
         let count = self.servers.len();
         if count == 0 || count > MOST_SERVERS {
@@ -192,7 +192,7 @@ impl Rack {
                 let expected = format!("a number from {least} to {most}");
                 Err(RackError::new(field(name), expected, value))
             };
-            // A bucket is the least that a core can own.
+            // A core owns at least one bucket.
             within("cores", server.cores.into(), 1, BUCKETS as u64)?;
             within("numa_nodes", server.numa_nodes.into(), 1, server.cores.into())?;
             within("ring", server.ring.into(), 1, 1 << 20)?;

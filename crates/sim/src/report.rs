@@ -1,4 +1,4 @@
-//! What a simulation came to. Field names are stable.
+//! Report of a simulation. Field names are stable.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -7,27 +7,27 @@ use tailwater_measure::histogram::LatencyHistogram;
 
 pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
 
-/// Why a packet was lost.
+/// Drop reason of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Loss {
-    /// It found a core's descriptor ring full.
+    /// A core's descriptor ring was full.
     RingFull,
-    /// It found the switch's buffer of its server's link full.
+    /// The switch's buffer for its server's link was full.
     Link,
-    /// It waited for a row of the switch's table, with too many others.
+    /// Too many packets waited for a row of the switch's table.
     Table,
     /// There was no room for its flow.
     NoPlace,
-    /// It was still there when the time was over.
+    /// It was still in the system when the time was over.
     NotDrained,
 }
 
 impl Loss {
-    /// All of them, in the order of their numbers.
+    /// All reasons, in numerical order.
     pub const ALL: [Loss; 5] = [Loss::RingFull, Loss::Link, Loss::Table, Loss::NoPlace, Loss::NotDrained];
 
-    /// The stable name, the live report's where it has one.
+    /// Returns the stable name. It equals that of the live report where one exists.
     pub const fn name(self) -> &'static str {
         match self {
             Loss::RingFull => "nic-ring-full",
@@ -38,7 +38,7 @@ impl Loss {
         }
     }
 
-    /// As a cause: what is lost is late.
+    /// Returns the cause of lateness: a lost packet counts as late.
     pub(crate) const fn cause(self) -> Cause {
         match self {
             Loss::RingFull => Cause::Live(attribution::Cause::RingFull),
@@ -49,21 +49,21 @@ impl Loss {
     }
 }
 
-/// Why a packet was late: the live report's causes, and one that a single server does not have.
+/// Cause of a late packet: those of the live report, and one that a single server does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
-    /// What the live data plane tells apart, too.
+    /// Cause that the live data plane distinguishes, too.
     Live(attribution::Cause),
-    /// It would have been in time had it not waited in front of the server: for the link, or for a
-    /// row of the switch's table.
+    /// The packet would have been in time without its wait in front of the server: for the link, or for a row of the
+    /// switch's table.
     Network,
 }
 
 impl Cause {
-    /// How many there are.
+    /// Number of causes.
     pub(crate) const COUNT: usize = attribution::Cause::ALL.len() + 1;
 
-    /// All of them, in the order in which they are told.
+    /// All causes, in the order of the report.
     pub const ALL: [Cause; Cause::COUNT] = [
         Cause::Live(attribution::Cause::Service),
         Cause::Live(attribution::Cause::Whale),
@@ -77,7 +77,7 @@ impl Cause {
         Cause::Network,
     ];
 
-    /// Its number in tables.
+    /// Returns its index in tables.
     pub(crate) const fn number(self) -> usize {
         match self {
             Cause::Live(cause) => cause as usize,
@@ -85,7 +85,7 @@ impl Cause {
         }
     }
 
-    /// The stable name, the live report's where it has one.
+    /// Returns the stable name. It equals that of the live report where one exists.
     pub fn name(self) -> &'static str {
         match self {
             Cause::Live(cause) => cause.name(),
@@ -94,20 +94,21 @@ impl Cause {
     }
 }
 
-/// What a simulation came to. Read back from JSON it is the same but for what is not written: see
-/// [`ChainReport::latency`] and [`RackCores::per_epoch`].
+/// Results of a simulation. Reading it back from JSON gives the same report, except for fields that are not written:
+/// see [`ChainReport::latency`] and [`RackCores::per_epoch`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SimReport {
-    /// What each chain's packets met.
+    /// Results of each chain.
     pub chains: Vec<ChainReport>,
     /// Cores of the whole rack.
     pub cores: RackCores,
-    /// From the first packet's arrival, or the end of the warm-up, to the last one's departure, in seconds.
+    /// Time from the first packet's arrival, or the end of the warm-up, to the last one's departure, in seconds.
     pub duration_s: f64,
-    /// The run's seed.
+    /// Seed of the run.
     pub seed: u64,
-    /// The run was ended when it was certain that a chain misses its objective, as [was asked
-    /// for](crate::RunOptions::until_missed): everything is of the packets until then. Written only if so.
+    /// `true` if the run ended early because a chain certainly misses its objective, as
+    /// [requested](crate::RunOptions::until_missed). All values then cover the packets up to that time. Written only if
+    /// `true`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub missed: bool,
 }
@@ -115,52 +116,52 @@ pub struct SimReport {
 /// One chain's results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChainReport {
-    /// The chain's name.
+    /// Name of the chain.
     pub chain: String,
-    /// The traffic's name.
+    /// Name of the traffic.
     pub traffic: String,
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: String,
-    /// The latency objective, in microseconds.
+    /// Latency objective, in microseconds.
     pub slo_us: f64,
-    /// Whether 99 % of the packets were delivered within it. Lost packets count as late.
+    /// `true` if 99 % of the packets were delivered within it. Lost packets count as late.
     pub slo_met: bool,
     /// Latencies of all delivered packets, in microseconds.
     pub latency_us: LatencyReport,
     /// Their distribution, in steps of less than 3.2 %.
     pub latency_distribution: Vec<DistributionPoint>,
-    /// The same, packet by packet, to 0.8 %. Not written.
+    /// The same with a resolution of 0.8 %. Not written.
     #[serde(skip)]
     pub latency: LatencyHistogram,
-    /// Packets, exactly: `offered = delivered + lost`.
+    /// Packet counts, with exactly `offered = delivered + lost`.
     pub packets: Packets,
     /// Lost packets as a share of the offered ones.
     pub loss_rate: f64,
     /// Late and lost packets by cause.
     pub late_by_cause: BTreeMap<String, u64>,
-    /// Cores that this chain used, averaged over time: those with a queue, helpers, and both.
+    /// Cores that this chain used, averaged over time: those with a queue, auxiliary cores, and both.
     pub cores: CoreUse,
-    /// What the policy did.
+    /// Actions of the policy.
     pub decisions: Decisions,
-    /// The run over time.
+    /// Results by window.
     pub windows: Vec<WindowReport>,
-    /// Its worst burst, if that was [asked for](crate::RunOptions::bursts).
+    /// Worst burst, if [requested](crate::RunOptions::bursts).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub burst: Option<Burst>,
 }
 
-/// What became of the packets.
+/// Packets by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packets {
-    /// Packets that arrived at the switch, or were on their way when the warm-up ended.
+    /// Packets that arrived at the switch, or were in the system when the warm-up ended.
     pub offered: u64,
     /// Packets sent.
     pub delivered: u64,
-    /// Bytes of those.
+    /// Bytes of these packets.
     pub delivered_bytes: u64,
     /// Packets lost.
     pub lost: u64,
-    /// Those, by reason; only what occurred.
+    /// Lost packets by reason. Only reasons that occurred are listed.
     pub lost_by_reason: BTreeMap<String, u64>,
     /// Flows that began.
     pub flows: u64,
@@ -171,11 +172,11 @@ pub struct Packets {
 pub struct CoreUse {
     /// Cores with a queue.
     pub dedicated: f64,
-    /// Helpers.
+    /// Auxiliary cores.
     pub auxiliary: f64,
     /// Both.
     pub total: f64,
-    /// The share of all cores' time that packets took.
+    /// Share of all cores' time spent on packets.
     pub busy: f64,
 }
 
@@ -184,49 +185,49 @@ pub struct CoreUse {
 pub struct RackCores {
     /// Cores that were active in an epoch of 100 µs, averaged over all epochs (NetBlaze, section 4).
     pub average: f64,
-    /// The most in an epoch.
+    /// Maximum in an epoch.
     pub most: u32,
     /// Cores that were active in each epoch. Not written.
     #[serde(skip)]
     pub per_epoch: Vec<u16>,
 }
 
-/// What a policy did.
+/// Actions of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Decisions {
-    /// Times a core mapper was asked about a queue.
+    /// Decisions of core mappers about a queue.
     pub decisions: u64,
-    /// Of those, times it moved a flow.
+    /// Decisions that moved a flow.
     pub moves: u64,
     /// Flows moved out of a core's own queue.
     pub flows_moved: u64,
-    /// Packets handed to helpers.
+    /// Packets offloaded to auxiliary cores.
     pub packets_handed: u64,
-    /// Times a helper began to be relieved: it had too much.
+    /// Times an overloaded auxiliary core began to be relieved.
     pub relieved: u64,
-    /// Packets held until the helper that had their flow was done with it.
+    /// Packets parked until the auxiliary core with their flow had completed the earlier ones.
     pub packets_held: u64,
-    /// Times a helper was recruited.
+    /// Activations of auxiliary cores.
     pub recruited: u64,
-    /// Times a helper was let go.
+    /// Releases of auxiliary cores.
     pub released: u64,
     /// Times boost mode began.
     pub boosts: u64,
     /// Flows whose chain was split.
     pub splits: u64,
-    /// Times a mapper knew of a whale that no split helps.
+    /// Times a mapper reported a whale for which no split suffices.
     pub whales_beyond_split: u64,
-    /// Times a mapper had no cores left.
+    /// Times a mapper reported insufficient cores.
     pub out_of_cores: u64,
-    /// Times a server mapper or a controller was asked.
+    /// Runs of server mappers or controllers.
     pub remaps: u64,
     /// RSS buckets, or rows of the switch's table, that moved between cores.
     pub buckets_moved: u64,
-    /// Flows that moved between cores for good.
+    /// Flows that migrated between cores.
     pub flows_migrated: u64,
-    /// Packets kept back because their bucket or flow was on its way.
+    /// Packets buffered while their bucket or flow migrated.
     pub kept_back: u64,
-    /// The longest that a bucket or flow was on its way, in nanoseconds.
+    /// Longest migration of a bucket or flow, in nanoseconds.
     pub longest_move_ns: u64,
     /// Rows of the switch's table written for destination prefixes.
     pub rules: u64,
@@ -237,7 +238,7 @@ pub struct Decisions {
 /// One window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WindowReport {
-    /// When it starts, in seconds.
+    /// Start, in seconds.
     pub start_s: f64,
     /// Packets that arrived.
     pub offered: u64,
@@ -249,34 +250,33 @@ pub struct WindowReport {
     pub late: u64,
     /// Flows that began.
     pub new_flows: u64,
-    /// Latencies of the packets sent, in microseconds: median,
+    /// Median latency of the packets sent, in microseconds.
     pub p50_us: f64,
-    /// 99th percentile,
+    /// 99th percentile.
     pub p99_us: f64,
-    /// 99.9th percentile,
+    /// 99.9th percentile.
     pub p999_us: f64,
-    /// and the longest.
+    /// Maximum latency.
     pub max_us: f64,
     /// Active cores of the rack, averaged over the window's epochs of 100 µs.
     pub cores: f64,
-    /// Cores with a queue at its end, of this chain.
+    /// Cores of this chain with a queue at the window's end.
     pub dedicated: u32,
 }
 
-/// A burst as the mappers met it: the millisecond in which most packets of the chain arrive, and what is
-/// around it.
+/// Burst as the mappers handle it: the millisecond in which most packets of the chain arrive, and the time around it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Burst {
-    /// When that millisecond starts, in seconds.
+    /// Start of that millisecond, in seconds.
     pub start_s: f64,
-    /// Steps of 100 µs, from 2 ms before it to 6 ms after its start, as far as the run goes.
+    /// Steps of 100 µs, from 2 ms before it to 6 ms after its start, within the limits of the run.
     pub steps: Vec<BurstStep>,
 }
 
-/// A step of a burst. Batches under way at its end count as done.
+/// Step of a burst. Batches in progress at its end count as done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BurstStep {
-    /// When it starts, in seconds.
+    /// Start, in seconds.
     pub start_s: f64,
     /// Packets that arrived.
     pub offered: u64,
@@ -286,19 +286,19 @@ pub struct BurstStep {
     pub lost: u64,
     /// Packets late or lost.
     pub late: u64,
-    /// Packets that have arrived by its end, and neither left nor got lost.
+    /// Packets that have arrived by its end, and neither left nor been lost.
     pub waiting: u64,
-    /// The most that one core with a queue has in its ring and in its hands. What it handed to helpers counts
-    /// until it knows that it is done.
+    /// Maximum number of packets that one core with a queue has in its ring and buffers. Offloaded packets count until
+    /// the core has their receipt.
     pub longest_queue: u64,
     /// Cores with a queue at its end.
     pub dedicated: u32,
-    /// Helpers at its end.
+    /// Auxiliary cores at its end.
     pub helpers: u32,
-    /// Times a core mapper was asked.
+    /// Decisions of core mappers.
     pub decisions: u64,
     /// Flows moved out of a core's own queue.
     pub flows_moved: u64,
-    /// Packets handed to helpers.
+    /// Packets offloaded to auxiliary cores.
     pub packets_handed: u64,
 }

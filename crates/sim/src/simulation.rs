@@ -1,4 +1,4 @@
-//! A run: a rack, its chains with their traffic and policies, from the first packet to the report.
+//! Simulation run: a rack, its chains with their traffic and policies, from the first packet to the report.
 
 use crate::chain::{COUNTED, ChainError, ChainModel};
 use crate::engine::{Engine, TenantSetup};
@@ -15,55 +15,54 @@ use tailwater_traffic::TrafficError;
 /// One chain of a run.
 #[derive(Debug)]
 pub struct ChainRun<'a> {
-    /// What its packets take.
+    /// Cost model of its packets.
     pub model: ChainModel,
     /// Its latency objective, for 99 % of the packets.
     pub slo: Nanos,
-    /// Who decides.
+    /// Its policy.
     pub policy: RackPolicy,
     /// Its packets.
     pub workload: Workload<'a>,
 }
 
-/// The shortest window of a report: an epoch that cores are counted in.
+/// Minimum window of a report: an epoch in which cores are counted.
 pub const SHORTEST_WINDOW: Nanos = COUNTED;
 
-/// The most windows of a run.
+/// Maximum number of windows of a run.
 const MOST_WINDOWS: u64 = 1_000_000;
 
-/// How long packets may arrive. Windows and epochs are kept for all that time.
+/// Maximum time for which packets arrive. Windows and epochs are stored for all that time.
 pub const LONGEST_RUN: Nanos = Nanos::from_secs(3600);
 
-/// How long packets may arrive if the report has windows of this length.
+/// Returns the maximum time for which packets arrive if the report has windows of this length.
 pub(crate) fn longest(window: Nanos) -> Nanos {
     Nanos(window.0.saturating_mul(MOST_WINDOWS)).min(LONGEST_RUN)
 }
 
-/// How to run.
+/// Options of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunOptions {
-    /// Seeds what is random: jitter.
+    /// Seed of random values: jitter.
     pub seed: u64,
-    /// The length of a window of the report.
+    /// Length of a window of the report.
     pub window: Nanos,
-    /// For how long the run is not reported, so that policies have found their cores: rounded up to whole
-    /// windows. What is in the system then counts as offered.
+    /// Initial time that is not reported, so that policies have found their cores. It is rounded up to whole windows.
+    /// Packets in the system at its end count as offered.
     pub warm_up: Nanos,
-    /// Checks everything that must always hold, at some cost.
+    /// `true` to check all invariants, at some cost.
     pub check: bool,
-    /// Lets all cores take turns even where they have nothing to do with each other: slower, with the
-    /// same outcome.
+    /// `true` to interleave all cores even where they are independent: slower, with the same result.
     pub together: bool,
-    /// Also tells of each chain's [`Burst`](crate::report::Burst), if its policy has a core mapper.
+    /// `true` to also report each chain's [`Burst`](crate::report::Burst), if its policy has a core mapper.
     pub bursts: bool,
-    /// Ends the run as soon as it is certain that a chain misses its objective: more packets are late than
-    /// all that come may have. Then the report is of the packets until then, and [says
-    /// so](SimReport::missed). Only of recorded packets it is known how many come.
+    /// `true` to end the run as soon as a chain certainly misses its objective: more packets are late than allowed for
+    /// the total. The report then covers the packets up to that time, and sets [`missed`](SimReport::missed). The total
+    /// is known for recorded packets only.
     pub until_missed: bool,
 }
 
 impl RunOptions {
-    /// The warm-up, in whole windows.
+    /// Returns the warm-up, in whole windows.
     ///
     /// # Errors
     /// Windows are too short.
@@ -79,7 +78,7 @@ impl RunOptions {
 }
 
 impl Default for RunOptions {
-    /// Seed 1, windows of 10 ms, reported from the first packet to the last, no checks, no bursts.
+    /// Returns seed 1, windows of 10 ms, reports from the first packet to the last, no checks and no bursts.
     fn default() -> Self {
         RunOptions {
             seed: 1,
@@ -93,18 +92,18 @@ impl Default for RunOptions {
     }
 }
 
-/// Why a run cannot be made.
+/// Reason why a run is impossible.
 #[derive(Debug, thiserror::Error)]
 pub enum SimError {
-    /// There can be no such rack.
+    /// The rack is invalid.
     #[error(transparent)]
     Rack(#[from] RackError),
-    /// There can be no such chain.
+    /// A chain is invalid.
     #[error("chain \"{name}\": {source}")]
     Chain {
-        /// Its name.
+        /// Name of the chain.
         name: String,
-        /// What is wrong.
+        /// Cause.
         source: ChainError,
     },
     /// The traffic cannot be read.
@@ -113,25 +112,25 @@ pub enum SimError {
     /// There are too many chains, or none.
     #[error("expected 1 to {MOST_TENANTS} chains, and a core for each on every server; found {found} chains")]
     Chains {
-        /// How many.
+        /// Number of chains.
         found: usize,
     },
-    /// It lasts too long.
+    /// The traffic lasts too long.
     #[error("{name}: expected at most {most} of packets, found one {found} after the first")]
     TooLong {
-        /// The traffic of the first chain.
+        /// Traffic of the first such chain.
         name: String,
-        /// How long it may last: [`LONGEST_RUN`], or less if windows are short.
+        /// Maximum duration: [`LONGEST_RUN`], or less with short windows.
         most: Nanos,
-        /// When a packet arrives.
+        /// Arrival time of a packet beyond it.
         found: Nanos,
     },
     /// A setting is out of its range.
     #[error("{field}: expected {expected}")]
     Setting {
-        /// Which.
+        /// Setting.
         field: &'static str,
-        /// What was expected.
+        /// Expected value.
         expected: &'static str,
     },
 }
@@ -141,15 +140,15 @@ pub enum SimError {
 /// Equal arguments give equal reports on any machine.
 ///
 /// # Errors
-/// The rack or a chain is none, or traffic cannot be read.
+/// The rack, a chain or a setting is invalid, or traffic cannot be read.
 ///
 /// # Panics
-/// With [`RunOptions::check`], if a rule is broken; always, if a policy breaks its vocabulary.
+/// With [`RunOptions::check`], if an invariant is violated. Always, if a policy violates its interface.
 pub fn simulate(rack: &Rack, chains: Vec<ChainRun<'_>>, options: &RunOptions) -> Result<SimReport, SimError> {
     simulate_with(rack, chains, options, |_| true)
 }
 
-/// As [`simulate`]; `progress` is told the virtual time now and then, and may end the run by `false`.
+/// Like [`simulate`], with calls of `progress` with the virtual time. If `progress` returns `false`, the run ends.
 ///
 /// # Errors
 /// As [`simulate`].
@@ -277,12 +276,12 @@ pub fn simulate_with(
     })
 }
 
-/// Whether a chain meets its objective that was offered so many packets, of which so many were late.
+/// Returns `true` if a chain with `offered` packets, of which `late` were late, meets its objective.
 pub(crate) fn is_met(late: u64, offered: u64) -> bool {
     late * 100 <= offered
 }
 
-/// A chain made ready. Of each server it may have a share of the cores.
+/// Prepares a chain. It gets a share of each server's cores.
 fn setup(
     rack: &Rack,
     chain: &mut ChainRun<'_>,
@@ -327,7 +326,7 @@ fn rack_cores(per_epoch: Vec<u16>) -> RackCores {
     }
 }
 
-/// Says how many cores were active in each window.
+/// Sets the number of active cores in each window.
 fn fill_cores(windows: &mut [WindowReport], per_epoch: &[u16], window: Nanos) {
     let epochs = (window.0 / COUNTED.0).max(1) as usize;
     for (window, epochs) in windows.iter_mut().zip(per_epoch.chunks(epochs)) {
@@ -336,10 +335,10 @@ fn fill_cores(windows: &mut [WindowReport], per_epoch: &[u16], window: Nanos) {
     }
 }
 
-/// The chains' traffic, by time; of equal times, by the chains' order.
+/// Traffic of all chains, merged by time. Equal times are ordered by chain.
 pub(crate) struct Merged<'w, 'a> {
     feeds: Vec<Feed<'w, 'a>>,
-    /// What has been read of each and not handed out; with one feed nothing is.
+    /// By chain, packets that were read but not returned. With one feed there are none.
     read: Vec<(VecDeque<Packet>, VecDeque<FlowStart>, bool)>,
     packets: Vec<Packet>,
     starts: Vec<FlowStart>,
@@ -356,13 +355,13 @@ impl<'w, 'a> Merged<'w, 'a> {
         }
     }
 
-    /// How many packets of a chain are to come, if that is known.
+    /// Returns the number of a chain's remaining packets, if known.
     pub fn rest(&self, chain: usize) -> Option<u64> {
         let read = self.read[chain].0.len() as u64;
         Some(self.feeds[chain].rest()? + read)
     }
 
-    /// Whether packets are to come, or nobody knows.
+    /// Returns `true` if packets remain, or if that is unknown.
     pub fn has_more(&self) -> bool {
         (0..self.feeds.len()).any(|chain| self.rest(chain) != Some(0))
     }

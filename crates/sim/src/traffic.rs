@@ -1,7 +1,7 @@
-//! Traffic as the simulator takes it: packets of 16 bytes with their flow's index.
+//! Traffic in the simulator's form: packets of 16 bytes with their flow's index.
 //!
-//! A [`Workload`] is either [streamed](Workload::stream) from any source, holding flows and no
-//! packets, or a [`Recording`], made once and run through many simulations. Both say the same.
+//! A [`Workload`] is either [streamed](Workload::stream) from any source, storing flows but no packets, or a
+//! [`Recording`], made once and used in many simulations. Both give the same packets.
 
 mod flows;
 
@@ -13,30 +13,30 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::{Notice, TrafficError};
 
-/// Packets handed to the engine at a time.
+/// Packets passed to the engine at a time.
 pub(crate) const CHUNK: usize = 8192;
 
-/// The index of a packet for whose flow there was no room.
+/// Flow index of a packet for whose flow there was no room.
 pub(crate) const NO_PLACE: u32 = u32::MAX;
 
-/// A packet on its way in.
+/// Packet on its way into the rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packet {
-    /// When it is at the switch, counted from the first one of the traffic.
+    /// Arrival time at the switch, counted from the traffic's first packet.
     pub arrival: u64,
     /// Its flow's index, or [`NO_PLACE`].
     pub flow: u32,
     pub bytes: u16,
-    /// The RSS bucket, whether the packet opens its flow, and whose it is.
+    /// RSS bucket, flag of a packet that opens its flow, and tenant.
     tag: u16,
 }
 
-/// In a tag, the packet opens its flow.
+/// Bit of a tag: the packet opens its flow.
 const FIRST: u16 = BUCKETS as u16;
-/// In a tag, where the tenant's number begins.
+/// Position of the tenant's number in a tag.
 const TENANT: u32 = FIRST.ilog2() + 1;
 
-/// The most tenants that a tag tells apart.
+/// Maximum number of tenants that a tag can hold.
 pub(crate) const MOST_TENANTS: usize = 1 << (16 - TENANT);
 
 impl Packet {
@@ -54,7 +54,7 @@ impl Packet {
         usize::from(self.tag % FIRST)
     }
 
-    /// Whether it opens its flow.
+    /// Returns `true` if it opens its flow.
     #[inline]
     pub fn is_first(&self) -> bool {
         self.tag & FIRST != 0
@@ -65,31 +65,31 @@ impl Packet {
         usize::from(self.tag >> TENANT)
     }
 
-    /// Says whose it is.
+    /// Sets its tenant.
     pub fn of_tenant(mut self, tenant: usize) -> Packet {
         self.tag |= (tenant as u16) << TENANT;
         self
     }
 }
 
-/// What is to be known of a flow when it begins.
+/// Data of a flow that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowStart {
-    /// Where its packets go.
+    /// Destination of its packets.
     pub destination: IpAddr,
 }
 
-/// How flows are remembered.
+/// Limits of the flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowOptions {
-    /// A flow that was silent for so long is forgotten: its next packet opens it anew.
+    /// Silence after which a flow is removed. Its next packet opens it again.
     pub idle_timeout: Nanos,
-    /// The most flows that are remembered. Packets of others are lost: there is no place for them.
+    /// Maximum number of flows. Packets of others are lost.
     pub most: u32,
 }
 
 impl Default for FlowOptions {
-    /// Ten seconds; 16.8 million flows, which take at most a GiB: half here, half in the engine.
+    /// Returns ten seconds and 16.8 million flows, which take at most a GiB: half here, half in the engine.
     fn default() -> Self {
         FlowOptions {
             idle_timeout: Nanos::from_secs(10),
@@ -102,7 +102,7 @@ impl Default for FlowOptions {
 pub enum Workload<'a> {
     /// Packets in memory.
     Recorded(Arc<Recording>),
-    /// Packets that are read as they are needed.
+    /// Packets that are read on demand.
     Streamed(Box<Stream<'a>>),
 }
 
@@ -113,12 +113,12 @@ impl std::fmt::Debug for Workload<'_> {
 }
 
 impl<'a> Workload<'a> {
-    /// Packets of a source, one after the other.
+    /// Streams the packets of a source.
     pub fn stream(source: Box<dyn Arrivals + 'a>, options: FlowOptions) -> Workload<'a> {
         Workload::Streamed(Box::new(Stream::new(source, options, true)))
     }
 
-    /// The source's name.
+    /// Returns the source's name.
     pub fn name(&self) -> &str {
         match self {
             Workload::Recorded(recording) => &recording.name,
@@ -126,7 +126,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// What the source has to say, after the end.
+    /// Returns the source's notices, after its end.
     pub fn notices(&self) -> Vec<Notice> {
         match self {
             Workload::Recorded(recording) => recording.notices.clone(),
@@ -141,7 +141,7 @@ impl From<Arc<Recording>> for Workload<'_> {
     }
 }
 
-/// A source whose flows are being numbered.
+/// Source whose flows are being numbered.
 pub struct Stream<'a> {
     source: Box<dyn Arrivals + 'a>,
     flows: FlowIndex,
@@ -150,16 +150,16 @@ pub struct Stream<'a> {
     starts: Vec<FlowStart>,
     /// By index: the flow's bucket.
     buckets: Vec<u16>,
-    /// The time of the first packet, and the latest so far.
+    /// Time of the first packet, and the latest time so far.
     origin: Option<Nanos>,
     latest: u64,
 }
 
-/// The number of the packets that belong to no flow: they are one.
+/// Number of all packets without a flow, which count as one flow.
 const FLOWLESS: u64 = 0x6e6f_2066_6c6f_7773;
 
 impl<'a> Stream<'a> {
-    /// `reuse`: whether the indices of forgotten flows are used again.
+    /// Creates a stream. With `reuse`, the indices of removed flows are used again.
     fn new(source: Box<dyn Arrivals + 'a>, options: FlowOptions, reuse: bool) -> Stream<'a> {
         Stream {
             source,
@@ -173,8 +173,7 @@ impl<'a> Stream<'a> {
         }
     }
 
-    /// Reads the next packets. No packet older than `oldest` is left in the system. Whether there
-    /// were any.
+    /// Reads the next packets. No packet older than `oldest` is left in the system. Returns `true` if there were any.
     fn fill(&mut self, oldest: u64) -> Result<bool, TrafficError> {
         self.packets.clear();
         self.starts.clear();
@@ -190,7 +189,7 @@ impl<'a> Stream<'a> {
     #[inline]
     fn take(&mut self, arrival: Arrival, oldest: u64) {
         let origin = *self.origin.get_or_insert(arrival.time);
-        // One that is earlier than the one ahead of it counts as coming with it.
+        // A packet earlier than its predecessor counts as arriving with it.
         self.latest = self.latest.max(arrival.time.saturating_sub(origin).0);
         let number = arrival.flow.unwrap_or(FLOWLESS);
         let found = self.flows.find(number, self.latest, oldest);
@@ -226,12 +225,12 @@ fn destination_of(key: &FlowKey) -> IpAddr {
     }
 }
 
-/// Traffic in memory, for many simulations: 16 bytes a packet and 17 a flow.
+/// Traffic in memory, for many simulations: 16 bytes per packet and 17 per flow.
 #[derive(Clone, Debug)]
 pub struct Recording {
     name: String,
     packets: Vec<Packet>,
-    /// In the order in which flows begin; a flow that begins anew has another index.
+    /// Flows in the order of their starts. A flow that begins again has another index.
     starts: Vec<FlowStart>,
     notices: Vec<Notice>,
 }
@@ -240,7 +239,7 @@ impl Recording {
     /// Reads a source to its end.
     ///
     /// # Errors
-    /// The source's; [`TrafficError::MemoryLimit`].
+    /// The source fails, or the packets exceed the limit ([`TrafficError::MemoryLimit`]).
     pub fn load(
         source: Box<dyn Arrivals + '_>,
         options: FlowOptions,
@@ -270,8 +269,9 @@ impl Recording {
         })
     }
 
-    /// Packets by hand, for experiments: (time in nanoseconds, flow, bytes), by time. Flows are UDP
-    /// from as many addresses to `destinations` servers of 198.18.0.0/15, a prefix /24 each.
+    /// Creates traffic from explicit packets, for experiments: (time in nanoseconds, flow, bytes), sorted by time.
+    /// Flows are UDP, each from its own address, to `destinations` servers of 198.18.0.0/15, each with its own /24
+    /// prefix.
     ///
     /// # Panics
     /// If `destinations` is 0.
@@ -297,50 +297,50 @@ impl Recording {
         }
     }
 
-    /// Its packets.
+    /// Returns the number of packets.
     pub fn packets(&self) -> u64 {
         self.packets.len() as u64
     }
 
-    /// Its flows; one that begins anew counts again.
+    /// Returns the number of flows. One that begins again counts again.
     pub fn flows(&self) -> u64 {
         self.starts.len() as u64
     }
 
-    /// What the source had to say at its end.
+    /// Returns the source's notices at its end.
     pub fn notices(&self) -> &[Notice] {
         &self.notices
     }
 
-    /// From the first packet to the last.
+    /// Returns the time from the first packet to the last.
     pub fn duration(&self) -> Nanos {
         Nanos(self.packets.last().map_or(0, |packet| packet.arrival))
     }
 
-    /// Bytes of memory.
+    /// Returns the memory in bytes.
     pub fn memory_bytes(&self) -> u64 {
         (size_of_val(&self.packets[..]) + size_of_val(&self.starts[..])) as u64
     }
 
-    /// All bytes of its frames.
+    /// Returns the total bytes of its frames.
     pub fn bytes(&self) -> u64 {
         let bytes = |packet: &Packet| u64::from(packet.bytes);
         self.packets.iter().map(bytes).sum()
     }
 
-    /// The packets as (time, flow, bytes), by time.
+    /// Returns the packets as (time, flow, bytes), by time.
     pub fn iter(&self) -> impl Iterator<Item = (Nanos, u32, u16)> {
         let parts = |packet: &Packet| (Nanos(packet.arrival), packet.flow, packet.bytes);
         self.packets.iter().map(parts)
     }
 
-    /// The RSS bucket of each packet, in order.
+    /// Returns the RSS bucket of each packet, in order.
     pub fn buckets(&self) -> impl Iterator<Item = u16> {
         self.packets.iter().map(|packet| packet.bucket() as u16)
     }
 }
 
-/// Packets that somebody listed.
+/// Explicitly listed packets.
 struct ByHand<'a, I> {
     name: &'a str,
     packets: I,
@@ -378,14 +378,14 @@ impl<I: Iterator<Item = (Nanos, u32, u16)>> Arrivals for ByHand<'_, I> {
     }
 }
 
-/// Packets that come next, and the starts of the flows that they open, in order.
+/// Next packets, and the starts of the flows that they open, in order.
 #[derive(Clone, Copy)]
 pub(crate) struct Chunk<'a> {
     pub packets: &'a [Packet],
     pub starts: &'a [FlowStart],
 }
 
-/// Hands a workload out in chunks.
+/// Returns a workload in chunks.
 pub(crate) enum Feed<'w, 'a> {
     Recorded {
         recording: Arc<Recording>,
@@ -407,7 +407,7 @@ impl<'w, 'a> Feed<'w, 'a> {
         }
     }
 
-    /// How many packets are to come, if that is known.
+    /// Returns the number of remaining packets, if known.
     pub fn rest(&self) -> Option<u64> {
         match self {
             Feed::Recorded { recording, packets, .. } => Some((recording.packets.len() - packets) as u64),
@@ -415,7 +415,10 @@ impl<'w, 'a> Feed<'w, 'a> {
         }
     }
 
-    /// The next packets; none at the end. No packet older than `oldest` is left in the system.
+    /// Returns the next packets, or none at the end. No packet older than `oldest` is left in the system.
+    ///
+    /// # Errors
+    /// The source of streamed packets fails.
     pub fn next(&mut self, oldest: u64) -> Result<Chunk<'_>, TrafficError> {
         match self {
             Feed::Recorded {

@@ -1,4 +1,4 @@
-//! Queues whose latencies are known.
+//! Queues with known latencies.
 
 mod common;
 
@@ -8,7 +8,7 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::ServiceCosts;
 use tailwater_sim::{ChainModel, Jitter, Rack, Recording, Server};
 
-/// A packet at a time.
+/// Model with batches of one packet.
 fn one_by_one(packet: f64) -> ChainModel {
     ChainModel {
         batch: 1,
@@ -78,7 +78,7 @@ fn a_burst_beyond_the_ring_is_lost() {
         }],
         ..one_core()
     };
-    // The burst comes while the core is busy with a packet.
+    // The burst arrives while the core is busy with a packet.
     let first = [(0, 0)];
     let burst = (0..250).map(|i| (10, i % 50));
     let packets = recording(first.into_iter().chain(burst));
@@ -90,8 +90,7 @@ fn a_burst_beyond_the_ring_is_lost() {
 
 #[test]
 fn lasting_overload_fills_the_ring_and_no_more() {
-    // Five times what the core can do: of five packets four are lost, and who is not waits for the
-    // whole ring.
+    // Five times a core's capacity: of five packets four are lost, and the others wait for the whole ring.
     let packets = recording((0..200_000).map(|i| (i * 200, i as u32 % 100)));
     let report = checked(&one_core(), one_by_one(1000.0), static_rss(1), &packets);
     let loss = report.loss_rate;
@@ -101,8 +100,7 @@ fn lasting_overload_fills_the_ring_and_no_more() {
     assert!((report.cores.busy - 1.0).abs() < 1e-3);
 }
 
-/// Pollaczek and Khinchine: in an M/D/1 queue of load ρ and service s the mean wait is
-/// ρ s / 2 (1 - ρ).
+/// Pollaczek and Khinchine: in an M/D/1 queue of load ρ and service s the mean wait is ρ s / 2 (1 - ρ).
 #[test]
 fn an_m_d_1_queue_has_its_mean_wait() {
     for (load, tolerance) in [(0.5, 0.02), (0.8, 0.04)] {
@@ -122,8 +120,8 @@ fn an_m_d_1_queue_has_its_mean_wait() {
     }
 }
 
-/// In an M/G/1 queue the mean wait grows with the service times' squared coefficient of variation c²:
-/// ρ s (1 + c²) / 2 (1 - ρ).
+/// In an M/G/1 queue the mean wait grows with the service times' squared coefficient of variation c²: ρ s (1 + c²) / 2
+/// (1 - ρ).
 #[test]
 fn jitter_makes_it_an_m_g_1_queue() {
     let (service, load, sigma) = (1000.0, 0.7, 0.8_f64);
@@ -141,14 +139,14 @@ fn jitter_makes_it_an_m_g_1_queue() {
     let report = checked(&one_core(), model, static_rss(1), &recording(packets));
     let mean = report.cores.busy * 1e9 / (1e9 / service * load);
     let wait = report.latency_us.mean * 1000.0 - service;
-    // The table cuts the distribution's tail: its own variation, by its steps' middles.
+    // The table cuts the distribution's tail: its own variation, by the middles of its steps.
     let squared = 0.84;
     let expected = load * service * (1.0 + squared) / (2.0 * (1.0 - load));
     assert!((wait / expected - 1.0).abs() < 0.06, "{wait} for {expected}");
     assert!((mean / service - 1.0).abs() < 0.01, "{mean}");
 }
 
-/// With many cores, RSS makes each one's queue one of its own.
+/// With many cores, RSS gives each one an independent queue.
 #[test]
 fn cores_do_not_disturb_each_other() {
     let mut random = Random(3);
@@ -161,7 +159,7 @@ fn cores_do_not_disturb_each_other() {
         .collect();
     let packets = recording(packets);
     let report = checked(&Rack::of_one(8), one_by_one(1000.0), static_rss(8), &packets);
-    // Each core alone, with what RSS gives it.
+    // Each core alone, with the packets that RSS assigns to it.
     let buckets: Vec<u16> = packets.buckets().collect();
     let mut sum = 0;
     for core in 0..8 {
@@ -187,7 +185,7 @@ fn links_are_as_fast_as_they_say() {
     let packets = recording((0..100).map(|i| (i * 10_000, 0)));
     let report = checked(&rack, one_by_one(100.0), static_rss(1), &packets);
     assert_eq!(report.latency.max(), Nanos(1092));
-    // Of 30 at once, ten find room.
+    // Of 30 at once, ten fit.
     let packets = recording((0..30).map(|i| (0, i)));
     let report = checked(&rack, one_by_one(100.0), static_rss(1), &packets);
     assert_eq!(report.packets.lost_by_reason["switch-buffer-full"], 20);

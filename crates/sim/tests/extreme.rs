@@ -1,5 +1,5 @@
-//! Traffic and costs at the edges: no packets, one flow, far too much of everything. Every policy gives a
-//! clear result, in bounded memory.
+//! Traffic and costs at the limits: no packets, one flow, extreme overload. Every policy gives a clear result, in
+//! bounded memory.
 
 mod common;
 
@@ -12,14 +12,14 @@ fn model() -> ChainModel {
     ChainModel::from_profile(&profile()).unwrap()
 }
 
-/// Of each policy, with everything checked.
+/// Returns the report of each policy, with all checks.
 fn all(packets: &Arc<Recording>, model: &ChainModel) -> Vec<(&'static str, ChainReport)> {
     let rack = Rack::of_one(8);
     let checked = |name| checked(&rack, model.clone(), policy(name), packets);
     RackPolicy::names().map(|name| (name, checked(name))).collect()
 }
 
-/// Packets of these flows by turns, at these times.
+/// Returns packets at these times, from `flows` flows in turn.
 fn packets(times: impl Iterator<Item = u64>, flows: u32) -> Arc<Recording> {
     let packets = times.zip((0..flows).cycle());
     let packets = packets.map(|(at, flow)| (Nanos(at), flow, 500));
@@ -48,30 +48,30 @@ fn a_single_packet_arrives() {
     }
 }
 
-/// A core does 200,000 packets of a flow a second; these are twice as many.
+/// A core processes 200,000 packets of a flow per second. The traffic has twice as many.
 #[test]
 fn one_flow_has_one_core_and_a_split_at_most() {
     let flow = packets((0..40_000).map(|i| i * 2_500), 1);
     for (name, report) in all(&flow, &model()) {
         let share = 1.0 - report.loss_rate;
-        // Two cores that share its work by 98 and 87 % of the time do a little more than one.
+        // Two cores that share its work by 98 and 87 % of the time process slightly more than one.
         assert!((0.4..0.75).contains(&share), "{name}: {share}");
         assert_eq!(report.packets.flows, 1, "{name}");
         assert!(!report.slo_met, "{name}");
     }
 }
 
-/// Five times what all cores of the rack do: they are full, the rest is lost, nothing piles up.
+/// Five times the capacity of all cores of the rack: they are full, the rest is lost, and no backlog builds up.
 #[test]
 fn overload_is_lost_and_does_not_pile_up() {
     let overload = bursty(3, 60 * MS, 500, 8);
     for (name, report) in all(&overload, &model()) {
         assert!(!report.slo_met, "{name}");
         assert!((0.7..1.0).contains(&report.loss_rate), "{name}: {}", report.loss_rate);
-        // A core that has a queue and still helps counts once; a turn more or less.
+        // A core that has a queue and is still an auxiliary core counts once, within one iteration.
         let cores = report.cores.total;
         assert!(cores < 8.0 * 1.01, "{name}: {cores}");
-        // A ring, buffers, and what is kept back, at 5 us a packet.
+        // The packets of a ring, of the buffers, and those buffered in migrations, at 5 us each.
         let most = report.latency_us.max;
         assert!(most < 5.0 * 8192.0, "{name}: {most} us");
     }
@@ -92,7 +92,7 @@ fn overload_of_links_and_tables_is_lost_there() {
     }
 }
 
-/// A packet takes a second, the objective is two milliseconds.
+/// A packet takes a second, and the objective is two milliseconds.
 #[test]
 fn packets_that_take_longer_than_any_objective_end_all_the_same() {
     let slow = ChainModel::from_profile(&tailwater_policy::capacity::CapacityProfile {
@@ -107,7 +107,7 @@ fn packets_that_take_longer_than_any_objective_end_all_the_same() {
     }
 }
 
-/// Nothing happens for minutes: there are windows and periods of controllers, and no more.
+/// Silence for minutes costs only windows and periods of controllers.
 #[test]
 fn a_long_silence_takes_no_long_time() {
     let apart = packets([0, 300_000 * MS].into_iter(), 2);

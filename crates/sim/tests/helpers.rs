@@ -1,4 +1,4 @@
-//! A core and its helper, with every time known.
+//! A core and its auxiliary core, with exact times.
 
 mod common;
 
@@ -9,25 +9,25 @@ use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, Rack, RackPolicy, Recording, RunOptions};
 
-/// What a mapper was told.
+/// Recorded inputs of a mapper.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Told {
-    /// Of each decision: when, packets that wait, flows that wait, the oldest packet's arrival.
+    /// Decisions: time, waiting packets, waiting flows, the oldest packet's arrival.
     decisions: Vec<(u64, u32, usize, u64)>,
-    /// Of each batch: packets, new flows, time.
+    /// Batches: packets, new flows, time.
     batches: Vec<(u32, u32, u64)>,
-    /// Of each flowlet: when, and packets with the first helper.
+    /// Flowlets: time, and packets on the first auxiliary core.
     flowlets: Vec<(u64, u32)>,
 }
 
-/// Does what it is made for, and notes what it is told.
+/// Mapper with scripted decisions that records its inputs.
 struct Scripted {
     told: Arc<Mutex<Told>>,
-    /// Where flowlets go.
+    /// Place of flowlets.
     place: Place,
-    /// How many packets must wait before it moves all flows to the first helper.
+    /// Number of waiting packets from which on it moves all flows to the first auxiliary core.
     move_from: u32,
-    /// Whether it lets an idle helper go.
+    /// `true` if it releases an idle auxiliary core.
     release: bool,
 }
 
@@ -109,7 +109,7 @@ fn packets(list: &[(u64, u32)]) -> Arc<Recording> {
     Arc::new(Recording::of_packets("test", list, 1))
 }
 
-/// Latencies, as a sum and the longest.
+/// Returns the sum of latencies and the longest.
 fn latencies(report: &tailwater_sim::ChainReport) -> (u64, u64) {
     (report.latency.sum().0, report.latency.max().0)
 }
@@ -124,20 +124,20 @@ fn a_packet_alone_goes_straight_through() {
 
 #[test]
 fn placed_flows_pass_the_helper_in_known_time() {
-    // Two at once are received one by one, 150 ns each, and handed over together: 30 + 2 * 20. The
-    // helper is awake 20 us later, and has 100 + 900 + 40 + 10 for each.
+    // Two packets at once are received one by one, 150 ns each, and offloaded together: 30 + 2 * 20. The auxiliary core
+    // is awake 20 us later, and takes 100 + 900 + 40 + 10 for each.
     let traffic = packets(&[(0, 1), (0, 2), (30_000, 1)]);
     let (policy, told) = scripted(Place::helper(0), u32::MAX, false);
     let report = checked(&rack(), model(1), policy, &traffic);
     let (first, second) = (370 + 20_000 + 1050, 370 + 20_000 + 2 * 1050);
-    // The third finds it asleep again: 150 to receive, 50 to hand over.
+    // The third packet finds it asleep again: 150 to receive, 50 to offload.
     let third = 200 + 20_000 + 1050;
     assert_eq!(latencies(&report), (first + second + third, second));
     let flowlets = told.lock().unwrap().flowlets.clone();
     assert_eq!(flowlets, [(0, 0), (150, 1), (30_000, 0)]);
     assert_eq!((report.decisions.recruited, report.decisions.packets_handed), (1, 3));
 
-    // A helper that spins takes it after 300 ns.
+    // A polling auxiliary core takes it after 300 ns.
     let mut spinning = rack();
     spinning.timing.spin = Nanos(1_000_000);
     let (policy, _) = scripted(Place::helper(0), u32::MAX, false);
@@ -148,7 +148,7 @@ fn placed_flows_pass_the_helper_in_known_time() {
 
 #[test]
 fn a_flow_stays_where_its_packets_are() {
-    // While the first packet of flow 1 is with the helper, the mapper is not asked about the second.
+    // While the first packet of flow 1 is on the auxiliary core, the second is not placed again.
     let traffic = packets(&[(0, 1), (0, 2), (10_000, 1), (60_000, 1)]);
     let (policy, told) = scripted(Place::helper(0), u32::MAX, false);
     let report = checked(&rack(), model(1), policy, &traffic);
@@ -159,15 +159,15 @@ fn a_flow_stays_where_its_packets_are() {
 
 #[test]
 fn queued_flows_move_with_their_packets_in_order() {
-    // Four packets of two flows in batches of two. The first turn receives 2 + 2 in 2 * 300 ns; then
-    // four wait, and the mapper, told the time at which the last were received, moves both flows: 500 + 2 * 5 + 4 ns.
+    // Four packets of two flows in batches of two. The first iteration receives 2 + 2 in 2 * 300 ns. Then four wait.
+    // The mapper, called with the time at which the last were received, moves both flows: 500 + 2 * 5 + 4 ns.
     let traffic = packets(&[(0, 1), (0, 2), (0, 1), (0, 2)]);
     let (policy, told) = scripted(Place::HERE, 4, false);
     let report = checked(&rack(), model(2), policy, &traffic);
     let told = told.lock().unwrap().clone();
     assert_eq!(told.decisions, [(300, 4, 2, 0)]);
     assert_eq!(report.decisions.flows_moved, 2);
-    // Handed over by 600 + 514 + 30 + 80; the helper's batches of two take 100 + 1800 + 40 + 20.
+    // Offloaded by 600 + 514 + 30 + 80. The auxiliary core's batches of two take 100 + 1800 + 40 + 20.
     let begins = 1224 + 20_000;
     let (first, second) = (begins + 1960, begins + 2 * 1960);
     assert_eq!(latencies(&report), (2 * first + 2 * second, second));
@@ -179,7 +179,7 @@ fn the_own_queue_is_processed_and_told() {
     let traffic = packets(&[(0, 1), (0, 2), (0, 1)]);
     let (policy, told) = scripted(Place::HERE, u32::MAX, false);
     let report = checked(&rack(), model(1), policy, &traffic);
-    // Three are received in 450 ns, then processed one by one: 100 + 900 each. The first turn began at 0.
+    // Three are received in 450 ns, then processed one by one: 100 + 900 each. The first iteration began at 0.
     assert_eq!(latencies(&report), (1450 + 2450 + 3450, 3450));
     let batches = told.lock().unwrap().batches.clone();
     assert_eq!(batches, [(1, 1, 1450), (1, 1, 1000), (1, 0, 1000)]);
@@ -196,7 +196,7 @@ fn an_idle_helper_is_let_go_and_counts_no_more() {
     assert!((0.011..0.013).contains(&auxiliary), "{auxiliary}");
 }
 
-/// Has flows go to the first helper, once; then relieves it, and has them go to the second.
+/// Mapper that places flows on the first auxiliary core once, then relieves it and places them on the second.
 struct Relieving {
     placed: Arc<Mutex<Vec<Flowlet>>>,
 }
@@ -218,9 +218,9 @@ impl CoreMapper for Relieving {
 
 #[test]
 fn held_packets_go_to_another_helper_in_known_time() {
-    // Two packets at once, received one by one, 150 ns each, in two turns, then a decision about nothing: 500;
-    // handed over: 30 + 2 * 20. The helper is awake 20 us later and has 1050 for each. Told is what was
-    // done 200 ns later.
+    // Two packets at once, received one by one, 150 ns each, in two iterations, then a decision without flows: 500.
+    // They are offloaded in 30 + 2 * 20. The auxiliary core is awake 20 us later and takes 1050 for each. Receipts take
+    // 200 ns.
     let traffic = packets(&[(0, 1), (0, 1), (10_000, 1), (12_500, 1)]);
     let placed = Arc::default();
     let shared = Arc::clone(&placed);
@@ -236,8 +236,8 @@ fn held_packets_go_to_another_helper_in_known_time() {
     let report = checked(&rack, model(1), policy, &traffic);
     let helped = 870 + 20_000;
     let (first, second) = (helped + 1050, helped + 2 * 1050);
-    // The third and fourth are held. The core looks each 1000 ns; it finds both told at the first look from
-    // 23,170 on, moves two packets, a ns each, and hands them over: 30 + 2 * 20.
+    // The third and fourth are parked. The core polls every 1000 ns. It finds both receipts at the first poll from
+    // 23,170 on, moves two packets, 1 ns each, and offloads them: 30 + 2 * 20.
     let looks = (12_650..).step_by(1_000);
     let told = looks.clone().find(|look| *look >= second + 200).unwrap();
     let begins = told + 2 + 70 + 20_000;
@@ -256,8 +256,8 @@ fn held_packets_go_to_another_helper_in_known_time() {
     assert_eq!(*placed.lock().unwrap(), expected);
 }
 
-/// Steady state allocates nothing for packets: twice as many packets take no more allocations but those
-/// of growing lists and of windows.
+/// Packets cause no allocations in steady state: twice as many packets need no more allocations, except for growing
+/// lists and windows.
 #[test]
 fn packets_take_no_allocations() {
     let allocations = |length: u64, name: &str| {

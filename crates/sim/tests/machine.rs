@@ -1,4 +1,4 @@
-//! What a machine takes from its cores: pauses, and speed that changes.
+//! Effects of the machine on cores: interruptions, and changing speed.
 
 mod common;
 
@@ -26,8 +26,8 @@ fn pauses_delay_the_packets_that_they_meet() {
         ..model()
     };
     let report = checked(&Rack::of_one(1), paused, static_rss(1), &packets());
-    // A packet is met by a pause that begins while it is processed or ends after it came: 3 of 100 by those of
-    // 4 us (4 + 1 of 10 us, 3000 of 100,000 a second), 1 of 100 by the others.
+    // An interruption delays a packet if it begins during its processing or ends after its arrival. The 4 us ones delay
+    // 3 of 100 packets (4 + 1 of 10 us, 3000 of 100,000 per second), the others 1 of 100.
     let late = |nanos: u64| {
         let points = report.latency_distribution.iter();
         let below = points

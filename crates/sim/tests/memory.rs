@@ -1,4 +1,4 @@
-//! Memory of a streamed run: what is active, not what has passed.
+//! Memory of a streamed run: it depends on active flows and packets, not on past ones.
 
 mod common;
 
@@ -11,15 +11,15 @@ use tailwater_sim::{
 use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::{Notice, TrafficError};
 
-/// So many flows, one after the other, of two packets 1 ms apart.
+/// `flows` flows, one after the other, each with two packets 1 ms apart.
 struct Short {
     flows: u64,
     next: u64,
 }
 
-/// Nanoseconds from flow to flow.
+/// Nanoseconds between the starts of flows.
 const GAP: u64 = 2_000;
-/// Packets between a flow's two.
+/// Number of packets between a flow's two.
 const APART: u64 = 500;
 
 impl Arrivals for Short {
@@ -29,7 +29,7 @@ impl Arrivals for Short {
         if number / 2 >= self.flows {
             return Ok(None);
         }
-        // By turns a flow's first packet, and the second one of a flow that began a while ago.
+        // Alternately a flow's first packet, and the second one of an earlier flow.
         let flow = match number % 2 {
             0 => number / 2,
             _ => (number / 2).saturating_sub(APART),
@@ -55,13 +55,13 @@ impl Arrivals for Short {
     }
 }
 
-/// Flows are forgotten after 20 ms.
+/// Flows are removed after 20 ms of silence.
 const FORGETFUL: FlowOptions = FlowOptions {
     idle_timeout: Nanos::from_millis(20),
     most: 1 << 24,
 };
 
-/// A run over so many flows on so many cores, and the most bytes that it had allocated at a time.
+/// Runs `flows` flows on `cores` cores. Returns the report and the maximum of allocated bytes.
 fn run(flows: u64, name: &str, cores: u16, options: FlowOptions) -> (SimReport, u64) {
     let mut report = None;
     let info = allocation_counter::measure(|| {
@@ -87,13 +87,13 @@ fn ten_times_the_flows_take_no_more_memory() {
         let (report, more) = run(400_000, name, 16, FORGETFUL);
         let packets = &report.chains[0].packets;
         assert_eq!((packets.offered, packets.flows), (800_000, 400_000), "{name}");
-        // Epochs and windows of the report are what grows.
+        // Only epochs and windows of the report grow.
         assert!(more < less + 300_000, "{name}: {less} bytes, then {more}");
         assert!(more < 16 << 20, "{name}: {more} bytes");
     }
 }
 
-/// The bound for so many flows, and the most bytes that it had allocated at a time.
+/// Returns the bound for `flows` flows, and the maximum of allocated bytes.
 fn bound(flows: u64) -> (OracleReport, u64) {
     let mut report = None;
     let info = allocation_counter::measure(|| {
@@ -121,7 +121,7 @@ fn the_oracle_takes_no_more_memory_for_more_packets() {
     assert!(more < 4 << 20, "{more} bytes");
 }
 
-/// A core does 0.2 million packets a second; one million come.
+/// A core processes 0.2 million packets per second, and one million arrive.
 #[test]
 fn five_times_overload_takes_no_more_memory_the_longer_it_lasts() {
     for name in ["static", "quadrant", "tailwater"] {
@@ -129,12 +129,12 @@ fn five_times_overload_takes_no_more_memory_the_longer_it_lasts() {
         let (report, more) = run(200_000, name, 1, FORGETFUL);
         let loss = report.chains[0].loss_rate;
         assert!((0.75..0.85).contains(&loss), "{name}: {loss}");
-        // A controller remembers flows for a second.
+        // A controller stores flows for a second.
         assert!(more < less + 500_000, "{name}: {less} bytes, then {more}");
     }
 }
 
-/// None of them is forgotten: there is no place for more.
+/// No flow is removed, so there is no room for more.
 #[test]
 fn flows_beyond_the_most_are_lost_and_take_no_memory() {
     let options = FlowOptions {
@@ -145,7 +145,7 @@ fn flows_beyond_the_most_are_lost_and_take_no_memory() {
         let (_, less) = run(20_000, name, 16, options);
         let (report, more) = run(200_000, name, 16, options);
         let packets = &report.chains[0].packets;
-        // Both packets of the first flows arrive, and the very first one's more; of all others none.
+        // Both packets of the first flows arrive, and the very first flow's extra ones. All other packets are lost.
         let kept = 2 * 10_000 + APART;
         assert_eq!(packets.flows, 10_000, "{name}");
         assert_eq!(packets.lost_by_reason["no-place"], 400_000 - kept, "{name}");

@@ -1,5 +1,5 @@
-//! The engine against a simulator that has an event for every packet, and nothing clever: same packets,
-//! same latencies, same losses, for random racks, traffic and moves of buckets.
+//! Comparison of the engine with a simple simulator that has an event per packet: same packets, same latencies, same
+//! losses, for random racks, traffic and moves of buckets.
 
 mod common;
 
@@ -13,7 +13,7 @@ use tailwater_policy::server::{Move, ServerMapper, ServerView};
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate};
 
-/// Moves that are made one set after the other, whatever is seen.
+/// Scripted sets of moves, made one after the other, independent of the view.
 #[derive(Clone)]
 struct Script {
     period: u64,
@@ -32,7 +32,7 @@ impl ServerMapper for Script {
 
     fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
         let next = self.moves.pop_front().unwrap_or_default();
-        // None to the core that the bucket is on.
+        // No move to the core that the bucket is on.
         let news = |m: &Move| view.buckets[usize::from(m.bucket)].core != m.to;
         moves.extend(next.into_iter().filter(news));
     }
@@ -48,15 +48,15 @@ struct Packet {
 
 #[derive(Debug)]
 enum Event {
-    /// Some buckets' rows change.
+    /// Rows of some buckets change.
     Table(Vec<Move>),
-    /// A bucket is with its new core.
+    /// A bucket has arrived at its new core.
     Arrived(u16),
-    /// A packet is at a core's NIC.
+    /// A packet has arrived at a core's NIC.
     Packet(Packet),
-    /// A core has done what it was doing.
+    /// A core has completed its current work.
     Done(usize),
-    /// The mapper may be asked.
+    /// The mapper may be due.
     Ask,
 }
 
@@ -65,7 +65,7 @@ struct Core {
     ring: VecDeque<Packet>,
     kept: Vec<Packet>,
     next: VecDeque<Packet>,
-    /// Buckets that have come while the core was busy.
+    /// Buckets that arrived while the core was busy.
     inbox: Vec<u16>,
     working_on: Vec<Packet>,
     until: u64,
@@ -79,7 +79,7 @@ struct Naive<'a> {
     cores: Vec<Core>,
     table: Vec<usize>,
     holder: Vec<usize>,
-    /// Buckets on their way: from where.
+    /// Buckets in migration, with their old core.
     leaving: BTreeMap<u16, usize>,
     announced: u32,
     moving: u32,
@@ -90,7 +90,7 @@ struct Naive<'a> {
 
 impl Naive<'_> {
     fn at(&mut self, time: u64, event: Event) {
-        // Of one time: tables, then buckets, then packets, then ends; the mapper is asked first of all.
+        // At equal times: tables, then buckets, then packets, then completions. The mapper runs before all of them.
         let class = match event {
             Event::Ask | Event::Table(_) => 0,
             Event::Arrived(_) => 1,
@@ -168,7 +168,7 @@ impl Naive<'_> {
         self.at(now + script.period, Event::Ask);
     }
 
-    /// Buckets of which a core has nothing left go to their new one.
+    /// Transfers buckets to their new core, once the old one has no packets of them.
     fn let_go(&mut self, now: u64) {
         let mut gone = Vec::new();
         for (&bucket, &from) in &self.leaving {
@@ -240,7 +240,7 @@ impl Naive<'_> {
     }
 }
 
-/// Random traffic: flows, bursts of many and of one, times that fall together.
+/// Returns random traffic: flows, bursts of many and of one, coinciding times.
 fn traffic(seed: u64, count: u32, gap: u64) -> Arc<Recording> {
     let mut random = Random(seed);
     let mut now = 0;

@@ -1,4 +1,4 @@
-//! No policy that keeps its objectives has fewer cores than the oracle says.
+//! No policy that meets its objectives has fewer cores than the oracle's bound.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tailwater_sim::{
     RunOptions, SimReport, SplitCost, Workload, oracle, simulate,
 };
 
-/// A chain with its traffic, for any policy.
+/// Chain with its traffic, for any policy.
 struct Chain {
     model: ChainModel,
     slo: Nanos,
@@ -20,7 +20,7 @@ struct Chain {
     packets: Arc<Recording>,
 }
 
-/// A chain of any costs and objective, and traffic with a burst now and then.
+/// Returns a chain with random costs and objective, and traffic with occasional bursts.
 fn chain(random: &mut Random, cores: u64) -> Chain {
     let costs = ServiceCosts {
         new_flow: random.below(2) as f64 * 900.0,
@@ -65,13 +65,13 @@ fn chain(random: &mut Random, cores: u64) -> Chain {
                 packets.extend((0..30).map(|i| (now + i * gap, 7)));
             }
             1 => {
-                // A crowd of new ones.
+                // A crowd of new flows.
                 for _ in 0..60 {
                     packets.push((now + random.below(20 * US), next_flow));
                     next_flow += 1;
                 }
             }
-            // Nothing for a while.
+            // Silence for a while.
             2 => now += random.below(2_000 * US),
             _ => {}
         }
@@ -86,7 +86,7 @@ fn chain(random: &mut Random, cores: u64) -> Chain {
     }
 }
 
-/// Runs a policy, or static RSS over so many cores.
+/// Runs a policy, or static RSS over `cores` cores.
 fn run(rack: &Rack, chains: &[Chain], policy: &str, cores: Option<u16>, options: &RunOptions) -> SimReport {
     let chains = chains.iter().map(|chain| {
         let objective = Objective {
@@ -163,7 +163,7 @@ fn no_policy_that_keeps_its_objectives_has_fewer_cores() {
                 assert!(late >= bound.late_unavoidable, "{policy}");
                 if late <= bound.late_allowed {
                     assert!(bound.attainable, "{policy}");
-                    // Averages are over times that differ.
+                    // The averages cover different times.
                     let time = chain.cores.total * report.duration_s;
                     let least = bound.cores * bounded_s;
                     assert!(time > least - 1e-8, "{policy}: {time} s < {least} s");

@@ -1,4 +1,4 @@
-//! Every policy on bursty traffic, with every check on.
+//! Every policy on bursty traffic, with all checks enabled.
 
 mod common;
 
@@ -11,7 +11,7 @@ use tailwater_sim::{
 };
 use tailwater_traffic::generate::preset;
 
-/// A rack of three servers, with everything that may go slowly going fast enough for short runs.
+/// Returns a rack of three servers, with delays short enough for short runs.
 fn rack() -> Rack {
     let mut rack = Rack::of_one(8);
     rack.servers[0] = Server {
@@ -77,7 +77,7 @@ fn equal_runs_give_equal_bytes_and_seeds_matter() {
     }
 }
 
-/// A warm-up changes what is reported, and nothing else.
+/// A warm-up changes the reported range, and nothing else.
 #[test]
 fn after_a_warm_up_windows_are_as_without_one() {
     let packets = bursty(3, 1200 * MS, 70, 2);
@@ -101,7 +101,7 @@ fn after_a_warm_up_windows_are_as_without_one() {
         let offered: u64 = later.windows.iter().map(|window| window.offered).sum();
         assert_eq!(packets.offered, packets.delivered + packets.lost, "{name}");
         assert_eq!(packets.offered, offered, "{name}");
-        // The last one is not over.
+        // The last window is incomplete.
         let windows = &all.windows[90..all.windows.len() - 1];
         let mean = windows.iter().map(|w| f64::from(w.dedicated)).sum::<f64>() / windows.len() as f64;
         let off = (later.cores.dedicated - mean).abs();
@@ -109,7 +109,7 @@ fn after_a_warm_up_windows_are_as_without_one() {
     }
 }
 
-/// What was seen in a warm-up is no burst, though it may have had more packets.
+/// The warm-up contributes no burst, even if it had more packets.
 #[test]
 fn bursts_are_of_the_time_that_is_reported() {
     let packets = bursty(7, 400 * MS, 70, 3);
@@ -125,12 +125,12 @@ fn bursts_are_of_the_time_that_is_reported() {
     };
     let whole = burst(0, 10 * MS);
     let start = (whole.start_s * 1e9) as u64;
-    // The busiest millisecond is over.
+    // A warm-up that ends after the busiest millisecond.
     let after = start + 2 * MS;
     let later = burst(after, 10 * MS);
     assert!(later.start_s > whole.start_s);
     assert!(later.steps[0].start_s * 1e9 >= after as f64);
-    // It is still to come, and what is around it is the same. Windows end between steps.
+    // A warm-up that ends before it: its surroundings are the same. Windows end between steps.
     let before = burst(start - 50 * MS, 10 * MS + 30 * US);
     assert_eq!(before.start_s, whole.start_s);
     let offered =
@@ -155,7 +155,7 @@ fn a_warm_up_longer_than_the_traffic_is_an_error() {
     assert_eq!(error.to_string(), "warm_up: expected less time than packets arrive");
 }
 
-/// Cores that work by themselves and cores that take turns come to the same.
+/// Independent and interleaved cores give the same result.
 #[test]
 fn both_ways_of_running_cores_give_equal_bytes() {
     let packets = bursty(3, 1200 * MS, 70, 2);
@@ -179,7 +179,7 @@ fn both_ways_of_running_cores_give_equal_bytes() {
     }
 }
 
-/// A report of bursts tells more of the same run, and of the same burst whatever the policy.
+/// A report with bursts describes the same run, and the same burst for every policy.
 #[test]
 fn bursts_are_those_of_the_traffic_and_change_nothing() {
     let packets = bursty(7, 400 * MS, 70, 3);
@@ -214,7 +214,7 @@ fn bursts_are_those_of_the_traffic_and_change_nothing() {
         assert_eq!(sum(|step| step.decisions) > 0, hands_over, "{name}");
         assert_eq!(sum(|step| step.helpers.into()) > 0, hands_over, "{name}");
         assert!(sum(|step| step.longest_queue) > 0, "{name}");
-        // No millisecond that is shown has more packets than the one that was chosen.
+        // No millisecond shown has more packets than the chosen one.
         let offered: Vec<u64> = burst.steps.iter().map(|step| step.offered).collect();
         let at = burst.steps.iter().position(|s| s.start_s >= burst.start_s);
         let most = offered.windows(10).map(|ms| ms.iter().sum::<u64>()).max();
@@ -224,7 +224,7 @@ fn bursts_are_those_of_the_traffic_and_change_nothing() {
     assert!(starts.len() > 5 && starts.iter().all(|start| *start == starts[0]));
 }
 
-/// What is written can be read, and written again.
+/// A written report can be read and written again.
 #[test]
 fn reports_are_read_back_as_they_were() {
     let packets = bursty(8, 100 * MS, 70, 3);
@@ -242,7 +242,7 @@ fn reports_are_read_back_as_they_were() {
     assert_eq!(last.latency_us, again.chains[0].latency_us.max);
 }
 
-/// A run that may end early says what the whole one says: it misses its objective, or it is the same.
+/// A run that may end early agrees with the whole one: it misses its objective, or it is the same.
 #[test]
 fn a_run_ends_early_only_if_the_whole_one_misses_its_objective() {
     let rack = Rack::of_one(4);
@@ -336,7 +336,7 @@ fn chains_share_a_rack_and_its_helpers() {
 
 #[test]
 fn a_split_whale_passes_two_cores() {
-    // One flow that needs more than a core, and a chain whose two halves take as long.
+    // One flow that needs more than a core, and a chain whose two halves take equally long.
     let packets = (0..30_000).map(|i| (Nanos(i * 4400), 1, 200));
     let packets = Arc::new(Recording::of_packets("whale", packets, 1));
     let rack = Rack::of_one(3);
@@ -377,7 +377,7 @@ fn with_a_default_row_first_packets_wait_for_none_but_while_it_moves() {
     assert_eq!(report.decisions.rules, 50);
     assert_eq!(report.decisions.waited_for_rule, 0);
     assert!(!report.packets.lost_by_reason.contains_key("switch-table"));
-    // A server with any core is full: the row moves from server to server.
+    // A server with any core counts as full: the row moves from server to server.
     let mut moving = policy("tailwater");
     if let Steered::Servers { ingress, .. } = &mut moving.steered {
         ingress.threshold = 1;
@@ -418,11 +418,11 @@ fn a_stream_comes_to_what_a_recording_comes_to() {
     }
 }
 
-/// Flows that are forgotten give their places to others, and nothing else changes: the run holds no
-/// more flows than are active, and every rule is kept.
+/// Removed flows free their indices for others, and nothing else changes: the run stores no more flows than are active,
+/// and all invariants hold.
 #[test]
 fn forgotten_flows_leave_their_places() {
-    // A hundred flows a millisecond, each of two packets 3 ms apart.
+    // A hundred flows per millisecond, each with two packets 3 ms apart.
     let packets = (0..400_000_u64).map(|i| {
         let at = i / 2 * 10 * US / 2 + if i % 2 == 1 { 3 * MS } else { 0 };
         (at, (i / 2) as u32)
@@ -454,7 +454,7 @@ fn forgotten_flows_leave_their_places() {
     }
 }
 
-/// A recording's packets as a source.
+/// Source that replays a recording's packets.
 struct Again<I>(I, tailwater_net::FlowKey);
 
 impl<I: Iterator<Item = (Nanos, u32, u16)>> tailwater_traffic::bursts::Arrivals for Again<I> {

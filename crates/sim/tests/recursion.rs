@@ -1,6 +1,6 @@
-//! Helpers that get more than they can do, and shed flows to others.
+//! Overloaded auxiliary cores that shed flows to others.
 //!
-//! What that does for latency and cores, on presets and on flows that swell:
+//! The effect on latency and cores, for presets and for flows that grow:
 //!
 //! ```sh
 //! cargo test --release -p tailwater-sim --test recursion -- --ignored --nocapture
@@ -24,18 +24,18 @@ use tailwater_traffic::generate::preset;
 
 const SLO: Nanos = Nanos::from_micros(200);
 
-/// What a packet takes of a core, in nanoseconds: a million a second. Receiving and handing over take a seventh
-/// of that. Where they take more, the core that hands over is full before its helpers are.
+/// Core time of a packet, in nanoseconds: a million per second. Receiving and offloading take a seventh of that. If
+/// they took more, the dispatching core would be full before its auxiliary cores are.
 const PACKET: u64 = 1000;
 
 fn service() -> ServiceCosts {
     costs(PACKET as f64 - 10.0, 320.0)
 }
 
-/// Packets that a core does in an epoch.
+/// Packets that a core processes in an epoch.
 const CAPACITY: u32 = 75;
 
-/// Between cores everything takes what was measured live.
+/// Model in which all costs between cores are those measured live.
 fn model() -> ChainModel {
     ChainModel {
         receive_batch: 60.0,
@@ -50,7 +50,7 @@ fn model() -> ChainModel {
     }
 }
 
-/// A core with a queue, and such a mapper; all others help.
+/// Policy with one core that has a queue and the given mapper. All others are auxiliary cores.
 fn policy(name: &str, make: MakeMapper) -> RackPolicy {
     RackPolicy {
         name: name.to_owned(),
@@ -96,8 +96,8 @@ fn run(cores: u16, policy: RackPolicy, packets: &Arc<Recording>, check: bool) ->
     chain
 }
 
-/// Flows of a packet each, at a part of a core in percent; every few milliseconds `flows` others that
-/// begin with half the rate of a core, and after an epoch send at that of `cores` for a millisecond.
+/// Returns flows of one packet each, at `percent` of a core. Every few milliseconds, `flows` others begin at half the
+/// rate of a core, and after an epoch send at that of `cores` for a millisecond.
 fn swelling(seed: u64, length: u64, percent: u64, (flows, cores): (u64, u64)) -> Arc<Recording> {
     let mut random = Random(seed);
     let mut packets: Vec<(u64, u32)> = Vec::new();
@@ -138,7 +138,7 @@ fn of_preset(name: &str, seed: u64, length: u64, rate: f64) -> Arc<Recording> {
     Arc::new(recording.unwrap())
 }
 
-/// Where one helper cannot do what its flows grow to, others do, and packets are late no more.
+/// Flows that grow beyond one auxiliary core move to others, and packets are no longer late.
 #[test]
 fn a_helper_whose_flows_swell_sheds_them_to_others() {
     let packets = swelling(1, 60 * MS, 40, (16, 3));
@@ -164,7 +164,7 @@ fn a_helper_whose_flows_swell_sheds_them_to_others() {
     }
 }
 
-/// Places flows, moves them, and relieves helpers at random, as often as it is asked.
+/// Mapper that places and moves flows and relieves auxiliary cores at random, in every call.
 struct Anything {
     random: Random,
     split: bool,
@@ -208,7 +208,7 @@ impl CoreMapper for Anything {
     }
 }
 
-/// Whatever is decided, checks of order, owners and counts hold; on cores that share helpers, too.
+/// For any decisions, checks of order, owners and counts hold, also on cores that share auxiliary cores.
 #[test]
 fn whatever_is_relieved_the_rules_hold() {
     let mut held = 0;

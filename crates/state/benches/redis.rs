@@ -1,15 +1,16 @@
-//! What flow state in Redis costs, with a real one on a unix socket.
+//! Cost of flow state in Redis, with a real server on a Unix socket.
 //!
-//! `cargo bench -p tailwater-state --bench redis` prints a JSON line a figure: the median, least and greatest of the
-//! runs. Batches of 32 packets of 10,000 flows that are all known by then; the cases take turns:
+//! `cargo bench -p tailwater-state --bench redis` prints one JSON line per figure: median, minimum and maximum of the
+//! runs. Batches have 32 packets of 10,000 flows that are all known by then. The cases take turns:
 //!
-//! - `state/nat/ns-per-packet/none`, `.../redis`: the worker's time for a packet, of a chain that changes nothing: what
-//!   looking costs;
-//! - `state/accounting/ns-per-packet/none`, `.../redis`: the same where every packet changes its flow's state;
-//! - `state/accounting/kpps`: packets a second that leave, as many as Redis acknowledges;
-//! - `state/accounting/wait-us`: what a packet waits for the acknowledgement, with one batch under way: median and
-//!   `wait-p99-us`;
-//! - `state/nat/new-flow-wait-us`: what a new connection's first packet waits, for the look-up and the acknowledgement.
+//! - `state/nat/ns-per-packet/none`, `.../redis`: worker time per packet for a chain that changes no state: the cost of
+//!   checking for changes.
+//! - `state/accounting/ns-per-packet/none`, `.../redis`: the same where every packet changes its flow's state.
+//! - `state/accounting/kpps`: throughput in thousand packets per second, bounded by Redis' acknowledgements.
+//! - `state/accounting/wait-us`: time a packet waits for the acknowledgement, with one batch in flight: median and
+//!   `wait-p99-us`.
+//! - `state/nat/new-flow-wait-us`: time the first packet of a connection waits, for the look-up and the
+//!   acknowledgement.
 
 #[path = "../tests/rig/mod.rs"]
 mod rig;
@@ -96,12 +97,12 @@ fn percentile(values: &mut [f64], percent: usize) -> f64 {
     values[(values.len() - 1) * percent / 100]
 }
 
-/// The worker's time for a packet with state kept, and packets a second that leave.
+/// Worker time per packet in nanoseconds and throughput in kpps, with state in Redis.
 fn kept(instance: &mut Instance, batches: &[Vec<Vec<u8>>], now: Nanos) -> (f64, f64) {
     let (mut worked, mut packets) = (0, 0);
     let start = Instant::now();
     for batch in batches {
-        // Not more than the bounds allow: what is lost costs less.
+        // Stays within the bounds: lost packets cost less.
         while instance.keeper.as_ref().is_some_and(|keeper| keeper.waiting() > 16_384) {
             instance.turn(&[], now);
         }
@@ -115,14 +116,14 @@ fn kept(instance: &mut Instance, batches: &[Vec<Vec<u8>>], now: Nanos) -> (f64, 
     (worked as f64 / packets as f64, packets as f64 / took / 1e3)
 }
 
-/// The same without.
+/// Worker time per packet in nanoseconds, without external state.
 fn alone(instance: &mut Instance, batches: &[Vec<Vec<u8>>], now: Nanos) -> f64 {
     let start = Instant::now();
     batches.iter().for_each(|batch| instance.pass(batch, now));
     start.elapsed().as_nanos() as f64 / (batches.len() * BATCH) as f64
 }
 
-/// What batches wait that are under way alone, in microseconds.
+/// Waiting times of batches with one in flight at a time, in microseconds.
 fn waits(instance: &mut Instance, batches: &[Vec<Vec<u8>>], now: Nanos) -> Vec<f64> {
     let wait = |batch: &Vec<Vec<u8>>| {
         let began = Instant::now();

@@ -1,17 +1,17 @@
-//! RSS buckets whose flows go to another worker: when nothing of theirs waits here.
+//! RSS buckets that migrate to another worker: tracking of packets and requests that must finish first.
 
 use tailwater_chain::batch::Packet;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 
-/// What a worker has under way of each bucket's flows.
+/// Outstanding packets and requests of a worker, per bucket.
 #[derive(Debug)]
 pub(crate) struct PerBucket(Box<[OfBucket]>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct OfBucket {
-    /// Packets in the lines.
+    /// Packets in the queues.
     waiting: u32,
-    /// The last request about one of the flows.
+    /// Number of the last request about one of the flows.
     request: u64,
 }
 
@@ -20,7 +20,7 @@ impl PerBucket {
         PerBucket(vec![OfBucket::default(); BUCKETS].into())
     }
 
-    /// Packets join a line.
+    /// Counts packets that join a queue.
     #[inline]
     pub(crate) fn join<'p>(&mut self, packets: impl Iterator<Item = &'p Packet>) {
         for packet in packets {
@@ -28,7 +28,7 @@ impl PerBucket {
         }
     }
 
-    /// Packets leave a line.
+    /// Counts packets that leave a queue.
     #[inline]
     pub(crate) fn leave<'p>(&mut self, packets: impl Iterator<Item = &'p Packet>) {
         for packet in packets {
@@ -36,13 +36,13 @@ impl PerBucket {
         }
     }
 
-    /// A request is about a flow of the bucket.
+    /// Records a request about a flow of the bucket.
     #[inline]
     pub(crate) fn note(&mut self, bucket: u16, request: u64) {
         self.0[usize::from(bucket)].request = request;
     }
 
-    /// The last request about a flow of the bucket, if none of its packets waits.
+    /// Number of the last request about a flow of the bucket, or `None` while one of its packets waits.
     pub(crate) fn last_request(&self, bucket: u16) -> Option<u64> {
         let of = &self.0[usize::from(bucket)];
         (of.waiting == 0).then_some(of.request)

@@ -1,59 +1,59 @@
-//! What waits for the store, what may leave, and what becomes of packets that wait for too long: decisions only.
+//! Output commit: the order in which packets wait for the store and leave. Decisions only, without I/O.
 //!
-//! Packets wait in two lines. Before the functions, in the line of [`Stage::Read`], for the state of their flow;
-//! behind them, in the line of [`Stage::Update`], for the acknowledgement of what they, or packets of their flow in
-//! front of them, changed (Quadrant calls it output commit). Packets join and leave a line in groups, first in, first
-//! out. Requests to the store have rising numbers and are answered in that order, so that one number says which
-//! of them are. A flow's *gate* is the last request that one of its packets waits for: a packet passes a line by
-//! only if its flow's gate is open. Then packets of a flow never overtake each other.
+//! Packets wait in two queues. Before the functions, in the queue of [`Stage::Read`], for the state of their flow.
+//! After the functions, in the queue of [`Stage::Update`], for the acknowledgement of a change made by their flow so
+//! far (Quadrant's output commit). Packets join and leave a queue in groups, first in, first out. Requests to the store
+//! have increasing numbers and are answered in that order, so one number says which are answered. A flow's *gate* is
+//! the last request that one of its packets waits for. A packet may bypass a queue only if its flow's gate is open. So
+//! packets of a flow never overtake each other.
 
 use std::collections::VecDeque;
 use tailwater_api::WhenUnavailable;
 use tailwater_net::Nanos;
 
-/// Where packets wait.
+/// Point in the chain where packets wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Before the functions, for their flow's state.
     Read,
-    /// Behind them, for the acknowledgement of an update.
+    /// After the functions, for the acknowledgement of an update.
     Update,
 }
 
-/// How long packets may wait, how many of them, and what then.
+/// Limits on waiting packets, and the action beyond them.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
-    /// Most packets in both lines together.
+    /// Maximum number of packets in both queues together.
     pub packets: usize,
-    /// Longest time in a line.
+    /// Maximum time in a queue.
     pub wait: Nanos,
-    /// What becomes of packets that may not wait any longer.
+    /// Action for packets that exceed a limit.
     pub then: WhenUnavailable,
 }
 
-/// How packets leave a line.
+/// Reason why packets leave a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// What they waited for has come.
+    /// Their request was answered.
     Go,
-    /// It has not; they go on with what is known here.
+    /// Their request was not answered. They continue with local state.
     Pass,
-    /// It has not; they are to be dropped.
+    /// Their request was not answered. They are dropped.
     Drop,
 }
 
-/// Packets that left a line together.
+/// Packets that leave a queue together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaving {
-    /// How many, from the front of the line.
+    /// Number of packets, from the front of the queue.
     pub packets: usize,
-    /// Why.
+    /// Reason.
     pub fate: Fate,
-    /// How long they were in the line.
+    /// Time they spent in the queue.
     pub waited: Nanos,
 }
 
-/// Packets that joined a line together.
+/// Packets that joined a queue together.
 #[derive(Clone, Copy, Debug)]
 struct Group {
     packets: usize,
@@ -61,7 +61,7 @@ struct Group {
     since: Nanos,
 }
 
-/// The lines of one worker.
+/// Queues of one worker.
 #[derive(Debug)]
 pub struct Commits {
     bounds: Bounds,
@@ -73,9 +73,9 @@ pub struct Commits {
 }
 
 impl Commits {
-    /// Two empty lines, with a store that is there and has answered requests up to `answered`.
+    /// Two empty queues, with an available store that has answered requests up to `answered`.
     pub fn new(bounds: Bounds, answered: u64) -> Commits {
-        // A group has a packet at least.
+        // A group has at least one packet.
         let line = || VecDeque::with_capacity(bounds.packets);
         Commits {
             bounds,
@@ -87,45 +87,45 @@ impl Commits {
         }
     }
 
-    /// Packets in both lines.
+    /// Packets in both queues.
     pub fn waiting(&self) -> usize {
         self.packets
     }
 
-    /// The most packets there have been in both lines.
+    /// Maximum number of packets that were in both queues at a time.
     pub fn most(&self) -> usize {
         self.most
     }
 
-    /// Requests up to this one have been answered.
+    /// Marks requests up to this one as answered.
     pub fn answer(&mut self, request: u64) {
         self.answered = self.answered.max(request);
     }
 
-    /// Whether the store is there, as far as that is known.
+    /// Sets the availability of the store.
     pub fn set_available(&mut self, available: bool) {
         self.available = available;
     }
 
-    /// Another instance has taken this one's place: packets that wait are dropped, and all that would.
+    /// Another instance has replaced this one: drops all packets that wait now or would have to.
     pub fn fence(&mut self) {
         self.bounds.then = WhenUnavailable::Drop;
         self.available = false;
     }
 
-    /// Whether the store is there.
+    /// Returns `true` if the store is available.
     pub fn is_available(&self) -> bool {
         self.available
     }
 
-    /// Whether a request has been answered; so packets behind this gate pass.
+    /// Returns `true` if the request has been answered, so packets behind this gate may pass.
     #[inline]
     pub fn is_open(&self, gate: u64) -> bool {
         gate <= self.answered
     }
 
-    /// What to do with packets that would have to wait. `None`: they may. With [`WhenUnavailable::Pass`] they always
-    /// may: those in front of them go before [their time](Commits::next), so that the order stays.
+    /// Action for packets that would have to wait, or `None` if they may. With [`WhenUnavailable::Pass`] they always
+    /// may: the packets in front leave [early](Commits::next), which preserves the order.
     pub fn refuses(&self, packets: usize) -> Option<Fate> {
         let full = self.packets + packets > self.bounds.packets;
         let away = !self.available;
@@ -136,8 +136,8 @@ impl Commits {
         }
     }
 
-    /// Packets, one at least, join a line until a request is answered. Returns which one that is: not an earlier one
-    /// than those in front of them wait for. It is the gate of all their flows from now on.
+    /// Adds packets, at least one, to a queue until a request is answered. Returns the number of the request they wait
+    /// for: not an earlier one than the packets in front wait for. It becomes the gate of all their flows.
     pub fn join(&mut self, stage: Stage, packets: usize, request: u64, now: Nanos) -> u64 {
         let line = &mut self.lines[stage as usize];
         let request = line.back().map_or(request, |last| last.request.max(request));
@@ -151,7 +151,7 @@ impl Commits {
         request
     }
 
-    /// The next packets that leave a line now, if any do.
+    /// Next packets that leave a queue now, or `None`.
     #[inline]
     pub fn next(&mut self, stage: Stage, now: Nanos) -> Option<Leaving> {
         let line = &mut self.lines[stage as usize];

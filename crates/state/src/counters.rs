@@ -1,37 +1,37 @@
-//! What keepers count.
+//! Counters of keepers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_net::Nanos;
 
-/// What a worker's keeper did.
+/// Counters of one worker's keeper.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Flows that were asked for.
+    /// Flows requested from the store.
     pub reads: u64,
-    /// Of those, flows of which something was found.
+    /// Requested flows for which the store had state.
     pub hits: u64,
-    /// Keys that a function wished to open and that were somebody's.
+    /// Keys that a function wanted to open and that were in use already.
     pub taken: u64,
-    /// Changes of flows' state that were written; several of one flow while a request waits count each.
+    /// Changes of flow state written. Several changes of one flow within a request count separately.
     pub updates: u64,
-    /// Flows written again since the store had missed or forgotten them.
+    /// Flows written again because the store had missed or lost them.
     pub rewritten: u64,
-    /// Changes for which there was no room; they were written later, with the flow's next one or by a search.
+    /// Changes without room in a request. They were written later, with the flow's next change or by a search.
     pub missed: u64,
-    /// Flows forgotten, since they were idle for too long.
+    /// Flows deleted because they expired.
     pub forgotten: u64,
-    /// Packets that passed without what they waited for.
+    /// Packets that continued without the answer they waited for.
     pub passed: u64,
-    /// Packets that were dropped for want of what they waited for.
+    /// Packets dropped for lack of the answer they waited for.
     pub dropped: u64,
-    /// The most packets that waited at a time.
+    /// Maximum number of packets that waited at a time.
     pub most_waiting: u64,
-    /// For how long the store was away.
+    /// Time for which the store was unavailable.
     pub away: Nanos,
 }
 
 impl Counters {
-    /// Adds what another worker's keeper did.
+    /// Adds the counters of another worker's keeper.
     pub fn add(&mut self, other: &Counters) {
         self.reads += other.reads;
         self.hits += other.hits;
@@ -47,20 +47,20 @@ impl Counters {
     }
 }
 
-/// The same, as far as others want to know while the run lasts: plain numbers, each as of the last turn.
+/// Subset of the counters that other threads read during the run, updated once per turn.
 #[derive(Debug, Default)]
 pub struct Shared {
-    /// As [`Counters::reads`].
+    /// Same as [`Counters::reads`].
     pub reads: AtomicU64,
-    /// As [`Counters::hits`].
+    /// Same as [`Counters::hits`].
     pub hits: AtomicU64,
-    /// As [`Counters::updates`].
+    /// Same as [`Counters::updates`].
     pub updates: AtomicU64,
-    /// As [`Counters::passed`].
+    /// Same as [`Counters::passed`].
     pub passed: AtomicU64,
-    /// As [`Counters::dropped`].
+    /// Same as [`Counters::dropped`].
     pub dropped: AtomicU64,
-    /// Packets that wait.
+    /// Packets waiting now.
     pub waiting: AtomicU64,
 }
 

@@ -1,5 +1,5 @@
-//! A worker's side: asks for flows that are not known here, writes what functions change, and holds packets back
-//! until that is done.
+//! Worker's client of the external store: reads the state of unknown flows, writes changes, and holds packets until
+//! both are done.
 
 use crate::buckets::PerBucket;
 use crate::commits::{Bounds, Commits, Fate, Leaving, Stage};
@@ -15,16 +15,16 @@ use tailwater_chain::line::PacketLine;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::{FlowKey, Nanos};
 
-/// What one packet may ask at the most: for its flow, and for what its functions wish.
+/// Maximum number of read entries per packet: its flow and the companion candidates of its functions.
 const ASKS: usize = 1 + MAX_WISHES;
-/// What one packet may update at the most: its flow and the companion.
+/// Maximum number of updates per packet: its flow and the companion.
 const UPDATES: usize = 2;
-/// Flows looked at in a turn when the store has missed something.
+/// Flows checked per turn while searching for ones the store lacks.
 const CATCH_UP: usize = 32;
-/// The incarnation of flows whose last update found no room.
+/// Incarnation of flows whose last update found no room in a request.
 const MISSED: u32 = u32::MAX;
 
-/// What is to become of a packet that was looked up.
+/// Verdict on a packet after the look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Run,
@@ -32,49 +32,49 @@ enum Way {
     Lose,
 }
 
-/// A worker's flow state outside.
+/// External flow state of one worker.
 #[derive(Debug)]
 pub struct Keeper {
     commits: Commits,
-    /// Packets that wait for their flows' state.
+    /// Packets that wait for their flow's state.
     before: PacketLine,
     /// Packets that wait for an acknowledgement.
     behind: PacketLine,
     link: Link,
-    /// Where buckets may move.
+    /// `Some` if RSS buckets may migrate.
     buckets: Option<PerBucket>,
     then: WhenUnavailable,
-    /// All pieces there are.
+    /// Bit mask of all functions with external state.
     pieces: u16,
     row_bytes: usize,
-    /// The flows of the batch that is being run, and their pieces before.
+    /// Flows of the current batch, and a copy of their state before the functions ran.
     flows: Vec<KeptFlow>,
     rows: Vec<u8>,
     ways: Vec<Way>,
     wishes: Vec<(u8, u8, FlowKey)>,
-    /// The run's start, on the clock of the world.
+    /// Start of the run, in wall-clock time.
     origin: Nanos,
     incarnation: u32,
-    /// Where in the flow table the search for flows goes on whose state the store does not have.
+    /// Next index in the flow table for the search for flows whose state the store lacks.
     search: Option<u32>,
-    /// Whether an update found no room since the last search.
+    /// Set if an update found no room since the last search.
     missed: bool,
     counters: Counters,
     waits: LatencyHistogram,
     away_since: Option<Nanos>,
-    /// Another instance has taken this one's place.
+    /// Set once another instance has replaced this one.
     fenced: bool,
     shared: Arc<Shared>,
 }
 
-/// How many entries a worker's requests must have room for.
+/// Number of entries a worker's requests need room for.
 pub fn entries(spec: &StateSpec) -> usize {
     2 * UPDATES * spec.packets as usize + 2 * ASKS * MAX_BATCH
 }
 
 impl Keeper {
-    /// The keeper of a worker whose chain has `pieces` pieces of state, in rows of `row_bytes`. `origin` is the run's
-    /// start on the clock of the world; later instances must have a later one.
+    /// Creates the keeper of a worker whose chain has external state for `pieces` functions, in rows of `row_bytes`.
+    /// `origin` is the start of the run in wall-clock time. Later instances must have a later one.
     pub fn new(
         spec: &StateSpec,
         (pieces, row_bytes): (usize, usize),
@@ -113,31 +113,31 @@ impl Keeper {
         }
     }
 
-    /// As the keeper of a worker whose RSS buckets move.
+    /// Enables migration of the worker's RSS buckets.
     pub fn of_moving_buckets(mut self) -> Keeper {
         self.buckets = Some(PerBucket::new());
         self
     }
 
-    /// Whether a bucket's flows may go to another worker: nothing of theirs waits, and all that was asked or written
-    /// about them has been answered, so that nothing comes after what the other one writes.
+    /// Returns `true` if a bucket's flows may migrate to another worker. None of their packets waits, and all requests
+    /// about them have been answered. So no write of ours can follow one of the new worker.
     pub fn is_free_of(&self, chain: &Chain, bucket: u16) -> bool {
         let last = self.buckets.as_ref().and_then(|buckets| buckets.last_request(bucket));
         last.is_some_and(|request| self.commits.is_open(request)) && !chain.has_ended(bucket)
     }
 
-    /// A bucket that is [free](Keeper::is_free_of) goes to another worker.
+    /// Releases a bucket that is [free](Keeper::is_free_of) to another worker.
     pub fn release(&mut self, chain: &mut Chain, bucket: u16) {
         chain.forget_requests(bucket, link::NONE);
     }
 
-    /// A bucket has come from another worker.
+    /// Accepts a bucket from another worker.
     pub fn adopt(&mut self) {
-        // There may be flows among them that the store has forgotten, which the other had not come to.
+        // The store may have lost some of its flows, which the other worker had not rewritten yet.
         self.search = Some(0);
     }
 
-    /// Takes the store's answers in: the first thing in a turn.
+    /// Processes the store's answers. First step of a turn.
     #[inline]
     pub fn collect(&mut self, chain: &mut Chain, now: Nanos) {
         if self.link.health().is_fenced() && !self.fenced {
@@ -190,9 +190,9 @@ impl Keeper {
         }
     }
 
-    /// Reads: packets of flows that are not known here leave the batch, which has been looked up, to wait until they
-    /// have been asked for; with them those that may not overtake. Returns how many. Packets that may not wait
-    /// are lost.
+    /// Moves packets of unknown flows out of the batch, which has been looked up, and requests their flows' state.
+    /// Packets that must not overtake them leave, too. Returns the number of packets that wait. Packets that may not
+    /// wait are lost.
     #[inline]
     pub fn read(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> usize {
         self.ways.clear();
@@ -203,7 +203,7 @@ impl Keeper {
                 Some(flow) => {
                     let asked = chain.standing(flow).asked;
                     if self.fenced {
-                        // What is known here is of the past.
+                        // The state known here is outdated.
                         Way::Lose
                     } else if asked != 0 && self.commits.is_open(asked) {
                         Way::Run
@@ -239,7 +239,7 @@ impl Keeper {
             let mut ways = self.ways.iter();
             let line = &mut self.before;
             line.take_from(batch, |_| ways.next() == Some(&Way::Wait));
-            // They leave together, behind others: later packets of their flows come after all of that.
+            // They leave together, behind others: later packets of their flows must come after all of them.
             let gate = self.commits.join(Stage::Read, waiting, gate, now);
             if let Some(buckets) = &mut self.buckets {
                 buckets.join(self.before.last(waiting));
@@ -258,7 +258,8 @@ impl Keeper {
         waiting
     }
 
-    /// Asks for a packet's flow. Returns the request's number; `None` if its functions cannot say what they wish.
+    /// Requests the state of a packet's flow. Returns the request's number, or `None` if its functions cannot name
+    /// their companion candidates now.
     fn ask(&mut self, chain: &mut Chain, packet: &tailwater_chain::batch::Packet, flow: KeptFlow) -> Option<u64> {
         self.wishes.clear();
         chain.standing(flow).taken = 0;
@@ -289,13 +290,13 @@ impl Keeper {
         if let Some(buckets) = &mut self.buckets {
             buckets.note(chain.kept_bucket(flow), number);
         }
-        // Its other packets in the batch wait for the same.
+        // Other packets of the flow in this batch wait for the same request.
         chain.standing(flow).asked = number;
         Some(number)
     }
 
-    /// The next packets that go on, or are dropped, instead of waiting for their flows' state: they are put in the
-    /// batch, which is empty. With [`Fate::Drop`] they have left it again, lost.
+    /// Puts the next packets that leave the read queue into the batch, which must be empty. With [`Fate::Drop`] they
+    /// have left it again, counted as lost.
     #[inline]
     pub fn next_read(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> Option<Leaving> {
         let leaving = self.commits.next(Stage::Read, now)?;
@@ -313,8 +314,7 @@ impl Keeper {
         Some(leaving)
     }
 
-    /// The next packets that leave, or are dropped, instead of waiting for an acknowledgement: as
-    /// [`next_read`](Keeper::next_read).
+    /// Puts the next packets that leave the update queue into the batch, as [`next_read`](Keeper::next_read) does.
     #[inline]
     pub fn next_update(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> Option<Leaving> {
         let leaving = self.commits.next(Stage::Update, now)?;
@@ -344,8 +344,8 @@ impl Keeper {
         (0..leaving.packets).for_each(|_| self.waits.record(leaving.waited));
     }
 
-    /// Before functions run on a batch: remembers its flows' state. Without room for what they may change, packets
-    /// are lost, unless they are to pass.
+    /// Copies the state of the batch's flows before the functions run. Without room for their changes, packets are
+    /// lost, unless the policy is to pass them.
     #[inline]
     pub fn begin(&mut self, chain: &mut Chain, batch: &mut Batch) {
         self.flows.clear();
@@ -362,9 +362,8 @@ impl Keeper {
         }
     }
 
-    /// Updates: what functions changed is written, and packets that it holds up leave the batch to wait until that is
-    /// acknowledged. Returns how many. `held` says whether the batch came from
-    /// [`next_read`](Keeper::next_read).
+    /// Writes the functions' changes and moves packets that must wait for the acknowledgement out of the batch. Returns
+    /// the number of packets that wait. `held` is `true` if the batch came from [`next_read`](Keeper::next_read).
     #[inline]
     pub fn update(&mut self, chain: &mut Chain, batch: &mut Batch, held: bool, now: Nanos) -> usize {
         let flows = std::mem::take(&mut self.flows);
@@ -384,8 +383,8 @@ impl Keeper {
         self.hold(chain, batch, now)
     }
 
-    /// The pieces that are to be written though they have not changed: the store has another incarnation, or did not
-    /// get them, or is to forget them soon, or they came from there.
+    /// Functions whose state must be written although it has not changed. The store has another incarnation, lacks the
+    /// state or is about to expire it, or the state was read from the store.
     #[inline]
     fn stale(&mut self, chain: &mut Chain, flow: KeptFlow, now: Nanos) -> u16 {
         let standing = *chain.standing(flow);
@@ -409,7 +408,7 @@ impl Keeper {
         } else if self.link.room() > 0 {
             let timeout = millis_of(chain.kept_timeout(flow));
             let key = chain.kept_key(flow);
-            // Of one that was written before, no end can be untold: it would have ended since.
+            // For a flow that was written before, no deletion can be pending: it would have ended since.
             if matches!(standing.incarnation, 0 | MISSED) {
                 chain.not_ended(&key);
             }
@@ -418,13 +417,13 @@ impl Keeper {
                 key,
                 asker: key,
                 flow: flow.place(),
-                // A refresh is due after half the time that a flow may be idle: what is left is a whole one.
+                // A refresh is due after half the idle timeout. A whole one must remain then.
                 life: u32::try_from(timeout + timeout / 2 + 1).unwrap_or(u32::MAX),
                 ..Entry::default()
             })
         } else {
             let standing = chain.standing(flow);
-            // Should it end like this, its bucket stays until the store is told.
+            // If the flow ends in this state, its bucket stays until the store has been updated.
             (standing.incarnation, standing.bucket) = (MISSED, bucket);
             self.missed = true;
             self.counters.missed += 1;
@@ -447,7 +446,7 @@ impl Keeper {
         standing.written = millis(now);
     }
 
-    /// A flow's companion is opened by the flow's packets, and may have none for long: it is written with it.
+    /// Writes a flow's companion with it. The flow's packets open the companion, which may have no packets for long.
     fn write_companion(&mut self, chain: &mut Chain, flow: KeptFlow, now: Nanos) {
         let Some(companion) = chain.kept_companion(flow) else {
             return;
@@ -460,17 +459,18 @@ impl Keeper {
             return;
         }
         if other.asked == 0 && own.took_up == 0 {
-            // It is as new as the flow.
+            // The companion is as new as the flow.
             chain.standing(companion).asked = link::NONE;
         }
         self.write(chain, companion, seen, now);
-        // Both directions are there before a packet of either leaves; the other may be of the next request.
+        // The store has both directions before a packet of either leaves. The companion's update may be in the next
+        // request.
         let gate = chain.standing(companion).gate;
         let own = chain.standing(flow);
         own.gate = own.gate.max(gate);
     }
 
-    /// Takes packets whose gates are closed out of the batch.
+    /// Moves packets whose gates are closed out of the batch.
     fn hold(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> usize {
         let (mut gate, mut count) = (0, 0);
         self.ways.clear();
@@ -506,8 +506,8 @@ impl Keeper {
         count
     }
 
-    /// The last thing in a turn: forgets flows that have ended, writes what the store has missed, and sends all that
-    /// was gathered.
+    /// Deletes ended flows in the store, rewrites flows the store lacks, and sends the open request. Last step of a
+    /// turn.
     #[inline]
     pub fn finish_turn(&mut self, chain: &mut Chain, now: Nanos) {
         while self.link.has_half()
@@ -552,19 +552,19 @@ impl Keeper {
         }
     }
 
-    /// Packets that wait.
+    /// Number of waiting packets.
     #[inline]
     pub fn waiting(&self) -> usize {
         self.commits.waiting()
     }
 
-    /// Whether nothing waits, and the store has answered everything.
+    /// Returns `true` if no packet waits and the store has answered all requests.
     pub fn is_quiet(&self) -> bool {
         self.commits.waiting() == 0 && self.link.is_quiet()
     }
 
-    /// Takes packets that still wait at the end out of the lines, as many as the batch has room for. Says whether there
-    /// were any.
+    /// Moves packets that still wait at the end of the run into the batch, as many as fit. Returns `true` if there were
+    /// any.
     pub fn give_up(&mut self, batch: &mut Batch) -> bool {
         for line in [&mut self.before, &mut self.behind] {
             let packets = line.len().min(batch.room());
@@ -573,7 +573,7 @@ impl Keeper {
         !batch.is_empty()
     }
 
-    /// What the keeper did, until `now`.
+    /// Final counters at `now`, and the waiting times.
     pub fn finish(mut self, now: Nanos) -> (Counters, LatencyHistogram) {
         self.note_availability(true, now);
         self.counters.most_waiting = self.commits.most() as u64;

@@ -1,27 +1,27 @@
-//! How flow state is written in the store: keys and values that mean the same on every server.
+//! Encoding of flow state in the store: keys and values with the same meaning on every server.
 //!
-//! A key is `tw:{chain}:{function}:{kind}-v{version}:` and the flow's key in 40 bytes. A value is a head of 16 bytes and the
-//! function's piece: one value, so that it is there as a whole or not at all.
+//! A key is `tw:{chain}:{function}:{kind}-v{version}:` and the flow's key in 40 bytes. A value is a header of 16 bytes
+//! and the function's state of the flow. It is a single value, so it is either complete or absent.
 
 use std::net::IpAddr;
 use tailwater_net::FlowKey;
 
-/// The bytes of a flow's key: protocol, IP version, whether it is a fragment's, a zero; ports; addresses of 16 bytes.
-/// All numbers are big-endian; IPv4 addresses stand in the first 4 bytes.
+/// Length of an encoded flow key: protocol, IP version, fragment flag, a zero byte, ports, addresses of 16 bytes each.
+/// All numbers are big-endian. IPv4 addresses occupy the first 4 bytes.
 pub const FLOW_BYTES: usize = 40;
 
-/// Bytes in front of a piece: what the format is, the piece's length, and the update's number.
+/// Length of the value header: format, length of the state, and update number.
 pub const HEAD: usize = 16;
 
-/// The format of values.
+/// Magic number and version of the value format.
 const FORMAT: u32 = 0x7477_0001;
 
-/// The key space of a function: all its keys begin so.
+/// Key space of a function: the prefix of all its keys.
 pub fn space(chain: &str, function: &str) -> String {
     format!("tw:{chain}:{function}:")
 }
 
-/// Writes a flow's key.
+/// Appends an encoded flow key.
 pub fn write_flow(key: &FlowKey, out: &mut Vec<u8>) {
     let flags = [key.protocol(), key.version(), u8::from(key.is_fragment()), 0];
     out.extend_from_slice(&flags);
@@ -37,7 +37,7 @@ pub fn write_flow(key: &FlowKey, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a value.
+/// Appends an encoded value.
 pub fn write_value(piece: &[u8], stamp: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&FORMAT.to_be_bytes());
     out.extend_from_slice(&(piece.len() as u32).to_be_bytes());
@@ -45,7 +45,7 @@ pub fn write_value(piece: &[u8], stamp: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(piece);
 }
 
-/// Reads a value into a piece, if it is one of that length. Returns the update's number.
+/// Decodes a value into `piece`, if it is valid and of that length. Returns the update number.
 pub fn read_value(value: &[u8], piece: &mut [u8]) -> Option<u64> {
     let (head, body) = value.split_at_checked(HEAD)?;
     let number = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
@@ -86,7 +86,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is read back; anything else is refused or has the piece's length, and never panics.
+        /// Written values are read back. Anything else is refused or has the right length, and never panics.
         #[test]
         fn values_are_whole_or_nothing(
             piece in prop::collection::vec(any::<u8>(), 0..40),

@@ -1,13 +1,13 @@
-//! Flow state that outlives a function, a core or a server: kept in Redis.
+//! Flow state in Redis, which survives the failure of a function, core or server.
 //!
-//! Functions go on with state in the flow table. Behind it, a worker's [`Keeper`](keeper::Keeper) reads what the store
-//! knows of flows that are new here, for all flows of a batch at a time, and writes what functions change; a packet
-//! leaves only after the change it caused is acknowledged (Quadrant's output commit). [`Commits`](commits::Commits)
-//! decides which packets wait and which leave, without clock or input or output. A thread for each worker speaks to
-//! [Redis](redis); requests go there and back by [rings](link).
+//! Functions keep using state in the flow table. Behind it, each worker's [`Keeper`](keeper::Keeper) reads the store's
+//! state of new flows, for all flows of a batch at a time, and writes the functions' changes. A packet leaves only
+//! after the change it caused is acknowledged (Quadrant's output commit). [`Commits`](commits::Commits) decides which
+//! packets wait and which leave, without clock or I/O. One thread per worker talks to [Redis](redis). Requests and
+//! answers pass through [rings](link).
 //!
-//! On the data path nothing is allocated and nothing locked, and there is no system call but, once a batch, the one
-//! that wakes a thread that sleeps.
+//! The data path allocates nothing and takes no lock. Its only system call wakes a sleeping thread, at most once per
+//! batch.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Between a worker and the thread that speaks to the store for it: requests go there and come back, by rings.
+//! Request and answer rings between a worker and its thread for the store.
 
 use crate::request::{Entry, Request};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,35 +7,35 @@ use std::time::{Duration, Instant};
 use tailwater_handover::park::{Mode, Sleeper, Waker, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 
-/// Requests that a worker has. While all are under way, the next one gathers what is asked.
+/// Requests per worker. While all are in flight, the open one gathers entries.
 const REQUESTS: usize = 16;
 
-/// Requests under way in ordinary times. More would be small ones, and their room is wanted for hard times.
+/// Requests in flight while the store is responsive. More would each be small, and the rest buffer entries during an
+/// outage.
 const WINDOW: usize = 4;
 
-/// What answers requests.
+/// Backend that answers requests.
 pub trait Store: Send {
-    /// Answers requests in order, and returns the store's incarnation: another number than before if it may have
-    /// forgotten what it knew.
+    /// Answers requests in order, and returns the store's incarnation, a number that changes if the store may have lost
+    /// data.
     ///
     /// # Errors
-    /// What went wrong. Nothing is known of any request then: all of them are asked again, in order.
+    /// The cause of the failure. No request counts as answered then: all of them are sent again, in order.
     fn serve(&mut self, requests: &mut [Request]) -> Result<u32, Failure>;
 }
 
-/// Why a store does not answer.
+/// Failure of the store to answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// In one line, for a person.
+    /// One-line message for the operator.
     pub message: String,
-    /// Whether it may be so that the store is there, and only the connection is not any more: worth another try at
-    /// once.
+    /// Only the connection may be lost while the store is available: worth an immediate retry.
     pub connection_lost: bool,
-    /// Whether another instance has taken this one's place: it is not to be asked anything any more.
+    /// Another instance has replaced this one: no further requests are allowed.
     pub fenced: bool,
 }
 
-/// How a store is, for all who want to know.
+/// Health of the store, shared by all threads.
 #[derive(Debug)]
 pub struct Health {
     available: AtomicBool,
@@ -45,7 +45,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// A store that is there.
+    /// An available store.
     pub fn new() -> Health {
         Health {
             available: AtomicBool::new(true),
@@ -55,24 +55,24 @@ impl Health {
         }
     }
 
-    /// Whether the store answers.
+    /// Returns `true` if the store answers.
     #[inline]
     pub fn is_available(&self) -> bool {
         self.available.load(Ordering::Relaxed)
     }
 
-    /// Whether another instance has taken this one's place, for good.
+    /// Returns `true` if another instance has replaced this one, for good.
     #[inline]
     pub fn is_fenced(&self) -> bool {
         self.fenced.load(Ordering::Relaxed)
     }
 
-    /// How often it did not answer.
+    /// Number of failures.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Why it last did not.
+    /// Message of the last failure.
     pub fn last_failure(&self) -> Option<String> {
         let last = self.last.lock();
         last.unwrap_or_else(PoisonError::into_inner).clone()
@@ -93,21 +93,21 @@ impl Default for Health {
     }
 }
 
-/// The worker's end.
+/// Worker's end.
 #[derive(Debug)]
 pub struct Link {
-    /// What is being gathered.
+    /// Request that gathers entries.
     open: Request,
     free: Vec<Request>,
     to: Producer<Request>,
     from: Consumer<Request>,
-    /// Behind the rings: when they have been closed, the server hears of it.
+    /// Declared after the rings: wakes the server once they are closed.
     waker: LastCall,
     health: Arc<Health>,
     entries: usize,
 }
 
-/// Wakes the server when the link is dropped, too.
+/// Wakes the server on drop, too.
 #[derive(Debug)]
 struct LastCall(Waker);
 
@@ -117,7 +117,7 @@ impl Drop for LastCall {
     }
 }
 
-/// The store's end.
+/// Store thread's end.
 #[derive(Debug)]
 pub struct Server {
     from: Consumer<Request>,
@@ -126,10 +126,10 @@ pub struct Server {
     health: Arc<Health>,
 }
 
-/// The number of the request before the first.
+/// Request number that counts as answered from the start.
 pub const NONE: u64 = 1;
 
-/// A link with room for so many entries in all requests together.
+/// Creates a link with room for `entries` entries in all requests together.
 pub fn link(entries: usize, row_bytes: usize, health: Arc<Health>) -> (Link, Server) {
     let each = entries.div_ceil(REQUESTS).next_power_of_two();
     let (to, from_worker) = ring(REQUESTS);
@@ -157,35 +157,35 @@ pub fn link(entries: usize, row_bytes: usize, health: Arc<Health>) -> (Link, Ser
 }
 
 impl Link {
-    /// How the store is.
+    /// Health of the store.
     pub fn health(&self) -> &Health {
         &self.health
     }
 
-    /// The number of the request that is being gathered.
+    /// Number of the open request.
     #[inline]
     pub fn open(&self) -> u64 {
         self.open.number
     }
 
-    /// How many more entries there is room for.
+    /// Number of entries there is still room for.
     #[inline]
     pub fn room(&self) -> usize {
         self.open.room() + self.free.len() * self.open.entries.capacity()
     }
 
-    /// Whether more than half of all the room there is is left.
+    /// Returns `true` if more than half of the total room is free.
     #[inline]
     pub fn has_half(&self) -> bool {
         2 * self.room() > self.entries
     }
 
-    /// Whether nothing is asked and not answered.
+    /// Returns `true` if every entry has been answered.
     pub fn is_quiet(&self) -> bool {
         self.open.entries.is_empty() && self.free.len() == REQUESTS - 1
     }
 
-    /// Adds an entry, for which there is [room](Link::room), and returns the request's number and the entry's place.
+    /// Adds an entry, for which there must be [room](Link::room). Returns the request's number and the entry's index.
     #[inline]
     pub fn push(&mut self, entry: Entry) -> (u64, usize) {
         if self.open.room() == 0 {
@@ -195,7 +195,7 @@ impl Link {
         (self.open.number, place)
     }
 
-    /// An entry of the request that is being gathered, with its row.
+    /// Entry of the open request, with its row.
     #[inline]
     pub fn entry(&mut self, place: usize) -> (&mut Entry, &mut [u8]) {
         let request = &mut self.open;
@@ -203,7 +203,7 @@ impl Link {
         (&mut request.entries[place], &mut request.rows[row])
     }
 
-    /// Sends what has been gathered, unless several requests are under way: then it goes on being gathered.
+    /// Sends the open request. While several requests are in flight, it stays open instead.
     #[inline]
     pub fn flush(&mut self) {
         let under_way = REQUESTS - 1 - self.free.len();
@@ -218,19 +218,19 @@ impl Link {
         };
         next.number = self.open.number + 1;
         let full = std::mem::replace(&mut self.open, next);
-        // The ring has room for all requests there are.
+        // The ring has room for all requests.
         let pushed = self.to.push(full);
         debug_assert!(pushed.is_ok());
         self.waker.0.wake();
     }
 
-    /// The next request that was answered. It is to be [given back](Link::give_back).
+    /// Next answered request, which must be [returned](Link::give_back).
     #[inline]
     pub fn answer(&mut self) -> Option<Request> {
         self.from.pop()
     }
 
-    /// Gives a request back for others.
+    /// Returns a request for reuse.
     #[inline]
     pub fn give_back(&mut self, mut request: Request) {
         request.clear();
@@ -239,9 +239,9 @@ impl Link {
 }
 
 impl Server {
-    /// Hands requests to the store and answers to the worker until the worker has gone.
+    /// Passes requests to the store and answers to the worker until the worker's end is dropped.
     pub fn run(mut self, store: &mut dyn Store) {
-        /// The worker wakes its server; this is for the case that it cannot.
+        /// Upper bound of a sleep, in case the worker cannot wake the server.
         const NAP: Duration = Duration::from_millis(200);
         const SHORTEST: Duration = Duration::from_millis(1);
         const LONGEST: Duration = Duration::from_millis(100);
@@ -280,7 +280,7 @@ impl Server {
                         return;
                     }
                     if failure.fenced {
-                        // What was asked stays without an answer.
+                        // Outstanding requests stay unanswered.
                         while !self.from.is_closed() {
                             self.rest(NAP);
                         }
@@ -293,13 +293,13 @@ impl Server {
         }
     }
 
-    /// Lets the store alone for a while, or until the worker has gone.
+    /// Pauses before the next attempt, or until the worker's end is dropped.
     fn rest(&mut self, pause: Duration) {
         let until = Instant::now() + pause;
         while let Some(rest) = until.checked_duration_since(Instant::now())
             && !self.from.is_closed()
         {
-            // New requests wake it, too.
+            // New requests also end the wait.
             self.sleeper.wait(rest, || self.from.is_closed());
         }
     }

@@ -1,9 +1,9 @@
-//! Redis: connections, users, commands.
+//! Redis backend: connections, users, commands.
 //!
-//! Each function of a chain has a user of its own there, `tw:{chain}:{function}@{instance}#{run}`, which may touch keys of
-//! its own space only, and only by `MGET`, `SET` and `UNLINK`. Tailwater makes the users with the credential in the spec,
-//! each with a password that only this run knows, and makes them anew when Redis has forgotten them. A later run of the
-//! same instance removes them, and with them the connections of the earlier one, should that still be there.
+//! Each function of a chain has its own Redis user, `tw:{chain}:{function}@{instance}#{run}`. The user may access only
+//! keys of its own space, and only with `MGET`, `SET` and `UNLINK`. Tailwater creates the users with the credential in
+//! the spec and a random password of this run. It creates them again if Redis has lost them. A later run of the same
+//! instance deletes them, which closes the connections of an earlier run that is still alive.
 
 mod access;
 
@@ -15,33 +15,33 @@ use crate::request::{Ask, Request};
 use ::redis::{Cmd, Connection, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::sync::Arc;
 
-/// What a reply is about.
+/// Expected reply.
 #[derive(Clone, Copy, Debug)]
 enum Reply {
-    /// So many values, for the next of the places read.
+    /// This number of values, for the next keys in `places`.
     Values(usize),
-    /// That it was done.
+    /// Acknowledgement of a command.
     Done,
 }
 
-/// One thread's connections, one for each function.
+/// Connections of one thread, one per function.
 pub struct RedisStore {
     access: Arc<Access>,
     connections: Vec<Connection>,
-    /// Another number when Redis was started anew.
+    /// Changes when Redis restarts.
     incarnation: u32,
-    /// Whether users are to be made even if they can be used.
+    /// Create the users again even if they are usable.
     renew: bool,
     commands: Vec<u8>,
     replies: Vec<Vec<Reply>>,
-    /// Request and entry of each key read, by function.
+    /// Request and entry index of each key read, by function.
     places: Vec<Vec<(u32, u32)>>,
     key: Vec<u8>,
     value: Vec<u8>,
 }
 
 impl RedisStore {
-    /// A store that will connect when it is asked something.
+    /// A store that connects on first use.
     pub fn new(access: Arc<Access>) -> RedisStore {
         let functions = access.functions().len();
         RedisStore {
@@ -76,7 +76,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Writes one function's commands.
+    /// Sends one function's commands.
     fn write(&mut self, function: usize, requests: &[Request]) {
         self.commands.clear();
         self.replies[function].clear();
@@ -99,7 +99,7 @@ impl RedisStore {
                     self.places[function].push((r as u32, e as u32));
                     continue;
                 }
-                // In order: a key that was read before is not to be read after this.
+                // In order: a key read before must not be read after this write.
                 if let Some((cmd, keys)) = get.take() {
                     cmd.write_packed_command(&mut self.commands);
                     self.replies[function].push(Reply::Values(keys));
@@ -129,7 +129,7 @@ impl RedisStore {
         }
     }
 
-    /// Reads one function's replies. The error of a command is returned at the end, when all have been read.
+    /// Reads one function's replies. Returns a command's error only after all replies have been read.
     fn read(&mut self, function: usize, requests: &mut [Request]) -> Result<Option<RedisError>, RedisError> {
         let own = &self.access.functions()[function];
         let mut places = self.places[function].iter();
@@ -180,7 +180,7 @@ impl RedisStore {
         for entry in requests.iter_mut().flat_map(|request| &mut request.entries) {
             entry.found = 0;
         }
-        // All functions' commands go out before any reply is waited for.
+        // Pipelining: all functions' commands are sent before the first reply is read.
         for function in 0..self.connections.len() {
             self.write(function, requests);
             if !self.commands.is_empty() {
@@ -201,7 +201,7 @@ impl Store for RedisStore {
         match self.exchange(requests) {
             Ok(None) => Ok(self.incarnation),
             Ok(Some(error)) => {
-                // Somebody changed the users.
+                // The users were changed by another client.
                 let not_allowed = ErrorKind::Server(ServerErrorKind::NoPerm);
                 if error.kind() == not_allowed || error.code() == Some("NOAUTH") {
                     self.connections.clear();

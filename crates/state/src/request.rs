@@ -1,61 +1,61 @@
-//! What a worker asks of the store, many things at a time.
+//! Batched requests from a worker to the store.
 
 use tailwater_net::FlowKey;
 
-/// What is asked.
+/// Operation of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ask {
-    /// The flow's pieces.
+    /// Read the flow's state.
     #[default]
     Read,
-    /// Whether there is a piece of that key.
+    /// Check if a key exists.
     Probe,
-    /// To keep pieces for so long.
+    /// Write state with a time to live.
     Update,
-    /// To forget all pieces.
+    /// Delete all state.
     Forget,
 }
 
-/// One thing asked, about one flow.
+/// Operation on one flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Entry {
-    /// What.
+    /// Operation.
     pub ask: Ask,
-    /// About which flow.
+    /// Key of the flow.
     pub key: FlowKey,
-    /// The flow's place in the worker's table; of a [`Probe`](Ask::Probe), that of the flow that wishes it.
+    /// Index of the flow in the worker's table. For a [`Probe`](Ask::Probe), index of the flow the candidate is for.
     pub flow: u32,
-    /// The key of that flow, if it is another.
+    /// Key of the flow at that index. It differs from `key` for a probe.
     pub asker: FlowKey,
-    /// Of which pieces: a bit for each.
+    /// Functions concerned, one bit each.
     pub pieces: u16,
-    /// The pieces that were found.
+    /// Functions whose state was found, one bit each.
     pub found: u16,
-    /// The number of a probe.
+    /// Number of a probe's candidate.
     pub number: u8,
-    /// For how many milliseconds pieces are kept.
+    /// Time to live in milliseconds.
     pub life: u32,
-    /// The number of the update: later ones have greater.
+    /// Update number. Later updates have greater ones.
     pub stamp: u64,
 }
 
-/// Things asked at a time, and their answers. The store takes them in order.
+/// Batch of entries with their answers. The store executes them in order.
 #[derive(Debug)]
 pub struct Request {
-    /// Its number.
+    /// Number of the request.
     pub number: u64,
-    /// What is asked.
+    /// Entries, in order.
     pub entries: Vec<Entry>,
-    /// A row of pieces for each entry.
+    /// One row of state per entry.
     pub rows: Vec<u8>,
-    /// The bytes of a row.
+    /// Length of a row in bytes.
     pub row_bytes: usize,
-    /// The store's incarnation when it answered.
+    /// Incarnation of the store when it answered.
     pub incarnation: u32,
 }
 
 impl Request {
-    /// An empty one with room for so many entries.
+    /// An empty request with room for `entries` entries.
     pub fn with_room(entries: usize, row_bytes: usize) -> Request {
         Request {
             number: 0,
@@ -66,29 +66,29 @@ impl Request {
         }
     }
 
-    /// How many more entries there is room for.
+    /// Number of entries there is still room for.
     pub fn room(&self) -> usize {
         self.entries.capacity() - self.entries.len()
     }
 
-    /// Adds an entry with a row of zeros, and returns its place.
+    /// Adds an entry with a zeroed row, and returns its index.
     pub fn push(&mut self, entry: Entry) -> usize {
         self.entries.push(entry);
         self.rows.resize(self.entries.len() * self.row_bytes, 0);
         self.entries.len() - 1
     }
 
-    /// An entry's row.
+    /// Row of an entry.
     pub fn row(&self, entry: usize) -> &[u8] {
         &self.rows[entry * self.row_bytes..(entry + 1) * self.row_bytes]
     }
 
-    /// An entry's row, to write.
+    /// Mutable row of an entry.
     pub fn row_mut(&mut self, entry: usize) -> &mut [u8] {
         &mut self.rows[entry * self.row_bytes..(entry + 1) * self.row_bytes]
     }
 
-    /// Makes it empty.
+    /// Removes all entries.
     pub fn clear(&mut self) {
         self.entries.clear();
         self.rows.clear();

@@ -1,4 +1,4 @@
-//! The decisions against a simple oracle: every packet is a value of its own, looked at one by one.
+//! Test of the decisions against a simple oracle that tracks every packet individually.
 
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -10,14 +10,14 @@ const FLOWS: usize = 5;
 const WAIT: u64 = 100;
 const PACKETS: usize = 12;
 
-/// What happens to a worker.
+/// Input of a worker.
 #[derive(Clone, Debug)]
 enum Event {
-    /// A batch: each packet's flow, and whether it changes the flow's state.
+    /// A batch: each packet's flow, and a flag if it changes the flow's state.
     Batch(Vec<(usize, bool)>),
-    /// The store answers so many requests.
+    /// The store answers this number of requests.
     Answer(u64),
-    /// It goes, or comes back.
+    /// The store becomes available or unavailable.
     Available(bool),
     /// Time passes.
     Pause(u64),
@@ -32,17 +32,17 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// A packet that waits.
+/// Waiting packet.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     number: u64,
     flow: usize,
-    /// Its own request, without which it may not go.
+    /// Its own request, without which it must not leave.
     own: u64,
     since: u64,
 }
 
-/// Packets with the rules by which a keeper uses [`Commits`], for one line.
+/// Packets in one queue, with the rules by which a keeper uses [`Commits`].
 struct Rig {
     commits: Commits,
     then: WhenUnavailable,
@@ -53,7 +53,7 @@ struct Rig {
     sent: u64,
     answered: u64,
     number: u64,
-    /// The last packet of each flow that left, in whatever way but dropped.
+    /// Last packet of each flow that left without being dropped.
     left: [u64; FLOWS],
     went: u64,
     dropped: u64,
@@ -119,7 +119,7 @@ impl Rig {
             prop_assert!(self.now - packet.since < WAIT, "it waits for too long");
             prop_assert!(self.available || self.then == WhenUnavailable::Hold);
         }
-        // Nobody waits at the front for what has come.
+        // The packet in front never waits for an answered request.
         if let Some(first) = self.line.front() {
             prop_assert!(self.gates[first.flow] > self.answered);
         }
@@ -189,7 +189,7 @@ impl Rig {
             Event::Pause(pause) => self.now += pause,
             Event::Batch(_) => {}
         }
-        // A turn: what may leave does so before anything else.
+        // A turn: packets that may leave do so before anything else.
         self.drain()?;
         if let Event::Batch(packets) = event {
             self.batch(packets)?;
@@ -206,8 +206,8 @@ impl Rig {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
-    /// No packet leaves before its update is acknowledged, unless policy and bounds say so; none overtakes another of
-    /// its flow; none waits beyond the bounds; none is lost or doubled; and what has come lets all of them go.
+    /// No packet leaves before its update is acknowledged, unless policy and bounds permit it. None overtakes another
+    /// of its flow, waits beyond the bounds, is lost or duplicated. Answered requests release all of them.
     #[test]
     fn packets_wait_as_long_as_they_must_and_no_longer(
         then in prop_oneof![

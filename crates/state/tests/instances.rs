@@ -1,5 +1,5 @@
-//! Flows that go from one instance of a chain to the next, which knows nothing but what the store has: as after a
-//! crash, or when a server takes over from another.
+//! Flows that move from one instance of a chain to the next, which has no state but the store's: as after a crash, or
+//! when another server takes over.
 
 mod rig;
 
@@ -33,14 +33,14 @@ fn key_of(frame: &[u8]) -> FlowKey {
     parse(frame).unwrap().key
 }
 
-/// What happens to connections behind a NAT.
+/// Event of connections behind a NAT.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     /// A packet of a connection.
     Out(u8),
-    /// A packet back, if the connection has got through once.
+    /// A packet of the return direction, if the connection was ever translated.
     Back(u8),
-    /// The instance is gone, and another one goes on.
+    /// The instance crashes, and another one takes over.
     Crash,
 }
 
@@ -52,13 +52,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Connections of hosts to two remote ends, on which of them all compete for 1,024 ports, two for each RSS bucket.
+/// Connections of hosts to two remote ends. At each of them all compete for 1,024 ports, two per RSS bucket.
 fn connection(n: u8) -> FlowKey {
     let port = 4000 + 257 * u16::from(n);
     FlowKey::v4(host(n % 16), remote(n % 2), protocol::UDP, port, 53)
 }
 
-/// Runs the steps with one store for all instances, or with an empty one for each. The first thing that is wrong.
+/// Runs the steps with one store for all instances, or with an empty one for each. Returns the first violation.
 fn translate(steps: &[Step], shared: bool) -> Result<(), String> {
     const NAT: &str = "nat: {external: [203.0.113.1], ports: 1024-2047}";
     let spec = spec(NAT, "");
@@ -117,8 +117,8 @@ fn translate(steps: &[Step], shared: bool) -> Result<(), String> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
-    /// A binding lasts, whichever direction comes first to the next instance, and its port is nobody else's, also
-    /// while the next instance has not seen the connection yet.
+    /// A binding survives, whichever direction reaches the next instance first. Its port is not assigned to another
+    /// connection, even before the next instance has seen this one.
     #[test]
     fn nat_bindings_outlive_instances(steps in prop::collection::vec(step(), 1..150)) {
         let wrong = translate(&steps, true);
@@ -126,7 +126,7 @@ proptest! {
     }
 }
 
-/// The same without anything kept goes wrong: so it is the store that does it.
+/// Control: without a shared store the same steps fail.
 #[test]
 fn without_a_store_bindings_are_lost() {
     let all = |step: fn(u8) -> Step| (0..60).map(step);
@@ -135,7 +135,7 @@ fn without_a_store_bindings_are_lost() {
     back.extend(all(Step::Back));
     assert_eq!(translate(&back, true), Ok(()));
     assert!(translate(&back, false).unwrap_err().contains("went []"));
-    // Later connections come first to the next instance, and find ports that seem to be free.
+    // Later connections reach the next instance first, and find ports that seem to be free.
     let mut reversed: Vec<Step> = (0..100).map(Step::Out).collect();
     reversed.push(Step::Crash);
     reversed.extend((0..200).rev().map(Step::Out));
@@ -155,7 +155,7 @@ fn accounting_goes_on_counting() {
     let file = |n: u64| folder.join(format!("{n}.csv"));
     for n in 0..3 {
         let functions = format!("accounting: {{export: {{file: {}}}}}", file(n).display());
-        // Each run begins ten seconds after the one before.
+        // Each run begins ten seconds after the previous one.
         let origin = SECOND + Nanos::from_secs(10 * n);
         let mut instance = Instance::new(&spec(&functions, ""), &map, origin);
         for i in 0..5 {
@@ -182,7 +182,7 @@ fn accounting_goes_on_counting() {
     let mut flows = 0;
     for record in records.lines().skip(1) {
         let fields: Vec<&str> = record.split(',').collect();
-        // 15 packets; the first of them 20 seconds before the last run began, the last in its half second.
+        // 15 packets: the first of them 20 seconds before the last run began, the last in its first half second.
         let bytes = (15 * length).to_string();
         assert_eq!(fields[6..8], ["15", &bytes], "{record}");
         assert_eq!(fields[9..], ["-20000000", "400000"], "{record}");
@@ -217,10 +217,10 @@ fn balanced_flows_stay_with_their_backends() {
     };
     let map = Arc::new(Map::default());
     let first = backends(&map, &[1, 2, 3]);
-    // Others in front, and in another order: numbers in the state would mean others.
+    // Other backends in front, and in another order: indexes in the state would refer to others.
     assert_eq!(backends(&map, &[9, 8, 3, 2, 1, 7]), first);
     assert_ne!(backends(&Arc::default(), &[9, 8, 3, 2, 1, 7]), first);
-    // Who was with one that is gone goes to another, and all others stay.
+    // Flows of a removed backend move to another one, and all others stay.
     let fewer = backends(&map, &[2, 3]);
     let gone = Ipv4Addr::new(172, 16, 0, 1);
     for (before, after) in first.iter().zip(&fewer) {
@@ -237,11 +237,11 @@ fn what_ends_is_forgotten_and_what_the_store_forgot_is_written_again() {
     let frames: Vec<_> = (0..25).map(|n| frame(&udp(n), 0)).collect();
     instance.turn(&frames, SECOND);
     instance.settle(SECOND);
-    // Two pieces of each flow, and the return direction's translation.
+    // Two functions' state of each flow, and the return direction's translation.
     assert_eq!(map.len(), 75);
     assert_eq!(*map.values.lock().unwrap(), instance.durable());
     map.forget();
-    // One flow tells the instance, which then writes all of them.
+    // One flow reveals the loss to the instance, which then writes all of them.
     instance.turn(&frames[..1], SECOND);
     instance.settle(SECOND);
     (0..2000).for_each(|_| instance.turn(&[], SECOND));
@@ -257,7 +257,7 @@ fn what_ends_is_forgotten_and_what_the_store_forgot_is_written_again() {
     assert_eq!(counters.forgotten, 50);
 }
 
-/// Their end had waited for room while the store was away, and would have followed their new beginning.
+/// Regression: their deletion waited for room while the store was away, and would have followed their new beginning.
 #[test]
 fn flows_that_are_back_before_their_end_was_told_are_not_forgotten() {
     let map = Arc::new(Map::default());
@@ -268,7 +268,7 @@ fn flows_that_are_back_before_their_end_was_told_are_not_forgotten() {
     instance.turn(&frames, SECOND);
     instance.settle(SECOND);
     assert_eq!(map.len(), 20);
-    // The store is away until no half of the link's room is left, and then some.
+    // The store is unavailable until less than half of the link's room is left.
     map.away.store(true, Ordering::Relaxed);
     let later = Nanos::from_secs(200);
     let others = (0..tailwater_state::keeper::entries(spec.state.as_ref().unwrap()) / 2 + 100)
@@ -288,7 +288,7 @@ fn flows_that_are_back_before_their_end_was_told_are_not_forgotten() {
     }
 }
 
-/// Their bucket would have gone to another worker before the store was told.
+/// Regression: their bucket would have moved to another worker before the store was updated.
 #[test]
 fn flows_that_were_never_written_for_want_of_room_end_under_their_buckets() {
     let map = Arc::new(Map::default());
@@ -301,7 +301,7 @@ fn flows_that_were_never_written_for_want_of_room_end_under_their_buckets() {
     let keys: Vec<_> = (1..=10).map(udp).filter(|key| bucket(key) != 0).collect();
     let buckets: Vec<_> = keys.iter().map(bucket).collect();
     assert!(keys.len() > 5);
-    // Others, of other buckets, fill the link: each has an update in every request.
+    // Flows of other buckets fill the link: each has an update in every request.
     let others: Vec<_> = (0..600)
         .map(|n| FlowKey::v4(host(n as u8), remote((n >> 8) as u8), 17, 7, 9))
         .filter(|key| bucket(key) != 0 && !buckets.contains(&bucket(key)))
@@ -330,7 +330,7 @@ fn flows_that_were_never_written_for_want_of_room_end_under_their_buckets() {
     assert!(counters.missed >= keys.len() as u64, "{counters:?}");
 }
 
-/// What happens to an instance whose store comes and goes.
+/// Event of an instance whose store comes and goes.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     Packets(u8, u8),
@@ -353,8 +353,8 @@ fn trouble() -> impl Strategy<Value = Trouble> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
-    /// Every packet is sent or counted, flows keep their order, no buffer stays behind; and once the store is back,
-    /// it has what the instance has.
+    /// Every packet is sent or counted, flows keep their order, and no buffer leaks. Once the store is back, it has the
+    /// same state as the instance.
     #[test]
     fn a_store_that_comes_and_goes(
         then in prop_oneof![Just("hold"), Just("pass"), Just("drop")],
@@ -388,7 +388,7 @@ proptest! {
         }
         map.away.store(false, Ordering::Relaxed);
         instance.settle(now);
-        // The last forgetting is heard of with the next answer.
+        // The last deletion is acknowledged with the next answer.
         for _ in 0..2 {
             offered += 1;
             instance.turn(&[frame(&udp(50), offered)], now);
@@ -418,7 +418,7 @@ proptest! {
     }
 }
 
-/// Nothing is allocated on the worker's side, new flows and changes among what it does.
+/// The worker's side allocates nothing, even for new flows and changes.
 #[test]
 fn turns_allocate_nothing() {
     let map = Arc::new(Map::default());
@@ -428,7 +428,7 @@ fn turns_allocate_nothing() {
         let key = |n| FlowKey::v4(host(n), remote(n % 7), protocol::UDP, (turn / 2) as u16, 53);
         (0..16).map(|n| frame(&key(n), 0)).collect()
     };
-    // Both sides' first times.
+    // Warm-up of both sides.
     for turn in 0..40 {
         instance.turn(&frames(turn), SECOND);
         instance.settle(SECOND);

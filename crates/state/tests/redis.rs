@@ -1,4 +1,4 @@
-//! A real Redis: users and what they may do, TLS, and everything that can go wrong with it.
+//! Tests with a real Redis: users and permissions, TLS, and failures.
 
 mod server;
 
@@ -17,7 +17,7 @@ use tailwater_state::request::{Ask, Entry, Request};
 
 const ROW: usize = 24;
 
-/// Two functions, with pieces of 16 and 8 bytes.
+/// Two functions, with state of 16 and 8 bytes per flow.
 fn functions() -> Vec<KeptFunction> {
     let function = |name: &str, row| KeptFunction {
         name: name.to_owned(),
@@ -66,12 +66,12 @@ fn request(entries: impl IntoIterator<Item = (Entry, u8)>) -> Request {
     request
 }
 
-/// Writes both pieces of a flow.
+/// Writes both functions' state of a flow.
 fn update(store: &mut RedisStore, n: u16, fill: u8) -> Result<u32, tailwater_state::link::Failure> {
     store.serve(&mut [request([(entry(Ask::Update, n, 3), fill)])])
 }
 
-/// The pieces found of a flow, and its row.
+/// Functions whose state of a flow was found, and its row.
 fn read(store: &mut RedisStore, n: u16) -> (u16, Vec<u8>) {
     let mut requests = [request([(entry(Ask::Read, n, 3), 0)])];
     store.serve(&mut requests).unwrap();
@@ -108,12 +108,12 @@ fn what_is_written_is_read_in_order_and_forgotten() {
     assert_eq!(server.keys(), 1);
     let key: &str = &server.command(&["--scan"]);
     assert!(key.starts_with("tw:chain:first:Kind-v1:"), "{key}");
-    // Entries go by themselves.
+    // Entries expire.
     let expires = server.command(&["info", "keyspace"]);
     assert!(expires.contains("keys=1,expires=1"), "{expires}");
 }
 
-/// What a connection answers to a command about the key of a flow in a function's space.
+/// Reply to a command on the key of a flow in a function's space.
 fn try_key(connection: &mut Connection, command: &str, space: &str) -> RedisResult<redis::Value> {
     let mut key = format!("{space}Kind-v1:").into_bytes();
     write_flow(&flow(1), &mut key);
@@ -125,8 +125,8 @@ fn try_key(connection: &mut Connection, command: &str, space: &str) -> RedisResu
     cmd.query(connection)
 }
 
-/// Both functions' keys are there; the first one's user gets at its own only, and at nothing else of the server.
-/// Whoever has the operator's credential gets at everything: it is the user that stops the others.
+/// Both functions' keys exist. The first one's user can access only its own keys, and nothing else of the server. The
+/// operator's credential can access everything: the user's permissions are what limits the function.
 #[test]
 fn a_function_cannot_touch_another_ones_keys() {
     let Some(server) = RedisServer::start(&[]) else {
@@ -166,11 +166,11 @@ fn a_function_cannot_touch_another_ones_keys() {
     }
     assert!(try_key(&mut first, "MGET", own).is_ok());
     assert!(try_key(&mut first, "SET", own).is_ok());
-    // Without the user's bounds, the same attack succeeds.
+    // Without the user's permissions, the same attack succeeds.
     let client = redis::Client::open(format!("unix://{}", server.socket().display())).unwrap();
     let mut anybody = client.get_connection().unwrap();
     assert!(try_key(&mut anybody, "SET", other).is_ok());
-    // A function whose name has a pattern in it does not get more for that.
+    // A pattern in a function's name grants no additional access.
     let mut odd = functions();
     odd[0].name = "*".to_owned();
     let odd = Access::open(&at(&server), ("chain", None), &odd).unwrap();
@@ -240,7 +240,7 @@ fn over_tls_with_an_authority_of_its_own() {
         let mut store = RedisStore::new(open(&spec("localhost", "ca.pem")));
         update(&mut store, 1, 1).unwrap();
         assert_eq!(read(&mut store, 1), (3, vec![1; ROW]));
-        // The certificate is for another name; or from an authority that nobody trusts here.
+        // The certificate is for another name, or from an untrusted authority.
         for (host, authority) in [("127.0.0.1", "ca.pem"), ("localhost", "other.pem")] {
             if authority == "other.pem" {
                 let other = folder.join("other");
@@ -279,7 +279,7 @@ fn a_server_that_was_started_anew_is_another_incarnation_and_gets_its_users_back
     let after = update(&mut store, 2, 2).unwrap();
     assert_ne!(before, after);
     assert_eq!([read(&mut store, 1).0, read(&mut store, 2).0], [0, 3]);
-    // Somebody takes the users away, or some of their rights.
+    // Another client deletes the users, or some of their permissions.
     let users = server.command(&["acl", "users"]);
     for user in users.lines().filter(|user| user.starts_with("tw:")) {
         server.command(&["acl", "deluser", user]);
@@ -308,7 +308,7 @@ fn a_full_server_takes_nothing_and_then_everything() {
     let failure = update(&mut store, 1, 2).unwrap_err();
     assert!(failure.message.contains("maxmemory"), "{failure:?}");
     assert!(!failure.connection_lost);
-    // Nothing is half written, and what is there can be read.
+    // No value is half written, and existing ones are readable.
     assert_eq!(read(&mut store, 1), (3, vec![1; ROW]));
     server.command(&["config", "set", "maxmemory", "0"]);
     update(&mut store, 1, 2).unwrap();
@@ -367,7 +367,7 @@ fn open_as(server: &RedisServer, instance: &str) -> Arc<Access> {
     Arc::new(access.unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// An update of a run that has lost its place: the connection is gone at first.
+/// An update of a run that was replaced: first the connection is lost.
 fn assert_fenced(store: &mut RedisStore) {
     let failures = [update(store, 1, 66), update(store, 1, 66)].map(Result::unwrap_err);
     assert!(failures[1].fenced, "{failures:?}");
@@ -382,7 +382,7 @@ fn an_earlier_run_writes_nothing_after_a_later_one_has_begun() {
     let [mut first, mut elsewhere] = ["here", "there"].map(|name| RedisStore::new(open_as(&server, name)));
     update(&mut first, 1, 1).unwrap();
     update(&mut elsewhere, 2, 2).unwrap();
-    // The clock went back: the next one is later all the same.
+    // The clock went back: the next run's stamp is later all the same.
     let ahead = u64::MAX - 10;
     server.command(&["acl", "setuser", &format!("tw:chain:@here#{ahead:016x}")]);
     let access = open_as(&server, "here");
@@ -391,19 +391,19 @@ fn an_earlier_run_writes_nothing_after_a_later_one_has_begun() {
     assert_fenced(&mut first);
     assert_eq!(read(&mut second, 1), (3, vec![1; ROW]));
     update(&mut second, 1, 3).unwrap();
-    // An instance of another name has its own.
+    // An instance of another name has its own users.
     update(&mut elsewhere, 2, 4).unwrap();
-    // The users have gone with the second run; who it was has not.
+    // The second run has deleted its users, but its marker remains.
     access.remove_users().unwrap();
     assert_fenced(&mut first);
     assert_eq!(read(&mut elsewhere, 1), (3, vec![3; ROW]));
-    // Of two runs that come back to a Redis that has forgotten who they are, the later one stays.
+    // Of two runs that return to a Redis that has lost their users, the later one stays.
     for later_first in [true, false] {
         let [mut earlier, mut later] = [(), ()].map(|()| RedisStore::new(open_as(&server, "here")));
         server.stop();
         server.start_again();
         for _ in 0..2 {
-            // Both find that the connection is lost.
+            // Both find their connection lost.
             let _ = (update(&mut earlier, 9, 9), update(&mut later, 9, 9));
         }
         if later_first {
@@ -418,7 +418,7 @@ fn an_earlier_run_writes_nothing_after_a_later_one_has_begun() {
     }
 }
 
-/// Whatever the order of their steps: never do both of two runs that take over at the same time stay.
+/// Whatever the order of their steps: two runs that take over at the same time never both stay.
 #[test]
 fn of_runs_that_begin_at_once_one_stays() {
     let Some(server) = RedisServer::start(&[]) else {

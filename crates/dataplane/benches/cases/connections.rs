@@ -1,4 +1,4 @@
-//! TCP connections that are ones: both ends speak, numbers go on, and what opens ends.
+//! Realistic TCP connections: both ends send, sequence numbers advance, and connections end.
 
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
@@ -7,21 +7,22 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{Notice, Packet, PacketSource, TrafficError};
 
-/// Bytes of headers in front of a segment's payload, with the frame check sequence, which frames in memory lack.
+/// Bytes of a frame apart from the segment's payload: headers, and the frame check sequence, which frames in memory
+/// lack.
 const OVERHEAD: usize = 14 + 20 + 20 + 4;
 /// Frames of [`FrameSize::Imix`], in an order without long runs of one size.
 const IMIX: [usize; 12] = [64, 594, 64, 64, 594, 64, 1518, 64, 594, 64, 64, 594];
-/// Between packets.
+/// Time between packets.
 const GAP: Nanos = Nanos(1_000);
 
-/// Primes: a connection's turn in a round is its place times one of these, so that no round goes as the one in front.
+/// Primes: a connection's turn in a round is its index times one of these, so consecutive rounds have different orders.
 const STRIDES: [usize; 4] = [7_919, 104_729, 611_953, 15_485_863];
 
-/// Who sends.
+/// Sender of a segment.
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
-/// A segment of each connection of a kind.
+/// One segment of each connection with a script.
 struct Step {
     from: usize,
     flags: TcpFlags,
@@ -29,11 +30,11 @@ struct Step {
     payload: Vec<u8>,
 }
 
-/// What a connection's two ends send, in turn.
+/// Segments that a connection's two ends send, in turn.
 #[derive(Default)]
 struct Script {
     steps: Vec<Step>,
-    /// What each end has sent last.
+    /// Next sequence number of each end.
     next: [u32; 2],
 }
 
@@ -56,7 +57,7 @@ impl Script {
         self.say(CLIENT, TcpFlags::ACK, b"");
     }
 
-    /// Bytes in segments of these lengths.
+    /// Sends bytes in segments of these lengths.
     fn send(&mut self, from: usize, mut bytes: &[u8], lengths: &mut impl Iterator<Item = usize>) {
         while !bytes.is_empty() {
             let length = lengths.next().unwrap_or(1).min(bytes.len());
@@ -74,7 +75,7 @@ impl Script {
     }
 }
 
-/// Payloads of frames of a size, over and over, beginning with one of them.
+/// Payload lengths of frames of a size, repeated without end, starting with the given one.
 fn payloads(size: FrameSize, first: usize) -> impl Iterator<Item = usize> {
     let frames = match size {
         FrameSize::Fixed(size) => vec![usize::from(size)],
@@ -84,17 +85,17 @@ fn payloads(size: FrameSize, first: usize) -> impl Iterator<Item = usize> {
     all.map(|frame| frame - OVERHEAD)
 }
 
-/// Connections by scripts, so many at a time.
+/// Connections that follow scripts, a block at a time.
 pub struct Connections {
     keys: Vec<FlowKey>,
-    /// The connections take these in turn.
+    /// Scripts, assigned to the connections in turn.
     scripts: Vec<Script>,
-    /// Connections that are under way at a time.
+    /// Connections open at a time.
     block: usize,
-    /// How often each is opened, by other numbers each time.
+    /// Number of times each connection is opened, with other sequence numbers each time.
     generations: u32,
     generation: u32,
-    /// The connections at hand begin here.
+    /// First connection of the current block.
     begin: usize,
     step: usize,
     at: usize,
@@ -102,9 +103,9 @@ pub struct Connections {
     sent: u64,
 }
 
-/// Connections of [`Connections::opening`] and [`Connections::http`] that are under way at a time.
+/// Connections of [`Connections::opening`] and [`Connections::http`] that are open at a time.
 const BLOCK: usize = 2048;
-/// The most connections of [`Connections::http`].
+/// Maximum number of connections of [`Connections::http`].
 const SPEAKING: usize = 65_536;
 
 impl Connections {
@@ -123,15 +124,15 @@ impl Connections {
         }
     }
 
-    /// Handshakes alone.
+    /// Handshakes only.
     pub fn opening(flows: u32) -> Connections {
         let mut script = Script::default();
         script.open();
         Connections::new(flows, vec![script], (flows as usize / 4).min(BLOCK))
     }
 
-    /// Rounds of data in connections that were opened, both ends in turn: half of them begin with either. Whoever sees it again sees segments
-    /// that were sent again, within the window.
+    /// Rounds of data in connections that were opened, both ends in turn. Half of the connections begin with either
+    /// end. When the trace is repeated, its segments are retransmissions within the window.
     pub fn data(flows: u32, size: FrameSize, rounds: u64) -> Connections {
         let variants = 0..IMIX.len();
         let scripts = variants.map(|variant| {
@@ -150,8 +151,9 @@ impl Connections {
         Connections::new(flows, scripts.collect(), flows as usize)
     }
 
-    /// A request and its answer, from handshake to end, a block of connections at a time; and all once more with other
-    /// numbers, so that whoever sees the whole again sees nothing that was just sent. Of many flows, the first speak.
+    /// A request and its answer, from handshake to end, a block of connections at a time. All follow once more with
+    /// other sequence numbers, so a repetition of the trace contains no recent segment. Of many flows, only the first
+    /// are used.
     pub fn http(flows: u32, size: FrameSize) -> Connections {
         let variants = match size {
             FrameSize::Fixed(_) => 1,
@@ -178,7 +180,7 @@ impl Connections {
         connections
     }
 
-    /// Moves on to the next segment that there is: of which connection, and what its numbers are more than the step's.
+    /// Advances to the next segment. Returns its connection, and the offset of its sequence numbers from the step's.
     fn advance(&mut self) -> Option<(FlowKey, u32, &Step)> {
         loop {
             if self.begin == self.keys.len() {
@@ -209,7 +211,7 @@ impl Connections {
     }
 }
 
-/// A head's end, after a field that makes it this long, if it is shorter.
+/// Ends a header, after a field that pads it to this length, if it is shorter.
 fn filled(head: &mut Vec<u8>, field: &[u8], length: usize) {
     let room = length.saturating_sub(head.len() + field.len() + 4);
     if room > 0 {
@@ -220,7 +222,7 @@ fn filled(head: &mut Vec<u8>, field: &[u8], length: usize) {
     head.extend_from_slice(b"\r\n");
 }
 
-/// Something like a page, the same each time.
+/// Text similar to a page, the same each time.
 fn text(length: usize) -> String {
     const WORDS: [&str; 9] = [
         "<div class=\"item\">",
@@ -241,7 +243,7 @@ fn text(length: usize) -> String {
     words.flatten().take(length).collect()
 }
 
-/// The connections of uniform traffic, in its first round's order.
+/// Connections of uniform traffic, in the order of its first round.
 fn keys(flows: u32) -> Vec<FlowKey> {
     let config = UniformConfig {
         seed: 1,

@@ -3,8 +3,9 @@
 use tailwater_net::parse::parse;
 use tailwater_traffic::{Notice, Packet, PacketSource, TrafficError};
 
-/// The packets of a source of UDP, each an answer from port 53 to its flow's source: its name has three letters, by the flow.
-/// Frames stay as long as they are; those of 64 bytes have room for the root's name only, and types by the flow.
+/// Packets of a UDP source, each turned into an answer from port 53 to its flow's source. The name has three letters,
+/// derived from the flow. Frame lengths do not change. Frames of 64 bytes have room for the root's name only, and
+/// derive the type from the flow.
 pub struct Answers<S> {
     pub source: S,
     pub frame: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Files that functions read: rules, sessions; and which user a flow is to.
+//! Input files of functions: rules, and sessions with their users.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tailwater_net::FlowKey;
 
-/// Of ET Open's rules in use, every so manieth is one of a thousand.
+/// Interval at which ET Open's active rules are sampled to get about a thousand.
 const OF_A_THOUSAND: usize = 24;
-/// Users' addresses begin here: shared address space (RFC 6598).
+/// First user address: shared address space (RFC 6598).
 const USERS: u32 = 0x6440_0000;
 
-/// Puts a file in place whole, for another process may be reading it.
+/// Writes a file atomically, because another process may be reading it.
 pub fn write(name: &str, text: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let file = folder.join(name);
@@ -22,7 +22,7 @@ pub fn write(name: &str, text: &str) -> PathBuf {
     file
 }
 
-/// ET Open's rules, or a thousand of them; none without the test data, or a tar that reads Zstandard.
+/// ET Open's rules, or a thousand of them. `None` without the test data, or without a tar that reads Zstandard.
 pub fn rules(thousand: bool) -> Option<PathBuf> {
     let data = std::env::var_os("TAILWATER_TEST_DATA")?;
     let archive = Path::new(&data).join("rules/et_open_2025.tar.zst");
@@ -38,7 +38,7 @@ pub fn rules(thousand: bool) -> Option<PathBuf> {
     (!rules.is_empty()).then(|| write(name, &rules.join("\n")))
 }
 
-/// A session for each of so many users, on sixteen base stations, which are counted from this one on.
+/// A session for each of `users` users, on sixteen base stations, numbered from `first`.
 pub fn sessions(users: u32, first: u32) -> PathBuf {
     let mut text = String::with_capacity(96 * users as usize);
     for user in 0..users {
@@ -52,7 +52,7 @@ pub fn sessions(users: u32, first: u32) -> PathBuf {
     write(&format!("{users}-{first}.sessions"), &text)
 }
 
-/// The user whom a flow of uniform traffic is to, each of the flows to another: clients' addresses and ports are counted there.
+/// Destination user of a flow of uniform traffic, a different one per flow, derived from the client's address and port.
 pub fn user(key: &FlowKey) -> Ipv4Addr {
     let IpAddr::V4(client) = key.source() else {
         unreachable!("uniform traffic is of IPv4")

@@ -1,4 +1,4 @@
-//! What the benchmarks of chains share: the chains, their traffic, a run on one core, figures.
+//! Common code of the chain benchmarks: chains, traffic, a run on one core, output.
 
 mod connections;
 mod dns;
@@ -20,7 +20,7 @@ use tailwater_net::{FlowKey, Nanos};
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, PacketSource, Trace};
 
-/// The chains, by the names of `examples/`.
+/// Chains, by the names of `examples/`.
 pub const CHAINS: &[&str] = &[
     "forward",
     "forward-stateful",
@@ -53,21 +53,22 @@ pub const CHAINS: &[&str] = &[
     "ipsec-both-ends",
     "wan-optimizer",
     "wan-optimizer-both-ends",
-    // Half of the packets each way, all of them one way, and the same functions in a line with a look-up of the same rules.
+    // Branches with half of the packets each, and with all of them in one. Then the same functions in a row with a
+    // look-up of the same rules.
     "branches",
     "branches-one-way",
     "branches-line",
-    // The interface for functions in C beside the built-in one: what is done is the same.
+    // The interface for C functions next to the built-in one, with the same work.
     "forward-c",
     "count",
     "count-c",
 ];
 
-/// Encryption with a key for all to see.
+/// Encryption with a public key.
 const ENCRYPT: &str = "{encrypt: {mtu: 9000, \
      key: 000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f}}";
 
-/// An end of a tunnel, with a key for all to see.
+/// One end of a tunnel, with a public key.
 fn ipsec(end: &str) -> String {
     let association = "name: a, spi: 0x1001, cipher: aes-128-gcm, esn: true, \
          key: '000102030405060708090a0b0c0d0e0fa0a1a2a3', destination: 192.0.2.2";
@@ -80,8 +81,8 @@ fn ipsec(end: &str) -> String {
     }
 }
 
-/// An end of a tunnel in which nothing goes twice. The payloads of the traffic are all alike: what is measured is content that came
-/// before, and packets that are too small to gain by it.
+/// One end of a tunnel that sends no data twice. The traffic's payloads are all alike, so the benchmark measures
+/// repeated content, and packets too small to gain from it.
 fn optimizer(end: &str) -> String {
     let ends = match end {
         "near" => "local: 192.0.2.1, remote: 192.0.2.2, destinations: [0.0.0.0/0]",
@@ -90,17 +91,17 @@ fn optimizer(end: &str) -> String {
     format!("{{name: {end}, wanOptimizer: {{mtu: 9000, {ends}}}}}")
 }
 
-/// In `new-flows` every packet opens a flow through ACL and NAT. Flows live as long as makes so many
-/// of them alive at a time at this rate.
+/// Rate of new flows in `new-flows`, where every packet opens a flow through ACL and NAT. It determines the lifetime
+/// for a given number of active flows.
 const NEW_FLOWS_PER_SECOND: u64 = 3_000_000;
 
-/// How long a run takes; the first run of each row is a warm-up.
+/// Duration of a run. The first run of each row is a warm-up.
 const RUN: Nanos = Nanos::from_millis(300);
 
-/// Where examples are, and what they name.
+/// Directory of the examples and the files they name.
 pub const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
 
-/// The functions of a chain, as a spec has them; none if the chain is an example.
+/// Functions of a chain, as a spec has them, or `None` if the chain is an example.
 pub fn functions(chain: &str, flows: u32) -> Option<String> {
     let acl = "{acl: {rulesFile: rules/acl-1500.rules, format: classbench, default: allow}}";
     let nat = "{nat: {external: [203.0.113.0/28]}}";
@@ -109,7 +110,7 @@ pub fn functions(chain: &str, flows: u32) -> Option<String> {
         "nat" => format!("[{nat}]"),
         "acl-nat" | "new-flows" => format!("[{acl}, {nat}]"),
         "acl" => format!("[{acl}]"),
-        // Every packet is classified, no flow looked up.
+        // Every packet is classified, without a flow look-up.
         "acl-uncached" => format!("[{}]", acl.replace("{acl: {", "{acl: {cache: none, ")),
         "branches" | "branches-one-way" => {
             let ports = if chain == "branches" { "0-32767" } else { "0-65535" };
@@ -135,8 +136,8 @@ pub fn functions(chain: &str, flows: u32) -> Option<String> {
         }
         "accounting" => "[{accounting: {}}]".to_owned(),
         "flow-stats" => "[{flowStats: {}}]".to_owned(),
-        // Every packet, and its headers, to a thread that writes them nowhere. Here packets come faster than on any wire: those that
-        // the thread does not keep up with are not copied.
+        // Every packet, or its headers, to a thread that writes to /dev/null. Packets arrive faster than on any wire.
+        // Those that the thread cannot keep up with are not copied.
         "mirror" => "[{mirror: {to: {file: /dev/null, maxBytes: 1024GiB}, buffer: 64MiB}}]".to_owned(),
         "mirror-headers" => {
             "[{mirror: {to: {file: /dev/null, maxBytes: 1024GiB}, buffer: 64MiB, snap: 96, sample: {every: 10, by: flow}}}]".to_owned()
@@ -146,9 +147,9 @@ pub fn functions(chain: &str, flows: u32) -> Option<String> {
         }
         "url-filter" => "[{urlFilter: {patternsFile: patterns/blocked.txt}}]".to_owned(),
         "acl-lb-accounting" => format!("[{acl}, {}, {{accounting: {{}}}}]", load_balancer()),
-        // Rates that pass everything: the buckets are what is measured.
+        // Rates that pass everything, to measure the token buckets.
         "policer" => "[{policer: {limits: [{rate: 9000Gbps, burst: 900000000}]}}]".to_owned(),
-        // Where handshakes are not among the traffic, connections are picked up.
+        // Without handshakes in the traffic, connections are picked up.
         "firewall" | "firewall-tcp" => {
             "[{firewall: {rules: [allow], tcp: {midstream: allow}}}]".to_owned()
         }
@@ -162,7 +163,7 @@ pub fn functions(chain: &str, flows: u32) -> Option<String> {
              profiles: {{all: {{qfi: 9}}}}, sessionsFile: '{}'}}}}]",
             files::sessions(flows, 10).display()
         ),
-        // A working set that a second-level cache holds.
+        // A working set that fits the second-level cache.
         "synthetic" => {
             "[{synthetic: {cycles: 200, reads: 4, writes: 1, workingSet: 256KiB, per: flow}}]"
                 .to_owned()
@@ -170,11 +171,11 @@ pub fn functions(chain: &str, flows: u32) -> Option<String> {
         "policer-flows" => {
             "[{policer: {limits: [{per: flow, rate: 9000Gbps, burst: 900000000}]}}]".to_owned()
         }
-        // An expression that looks at both headers of each packet, and matches none.
+        // An expression that reads both headers of each packet, and matches none.
         "bpf-filter" => "[{bpfFilter: {rules: [{expression: \
              'tcp port 80 or (udp and (dst port 53 or src net 192.0.2.0/24))', action: drop}]}}]"
             .to_owned(),
-        // Limits that every answer is put on, and none exceeds.
+        // Limits that apply to every answer, and that none exceeds.
         "dns-guard" => format!(
             "[{{dnsGuard: {{prefixes: {{ipv4: 32}}, limits: {{responses: 100000, all: 100000}}, accounts: {}}}}}]",
             (4 * flows).max(1024)
@@ -203,14 +204,14 @@ pub fn spec(chain: &str, flows: u32) -> ChainSpec {
     spec
 }
 
-/// A spec for the traffic of a chain, of these functions.
+/// Spec for the traffic of a chain, with these functions.
 pub fn spec_text(chain: &str, functions: &str, flows: u32) -> String {
     let look_up = if chain == "forward-stateful" {
         "always"
     } else {
         "as-needed"
     };
-    // Translated flows have a return direction each.
+    // Each translated flow has a return direction.
     let capacity = match chain {
         "acl" | "load-balancer" | "accounting" | "flow-stats" | "counters" | "acl-lb-accounting" | "url-filter"
         | "count" | "count-c" | "policer-flows" | "synthetic" | "firewall" | "firewall-tcp" | "ids" | "ids-1000" => {
@@ -234,7 +235,7 @@ pub fn spec_text(chain: &str, functions: &str, flows: u32) -> String {
     )
 }
 
-/// The example of a function, with room for so many flows.
+/// Example of a function, with room for `flows` flows.
 fn example(name: &str, flows: u32) -> ChainSpec {
     let path = std::path::Path::new(EXAMPLES).join(format!("{name}.yaml"));
     let mut spec = ChainSpec::read(&path).unwrap_or_else(|error| panic!("{error}"));
@@ -254,7 +255,7 @@ fn load_balancer() -> String {
     format!("{{loadBalancer: {{services: [{}]}}}}", services.join(", "))
 }
 
-/// Routing over the benchmark's table, to 16 next hops.
+/// Routing by the benchmark's table, to 16 next hops.
 fn ip_forward() -> String {
     let hops = (0..16).map(|i| format!("{{name: hop-{i}, mac: '02:00:00:00:01:{i:02x}'}}"));
     let (file, hops) = (&routes::table().file, hops.collect::<Vec<_>>().join(", "));
@@ -264,12 +265,12 @@ fn ip_forward() -> String {
     )
 }
 
-/// Which table a chain routes by, if it does.
+/// Routing table of a chain, if it has one.
 pub fn table_of(chain: &str) -> Option<&'static routes::Table> {
     matches!(chain, "router" | "tunnel-ipforward").then(routes::table)
 }
 
-/// A size by its name in figures.
+/// Frame size by its name in figures.
 fn frame_size(name: &str) -> FrameSize {
     let bytes = name.strip_suffix('B').and_then(|bytes| bytes.parse().ok());
     match (name, bytes) {
@@ -279,7 +280,7 @@ fn frame_size(name: &str) -> FrameSize {
     }
 }
 
-/// Whether there is all that a chain needs. What needs test data is left out without them.
+/// Returns `true` if all prerequisites of a chain are available. Chains without their test data are skipped.
 pub fn is_there(chain: &str) -> bool {
     !chain.starts_with("ids") || std::env::var_os("TAILWATER_TEST_DATA").is_some()
 }
@@ -292,7 +293,7 @@ fn load(source: &mut dyn PacketSource) -> Trace {
     Trace::load(source, &options).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What comes before a chain's traffic the first time, if its flows are connections that begin.
+/// Traffic that precedes a chain's traffic once, if its flows are connections that must be opened.
 pub fn opening(chain: &str, flows: u32) -> Option<Trace> {
     matches!(chain, "firewall-tcp" | "ids" | "ids-1000").then(|| load(&mut Connections::opening(flows)))
 }
@@ -303,17 +304,17 @@ pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
             let rounds = packets.div_ceil(flows.into());
             return load(&mut Connections::data(flows, frame_size(size), rounds));
         }
-        // Bytes that were seen cost little: connections begin and end.
+        // Bytes already seen cost little, so connections begin and end.
         "ids" | "ids-1000" => return load(&mut Connections::http(flows, frame_size(size))),
         _ => {}
     }
-    // With as many flows as packets, each packet is a flow's first.
+    // With as many flows as packets, each packet is the first of a flow.
     let flows = if chain == "new-flows" { packets as u32 } else { flows };
     let config = UniformConfig {
         seed: 1,
         flows,
         size: frame_size(size),
-        // A filter of URLs has nothing to do with UDP.
+        // The URL filter ignores UDP.
         transport: match chain {
             "url-filter" => Transport::Tcp,
             _ => Transport::Udp,
@@ -339,11 +340,11 @@ pub fn trace(chain: &str, size: &str, flows: u32, packets: u64) -> Trace {
     }
 }
 
-/// Packets in a batch.
+/// Packets per batch.
 pub const BATCH: usize = 32;
 
-/// Runs the chain, from `start` on, on what `queue` gives in buffers of `pool`, up to `batch` packets at a time,
-/// until it ends or `stop` says so. Returns what was measured and the time it took.
+/// Runs the chain from `start` on until `queue` ends or `stop` returns `true`. `queue` receives packets into buffers of
+/// `pool`, up to `batch` at a time. Returns the measurements and the duration.
 pub fn run(
     chain: &mut Option<Chain>,
     (queue, pool): (Box<dyn PortQueue>, BufferPool),
@@ -368,13 +369,13 @@ pub fn run(
     (total, took)
 }
 
-/// What callgrind counts: not to be inlined, since it is told the name.
+/// Function that callgrind counts. Never inlined, because callgrind identifies it by name.
 #[inline(never)]
 fn measured(worker: Worker, stop: &dyn Fn() -> bool) -> Chain {
     worker.run(stop)
 }
 
-/// Packets that a run processed, of which none went missing and few were dropped.
+/// Number of packets in a run. Checks that none is missing and few were dropped.
 pub fn packets(name: &str, window: &Window) -> u64 {
     let packets = window.delivered + window.dropped + window.lost_in_chain;
     assert_eq!(window.offered, packets, "{name}: packets went missing");
@@ -407,7 +408,7 @@ fn long(text: &str) -> u32 {
         * unit
 }
 
-/// How long a run takes. Each begins with the same flows: those of `new-flows` have to be gone.
+/// Duration of a run. Each run begins with the same flows, so those of `new-flows` must have expired before.
 pub fn duration(chain: &str) -> Nanos {
     match chain {
         "new-flows" => Nanos::from_secs(1),
@@ -415,7 +416,7 @@ pub fn duration(chain: &str) -> Nanos {
     }
 }
 
-/// The packets of a trace in memory: enough that it does not fit a cache, and whole rounds of flows.
+/// Number of packets in a trace in memory: whole rounds of flows, and too many to fit a cache.
 pub fn trace_packets(chain: &str, flows: u32) -> u64 {
     if chain == "new-flows" {
         return 1 << 20;
@@ -423,7 +424,7 @@ pub fn trace_packets(chain: &str, flows: u32) -> u64 {
     u64::from(flows) * (1u64 << 18).div_ceil(u64::from(flows)).max(2)
 }
 
-/// A line of the benchmark's output.
+/// Line of the benchmark's output.
 #[derive(serde::Serialize)]
 struct Figure {
     name: String,
@@ -447,7 +448,7 @@ fn rounded(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
 
-/// The figure of several runs: their median.
+/// Prints the figure of several runs: their median.
 pub fn print_runs(name: String, unit: &'static str, mut values: Vec<f64>, table: Option<&'static str>) {
     values.sort_by(f64::total_cmp);
     print(&Figure {
@@ -461,14 +462,14 @@ pub fn print_runs(name: String, unit: &'static str, mut values: Vec<f64>, table:
     });
 }
 
-/// What once and twice so many packets cost by `count`, per packet.
+/// Cost per packet, as the difference between runs on twice and once as many packets, by `count`.
 pub fn per_packet(mut count: impl FnMut(u64) -> Option<u64>) -> Option<f64> {
     const PACKETS: u64 = 32_000;
     let (once, twice) = (count(PACKETS)?, count(2 * PACKETS)?);
     Some((twice as f64 - once as f64) / PACKETS as f64)
 }
 
-/// Instructions of this program when it makes one pass, as `arguments` say, by callgrind.
+/// Instructions of this program in one pass, as `arguments` specify, by callgrind.
 pub fn instructions(arguments: &[&str]) -> Option<u64> {
     let program = std::env::current_exe().ok()?;
     let output = Command::new("valgrind")
@@ -480,25 +481,25 @@ pub fn instructions(arguments: &[&str]) -> Option<u64> {
         .output()
         .ok()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    // Libraries are tried in a child process, which has a count of its own, and ends before its parent.
+    // Libraries are tested in a child process, which has its own count, and ends before its parent.
     let (_, count) = text.rsplit_once("Collected : ")?;
     count.split_whitespace().next()?.parse().ok()
 }
 
-/// The command line.
+/// Command line.
 pub struct Arguments {
     known: &'static [&'static str],
-    /// Chains wanted; all if none is named.
+    /// Selected chains. All if empty.
     filters: Vec<String>,
     pub runs: usize,
     pub flows: Vec<u32>,
     pub sizes: Vec<String>,
-    /// What follows `--one-pass`.
+    /// Arguments after `--one-pass`.
     pub one_pass: Option<Vec<String>>,
 }
 
 impl Arguments {
-    /// Reads the command line, which is about these chains; `flows` if it says nothing of them.
+    /// Parses the command line, for these chains. `flows` is the default.
     pub fn read(known: &'static [&'static str], flows: &[u32]) -> Arguments {
         let mut arguments = std::env::args().skip(1);
         let mut read = Arguments {
@@ -516,7 +517,7 @@ impl Arguments {
                 "--runs" => read.runs = value().parse().unwrap_or_else(|_| panic!("--runs takes a number")),
                 "--sizes" => read.sizes = value().split(',').map(str::to_owned).collect(),
                 "--flows" => read.flows = value().split(',').map(long).collect(),
-                // Cargo's own.
+                // Added by cargo.
                 "--bench" => {}
                 _ => read.filters.push(argument),
             }
@@ -528,7 +529,7 @@ impl Arguments {
         read
     }
 
-    /// The chains that are wanted.
+    /// Selected chains.
     pub fn chains(&self) -> impl Iterator<Item = &'static str> {
         let wanted = |chain: &&&str| self.filters.is_empty() || self.filters.iter().any(|f| f == **chain);
         self.known.iter().filter(wanted).copied()

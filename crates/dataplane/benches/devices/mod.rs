@@ -1,5 +1,5 @@
-//! Devices, and who is at their other end: what came back is refilled with the next frames, by the copy that the
-//! trace NIC makes, and sent. That is done by the worker itself, burst by burst, or on another core.
+//! Devices with their other end, which refills returned buffers with the next frames, by the same copy as the trace
+//! NIC, and sends them. The worker itself does that, burst by burst, or another core does.
 
 use crate::cases::BATCH;
 use std::path::PathBuf;
@@ -19,28 +19,28 @@ use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_traffic::Trace;
 
-/// Buffers of each pool, and those that a worker may hold, as with the trace NIC.
+/// Buffers of each pool, and limit per worker, as with the trace NIC.
 const BUFFERS: u32 = 2048;
 const HELD: usize = 512;
 
 /// Kinds of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Two rings, one each way.
+    /// Two rings, one per direction.
     Ring,
-    /// Shared memory, each end with buffers of its own.
+    /// Shared memory. Each end has its own buffers.
     Memif,
 }
 
 impl Kind {
     pub const ALL: [Kind; 2] = [Kind::Ring, Kind::Memif];
 
-    /// Whether the other end is another program's, whose time does not count.
+    /// Returns `true` if the other end belongs to another program, whose time does not count.
     fn is_apart(self) -> bool {
         self == Kind::Memif
     }
 
-    /// The driver's name.
+    /// Name of the driver.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Ring => "net_ring",
@@ -49,19 +49,19 @@ impl Kind {
     }
 }
 
-/// The frames of a trace, with the hashes of a NIC's.
+/// Frames of a trace, with the hashes a NIC would report.
 pub fn frames(trace: &Trace, rss: &RssHasher) -> Arc<Frames> {
     let hash = |frame| parse(frame).map_or(0, |headers| rss.hash_headers(&headers));
     let frames = (0..trace.len()).map(|i| trace.packet(i));
     Arc::new(Frames::new(frames.map(|frame| (frame, hash(frame)))))
 }
 
-/// What a worker has of the devices, who is at the other end, and what has to stay as long as they do.
+/// Devices of a worker, their other end, and objects that must live as long.
 pub struct Devices {
     kind: Kind,
     rx: RxQueue,
     tx: TxQueue,
-    /// On another core if it is not here.
+    /// `None` if the other end is on another core.
     peer: Option<Peer>,
     apart: Option<Apart>,
     mempool: Mempool,
@@ -69,21 +69,21 @@ pub struct Devices {
     _socket: Option<Socket>,
 }
 
-/// The other end, on another core.
+/// Other end, on another core.
 struct Apart {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<f64>,
 }
 
 impl Apart {
-    /// Ends it. Returns the share of its bursts for which the device had no room.
+    /// Ends the thread. Returns the share of its bursts for which the device had no room.
     fn end(self) -> f64 {
         self.stop.store(true, Ordering::Relaxed);
         or_end(self.thread.join().map_err(|_| "the other end died"))
     }
 }
 
-/// Where the two ends of shared memory meet.
+/// Socket of a shared-memory device.
 struct Socket(PathBuf);
 
 impl Drop for Socket {
@@ -108,8 +108,8 @@ impl Devices {
         let pool = || or_end(Mempool::new(eal, BUFFERS, frames.longest(), -1));
         let open = |name: String, pool: &Mempool| {
             let device = or_end(Device::find(eal, &or_end(name.parse())));
-            // The driver of rings makes 16 of them for a device, and frees as many as there are queues: the rest
-            // would stay, until there is room for no more.
+            // The ring driver allocates 16 rings per device, and frees as many as there are queues. The rest would leak
+            // until memory runs out.
             let queues = if kind == Kind::Ring { 16 } else { 1 };
             let config = PortConfig {
                 rx_queues: queues,
@@ -139,7 +139,7 @@ impl Devices {
             Kind::Memif => {
                 let (folder, process) = (std::env::temp_dir(), std::process::id());
                 let file = format!("tailwater-{process}-{number}.sock");
-                // A socket is for devices of one role, and known by its path: the other end has another one.
+                // A socket, identified by its path, is for devices of one role: the other end has another one.
                 let end = |role: &str, number: u32, folder: &str, pool: &Mempool| {
                     let name = format!("net_memif{number},role={role},socket={folder}/{file},socket-abstract=no");
                     open(name, pool)
@@ -168,7 +168,7 @@ impl Devices {
         }
     }
 
-    /// Has the other end on that core.
+    /// Moves the other end to the given core.
     pub fn apart(mut self, core: usize) -> Devices {
         if let Some(mut peer) = self.peer.take() {
             let stop = Arc::new(AtomicBool::new(false));
@@ -189,8 +189,8 @@ impl Devices {
         self
     }
 
-    /// Has DPDK itself forward for so long. Returns the packets, the time it took, and of the other end, if it is
-    /// apart, the share of its bursts for which the device had no room.
+    /// Lets DPDK itself forward for `duration`. Returns the packets, the time, and, if the other end is on another
+    /// core, the share of its bursts for which the device had no room.
     pub fn forward(mut self, clock: &Clock, duration: Nanos) -> (u64, Nanos, f64) {
         let start = clock.now();
         let (mut now, mut packets, mut spent) = (start, 0, Nanos::ZERO);
@@ -209,8 +209,8 @@ impl Devices {
         (packets, now - start - spent, waits)
     }
 
-    /// A worker's queue, its buffers, and what tells the time that the other end took: for `duration`, or for
-    /// as many packets. The devices go after the worker.
+    /// A worker's queue, its buffers, and a handle that reports the time of the other end. Runs for `duration`, or for
+    /// a number of packets. The devices are dropped after the worker.
     pub fn queue(self, clock: &Clock, start: Nanos, until: Until) -> (Box<dyn PortQueue>, BufferPool, Kept) {
         let other_end = Arc::new(OtherEnd::default());
         let (left, end) = match until {
@@ -244,23 +244,23 @@ impl Devices {
     }
 }
 
-/// How long a run lasts.
+/// Length of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Until {
     Packets(u64),
     Duration(Nanos),
 }
 
-/// What is known of a worker's other end.
+/// State of a worker's other end.
 #[derive(Debug, Default)]
 struct OtherEnd {
-    /// The time that it took, in nanoseconds.
+    /// Time it took, in nanoseconds.
     spent: AtomicU64,
-    /// Whether it has sent all that it is to send, and that has been received.
+    /// Set once all its packets have been sent and received.
     done: AtomicBool,
 }
 
-/// What is left of devices that a worker has.
+/// Handle to the devices of a worker.
 pub struct Kept {
     other_end: Arc<OtherEnd>,
     apart: Option<Apart>,
@@ -269,31 +269,31 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The time that the other end took, if it is another program's.
+    /// Time of the other end, if it belongs to another program.
     pub fn spent(&self) -> Nanos {
         Nanos(self.other_end.spent.load(Ordering::Relaxed))
     }
 
-    /// Ends the other end, if it is apart. Returns the share of its bursts for which the device had no room.
+    /// Ends the other end, if it is on another core. Returns the share of its bursts for which the device had no room.
     pub fn waits(&mut self) -> f64 {
         self.apart.take().map_or(0.0, Apart::end)
     }
 
-    /// Whether the worker may stop.
+    /// Returns `true` if the worker may stop.
     pub fn is_done(&self) -> bool {
         self.other_end.done.load(Ordering::Relaxed)
     }
 }
 
-/// A queue that is refilled before each burst, unless the other end does it by itself.
+/// Queue that is refilled before each burst, unless the other end runs by itself.
 #[derive(Debug)]
 struct Refilled {
     rx: RxQueue,
     peer: Option<Peer>,
-    /// How many packets there are still to be; endless if it does not say.
+    /// Number of packets left, or `None` for no limit.
     left: Option<u64>,
     clock: Clock,
-    /// Whether the time that the other end takes is wanted: to ask for it takes time, too.
+    /// Measure the time of the other end, which takes time itself.
     timed: bool,
     other_end: Arc<OtherEnd>,
 }
@@ -304,7 +304,7 @@ impl Receiver for Refilled {
         let Some(peer) = &mut self.peer else {
             return self.rx.receive(pool, most);
         };
-        // The worker has room for one more, so that it sees that no more has arrived.
+        // The worker has room for one more, so it sees that no more has arrived.
         let burst = match self.left {
             None => BATCH.min(most),
             Some(left) => BATCH.min(most).min(left as usize),

@@ -1,14 +1,14 @@
-//! What isolated functions are compared with: processes that hand batches over as programs usually do.
+//! Baselines for isolated functions: processes that pass batches on in conventional ways.
 //!
-//! - *Futexes*: all processes share the packets; who has processed a batch wakes the next by a futex and sleeps on its
-//!   own. The kernel's ordinary scheduler (CFS, EEVDF) runs them, all on the worker's core.
+//! - *Futexes*: all processes share the packets. A process that has finished a batch wakes the next one by a futex and
+//!   sleeps on its own. The kernel's ordinary scheduler (CFS, EEVDF) runs them, all on the worker's core.
 //! - *A virtual switch*: no process sees another's packets. The switch, which has the port, copies each batch into the
-//!   memory of the first function, wakes it and sleeps until it is done, copies it on into the memory of the next, and so
-//!   on, as Open vSwitch does with virtual machines (vhost). It has the functions' core, too: on another one, which
-//!   would count, it would spend the time of the functions waiting.
+//!   memory of the first function, wakes it and sleeps until it is done. Then it copies the batch into the memory of
+//!   the next, and so on, as Open vSwitch does with virtual machines (vhost). It runs on the functions' core, too. On
+//!   another one, which would count, it would wait for the functions most of the time.
 //!
-//! Both get their packets from the same port, parse them in each function and count them just as isolated functions do,
-//! and are spared the checks of what functions say.
+//! Both receive their packets from the same port, parse them in each function and count them just as isolated functions
+//! do. They skip the checks of the functions' results.
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::fs::{File, OpenOptions};
@@ -28,10 +28,10 @@ use tailwater_net::Nanos;
 use tailwater_sdk::program::{Made, TurnPacket, Work};
 use tailwater_sdk::protocol::memory::Memory;
 
-/// With this argument the program is a function of a baseline.
+/// Argument that makes the program a function of a baseline.
 pub const FUNCTION: &str = "baseline-function";
 
-/// Which baseline.
+/// Kind of baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
     Futex,
@@ -46,7 +46,7 @@ impl Kind {
         }
     }
 
-    /// How often a batch goes from one process to another, for so many functions.
+    /// Number of hand-overs per batch between processes, for a number of functions.
     pub fn hand_overs(self, functions: usize) -> usize {
         match self {
             Kind::Futex => functions + 1,
@@ -54,7 +54,7 @@ impl Kind {
         }
     }
 
-    /// How often a packet is copied, for so many functions.
+    /// Number of copies per packet, for a number of functions.
     pub fn copies(self, functions: usize) -> usize {
         match self {
             Kind::Futex => 2,
@@ -63,17 +63,17 @@ impl Kind {
     }
 }
 
-/// Bytes from one buffer to the next: an odd number of cache lines.
+/// Distance between buffers in bytes: an odd number of cache lines.
 const STRIDE: usize = 35 * 64;
-/// Bytes of packets' memory.
+/// Size of the packets' memory in bytes.
 const PACKETS: usize = MAX_BATCH * STRIDE;
-/// Words of a cache line.
+/// Words per cache line.
 const LINE: usize = 8;
-/// The round that comes after the last.
+/// Round number that ends the processes.
 const OVER: u64 = u64::MAX;
 
-/// The memory in which turns are told, of a worker (0) and its functions (from 1 on): for each a word with the round that
-/// is its turn, and one to sleep on; the number of packets; and where each packet's frame is.
+/// Shared memory for turns of a worker (0) and its functions (from 1 on). For each there is a word with the round that
+/// is its turn, and one to sleep on. Also holds the number of packets, and the position of each packet's frame.
 #[derive(Debug)]
 struct Turns(Memory);
 
@@ -86,13 +86,13 @@ impl Turns {
         self.0.load(2 * LINE * who, SeqCst)
     }
 
-    /// Says whose turn it is, and wakes him.
+    /// Gives the turn to a process, and wakes it.
     fn hand_to(&self, who: usize, round: u64) {
         self.0.store(2 * LINE * who, round, SeqCst);
         self.0.wake(2 * LINE * who + LINE);
     }
 
-    /// Sleeps until it is a turn of another round than the last; which one.
+    /// Sleeps until the process has its turn in another round than `last`. Returns that round.
     fn wait(&self, who: usize, last: u64) -> u64 {
         while self.of(who) == last {
             self.0.sleep(2 * LINE * who + LINE, || self.of(who) != last);
@@ -115,7 +115,7 @@ impl Turns {
     }
 }
 
-/// A new file of so many bytes, in memory.
+/// Creates a file of `bytes` bytes in memory.
 fn create(path: &Path, bytes: usize) -> io::Result<File> {
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
@@ -123,7 +123,7 @@ fn create(path: &Path, bytes: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// The processes of a chain, and the worker's end.
+/// Processes of a chain, and the worker's end.
 pub struct Group {
     kind: Kind,
     turns: Turns,
@@ -134,7 +134,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Starts so many functions that do so many look-ups.
+    /// Starts `functions` functions that do `lookups` look-ups each.
     pub fn start(kind: Kind, library: &Path, functions: usize, lookups: u32) -> Group {
         Group::try_start(kind, library, functions, lookups).unwrap_or_else(|error| panic!("{error}"))
     }
@@ -180,12 +180,13 @@ impl Group {
             files,
             round: 0,
         };
-        // All are there when a batch of nothing has been round.
+        // All processes run once an empty batch has passed them.
         group.go(0);
         Ok(group)
     }
 
-    /// Has a batch of so many packets go round, which lie in the first memory. They are in the last one then.
+    /// Passes a batch of `count` packets, which must be in the first memory, through all functions. Afterwards they are
+    /// in the last one.
     fn go(&mut self, count: usize) {
         let functions = self.children.len();
         self.turns.0.store(COUNT, count as u64, Relaxed);
@@ -238,7 +239,7 @@ impl Drop for Group {
     }
 }
 
-/// What the worker's chain has in the place of the functions.
+/// Replaces the functions in the worker's chain.
 pub struct Handed(pub Arc<Mutex<Group>>);
 
 impl NetworkFunction for Handed {
@@ -265,7 +266,7 @@ impl NetworkFunction for Handed {
     }
 }
 
-/// Runs the hand-overs of a chain of one function by themselves, on the worker's core.
+/// Measures hand-overs of a chain without packets, on the worker's core.
 pub fn hand_over(kind: Kind, library: &Path, functions: usize) -> f64 {
     on_core();
     Group::start(kind, library, functions, 1).hand_over()
@@ -277,7 +278,10 @@ fn on_core() {
     sched_setaffinity(None, &cores).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// A function of a baseline.
+/// Main function of a baseline's function process.
+///
+/// # Errors
+/// If the arguments are invalid, or the shared memory or the library cannot be opened.
 pub fn function(arguments: &[String]) -> io::Result<()> {
     let [library, config, turns, packets, who, next] = arguments else {
         return Err(io::Error::other("started by hand"));
@@ -290,11 +294,11 @@ pub fn function(arguments: &[String]) -> io::Result<()> {
     let packets = Memory::map(&open(packets)?, PACKETS, true)?;
     let library = LibraryFunction::open(Path::new(library), config).map_err(io::Error::other)?;
     let base = packets.base();
-    // SAFETY: so many bytes were mapped, to read and write, and are kept by `packets`, the owner. Any bytes are
-    // initialised, and in this process they are reached through this memory's handles alone.
+    // SAFETY: the memory was mapped with that size, readable and writable, and is owned by `packets`. All bytes are
+    // initialised, and this process accesses them only through this memory's handles.
     let memory = unsafe { BufferMemory::lent(base, MAX_BATCH as u32, [STRIDE, STRIDE], Arc::new(packets))? };
     let named = ("lookups".to_owned(), Box::new(library.instance()) as _);
-    // SAFETY: the batches are run in this process's turns only.
+    // SAFETY: batches are run in this process's turns only.
     let mut alone = unsafe { Alone::new(named, memory, None) };
     let mut round = 0;
     loop {

@@ -1,4 +1,4 @@
-//! Chains of functions that look addresses up, and runs of them.
+//! Chains of functions that look up addresses, and runs of them.
 
 use crate::baselines::{Group, Handed, Kind};
 use std::path::{Path, PathBuf};
@@ -16,41 +16,41 @@ use tailwater_policy::isolation::BatchBounds;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Trace};
 
-/// How long packets are offered.
+/// Duration of the arrivals.
 const RUN: Nanos = Nanos::from_millis(150);
-/// The objective, of which a batch may take half.
+/// Latency objective, of which a batch may take half.
 pub const SLO: Nanos = Nanos::from_millis(5);
-/// With this argument the program is a function's process.
+/// Argument that makes the program a function's process.
 pub const PROCESS: &str = "function-process";
 
-/// How a chain runs.
+/// Execution of a chain.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Way {
-    /// In one process, in batches of so many packets.
+    /// In one process, in batches of this many packets.
     One(usize),
-    /// Each function in a process of its own, in batches as eq. 1 has them with this bound.
+    /// Each function in its own process, with batch sizes from eq. 1 for this bound.
     Isolated(f64),
-    /// The same, with all defences.
+    /// The same, confined with all defences.
     Confined(f64),
-    /// The same without, in batches of so many packets.
+    /// The same without confinement, in batches of this many packets.
     Fixed(usize),
-    /// In processes that take turns as a baseline has it, in batches of so many packets.
+    /// In processes of a baseline, in batches of this many packets.
     Baseline(Kind, usize),
 }
 
-/// A chain.
+/// Chain to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Chain {
-    /// So many functions, each of which does so many look-ups a packet.
+    /// A row of functions with the given number of look-ups per packet.
     Lookups { functions: usize, lookups: u32 },
-    /// A classifier that sends part of the packets through two functions, and the rest through two others; behind it one
-    /// that has all.
+    /// A classifier that sends part of the packets through two functions, and the rest through two others. All packets
+    /// pass one more function behind it.
     Branches { lookups: u32, part: Part },
     /// One of the examples.
     Example(&'static str),
 }
 
-/// How many packets go into the first branch.
+/// Share of packets in the first branch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Part {
     Half,
@@ -65,7 +65,7 @@ impl Part {
         }
     }
 
-    /// The source ports of as many of [the traffic's](trace) flows: they are in sixteen ranges of 4,000 each.
+    /// Source ports of that share of [the traffic's](trace) flows, which are in sixteen ranges of 4,000 each.
     fn ports(self) -> &'static str {
         match self {
             Part::Half => "1024-33023",
@@ -74,7 +74,7 @@ impl Part {
     }
 }
 
-/// A folder that is gone after.
+/// Directory that is deleted on drop.
 pub struct Folder(PathBuf);
 
 impl Folder {
@@ -92,12 +92,12 @@ impl Folder {
         Folder(folder)
     }
 
-    /// The library with the function.
+    /// Library with the function.
     pub fn library(&self) -> PathBuf {
         self.0.join("lookups.so")
     }
 
-    /// The file of a chain, whose batches in one process have so many packets.
+    /// Spec file of a chain, with the batch size for one process.
     fn file(&self, chain: Chain, batch: usize) -> PathBuf {
         let function = |name: &str, lookups: u32| {
             format!("{{name: {name}, library: {{file: lookups.so, config: {{lookups: {lookups}}}}}}}")
@@ -136,7 +136,7 @@ impl Folder {
         path
     }
 
-    /// Runs a chain as fast as it can, on frames of so many bytes.
+    /// Runs a chain at full speed, on frames of `bytes` bytes.
     pub fn run(&self, chain: Chain, way: Way, bytes: u16) -> RunReport {
         let nic = TraceNicConfig {
             pacing: Pacing::Saturate,
@@ -144,17 +144,17 @@ impl Folder {
             ..TraceNicConfig::default()
         };
         let report = self.run_on((chain, way), trace(bytes, 1_000_000), nic);
-        // The examples' functions may have reasons.
+        // The examples' functions may have reasons to drop.
         let may_lose = matches!(chain, Chain::Example(_));
         assert!(may_lose || report.packets.lost == 0, "{report:?}");
         report
     }
 
-    /// Runs a chain on frames of 64 bytes that come at this rate, a second, for so long.
+    /// Runs a chain on frames of 64 bytes that arrive at `rate` packets per second, for `duration`.
     pub fn run_at(&self, chain: Chain, way: Way, rate: u64, duration: Nanos) -> RunReport {
         let nic = TraceNicConfig {
             duration: Some(duration),
-            // None is lost in front of the functions.
+            // No packet is lost before the functions.
             ring: (rate * duration.0 / 1_000_000_000) as usize,
             ..TraceNicConfig::default()
         };
@@ -206,7 +206,7 @@ impl Folder {
         report.unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Has programs be confined as `tailwater run` has them.
+    /// Confines programs as `tailwater run` does.
     fn confine(&self, programs: &mut [Program], chain: &Path) {
         for program in programs {
             let mut confinement = Confinement::full();
@@ -253,7 +253,7 @@ fn trace(bytes: u16, rate_pps: u64) -> Trace {
     trace.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// What a run tells of its processes.
+/// Isolation section of a run's report.
 pub fn processes(report: &RunReport) -> &IsolationReport {
     let isolation = report.isolation.as_ref();
     let isolation = isolation.unwrap_or_else(|| panic!("a report of processes"));

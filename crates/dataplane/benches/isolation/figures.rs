@@ -1,4 +1,4 @@
-//! A row's figures, a run each.
+//! Figures of a row, one value per run.
 
 #[derive(Clone, Debug, Default)]
 pub struct Figures(pub Vec<f64>);

@@ -1,5 +1,5 @@
-/* So many longest-prefix matches a packet, each for an address that depends on the last one's result: the function
- * with which Quadrant was measured does 200. Two levels: 16 bits, and 8 more where prefixes are longer. */
+/* A configured number of longest-prefix matches per packet, each for an address that depends on the previous result.
+ * Quadrant's benchmark function does 200. Two levels: 16 bits, and 8 more for longer prefixes. */
 #include <stdlib.h>
 #include <tailwater_json.h>
 #include <tailwater_nf.h>
@@ -21,7 +21,7 @@ static int configure(const char *config, size_t bytes, void **shared, struct tw_
     }
     for (int i = 0; i < 1 << 16; i++) {
         random = random * 1664525 + 1013904223;
-        /* Every eighth has longer prefixes behind it. */
+        /* One entry in eight refers to longer prefixes. */
         table->first[i] = (uint16_t)(random >> 29 ? random >> 24 : 0x8000 | (random >> 16 & 0xff));
     }
     for (int i = 0; i < 1 << 16; i++) {
@@ -43,7 +43,7 @@ static int process(void *instance, struct tw_batch *batch) {
             if (hop & 0x8000) hop = table->second[hop & 0xff][address >> 8 & 0xff];
             address = (address + hop) * 2654435761u;
         }
-        /* Nothing to a verdict, but the compiler does not know. */
+        /* Does not affect the verdict, but keeps the compiler from removing the look-ups. */
         result = hop;
     }
     return 0;

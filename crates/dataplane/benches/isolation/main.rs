@@ -1,45 +1,45 @@
-//! What isolation costs: chains of functions in processes of their own, beside the same in one process and beside
-//! other ways to hand packets from process to process.
+//! Cost of isolation: chains of functions in processes of their own, compared with the same chain in one process and
+//! with other ways to pass packets between processes.
 //!
-//! `cargo bench -p tailwater-dataplane --bench isolation [-- OPTIONS]` prints a JSON line a figure, the median of
-//! interleaved runs, all on the last core. To be run as root: without real-time priority processes cannot take turns in
+//! `cargo bench -p tailwater-dataplane --bench isolation [-- OPTIONS]` prints one JSON line per figure, the median of
+//! interleaved runs, all on the last core. Run it as root: without real-time priority processes cannot take turns in
 //! time.
 //!
 //! | option | |
 //! |---|---|
 //! | `--part lengths\|branches\|costs\|batches\|restarts` | only these figures |
-//! | `--kind lookups-200\|light` | `lengths` and `branches` of these functions only: 200 longest-prefix matches a packet, as in Quadrant's figure 5, or one |
-//! | `--least N`, `--most N` | `lengths` of chains from so many to so many functions (1, 6) |
+//! | `--kind lookups-200\|light` | `lengths` and `branches` of these functions only: 200 longest-prefix matches per packet, as in Quadrant's figure 5, or one |
+//! | `--least N`, `--most N` | `lengths` of chains with N functions at least and at most (1, 6) |
 //! | `--runs N` | runs of each (5) |
-//! | `--try KIND N WAY,...` | runs chains of N functions of a kind once each way, tells the time of a packet on standard error, and ends; ways: `o32` in one process in batches of 32, `f32` isolated in such, `i3` in batches chosen for 3 %, `c3` the same confined, `x32` and `s32` by futexes and by a virtual switch |
+//! | `--try KIND N WAY,...` | runs chains of N functions of a kind once each way, prints the time per packet to standard error, and ends; ways: `o32` in one process in batches of 32, `f32` isolated in such, `i3` in batches chosen for 3 %, `c3` the same confined, `x32` and `s32` by futexes and by a virtual switch |
 //!
-//! `isolation/N-functions/KIND/...`, of frames of 64 bytes:
+//! `isolation/N-functions/KIND/...`, with frames of 64 bytes:
 //!
-//! - `one-process`, `isolated`: throughput, Mpps, the first at its best batch (`one-process-batch`), the other at the
-//!   chosen one (`batch`);
-//! - `ratio`: isolated ÷ one process, the median of pairs that were measured one after the other;
-//! - `model`: what eq. 1 of the paper leaves of one process's throughput, with the terms as measured: the time of a packet
-//!   in one process, its copies in and out, and switches (`empty`, what a batch of no packets takes) by the batch; `of-model`:
-//!   the ratio in parts of it;
-//! - `switches`: what any batch takes besides its packets, with caches to be filled again;
-//! - `futex`, `virtual-switch`: throughput, Mpps, of the [baselines](baselines) at their best batches (`-batch`);
-//!   `over-futex`, `over-virtual-switch`: isolated ÷ these; `-model`: the same ratio by the model.
+//! - `one-process`, `isolated`: throughput in Mpps, the first at its best batch size (`one-process-batch`), the other
+//!   at the chosen one (`batch`).
+//! - `ratio`: isolated ÷ one process, the median of pairs measured one after the other.
+//! - `model`: share of one process's throughput predicted by eq. 1 of the paper, with measured terms: the time per
+//!   packet in one process, its copies in and out, and switches (`empty`, the time of an empty batch) divided by the
+//!   batch size. `of-model`: the ratio divided by that share.
+//! - `switches`: fixed time per batch, including the refilling of caches.
+//! - `futex`, `virtual-switch`: throughput in Mpps of the [baselines](baselines) at their best batch sizes (`-batch`).
+//!   `over-futex`, `over-virtual-switch`: isolated ÷ these. `-model`: the same ratio by the model.
 //!
-//! `isolation/branches/KIND/PART/...`: a classifier that sends half of the packets, or a sixteenth, through two functions and
-//! the rest through two others, and behind it a function that has all: `one-process`, `isolated`, `ratio` and `batch` as
-//! above; `straight`: the ratio of three such functions in a row, which is what each packet meets; `of-straight`: the one
-//! by the other.
+//! `isolation/branches/KIND/PART/...`: a classifier that sends half of the packets, or a sixteenth, through two
+//! functions and the rest through two others. A function for all packets follows. `one-process`, `isolated`, `ratio`
+//! and `batch` as above. `straight`: the ratio of three such functions in a row, which is what each packet passes.
+//! `of-straight`: the first ratio divided by that.
 //!
-//! Costs: `switch` (from process to process by turns), `switch/futex`; `copy/SIZE` (one frame, once); `packet/SIZE` (what
-//! each packet adds for a chain of one light function); `attach`, `start`, `start/confined`; `confined`: throughput of three
-//! light functions, confined ÷ not.
+//! Costs: `switch` (between processes that take turns), `switch/futex`; `copy/SIZE` (one frame, once); `packet/SIZE`
+//! (time per packet of a chain of one light function); `attach`, `start`, `start/confined`; `confined`: throughput of
+//! three light functions, confined ÷ not.
 //!
-//! Restarts, of one light function: `attach/confined` (a process that waits gets its memory and its core), `restart`,
-//! `restart/confined`: from the last packet of a process that is killed to the first one of the next, by the packets
-//! lost meanwhile. Before that a process has to be started: `start` and `attach` among the costs.
+//! Restarts, of one light function: `attach/confined` (a standby process gets its memory and its core), `restart`,
+//! `restart/confined`: time from the last packet of a process that is killed to the first one of the next, derived from
+//! the packets lost meanwhile. Before that a process has to be started: `start` and `attach` among the costs.
 //!
-//! Batches, as the paper's table 4, frames of 1,024 bytes: `batches/CHAIN/fixed-N`, `chosen`: throughput, Mpps;
-//! `chosen-size`; `best-size`; `of-best`: chosen ÷ best fixed.
+//! Batches, as in the paper's table 4, with frames of 1,024 bytes: `batches/CHAIN/fixed-N`, `chosen`: throughput in
+//! Mpps; `chosen-size`; `best-size`; `of-best`: chosen ÷ best fixed.
 
 mod baselines;
 mod chains;
@@ -58,16 +58,16 @@ use std::time::Instant;
 use tailwater_isolation::program::{run_function, run_library};
 use tailwater_sdk::protocol::memory::Memory;
 
-/// The bound of the paper.
+/// Bound of the paper.
 const BOUND: f64 = 0.03;
-/// Sizes of batches, of which the best is taken.
+/// Batch sizes to choose the best from.
 const SIZES: [usize; 4] = [32, 64, 128, 256];
 const BASELINES: [Kind; 2] = [Kind::Futex, Kind::Switch];
 
-/// Kinds of functions, with the look-ups that they do.
+/// Kinds of functions, with their look-ups per packet.
 const KINDS: [(&str, u32); 2] = [("lookups-200", 200), ("light", 1)];
 
-/// Nanoseconds of copying a frame of so many bytes into shared memory or out of it, once.
+/// Nanoseconds to copy a frame of `bytes` bytes into or out of shared memory, once.
 fn copy(bytes: usize) -> f64 {
     const STRIDE: usize = 35 * 64;
     const FRAMES: usize = 256;
@@ -94,7 +94,7 @@ fn copy(bytes: usize) -> f64 {
     began.elapsed().as_nanos() as f64 / (2 * TIMES * FRAMES) as f64
 }
 
-/// The batch with which a chain runs fastest in one way, of those that there are.
+/// Batch size with which a chain runs fastest in one way.
 fn best(folder: &Folder, chain: Chain, way: impl Fn(usize) -> Way) -> usize {
     let throughput = |size| folder.run(chain, way(size), 64).throughput_mpps;
     let sizes = SIZES.into_iter().map(|size| (throughput(size), size));
@@ -103,7 +103,7 @@ fn best(folder: &Folder, chain: Chain, way: impl Fn(usize) -> Way) -> usize {
         .map_or(SIZES[0], |(_, size)| size)
 }
 
-/// A chain's row.
+/// Measures a chain length.
 fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs: usize) {
     let chain = Chain::Lookups { functions, lookups };
     let library = folder.library();
@@ -127,7 +127,7 @@ fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs:
         let one = folder.run(chain, Way::One(one_batch), 64).throughput_mpps;
         let report = folder.run(chain, Way::Isolated(BOUND), 64);
         let (isolated, costs) = (report.throughput_mpps, processes(&report));
-        // In microseconds a packet.
+        // In microseconds per packet.
         let (packet, copy) = (1.0 / one, copy(64) / 1e3);
         let batch = costs.batch.max(1) as f64;
         let ours = packet + 2.0 * copy + costs.empty_us / batch;
@@ -173,7 +173,7 @@ fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs:
     }
 }
 
-/// Rows by branch.
+/// Measures branches.
 fn branches(folder: &Folder, (kind, lookups): (&str, u32), runs: usize) {
     let row = Chain::Lookups { functions: 3, lookups };
     let row_batch = best(folder, row, Way::One);
@@ -353,7 +353,7 @@ fn try_out(folder: &Folder, [kind, functions, ways]: [&str; 3]) {
     }
 }
 
-/// Whether this is a function's process, and how it ended.
+/// Runs a function's process if the arguments say so, and returns its result.
 fn as_function(arguments: &[String]) -> Option<Result<(), String>> {
     let (first, rest) = arguments.split_first()?;
     let told = |error: &dyn ToString| error.to_string();

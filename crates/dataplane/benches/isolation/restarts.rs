@@ -1,4 +1,4 @@
-//! For how long a function is away whose process is killed.
+//! Downtime of a function whose process is killed.
 
 use crate::chains::{Chain, Folder, PROCESS, Way, processes};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 use tailwater_dataplane::cores;
 use tailwater_net::Nanos;
 
-/// Packets come at this rate, a second: so many that are lost tell for how long nobody took them.
+/// Packets per second. The number of lost packets gives the downtime.
 const RATE: u64 = 200_000;
-/// How long they come.
+/// Duration of the arrivals.
 const RUN: Nanos = Nanos::from_millis(1000);
-/// How often the process is killed in a run: behind a third time in a row there would be a pause.
+/// Kills per run: a third one in a row would cause a pause.
 const KILLS: u64 = 2;
-/// In front of each: another process waits by then.
+/// Time before each kill, in which a standby process is started.
 const PAUSE: Duration = Duration::from_millis(300);
-/// How long the process may take to be there.
+/// Maximum time until the process runs.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Kills the process of a chain's only function as often as that, a run long. How long packets were lost for on
-/// average, in microseconds, from its last packet to the next one's; `None` if it was killed less often.
+/// Kills the process of a chain's only function [`KILLS`] times during a run. Returns the mean downtime in
+/// microseconds, from its last packet to the next process's first one, or `None` if it was killed less often.
 pub fn restart(folder: &Folder, way: Way) -> Option<f64> {
     let chain = Chain::Lookups {
         functions: 1,
@@ -49,7 +49,7 @@ pub fn restart(folder: &Folder, way: Way) -> Option<f64> {
     all.then(|| lost as f64 * 1e6 / RATE as f64 / KILLS as f64)
 }
 
-/// Kills the process that takes turns, of those with this folder among their arguments. How often.
+/// Kills the active process among those with this directory in their arguments. Returns the number of kills.
 fn kill(folder: &Path, over: &AtomicBool) -> Option<u64> {
     let mut killed = 0;
     while killed < KILLS {
@@ -76,7 +76,7 @@ fn kill(folder: &Path, over: &AtomicBool) -> Option<u64> {
     Some(killed)
 }
 
-/// A function's process that takes turns; the one that waits has no real-time priority yet.
+/// Active process of a function. The standby one has no real-time priority yet.
 fn at_work(folder: &Path) -> Option<Pid> {
     let own = folder.to_str()?;
     let processes = fs::read_dir("/proc").ok()?.flatten();
@@ -89,8 +89,8 @@ fn at_work(folder: &Path) -> Option<Pid> {
     Pid::from_raw(process?)
 }
 
-/// Whether a process lives and has a real-time policy, by what the kernel says of it: its state is the first word behind its name,
-/// its policy the thirty-ninth.
+/// Returns `true` if a process is alive and has a real-time policy, given the kernel's `stat` line. Its state is the
+/// first word after its name, its policy the thirty-ninth.
 fn is_real_time(stat: &str) -> bool {
     const FIFO: &str = "1";
     let behind = stat.rsplit_once(')').map_or("", |(_, behind)| behind);

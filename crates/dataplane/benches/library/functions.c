@@ -1,5 +1,5 @@
-/* What benches/library/mod.rs has in Rust: with -DFORWARD nothing is done, else each flow's packets and bytes are
- * counted. */
+/* C version of the functions in benches/library/mod.rs: forwards only with -DFORWARD, otherwise counts each flow's
+ * packets and bytes. */
 #include <tailwater_nf.h>
 
 #ifndef FORWARD

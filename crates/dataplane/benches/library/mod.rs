@@ -32,16 +32,16 @@ fn compile(which: &str) -> PathBuf {
     file
 }
 
-/// What a chain loaded stays loaded without its file.
+/// Deletes the libraries' files. Loaded libraries stay loaded.
 pub fn clean() {
     for which in ["FORWARD", "COUNT"] {
         let name = format!("tailwater-{}-{which}.so", std::process::id());
-        // It may not be there.
+        // It may not exist.
         let _ = std::fs::remove_file(std::env::temp_dir().join(name));
     }
 }
 
-/// Has the chain `count` count: there is no name in YAML for that.
+/// Adds the counting function to the chain `count`: it has no name in YAML.
 pub fn add_own(chain: &str, spec: &mut ChainSpec) {
     if chain == "count" {
         let make = || -> Box<dyn NetworkFunction> { Box::new(Count) };

@@ -1,4 +1,4 @@
-//! A routing table for the chains that route, and traffic to the destinations in it.
+//! Routing table for the chains that route, and traffic to destinations in it.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -12,17 +12,17 @@ use tailwater_net::parse::parse;
 use tailwater_net::udp::UdpView;
 use tailwater_traffic::{Notice, Packet, PacketSource, TrafficError};
 
-/// A table in a file.
+/// Table in a file.
 pub struct Table {
-    /// One prefix a line.
+    /// File with one prefix per line.
     pub file: PathBuf,
-    /// Which table it is.
+    /// Name of the table.
     pub name: &'static str,
-    /// The IPv4 prefixes: network and length.
+    /// IPv4 prefixes: network and length.
     prefixes: Vec<(u32, u8)>,
 }
 
-/// The full BGP table of the test data or, without it, a generated one of 100,000 prefixes.
+/// Full BGP table of the test data or, without it, a generated one of 100,000 prefixes.
 pub fn table() -> &'static Table {
     static TABLE: OnceLock<Table> = OnceLock::new();
     TABLE.get_or_init(|| {
@@ -30,7 +30,7 @@ pub fn table() -> &'static Table {
             Some(text) => (text, "bgp-full"),
             None => (generated(100_000), "generated-100k"),
         };
-        // Put in place whole: another process may be reading it.
+        // Written atomically: another process may be reading it.
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let file = folder.join(format!("{name}.routes"));
         let part = folder.join(format!("{name}-{}.part", std::process::id()));
@@ -58,7 +58,7 @@ fn full_table() -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// Prefixes of the lengths that BGP tables have most of, each once.
+/// Unique prefixes, of the lengths most frequent in BGP tables.
 fn generated(count: u32) -> String {
     const LENGTHS: [u32; 16] = [24, 24, 24, 24, 24, 24, 24, 24, 24, 23, 23, 22, 22, 21, 20, 16];
     let mut text = String::new();
@@ -79,7 +79,7 @@ fn generated(count: u32) -> String {
     text
 }
 
-/// Bits that look random (the finaliser of SplitMix64).
+/// Pseudo-random bits (the finaliser of SplitMix64).
 fn mixed(number: u64) -> u64 {
     let mut bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -88,7 +88,7 @@ fn mixed(number: u64) -> u64 {
 }
 
 impl Table {
-    /// A random address of a random prefix, always the same for a flow.
+    /// Random address of a random prefix, always the same for a flow.
     pub fn destination(&self, key: &FlowKey) -> Ipv4Addr {
         let bits = key.hash(1);
         let (network, length) = self.prefixes[(bits >> 32) as usize % self.prefixes.len()];
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-/// UDP packets over IPv4, each flow to a destination of its own.
+/// UDP packets over IPv4, each flow to its own destination.
 pub struct Redirected<S, D> {
     pub source: S,
     pub destination: D,

@@ -1,5 +1,5 @@
-//! Functions with two versions each, between which they are changed while packets pass. No version drops anything, so
-//! that a packet that does not come out was lost.
+//! Functions with two versions each, which are exchanged while packets pass. No version drops packets, so a packet that
+//! is not sent was lost.
 
 use crate::cases::{self, EXAMPLES, files};
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use std::path::Path;
 use tailwater_functions::acl::classbench::write_rules;
 use tailwater_functions::acl::generate::RuleSetSpec;
 
-/// What is changed, and how. Functions that are not here cannot be changed live.
+/// Cases: functions with the kind of change. Functions that are missing here cannot be reloaded.
 pub const CASES: &[&str] = &[
     "acl-1500",
     "acl-30000",
@@ -35,7 +35,7 @@ pub const CASES: &[&str] = &[
     "ids",
 ];
 
-/// The chain of [`cases`] whose traffic and flow table a case has.
+/// Chain of [`cases`] that provides a case's traffic and flow table.
 pub fn chain(case: &'static str) -> &'static str {
     match case {
         "acl-1500" | "acl-30000" => "acl",
@@ -45,7 +45,7 @@ pub fn chain(case: &'static str) -> &'static str {
     }
 }
 
-/// The functions of both versions, for so many flows.
+/// Functions of both versions, for `flows` flows.
 pub fn versions(case: &'static str, flows: u32) -> [String; 2] {
     let chain = chain(case);
     let functions = cases::functions(chain, flows);
@@ -66,7 +66,7 @@ pub fn versions(case: &'static str, flows: u32) -> [String; 2] {
             let text = write_rules("access rules", &spec.generate());
             of_rules(&functions, case, &text)
         }
-        // A thousand rules of networks that send nothing, and one by which a quarter of the flows comes to the other
+        // A thousand rules of networks without traffic, and one by which a quarter of the flows moves to the other
         // branch.
         "classifier" => ["0-32767", "0-16383"].map(|ports| {
             let networks: String = (0..1000)
@@ -75,7 +75,7 @@ pub fn versions(case: &'static str, flows: u32) -> [String; 2] {
             let decides = format!("rules: [{networks}{{to: a, sourcePorts: {ports}}}]");
             functions.replace("rules: [{to: a, sourcePorts: 0-32767}]", &decides)
         }),
-        // To the chain's own pool there is traffic, which is dropped.
+        // Traffic to the chain's own pool is dropped.
         "nat-pool-added" | "nat-pool-replaced" => {
             let pools = match case {
                 "nat-pool-added" => ["192.0.3.0/28", "192.0.3.0/28, 192.0.4.0/28"],
@@ -83,7 +83,7 @@ pub fn versions(case: &'static str, flows: u32) -> [String; 2] {
             };
             pools.map(|pool| functions.replace("203.0.113.0/28", pool))
         }
-        // A backend less for each service: its flows go to others.
+        // One backend less per service: its flows move to others.
         "load-balancer" => other(", {address: 172.16.0.16}", ""),
         "router" => other("02:00:00:00:01:00", "02:00:00:00:02:00"),
         "tunnel" => other("vlan: 100", "vlan: 200"),
@@ -113,7 +113,7 @@ pub fn versions(case: &'static str, flows: u32) -> [String; 2] {
                 functions.replace("rules: [allow]", &rules)
             })
         }
-        // All users come to other base stations.
+        // All users move to other base stations.
         "upf" => {
             let file = |first: u32| files::sessions(flows, first).display().to_string();
             other(&file(10), &file(11))
@@ -133,7 +133,7 @@ pub fn versions(case: &'static str, flows: u32) -> [String; 2] {
     }
 }
 
-/// Packets a second: what loads a core by a third at most.
+/// Packets per second: at most a third of a core's capacity.
 pub fn packets_per_second(case: &str) -> f64 {
     match case {
         "ids" => 200_000.0,
@@ -154,13 +154,13 @@ fn example(name: &str) -> String {
     read(&Path::new(EXAMPLES).join(name))
 }
 
-/// Writes a file of a case's; gives its name.
+/// Writes a file of a case. Returns its name.
 fn put(case: &str, name: &str, text: &str) -> String {
     let file = files::write(&format!("changes-{case}-{name}"), text);
     file.display().to_string()
 }
 
-/// Files of all lines of a text, and of all but every tenth that is a rule; the last one stays.
+/// Files with all lines of a text, and with all but every tenth rule. The last rule stays.
 fn thinned(case: &str, text: &str) -> [String; 2] {
     let lines: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     let stay = |i: usize| i % 10 != 9 || i + 1 == lines.len();
@@ -169,12 +169,13 @@ fn thinned(case: &str, text: &str) -> [String; 2] {
     [put(case, "all.rules", text), put(case, "fewer.rules", &fewer)]
 }
 
-/// An access list by these rules, or by most of them.
+/// An access list with these rules, or with most of them.
 fn of_rules(functions: &str, case: &str, text: &str) -> [String; 2] {
     thinned(case, text).map(|file| functions.replace("rules/acl-1500.rules", &format!("'{file}'")))
 }
 
-/// An end of a tunnel whose packets go by the association of this number, or both ends; the second takes those of both.
+/// One end of a tunnel, or both, whose packets use the association with this number. The second end accepts those of
+/// both.
 fn tunnels(case: &str, number: u32) -> String {
     let association = |number: u32, more: &str| {
         format!(

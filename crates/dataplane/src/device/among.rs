@@ -1,4 +1,4 @@
-//! Workers of a device among each other: packets whose RSS bucket is another worker's are handed over.
+//! Forwarding rings between a device's workers, for packets whose RSS bucket belongs to another worker.
 
 use crate::reta::{RetaHistory, RetaView};
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
 
-/// A packet on its way to the worker that has its bucket.
+/// Packet being forwarded to the worker that owns its bucket.
 #[derive(Debug)]
 pub(super) struct Handed {
     packet: Arrived,
-    /// By which it is this worker's.
+    /// Arrival time that determines the owner.
     arrival: Nanos,
     rss_hash: u32,
-    /// How much later it came, in nanoseconds, as its device says.
+    /// Time between that and the device's timestamp, in nanoseconds.
     later: u32,
 }
 
-// As large as it would be without the last field.
+// The last field fits into padding.
 const _: () = assert!(size_of::<Handed>() == 40);
 
 impl Handed {
-    /// A packet that arrived at `time`, and is whose it is at `arrival`, before that.
+    /// A packet with device timestamp `time`. `arrival`, which is not later, determines the owner.
     #[inline]
     pub(super) fn new(packet: Arrived, arrival: Nanos, time: Nanos, rss_hash: u32) -> Handed {
         let later = time.saturating_sub(arrival).0;
@@ -35,30 +35,30 @@ impl Handed {
         }
     }
 
-    /// When it arrived.
+    /// Arrival time by the device's timestamp.
     #[inline]
     fn time(&self) -> Nanos {
         self.arrival + Nanos(u64::from(self.later))
     }
 }
 
-/// Up to which arrival time a worker has handed over what is others'. On cache lines of its own.
+/// Arrival time up to which a worker has forwarded all packets of others. Padded to its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Progress(AtomicU64);
 
-/// What one other worker hands over.
+/// Receiving end of the ring from one other worker.
 #[derive(Debug)]
 struct From {
     worker: usize,
     ring: Consumer<Handed>,
-    /// The one to be taken next.
+    /// Next packet, popped ahead.
     next: Option<Handed>,
-    /// How many were ever taken, there at the snapshot, and may be taken.
+    /// Packets ever taken. `seen` counts those present at the snapshot, `released` those that may be taken.
     taken: u64,
     seen: u64,
     released: u64,
-    /// Up to which arrival time everything was taken when nothing was there.
+    /// Arrival time up to which all packets have been taken, as of the last time the ring was empty.
     complete: Nanos,
 }
 
@@ -69,20 +69,20 @@ impl From {
     }
 }
 
-/// A worker's ends of the rings to and from all others.
+/// One worker's ends of the rings to and from all others.
 #[derive(Debug)]
 pub(super) struct Among {
     me: usize,
     reta: RetaView,
-    /// By worker; none to itself.
+    /// Rings by worker. `None` for itself.
     to: Vec<Option<Producer<Handed>>>,
     from: Vec<From>,
-    /// Whose turn it is to be taken from first.
+    /// Index of the worker taken from first.
     first: usize,
     progress: Arc<[Progress]>,
 }
 
-/// Connects so many workers with each other, by rings for so many packets; nothing for one alone.
+/// Connects `workers` workers with each other, through rings of `size` packets. A single worker gets `None`.
 pub(super) fn connect(workers: u16, size: usize, history: &Arc<RetaHistory>) -> Vec<Option<Box<Among>>> {
     if workers == 1 {
         return vec![None];
@@ -121,13 +121,14 @@ pub(super) fn connect(workers: u16, size: usize, history: &Arc<RetaHistory>) -> 
 }
 
 impl Among {
-    /// Learns of new bucket tables.
+    /// Reads updates of the bucket table.
     #[inline]
     pub(super) fn refresh(&mut self, now: Nanos) {
         self.reta.refresh(now);
     }
 
-    /// Gives the packet back if its bucket is the worker's own; else hands it over, or has lost it.
+    /// Returns the packet if its bucket is the worker's own. Otherwise forwards it, or counts it as lost if the ring is
+    /// full.
     #[inline]
     pub(super) fn sort(
         &mut self,
@@ -142,7 +143,7 @@ impl Among {
             return Some(handed.packet);
         };
         pool.dismiss(&handed.packet.buffer);
-        // A worker that has gone takes nothing any more.
+        // A worker that has ended takes no more packets.
         let refused = match to.is_closed() {
             true => Some(handed),
             false => to.push(handed).err(),
@@ -155,7 +156,7 @@ impl Among {
         None
     }
 
-    /// Notes what is there.
+    /// Takes a snapshot of the packets present.
     #[inline]
     pub(super) fn look(&mut self) {
         for from in &mut self.from {
@@ -163,7 +164,7 @@ impl Among {
         }
     }
 
-    /// What was there when [`look`](Among::look) was called may be taken.
+    /// Permits taking the packets present at the last call of [`look`](Among::look).
     #[inline]
     pub(super) fn release(&mut self) {
         for from in &mut self.from {
@@ -171,14 +172,14 @@ impl Among {
         }
     }
 
-    /// Everything that arrived before then, as this worker sees it, has been handed over.
+    /// Declares that all packets that arrived before `time`, as this worker sees it, have been forwarded.
     #[inline]
     pub(super) fn publish(&self, time: Nanos) {
         self.progress[self.me].0.store(time.0, Ordering::Release);
     }
 
-    /// Takes what may be taken: `all` that the batch has room for, or as much as fills half of it. Returns how
-    /// many packets are left.
+    /// Takes released packets: up to the batch's room if `all` is set, or half of it otherwise. Returns the number of
+    /// released packets left.
     #[inline]
     pub(super) fn take(&mut self, pool: &mut BufferPool, batch: &mut Batch, all: bool) -> usize {
         let room = batch.room();
@@ -204,12 +205,12 @@ impl Among {
         left
     }
 
-    /// Finds out what comes next of each worker.
+    /// Pops the next packet of each worker ahead.
     #[inline]
     pub(super) fn peek(&mut self) {
         for from in &mut self.from {
             if from.next.is_none() {
-                // In this order: what was handed over before the time was published is there.
+                // In this order: packets forwarded before the time was published are visible.
                 let progress = self.progress[from.worker].0.load(Ordering::Acquire);
                 from.next = from.ring.pop();
                 if from.next.is_none() {
@@ -219,18 +220,18 @@ impl Among {
         }
     }
 
-    /// How many packets are there that were not taken.
+    /// Number of packets present and not taken.
     pub(super) fn waiting(&mut self) -> usize {
         self.from.iter_mut().map(|from| from.there() as usize).sum()
     }
 
-    /// Whether all others have handed over their last.
+    /// Returns `true` if all others have forwarded their last packet.
     pub(super) fn all_ended(&self) -> bool {
         let mut others = self.from.iter();
         others.all(|from| self.progress[from.worker].0.load(Ordering::Acquire) == u64::MAX)
     }
 
-    /// Everything that arrived before then, as the others see it, has been taken.
+    /// Time before which all packets, as the others see it, have been taken.
     pub(super) fn received_before(&self) -> Nanos {
         let times = self.from.iter().map(|from| match &from.next {
             Some(next) => next.arrival,
@@ -239,7 +240,7 @@ impl Among {
         times.min().unwrap_or(Nanos::MAX)
     }
 
-    /// Takes everything that is there, to be lost.
+    /// Discards all packets present.
     pub(super) fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
         for from in &mut self.from {
             while let Some(handed) = from.next.take().or_else(|| from.ring.pop()) {

@@ -12,10 +12,10 @@ const BUFFERS: u32 = 4096;
 const DEVICE_RING: usize = 64;
 const RING: usize = 1024;
 
-/// Packets' numbers, hashes and stamps.
+/// Numbers, hashes and timestamps of packets.
 type FakeRing = VecDeque<(u32, Option<u32>, Option<u64>)>;
 
-/// A device that keeps what it is given in queues, and its buffers.
+/// Fake device with queues in memory, and its buffers.
 #[derive(Debug)]
 struct Fake {
     memory: BufferMemory,
@@ -28,7 +28,7 @@ impl Fake {
     fn new(queues: usize) -> Arc<Fake> {
         let region = Region::zeroed(BYTES * BUFFERS as usize).unwrap();
         let base = region.base();
-        // SAFETY: so many bytes, of which nobody else knows.
+        // SAFETY: the region has that many bytes, and no other user.
         let memory = unsafe { BufferMemory::lent(base, BUFFERS, [BYTES; 2], Arc::new(region)) };
         Arc::new(Fake {
             memory: memory.unwrap(),
@@ -42,12 +42,12 @@ impl Fake {
         BufferPool::lent(self.memory.clone(), BUFFERS as usize)
     }
 
-    /// A packet arrives; its number is in front. Whether there is room.
+    /// Lets a packet arrive, with its number in front. Returns `true` if there was room.
     fn give(&self, queue: usize, number: u32, hash: Option<u32>) -> bool {
         self.give_at(queue, number, hash, None)
     }
 
-    /// The same, at a time on the device's clock.
+    /// The same, with a timestamp of the device's clock.
     fn give_at(&self, queue: usize, number: u32, hash: Option<u32>, ticks: Option<u64>) -> bool {
         let mut queue = self.queues[queue].lock().unwrap();
         let room = queue.len() < DEVICE_RING;
@@ -58,7 +58,7 @@ impl Fake {
     }
 }
 
-/// A queue of it, what was received last with its stamps, and the clock of a device that stamps.
+/// Queue of the device, its last packets with their timestamps, and the clock of a device with timestamps.
 #[derive(Debug)]
 struct FakeQueue(Arc<Fake>, usize, Vec<Arrived>, Vec<Option<u64>>, Option<ClockView>);
 
@@ -72,7 +72,7 @@ impl Receiver for FakeQueue {
             && let Some((number, hash, ticks)) = self.0.queues[self.1].lock().unwrap().pop_front()
         {
             let index = free.pop().unwrap();
-            // SAFETY: what is in the list of free buffers has no other handle.
+            // SAFETY: buffers in the free list have no other handle.
             let mut buffer = unsafe { pool.claim(index) };
             let bytes = self.0.memory.bytes_mut(&mut buffer);
             bytes[HEADROOM..HEADROOM + 4].copy_from_slice(&number.to_le_bytes());
@@ -115,7 +115,7 @@ impl Sender for FakeQueue {
     }
 }
 
-/// A worker: its queue, and what it does of [`Buckets`](crate::scaling::buckets)'s work.
+/// Worker: its queue, and its part of [`Buckets`](crate::scaling::buckets)'s work.
 struct Worker {
     queue: DeviceQueue<FakeQueue, FakeQueue>,
     pool: BufferPool,
@@ -130,14 +130,14 @@ struct Rig {
     clock: Clock,
     workers: Vec<Worker>,
     reta: Reta,
-    /// Buckets on their way: from, to, since.
+    /// Migrating buckets: bucket, from, to, since.
     moving: Vec<(u16, u16, u16, Nanos)>,
     processed: Vec<u32>,
     offered: u64,
     lost: u64,
 }
 
-/// Flows are so many, a bucket each.
+/// Number of flows, one bucket each.
 const FLOWS: u32 = 16;
 
 impl Rig {
@@ -145,7 +145,7 @@ impl Rig {
         Rig::stamped(workers, device_queues, &|_| None)
     }
 
-    /// With a device that stamps packets, on a clock of which somebody has learnt.
+    /// With a device that timestamps packets, on a clock that `learn` provides.
     fn stamped(workers: u16, device_queues: usize, learn: &dyn Fn(&Clock) -> Option<Learner>) -> Rig {
         let fake = Fake::new(device_queues);
         let (clock, reta) = (Clock::start(), round_robin(workers));
@@ -181,7 +181,7 @@ impl Rig {
         }
     }
 
-    /// A turn of a worker's; whether it is through.
+    /// Runs one turn of a worker. Returns `true` if it has ended.
     fn turn(&mut self, number: usize) -> bool {
         let worker = &mut self.workers[number];
         let now = self.clock.now();
@@ -212,7 +212,7 @@ impl Rig {
         received.ended && received.waiting == 0
     }
 
-    /// Moves some buckets, as soon as no other is on its way. The device's own table follows at once.
+    /// Moves some buckets, once no other is in migration. The device's own table changes at once.
     fn remap(&mut self, reta: Reta) {
         if self.moving.is_empty() {
             let effective = self.steering.set_reta(&reta).unwrap();
@@ -225,7 +225,7 @@ impl Rig {
         }
     }
 
-    /// Ends the run: every packet is somewhere, and each flow's in order.
+    /// Ends the run: every packet is accounted for, and each flow's are in order.
     fn finish(mut self, given: u32) {
         self.workers.iter_mut().for_each(|worker| worker.queue.stop());
         let mut turns = 0;
@@ -255,11 +255,11 @@ impl Rig {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many packets of flows from this one on arrive.
+    /// A number of packets arrive, of flows from this one on.
     Arrive(u32, u32),
     /// A worker takes a turn.
     Turn(usize),
-    /// Every bucket of a flow goes to the worker that these say.
+    /// Every flow's bucket moves to the given worker.
     Remap(Vec<u16>),
 }
 
@@ -273,15 +273,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// However workers take turns and buckets move, with a device that spreads packets by the same table or by
-    /// one of its own: none is lost but for want of room, none overtakes another of its flow.
+    /// Whatever the order of turns and moves, and whether or not the device uses the same table: packets are lost only
+    /// for lack of room, and none overtakes another of its flow.
     #[test]
     fn packets_keep_their_order_whatever_moves(
         steps in steps(), workers in 1..4u16, device_queues in 1..4usize, follows: bool,
         stamps: bool,
     ) {
         let device_queues = device_queues.min(usize::from(workers));
-        // Only a device with a queue for each worker can follow.
+        // Only a device with one queue per worker can use the same table.
         let follows = follows && device_queues == usize::from(workers);
         let known = |clock: &Clock| stamps.then(|| known(clock));
         let mut rig = Rig::stamped(workers, device_queues, &known);
@@ -289,14 +289,14 @@ proptest! {
         for step in steps {
             match step {
                 Step::Arrive(flow, packets) => for i in 0..packets {
-                    // Its number says its flow, which is its bucket.
+                    // The number determines the flow, which is its bucket.
                     let flow = (flow + i % 3) % FLOWS;
                     let number = numbers * FLOWS + flow;
                     let queue = match follows {
                         true => usize::from(rig.reta[flow as usize]),
                         false => flow as usize % device_queues,
                     };
-                    // Right or wrong, and in any order.
+                    // Right or wrong timestamps, in any order.
                     let ticks = (!number.is_multiple_of(5)).then(|| {
                         ticks_at(rig.clock.now()) + u64::from(number % 7 * 1_000_000)
                             - u64::from(number % 3 * 1_000_000)
@@ -324,7 +324,7 @@ proptest! {
 fn what_finds_a_full_ring_is_lost_and_counted() {
     let mut rig = Rig::new(2, 1);
     for number in 0..2000 {
-        // All are worker 1's, which takes none.
+        // All are for worker 1, which takes none.
         assert!(rig.fake.give(0, number * FLOWS + 1, Some(1)));
         rig.turn(0);
     }
@@ -334,7 +334,7 @@ fn what_finds_a_full_ring_is_lost_and_counted() {
 
 #[test]
 fn the_hash_is_the_devices_or_that_of_the_trace_nic() {
-    // A device's own hash goes before.
+    // The device's own hash takes precedence.
     let mut rig = Rig::new(1, 1);
     assert!(rig.fake.give(0, 0, Some(7)) && rig.fake.give(0, 1, None));
     let worker = &mut rig.workers[0];
@@ -356,7 +356,7 @@ fn arrivals_are_when_the_device_was_last_empty() {
         (received.waiting > 0, arrival, before.0)
     };
     assert_eq!(receive(100), (false, None, 100));
-    // Full bursts do not say that nothing is left, but a ring full of them does.
+    // Full bursts do not prove that the ring is empty, but a ring full of them does.
     let arrive = |packets| assert!((0..packets).all(|i| rig.fake.give(0, i, Some(0))));
     arrive(64);
     assert_eq!(receive(200), (true, Some(100), 100));
@@ -376,19 +376,19 @@ fn arrivals_are_when_the_device_was_last_empty() {
     assert!(received.ended);
 }
 
-/// What the device's clock counts: every other nanosecond, from elsewhere.
+/// Ticks of the device's clock: one every two nanoseconds, with an offset.
 fn ticks_at(time: Nanos) -> u64 {
     time.0 / 2 + 1_000_000_000
 }
 
-/// Who knows that clock.
+/// Learner with an estimate of that clock.
 fn known(clock: &Clock) -> Learner {
     Learner::taught(clock.clone(), ticks_at)
 }
 
 #[test]
 fn arrivals_are_when_the_device_says() {
-    // One of them sorts for both.
+    // With two workers one of them sorts for both.
     for workers in [1, 2] {
         let mut rig = Rig::stamped(workers, 1, &|clock| Some(known(clock)));
         let (clock, fake) = (rig.clock.clone(), Arc::clone(&rig.fake));
@@ -401,7 +401,7 @@ fn arrivals_are_when_the_device_says() {
             batch.release(pool);
             seen
         };
-        // Empty then; and what comes later is seen later still.
+        // Empty at this time. Later packets are received even later.
         let empty = clock.now();
         assert_eq!(turn(&mut rig, 0, empty), []);
         let [came, now] = [1_000_000, 2_000_000].map(|later| empty + Nanos(later));
@@ -412,7 +412,7 @@ fn arrivals_are_when_the_device_says() {
             Some(ticks_at(empty) - 400_000),
             Some(ticks_at(now) + 400_000),
         ];
-        // For each in turn, if there are two.
+        // For each worker in turn, if there are two.
         for (number, ticks) in (0..).zip(stamps) {
             for bucket in 0..u32::from(workers) {
                 assert!(fake.give_at(0, 10 * bucket + number, Some(bucket), ticks));
@@ -421,7 +421,7 @@ fn arrivals_are_when_the_device_says() {
         for worker in 0..usize::from(workers) {
             let mut seen = turn(&mut rig, worker, now);
             if worker > 0 {
-                // What is handed over may be taken after its taker has looked once more.
+                // Forwarded packets may be taken after the receiving worker has polled once more.
                 seen = turn(&mut rig, worker, now);
             }
             let numbers: Vec<u32> = seen.iter().map(|(number, _)| number % 10).collect();
@@ -429,7 +429,7 @@ fn arrivals_are_when_the_device_says() {
             let off = seen[0].1.0.abs_diff(came.0);
             assert!(off <= BOUND.0 + 2, "off by {off}");
             assert_eq!(seen[1].1, empty);
-            // None goes back behind one before it.
+            // No arrival is earlier than one before it.
             assert!(seen[2].1 >= seen[0].1 && seen[2].1 <= now);
             assert_eq!(seen[3].1, now);
         }

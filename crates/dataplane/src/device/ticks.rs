@@ -1,10 +1,10 @@
-//! A device's clock: what its times of arrival are on ours.
+//! Conversion of a device's timestamps to the run's clock.
 //!
-//! A NIC that stamps packets counts ticks of a clock of its own, whose rate nobody knows exactly and which starts
-//! anywhere. So both clocks are read together, now and then: the device's ticks between two readings of ours. From
-//! such [`Reading`]s [`DeviceClock`] learns rate and offset, and how far off they may be: each reading is
-//! uncertain by half of the time between ours, and a tick, which grows with the time since. The thread that looks after ports
-//! reads and learns ([`Learner`]); workers go by what was learnt last ([`ClockView`]), without waiting.
+//! A NIC that timestamps packets counts ticks of its own clock, whose exact rate is unknown and whose origin is
+//! arbitrary. So both clocks are sampled together periodically: the device's ticks between two readings of ours. From
+//! such [`Reading`]s [`DeviceClock`] estimates rate and offset with error bounds. Each reading is uncertain by half of
+//! the time between ours, plus one tick. The uncertainty grows with the time since. The thread that monitors ports
+//! takes the readings ([`Learner`]). Workers use the latest estimate ([`ClockView`]) without waiting.
 
 use crate::clock::Clock;
 use std::collections::VecDeque;
@@ -12,54 +12,54 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tailwater_net::Nanos;
 
-/// The most that times may be off. A clock of which more must be feared is not gone by.
+/// Maximum error of converted times. A clock with a larger possible error is not used.
 pub const BOUND: Nanos = Nanos::from_micros(10);
 
-/// How much a crystal's rate changes while nobody looks, as a part of the time: temperature moves it by less in
+/// Maximum drift of a crystal's rate between readings, as a fraction of the time: temperature changes it by less within
 /// some seconds.
 const WANDER: f64 = 1e-6;
 
-/// Nobody goes by a clock that has not been read for so long.
+/// Age of the last reading beyond which the clock is not used.
 const STALE: Nanos = Nanos::from_millis(10_000);
 
-/// A packet that is said to have come so long before or after now was stamped by another clock than was read: some
+/// Distance from now, in nanoseconds, beyond which a timestamp must come from another clock than the one read: some
 /// devices have two.
 const FAR: u64 = 1_000_000_000;
 
-/// How often a clock is read, if it is known well.
+/// Interval between readings of a well-known clock.
 const EVERY: Nanos = Nanos::from_millis(1000);
 
-/// So long before a clock is not known any more, it is read again.
+/// Time before the estimate expires at which the clock is read again.
 const AHEAD: Nanos = Nanos::from_millis(300);
 
-/// Readings that are kept: what the rate is learnt from.
+/// Readings from which the rate is estimated.
 const KEPT: usize = 8;
 
-/// Two readings give a rate, and one more has to agree with it.
+/// Minimum number of readings: two give a rate, and one more has to agree with it.
 const ENOUGH: usize = 3;
 
-/// Nanoseconds a tick that are believable: clocks of 100 kHz to 10 GHz.
+/// Plausible nanoseconds per tick: clocks of 100 kHz to 10 GHz.
 const BELIEVABLE: std::ops::RangeInclusive<f64> = 0.1..=10_000.0;
 
-/// Rounding of a conversion, in nanoseconds.
+/// Rounding error of a conversion, in nanoseconds.
 const ROUNDING: f64 = 2.0;
 
-/// Times that a clock is read in a row; the reading that took the shortest counts.
+/// Attempts per reading. The one that took the shortest counts.
 const TRIES: usize = 5;
 
-/// A device's ticks, read between two readings of our clock.
+/// Device ticks, read between two readings of our clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The device's ticks.
+    /// Ticks of the device.
     pub ticks: u64,
-    /// Our time before they were read.
+    /// Our time before the device was read.
     pub before: Nanos,
-    /// Our time after.
+    /// Our time afterwards.
     pub after: Nanos,
 }
 
 impl Reading {
-    /// The surest of some readings in a row; `None` if the device does not answer.
+    /// Most precise of several readings, or `None` if the device does not answer.
     fn take(clock: &Clock, read: &mut dyn FnMut() -> Option<u64>) -> Option<Reading> {
         let readings = (0..TRIES).filter_map(|_| {
             let before = clock.now();
@@ -70,7 +70,7 @@ impl Reading {
         readings.min_by_key(|reading| reading.after - reading.before)
     }
 
-    /// How far it may be off, in nanoseconds.
+    /// Maximum error, in nanoseconds.
     fn half(&self) -> f64 {
         self.after.saturating_sub(self.before).0 as f64 / 2.0
     }
@@ -80,26 +80,26 @@ impl Reading {
     }
 }
 
-/// How a device's ticks become our time.
+/// Linear conversion from device ticks to our time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
-    /// The last reading.
+    /// Ticks of the last reading.
     ticks: u64,
     time: Nanos,
-    /// Nanoseconds a tick, as a fraction of 2^32.
+    /// Nanoseconds per tick, times 2^32.
     rate: u64,
-    /// How far off it is at that reading, in nanoseconds, and how much more with each nanosecond since.
+    /// Maximum error at that reading, in nanoseconds, and its growth per nanosecond since.
     off: f64,
     slope: f64,
 }
 
 impl Scale {
-    /// From the first and the last of some readings; `None` if no clock counts so.
+    /// Conversion from the first and the last of some readings, or `None` if the rate is implausible.
     fn between(first: &Reading, last: &Reading) -> Option<Scale> {
         let ticks = last.ticks.checked_sub(first.ticks)?;
         let time = last.middle().0.checked_sub(first.middle().0)?;
         let per_tick = time as f64 / ticks as f64;
-        // Ticks are told whole.
+        // Readings are truncated to whole ticks.
         let [off, first_off] = [last, first].map(|reading| reading.half() + per_tick);
         BELIEVABLE.contains(&per_tick).then(|| Scale {
             ticks: last.ticks,
@@ -110,7 +110,7 @@ impl Scale {
         })
     }
 
-    /// Our time of those ticks.
+    /// Our time of the given ticks.
     #[inline]
     pub fn at(&self, ticks: u64) -> Nanos {
         // The difference is small, and of either sign.
@@ -120,35 +120,35 @@ impl Scale {
         Nanos(u64::try_from(time.max(0)).unwrap_or(u64::MAX))
     }
 
-    /// How long a tick is, in nanoseconds.
+    /// Duration of a tick, in nanoseconds.
     fn tick(&self) -> f64 {
         self.rate as f64 / (1u64 << 32) as f64
     }
 
-    /// How far off it may be at that time, in nanoseconds.
+    /// Maximum error at the given time, in nanoseconds.
     fn error(&self, at: Nanos) -> f64 {
         self.off + at.0.abs_diff(self.time.0) as f64 * self.slope
     }
 
-    /// Until when it is no further off than [`BOUND`], if no reading comes.
+    /// Time until which the error stays within [`BOUND`] without another reading.
     pub fn until(&self) -> Nanos {
         let left = (BOUND.0 as f64 - self.off) / self.slope;
-        // Nothing is left if it is negative.
+        // A negative value saturates to zero.
         self.time + Nanos(left as u64).min(STALE)
     }
 }
 
-/// Learns a device's clock from readings. It reads none, and is told the time.
+/// Estimator of a device's clock. Pure: readings and times are its inputs.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceClock {
-    /// Of one steady clock, as far as can be seen, oldest first.
+    /// Readings consistent with one steady clock, oldest first.
     readings: VecDeque<Reading>,
     scale: Option<Scale>,
 }
 
 impl DeviceClock {
-    /// Learns from a reading. One that took too long says nothing. One that does not agree with what was learnt says that
-    /// the clock was set, or is not steady: everything is learnt anew from there.
+    /// Adds a reading. One that took too long is ignored. One that contradicts the estimate means that the clock was
+    /// set, or is not steady: the estimate starts anew from it.
     pub fn observe(&mut self, reading: Reading) {
         if reading.half() > BOUND.0 as f64 {
             return;
@@ -166,7 +166,7 @@ impl DeviceClock {
         };
     }
 
-    /// Whether a reading may be of the clock that the others are of.
+    /// Returns `true` if the reading is consistent with the others.
     fn agrees(&self, reading: &Reading) -> bool {
         let later = |last: &Reading| reading.ticks > last.ticks && reading.before >= last.after;
         self.readings.back().is_none_or(later)
@@ -176,18 +176,18 @@ impl DeviceClock {
             })
     }
 
-    /// The device does not answer: nothing is known any more.
+    /// Discards the estimate, as the device does not answer.
     pub fn forget(&mut self) {
         self.readings.clear();
         self.scale = None;
     }
 
-    /// What was learnt, if it is enough to go by.
+    /// Current conversion, if it is precise enough.
     pub fn scale(&self) -> Option<Scale> {
         self.scale.filter(|_| self.readings.len() >= ENOUGH)
     }
 
-    /// Whether it is time for another reading.
+    /// Returns `true` if another reading is due.
     pub fn is_due(&self, now: Nanos) -> bool {
         let last = self.readings.back().map(|last| last.after);
         last.is_none_or(|last| now.saturating_sub(last) >= EVERY)
@@ -195,13 +195,13 @@ impl DeviceClock {
     }
 }
 
-/// What was learnt last, for workers.
+/// Latest conversion, shared with workers. They take the lock only when `version` has changed.
 #[derive(Debug, Default)]
 struct Learnt {
-    /// Counts what was learnt.
+    /// Incremented with each new conversion.
     version: AtomicU64,
     scale: Mutex<Option<Scale>>,
-    /// Whether packets are stamped by another clock.
+    /// Set once packets carry timestamps of another clock.
     other: AtomicBool,
 }
 
@@ -211,7 +211,7 @@ impl Learnt {
     }
 }
 
-/// Follows a device's clock: for the thread that looks after it.
+/// Tracks a device's clock, in the thread that monitors ports.
 #[derive(Debug)]
 pub struct Learner {
     clock: Clock,
@@ -220,7 +220,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Of a device of which nothing is known yet. Our times are on `clock`.
+    /// Creates a learner without readings. Our times are on `clock`.
     pub fn new(clock: Clock) -> Learner {
         Learner {
             clock,
@@ -229,7 +229,7 @@ impl Learner {
         }
     }
 
-    /// Reads the device's clock by `read`, if it is time to. Returns whether it is known.
+    /// Reads the device's clock with `read`, if a reading is due. Returns `true` if the clock is known.
     pub fn look(&self, read: &mut dyn FnMut() -> Option<u64>) -> bool {
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
         if device.is_due(self.clock.now()) {
@@ -244,14 +244,14 @@ impl Learner {
         self.is_known()
     }
 
-    /// Whether times of the device can be told now.
+    /// Returns `true` if timestamps of the device can be converted now.
     pub fn is_known(&self) -> bool {
         let now = self.clock.now();
         let other = self.learnt.other.load(Ordering::Relaxed);
         !other && self.learnt.lock().is_some_and(|scale| now <= scale.until())
     }
 
-    /// For a worker.
+    /// Creates a worker's view.
     pub fn view(&self) -> ClockView {
         ClockView {
             learnt: Arc::clone(&self.learnt),
@@ -263,21 +263,21 @@ impl Learner {
     }
 }
 
-/// A device queue's view of its clock.
+/// View of a device's clock by one of its queues.
 #[derive(Debug)]
 pub struct ClockView {
     learnt: Arc<Learnt>,
     version: u64,
     scale: Option<Scale>,
     until: Nanos,
-    /// The latest time that it has told.
+    /// Latest time returned.
     last: Nanos,
 }
 
 impl ClockView {
-    /// Writes when packets came that the device stamped so, in order: never back, nor later than `now`, nor before
-    /// `earliest`, which is also the time of those without a stamp. Returns whether it did: not while the
-    /// clock is not known, and never again once a stamp is of another clock.
+    /// Converts timestamps to non-decreasing arrival times between `earliest` and `now`. Packets without a timestamp
+    /// get `earliest` as theirs. Returns `true` if the times were written: not while the clock is unknown, and never
+    /// again once a timestamp belongs to another clock.
     #[inline]
     pub fn arrivals(&mut self, stamps: &[Option<u64>], [earliest, now]: [Nanos; 2], into: &mut Vec<Nanos>) -> bool {
         if self.learnt.version.load(Ordering::Acquire) != self.version {
@@ -292,7 +292,7 @@ impl ClockView {
             None => earliest,
             Some(ticks) => {
                 let time = scale.at(*ticks);
-                // A packet may have waited while the whole machine stood still, but not since before the last look.
+                // A packet may have waited while the whole machine stood still, but not since before the last poll.
                 other |= time.0 > now.0 + FAR || time.0 + FAR < earliest.0;
                 self.last = time.max(self.last).max(earliest).min(now);
                 self.last
@@ -305,7 +305,7 @@ impl ClockView {
         !other
     }
 
-    /// Learns what is new, unless it is being written just now.
+    /// Reads the latest conversion, unless it is being written right now.
     #[cold]
     fn refresh(&mut self) {
         let version = self.learnt.version.load(Ordering::Acquire);

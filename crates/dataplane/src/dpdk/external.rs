@@ -1,4 +1,4 @@
-//! External functions behind ports of DPDK's.
+//! External functions behind DPDK ports.
 
 use super::tend::Tended;
 use super::{BESIDES_MTU, DpdkPorts, HugePages, MOST_BUFFERS};
@@ -15,29 +15,29 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 
-/// Descriptors of a queue.
+/// Descriptors per queue.
 const RING: u16 = 1024;
 
-/// What a frame has besides the MTU when it is sent: Ethernet header, one VLAN tag.
+/// Bytes of a sent frame beyond the MTU: Ethernet header, one VLAN tag.
 const HEADERS: usize = 14 + 4;
 
-/// The ports of a chain's external functions.
+/// Ports of a chain's external functions.
 #[derive(Debug)]
 pub struct ExternalPorts {
     eal: Eal,
-    /// The chain's.
+    /// RSS hash of the chain.
     rss: RssHasher,
-    /// Of each function, until they are opened: where packets go to it, and where they come back if that is
-    /// elsewhere.
+    /// Devices of each function, until they are opened: the one that packets go to, and the one they come back from if
+    /// it is another.
     devices: Vec<(Device, Option<Device>)>,
     ports: Vec<Tended>,
 }
 
 impl ExternalPorts {
-    /// Starts DPDK and finds the ports. `own` are the chain's own ones, which DPDK must know of, too.
+    /// Starts DPDK and probes the ports. `own` are the chain's own ports, which DPDK must probe, too.
     ///
     /// # Errors
-    /// If a port cannot be used, with what to do about it.
+    /// If DPDK does not start or a port is unusable. The error includes the remedy.
     pub fn find(spec: &ChainSpec, own: &[PortName], huge_pages: HugePages) -> Result<ExternalPorts, DpdkError> {
         let externals = || spec.externals().map(|(_, external)| external);
         let names = || externals().flat_map(|external| external.ports());
@@ -48,7 +48,7 @@ impl ExternalPorts {
         let mtu = mtu.fold(1500, usize::max);
         let eal = Eal::start(&EalConfig {
             huge_pages,
-            // A pool for the chain's own ports, or for these, with as much again.
+            // One pool, for the chain's own ports or for these, and as much memory again.
             memory: 2 * Mempool::bytes(MOST_BUFFERS, mtu + BESIDES_MTU),
             pci: pci.map(|name| name.device().to_owned()).collect(),
             drivers: Vec::new(),
@@ -67,7 +67,7 @@ impl ExternalPorts {
         })
     }
 
-    /// The longest frame of any port.
+    /// Length of the longest frame of any port.
     fn frame_bytes(&self) -> usize {
         let devices = self.devices.iter();
         let devices = devices.flat_map(|(port, back)| [Some(port), back.as_ref()]);
@@ -75,7 +75,7 @@ impl ExternalPorts {
         usize::from(mtus.max().unwrap_or(1500)) + BESIDES_MTU
     }
 
-    /// Opens them, with buffers of this pool.
+    /// Opens the ports, with buffers of this pool.
     fn attach(&mut self, mempool: &Mempool) -> Result<Attached, DpdkError> {
         let config = PortConfig {
             rx_queues: 1,
@@ -85,9 +85,9 @@ impl ExternalPorts {
             tx_ring: RING,
             mtu: None,
             promiscuous: true,
-            // Functions may leave checksums to others, as the kernel does.
+            // Functions may leave checksums to offloads, as the kernel does.
             checksums: false,
-            // Times are those at which packets came to the chain.
+            // The arrival at the chain counts.
             timestamps: false,
             hash_key: *self.rss.key(),
         };
@@ -119,7 +119,7 @@ impl ExternalPorts {
         })
     }
 
-    /// Buffers that these ports and a worker's hands need.
+    /// Buffers needed by these ports and by packets a worker processes.
     fn needed(&self) -> u32 {
         let ports = self.devices.iter();
         let ports = ports.flat_map(|(port, back)| [Some(port), back.as_ref()]);
@@ -129,7 +129,7 @@ impl ExternalPorts {
     }
 }
 
-/// The longest frame that a pool's buffers hold.
+/// Length of the longest frame that fits the pool's buffers.
 fn longest_in(mempool: &Mempool) -> usize {
     mempool.memory().buffer_bytes() - HEADROOM
 }
@@ -143,7 +143,7 @@ fn refused(error: DpdkError) -> OpenError {
     OpenError::Device(error.to_string())
 }
 
-/// Beside a trace: packets are copied into buffers of DPDK's on their way to the first function.
+/// With a trace: packets are copied into DPDK buffers on their way to the first function.
 impl Functions<TraceNic> for ExternalPorts {
     fn open(&mut self, _: &TraceNic) -> Result<Attached, OpenError> {
         let (count, bytes) = (self.needed(), self.frame_bytes());
@@ -162,7 +162,7 @@ impl Functions<TraceNic> for ExternalPorts {
     }
 }
 
-/// Beside ports of DPDK's: all use the same buffers, and nothing is copied.
+/// With DPDK ports: all share the same buffers, without copies.
 impl Functions<DpdkPorts> for ExternalPorts {
     fn buffers(&self) -> u32 {
         self.needed()
@@ -191,7 +191,7 @@ impl Functions<DpdkPorts> for ExternalPorts {
     }
 }
 
-/// One of a function's ports.
+/// One port of a function.
 #[derive(Debug)]
 struct End {
     receives: RxQueue,
@@ -199,12 +199,12 @@ struct End {
     longest: usize,
 }
 
-/// A function's ports: one or two.
+/// One or two ports of a function.
 #[derive(Debug)]
 struct Ports {
     ends: Vec<End>,
     mempool: Mempool,
-    /// Places of packets that were not taken.
+    /// Indexes of packets that were not accepted.
     unsent: Vec<u16>,
 }
 

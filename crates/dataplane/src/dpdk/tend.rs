@@ -1,4 +1,4 @@
-//! Ports that run: what is new of them, and what they counted.
+//! Monitoring of running ports: link state, clock, removal, and counters.
 
 use crate::clock::Clock;
 use crate::device::ticks::{ClockView, Learner};
@@ -7,38 +7,38 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tailwater_dpdk::{Port, PortStats};
 
-/// Readings of a device's clock at the start, and what is between them: enough to go by.
+/// Initial readings of a device's clock, and their interval: enough for an estimate.
 const READINGS: usize = 4;
 const APART: Duration = Duration::from_millis(10);
 
-/// A port that runs, and what is known of it so far.
+/// Running port with its monitored state.
 #[derive(Debug)]
 pub(super) struct Tended {
     port: Port,
-    /// Whether packets are received from it.
+    /// Packets are received from it.
     receives: bool,
-    /// Of a device that stamps packets.
+    /// `Some` for a device that timestamps packets.
     learner: Option<Learner>,
     known: Mutex<Known>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Missed packets that have been told.
+    /// Missed packets reported so far.
     missed: u64,
-    /// By field of [`PortStats`].
+    /// Counters in the order of the fields of [`PortStats`].
     counts: [Count; 6],
     gone: bool,
-    /// Whether its clock was known.
+    /// The clock was known at the last check.
     timed: bool,
-    /// Whether the link was up.
+    /// Link state at the last check.
     up: Option<bool>,
-    /// How often it came or went.
+    /// Number of link state changes.
     changes: u64,
 }
 
 impl Known {
-    /// What is to be told of the link: that it is down at first, or another than it was.
+    /// Message about the link: if it is down at first, or has changed.
     fn news(&mut self, up: Option<bool>) -> Option<&'static str> {
         let before = self.up;
         let now = up.filter(|up| before != Some(*up))?;
@@ -51,7 +51,7 @@ impl Known {
         }
     }
 
-    /// What is to be told of where arrival times come from: that it is otherwise than before.
+    /// Message about the source of arrival times, if it has changed.
     fn times(&mut self, timed: bool) -> Option<&'static str> {
         let before = std::mem::replace(&mut self.timed, timed);
         (before != timed).then_some(match timed {
@@ -60,7 +60,7 @@ impl Known {
         })
     }
 
-    /// What a device counted since the run began; nothing newer if it does not answer.
+    /// Device counters since the run began. Unchanged if the device does not answer.
     fn counted(&mut self, now: Option<PortStats>) -> PortStats {
         let [received, sent, missed, receive_errors, no_buffer, send_errors] = &mut self.counts;
         PortStats {
@@ -74,10 +74,10 @@ impl Known {
     }
 }
 
-/// A device's count, which goes on when the device forgets it, as memif does when its peer goes.
+/// Counter that continues when the device resets its own, as memif does when its peer disconnects.
 #[derive(Debug, Default)]
 struct Count {
-    /// Until the device last forgot it.
+    /// Sum up to the device's last reset.
     before: u64,
     last: u64,
 }
@@ -94,7 +94,7 @@ impl Count {
 }
 
 impl Tended {
-    /// A port, from which packets are received, or not.
+    /// A port that packets are received from, or not.
     pub(super) fn new(port: Port, receives: bool) -> Tended {
         Tended {
             port,
@@ -104,8 +104,8 @@ impl Tended {
         }
     }
 
-    /// Takes the times at which packets arrived from the device, if it has them, on the run's clock. Takes some
-    /// milliseconds then.
+    /// Takes arrival times from the device's timestamps, if it has them, on the run's clock. Takes some milliseconds in
+    /// that case.
     pub(super) fn timed(mut self, clock: &Clock) -> Tended {
         if self.receives && self.port.info().timestamps {
             let learner = Learner::new(clock.clone());
@@ -120,7 +120,7 @@ impl Tended {
         self
     }
 
-    /// What a queue of it knows of its clock.
+    /// View of the port's clock for a queue.
     pub(super) fn view(&self) -> Option<ClockView> {
         self.learner.as_ref().map(Learner::view)
     }
@@ -137,8 +137,8 @@ impl Tended {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells what is new. Returns how many more packets the device lost before anybody received them, and
-    /// whether it is still there.
+    /// Checks the port and reports news to `tell`. Returns the number of packets the device has lost before reception
+    /// since the last call, and `true` if it still exists.
     pub(super) fn tend(&self, tell: &mut dyn FnMut(String)) -> (u64, bool) {
         let (name, mut known) = (self.port.name(), self.known());
         let stats = known.counted(self.port.stats());
@@ -163,7 +163,7 @@ impl Tended {
         (more, !known.gone)
     }
 
-    /// What the device counted, as far as it says.
+    /// Device counters, as far as the device has them.
     pub(super) fn report(&self) -> PortReport {
         let (port, mut known) = (&self.port, self.known());
         let stats = known.counted(port.stats());

@@ -1,45 +1,45 @@
-//! Where a function is attached.
+//! Attachment of an external function: its ports.
 
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 
-/// A way through a function, from one of its ends.
+/// Direction through a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// As from the chain's entry port to its exit port.
+    /// From the chain's entry port to its exit port.
     Forward,
-    /// The other way round.
+    /// From the exit port to the entry port.
     Backward,
 }
 
-/// The ports of an external function. With one port, packets go there, whichever way, and come back. With two,
-/// packets go [forward](Way::Forward) into the first port and come out by the second; those that go
-/// [backward](Way::Backward), the other way round.
+/// Ports of an external function. With one port, packets of both directions go there and come back from it. With two,
+/// [forward](Way::Forward) packets enter by the first port and leave by the second. For [backward](Way::Backward)
+/// packets it is the other way round.
 pub trait Attachment: Send + Sync {
-    /// Whether it has two ports.
+    /// Returns `true` if it has two ports.
     fn has_two_ports(&self) -> bool;
 
-    /// The longest frame that it takes, in bytes.
+    /// Length of the longest frame that it accepts, in bytes.
     fn longest(&self) -> usize;
 
-    /// The most packets that can have come and wait to be received, at a port.
+    /// Receive capacity of a port: packets that can have arrived and not been received.
     fn ring(&self) -> usize;
 
-    /// Sends the packets of the batch on their way. What is not taken leaves the batch. Returns how many.
+    /// Sends the packets of the batch in their direction. Packets not accepted leave the batch. Returns their number.
     fn send(&mut self, way: Way, batch: &mut Batch) -> usize;
 
-    /// Adds packets that have come, as far as there is room, to the batch, which is empty, in buffers of `pool`: those
-    /// that have arrived now, going this way. With one port, packets of both ways come
-    /// [forward](Way::Forward). Their RSS hashes are found out by others. Returns how many.
+    /// Receives packets that have arrived by `now` in this direction into the batch, which is empty, up to its room, in
+    /// buffers of `pool`. With one port, packets of both directions arrive [forward](Way::Forward). Their RSS hashes
+    /// are not computed yet. Returns the number of packets.
     fn receive(&mut self, way: Way, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize;
 }
 
-/// The external functions of a run.
+/// External functions of a run.
 pub struct Attached {
-    /// Of each function, in the chain's order.
+    /// One per function, in the chain's order.
     pub attachments: Vec<Box<dyn Attachment>>,
-    /// Buffers for what comes from them.
+    /// Buffers for packets that come from them.
     pub pool: BufferPool,
 }
 

@@ -1,4 +1,4 @@
-//! External functions beside a port that knows nothing of them.
+//! Combination of a port with external functions on other ports.
 
 use super::attachment::Attached;
 use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError};
@@ -6,25 +6,25 @@ use crate::report::PortReport;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
 
-/// Where the external functions of a chain are attached.
+/// Ports of a chain's external functions, which open together with a port of type `P`.
 pub trait Functions<P>: Sync {
-    /// Buffers that their ports need, besides those in the worker's hands.
+    /// Buffers that their ports need, in addition to those of packets the worker processes.
     fn buffers(&self) -> u32 {
         0
     }
 
-    /// Opens their ports, beside the chain's, which are open.
+    /// Opens the ports, after the chain's own.
     ///
     /// # Errors
-    /// If one refuses.
+    /// If a port refuses.
     fn open(&mut self, beside: &P) -> Result<Attached, OpenError>;
 
-    /// As [`Port::tend`]. What their ports do does not end the run.
+    /// Like [`Port::tend`]. These ports cannot end the run.
     fn tend(&self, tell: &mut dyn FnMut(String)) {
         let _ = tell;
     }
 
-    /// As [`Port::report`].
+    /// Like [`Port::report`].
     fn report(&self) -> Vec<PortReport> {
         Vec::new()
     }
@@ -48,7 +48,7 @@ impl<P> Functions<P> for Box<dyn Functions<P>> {
     }
 }
 
-/// A port, with external functions beside it.
+/// Port with external functions.
 #[derive(Debug)]
 pub struct Beside<P, F> {
     port: P,
@@ -57,7 +57,7 @@ pub struct Beside<P, F> {
 }
 
 impl<P: Port, F: Functions<P>> Beside<P, F> {
-    /// The chain's port, and its external functions'.
+    /// Combines the chain's port with its external functions'.
     pub fn new(port: P, functions: F) -> Beside<P, F> {
         Beside {
             port,

@@ -1,8 +1,8 @@
-//! What of a packet functions leave as it is, in one number.
+//! Fingerprint of the parts of a packet that functions do not modify.
 //!
-//! Routers and translators change addresses, ports, ICMP identifiers, lifetimes, service classes, checksums, TCP
-//! options and Ethernet headers. None of these counts. What is left tells most packets apart: the IPv4 identification,
-//! TCP's sequence and acknowledgement numbers, lengths, and the payload's first and last bytes.
+//! Routers and translators change addresses, ports, ICMP identifiers, TTLs, service classes, checksums, TCP options and
+//! Ethernet headers. The fingerprint excludes these. The rest distinguishes most packets: the IPv4 identification, TCP
+//! sequence and acknowledgement numbers, lengths, and the payload's first and last bytes.
 
 use tailwater_functions::spec::Changes;
 use tailwater_net::icmp::{IcmpView, v4, v6};
@@ -11,40 +11,40 @@ use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::protocol;
 use tailwater_net::tcp::{TcpFlags, TcpView};
 
-/// What is left of a packet. Different packets have the same with a probability of 2⁻⁶⁴, unless they are
-/// alike in all that counts.
+/// Fingerprint of a packet. Different packets have the same one with a probability of 2⁻⁶⁴, unless they are equal in
+/// all parts that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Fingerprint(pub(super) u64);
 
-/// Takes fingerprints of packets that go to one function and come back from it.
+/// Computes fingerprints of packets that go to one function and come back from it.
 #[derive(Clone, Debug)]
 pub struct Fingerprints {
     seed: u64,
     changes: Changes,
 }
 
-/// Bytes of a payload's beginning and end that count.
+/// Bytes at the payload's beginning and end that count.
 const ENDS: [usize; 2] = [96, 32];
 
-/// Bytes of a frame that is not IP that count: as many as an ARP packet has.
+/// Bytes of a non-IP frame that count: the length of an ARP packet.
 const NOT_IP: usize = 28;
 
-/// Congestion marks are the network's to set.
+/// TCP flags that count. The network may set the congestion marks.
 const FLAGS: u8 = !(TcpFlags::ECE.0 | TcpFlags::CWR.0);
 
 impl Fingerprints {
-    /// For a function that changes this, too. `seed` should be nobody's to guess.
+    /// For a function that additionally makes these changes. `seed` should be unpredictable.
     pub fn new(seed: u64, changes: Changes) -> Fingerprints {
         Fingerprints { seed, changes }
     }
 
-    /// The fingerprint of a frame, whose headers these are; without any, it is malformed, or not IP.
+    /// Fingerprint of a frame with the given headers. Without headers the frame is malformed, or not IP.
     #[inline]
     pub fn of(&self, frame: &[u8], headers: &Headers) -> Fingerprint {
         let mut hash = Hash(self.seed);
         if headers.network == Network::NotIp {
             let from = match headers.network_offset {
-                // Behind both addresses.
+                // After both MAC addresses.
                 0 => 12,
                 offset => usize::from(offset),
             };
@@ -96,7 +96,7 @@ impl Fingerprints {
                         _ => v6::is_error(kind),
                     };
                     if is_error {
-                        // It quotes a packet whose addresses are translated, too.
+                        // ICMP errors quote a packet, whose addresses are translated, too.
                         return;
                     }
                     hash.word(u64::from(icmp.sequence()));
@@ -111,16 +111,16 @@ impl Fingerprints {
     }
 }
 
-/// A hash in which every word goes through a multiplication.
+/// Hash that multiplies every word.
 struct Hash(u64);
 
 impl Hash {
     #[inline(always)]
     fn word(&mut self, word: u64) {
-        /// An odd number without pattern: the golden ratio's fraction.
+        /// Odd constant without pattern: the golden ratio's fraction.
         const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
         let product = u128::from(self.0 ^ word) * u128::from(FACTOR ^ self.0.rotate_left(29));
-        // The word again, so that a product of zero forgets nothing.
+        // XORs the word again, so a product of zero loses no information.
         self.0 = (product as u64) ^ (product >> 64) as u64 ^ word.rotate_left(17);
     }
 
@@ -149,7 +149,7 @@ mod tests {
     use tailwater_net::builder::FrameBuilder;
     use tailwater_net::parse::parse;
 
-    /// Takes the fingerprint of a frame as it is.
+    /// Fingerprint of a frame with freshly parsed headers.
     fn of(changes: Changes, frame: &[u8]) -> Fingerprint {
         let headers = parse(frame).unwrap_or_default();
         Fingerprints::new(42, changes).of(frame, &headers)
@@ -174,7 +174,7 @@ mod tests {
         })
     }
 
-    /// A packet with all that functions change drawn from `noise`.
+    /// A packet in which every field that functions change is drawn from `noise`.
     fn frame(kept: &Kept, is_v6: bool, noise: u64) -> Vec<u8> {
         let (a, b) = (noise as u32, (noise >> 32) as u32);
         let (source, destination): (IpAddr, IpAddr) = match is_v6 {
@@ -217,7 +217,7 @@ mod tests {
             frame[network + 7] = a as u8;
         } else {
             frame[network + 4..network + 6].copy_from_slice(&kept.id.to_be_bytes());
-            // Lifetime, service class, checksum.
+            // TTL, service class, checksum.
             frame[network + 8] = a as u8;
             frame[network + 1] = b as u8;
             frame[network + 10] = a as u8;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a router or translator changes, the packet is the same; what it keeps, counts.
+        /// Whatever a router or translator changes, the fingerprint stays. Changes of other fields alter it.
         #[test]
         fn what_functions_change_does_not_count(
             (kept, other) in (kept(), kept()),
@@ -245,7 +245,7 @@ mod tests {
             }
         }
 
-        /// Each thing that a function is said to change counts otherwise, and then does not.
+        /// Each configurable change alters the fingerprint by default, and does not once it is configured.
         #[test]
         fn what_a_function_is_said_to_change_does_not_count(kept in kept(), noise in any::<u64>()) {
             let with = |changes, kept: &Kept| of(changes, &frame(kept, false, noise));
@@ -266,7 +266,7 @@ mod tests {
             }
         }
 
-        /// No bytes are too strange.
+        /// Arbitrary bytes have a fingerprint.
         #[test]
         fn any_bytes_have_one(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let none = Changes::default();

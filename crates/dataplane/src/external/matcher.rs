@@ -1,48 +1,48 @@
-//! Which packet has come back, of those that are outside.
+//! Matching of returned packets to packets sent to an external function.
 //!
-//! Sans-I/O: it is told of packets and times. A packet is known again by its [`Fingerprint`]; of those that
-//! have the same, the one that was sent first is taken for it.
+//! Sans-I/O: packets and times are inputs. A packet is identified by its [`Fingerprint`]. Among several with the same
+//! one, the one sent first is taken.
 
 use super::fingerprint::Fingerprint;
 use super::table::Table;
 use tailwater_net::Nanos;
 
-/// A packet that was sent out.
+/// Packet sent to an external function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outside {
-    /// When it arrived at the chain.
+    /// Arrival at the chain.
     pub arrival: Nanos,
-    /// When it was sent out.
+    /// Transmission time.
     pub sent: Nanos,
-    /// Whatever else is to be known of it when it comes back.
+    /// Packet number, restored when it comes back.
     pub number: u16,
 }
 
-/// What a packet is that came from outside.
+/// Classification of a packet received from an external function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Back {
-    /// This one, in time.
+    /// This packet, in time.
     Known(Outside),
-    /// One that has been given up.
+    /// A packet that has timed out.
     Late,
-    /// None that was sent: the function made it, or changed it beyond recognition.
+    /// Not a packet that was sent: created by the function, or changed beyond recognition.
     Own,
 }
 
-/// The packets that are outside, at most so many, and as many of those that were given up last.
+/// Outstanding packets, bounded in number, and as many of those that timed out last.
 #[derive(Debug)]
 pub struct Matcher {
     outside: Table<Outside>,
-    /// Given up, by when.
+    /// Timed-out packets, with the time they timed out.
     given_up: Table<Nanos>,
     timeout: Nanos,
 }
 
-/// For how many timeouts a packet that was given up is remembered.
+/// Time a timed-out packet is remembered, as a multiple of the timeout.
 const REMEMBERED: u64 = 8;
 
 impl Matcher {
-    /// For up to `most` packets outside at a time, which are given up after `timeout`.
+    /// For up to `most` outstanding packets, each with the given timeout.
     pub fn new(most: u32, timeout: Nanos) -> Matcher {
         Matcher {
             outside: Table::new(most),
@@ -51,29 +51,29 @@ impl Matcher {
         }
     }
 
-    /// How long a packet may be outside.
+    /// Maximum time a packet may be outstanding.
     pub fn timeout(&self) -> Nanos {
         self.timeout
     }
 
-    /// How many packets are outside.
+    /// Number of outstanding packets.
     pub fn outside(&self) -> usize {
         self.outside.len()
     }
 
-    /// Whether so many packets more may be sent out.
+    /// Returns `true` if `packets` more packets may be sent.
     #[inline]
     pub fn has_room_for(&self, packets: usize) -> bool {
         self.outside.has_room_for(packets)
     }
 
-    /// A packet is sent out. Whether there was room.
+    /// Adds a sent packet. Returns `true` if there was room.
     #[inline]
     pub fn send(&mut self, fingerprint: Fingerprint, packet: Outside) -> bool {
         self.outside.add(fingerprint, packet)
     }
 
-    /// Gives up what has been outside for too long. Returns how many that were.
+    /// Times out packets that have been outstanding for too long. Returns their number.
     #[inline]
     pub fn give_up(&mut self, now: Nanos) -> u64 {
         let mut count = 0;
@@ -92,7 +92,7 @@ impl Matcher {
         count
     }
 
-    /// Gives up whatever is outside. Returns how many that were.
+    /// Times out all outstanding packets. Returns their number.
     pub fn give_up_all(&mut self, now: Nanos) -> u64 {
         let count = self.outside.len();
         (0..count).for_each(|_| self.give_up_oldest(now));
@@ -108,7 +108,7 @@ impl Matcher {
         }
     }
 
-    /// A packet has come from outside. What is too old has been [given up](Matcher::give_up) before.
+    /// Classifies a returned packet. Call [`give_up`](Matcher::give_up) before.
     #[inline]
     pub fn back(&mut self, fingerprint: Fingerprint) -> Back {
         if let Some(packet) = self.outside.take(fingerprint) {
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Lists that are looked through from front to back.
+    /// Oracle: lists searched from front to back.
     struct Naive {
         outside: Vec<(u64, Outside)>,
         given_up: Vec<(u64, Nanos)>,
@@ -197,7 +197,7 @@ mod tests {
                         prop_assert!(now.saturating_sub(packet.sent) < timeout);
                     }
                 }
-                // Every packet is in one place.
+                // Every packet is accounted for once.
                 prop_assert_eq!(sent, back[0] + given_up + matcher.outside() as u64);
                 prop_assert!(back[1] <= given_up);
             }

@@ -1,8 +1,8 @@
-//! Functions that know nothing of Tailwater: packets go out to them by a port, and come back.
+//! External functions, which are unaware of Tailwater: packets go out to them through a port, and come back.
 //!
-//! A packet that comes back is known again by its [`Fingerprint`], what such functions leave as it is; the [`Matcher`]
-//! says which of those outside it is, and gives up what is outside for too long. Both do no I/O. An [`Attachment`] is how
-//! packets get there; the worker of such a chain counts each packet once, whatever a function does.
+//! A returned packet is identified by its [`Fingerprint`], which covers the fields that such functions do not change.
+//! The [`Matcher`] finds the outstanding packet it belongs to, and times out packets. Both do no I/O. An [`Attachment`]
+//! transports the packets. The worker of such a chain counts each packet once, whatever a function does.
 
 mod attachment;
 mod beside;

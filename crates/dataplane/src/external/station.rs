@@ -1,4 +1,4 @@
-//! An external function in its chain: what goes out to it, what comes back, what is counted.
+//! External function as a stage of its chain: sending, receiving, counting.
 
 use super::attachment::{Attachment, Way};
 use super::fingerprint::{Fingerprint, Fingerprints};
@@ -14,34 +14,34 @@ use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 
-/// A bit of packets' numbers: it goes from the exit port to the entry port.
+/// Bit of a packet's number: the packet goes from the exit port to the entry port.
 pub(super) const BACKWARD: u16 = 1;
-/// A bit of packets' numbers: a function had it for more than half of the objective.
+/// Bit of a packet's number: a function held the packet for more than half of the objective.
 pub(crate) const DETAINED: u16 = 2;
 
-/// Reasons, as numbers of verdicts.
+/// Drop reasons, as numbers of verdicts.
 const TOO_MANY: u8 = 0;
 const TOO_LONG: u8 = 1;
 const LATE: u8 = 2;
 const OWN: u8 = 3;
 const NO_WAY_BACK: u8 = 4;
 
-/// Whether a packet goes from the exit port to the entry port.
+/// Returns `true` if the packet goes from the exit port to the entry port.
 #[inline]
 pub(super) fn goes_backward(packet: &Packet) -> bool {
     packet.number() & BACKWARD != 0
 }
 
-/// Packets that go the same way through the same buffers.
+/// Packets on the same path, with their buffers.
 pub(super) struct Lane {
     pub(super) pool: BufferPool,
     pub(super) batch: Batch,
-    /// Those of the batch that go backward, while they are sent.
+    /// Backward packets of the batch, during transmission.
     pub(super) aside: Batch,
 }
 
 impl Lane {
-    /// With room for batches of any size: how large they are to be is [said](Lane::limit) before each is received.
+    /// Creates a lane for batches of any size. [`limit`](Lane::limit) sets the size before each reception.
     pub(super) fn new(pool: BufferPool) -> Lane {
         let capacity = MAX_BATCH;
         Lane {
@@ -51,19 +51,19 @@ impl Lane {
         }
     }
 
-    /// The next batch is to have as many packets at most as the chain that it goes through wishes, or else `usual`.
+    /// Limits the next batch to the size the chain requires, or else to `usual`.
     #[inline]
     pub(super) fn limit(&mut self, chain: &Chain, usual: usize) {
         self.batch.limit(chain.wanted_batch().unwrap_or(usual));
     }
 
-    /// Puts what goes backward aside.
+    /// Moves backward packets aside.
     #[inline]
     pub(super) fn divide(&mut self) {
         self.batch.divide(&mut self.aside, goes_backward);
     }
 
-    /// Gives all buffers back.
+    /// Returns all buffers to the pool.
     #[inline]
     pub(super) fn release(&mut self) {
         self.batch.release(&mut self.pool);
@@ -71,7 +71,7 @@ impl Lane {
     }
 }
 
-/// What became of packets at a function.
+/// Packet counts of a function.
 #[derive(Clone, Debug, Default)]
 struct Counters {
     sent: u64,
@@ -87,26 +87,26 @@ struct Counters {
     delay: LatencyHistogram,
 }
 
-/// What came from a function, of which the batch has what goes on.
+/// Result of classifying a received batch, in which the packets that continue are left.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Came {
-    /// The function's own, those among them that do not go on.
+    /// Packets created by the function, including those that are dropped.
     pub(super) own: u64,
-    /// Dropped here.
+    /// Packets dropped here.
     pub(super) dropped: u64,
 }
 
-/// Until when everything that had come has been received.
+/// Time up to which all arrived packets have been received.
 #[derive(Clone, Copy, Debug, Default)]
 struct Horizon {
     seen: Nanos,
-    /// Being found out: when that began, and packets since.
+    /// Next such time, until confirmed, and packets received since then.
     since: Option<(Nanos, usize)>,
 }
 
 impl Horizon {
-    /// At that time, so many packets were received of what had come: all, or as many as there was room for. No more
-    /// than `ring` can have waited.
+    /// Records a poll at `now` that received `packets` packets: all that had arrived, or as many as there was room for.
+    /// At most `ring` can have waited.
     #[inline]
     fn polled(&mut self, now: Nanos, packets: usize, all: bool, ring: usize) {
         let (since, before) = self.since.take().unwrap_or((now, 0));
@@ -119,7 +119,7 @@ impl Horizon {
     }
 }
 
-/// A function.
+/// External function of a chain.
 pub(crate) struct Station {
     name: String,
     attachment: Box<dyn Attachment>,
@@ -128,17 +128,17 @@ pub(crate) struct Station {
     rss: RssHasher,
     own: Fate,
     missing: Missing,
-    /// A packet is detained that has been outside for longer.
+    /// Time outside beyond which a packet counts as detained.
     long: Nanos,
-    /// Of each way by which packets come.
+    /// Horizon of each direction from which packets come.
     horizons: [Horizon; 2],
     counters: Counters,
-    /// Of packets that are being sent.
+    /// Fingerprints of packets that are being sent.
     going: Vec<Fingerprint>,
 }
 
 impl Station {
-    /// For how many reasons packets are counted.
+    /// Number of reasons for which packets are counted.
     pub(crate) const REASONS: usize = 6;
 
     pub(super) fn new(
@@ -162,7 +162,7 @@ impl Station {
         }
     }
 
-    /// Whether packets come by each of its two ports, or by the only one it has.
+    /// Directions from which packets come: one per port.
     pub(super) fn ways(&self) -> &'static [Way] {
         match self.attachment.has_two_ports() {
             true => &[Way::Forward, Way::Backward],
@@ -170,7 +170,7 @@ impl Station {
         }
     }
 
-    /// Sends the lane's packets out. Returns how many did not get out, and are lost.
+    /// Sends the lane's packets. Returns the number that could not be sent and are lost.
     #[inline]
     pub(super) fn send(&mut self, lane: &mut Lane, now: Nanos) -> u64 {
         let longest = self.attachment.longest();
@@ -180,7 +180,7 @@ impl Station {
             packet.verdict = if frame.len() > longest {
                 Verdict::Drop(TOO_LONG)
             } else if matcher.has_room_for(going.len() + 1) {
-                // The hash is not needed any more: it is the place of the fingerprint from here on.
+                // The hash is not needed any more. From here on the field holds the index of the fingerprint.
                 packet.rss_hash = going.len() as u32;
                 going.push(prints.of(frame, &packet.headers));
                 Verdict::Forward
@@ -220,7 +220,7 @@ impl Station {
         (refused + not_taken) as u64
     }
 
-    /// Receives what has come this way. Returns how many packets.
+    /// Receives packets that have arrived in this direction. Returns their number.
     #[inline]
     pub(super) fn receive(&mut self, way: Way, now: Nanos, lane: &mut Lane) -> usize {
         let Lane { pool, batch, .. } = lane;
@@ -231,8 +231,8 @@ impl Station {
         count
     }
 
-    /// Finds out what has come this way: packets that were sent go on as what they were, and the function's own as new
-    /// ones, if they have a way to go. The others leave the batch.
+    /// Classifies packets received in this direction. Returned packets get their original metadata back. The function's
+    /// own continue as new ones, if there is a path for them. The others leave the batch.
     #[inline]
     pub(super) fn recognise(&mut self, way: Way, goes_back: bool, now: Nanos, batch: &mut Batch) -> Came {
         let two_ports = self.attachment.has_two_ports();
@@ -253,7 +253,7 @@ impl Station {
                     counters.returned += 1;
                     counters.delay.record(delay);
                     packet.arrival = outside.arrival;
-                    // Of two ports, the one by which it came says where it goes.
+                    // With two ports, the port of arrival determines the direction.
                     number |= match two_ports {
                         true => outside.number & DETAINED,
                         false => outside.number,
@@ -283,14 +283,14 @@ impl Station {
         });
         batch.compact(|_, reason| {
             counters.no_way_back += u64::from(reason == NO_WAY_BACK);
-            // What is late was lost before.
+            // Late packets were counted as lost before.
             came.dropped += u64::from(reason != LATE);
         });
         came
     }
 
-    /// Gives up what has been outside for too long; or, at the end, all of it. Returns how many that were. What has
-    /// come and waits to be received is not too late, however long that takes.
+    /// Times out packets that have been outside for too long, or all of them at the end. Returns their number. Arrived
+    /// packets that wait for reception are not too late, however long that takes.
     #[inline]
     pub(super) fn give_up(&mut self, all: bool) -> u64 {
         let ways = &self.horizons[..self.ways().len()];
@@ -304,23 +304,23 @@ impl Station {
         missing
     }
 
-    /// How long a packet may be outside.
+    /// Maximum time a packet may be outside.
     pub(super) fn timeout(&self) -> Nanos {
         self.matcher.timeout()
     }
 
-    /// How many packets are outside.
+    /// Number of packets outside.
     #[inline]
     pub(super) fn outside(&self) -> usize {
         self.matcher.outside()
     }
 
-    /// Whether a packet that does not come back is lost, not dropped.
+    /// Returns `true` if a packet that does not come back counts as lost rather than dropped.
     pub(super) fn loses(&self) -> bool {
         self.missing == Missing::Lost
     }
 
-    /// Why packets are counted here.
+    /// Reasons for which packets are counted here.
     pub(super) fn reasons((name, config): (&str, &ExternalConfig)) -> [Reason; Station::REASONS] {
         let missing = match config.missing {
             Missing::Lost => Outcome::Lost,
@@ -344,7 +344,7 @@ impl Station {
         })
     }
 
-    /// Packets so far for each of the reasons.
+    /// Packets counted so far for each of the reasons.
     pub(super) fn reason_counts(&self) -> [u64; Station::REASONS] {
         let Counters {
             missing,
@@ -358,7 +358,7 @@ impl Station {
         [missing, too_many, too_long, not_taken, own, no_way_back]
     }
 
-    /// What became of packets here.
+    /// Packet counts of this function.
     pub(super) fn report(&self) -> ExternalReport {
         let counters = &self.counters;
         ExternalReport {

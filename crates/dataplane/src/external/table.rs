@@ -1,12 +1,11 @@
-//! Fingerprints of packets, each with what is known of it: a first-in, first-out queue for each fingerprint, and one
-//! for all.
+//! Table of packets by fingerprint: a first-in, first-out queue per fingerprint, and one for all.
 
 use super::fingerprint::Fingerprint;
 
-/// No entry.
+/// Index that means no entry.
 const NONE: u32 = u32::MAX;
 
-/// One packet.
+/// Entry of one packet.
 #[derive(Clone, Debug)]
 struct Entry<T> {
     fingerprint: Fingerprint,
@@ -14,23 +13,23 @@ struct Entry<T> {
     /// Neighbours among all entries, by age.
     older: u32,
     newer: u32,
-    /// Neighbours among the first entries of a bucket's fingerprints; of the first of its fingerprint only.
+    /// Neighbours in the bucket's list, which links the first entry of each fingerprint. Valid in first entries only.
     before: u32,
     behind: u32,
-    /// The next one of the same fingerprint.
+    /// Next entry of the same fingerprint.
     next: u32,
-    /// The last one of the same fingerprint; of the first only.
+    /// Last entry of the same fingerprint. Valid in the first entry only.
     last: u32,
 }
 
-/// Up to so many packets. All memory is taken at once; every step costs the same, but for fingerprints that
-/// share a bucket, of which there are as many as there is room for packets.
+/// Table of bounded size. All memory is allocated at once. Every operation takes constant time, apart from fingerprints
+/// that share a bucket. There are as many buckets as entries.
 #[derive(Debug)]
 pub(super) struct Table<T> {
     most: usize,
     entries: Vec<Entry<T>>,
     free: Vec<u32>,
-    /// The first entry of one of the fingerprints there.
+    /// Head of each bucket's list.
     buckets: Box<[u32]>,
     oldest: u32,
     newest: u32,
@@ -50,12 +49,12 @@ impl<T: Copy> Table<T> {
         }
     }
 
-    /// How many packets there are.
+    /// Number of packets.
     pub(super) fn len(&self) -> usize {
         self.entries.len() - self.free.len()
     }
 
-    /// Whether there is room for so many more.
+    /// Returns `true` if there is room for `more` packets.
     pub(super) fn has_room_for(&self, more: usize) -> bool {
         self.len() + more <= self.most
     }
@@ -64,7 +63,7 @@ impl<T: Copy> Table<T> {
         fingerprint.0 as usize & (self.buckets.len() - 1)
     }
 
-    /// The first entry of a fingerprint.
+    /// First entry of a fingerprint.
     fn first(&self, fingerprint: Fingerprint) -> u32 {
         let mut at = self.buckets[self.bucket(fingerprint)];
         while at != NONE && self.entries[at as usize].fingerprint != fingerprint {
@@ -73,7 +72,7 @@ impl<T: Copy> Table<T> {
         at
     }
 
-    /// Adds a packet as the newest. Whether there was room.
+    /// Adds a packet as the newest. Returns `true` if there was room.
     pub(super) fn add(&mut self, fingerprint: Fingerprint, value: T) -> bool {
         if !self.has_room_for(1) {
             return false;
@@ -125,7 +124,7 @@ impl<T: Copy> Table<T> {
         (at != NONE).then(|| self.remove(at).1)
     }
 
-    /// The oldest packet of all.
+    /// Oldest packet of all.
     pub(super) fn oldest(&self) -> Option<T> {
         let entry = self.entries.get(self.oldest as usize)?;
         Some(entry.value)
@@ -148,7 +147,7 @@ impl<T: Copy> Table<T> {
             NONE => self.newest = entry.older,
             newer => self.entries[newer as usize].older = entry.older,
         }
-        // The next of its fingerprint comes in its place, if there is one.
+        // The next entry of its fingerprint, if any, takes its position.
         let (mut front, mut back) = (entry.behind, entry.before);
         if entry.next != NONE {
             let next = &mut self.entries[entry.next as usize];
@@ -193,7 +192,7 @@ mod tests {
     }
 
     proptest! {
-        /// It does what a plain list does.
+        /// The table behaves like a plain list.
         #[test]
         fn it_is_a_list(most in 1u32..12, steps in prop::collection::vec(step(), 0..300)) {
             let mut table = Table::new(most);

@@ -1,9 +1,9 @@
-//! The worker of a chain with external functions: it polls its own queue and what comes from them.
+//! Worker of a chain with external functions: it polls its own queue and the functions' ports.
 //!
-//! The chain is cut at its external functions. What has been through a part goes out to the function behind it, and
-//! what comes from there goes through the next part as if it had just been received, with a look-up of its own, since
-//! the function may have made another flow of it; but with the time at which it arrived first. So one core does
-//! it all, and a flow's packets go on in the order in which the function gives them back.
+//! The chain is cut at its external functions. Packets that have passed a part go to the function behind it. Packets
+//! that come back pass the next part as if they had just been received, with a new look-up, since the function may have
+//! changed their flow. They keep their original arrival time. So one core does all the work, and a flow's packets
+//! continue in the order in which the function returns them.
 
 use super::attachment::{Attached, Way};
 use super::station::{Lane, Station};
@@ -20,17 +20,17 @@ use tailwater_chain::chain::{Chain, Reason};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 
-/// The parts of a chain, with the functions between them.
+/// Parts of a chain, and the external functions between them.
 pub(crate) struct Parts {
     chains: Vec<Chain>,
-    /// What each part had lost when that was last counted.
+    /// Each part's loss counter when it was last read.
     lost: Vec<u64>,
-    /// One fewer than parts.
+    /// External functions: one fewer than parts.
     stations: Vec<Station>,
 }
 
 impl Parts {
-    /// The parts of `spec`, with its external functions' ports.
+    /// Parts of `spec`, with its external functions' ports.
     pub(crate) fn new(spec: &ChainSpec, chains: Vec<Chain>, attached: Attached, seed: u64) -> (Parts, BufferPool) {
         let slo = spec.slo.budget();
         let functions = spec.externals().zip(attached.attachments);
@@ -45,8 +45,8 @@ impl Parts {
         (parts, attached.pool)
     }
 
-    /// Every reason for which packets are counted. What is not a function's own is told apart by the external
-    /// function in front.
+    /// All reasons for which packets are counted. A part's reasons that belong to no function are qualified by the
+    /// external function in front.
     pub(crate) fn reasons<'c>(spec: &ChainSpec, mut chains: impl Iterator<Item = &'c Chain>) -> Vec<Reason> {
         let mut reasons = chains.next().map(Chain::reasons).unwrap_or_default();
         let parts = spec.parts();
@@ -82,7 +82,7 @@ impl Counting for Parts {
     }
 }
 
-/// The worker, ready to run on the thread it is moved to.
+/// Worker, ready to run on the thread it is moved to.
 pub(crate) struct ExternalWorker {
     queue: Box<dyn PortQueue>,
     parts: Parts,
@@ -91,16 +91,16 @@ pub(crate) struct ExternalWorker {
     clock: Clock,
     config: WorkerConfig,
     meter: Meter,
-    /// Whether packets can be sent back to the entry port.
+    /// Packets can be sent back to the entry port.
     goes_back: bool,
-    /// Of the packets that it has in hand, those that have been counted.
+    /// Packets in processing that have been counted already.
     counted: u64,
 }
 
 impl ExternalWorker {
-    /// A worker that runs the parts on what `queue` receives into buffers of `pool`, and on what comes from
-    /// external functions into buffers of the other pool. Packets [may go back](crate::port::Port::goes_back),
-    /// or not.
+    /// Creates a worker that runs the parts on packets that `queue` receives into buffers of `pool`. Packets from
+    /// external functions are in buffers of the other pool. `goes_back` is the port's
+    /// [`goes_back`](crate::port::Port::goes_back).
     pub(crate) fn new(
         mut queue: Box<dyn PortQueue>,
         (parts, back): (Parts, BufferPool),
@@ -126,8 +126,8 @@ impl ExternalWorker {
         }
     }
 
-    /// Runs until the port ends or `stop` says so, and nothing is outside any more. Should it die, `failed` is set,
-    /// and what it has is counted as lost.
+    /// Runs until the port ends or `stop` returns `true`, and no packet is outside any more. If the worker panics, sets
+    /// `failed` and counts its packets as lost.
     pub(crate) fn run(mut self, stop: impl Fn() -> bool, failed: &AtomicBool) -> Finished {
         let died = survive(|| self.work(stop)).err();
         if died.is_some() {
@@ -148,7 +148,7 @@ impl ExternalWorker {
         let mut now = self.clock.now();
         let mut last = self.config.start;
         let drain = Nanos(self.config.slo.0.saturating_mul(2)).min(LONGEST_DRAIN);
-        // Functions have as long as they are given for every packet.
+        // At the end, functions have their full timeout for every packet.
         let timeouts = self.parts.stations.iter().map(Station::timeout);
         let drain = timeouts.fold(drain, |drain, timeout| drain + timeout);
         let mut drain_until = None;
@@ -198,7 +198,7 @@ impl ExternalWorker {
         }
     }
 
-    /// Runs what was received through the first part. Returns the time after.
+    /// Runs received packets through the first part. Returns the end time.
     fn enter(&mut self, now: Nanos, backlog: bool) -> Nanos {
         let batch = &mut self.entry.batch;
         let packets = batch.len();
@@ -211,8 +211,8 @@ impl ExternalWorker {
         self.go_on(0, true, packets, now)
     }
 
-    /// Runs what comes from an external function this way through the part behind it. The time after; `None` if
-    /// nothing came.
+    /// Runs packets that come back from an external function in this direction through the part behind it. Returns the
+    /// end time, or `None` without packets.
     fn come_back(&mut self, function: usize, way: Way, now: Nanos) -> Option<Nanos> {
         let behind = &self.parts.chains[function + 1];
         self.back.limit(behind, self.config.batch);
@@ -236,8 +236,8 @@ impl ExternalWorker {
         Some(time)
     }
 
-    /// Sends what has been through a part, of `packets` packets, to the function behind it, or out. Returns the time
-    /// after.
+    /// Sends packets that have passed a part, of originally `packets`, to the function behind it, or out. Returns the
+    /// end time.
     fn go_on(&mut self, part: usize, entered: bool, packets: usize, began: Nanos) -> Nanos {
         let lane = match entered {
             true => &mut self.entry,
@@ -276,7 +276,7 @@ impl ExternalWorker {
         sent
     }
 
-    /// Counts what has been outside for too long; or, at the end, all of it.
+    /// Counts packets that have been outside for too long, or all of them at the end.
     fn give_up(&mut self, all: bool) {
         for station in &mut self.parts.stations {
             let missing = station.give_up(all);
@@ -286,12 +286,12 @@ impl ExternalWorker {
         }
     }
 
-    /// How many packets are outside.
+    /// Number of packets outside.
     fn outside(&self) -> usize {
         self.parts.stations.iter().map(Station::outside).sum()
     }
 
-    /// Counts what is still in the ring, or outside, as lost.
+    /// Counts packets still in the ring or outside as lost.
     fn discard(&mut self, now: Nanos) {
         let meter = &mut self.meter;
         self.queue.discard(&mut |arrival, rss_hash| {
@@ -301,7 +301,7 @@ impl ExternalWorker {
         self.give_up(true);
     }
 
-    /// Counts what the worker, which has died, was processing as lost, and all that waits for it.
+    /// Counts the packets that the panicked worker was processing, and all that wait for it, as lost.
     fn give_back(&mut self) {
         self.meter.die();
         let now = self.clock.now();
@@ -313,7 +313,7 @@ impl ExternalWorker {
             if lane.batch.in_hand() > 0 {
                 let lost = std::mem::take(&mut lost);
                 self.meter.note_unfinished(&mut lane.batch, lost, now);
-                // What was counted before is not dropped now.
+                // Packets counted before are not dropped now.
                 self.meter.window().dropped -= std::mem::take(&mut self.counted);
             }
             lane.release();
@@ -336,7 +336,7 @@ mod tests {
     use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
     use tailwater_traffic::{LoadOptions, Trace};
 
-    /// Gives back what it got at the next look, and takes no memory for it.
+    /// Returns packets at the next poll, without allocating.
     struct Mirror(Vec<[u8; 64]>);
 
     impl Attachment for Mirror {
@@ -371,7 +371,7 @@ mod tests {
         }
     }
 
-    /// Allocations in a run of so many packets.
+    /// Allocations in a run of `packets` packets.
     fn allocations(packets: u64) -> u64 {
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: test}\nspec:\n  \
                     slo: {latency: 250ms}\n  functions: [{forward: {}}, {external: {port: net_ring0}}, \

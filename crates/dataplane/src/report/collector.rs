@@ -1,4 +1,4 @@
-//! What makes a report of the windows that workers measured: they are added up as they come.
+//! Collector: sums up the workers' windows into a report.
 
 use super::{
     ArrivalReport, DistributionPoint, LatencyReport, PacketReport, TimelineReport, WindowReport, WindowsReport,
@@ -11,23 +11,23 @@ use std::collections::BTreeMap;
 use tailwater_chain::chain::{Outcome, Reason};
 use tailwater_net::Nanos;
 
-/// Reasons of packets that were lost outside the chain.
+/// Reasons of packets lost outside the chain.
 pub(crate) const RING_FULL: &str = "nic-ring-full";
 pub(crate) const NOT_DRAINED: &str = "not-drained";
 pub(crate) const WORKER_DIED: &str = "worker-died";
 pub(crate) const NOT_SENT: &str = "not-sent";
 pub(crate) const IN_PIECES: &str = "in-pieces";
 
-/// The reason of packets that are dropped since their device found a checksum wrong.
+/// Reason of packets dropped because their device found a wrong checksum.
 pub(crate) const DAMAGED: &str = "malformed/checksum";
 
-/// The most windows kept in a report.
+/// Maximum number of windows in a report.
 const MAX_LISTED: usize = 10_000;
 
-/// What share of a window gaps may take before it is flagged.
+/// Share of a window beyond which gaps flag it.
 const FLAGGED_SHARE: f64 = 0.001;
 
-/// Adds windows up as they come.
+/// Sums up windows as they arrive.
 #[derive(Debug)]
 pub(crate) struct Collector {
     slo: (Nanos, f64),
@@ -36,9 +36,9 @@ pub(crate) struct Collector {
     open: BTreeMap<u64, OpenWindow>,
     /// Every window before this index is closed.
     closed: u64,
-    /// The index of the last window of each worker; `None` before its first.
+    /// Index of each worker's last window, or `None` before its first.
     last: Vec<Option<u64>>,
-    /// All windows' sum.
+    /// Sum of all windows.
     pub(crate) total: Window,
     list: Vec<WindowReport>,
     omitted: u64,
@@ -51,17 +51,17 @@ pub(crate) struct Collector {
     arrivals: ArrivalSeries,
 }
 
-/// A window that is being added up.
+/// Window that is being summed up.
 #[derive(Debug, Default)]
 struct OpenWindow {
     sum: Window,
-    /// The time that the worker who lost most lost to gaps.
+    /// Gap time of the worker that lost most.
     worst_gap_time: Nanos,
     /// Packets for each of the chain's reasons.
     reasons: Vec<u64>,
 }
 
-/// The most windows kept open for a worker that is behind.
+/// Maximum number of windows kept open for a worker that is behind.
 const MAX_OPEN: usize = 64;
 
 impl Collector {
@@ -84,7 +84,7 @@ impl Collector {
         }
     }
 
-    /// Takes in a worker's window.
+    /// Adds a worker's window.
     pub(crate) fn add(&mut self, window: &Window) {
         self.total.merge(window);
         self.arrivals.add(&window.arrivals);
@@ -94,7 +94,7 @@ impl Collector {
         let reasons: Vec<u64> = counts.map(|(now, before)| now.saturating_sub(*before)).collect();
         before.clone_from(&window.reasons);
         self.last[window.worker] = Some(window.index);
-        // What comes too late for its own window is counted in the oldest that is still open.
+        // A window that arrives too late is counted in the oldest that is still open.
         let open = self.open.entry(window.index.max(self.closed)).or_default();
         open.sum.merge(window);
         add_reasons(&mut open.reasons, &reasons);
@@ -159,7 +159,7 @@ impl Collector {
         }
     }
 
-    /// Counts for each reason, over all workers.
+    /// Counts for each reason, summed over all workers.
     pub(crate) fn reason_totals(&self) -> Vec<u64> {
         let longest = self.reasons.iter().map(Vec::len).max().unwrap_or(0);
         (0..longest)
@@ -167,7 +167,7 @@ impl Collector {
             .collect()
     }
 
-    /// Packets by fate, in all.
+    /// Packet counts of the run.
     pub(crate) fn packets(&self, reasons: &[Reason], not_matched: u64) -> PacketReport {
         let totals = self.reason_totals();
         let mut report = PacketReport {
@@ -209,7 +209,7 @@ impl Collector {
         LatencyReport::of(&self.total.latency)
     }
 
-    /// The distribution of latencies, in steps of less than 3.2 %.
+    /// Cumulative latency distribution, in steps of less than 3.2 %.
     pub(crate) fn distribution(&self) -> Vec<DistributionPoint> {
         DistributionPoint::all(&self.total.latency)
     }
@@ -226,7 +226,7 @@ impl Collector {
         }
     }
 
-    /// Closes what is open and gives the run over time, which lasted so long.
+    /// Closes open windows and returns the timeline of a run of duration `lasted`.
     pub(crate) fn timeline(&mut self, reasons: &[Reason], lasted: Nanos) -> TimelineReport {
         self.close_all();
         self.timeline.report(reasons, lasted, self.last.len())
@@ -238,12 +238,12 @@ impl Collector {
         }
     }
 
-    /// Whether all packets together kept the objective.
+    /// Returns `true` if all packets together met the objective.
     pub(crate) fn slo_met(&self) -> bool {
         slo_met(&self.total, self.slo.1)
     }
 
-    /// Closes what is open and gives the windows.
+    /// Closes open windows and returns the list of windows.
     pub(crate) fn windows(&mut self) -> WindowsReport {
         self.close_all();
         let unflagged = self.count - self.flagged;
@@ -262,15 +262,15 @@ impl Collector {
     }
 }
 
-/// Whether so many percent of the packets, lost ones counting as late, kept the latency.
+/// Returns `true` if `percentile` percent of the packets met the latency. Lost ones count as late.
 fn slo_met(window: &Window, percentile: f64) -> bool {
     let all = (window.delivered + window.lost()) as f64;
     let in_time = all - window.late_or_lost() as f64;
-    // A billionth of slack for percentiles that no binary fraction hits.
+    // A billionth of slack for percentiles without an exact binary fraction.
     in_time * 100.0 >= all * (percentile - 1e-9)
 }
 
-/// The median of each figure over the windows.
+/// Median of each figure over the windows.
 fn median(list: &[WindowReport]) -> LatencyReport {
     let of = |figure: fn(&LatencyReport) -> f64| {
         let mut values: Vec<f64> = list.iter().map(|window| figure(&window.latency_us)).collect();

@@ -1,5 +1,4 @@
-//! The chain of a run, or the parts of it that external functions cut it into: what workers share of them, and their
-//! instances.
+//! Chain of a run, or the parts that external functions cut it into: state shared by the workers, and their instances.
 
 use super::{RunConfig, RunError};
 use crate::external::Attached;
@@ -15,27 +14,26 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::IsolationReport;
 use tailwater_net::Nanos;
 
-/// What makes the instances.
+/// Factory of the instances.
 pub(super) struct Makers {
-    /// Of what is in front of the first external function, or of all of the chain.
+    /// Builder of the part before the first external function, or of the whole chain.
     front: ChainBuilder,
-    /// Of what is behind each external function.
+    /// Builders of the parts behind each external function.
     behind: Vec<ChainBuilder>,
-    /// The functions' processes, if each has its own.
+    /// Processes of the functions, if they are isolated.
     isolation: Option<Isolated>,
 }
 
 /// Instances of the chain.
 pub(super) struct Instances {
-    /// Of each worker: what is in front of the first external function, or all of the chain.
+    /// For each worker, the part before the first external function, or the whole chain.
     pub(super) chains: Vec<Chain>,
-    /// What is behind each external function, of the only worker.
+    /// Parts behind each external function, of the only worker.
     pub(super) behind: Vec<Chain>,
 }
 
 impl Makers {
-    /// Starts the processes of functions that are isolated. `origin` is when the run's clock began, on the clock of the
-    /// world.
+    /// Starts the processes of isolated functions. `origin` is the start of the run's clock, in wall-clock time.
     pub(super) fn new(spec: &ChainSpec, config: &RunConfig, cuts: Cuts, origin: Nanos) -> Result<Makers, RunError> {
         let parts = spec.parts();
         let isolation = config.isolation.as_ref();
@@ -56,23 +54,23 @@ impl Makers {
         })
     }
 
-    /// Whether functions are in processes of their own.
+    /// Returns `true` if functions run in processes of their own.
     pub(super) fn isolated(&self) -> bool {
         self.isolation.is_some()
     }
 
-    /// The functions whose state is kept outside, and the bytes of a row; `None` if none is.
+    /// Functions with external state, and the length of a row in bytes, or `None` if there are none.
     pub(super) fn kept_functions(&self) -> Option<(Vec<KeptFunction>, usize)> {
         self.front.kept_functions()
     }
 
-    /// What can be read again while the run lasts.
+    /// Handle to reload the configuration during the run, if possible.
     pub(super) fn reconfigure(&self) -> Option<Reconfigure> {
         Reconfigure::of(self.all())
     }
 
-    /// The chains of the workers that own the `pools`, each with the RSS buckets that `reta` gives it. Isolated functions
-    /// are given the packets' memory.
+    /// Chains of the workers that own the `pools`, each with the RSS buckets that `reta` assigns to it. Isolated
+    /// functions get access to the packets' memory.
     pub(super) fn instances(
         &mut self,
         reta: &Reta,
@@ -92,7 +90,7 @@ impl Makers {
         isolation.attach(0, &self.front, pools.first().map_or(0, bytes))?;
         let chain = |queue| isolation.chain(0, &mut self.front, queue, owns(queue));
         let chains = queues.map(chain).collect();
-        // What comes from external functions is in buffers of their own.
+        // Packets from external functions are in buffers of their own pool.
         let pool = attached.map(|attached| &attached.pool).or(pools.first());
         let mut behind = Vec::new();
         for (maker, part) in self.behind.iter_mut().zip(1..) {
@@ -102,16 +100,16 @@ impl Makers {
         Ok(Instances { chains, behind })
     }
 
-    /// An instance for a helper.
+    /// Creates an instance for an auxiliary core.
     ///
     /// # Safety
-    /// As [`ChainBuilder::helper_instance`].
+    /// See [`ChainBuilder::helper_instance`].
     pub(super) unsafe fn helper_instance(&self) -> Chain {
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.front.helper_instance() }
     }
 
-    /// What became of the flows of all workers' chains.
+    /// Flow table counters of all workers' chains.
     pub(super) fn flow_report(&self, chains: &[Chain]) -> Option<FlowReport> {
         let counters: Vec<FlowCounters> = chains.iter().filter_map(Chain::flow_counters).collect();
         let sum = |count: fn(&FlowCounters) -> u64| counters.iter().map(count).sum();
@@ -126,10 +124,10 @@ impl Makers {
         })
     }
 
-    /// Ends the functions' processes, and what writes files for functions, once all instances have been finished.
+    /// Ends the functions' processes and file writers, once all instances have been finished.
     pub(super) fn finish(mut self) -> (Option<IsolationReport>, Result<(), ExportError>) {
         let isolation = self.isolation.take().map(Isolated::finish);
-        // All of them, also after an error: no thread stays behind.
+        // All of them, also after an error, so no thread is left behind.
         let exported: Vec<_> = self.all().map(ChainBuilder::finish_exports).collect();
         let exported: Result<Vec<_>, _> = exported.into_iter().collect();
         (isolation, exported.map(drop))

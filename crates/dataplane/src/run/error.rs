@@ -1,4 +1,4 @@
-//! Why runs do not start, or end without a report.
+//! Errors of runs.
 
 use crate::cores::CoreError;
 use crate::port::{OpenError, RetaError};
@@ -10,7 +10,7 @@ use tailwater_isolation::server::IsolationError;
 use tailwater_state::redis::AccessError;
 use tailwater_traffic::TrafficError;
 
-/// Why a run cannot start, or ended without a report.
+/// Cause why a run did not start, or ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The chain cannot be built.
@@ -19,75 +19,74 @@ pub enum RunError {
     /// Functions cannot be isolated.
     #[error(transparent)]
     Isolation(#[from] IsolationError),
-    /// Flows cannot be handed to auxiliary cores and have their functions isolated.
+    /// Offloading of flows and isolation of functions exclude each other.
     #[error("isolated functions take turns on their worker's core: no flow can be handed to an auxiliary one")]
     IsolatedAndHandedOver,
-    /// A core cannot be used.
+    /// A core is unusable.
     #[error(transparent)]
     Core(#[from] CoreError),
-    /// The run is not one for external functions.
+    /// The configuration does not allow external functions.
     #[error("function {function} is external: {problem}")]
     External {
-        /// The first one.
+        /// First external function.
         function: String,
-        /// What it would need.
+        /// Requirement that is not met.
         problem: &'static str,
     },
-    /// The port cannot be readied.
+    /// The port cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A worker thread cannot be started.
     #[error("a worker thread cannot be started: {0}")]
     Thread(io::Error),
-    /// Flow state cannot be kept where the spec says.
+    /// The store for external flow state is unusable.
     #[error(transparent)]
     State(#[from] AccessError),
-    /// Flow state is kept outside by workers that process what they receive.
+    /// External flow state and offloading to auxiliary cores exclude each other.
     #[error(
         "spec.state: who writes a flow's state must be who sends its packets, when that is acknowledged, and auxiliary cores \
          write nothing: without --auxiliary, several --cores and a policy that moves RSS buckets"
     )]
     StateHandedOver,
-    /// The bucket table is wrong.
+    /// The bucket table is invalid.
     #[error(transparent)]
     Reta(#[from] RetaError),
-    /// The capture cannot be created.
+    /// The capture file cannot be created.
     #[error(transparent)]
     Capture(#[from] TrafficError),
-    /// A function, or something else of a worker's, panicked. The others have ended in good order.
+    /// A function or another part of a thread panicked. The other threads have ended normally.
     #[error("{thread} died: {message}; the run was stopped, and what it had is lost (worker-died)")]
     Died {
-        /// The thread: `worker-` or `helper-` with its core, or `server-mapper`.
+        /// Name of the thread: `worker-` or `helper-` with its core, or `server-mapper`.
         thread: String,
-        /// What its panic said.
+        /// Message of the panic.
         message: String,
-        /// The run's report.
+        /// Report of the run.
         report: Box<RunReport>,
     },
-    /// The run went well, but not everything that was sent could be recorded, or not all flow
-    /// records written.
+    /// The run succeeded, but not all sent packets could be recorded, or not all flow records written.
     #[error("{source}")]
     Recording {
-        /// What failed.
+        /// Cause.
         source: Unrecorded,
-        /// The run's report.
+        /// Report of the run.
         report: Box<RunReport>,
     },
 }
 
-/// What a run recorded, and not all of it.
+/// Recording that is incomplete.
 #[derive(Debug, thiserror::Error)]
 pub enum Unrecorded {
-    /// The capture of what was sent.
+    /// Capture of sent packets.
     #[error(transparent)]
     Capture(#[from] TrafficError),
-    /// What a function writes, or tells others.
+    /// Export of a function.
     #[error(transparent)]
     Export(#[from] ExportError),
 }
 
 impl RunError {
-    /// The report of a run that ended with this error, if it began.
+    /// Report of a run that ended with this error, if it began.
     pub fn report(&self) -> Option<&RunReport> {
         match self {
             RunError::Died { report, .. } | RunError::Recording { report, .. } => Some(report),

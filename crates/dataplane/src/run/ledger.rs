@@ -1,4 +1,4 @@
-//! The books of a run: what is told of it while it lasts, and at its end.
+//! Recorder of a run: progress while it lasts, and the report at its end.
 
 use super::chains::Makers;
 use super::threads::Ended;
@@ -23,40 +23,40 @@ use tailwater_chain::chain::{Chain, Reason};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 
-/// How often progress is told at least.
+/// Maximum interval between progress updates.
 const PROGRESS: Duration = Duration::from_millis(100);
 
-/// What speaks to the store for a worker.
+/// Name of a worker's thread for the store, in messages.
 const STATE: &str = "the state thread";
 
-/// Where flows' ends are told to functions, after the last packet.
+/// Name of the step that ends flows after the last packet, in messages.
 const ENDS: &str = "the end of the run";
 
-/// What is needed to tell of a run, and what must end when its workers have.
+/// State needed to report on a run, and services that end after its workers.
 pub(super) struct Ledger<'r> {
     pub(super) spec: &'r ChainSpec,
     pub(super) config: &'r RunConfig,
     pub(super) clock: Clock,
-    /// When the first packet may come.
+    /// Earliest arrival of the first packet.
     pub(super) start: Nanos,
     pub(super) traffic: String,
-    /// How long packets arrive, if that is known.
+    /// Duration of the arrivals, if known.
     pub(super) duration: Option<Nanos>,
-    /// Why packets are counted.
+    /// Reasons for which packets are counted.
     pub(super) reasons: Vec<Reason>,
     pub(super) windows: WindowReceiver,
     pub(super) collector: Collector,
     pub(super) capture: Option<CaptureFile>,
     pub(super) kept: Option<KeptRun>,
-    /// Who speaks to the store. Those of workers that never start end with them.
+    /// Threads that talk to the store. Those of workers that never start end with their links.
     pub(super) stores: Vec<JoinHandle<()>>,
     pub(super) makers: Makers,
-    /// Where functions' times go, if they were timed.
+    /// Destination of function times, if functions were timed.
     pub(super) notes: Option<&'r BatchNotes>,
 }
 
 impl Ledger<'_> {
-    /// Waits for a worker's window or for a while, and tells how the run stands. `true` once all workers have ended.
+    /// Waits for a worker's window or for a while, and reports progress. Returns `true` once all workers have ended.
     pub(super) fn look(&mut self, port: &dyn Port, news: &News, progress: &mut impl FnMut(&Progress)) -> bool {
         let collector = &mut self.collector;
         let received = self.windows.receive(PROGRESS, |window| collector.add(window));
@@ -84,10 +84,10 @@ impl Ledger<'_> {
         false
     }
 
-    /// Ends what works for the workers, and tells what the run did.
+    /// Ends the workers' services, and returns the report.
     ///
     /// # Errors
-    /// If a thread died, or not all that was to be written could be; with the report.
+    /// If a thread panicked, or not everything could be recorded. The error contains the report.
     pub(super) fn close(self, ended: Ended, port: &dyn Port, interrupted: bool) -> Result<RunReport, RunError> {
         let Ledger {
             spec,
@@ -126,7 +126,7 @@ impl Ledger<'_> {
         if let Some(notes) = self.notes.filter(|notes| notes.timed_from().is_some()) {
             chains.iter().for_each(|chain| notes.add_times(chain.function_times()));
         }
-        // Before all flows end.
+        // Before the remaining flows end.
         let flows = makers.flow_report(&chains);
         let last = finish(chains, !externals.is_empty(), reasons.len(), &mut deaths);
         let (isolation, exported) = makers.finish();
@@ -191,15 +191,15 @@ impl Ledger<'_> {
     }
 }
 
-/// Ends all flows of the chains, which are parts of one if it is `cut` and else instances of one, and tells what is counted
-/// then, by reason.
+/// Ends all flows of the chains, and returns the counts by reason. The chains are parts of one if `cut` is set, and
+/// instances of one otherwise.
 fn finish(chains: Vec<Chain>, cut: bool, reasons: usize, deaths: &mut Vec<(String, String)>) -> Vec<u64> {
     let mut last = vec![0; reasons];
     // Instances of the whole chain count the same reasons, parts of it one after another.
     let mut before = Vec::new();
     for chain in chains {
         let own = before.len() + chain.reasons().len();
-        // A function of a worker that died may do so again: it goes without its last words.
+        // A function of a panicked worker may panic again: its final counts are then missing.
         match survive(|| chain.finish()) {
             Ok(counts) => add_reasons(&mut last, &[&before[..], &counts].concat()),
             Err(message) => deaths.push((ENDS.to_owned(), message)),
@@ -211,14 +211,14 @@ fn finish(chains: Vec<Chain>, cut: bool, reasons: usize, deaths: &mut Vec<(Strin
     last
 }
 
-/// Cores in use in a run of `seconds`.
+/// Cores used in a run of `seconds` seconds.
 fn core_report(collector: &Collector, queues: u16, seconds: f64) -> CoreReport {
     let average = |time: Nanos| match seconds > 0.0 {
         true => time.as_secs_f64() / seconds,
         false => 0.0,
     };
     let dedicated = f64::from(queues);
-    // Workers may have rested for longer than packets came.
+    // Workers may have yielded their cores for longer than packets arrived.
     let dedicated_avg = (dedicated - average(collector.total.rested)).max(0.0);
     let auxiliary_avg = average(collector.total.auxiliary);
     CoreReport {

@@ -1,4 +1,4 @@
-//! What a run tells while it lasts.
+//! Progress of a run.
 
 use crate::histogram::LatencyHistogram;
 use crate::kept::StateProgress;
@@ -7,31 +7,31 @@ use crate::scaling::buckets::BucketCounters;
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;
 
-/// How the run stands, a few times a second.
+/// State of a run, reported a few times per second.
 #[derive(Clone, Debug)]
 pub struct Progress {
     /// Time since the first packet's arrival.
     pub elapsed: Nanos,
-    /// How long packets arrive, if that is known.
+    /// Duration of the arrivals, if known.
     pub duration: Option<Nanos>,
-    /// Packets by fate so far; the reasons are complete only at the end.
+    /// Packet counts so far. The reasons are complete only at the end.
     pub packets: PacketReport,
-    /// The 99th percentile of latency so far.
+    /// 99th percentile of latency so far.
     pub p99: Nanos,
-    /// The median of latency so far.
+    /// Median latency so far.
     pub p50: Nanos,
     /// Late and lost packets by cause so far.
     pub late_by_cause: BTreeMap<&'static str, u64>,
-    /// Latency buckets so far, as (upper bound, packets up to there): for metrics.
+    /// Latency histogram so far, for metrics.
     pub latency: LatencyHistogram,
-    /// Times a worker was off its core.
+    /// Number of preemptions of workers.
     pub gaps: u64,
     /// Cores used so far.
     pub cores: CoreReport,
     /// RSS buckets moved so far.
     pub buckets: BucketCounters,
-    /// Flow state outside, if it is kept there.
+    /// External flow state, if there is any.
     pub state: Option<StateProgress>,
-    /// What is new of the port since the last time, in lines for a user.
+    /// News of the port since the last update, as lines for the user.
     pub news: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Readies a run: all that can fail before the first packet, and all memory that it takes.
+//! Set-up of a run: all steps that can fail before the first packet, and all memory allocation.
 
 use super::chains::{Instances, Makers};
 use super::ledger::Ledger;
@@ -26,10 +26,10 @@ use tailwater_chain::chain::Chain;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 
-/// Between the workers' start and the first packet: threads get to their cores.
+/// Time between the workers' start and the first packet, in which threads are pinned.
 const LEAD: Nanos = Nanos::from_millis(10);
 
-/// Refuses what cannot be together in a run.
+/// Rejects configurations that exclude each other.
 pub(super) fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     check_external(spec, config)?;
     if spec.state.is_some() && config.scaling.is_some() {
@@ -41,8 +41,8 @@ pub(super) fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError
     Ok(())
 }
 
-/// Refuses external functions where one core does not do it all: each would need queues of its own to each
-/// function, and a function spreads what it gives back as it likes.
+/// Rejects external functions unless one core does all the work. Several cores would each need their own queues to each
+/// function, and a function distributes returned packets as it likes.
 fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     let Some((function, _)) = spec.externals().next() else {
         return Ok(());
@@ -62,7 +62,7 @@ fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> 
     })
 }
 
-/// Readies the port, the chain, and who works on it; and what will be told of them.
+/// Prepares the port, the chain, the threads, and the recorder.
 pub(super) fn ready<'r>(
     spec: &'r ChainSpec,
     (port, clock): (&mut dyn Port, Clock),
@@ -119,8 +119,8 @@ pub(super) fn ready<'r>(
         }
     }
     let (dispatches, ends) = scaling::connect(config.scaling.as_ref(), mappers, &pools, &chains);
-    // Loads are averages over the epochs of core mappers, which last half the objective; but the server
-    // mapper is not to wait for a long one.
+    // Loads are averages over the epochs of core mappers, which last half the objective. A long epoch must not delay
+    // the server mapper, though.
     let epoch = Nanos(spec.slo.budget().0 / 2).min(server::LONGEST_EPOCH);
     let times = [epoch, port.reta_delay().unwrap_or(Nanos::ZERO)];
     let connected = server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
@@ -186,7 +186,7 @@ pub(super) fn ready<'r>(
     Ok((crew, ledger))
 }
 
-/// Buffers that a worker may hold at a time: two batches, and what it keeps for others.
+/// Buffers that a worker may hold at a time: two batches, and packets offloaded, buffered or waiting for the store.
 fn buffers(config: &RunConfig, buckets_move: bool, kept: Option<&KeptRun>) -> u32 {
     let batches = 2 * MAX_BATCH as u32;
     let scaling = config.scaling.as_ref();
@@ -195,13 +195,13 @@ fn buffers(config: &RunConfig, buckets_move: bool, kept: Option<&KeptRun>) -> u3
     handed.max(moving) + kept.map_or(0, KeptRun::buffers)
 }
 
-/// What all workers and helpers have, or a piece of.
+/// Equipment of all workers and auxiliary cores.
 struct Outfit {
     config: WorkerConfig,
     clock: Clock,
-    /// To record what is sent, if somebody wants it.
+    /// Taps to record sent packets, if requested.
     taps: Vec<CaptureTap>,
-    /// To note batches in, if somebody wants it.
+    /// Batch records, if requested.
     books: Vec<Book>,
 }
 
@@ -222,10 +222,10 @@ impl Outfit {
     ) -> Vec<AuxiliaryWorker> {
         let helper = |(ends, telemetry)| {
             let sender = self.tapped(port.sender());
-            // SAFETY: parcels come from `Dispatch` only, which hands a flow's packets to one place at a
-            // time, after its last packets have come back through a ring from where it was before, and
-            // meanwhile runs none of them itself through the segments from which they go on there
-            // (`Backlog`, `Owner`). It activates every flow.
+            // SAFETY: parcels come only from `Dispatch`, which sends a flow's packets to one core at a time. The flow's
+            // last packets have returned through a ring from the previous core before. Meanwhile `Dispatch` runs none
+            // of them itself through the segments that the other core runs (`Backlog`, `Owner`). It activates every
+            // flow.
             let chain = unsafe { makers.helper_instance() };
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
@@ -240,7 +240,7 @@ impl Outfit {
         ends.map(helper).collect()
     }
 
-    /// The worker of a run with external functions: there is one.
+    /// Worker of a run with external functions: there is one.
     fn external_worker(
         &mut self,
         port: &mut dyn Port,
@@ -260,8 +260,8 @@ impl Outfit {
         worker.into_iter().collect()
     }
 
-    /// Workers that hand flows to helpers, let RSS buckets come and go, or keep flow state outside, by the `kinds`
-    /// of the run; the threads that speak to the store for them go to `stores`.
+    /// Workers, with offloading, migration of RSS buckets, or external flow state, as the run requires. Adds their
+    /// threads for the store to `stores`.
     fn workers(
         &mut self,
         port: &mut dyn Port,
@@ -296,7 +296,7 @@ impl Outfit {
     }
 }
 
-/// The worker, with this piece if there is one.
+/// Applies `fit` to the worker, if there is a piece.
 fn with<T>(worker: Worker, piece: Option<T>, fit: impl FnOnce(Worker, T) -> Worker) -> Worker {
     match piece {
         Some(piece) => fit(worker, piece),

@@ -1,4 +1,4 @@
-//! The threads of a run, from their start to their end.
+//! Threads of a run, from their start to their end.
 
 use super::RunError;
 use crate::cores::{CoreError, pin_to};
@@ -15,49 +15,49 @@ use tailwater_handover::priority::Priority;
 use tailwater_isolation::server::PRIORITY;
 use tailwater_net::Nanos;
 
-/// The real-time priority of helpers: above ordinary programs, below all others.
+/// Real-time priority of auxiliary cores' threads: above ordinary programs, below all other real-time threads.
 const HELPER_PRIORITY: u8 = 1;
 
-/// The server mapper's thread.
+/// Name of the server mapper's thread.
 const SERVER_MAPPER: &str = "server-mapper";
 
-/// The thread that watches files.
+/// Name of the thread that watches files.
 const WATCH: &str = "watch";
 
-/// Who works in a run, ready to.
+/// Threads of a run, ready to start.
 pub(super) struct Crew {
-    /// With their cores.
+    /// Workers with their cores.
     pub(super) workers: Vec<(usize, AnyWorker)>,
-    /// With their cores.
+    /// Auxiliary workers with their cores.
     pub(super) helpers: Vec<(usize, AuxiliaryWorker)>,
     pub(super) server: Option<Server>,
     pub(super) watch: Watch,
-    /// Whether functions take turns with the workers in processes of their own.
+    /// Functions run in processes of their own, which take turns with the workers.
     pub(super) isolated: bool,
 }
 
-/// A worker, with or without external functions.
+/// Worker with or without external functions.
 pub(super) enum AnyWorker {
     Ordinary(Box<Worker>),
     External(Box<ExternalWorker>),
 }
 
-/// What is left of the crew.
+/// Results of the threads.
 pub(super) struct Ended {
-    /// Workers and helpers, with their threads' names.
+    /// Workers, dedicated and auxiliary, with their threads' names.
     pub(super) workers: Vec<(String, Finished)>,
-    /// What the server mapper counted: decisions, and moves.
+    /// Counters of the server mapper: decisions, and moves.
     pub(super) decided: [u64; 2],
-    /// The other threads that panicked, with what they said.
+    /// Other threads that panicked, with their messages.
     pub(super) deaths: Vec<(String, String)>,
 }
 
-/// Flags that threads look at.
+/// Flags polled by threads.
 #[derive(Default)]
 struct Flags {
-    /// A thread cannot start, or died: workers end.
+    /// A thread did not start, or panicked: workers end.
     failed: AtomicBool,
-    /// All workers have ended: the others do, too.
+    /// All workers have ended: the other threads end, too.
     over: AtomicBool,
 }
 
@@ -68,11 +68,11 @@ impl Flags {
 }
 
 impl Crew {
-    /// Runs until the port ends or `stop` is set. Until `look` says that all workers have ended it is called over and over,
-    /// with what is new of files. A port's first packet comes at `start`.
+    /// Runs until the port ends or `stop` is set. Calls `look` with news of the watched files until it returns `true`,
+    /// that is, until all workers have ended. A port's first packet arrives at `start`.
     ///
     /// # Errors
-    /// If a thread cannot start or get to its core; the others have ended then.
+    /// If a thread cannot start or be pinned. The others have ended then.
     pub(super) fn run(
         self,
         port: &dyn Port,
@@ -93,7 +93,7 @@ impl Crew {
             for (core, worker) in self.workers {
                 let stopped = || stop.load(Ordering::Relaxed) || flags.failed.load(Ordering::Relaxed);
                 workers.extend(threads.pinned(("worker", core), move || {
-                    // As that of the processes with which it takes turns.
+                    // The same priority as the processes with which it takes turns.
                     let _priority = isolated.then(|| Priority::fifo_or_ordinary(PRIORITY));
                     match worker {
                         AnyWorker::Ordinary(it) => it.run_among_others(stopped, &flags.failed),
@@ -103,7 +103,7 @@ impl Crew {
             }
             for (core, helper) in self.helpers {
                 workers.extend(threads.pinned(("helper", core), move || {
-                    // It sleeps when it has nothing to do; when it has, it goes before others.
+                    // It sleeps when idle. When it has work, it preempts ordinary threads.
                     let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
                     helper.run(&flags.failed)
                 }));
@@ -139,14 +139,14 @@ impl Crew {
     }
 }
 
-/// Starts threads, until one cannot start.
+/// Starts threads, until one fails to start.
 struct Threads<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     flags: &'scope Flags,
     error: Option<RunError>,
 }
 
-/// A thread of a worker's, with its name.
+/// Thread of a worker, with its name.
 type WorkerThread<'scope> = (String, ScopedJoinHandle<'scope, Result<Finished, CoreError>>);
 
 impl<'scope> Threads<'scope, '_> {
@@ -166,7 +166,7 @@ impl<'scope> Threads<'scope, '_> {
             .ok()
     }
 
-    /// A thread on a core of its own.
+    /// Starts a thread pinned to a core.
     fn pinned(
         &mut self,
         (kind, core): (&str, usize),
@@ -180,7 +180,7 @@ impl<'scope> Threads<'scope, '_> {
         thread.map(|thread| (name, thread))
     }
 
-    /// A thread whose panic is told.
+    /// Starts a thread whose panic is caught and reported.
     fn surviving<T: Send + 'scope>(
         &mut self,
         name: &str,
@@ -191,7 +191,7 @@ impl<'scope> Threads<'scope, '_> {
     }
 }
 
-/// Wakes the thread, should it sleep until there is something to do, and waits for its end.
+/// Unparks the thread, in case it sleeps, and joins it.
 fn join<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread.thread().unpark();
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

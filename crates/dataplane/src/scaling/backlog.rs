@@ -1,4 +1,4 @@
-//! The flows with packets in the system, and the dispatcher's own queue.
+//! Flows with packets in the system, and the dispatcher's local queue.
 
 mod relief;
 
@@ -12,25 +12,25 @@ use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, Place, QueuedFlow};
 
-/// A flow with packets in the system.
+/// Flow with packets in the system.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
-    /// Whose number this is; or, in a chain without a flow table, the RSS hash's lower half.
+    /// Reference to the flow in the flow table. Without a flow table, `hash` identifies it: the RSS hash's lower half.
     flow: ActiveFlow,
     hash: u16,
-    /// Where its packets go, and how many are with a helper.
+    /// Destination of its packets, and the number on an auxiliary core.
     owner: Owner,
-    /// The list for that place: read for every packet that is sorted, without a branch.
+    /// List for that destination: read for every packet that is sorted, without a branch.
     list: u8,
-    /// Packets in the own queue.
+    /// Packets in the local queue.
     queued: u32,
-    /// Packets that are held until none is with the helper.
+    /// Packets parked until none is on the auxiliary core.
     held: u32,
-    /// Only this core can process what is in the own queue: the flow must be opened here, or is split.
+    /// Only this core can process its packets in the local queue: the flow must be opened here, or is split.
     bound: bool,
-    /// Where it stands in `Backlog::queued`, or [`UNLISTED`].
+    /// Index in `Backlog::queued`, or [`UNLISTED`].
     at: u32,
-    /// None of its packets is in the system any more; the number is free once it is not listed.
+    /// None of its packets is in the system any more. The number is free once the flow is not listed.
     over: bool,
 }
 
@@ -49,7 +49,7 @@ impl Flow {
         }
     }
 
-    /// Lets the flow's packets go elsewhere, if none is beyond recall. Whether they do now.
+    /// Changes the destination of the flow's packets, if none is in flight. Returns `true` if it is the wanted one now.
     #[inline]
     fn go_to(&mut self, wanted: OwnerPlace) -> bool {
         self.owner.settle(wanted);
@@ -60,7 +60,7 @@ impl Flow {
         self.owner.place() == wanted
     }
 
-    /// The segment that its packets do not see here, and the helper that they go on to, if it is split.
+    /// First segment on the auxiliary core, and that core's index, if the flow is split.
     #[inline]
     fn split(&self) -> Option<(usize, usize)> {
         match self.owner.place() {
@@ -69,84 +69,83 @@ impl Flow {
         }
     }
 
-    /// Whether none of its packets is in the system.
+    /// Returns `true` if none of its packets is in the system.
     #[inline]
     fn is_gone(&self) -> bool {
         self.queued == 0 && self.held == 0 && self.owner.in_flight() == 0
     }
 }
 
-/// The RSS bucket of a hash of which the lower half is known: it is told by fewer bits than that.
+/// RSS bucket of a hash, given its lower half, which has all the bits needed.
 #[inline]
 fn bucket_of_low(hash: u16) -> usize {
     usize::from(bucket_of(u32::from(hash)))
 }
 
-/// Numbers for flows without a flow table: by the lower half of their RSS hash. Flows that share it
-/// share their place, which keeps order all the same.
+/// Flow numbers without a flow table, by the lower half of the RSS hash. Flows that share it share a destination, which
+/// preserves the order.
 type ByHash = Box<[u16; 1 << 16]>;
 
-/// No number.
+/// Means no flow number.
 const NONE: u16 = u16::MAX;
 
-/// No place in a list.
+/// Means no index in a list.
 const UNLISTED: u32 = u32::MAX;
 
-/// The list of flows in the own queue is tidied when more flows than this, and more than half, have
-/// left the queue.
+/// The list of flows in the local queue is compacted once more flows than this, and more than half, have left the
+/// queue.
 const TIDY: u32 = 64;
 
-/// The own queue's list.
+/// Index of the local queue's list.
 const OWN: usize = 0;
 
-/// What a dispatcher knows of its packets.
+/// Dispatcher's record of its packets in the system.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    /// By number.
+    /// Flows by number.
     flows: Vec<Flow>,
     free: Vec<u16>,
     /// Flows with packets in the system.
     active: u32,
-    /// Of those, flows of each RSS bucket.
+    /// Active flows of each RSS bucket.
     active_in: Box<[u32; BUCKETS]>,
     by_hash: Option<ByHash>,
-    /// The own queue's front, last packet first.
+    /// Front of the local queue, last packet first.
     front: Vec<Parcel>,
-    /// By [place](Place::index): the own queue's back, and parcels for each helper that have not been
-    /// pushed yet; last, those on their way to be held. One array, so that sorting takes no branch for
-    /// each packet.
+    /// Lists by [`Place::index`]: the back of the local queue, then parcels for each auxiliary core that have not been
+    /// pushed yet, and finally packets about to be parked. One array, so sorting needs no branch per packet.
     lists: Vec<Vec<Parcel>>,
-    /// Empty; changes places with the own queue's back when that is sorted.
+    /// Empty list, swapped with the back of the local queue when that is sorted.
     spare: Vec<Parcel>,
-    /// Flows in the own queue, and `left` that were there, in order of their first packets.
+    /// Flows in the local queue, and `left` flows that have left it, in order of their first packets.
     queued: Vec<QueuedFlow>,
-    /// Their numbers.
+    /// Numbers of these flows.
     listed: Vec<u16>,
-    /// Flows in these lists that have left the own queue, for good or for a helper.
+    /// Flows in these lists that have left the local queue, for good or for an auxiliary core.
     left: u32,
-    /// What the own queue holds.
+    /// Load of the local queue.
     here: Load,
-    /// Packets of bound flows in the own queue.
+    /// Packets of bound flows in the local queue.
     bound: u32,
-    /// Flows that are split, by helper, and all together.
+    /// Split flows, by auxiliary core. `split` is their total.
     split_with: Vec<u32>,
     split: u32,
-    /// Helpers whose flows' packets are held, as a bit map.
+    /// Auxiliary cores being relieved, whose flows' packets are parked, as a bit map.
     relieved: u64,
     held: Held,
-    /// What is held.
+    /// Load of the parked packets.
     waiting: Load,
-    /// Flows with held packets and none with a helper any more.
+    /// Flows with parked packets and none left on an auxiliary core.
     free_to_go: Vec<u16>,
 }
 
 impl Backlog {
-    /// For a dispatcher with `buffers` buffers and `helpers` helpers.
+    /// For a dispatcher with `buffers` buffers and `helpers` auxiliary cores.
     pub(crate) fn new(buffers: u32, helpers: usize, has_flows: bool) -> Backlog {
         let most = buffers as usize;
         assert!(most < usize::from(NONE), "numbers have 16 bits");
-        // Numbers of flows that are over are free again only when the lists are tidied. With twice as
-        // many as packets, that comes to a step or two for each packet, even when all buffers are full.
+        // Numbers of ended flows become free only when the lists are compacted. With twice as many numbers as packets,
+        // that costs a step or two per packet, even when all buffers are in use.
         let numbers = (2 * most).min(usize::from(NONE));
         Backlog {
             flows: vec![Flow::new(0); numbers],
@@ -171,40 +170,40 @@ impl Backlog {
         }
     }
 
-    /// What the own queue holds.
+    /// Load of the local queue.
     pub(crate) fn here(&self) -> Load {
         self.here
     }
 
-    /// Whether packets wait in the own queue that only this core can process.
+    /// Returns `true` if the local queue has packets that only this core can process.
     pub(crate) fn has_bound(&self) -> bool {
         self.bound > 0
     }
 
-    /// Whether flows are split with this helper, which goes on with them.
+    /// Returns `true` if flows are split with this auxiliary core.
     pub(crate) fn is_needed(&self, helper: usize) -> bool {
         self.split_with[helper] > 0
     }
 
-    /// Whether no packet is in the system.
+    /// Returns `true` if no packet is in the system.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.active == 0
     }
 
-    /// Whether no packet of this RSS bucket is in the system.
+    /// Returns `true` if no packet of this RSS bucket is in the system.
     pub(crate) fn is_free_of(&self, bucket: u16) -> bool {
         self.active_in[usize::from(bucket)] == 0
     }
 
-    /// When the packet that has waited longest in the own queue arrived.
+    /// Arrival of the oldest packet in the local queue.
     pub(crate) fn oldest(&self, store: &PacketStore) -> Option<Nanos> {
         let oldest = self.front.last().or(self.lists[OWN].first());
         oldest.map(|parcel| store.arrival(parcel))
     }
 
-    /// Moves the packets of a batch to the own queue, or stages them for helpers: a flow that has
-    /// packets in the system goes where they are, any other where `mapper` places it.
+    /// Moves the packets of a batch to the local queue, or stages them for auxiliary cores. A flow that has packets in
+    /// the system goes where they are, any other where `mapper` places it.
     pub(crate) fn distribute(
         &mut self,
         batch: &mut Batch,
@@ -296,7 +295,7 @@ impl Backlog {
                     queued[flow.at as usize].packets = flow.queued;
                     *bound += u32::from(flow.bound);
                 }
-                // One that was just placed there has none to wait for.
+                // A flow that was just placed there has no packets to wait for.
                 OwnerPlace::Helper(helper)
                     if flow.held > 0 || *relieved >> helper & 1 != 0 && flow.owner.in_flight() > 0 =>
                 {
@@ -313,13 +312,13 @@ impl Backlog {
         self.hold();
     }
 
-    /// The flows in the own queue, for the mapper. Their order holds until packets come or go.
+    /// Flows in the local queue, for the mapper. Their order is stable until packets arrive or leave.
     pub(crate) fn queued(&mut self) -> &[QueuedFlow] {
         if self.left > 0 || self.split > 0 {
             self.tidy();
         }
         if self.split > 0 {
-            // Those without a packet at their helper may be moved, or split anew.
+            // Split flows without a packet on their auxiliary core may be moved, or split anew.
             for (number, queued) in self.listed.iter().zip(&mut self.queued) {
                 let flow = &self.flows[usize::from(*number)];
                 if flow.split().is_some() {
@@ -330,7 +329,7 @@ impl Backlog {
         &self.queued
     }
 
-    /// Takes flows without packets in the own queue off the lists.
+    /// Removes flows without packets in the local queue from the lists.
     fn tidy(&mut self) {
         let mut kept = 0;
         for at in 0..self.listed.len() {
@@ -352,8 +351,8 @@ impl Backlog {
         self.left = 0;
     }
 
-    /// Moves flows of the own queue, in the order of [`queued`](Backlog::queued), to their `places`:
-    /// their packets are staged, in order. Returns how many flows moved.
+    /// Moves flows of the local queue, in the order of [`queued`](Backlog::queued), to their `places`: their packets
+    /// are staged, in order. Returns the number of flows moved.
     pub(crate) fn move_flows(
         &mut self,
         places: &[Place],
@@ -390,8 +389,8 @@ impl Backlog {
         moved
     }
 
-    /// Splits a flow of the own queue, by its place in [`queued`](Backlog::queued): from now on its
-    /// packets go to a helper for the functions from segment `from` on. Whether that is new.
+    /// Splits a flow of the local queue, given its index in [`queued`](Backlog::queued). From now on an auxiliary core
+    /// runs the segments from `from` on. Returns `true` if the flow was not split so before.
     pub(crate) fn split(
         &mut self,
         at: usize,
@@ -419,7 +418,7 @@ impl Backlog {
         true
     }
 
-    /// Ends the split of a flow, if it is split: none of its packets is with the helper.
+    /// Ends the split of a flow, if it is split. None of its packets may be on the auxiliary core.
     fn make_whole(&mut self, number: u16) {
         let flow = &mut self.flows[usize::from(number)];
         let Some((_, helper)) = flow.split() else {
@@ -433,7 +432,7 @@ impl Backlog {
         self.split -= 1;
     }
 
-    /// Puts the own queue's packets where their flows are now.
+    /// Moves the local queue's packets to the lists of their flows' destinations.
     fn sort(&mut self) {
         let Backlog {
             flows,
@@ -451,15 +450,15 @@ impl Backlog {
         spare.drain(..).for_each(&mut put);
     }
 
-    /// The parcels staged for a helper.
+    /// Parcels staged for an auxiliary core.
     #[inline]
     pub(crate) fn staged(&mut self, helper: usize) -> &mut Vec<Parcel> {
         &mut self.lists[helper + 1]
     }
 
-    /// Takes up to `most` packets out of the own queue, in order, and says in front of which segment
-    /// each is to leave for a helper: 0 for none. They are counted out when they are
-    /// [done](Backlog::done_here) or [go on](Backlog::pass_on).
+    /// Takes up to `most` packets out of the local queue, in order. Passes each with the segment before which it leaves
+    /// for an auxiliary core, or 0 if it stays. They are counted out when they are [done](Backlog::done_here) or
+    /// [passed on](Backlog::pass_on).
     #[inline]
     pub(crate) fn take(&mut self, most: usize, mut each: impl FnMut(Parcel, usize)) {
         for _ in 0..most {
@@ -478,8 +477,8 @@ impl Backlog {
         }
     }
 
-    /// Stages the packets of a batch, of split flows and processed as far as this core does, for the
-    /// helpers that go on with them.
+    /// Stages the packets of a batch for the auxiliary cores that continue with them. They belong to split flows, and
+    /// have passed this core's segments.
     pub(crate) fn pass_on(&mut self, batch: &mut Batch, store: &PacketStore, helpers: &mut [Helper]) {
         let Backlog {
             flows,
@@ -509,7 +508,7 @@ impl Backlog {
         batch.send_away(store, number, |parcel| lists[list.get()].push(parcel));
     }
 
-    /// A packet of the own queue is done.
+    /// Counts out a packet of the local queue that is done.
     #[inline]
     pub(crate) fn done_here(&mut self, number: u16, chain: &mut Chain) {
         let flow = &mut self.flows[usize::from(number)];
@@ -524,7 +523,7 @@ impl Backlog {
         }
     }
 
-    /// A packet came back from a helper.
+    /// Counts out a packet that came back from an auxiliary core.
     #[inline]
     pub(crate) fn done_by(&mut self, number: u16, helper: &mut Helper, chain: &mut Chain, now: Nanos) {
         let flow = &mut self.flows[usize::from(number)];
@@ -538,13 +537,13 @@ impl Backlog {
             self.free_to_go.push(number);
         }
         if flow.is_gone() {
-            // One that is split may still be listed.
+            // A split flow may still be listed.
             self.left += u32::from(flow.split().is_some() && flow.at != UNLISTED);
             self.forget(number, chain);
         }
     }
 
-    /// None of the flow's packets is in the system any more.
+    /// Removes a flow of which no packet is in the system any more.
     fn forget(&mut self, number: u16, chain: &mut Chain) {
         self.make_whole(number);
         let flow = &mut self.flows[usize::from(number)];

@@ -1,23 +1,22 @@
-//! RSS buckets that move between dedicated workers: a worker's side.
+//! Migration of RSS buckets between dedicated workers: a worker's side.
 //!
-//! Every bucket has one holder, who alone looks up its flows. A move goes so:
+//! Every bucket has one owner, which alone looks up its flows. The steps of a move:
 //!
-//! 1. The [server mapper's thread](super::server) writes the new bucket table, which holds for packets
-//!    that arrive from some time on, and tells the old holder that time.
-//! 2. The old holder goes on with packets that arrived before. When it has received all of them, and none
-//!    of the bucket's flows has a packet in its queue, with a helper or waiting for a store, it sends the bucket's partition
-//!    of the flow table through a ring to the new holder.
-//! 3. The new holder receives packets that arrived since. Until it has the partition it keeps them back,
-//!    in order; then they come first.
+//! 1. The [server mapper's thread](super::server) writes the new bucket table, which applies to packets from some
+//!    arrival time on. It sends that time to the old owner.
+//! 2. The old owner continues with packets that arrived before. It waits until it has received all of them, and no
+//!    packet of the bucket is in its queue, on an auxiliary core or waiting for a store. Then it sends the bucket's
+//!    partition of the flow table through a ring to the new owner.
+//! 3. The new owner receives packets that arrived since. It buffers them in order until it has the partition, and
+//!    processes them first.
 //!
-//! So packets of a flow never overtake each other, and the flow's state is used by one core at a time:
-//! what the old holder and its helpers did happened before it pushed the partition. In a chain without
-//! a flow table there is no partition, but the same message keeps order.
+//! So packets of a flow never overtake each other, and one core at a time uses the flow's state: the writes of the old
+//! owner and its auxiliary cores happened before it pushed the partition. In a chain without a flow table there is no
+//! partition, but the same message preserves the order.
 //!
-//! No two workers can wait for each other for ever, even when packets that are kept back have taken
-//! all buffers: of the moves under way take the one with the earliest time. Packets that its old holder
-//! keeps back are of moves no earlier, so they arrived after that time, and all that arrived before
-//! them has been received; what is left to do needs no more buffers.
+//! Two workers cannot deadlock, even when buffered packets have taken all buffers. Consider the pending move with the
+//! earliest time. Packets that its old owner buffers belong to moves that are no earlier, so they arrived after that
+//! time. All that arrived before them has been received, and the remaining work needs no more buffers.
 
 use super::dispatch::Dispatch;
 use super::load::Account;
@@ -37,14 +36,14 @@ use tailwater_handover::ring::{Consumer, Producer};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 
-/// What became of moves of buckets, as the workers saw it.
+/// Counters of bucket migration, by worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketCounters {
-    /// Buckets that came to a new holder.
+    /// Buckets that arrived at a new owner.
     pub moved: u64,
-    /// Packets kept back because their bucket was on its way.
+    /// Packets buffered while their bucket migrated.
     pub kept_back: u64,
-    /// The longest time from when a new bucket table held until the new holder had the bucket.
+    /// Longest time from the new bucket table's taking effect until the new owner had the bucket.
     pub longest_move: Nanos,
 }
 
@@ -56,18 +55,18 @@ impl BucketCounters {
     }
 }
 
-/// When packets were kept back, by bucket, in its last move. For all workers and helpers: a packet may
-/// be processed on any of them. Only the bucket's new holder writes.
+/// Time span in which packets were buffered during the last move of each bucket. Shared by all workers, since a packet
+/// may be processed on any of them. Only the bucket's new owner writes.
 #[derive(Debug)]
 pub(crate) struct KeptBack(Box<[Span; BUCKETS]>);
 
-/// Nanoseconds on the run's clock. Who reads one of them before and the other after a change puts a late
-/// packet down to the wrong cause, at worst.
+/// Nanoseconds on the run's clock. A reader that sees only one of the two updated may at worst attribute a late packet
+/// to the wrong cause.
 #[derive(Debug)]
 struct Span {
-    /// When the first was kept back.
+    /// Time at which the first packet was buffered.
     since: AtomicU64,
-    /// When the last one was gone on with; [`u64::MAX`] as long as the bucket is on its way.
+    /// Time at which the last buffered packet continued, or [`u64::MAX`] while the bucket migrates.
     until: AtomicU64,
 }
 
@@ -81,7 +80,7 @@ impl Default for KeptBack {
 }
 
 impl KeptBack {
-    /// A packet of the bucket is kept back.
+    /// Records that a packet of the bucket is buffered.
     fn keep(&self, bucket: u16, now: Nanos) {
         let span = &self.0[usize::from(bucket)];
         if span.until.load(Ordering::Relaxed) != u64::MAX {
@@ -90,13 +89,13 @@ impl KeptBack {
         }
     }
 
-    /// A packet of the bucket, which has arrived, is gone on with.
+    /// Records that a buffered packet of the bucket, which has arrived, continues.
     fn go_on(&self, bucket: u16, now: Nanos) {
         let span = &self.0[usize::from(bucket)];
         span.until.store(now.0, Ordering::Relaxed);
     }
 
-    /// How long a packet was kept back that arrived at `arrival` and is done with at `sent`.
+    /// Time for which a packet was buffered that arrived at `arrival` and was done at `sent`.
     pub(crate) fn of(&self, rss_hash: u32, arrival: Nanos, sent: Nanos) -> Nanos {
         let span = &self.0[usize::from(bucket_of(rss_hash))];
         let since = Nanos(span.since.load(Ordering::Relaxed));
@@ -105,36 +104,35 @@ impl KeptBack {
     }
 }
 
-/// What the server mapper did, for the report.
+/// Server mapper section of the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct ServerReport {
-    /// Times the mapper was asked.
+    /// Number of decisions.
     pub decisions: u64,
-    /// Of those, times it moved a bucket.
+    /// Decisions that moved a bucket.
     pub moves: u64,
     /// Buckets that moved from one dedicated core to another.
     pub buckets_moved: u64,
-    /// Packets kept back until their bucket had arrived.
+    /// Packets buffered while their bucket migrated.
     pub packets_kept_back: u64,
-    /// The longest time from when a new bucket table held until the new core had the bucket, in
-    /// microseconds.
+    /// Longest time from the new bucket table's taking effect until the new core had the bucket, in microseconds.
     pub longest_move_us: f64,
 }
 
-/// What all workers and the mapper's thread share.
+/// State shared by all workers and the mapper's thread.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     /// Buckets whose move has been decided and that have not arrived.
     on_the_way: AtomicU32,
-    /// Some worker has seen the end: nothing moves any more.
+    /// Set once a worker has reached the end: no further moves.
     ending: AtomicBool,
 }
 
 impl Moves {
-    /// Announces moves of so many buckets. `false`, and nothing announced, if the run is ending.
+    /// Announces moves of this number of buckets. Returns `false`, without announcing them, if the run is ending.
     ///
-    /// A worker that sees the end sets the flag and then reads the count; here it is the other way round.
-    /// So either this sees the flag, or the worker sees the count and stays until the buckets have moved.
+    /// A worker that reaches the end sets the flag and then reads the count. Here the order is reversed. So either this
+    /// sees the flag, or the worker sees the count and stays until the buckets have moved.
     pub(crate) fn announce(&self, buckets: u32) -> bool {
         self.on_the_way.fetch_add(buckets, Ordering::SeqCst);
         let ending = self.ending.load(Ordering::SeqCst);
@@ -144,68 +142,68 @@ impl Moves {
         !ending
     }
 
-    /// So many moves have been done, or will not be.
+    /// Removes moves that have been completed or cancelled from the count.
     pub(crate) fn withdraw(&self, buckets: u32) {
         self.on_the_way.fetch_sub(buckets, Ordering::SeqCst);
     }
 
-    /// Whether nothing is on its way.
+    /// Returns `true` if no bucket is migrating.
     pub(crate) fn is_done(&self) -> bool {
         self.on_the_way.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether nothing will move any more.
+    /// Returns `true` if there will be no further moves.
     pub(crate) fn is_over(&self) -> bool {
         self.ending.load(Ordering::SeqCst)
     }
 }
 
-/// Tells a bucket's holder to let it go.
+/// Order to a bucket's owner to release it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Order {
     pub(crate) bucket: u16,
-    /// To which worker.
+    /// New owner.
     pub(crate) to: u16,
-    /// Packets that arrive from then on are not the holder's.
+    /// Arrival time from which packets belong to the new owner.
     pub(crate) effective: Nanos,
 }
 
-/// A bucket on its way.
+/// Bucket in transit.
 #[derive(Debug)]
 pub(crate) struct Moving {
     bucket: u16,
-    /// Its flows; `None` in a chain without a flow table.
+    /// Its flows, or `None` in a chain without a flow table.
     partition: Option<Partition>,
     effective: Nanos,
 }
 
-/// Through what buckets and orders go to and from one worker.
+/// Rings for buckets and orders to and from one worker.
 #[derive(Debug)]
 pub(crate) struct BucketLinks {
     pub(crate) orders: Consumer<Order>,
-    /// By worker; none to itself.
+    /// Rings by worker. `None` for itself.
     pub(crate) to: Vec<Option<Producer<Moving>>>,
     pub(crate) from: Vec<Consumer<Moving>>,
 }
 
-/// The buckets of a worker.
+/// Buckets of a worker.
 #[derive(Debug)]
 pub(crate) struct Buckets {
     held: Box<[bool; BUCKETS]>,
-    /// How many.
+    /// Number of buckets owned.
     holds: usize,
     moves: Arc<Moves>,
     links: BucketLinks,
-    /// Buckets that are to leave.
+    /// Orders to release buckets that are not carried out yet.
     leaving: Vec<Order>,
-    /// Packets of buckets that have not arrived, in order, their buckets as numbers.
+    /// Buffered packets of buckets that have not arrived, in order. Their numbers are their buckets.
     kept_back: Vec<Parcel>,
-    /// Packets of buckets that have arrived: to be processed before any that is received.
+    /// Packets of buckets that have arrived, to be processed before newly received ones.
     next: VecDeque<Parcel>,
     kept: Arc<KeptBack>,
-    /// Packets that are kept back left no buffer to receive with.
+    /// Buffered packets left no free buffer for reception.
     no_buffer: bool,
-    /// How long a worker without any bucket sleeps at a time.
+    /// Sleep time of a worker without buckets.
     rest: Option<Duration>,
     store: PacketStore,
     account: Account,
@@ -213,7 +211,7 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// For a worker with buffers of `pool` that holds the buckets for which `held` says so.
+    /// For a worker with buffers of `pool` that owns the buckets for which `held` returns `true`.
     pub(crate) fn new(
         held: impl Fn(usize) -> bool,
         pool: &BufferPool,
@@ -240,8 +238,8 @@ impl Buckets {
         }
     }
 
-    /// Fills the batch with what was kept back of buckets that have arrived, then from the port; keeps
-    /// back packets of buckets that have not. What was kept back and has not come up counts as waiting.
+    /// Fills the batch with buffered packets of buckets that have arrived, then from the port. Buffers packets of
+    /// buckets that have not arrived. Buffered packets that are ready but do not fit count as waiting.
     #[inline]
     pub(crate) fn receive(
         &mut self,
@@ -257,7 +255,7 @@ impl Buckets {
             batch.take_in(&self.store, parcel);
         }
         self.no_buffer = !self.kept_back.is_empty() && pool.available() == 0;
-        // Should some be left, the batch is full: the port gives nothing that would overtake them.
+        // If some are left, the batch is full, so the port cannot add packets that overtake them.
         let before = batch.len();
         let mut received = queue.receive(now, pool, batch);
         let mut all_held = true;
@@ -290,32 +288,32 @@ impl Buckets {
         self.counters.kept_back += (kept_back.len() - before) as u64;
     }
 
-    /// Whether packets that are kept back left no buffer to receive with.
+    /// Returns `true` if buffered packets left no free buffer for reception.
     #[inline]
     pub(crate) fn no_buffer(&self) -> bool {
         self.no_buffer
     }
 
-    /// How long the worker may sleep: it holds no bucket, and will get none before it is awake again.
+    /// Time the worker may sleep, if it owns no bucket and will get none before it is awake again.
     #[inline]
     pub(crate) fn rest(&self) -> Option<Duration> {
         let rest = self.rest.filter(|_| self.holds == 0)?;
         (self.kept_back.is_empty() && self.next.is_empty() && self.moves.is_done()).then_some(rest)
     }
 
-    /// Which packets were kept back, of all workers.
+    /// Record of buffered packets, shared by all workers.
     pub(crate) fn kept(&self) -> Arc<KeptBack> {
         Arc::clone(&self.kept)
     }
 
-    /// Counts a batch that took so long.
+    /// Counts a batch that took `took`.
     #[inline]
     pub(crate) fn note_batch(&mut self, took: Nanos) {
         self.account.batch(took);
     }
 
-    /// Lets buckets go and takes others over, if any are on their way. For once a turn, when no packet
-    /// is in the worker's hands but in the dispatcher's queue.
+    /// Releases and accepts buckets, if any are migrating. Call it once per turn, when all packets the worker holds are
+    /// in the dispatcher's queue.
     #[inline]
     pub(crate) fn turn(
         &mut self,
@@ -327,7 +325,7 @@ impl Buckets {
     ) {
         let quiet = dispatch.is_none_or(Dispatch::is_quiet);
         self.account.turn(now, quiet);
-        // Read again in the next turn: it may as well be old.
+        // A stale value is fine: the next turn reads it again.
         if self.moves.on_the_way.load(Ordering::Relaxed) > 0 {
             self.move_buckets(now, queue, chain, dispatch, kept);
         }
@@ -371,7 +369,7 @@ impl Buckets {
             let Some(Some(to)) = links.to.get_mut(usize::from(to)) else {
                 unreachable!("buckets move between workers of the run");
             };
-            // In a full ring there will be room in a later turn.
+            // A full ring will have room in a later turn.
             if !done || to.room(1) == 0 {
                 return true;
             }
@@ -390,7 +388,7 @@ impl Buckets {
         });
     }
 
-    /// Takes over buckets that have arrived. Whether any had.
+    /// Accepts buckets that have arrived. Returns `true` if there were any.
     fn adopt(&mut self, now: Nanos, chain: &mut Chain) -> bool {
         let before = self.holds;
         for from in &mut self.links.from {
@@ -414,19 +412,19 @@ impl Buckets {
         self.holds > before
     }
 
-    /// Adds what happened since the last call.
+    /// Adds the counts since the last call.
     pub(crate) fn report(&mut self, to: &mut BucketCounters) {
         to.merge(&std::mem::take(&mut self.counters));
     }
 
-    /// Whether a worker whose port has ended may go: it keeps nothing back, and nobody waits for a bucket.
-    /// From now on nothing else moves.
+    /// Returns `true` if a worker whose port has ended may end: it buffers no packet, and no bucket is in migration.
+    /// From now on there are no further moves.
     pub(crate) fn may_end(&self) -> bool {
         self.moves.ending.store(true, Ordering::SeqCst);
         self.kept_back.is_empty() && self.next.is_empty() && self.moves.is_done()
     }
 
-    /// Takes a batch of what is kept back, to be thrown away. Whether there was any.
+    /// Moves buffered packets into the batch, to be discarded. Returns `true` if there were any.
     pub(crate) fn take_rest(&mut self, batch: &mut Batch) -> bool {
         let rest = self.next.drain(..).chain(self.kept_back.drain(..));
         self.next = rest.collect();
@@ -438,7 +436,7 @@ impl Buckets {
         !batch.is_empty()
     }
 
-    /// Takes over what arrived after the worker's end, so that no flow is forgotten.
+    /// Accepts buckets that arrived after the worker's end, so no flow is forgotten.
     pub(crate) fn finish(mut self, chain: &mut Chain) {
         self.adopt(Nanos::ZERO, chain);
     }
@@ -455,7 +453,7 @@ mod tests {
         assert_eq!(of(10, 20), 0, "no move yet");
         kept.keep(3, Nanos(100));
         kept.keep(3, Nanos(130));
-        // Before the bucket comes nobody knows for how long.
+        // Until the bucket arrives, the end is unknown.
         assert_eq!([of(90, 150), of(120, 150)], [50, 30]);
         kept.go_on(3, Nanos(180));
         kept.go_on(3, Nanos(200));

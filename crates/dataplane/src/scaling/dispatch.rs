@@ -1,4 +1,4 @@
-//! The dispatcher's side: what a worker with a queue of the port does besides processing.
+//! Dispatcher: the work of a worker with a port queue beyond processing packets.
 
 use super::ScalingCounters;
 use super::backlog::Backlog;
@@ -10,15 +10,15 @@ use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Helper, MAX_HELPERS, Notice, Plan, View};
 
-/// Most packets looked up in one turn: the own queue is served again before more are.
+/// Maximum number of packets looked up per turn, before the local queue is served again.
 pub(crate) const MOST_RECEIVED: usize = 2048;
 
 /// Receipts collected at a time.
 const RECEIPTS: usize = 256;
 
-/// A dispatcher.
+/// State of a dispatcher.
 pub(crate) struct Dispatch {
-    /// Which one.
+    /// Index of the dispatcher.
     number: u32,
     mapper: Box<dyn CoreMapper>,
     backlog: Backlog,
@@ -26,19 +26,19 @@ pub(crate) struct Dispatch {
     links: Vec<ToHelper>,
     helpers: Vec<Helper>,
     plan: Plan,
-    /// Packets of split flows on their way to helpers, by the segment in front of which they leave; nothing
-    /// for segment 0.
+    /// Packets of split flows on their way to auxiliary cores, by the segment before which they leave. Unused for
+    /// segment 0.
     parts: Vec<Batch>,
     boost: bool,
-    /// Helpers that are relieved, as a bit map.
+    /// Auxiliary cores being relieved, as a bit map.
     relieved: u64,
     counters: ScalingCounters,
-    /// Until when recruited helpers have been charged.
+    /// Time up to which activated auxiliary cores have been charged.
     charged: Nanos,
 }
 
 impl Dispatch {
-    /// Dispatcher `number` with the buffers of `pool`, in front of `chain`.
+    /// Creates dispatcher `number` with the buffers of `pool`, for `chain`.
     ///
     /// # Panics
     /// If there are more than [`MAX_HELPERS`] links.
@@ -69,36 +69,36 @@ impl Dispatch {
         }
     }
 
-    /// Adds what was done since the last call.
+    /// Adds the counts since the last call.
     #[inline]
     pub(crate) fn report(&mut self, to: &mut ScalingCounters) {
         to.merge(&std::mem::take(&mut self.counters));
     }
 
-    /// Whether no packet waits or is with a helper, so that what comes can be processed at once.
+    /// Returns `true` if no packet waits or is on an auxiliary core, so received packets can be processed at once.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
         self.backlog.is_empty() && !self.boost
     }
 
-    /// Whether no packet of this RSS bucket waits or is with a helper.
+    /// Returns `true` if no packet of this RSS bucket waits or is on an auxiliary core.
     pub(crate) fn is_free_of(&self, bucket: u16) -> bool {
         self.backlog.is_free_of(bucket)
     }
 
-    /// Whether a helper is recruited.
+    /// Returns `true` if an auxiliary core is activated.
     #[inline]
     pub(crate) fn has_helpers(&self) -> bool {
         self.helpers.iter().any(|helper| helper.recruited)
     }
 
-    /// Packets that are with helpers, or held until others of their flow are not.
+    /// Packets on auxiliary cores, or parked until others of their flow have left one.
     pub(crate) fn handed(&self) -> u32 {
         let helpers = self.helpers.iter().map(|helper| helper.load.packets);
         helpers.sum::<u32>() + self.backlog.held().packets
     }
 
-    /// How long helpers have been recruited since the last call, all together.
+    /// Time for which auxiliary cores have been activated since the last call, summed over all.
     #[inline]
     pub(crate) fn charge(&mut self, now: Nanos) -> Nanos {
         let since = match self.charged {
@@ -111,8 +111,8 @@ impl Dispatch {
         Nanos(span.0 * recruited.count() as u64)
     }
 
-    /// Moves the packets of a batch that was looked up to the own queue, or stages them for helpers.
-    /// Packets that have left the chain stay in the batch.
+    /// Moves the packets of a batch that was looked up to the local queue, or stages them for auxiliary cores. Packets
+    /// that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
         for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
             helper.taken = !helper.recruited && !link.claim.is_free();
@@ -136,7 +136,7 @@ impl Dispatch {
         self.counters.packets_held += u64::from(self.backlog.held().packets - before);
     }
 
-    /// Takes back what helpers have done, and places flows that waited for that.
+    /// Takes back packets that auxiliary cores have processed, and places flows that waited for them.
     pub(crate) fn collect(&mut self, pool: &mut BufferPool, chain: &mut Chain, now: Nanos) {
         let Dispatch {
             backlog,
@@ -163,7 +163,7 @@ impl Dispatch {
         }
     }
 
-    /// Asks the mapper, if it is time to, and does what it says.
+    /// Calls the mapper, if it is due, and carries out its plan.
     #[inline]
     pub(crate) fn decide(&mut self, chain: &Chain, now: Nanos) {
         if self.mapper.due(now, self.backlog.here().packets) {
@@ -233,7 +233,7 @@ impl Dispatch {
         }
     }
 
-    /// Hands over what was staged for helpers.
+    /// Pushes packets staged for auxiliary cores.
     #[inline]
     pub(crate) fn flush(&mut self, now: Nanos) {
         for (i, link) in self.links.iter_mut().enumerate() {
@@ -250,16 +250,16 @@ impl Dispatch {
         }
     }
 
-    /// Whether the own queue is to be processed now, while `more` packets wait in the port: in boost
-    /// mode only when there is nothing to hand over, or what nobody else may process.
+    /// Returns `true` if the local queue is to be processed now. In boost mode, while `more` packets wait in the port,
+    /// this is so only for packets that no other core may process.
     #[inline]
     pub(crate) fn processes(&self, more: bool) -> bool {
         !self.boost || !more || self.backlog.has_bound()
     }
 
-    /// Takes as many packets out of the own queue as the batch has room for, which is empty: into the
-    /// batch those that are processed whole, into the [parts](Dispatch::parts) those of split flows.
-    /// Whether more are left there.
+    /// Takes packets out of the local queue, up to the room of the batch, which is empty. Packets that are processed
+    /// completely go into the batch, those of split flows into the [parts](Dispatch::parts). Returns `true` if more are
+    /// left.
     #[inline]
     pub(crate) fn take(&mut self, batch: &mut Batch) -> bool {
         let Dispatch {
@@ -276,7 +276,7 @@ impl Dispatch {
         backlog.here().packets > taken
     }
 
-    /// As [`take`](Dispatch::take), all into the batch: nothing is processed any more.
+    /// Like [`take`](Dispatch::take), but puts all into the batch: no packet is processed after this.
     pub(crate) fn take_undone(&mut self, batch: &mut Batch) -> bool {
         self.backlog.give_up_held();
         let store = &self.store;
@@ -285,21 +285,21 @@ impl Dispatch {
         self.backlog.here().packets as usize > batch.len()
     }
 
-    /// Packets of split flows that were [taken](Dispatch::take), by the segment that helpers go on from,
-    /// with what they are to go [on](Dispatch::pass_on) with.
+    /// Packets of split flows that were [taken](Dispatch::take), by the segment at which auxiliary cores continue.
+    /// Process them before [passing them on](Dispatch::pass_on).
     #[inline]
     pub(crate) fn part(&mut self, from: usize) -> &mut Batch {
         &mut self.parts[from]
     }
 
-    /// The segments for which there are such packets.
+    /// Segments for which there are such packets.
     #[inline]
     pub(crate) fn parts(&self) -> impl Iterator<Item = usize> + use<'_> {
         let parts = self.parts.iter().enumerate();
         parts.filter_map(|(from, batch)| (!batch.is_empty()).then_some(from))
     }
 
-    /// Gives the buffers of a processed batch from the own queue back, and counts its packets out.
+    /// Returns the buffers of a processed batch from the local queue, and counts its packets out.
     #[inline]
     pub(crate) fn done(&mut self, batch: &mut Batch, pool: &mut BufferPool, chain: &mut Chain) {
         for receipt in batch.send_back() {
@@ -308,14 +308,14 @@ impl Dispatch {
         }
     }
 
-    /// Stages what is left of such packets for the helpers, and counts those that were dropped out.
+    /// Stages the remaining packets for the auxiliary cores, and counts out dropped ones.
     pub(crate) fn pass_on(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
         let batch = &mut self.parts[from];
         self.backlog.pass_on(batch, &self.store, &mut self.helpers);
         self.done_part(from, pool, chain);
     }
 
-    /// Counts such packets out.
+    /// Counts out the packets of a part.
     pub(crate) fn done_part(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
         for receipt in self.parts[from].send_back() {
             self.backlog.done_here(receipt.number(), chain);
@@ -323,19 +323,19 @@ impl Dispatch {
         }
     }
 
-    /// Tells the mapper how long the chain took for so many packets of the own queue, of which some
-    /// were the first of their flows.
+    /// Reports to the mapper that the chain took `took` for `packets` packets of the local queue, of which `new` were
+    /// the first of their flows.
     #[inline]
     pub(crate) fn learn(&mut self, packets: usize, new: usize, took: Nanos) {
         self.mapper.completed(packets as u32, new as u32, took);
     }
 
-    /// Tells helpers to process nothing more: the time is over.
+    /// Stops auxiliary cores from processing further packets: the run is over.
     pub(crate) fn abandon(&mut self) {
         self.links.iter().for_each(ToHelper::abandon);
     }
 
-    /// Lets all helpers go, at the end.
+    /// Releases all auxiliary cores, at the end.
     pub(crate) fn release_all(&mut self) {
         for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
             if std::mem::take(&mut helper.recruited) {
@@ -345,7 +345,7 @@ impl Dispatch {
     }
 }
 
-/// Makes sure that a helper works for dispatcher `number`. Whether it does.
+/// Activates an auxiliary core for dispatcher `number`, unless it is already. Returns `true` if it works for it now.
 #[inline]
 fn recruit(number: u32, link: &ToHelper, helper: &mut Helper, counters: &mut ScalingCounters) -> bool {
     if !helper.recruited {

@@ -1,25 +1,24 @@
-//! Packets that wait until their flows leave a helper.
+//! Packets parked until their flows leave an auxiliary core.
 
 use tailwater_chain::parcel::Parcel;
 
-/// No place.
+/// Means no slot.
 const NONE: u16 = u16::MAX;
 
-/// A packet, and the next of its flow; or nothing, and the next place that is free.
+/// Slot: a packet with the slot of the flow's next one, or empty with the next free slot.
 #[derive(Debug)]
 struct Place {
     parcel: Option<Parcel>,
     next: u16,
 }
 
-/// A list of packets for each flow, all in one array: to add and to take out one takes as long however
-/// many there are.
+/// List of packets per flow, all in one array. Adding and removing a packet takes constant time.
 #[derive(Debug)]
 pub(super) struct Held {
     places: Vec<Place>,
-    /// The first place that is free.
+    /// First free slot.
     free: u16,
-    /// By the flow's number: the places of its first and last packet. Means nothing without a packet.
+    /// Slots of each flow's first and last packet, by flow number. Undefined for a flow without a packet.
     ends: Vec<[u16; 2]>,
 }
 
@@ -38,10 +37,10 @@ impl Held {
         }
     }
 
-    /// Adds a packet behind those of its flow; `alone` if there is none.
+    /// Appends a packet to those of its flow. `alone` is set if there are none.
     ///
     /// # Panics
-    /// If there are too many.
+    /// If all slots are in use.
     pub(super) fn push(&mut self, parcel: Parcel, alone: bool) {
         let (number, at) = (usize::from(parcel.number()), self.free);
         let place = &mut self.places[usize::from(at)];
@@ -55,13 +54,13 @@ impl Held {
         *last = at;
     }
 
-    /// The first packet of a flow that has one.
+    /// First packet of a flow that has one.
     pub(super) fn first(&self, number: u16) -> Option<&Parcel> {
         let [first, _] = self.ends[usize::from(number)];
         self.places.get(usize::from(first))?.parcel.as_ref()
     }
 
-    /// Takes out the `count` packets that a flow has, in order.
+    /// Removes the `count` packets of a flow, in order.
     pub(super) fn take(&mut self, number: u16, count: u32, mut each: impl FnMut(Parcel)) {
         let [mut at, _] = self.ends[usize::from(number)];
         for _ in 0..count {
@@ -81,7 +80,7 @@ mod tests {
     use tailwater_chain::parcel::PacketStore;
     use tailwater_net::Nanos;
 
-    /// Against a list of all packets, with as many as fit.
+    /// Checked against a list of all packets, filled to capacity.
     #[test]
     fn packets_come_out_in_order_by_flow() {
         const MOST: u64 = 24;

@@ -1,5 +1,5 @@
-//! An auxiliary worker: sleeps until a dispatcher hands it packets, runs them through its instance of
-//! the chain, and gives the buffers back.
+//! Auxiliary worker: sleeps until a dispatcher offloads packets to it, runs them through its instance of the chain, and
+//! returns the buffers.
 
 use super::buckets::KeptBack;
 use super::link::FromDispatcher;
@@ -20,26 +20,26 @@ use tailwater_chain::parcel::Parcel;
 use tailwater_handover::park::Sleeper;
 use tailwater_net::Nanos;
 
-/// The longest that a helper sleeps without looking up: what a lost wake-up would cost.
+/// Maximum sleep time, which bounds the cost of a lost wake-up.
 const LONGEST_SLEEP: Duration = Duration::from_millis(10);
 
-/// One dispatcher's ring, with batches for its packets.
+/// Ring from one dispatcher, with batches for its packets.
 struct Source {
     link: FromDispatcher,
-    /// By the segment of the chain that the packets come to: the first, unless their flow is split.
+    /// Batches by the segment at which the packets continue: the first, unless their flow is split.
     batches: Vec<Batch>,
-    /// On their way from the ring to the batch.
+    /// Parcels on their way from the ring to the batch.
     parcels: Vec<Parcel>,
 }
 
-/// What a helper works with: the rings from its dispatchers, with the memory of their packets, and
-/// the place where it sleeps.
+/// Auxiliary worker's ends of the links: rings from its dispatchers, access to their packets' memory, and the parking
+/// handle.
 pub(crate) struct HelperEnds {
     pub(crate) links: Vec<(FromDispatcher, BufferMemory)>,
     pub(crate) sleeper: Sleeper,
 }
 
-/// An auxiliary worker, ready to run on the thread it is moved to.
+/// Auxiliary worker, ready to run on the thread it is moved to.
 pub(crate) struct AuxiliaryWorker {
     sources: Vec<Source>,
     chain: Chain,
@@ -48,14 +48,14 @@ pub(crate) struct AuxiliaryWorker {
     clock: Clock,
     meter: Meter,
     most: usize,
-    /// What the chain had lost when that was last counted.
+    /// The chain's loss counter when it was last read.
     lost: u64,
-    /// Where batches are noted, if somebody wants to know, and when the first packet arrived.
+    /// Record of batches, if requested, and the arrival of the first packet.
     book: Option<(Box<Book>, Nanos)>,
 }
 
 impl AuxiliaryWorker {
-    /// A helper that runs what comes through `ends` through `chain` and sends it to `port`.
+    /// Creates an auxiliary worker that runs packets from `ends` through `chain` and sends them to `port`.
     pub(crate) fn new(
         ends: HelperEnds,
         chain: Chain,
@@ -86,18 +86,18 @@ impl AuxiliaryWorker {
         }
     }
 
-    /// Notes what batches take, in a run that begins at `start`.
+    /// Records batch times, in a run that begins at `start`.
     pub(crate) fn note(&mut self, book: Book, start: Nanos) {
         self.book = Some((Box::new(book), start));
     }
 
-    /// Lets RSS buckets move between the dispatchers: says which packets were kept back.
+    /// Enables migration of RSS buckets between the dispatchers: sets the record of buffered packets.
     pub(crate) fn know(&mut self, kept_back: Arc<KeptBack>) {
         self.meter.know(kept_back);
     }
 
-    /// Runs until every dispatcher has closed its ring. Should it die, `failed` is set, and what it has
-    /// and is given goes back unprocessed, counted as lost.
+    /// Runs until every dispatcher has closed its ring. If the worker panics, sets `failed` and returns all packets it
+    /// has or still receives unprocessed, counted as lost.
     pub(crate) fn run(mut self, failed: &AtomicBool) -> Finished {
         let died = survive(|| self.work()).err();
         if died.is_some() {
@@ -120,7 +120,7 @@ impl AuxiliaryWorker {
 
     fn work(&mut self) {
         loop {
-            // In this order: what was pushed before a ring was closed is popped.
+            // In this order: items pushed before a ring was closed are popped.
             let closed = self.sources.iter().all(|source| source.link.parcels.is_closed());
             let mut busy = false;
             for i in 0..self.sources.len() {
@@ -134,7 +134,7 @@ impl AuxiliaryWorker {
             }
             self.meter.idle();
             let parcels = || self.sources.iter().map(|source| &source.link.parcels);
-            // One closed ring is no cause to stay awake: the others may be open for long.
+            // One closed ring is no reason to stay awake: the others may stay open for long.
             let ready = || parcels().any(|ring| !ring.is_empty()) || parcels().all(|ring| ring.is_closed());
             self.sources.iter().for_each(|source| source.link.await_call());
             let called = self.sleeper.wait(LONGEST_SLEEP, ready);
@@ -148,7 +148,7 @@ impl AuxiliaryWorker {
         }
     }
 
-    /// Counts what the helper, which has died, was processing as lost. It is to process nothing more.
+    /// Counts packets that the panicked worker was processing as lost. It processes no more.
     fn give_back(&mut self) {
         self.meter.die();
         let now = self.clock.now();
@@ -159,7 +159,7 @@ impl AuxiliaryWorker {
                 batches[0].take_in(&link.store, parcel);
             }
             for batch in batches.iter_mut().filter(|batch| batch.in_hand() > 0) {
-                // The first is the one that was being processed.
+                // The first batch is the one that was being processed.
                 let lost = since(&self.chain, &mut self.lost);
                 self.meter.note_unfinished(batch, lost, now);
                 link.receipts.push_from(&mut batch.send_back());
@@ -179,8 +179,8 @@ impl AuxiliaryWorker {
         if link.is_abandoned() {
             return self.discard(i, now);
         }
-        // What another core wrote comes over in three waves, each fetched before it is read: what is
-        // known of the packets, then their headers and their flows' state.
+        // Data written by another core are fetched in three waves, each prefetched before it is read: the packets'
+        // metadata, then their headers and their flows' state.
         link.parcels.pop_each(self.most, |parcel| {
             link.store.prefetch(&parcel);
             parcels.push(parcel);
@@ -192,7 +192,7 @@ impl AuxiliaryWorker {
         for (from, batch) in batches.iter().enumerate() {
             self.chain.prefetch_from(from, batch);
         }
-        // All packets of a flow come to the same segment, so the batches have no order among them.
+        // All packets of a flow enter at the same segment, so the order of the batches does not matter.
         let mut time = now;
         for (from, batch) in batches.iter_mut().enumerate() {
             let packets = batch.len();

@@ -1,4 +1,4 @@
-//! What connects a dispatcher with a helper.
+//! Link between a dispatcher and an auxiliary core.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -7,14 +7,14 @@ use tailwater_handover::park::Waker;
 use tailwater_handover::ring::{Consumer, Producer, ring};
 use tailwater_net::Nanos;
 
-/// Who has recruited a helper: one dispatcher at a time.
+/// Activation of an auxiliary core by one dispatcher at a time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Claim(Arc<AtomicU32>);
 
 impl Claim {
-    /// Claims the helper for dispatcher `dispatcher`. Whether it is its now.
+    /// Activates the auxiliary core for dispatcher `dispatcher`. Returns `true` on success.
     pub(crate) fn take(&self, dispatcher: u32) -> bool {
-        // Says who may push, not what is in the rings: those have their own ordering.
+        // Determines who may push, not the rings' contents: those have their own ordering.
         let claimed = self
             .0
             .compare_exchange(0, dispatcher + 1, Ordering::Relaxed, Ordering::Relaxed);
@@ -31,10 +31,10 @@ impl Claim {
     }
 }
 
-/// No call since the helper was last about to sleep.
+/// Means no call since the auxiliary core last went to sleep.
 const NOT_CALLED: u64 = u64::MAX;
 
-/// The dispatcher's end.
+/// Dispatcher's end.
 #[derive(Debug)]
 pub(crate) struct ToHelper {
     pub(crate) parcels: Producer<Parcel>,
@@ -46,25 +46,25 @@ pub(crate) struct ToHelper {
 }
 
 impl ToHelper {
-    /// Wakes the helper, for whom there is something in the ring since `now`.
+    /// Wakes the auxiliary core, for which packets have been in the ring since `now`.
     #[inline]
     pub(crate) fn call(&self, now: Nanos) {
-        // Only for the record: read by the helper when it wakes up. The first call is the one that it
-        // was woken by; more may come until it is awake.
+        // Only for measurement: read by the auxiliary core when it wakes up. The first call is the one that woke it.
+        // More may follow before it is awake.
         if self.called.load(Ordering::Relaxed) == NOT_CALLED {
             self.called.store(now.0, Ordering::Relaxed);
         }
         self.waker.wake();
     }
 
-    /// Tells the helper to process nothing more of this dispatcher's: what is in the ring is lost.
+    /// Stops the auxiliary core from processing packets of this dispatcher: those in the ring are lost.
     pub(crate) fn abandon(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
         self.waker.wake();
     }
 }
 
-/// The helper's end.
+/// Auxiliary core's end.
 #[derive(Debug)]
 pub(crate) struct FromDispatcher {
     pub(crate) parcels: Consumer<Parcel>,
@@ -75,18 +75,18 @@ pub(crate) struct FromDispatcher {
 }
 
 impl FromDispatcher {
-    /// The helper is about to sleep: the next call is the one that counts.
+    /// Called before the auxiliary core sleeps: resets the time of the first call.
     pub(crate) fn await_call(&self) {
         self.called.store(NOT_CALLED, Ordering::Relaxed);
     }
 
-    /// When the dispatcher first called the helper since then.
+    /// Time of the dispatcher's first call since then.
     pub(crate) fn called(&self) -> Option<Nanos> {
         let called = self.called.load(Ordering::Relaxed);
         (called != NOT_CALLED).then_some(Nanos(called))
     }
 
-    /// As if the dispatcher had [abandoned](ToHelper::abandon) it.
+    /// Has the effect of [`abandon`](ToHelper::abandon) by the dispatcher.
     pub(crate) fn give_up(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
@@ -97,8 +97,8 @@ impl FromDispatcher {
     }
 }
 
-/// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with a helper.
-/// Neither ring is ever full, since it has room for every buffer.
+/// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with an auxiliary core. Neither ring
+/// ever fills up, since it has room for every buffer.
 pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Claim) -> (ToHelper, FromDispatcher) {
     let size = buffers as usize;
     let (to, parcels) = ring(size);
@@ -130,8 +130,8 @@ mod tests {
     use tailwater_chain::buffer::BufferPool;
     use tailwater_handover::park::{Mode, park};
 
-    /// The last call once counted, so that a helper that others kept off its core for a millisecond, and
-    /// that was called again all the time, seemed to have woken up at once.
+    /// Regression: the last call counted, so an auxiliary core that was preempted for a millisecond, and called
+    /// repeatedly meanwhile, seemed to have woken up at once.
     #[test]
     fn the_first_call_is_the_one_that_wakes() {
         let store = PacketStore::new(&BufferPool::new(1, 64).unwrap());

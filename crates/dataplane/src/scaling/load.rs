@@ -1,10 +1,10 @@
-//! What a worker tells the server mapper of its load.
+//! Load statistics that workers publish for the server mapper.
 //!
-//! The worker counts in memory of its own, and once an epoch adds that to a *board* that the mapper's
-//! thread reads when it likes. Nobody waits for anybody, and a board's numbers only grow, so that a
-//! reader takes differences. Flows are counted without remembering them: within an epoch each sets one
-//! of 64 bits of its bucket, chosen by its hash, and how many bits are set tells how many flows there
-//! were (linear counting), well enough up to some 200 in a bucket.
+//! The worker counts in its own memory, and adds the counts to a *board* once per epoch. The mapper's thread reads the
+//! board at any time. Neither waits for the other. The numbers on a board only grow, and a reader takes differences.
+//! Flows are counted without storing them: within an epoch each flow sets one of 64 bits of its bucket, selected by its
+//! hash. The number of bits set estimates the number of flows (linear counting), with sufficient accuracy up to some
+//! 200 flows per bucket.
 
 use crate::port::Received;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 /// Bits for a bucket's flows in an epoch.
 const BITS: usize = 64;
 
-/// Published flow counts are in these parts of a flow.
+/// Fixed-point scale of published flow counts.
 pub(crate) const FLOW: f64 = 256.0;
 
-/// What one worker has published. Only it writes, only the mapper's thread reads; every number is of
-/// use without the others, so none is ordered.
+/// Published statistics of one worker. Only the worker writes, only the mapper's thread reads. Every number is useful
+/// without the others, so no ordering is needed.
 #[derive(Debug)]
 pub(crate) struct LoadBoard {
-    /// By bucket: packets received.
+    /// Packets received, by bucket.
     pub(crate) packets: Box<[AtomicU64; BUCKETS]>,
-    /// By bucket: active flows, summed over epochs, in parts of a [`FLOW`].
+    /// Active flows, by bucket: summed over epochs, times [`FLOW`].
     pub(crate) flows: Box<[AtomicU64; BUCKETS]>,
     /// Packets received, and lost because the ring was full.
     pub(crate) received: AtomicU64,
     pub(crate) lost: AtomicU64,
     /// Nanoseconds spent on packets.
     pub(crate) busy: AtomicU64,
-    /// The longest that the ring was since the reader last took this.
+    /// Maximum ring fill level since the reader last reset it.
     pub(crate) longest_queue: AtomicU32,
-    /// For how many epochs on end the worker has not been through with its packets.
+    /// Consecutive epochs in which the worker never drained its packets.
     pub(crate) behind: AtomicU32,
     /// Batches by duration.
     durations: Box<[AtomicU64; QUARTERS]>,
@@ -56,13 +56,13 @@ impl Default for LoadBoard {
     }
 }
 
-/// Adds to a number that nobody else writes.
+/// Adds to a counter that has no other writer.
 #[inline]
 fn add(to: &AtomicU64, more: u64) {
     to.store(to.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
-/// Batch durations up to some time, for the differences between two.
+/// Batch durations at some time, to take the difference between two times.
 #[derive(Clone, Debug)]
 pub(crate) struct Durations(Box<[u64; QUARTERS]>);
 
@@ -73,7 +73,7 @@ impl Default for Durations {
 }
 
 impl Durations {
-    /// The 99th percentile of the batches since the last call, to a quarter; zero without any.
+    /// 99th percentile of the batches since the last call, rounded to a quarter octave. Zero if there are none.
     pub(crate) fn p99(&mut self, board: &LoadBoard) -> Nanos {
         let mut new = [0; QUARTERS];
         for ((new, before), now) in new.iter_mut().zip(&mut *self.0).zip(&*board.durations) {
@@ -84,44 +84,44 @@ impl Durations {
     }
 }
 
-/// What a bucket brought in the epoch under way.
+/// Counts of a bucket in the current epoch.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
-    /// A bit for each flow, though flows may share one.
+    /// One bit per flow. Flows may share a bit.
     seen: u64,
     packets: u64,
 }
 
-/// The worker's side.
+/// Worker's side.
 #[derive(Debug)]
 pub(crate) struct Account {
     board: Arc<LoadBoard>,
     counts: Box<[Count; BUCKETS]>,
-    /// Buckets with packets in the epoch; behind them anything. As long as the next power of two that
-    /// has room for one more than all, so that no index needs a check.
+    /// Buckets with packets in the epoch. Entries beyond `count` are arbitrary. The length is the next power of two
+    /// that exceeds the number of buckets, so no index needs a check.
     touched: Box<[u16; 2 * BUCKETS]>,
     count: usize,
-    /// How many flows so many bits stand for, in parts of a [`FLOW`].
+    /// Estimated flows for a number of bits set, times [`FLOW`].
     flows_of: Box<[u64; BITS + 1]>,
     epoch: Nanos,
-    /// When it is over.
+    /// End of the epoch.
     next: Nanos,
     received: u64,
     lost: u64,
     busy: Nanos,
     longest_queue: usize,
-    /// Packets in the ring when it was last polled.
+    /// Packets in the ring at the last poll.
     waiting: usize,
-    /// Whether the worker was through with its packets at some time in the epoch.
+    /// The worker drained all its packets at some time in the epoch.
     was_through: bool,
     behind: u32,
 }
 
 impl Account {
-    /// An account that is published on `board` at each end of an epoch.
+    /// Creates an account that is published on `board` at each end of an epoch.
     pub(crate) fn new(board: Arc<LoadBoard>, epoch: Nanos) -> Account {
         let flows = |bits: usize| {
-            // With all bits set nobody can tell; there are more than with all but one.
+            // With all bits set the estimate is unbounded. This gives more than with all but one.
             let unset = (BITS as f64 - bits as f64).max(0.5);
             (BITS as f64 * (BITS as f64 / unset).ln() * FLOW) as u64
         };
@@ -143,12 +143,12 @@ impl Account {
         }
     }
 
-    /// Counts a packet that was received. Says whose it is.
+    /// Counts a received packet. Returns its bucket.
     #[inline]
     pub(crate) fn packet(&mut self, rss_hash: u32) -> usize {
         let bucket = usize::from(bucket_of(rss_hash));
         let count = &mut self.counts[bucket];
-        // Each bucket is noted once. Without a branch: whether it was is anybody's guess.
+        // Each bucket is listed once. Written without a branch, which would be unpredictable.
         self.touched[self.count % (2 * BUCKETS)] = bucket as u16;
         self.count += usize::from(count.seen == 0);
         // The low bits of all flows in a bucket are the same.
@@ -157,7 +157,7 @@ impl Account {
         bucket
     }
 
-    /// Counts what the port said.
+    /// Counts the result of a poll.
     #[inline]
     pub(crate) fn received(&mut self, received: &Received, packets: usize) {
         self.received += packets as u64;
@@ -166,15 +166,15 @@ impl Account {
         self.waiting = received.waiting;
     }
 
-    /// Counts a batch that took so long.
+    /// Counts a batch that took `took`.
     #[inline]
     pub(crate) fn batch(&mut self, took: Nanos) {
         self.busy += took;
         add(&self.board.durations[durations::quarter(took)], 1);
     }
 
-    /// Notes a turn of the worker's loop, in which no packets wait but in the ring, or some do; publishes
-    /// at an epoch's end.
+    /// Records a turn of the worker's loop. `quiet` is set if no packets wait outside the ring. Publishes at an epoch's
+    /// end.
     #[inline]
     pub(crate) fn turn(&mut self, now: Nanos, quiet: bool) {
         self.was_through |= quiet && self.waiting == 0;
@@ -216,7 +216,7 @@ mod tests {
         let board = Arc::new(LoadBoard::default());
         let mut account = Account::new(Arc::clone(&board), Nanos(100));
         account.turn(Nanos(0), true);
-        // Twenty flows of five packets in bucket 3, one of a packet in each other one.
+        // Twenty flows of five packets in bucket 3, one of one packet in each other bucket.
         for packet in 0..100u32 {
             let flow = packet % 20;
             assert_eq!(account.packet(flow << 9 | 3), 3);
@@ -259,7 +259,7 @@ mod tests {
         (0..15).for_each(|_| account.batch(Nanos(50_000)));
         let p99 = durations.p99(&board).0;
         assert!((50_000..60_000).contains(&p99), "{p99}");
-        // Only what came since.
+        // Only batches since the last call.
         account.batch(Nanos(1000));
         let p99 = durations.p99(&board).0;
         assert!((1000..1280).contains(&p99), "{p99}");

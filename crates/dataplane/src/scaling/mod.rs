@@ -1,30 +1,27 @@
-//! Flows handed to auxiliary cores, whole or split, when and where a policy says.
+//! Offloading of flows to auxiliary cores, whole or split, as a policy decides.
 //!
-//! A *dispatcher* is a worker with a queue of the port. It looks every packet's flow up, keeps the
-//! flow's packets in its own queue or hands them to a *helper*, and asks its
-//! [`CoreMapper`] which. Between a dispatcher and a helper there
-//! are two rings: parcels go out, receipts come back. A flow with packets in the system has one
-//! place, and changes it only while none of its packets is beyond recall, so that packets of a flow
-//! never overtake each other, and no flow state is ever used by two cores. A flow that is split has
-//! two: the dispatcher runs the chain's first segments on each packet, the helper the others, and each
-//! has its own part of the flow's state.
+//! A *dispatcher* is a worker with a queue of the port. It looks up every packet's flow, and its [`CoreMapper`] decides
+//! if the flow's packets go to the local queue or to an auxiliary core. Between a dispatcher and an auxiliary core
+//! there are two rings: parcels go out, receipts come back. A flow with packets in the system has one destination, and
+//! changes it only while none of its packets is in flight. So packets of a flow never overtake each other, and no flow
+//! state is ever used by two cores. A split flow has two: the dispatcher runs the chain's first segments on each
+//! packet, the auxiliary core the others. Each has its own part of the flow's state.
 //!
-//! A helper sheds flows, too, when the mapper says that it has too much, though what it has been handed is
-//! beyond recall: the packets that would follow are *held* until the helper is done with those in front of
-//! them, and then the flow goes where the mapper places it. So a flow that goes from helper to helper passes
-//! its dispatcher, by the rule and the rings that there are; and a packet that is held waits no longer
-//! than it would have in the ring.
+//! The mapper can also relieve an overloaded auxiliary core of flows, although packets already sent there cannot be
+//! recalled. The following packets are *parked* until the auxiliary core is done with those in front of them. Then the
+//! flow goes where the mapper places it. So a flow that moves between auxiliary cores passes its dispatcher, with the
+//! same rule and the same rings. A parked packet waits no longer than it would have in the ring.
 //!
-//! - `backlog`: the flows with packets in the system, and the dispatcher's own queue;
-//! - `held`: packets that wait until their flows leave a helper;
-//! - `dispatch`: the dispatcher's side;
-//! - `helper`: the auxiliary worker;
-//! - `link`: the two rings, and who has recruited whom;
-//! - [`server`]: the server mapper's thread, which has whole RSS buckets moved between dispatchers;
-//! - [`buckets`]: how a worker lets buckets go and takes others over;
-//! - `load`: what workers tell the server mapper of their load;
-//! - [`record`]: decisions recorded, explained, replayed;
-//! - [`overhead`]: what a decision costs, for benchmarks.
+//! - `backlog`: flows with packets in the system, and the dispatcher's local queue.
+//! - `held`: packets parked until their flows leave an auxiliary core.
+//! - `dispatch`: the dispatcher's side.
+//! - `helper`: the auxiliary worker.
+//! - `link`: the two rings, and activation of auxiliary cores.
+//! - [`server`]: the server mapper's thread, which moves RSS buckets between dispatchers.
+//! - [`buckets`]: a worker's side of bucket migration.
+//! - `load`: load statistics that workers publish for the server mapper.
+//! - [`record`]: decisions recorded, explained, replayed.
+//! - [`overhead`]: cost of a decision, for benchmarks.
 
 pub(crate) mod backlog;
 pub mod buckets;
@@ -52,45 +49,45 @@ use tailwater_chain::parcel::PacketStore;
 use tailwater_handover::park::{Mode, park};
 use tailwater_policy::core::CoreMapper;
 
-/// How a run scales.
+/// Configuration of offloading to auxiliary cores.
 #[derive(Clone)]
 pub struct ScalingConfig {
-    /// The cores of the helpers.
+    /// Auxiliary cores.
     pub auxiliary: Vec<usize>,
-    /// The core mapper of each dispatcher.
+    /// Creates the core mapper of each dispatcher.
     pub mapper: Arc<dyn Fn() -> Box<dyn CoreMapper> + Send + Sync>,
-    /// How helpers wait for work.
+    /// Wait strategy of auxiliary cores.
     pub park: Mode,
-    /// Packet buffers of each dispatcher: what can wait in its own queue and at helpers.
+    /// Packet buffers of each dispatcher: the limit of packets in its local queue and on auxiliary cores.
     pub buffers: u32,
 }
 
-/// What dispatchers did.
+/// Counters of dispatchers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScalingCounters {
-    /// Times a mapper was asked about a queue.
+    /// Number of decisions by mappers.
     pub decisions: u64,
-    /// Of those, times it moved a flow.
+    /// Decisions that moved a flow.
     pub moves: u64,
-    /// Flows moved out of a dispatcher's own queue.
+    /// Flows moved out of a dispatcher's local queue.
     pub flows_moved: u64,
-    /// Times a flow was split: its packets pass the chain's first functions here, the last with a helper.
+    /// Splits of flows: the dispatcher runs the chain's first functions, an auxiliary core the last.
     pub splits: u64,
-    /// Packets handed to helpers.
+    /// Packets offloaded to auxiliary cores.
     pub packets_handed: u64,
-    /// Times a helper began to be relieved: it had too much.
+    /// Times the relief of an overloaded auxiliary core began.
     pub relieved: u64,
-    /// Packets held until the helper that had their flow was done with it.
+    /// Packets parked until their flow had left an auxiliary core.
     pub packets_held: u64,
-    /// Times a helper was recruited.
+    /// Activations of auxiliary cores.
     pub recruited: u64,
-    /// Times a helper was let go.
+    /// Releases of auxiliary cores.
     pub released: u64,
     /// Times boost mode began.
     pub boosts: u64,
-    /// Times a mapper knew of a whale that no split helps.
+    /// Times a mapper reported a whale (a flow beyond one core's capacity) that no split helps.
     pub whales_beyond_split: u64,
-    /// Times a mapper had no cores left.
+    /// Times a mapper reported insufficient cores.
     pub out_of_cores: u64,
 }
 
@@ -111,7 +108,7 @@ impl ScalingCounters {
     }
 }
 
-/// The most buffers of a dispatcher: every packet may be of another flow, and numbers have 16 bits.
+/// Maximum number of buffers per dispatcher: every packet may be of another flow, and numbers have 16 bits.
 pub const MOST_BUFFERS: u32 = 1 << 15;
 
 impl fmt::Debug for ScalingConfig {
@@ -124,7 +121,7 @@ impl fmt::Debug for ScalingConfig {
     }
 }
 
-/// A mapper for each dispatcher, and where they may have the chain cut. None without `config`.
+/// Creates a mapper per dispatcher, and the cuts of the chain they may use. None without `config`.
 pub(crate) fn mappers(config: Option<&ScalingConfig>, dispatchers: u16) -> (Vec<Box<dyn CoreMapper>>, Cuts) {
     let Some(config) = config else {
         return (Vec::new(), Cuts::NONE);
@@ -138,8 +135,8 @@ pub(crate) fn mappers(config: Option<&ScalingConfig>, dispatchers: u16) -> (Vec<
     (mappers, cuts)
 }
 
-/// Connects each dispatcher, which has one of the `mappers`, `pools` and `chains`, with every helper.
-/// Nothing without `config`.
+/// Connects each dispatcher, which has one of the `mappers`, `pools` and `chains`, with every auxiliary core. Returns
+/// nothing without `config`.
 pub(crate) fn connect(
     config: Option<&ScalingConfig>,
     mappers: Vec<Box<dyn CoreMapper>>,

@@ -1,4 +1,4 @@
-//! What an epoch's end costs the deciding core, for benchmarks.
+//! Cost of an epoch's end for the deciding core, for benchmarks.
 
 use super::dispatch::Dispatch;
 use super::link::{Claim, FromDispatcher, link};
@@ -18,7 +18,7 @@ use tailwater_policy::core::CoreMapper;
 
 const BUFFERS: u32 = 4096;
 
-/// A dispatcher with a queue of packets, and helpers that are not running.
+/// Dispatcher with a queue of packets, and auxiliary cores that are not running.
 pub struct EpochEnd {
     dispatch: Dispatch,
     chain: Chain,
@@ -32,8 +32,8 @@ pub struct EpochEnd {
 }
 
 impl EpochEnd {
-    /// With `packets` packets of `flows` flows in the queue at each epoch's end, up to `helpers`
-    /// helpers, and a mapper that is always due.
+    /// With `packets` packets of `flows` flows in the queue at each epoch's end, up to `helpers` auxiliary cores, and a
+    /// mapper that is always due.
     ///
     /// # Panics
     /// If there is no memory for the packets.
@@ -75,9 +75,9 @@ impl EpochEnd {
         }
     }
 
-    /// Fills the queue, ends the epoch, and hands over what the mapper moves. Returns how long that
-    /// took from the first look at the queue to the last packet in a ring, and how many were handed over,
-    /// then or after the first functions; then everything is processed.
+    /// Fills the queue, ends the epoch, and offloads the packets that the mapper moves. Returns the time from reading
+    /// the queue to pushing the last packet, and the number of packets offloaded, at once or after the first functions.
+    /// All packets are processed afterwards.
     pub fn run(&mut self, now: Nanos) -> (Nanos, usize) {
         let mut next = 0;
         while next < self.packets {
@@ -109,7 +109,7 @@ impl EpochEnd {
         }
     }
 
-    /// What helpers would do. Returns how many packets they had.
+    /// Stands in for the auxiliary cores. Returns the number of packets they had.
     fn help(&mut self, now: Nanos) -> usize {
         let mut helped = 0;
         for link in &mut self.links {

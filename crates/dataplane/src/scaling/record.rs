@@ -1,44 +1,40 @@
-//! Decisions recorded while a run goes on, to be explained and replayed afterwards.
+//! Recording of decisions during a run, for explanation and replay afterwards.
 //!
-//! A [`Recorder`] puts a mapper around another one. It writes what that saw and said into bounded,
-//! recycled [chunks](tailwater_functions::chunks); a thread writes them to a file. Nothing is allocated and
-//! nothing waits on the data path: a decision that finds no room is left out and counted. A run that
-//! is not recorded has nothing of this.
+//! A [`Recorder`] wraps a mapper. It writes the mapper's views and plans into bounded, recycled
+//! [chunks](tailwater_nf::chunks), which a thread writes to a file. The data path allocates nothing and never waits: a
+//! decision that finds no room is omitted and counted. A run without recording has no overhead.
 //!
-//! - [`Recorder`] writes a file, after a [`Header`];
-//! - [`Reader`] reads it, within bounds;
-//! - [`Replayer`] tells what another mapper would have said to the same views;
-//! - [`Explainer`] tells when there was more to do than could be done in time, and what was done;
+//! - [`Recorder`] writes a file, after a [`Header`].
+//! - [`Reader`] reads it, within bounds.
+//! - [`Replayer`] shows the same views to another mapper and compares the plans.
+//! - [`Explainer`] finds the times with more work than could be done in time, and the actions taken.
 //! - [`ServerExplainer`] and [`ServerReplayer`] do both for the server mapper.
 //!
-//! **The file** is binary: a mapper may decide two hundred thousand times a second, with hundreds of
-//! flows waiting, which as text would be more than disks like. It begins with the bytes
-//! `tailwater-decisions` and a line feed. All that follows are unsigned numbers in LEB128 (seven bits
-//! a byte, lowest first, the high bit set in all bytes but a number's last) and texts (their length
-//! in bytes, then UTF-8). Times are nanoseconds on the run's clock.
+//! **The file** is binary. A mapper may decide two hundred thousand times a second, with hundreds of flows waiting,
+//! which as text would exceed the speed of disks. It begins with the bytes `tailwater-decisions` and a line feed. The
+//! rest consists of numbers and texts. A number is unsigned, in LEB128 (seven bits per byte, lowest first, the high bit
+//! set in all bytes but the last). A text is its length in bytes, then UTF-8. Times are nanoseconds on the run's clock.
 //!
-//! - Header: version (3), latency objective, epoch, number of helpers, nanoseconds from 1970 to the
-//!   file's creation; the texts chain, policy and capacity profile (in its own format; may be empty).
-//! - For each decision: the number of numbers that follow; dispatcher; its decisions before this one,
-//!   counting those left out; now; how long the oldest packet has waited; how long the mapper took;
-//!   packets and flows in the own queue; flags (1 boost mode, 2 whale beyond split, 4 out of cores);
-//!   packets of that notice; helpers to release, and to relieve, as bit maps; flows and packets held;
-//!   flowlets placed since the decision before, and how many of them with helpers; flows listed; splits;
-//!   then
-//!   - for each helper: flags (1 recruited, 2 taken), flows, packets, for how long it has been idle
-//!     (0 if it is not);
-//!   - for each split: flow, last functions, helper;
-//!   - for each flow that is listed: its position, if not all flows are; its packets times two, plus 1
-//!     if it is bound; its place (0 here, helper `i` is `i + 1`). Of more than
-//!     [`MOST_LISTED`] flows the [`MOST_LARGEST`] with the most packets are listed.
-//! - For each decision of the server mapper: the number of numbers that follow; 1024, which is no
-//!   dispatcher; its decisions before this one, counting those left out; now; how long it took;
-//!   cores; RSS buckets; then
-//!   - for each dedicated core: 1 if it has buckets, else 0; the share of its time that packets took;
-//!     packets lost; 99th percentile of a batch; the longest that its ring was;
-//!   - for each bucket: its core; its core from now on; packets a second; active flows.
-//!     (Numbers that are not whole stand as the bits of IEEE 754's binary64.)
-//! - At the end: 0, and how many decisions were left out. A file without it was cut short.
+//! - Header: version (3), latency objective, epoch, number of auxiliary cores, nanoseconds from 1970 to the file's
+//!   creation; the texts chain, policy and capacity profile (in its own format; may be empty).
+//! - For each decision: count of the numbers that follow; dispatcher; its decisions before this one, including omitted
+//!   ones; now; waiting time of the oldest packet; duration of the decision; packets and flows in the local queue;
+//!   flags (1 boost mode, 2 whale beyond split, 4 insufficient cores); packets of that notice; auxiliary cores to
+//!   release, and to relieve, as bit maps; flows and packets parked; flowlets placed since the previous decision, and
+//!   those of them placed on auxiliary cores; flows listed; splits; then
+//!   - for each auxiliary core: flags (1 activated, 2 taken by another dispatcher), flows, packets, idle time (0 if it
+//!     is not idle);
+//!   - for each split: flow, last functions, auxiliary core;
+//!   - for each listed flow: its position, if not all flows are listed; its packets times two, plus 1 if it is bound;
+//!     its place (0 here, auxiliary core `i` is `i + 1`). Of more than [`MOST_LISTED`] flows the [`MOST_LARGEST`] with
+//!     the most packets are listed.
+//! - For each decision of the server mapper: count of the numbers that follow; 1024, which is no dispatcher; its
+//!   decisions before this one, including omitted ones; now; duration of the decision; cores; RSS buckets; then
+//!   - for each dedicated core: 1 if it has buckets, else 0; the share of its time spent on packets; packets lost; 99th
+//!     percentile of a batch; maximum ring fill level;
+//!   - for each bucket: its core; its core from now on; packets per second; active flows. (Numbers with fractions are
+//!     stored as the bits of IEEE 754 binary64.)
+//! - At the end: 0, and the number of omitted decisions. A file without it was truncated.
 
 mod explain;
 mod format;
@@ -71,35 +67,35 @@ use tailwater_policy::catalog::{MakeMapper, MakeServerMapper};
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
-/// Words in a chunk: several of the longest records.
+/// Words per chunk: several of the longest records.
 const CHUNK: usize = 8 * MOST_WORDS;
-/// Chunks of each dispatcher: 4.6 MiB.
+/// Chunks per dispatcher: 4.6 MiB.
 const CHUNKS: usize = 32;
-/// Most dispatchers; more wait for each other.
+/// Maximum number of dispatchers without contention. More wait for each other.
 const DISPATCHERS: usize = 256;
 
 const _: () = assert!(MOST_SERVER_WORDS <= CHUNK);
 
-/// Why there is no record, or only a part of one.
+/// Error of a record that is missing or incomplete.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: cannot record decisions: {source}", file.display())]
 pub struct RecordError {
-    /// The file.
+    /// Path of the file.
     pub file: PathBuf,
-    /// What the system says.
+    /// The system's error.
     pub source: io::Error,
 }
 
-/// What a recording came to.
+/// Result of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
     /// Decisions in the file.
     pub decisions: u64,
-    /// Decisions left out, because they came faster than they could be written.
+    /// Decisions omitted because they came faster than they could be written.
     pub lost: u64,
 }
 
-/// A file in which a run's decisions are recorded. Copies share it.
+/// Recorder of a run's decisions into a file. Clones share the file.
 #[derive(Clone, Debug)]
 pub struct Recorder {
     shared: Arc<Shared>,
@@ -119,7 +115,7 @@ impl Recorder {
     /// Creates the file and starts the thread that writes it.
     ///
     /// # Errors
-    /// The file cannot be created, or there is no thread.
+    /// If the file or the thread cannot be created.
     pub fn create(path: &Path, header: &Header) -> Result<Recorder, RecordError> {
         let error = |source| RecordError {
             file: path.to_owned(),
@@ -147,7 +143,7 @@ impl Recorder {
         })
     }
 
-    /// With a receiver instead of the file and its thread.
+    /// With a receiver in place of the file and its thread.
     #[cfg(test)]
     fn unattended() -> (Recorder, ChunkReceiver<u64>) {
         let (chunks, receiver) = Chunks::new(1, CHUNKS, CHUNK);
@@ -164,8 +160,8 @@ impl Recorder {
         (Recorder { shared }, receiver)
     }
 
-    /// Mappers that record what those of `make` see and say. The first that is made is dispatcher 0,
-    /// and so on. Made after [`finish`](Recorder::finish) they record nothing.
+    /// Wraps `make` to create mappers that record views and plans. The first mapper created is dispatcher 0, and so on.
+    /// Mappers created after [`finish`](Recorder::finish) record nothing.
     pub fn recording(&self, make: MakeMapper) -> MakeMapper {
         let shared = Arc::clone(&self.shared);
         Arc::new(move || {
@@ -204,10 +200,11 @@ impl Recorder {
         })
     }
 
-    /// Waits until everything is in the file, the run being over: all mappers are gone. `None` if that was done before.
+    /// Waits until everything is in the file, once the run is over and all mappers are dropped. Returns `None` if
+    /// called before.
     ///
     /// # Errors
-    /// The first error of writing; the file hangs.
+    /// The first write error, or a timeout if the file hangs.
     pub fn finish(&self) -> Result<Option<Recorded>, RecordError> {
         drop(lock(&self.shared.chunks).take());
         let Some(writer) = lock(&self.shared.writer).take() else {
@@ -227,7 +224,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A mapper that records what another sees and says. All of [`CoreMapper`]'s functions are passed on.
+/// Mapper that records another one's views and plans. All functions of [`CoreMapper`] are passed on.
 struct Recording {
     mapper: Box<dyn CoreMapper>,
     chunks: ChunkSender<u64>,
@@ -277,8 +274,7 @@ impl CoreMapper for Recording {
     }
 }
 
-/// A server mapper that records what another sees and says. All of [`ServerMapper`]'s functions are
-/// passed on.
+/// Server mapper that records another one's views and plans. All functions of [`ServerMapper`] are passed on.
 struct RecordingServer {
     mapper: Box<dyn ServerMapper>,
     chunks: ChunkSender<u64>,
@@ -318,7 +314,7 @@ fn write_records(mut file: impl Write, receiver: ChunkReceiver<u64>, lost: &Atom
     let mut outcome = Ok(());
     let (mut decisions, mut bytes) = (0, Vec::new());
     receiver.for_each(|_, words| {
-        // After an error dispatchers are still relieved of their chunks.
+        // After an error the dispatchers' chunks are still drained.
         if outcome.is_ok() {
             bytes.clear();
             words.iter().for_each(|word| format::put(&mut bytes, *word));

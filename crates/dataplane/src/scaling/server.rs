@@ -1,7 +1,7 @@
-//! The server mapper's thread: looks at all dedicated workers once a period, and has buckets moved.
+//! Server mapper's thread: reads the load of all dedicated workers once per period, and moves buckets.
 //!
-//! It is an ordinary thread on no dedicated core. What it says reaches the workers through the NIC's
-//! bucket table and a ring of orders to each (see [`buckets`](super::buckets)).
+//! It is an ordinary thread on no dedicated core. Its decisions reach the workers through the NIC's bucket table and a
+//! ring of orders to each (see [`buckets`](super::buckets)).
 
 use super::buckets::{BucketLinks, Buckets, KeptBack, Moves, Order};
 use super::load::{Account, Durations, FLOW, LoadBoard};
@@ -18,11 +18,10 @@ use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerMapper, ServerView};
 use tailwater_state::link::Health;
 
-/// How buckets are mapped to a run's dedicated cores.
+/// Configuration of bucket migration between a run's dedicated cores.
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Makes the server mapper. It is asked once its period is over and all buckets that it moved
-    /// before have arrived.
+    /// Creates the server mapper. It decides once its period is over and all buckets that it moved before have arrived.
     pub mapper: Arc<dyn Fn() -> Box<dyn ServerMapper> + Send + Sync>,
 }
 
@@ -32,28 +31,27 @@ impl fmt::Debug for ServerConfig {
     }
 }
 
-/// Buffers of a worker that may have to keep packets back.
+/// Buffers of a worker that may have to buffer packets during migration.
 pub(crate) const BUFFERS: u32 = 4096;
 
-/// The longest time over which workers count flows before they publish them.
+/// Maximum interval at which workers publish flow counts.
 pub(crate) const LONGEST_EPOCH: Nanos = Nanos::from_millis(1);
 
-/// Buckets that fit into the ring from one worker to another: more take more turns.
+/// Buckets that fit into the ring from one worker to another. More take several turns.
 const IN_A_RING: usize = 64;
 
-/// How often the thread looks whether buckets have arrived.
+/// Interval at which the thread checks if buckets have arrived.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// A worker without buckets sleeps so long at a time, but for a quarter of the time that a new bucket
-/// table takes at the most: it is awake when its first packet comes. It does not sleep at all if that
-/// is not worth it.
+/// Maximum sleep time of a worker without buckets. It is limited to a quarter of the time a new bucket table takes, so
+/// the worker is awake when its first packet arrives. Below `SHORTEST_REST` it does not sleep at all.
 const LONGEST_REST: Nanos = Nanos::from_micros(500);
 const SHORTEST_REST: Nanos = Nanos::from_micros(50);
 
-/// A backlog that has lasted so many epochs is an overload.
+/// Epochs after which a lasting backlog counts as an overload.
 const OVERLOAD: u32 = 4;
 
-/// What is known of a core from before.
+/// Counters of a core at the previous decision.
 #[derive(Debug, Default)]
 struct Before {
     lost: u64,
@@ -62,29 +60,28 @@ struct Before {
     durations: Durations,
 }
 
-/// The server mapper, ready to run on the thread that it is moved to.
+/// Server mapper, ready to run on the thread that it is moved to.
 pub(crate) struct Server {
     mapper: Box<dyn ServerMapper>,
     clock: Clock,
     epoch: Nanos,
-    /// The newest bucket table.
+    /// Latest bucket table.
     reta: Reta,
     moves: Arc<Moves>,
     orders: Vec<Producer<Order>>,
     boards: Vec<Arc<LoadBoard>>,
     before: Vec<Before>,
-    /// By bucket: packets and flows published before, all workers' together.
+    /// Packets and flows published before, by bucket, summed over all workers.
     counted: Box<[[u64; 2]; BUCKETS]>,
     buckets: Vec<BucketLoad>,
     cores: Vec<CoreLoad>,
     plan: Vec<Move>,
-    /// Where flow state is kept outside: while that is away nothing moves.
+    /// Health of the store for external flow state. While it is unavailable no bucket moves.
     store: Option<Arc<Health>>,
 }
 
-/// Connects the workers that own the `pools` with each other and with a server mapper. At the start
-/// they hold the buckets that `reta` gives them. Loads are averages over epochs; a new bucket table
-/// takes `reta_delay` to be in force.
+/// Connects the workers that own the `pools` with each other and with a server mapper. Initially they own the buckets
+/// that `reta` assigns to them. Loads are averages over epochs. A new bucket table takes effect after `reta_delay`.
 pub(crate) fn connect(
     config: &ServerConfig,
     reta: &Reta,
@@ -142,13 +139,13 @@ pub(crate) fn connect(
 }
 
 impl Server {
-    /// As this one, for workers that keep flow state there.
+    /// Sets the store, for workers with external flow state.
     pub(crate) fn keeping(self, store: Option<Arc<Health>>) -> Server {
         Server { store, ..self }
     }
 
-    /// Runs from `start` until a worker sees the run's end, or `over` is set and the thread unparked.
-    /// Returns how often the mapper was asked, and how often it moved a bucket.
+    /// Runs from `start` until a worker reaches the run's end, or `over` is set and the thread unparked. Returns the
+    /// number of decisions, and of those that moved a bucket.
     pub(crate) fn run(mut self, nic: &dyn Port, start: Nanos, over: &AtomicBool) -> [u64; 2] {
         let is_over = |moves: &Moves| over.load(Ordering::Relaxed) || moves.is_over();
         let (mut last, mut decisions, mut moves) = (start, 0, 0);
@@ -160,7 +157,7 @@ impl Server {
             let now = self.clock.now();
             self.look(last, now);
             last = now;
-            // A bucket that is to leave would wait for it, and its packets beyond their bounds.
+            // A bucket to be released would wait for the store, and its packets beyond their bounds.
             if self.store.as_ref().is_some_and(|store| !store.is_available()) {
                 continue;
             }
@@ -186,10 +183,10 @@ impl Server {
         }
     }
 
-    /// Waits until the mapper is to be asked again, the last time having been `last`.
+    /// Waits until the next decision is due, after the last one at `last`.
     fn wait(&self, last: Nanos, is_over: &impl Fn(&Moves) -> bool) {
         let due = last + self.mapper.period();
-        // A backlog counts if it began after the last time.
+        // A backlog counts if it began after the last decision.
         let overload = Nanos(self.epoch.0 * u64::from(OVERLOAD));
         while !is_over(&self.moves) {
             let now = self.clock.now();
@@ -212,12 +209,12 @@ impl Server {
         }
     }
 
-    /// Takes stock of what came from `last` to `now`.
+    /// Collects the loads from `last` to `now`.
     fn look(&mut self, last: Nanos, now: Nanos) {
         let elapsed = now.saturating_sub(last).0.max(1);
         let seconds = Nanos(elapsed).as_secs_f64();
         let epochs = elapsed as f64 / self.epoch.0.max(1) as f64;
-        // What each core's losses add to its packets.
+        // Factor by which each bucket's load exceeds its received packets, because of losses.
         let mut more = [1.0; BUCKETS];
         for (number, board) in self.boards.iter().enumerate() {
             let before = &mut self.before[number];
@@ -233,7 +230,7 @@ impl Server {
                 longest_queue: board.longest_queue.swap(0, Ordering::Relaxed),
             };
             if received > 0 {
-                // A full ring does not say whose packets it lost: each bucket's in proportion.
+                // The buckets of packets lost by a full ring are unknown: assume them in proportion.
                 let share = 1.0 + lost as f64 / received as f64;
                 let owners = more.iter_mut().zip(&self.reta);
                 owners
@@ -256,7 +253,7 @@ impl Server {
         }
     }
 
-    /// Has the plan's buckets moved: all in one table. How many; `None` if nothing will move any more.
+    /// Carries out the plan's moves with one table. Returns their number, or `None` if the run is ending.
     fn enforce(&mut self, nic: &dyn Port) -> Option<u32> {
         let mut reta = self.reta;
         for &Move { bucket, to } in &self.plan {
@@ -274,7 +271,7 @@ impl Server {
         let effective = match nic.set_reta(&reta) {
             Ok(effective) => effective,
             Err(error) => {
-                // A mapper's mistake: it names a core that is not there.
+                // The mapper's error: it names a core that does not exist.
                 self.moves.withdraw(count);
                 panic!("the server mapper's plan cannot be carried out: {error}");
             }
@@ -285,7 +282,7 @@ impl Server {
                 to: reta[bucket],
                 effective,
             };
-            // Every earlier order has been carried out, and there is room for one for each bucket.
+            // Every earlier order has been carried out, and the ring has room for one order per bucket.
             let pushed = self.orders[usize::from(old[bucket])].push(order);
             assert!(pushed.is_ok(), "a ring of orders is full");
         }

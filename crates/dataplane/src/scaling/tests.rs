@@ -24,10 +24,10 @@ use tailwater_policy::core::{CoreMapper, Plan, Split, View};
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Trace};
 
-/// Times that the two functions meet.
+/// Number of rendezvous of the two functions.
 const MEETINGS: u32 = 5;
 
-/// Which meeting each of the two functions has come to, and how many there were.
+/// Rendezvous that each of the two functions has reached, and the number that took place.
 #[derive(Default)]
 struct Meetings {
     come: [AtomicU32; 2],
@@ -35,7 +35,7 @@ struct Meetings {
 }
 
 impl Meetings {
-    /// Comes to a meeting, and waits for the other function within bounds.
+    /// Arrives at a rendezvous, and waits for the other function, with a timeout.
     fn come(&self, me: usize, meeting: u32) {
         self.come[me].store(meeting, Ordering::Release);
         let until = Instant::now() + Duration::from_secs(10);
@@ -49,11 +49,11 @@ impl Meetings {
     }
 }
 
-/// A function that does not get on with a batch until another one has a batch, too.
+/// Function that finishes a batch only while another one has a batch, too.
 struct Meeting {
     meetings: Arc<Meetings>,
     me: usize,
-    /// Batches that it had; the other one cannot have come before the first.
+    /// Batches so far. The other function cannot have arrived before the first.
     batches: u32,
     packets: Arc<AtomicU32>,
 }
@@ -76,7 +76,7 @@ impl NetworkFunction for Meeting {
     }
 }
 
-/// Splits whatever waits.
+/// Mapper that splits every queued flow.
 struct Splitting;
 
 impl CoreMapper for Splitting {
@@ -98,8 +98,8 @@ impl CoreMapper for Splitting {
     }
 }
 
-/// One flow, two functions, each of which waits until the other is at work, too: that ends only if the
-/// first has a batch on one core while the last has the batch before on another.
+/// One flow, two functions, each of which waits until the other is at work, too. This ends only if the first has a
+/// batch on one core while the last has the previous batch on another.
 #[test]
 fn a_split_flow_is_processed_by_two_cores_at_once() {
     const PACKETS: u32 = 640;

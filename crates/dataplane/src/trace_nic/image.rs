@@ -1,4 +1,4 @@
-//! A trace as the trace NIC reads it: passes through it, and what each packet's descriptor says.
+//! Trace in the form that the trace NIC reads: laps through it, and the packets' descriptors.
 
 use tailwater_chain::batch::Incoming;
 use tailwater_chain::region::prefetch;
@@ -8,8 +8,8 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_traffic::Trace;
 use tailwater_traffic::renumber::Renumbering;
 
-/// What a NIC would find out about a packet on its way in, and where the packet lies: half a cache
-/// line, all that is read of a packet besides its bytes.
+/// Receive metadata that a NIC would compute, and the location of the packet: half a cache line, and all that is read
+/// of a packet apart from its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Descriptor {
     pub(super) arrival: Nanos,
@@ -17,22 +17,22 @@ pub(super) struct Descriptor {
     line: u32,
     length: u32,
     pub(super) renumbering: Renumbering,
-    /// Whether all headers are in the packet's first bytes, so that the rest may follow later.
+    /// All headers are in the packet's first bytes, so the rest may be copied later.
     divisible: bool,
 }
 
-/// How much of a packet is copied at once when the rest may follow later: two cache lines.
+/// Bytes copied at once if the rest may be copied later: two cache lines.
 const FIRST: usize = 128;
 
 const _: () = assert!(size_of::<Descriptor>() == 32);
 
-/// A trace, ready to be received.
+/// Trace, ready to be received.
 #[derive(Debug)]
 pub(super) struct Image {
     pub(super) trace: Trace,
     pub(super) descriptors: Vec<Descriptor>,
     rss: RssHasher,
-    /// From a lap's first packet to the next lap's.
+    /// Time from a lap's first packet to the next lap's.
     lap: Nanos,
     renumber: bool,
 }
@@ -65,8 +65,8 @@ impl Image {
         }
     }
 
-    /// Starts to fetch the first bytes of a packet that is to be written in parts: so few of each do not
-    /// make the stream that a processor fetches by itself.
+    /// Prefetches the first bytes of a packet that is to be written in parts. Accesses to so few bytes of each packet
+    /// are not a stream that the hardware prefetcher detects.
     #[inline]
     pub(super) fn prefetch(&self, descriptor: &Descriptor) {
         if descriptor.divisible {
@@ -77,8 +77,8 @@ impl Image {
         }
     }
 
-    /// Writes a packet into its buffer, as it is in `lap`; if `in_parts`, perhaps without its end.
-    // The heart of two loops; a call for each packet would cost as much as the copy.
+    /// Writes a packet into its buffer, as it is in `lap`. With `in_parts`, it may leave out the end.
+    // The hot path of two loops: a call per packet would cost as much as the copy.
     #[inline(always)]
     pub(super) fn write(
         &self,
@@ -108,7 +108,7 @@ impl Image {
         }
     }
 
-    /// Writes the end of a packet whose first bytes [`write`](Image::write) wrote.
+    /// Writes the end of a packet whose beginning [`write`](Image::write) wrote.
     #[inline]
     pub(super) fn write_rest(&self, rest: u32, frame: &mut [u8]) {
         let start = (rest as usize - 1) * 64 + FIRST;
@@ -120,20 +120,20 @@ impl Image {
     }
 }
 
-/// A pass through the trace. After 65,536 passes the same flows come again.
+/// Pass through the trace. After 65,536 passes the same flows come again.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lap {
     pub(super) number: u32,
     pub(super) start: Nanos,
-    /// What renumbering XORs onto the low 16 bits of every address.
+    /// Mask that renumbering XORs onto the low 16 bits of every address.
     mask: u16,
-    /// What that does to RSS hashes, IPv4 and IPv6.
+    /// Effect of the mask on RSS hashes, IPv4 and IPv6.
     hash_change: [u32; 2],
 }
 
 impl Lap {
     pub(super) fn new(image: &Image, number: u32, start: Nanos) -> Lap {
-        // The lap's number with its low bits on top: neighbouring hosts stay neighbours.
+        // The lap's number with reversed bits: neighbouring hosts stay neighbours.
         let mask = if image.renumber {
             (number as u16).reverse_bits()
         } else {
@@ -151,7 +151,7 @@ impl Lap {
         Lap::new(image, self.number.wrapping_add(1), self.start + image.lap)
     }
 
-    /// The RSS hash that a packet has in this lap.
+    /// RSS hash of a packet in this lap.
     #[inline]
     pub(super) fn rss_hash(&self, descriptor: &Descriptor) -> u32 {
         let renumbering = descriptor.renumbering;
@@ -159,8 +159,8 @@ impl Lap {
     }
 }
 
-/// Copies a packet of `length` bytes in whole cache lines. The first, often the only one, by moves of
-/// a fixed size rather than a call to a copy routine.
+/// Copies a packet of `length` bytes in whole cache lines. The first one, often the only one, is copied by moves of a
+/// fixed size rather than a call to a copy routine.
 #[inline(always)]
 fn copy_lines(lines: &[[u8; 64]], length: usize, room: &mut [u8]) {
     if let (Some(first), Some(to)) = (lines.first(), room.first_chunk_mut::<64>()) {

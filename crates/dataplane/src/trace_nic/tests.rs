@@ -12,7 +12,7 @@ use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, TrafficError}
 
 static RSS: LazyLock<RssHasher> = LazyLock::new(RssHasher::default);
 
-/// Packets at given times (ns), each of the flow of its source port.
+/// Packets at given times (ns), each of the flow identified by its source port.
 struct Schedule {
     packets: Vec<(u64, Vec<u8>)>,
     next: usize,
@@ -72,7 +72,7 @@ impl Rig {
         }
     }
 
-    /// Polls a queue: what it says, and each packet's source port and arrival.
+    /// Polls a queue. Returns the poll's result, and each packet's source port and arrival.
     fn poll(&mut self, queue: usize, now: u64) -> (Received, Vec<(u16, u64)>) {
         let received = self.queues[queue].receive(Nanos(now), &mut self.pool, &mut self.batch);
         let packets = (0..self.batch.len())
@@ -138,7 +138,7 @@ fn every_packet_goes_to_one_queue_under_changing_tables() {
     let mut effective = Vec::new();
     let mut promised = [0; 3];
     for step in 0..60u64 {
-        // The clock that updates go by is real; polls happen at it, queues in changing order.
+        // The clock for updates is real. Polls happen at its time, of queues in changing order.
         let now = rig.nic.clock.now().0;
         for queue in 0..3 {
             let queue = (queue + step as usize) % 3;
@@ -170,7 +170,7 @@ fn every_packet_goes_to_one_queue_under_changing_tables() {
     }
     let ports: BTreeSet<u16> = seen.iter().map(|(port, ..)| *port).collect();
     assert_eq!((seen.len(), ports.len()), (4000, 4000), "received twice or by nobody");
-    // Each by the queue that the table in force at its arrival says.
+    // Each packet by the queue in the table in force at its arrival.
     let rss = RssHasher::default();
     for (port, arrival, queue) in seen {
         let bucket = bucket_of(rss.hash_headers(&parse(&frame(port)).unwrap()));
@@ -278,7 +278,7 @@ fn without_buffers_packets_stay_in_the_ring() {
     assert_eq!(rig.poll(0, 1000).1.len(), 16);
 }
 
-/// A queue to which no packet hashed once looked for one for ever, and a stop was never seen.
+/// Regression: a queue to which no packet hashed searched for one without end, and never saw the stop flag.
 #[test]
 fn a_queue_with_nothing_to_receive_returns() {
     let config = TraceNicConfig {
@@ -295,8 +295,8 @@ fn a_queue_with_nothing_to_receive_returns() {
     assert!(rig.poll(0, 2).0.ended && rig.poll(1, 2).0.ended);
 }
 
-/// A ring smaller than a batch once lost what the batch had no room for, although nothing is lost
-/// when packets come only as fast as they are taken.
+/// Regression: a ring smaller than a batch lost the packets that did not fit the batch. No packet may be lost when
+/// packets arrive only as fast as they are taken.
 #[test]
 fn saturation_loses_nothing_in_a_small_ring() {
     let pacing = Pacing::Saturate;
@@ -312,7 +312,7 @@ fn saturation_loses_nothing_in_a_small_ring() {
     assert_eq!((received.offered, received.lost_ring_full, packets.len()), (8, 0, 8));
 }
 
-/// Without pacing packets once flowed before the start, but the time was counted from it.
+/// Regression: without pacing packets arrived before the start, although time was counted from it.
 #[test]
 fn nothing_arrives_before_the_start() {
     for pacing in [Pacing::Saturate, Pacing::Arrivals] {

@@ -1,5 +1,5 @@
-//! A device that plays a trace, as a driver sees it: queues from which it lends buffers, spread by a table
-//! of its own, or by nothing that anybody knows.
+//! Device that plays a trace, as a driver sees it: queues of lent buffers, with packets spread by its own table or an
+//! unknown hash.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,23 +14,23 @@ use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
 use tailwater_traffic::Trace;
 
-/// How the device spreads packets.
+/// Spreading of packets by the device.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
-    /// Its queues: one for each worker, or fewer.
+    /// Number of queues: one per worker, or fewer.
     pub queues: usize,
-    /// Whether it goes by the bucket table, or by a hash of its own.
+    /// Use the bucket table rather than a hash of its own.
     pub follows: bool,
 }
 
 #[derive(Debug)]
 struct State {
-    /// The next packet of the trace.
+    /// Index of the trace's next packet.
     next: usize,
     start: Nanos,
     reta: Reta,
     free: Vec<u32>,
-    /// Packets by number that wait.
+    /// Indexes of waiting packets, by queue.
     queues: Vec<VecDeque<usize>>,
 }
 
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// The state, with all that has arrived by now.
+    /// State after the arrival of all packets due by now.
     fn now(&self) -> MutexGuard<'_, State> {
         let now = self.clock.now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -63,7 +63,7 @@ impl Shared {
     }
 }
 
-/// A queue of the device, both ways.
+/// Receive and transmit queue of the device.
 #[derive(Debug)]
 pub struct Queue(Arc<Shared>, usize, Vec<Arrived>);
 
@@ -76,7 +76,7 @@ impl Receiver for Queue {
         for _ in 0..count {
             let packet = state.queues[*queue].pop_front().unwrap();
             let index = state.free.pop().expect("a buffer for all that workers may hold");
-            // SAFETY: a buffer of the free ones has no other handle.
+            // SAFETY: a free buffer has no other handle.
             let mut buffer = unsafe { pool.claim(index) };
             let frame = shared.trace.packet(packet);
             let bytes = shared.memory.bytes_mut(&mut buffer);
@@ -98,7 +98,7 @@ impl Receiver for Queue {
     }
 
     fn ring(&self) -> usize {
-        // It never loses anything.
+        // It never loses packets.
         usize::MAX
     }
 }
@@ -112,7 +112,7 @@ impl Sender for Queue {
     }
 }
 
-/// The device as a port.
+/// Device as a port.
 #[derive(Debug)]
 pub struct TraceDevice {
     trace: Option<Trace>,
@@ -159,12 +159,12 @@ impl Port for TraceDevice {
         let frame = (0..trace.len()).map(|i| trace.length(i)).max().unwrap_or(0);
         let bytes = (HEADROOM + frame + 64).next_multiple_of(64);
         self.workers = usize::from(need.workers);
-        // What workers may hold, and what may be between them: however slow the machine, all of it.
+        // Buffers for the workers and the rings between them: enough for all packets, however slow the machine.
         let ring = trace.len();
         let count = self.workers as u32 * need.buffers + ring as u32;
         let region = Region::zeroed(count as usize * bytes)?;
         let base = region.base();
-        // SAFETY: so many bytes, of which nobody else knows.
+        // SAFETY: the region has that many bytes, and no other user.
         let memory = unsafe { BufferMemory::lent(base, count, [bytes; 2], Arc::new(region)) }?;
         let reta = round_robin(need.workers);
         let state = State {

@@ -1,10 +1,10 @@
-//! A function in C for whole runs.
+//! Function in C for tests of whole runs.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The function of `numbered.c`, as the item of a chain spec without its braces. With `numbered` it wants packets
-/// that say which they are. `test` names the file.
+/// The function of `numbered.c`, as the item of a chain spec without its braces. With `numbered` it requires packets
+/// that carry their flow and number. `test` names the file.
 pub fn function_in_c(test: &str, numbered: bool) -> String {
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}.so"));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/common/numbered.c");

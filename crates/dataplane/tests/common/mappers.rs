@@ -1,5 +1,5 @@
-//! Mappers that move flows and buckets at random, as often as they can: harder on what hands them over
-//! than any policy.
+//! Mappers that move flows and buckets at random, as often as possible: a harder test of offloading and migration than
+//! any policy.
 
 use super::traffic::random;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
-/// Places flows at random, and every few microseconds moves those in the own queue, or splits them, and
-/// relieves helpers.
+/// Places flows at random. Every few microseconds it moves or splits those in the local queue, and relieves auxiliary
+/// cores.
 pub struct RandomFlows {
     state: u64,
     helpers: usize,
-    /// Of the chain, where flows are split.
+    /// Number of functions in the chain, if flows are split.
     functions: usize,
     next: Nanos,
 }
@@ -33,7 +33,7 @@ impl RandomFlows {
         }
     }
 
-    /// Splits flows of a chain of so many functions, too, in front of every one.
+    /// Also splits flows, before each of the chain's `functions` functions.
     pub fn splitting(self, functions: usize) -> RandomFlows {
         RandomFlows { functions, ..self }
     }
@@ -86,8 +86,8 @@ impl CoreMapper for RandomFlows {
     }
 }
 
-/// Dispatchers with so many helpers. Helpers may share a core with others, or with a dispatcher: slower,
-/// but no less right.
+/// Dispatchers with `helpers` auxiliary cores. These may share a core with others, or with a dispatcher: slower, but
+/// equally correct.
 pub fn helped(mapper: MakeMapper, helpers: usize, park: Mode) -> ScalingConfig {
     let cores = cores::available();
     ScalingConfig {
@@ -102,19 +102,19 @@ pub fn random_flows(seed: u64, helpers: usize, park: Mode) -> ScalingConfig {
     random_splits(seed, helpers, park, 0)
 }
 
-/// As [`random_flows`], of a chain of so many functions, in front of each of which flows are split.
+/// Like [`random_flows`], and also splits flows before each of the chain's `functions` functions.
 pub fn random_splits(seed: u64, helpers: usize, park: Mode, functions: usize) -> ScalingConfig {
     let mapper = move || -> Box<dyn CoreMapper> { Box::new(RandomFlows::new(seed, helpers).splitting(functions)) };
     helped(Arc::new(mapper), helpers, park)
 }
 
-/// What a server mapper saw, for the test.
+/// Inputs of a server mapper, for the test.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// Most packets a second, and active flows, of all buckets together.
+    /// Maximum packets per second, and active flows, summed over all buckets.
     pub rate: AtomicU64,
     pub flows: AtomicU64,
-    /// The busiest core, in millionths.
+    /// Load of the busiest core, in millionths.
     pub busy: AtomicU64,
 }
 

@@ -1,5 +1,5 @@
-//! What tests of whole runs share: traffic in which every packet is known, mappers that move flows and
-//! buckets at random, and what must be the same after as on one core.
+//! Common code of tests of whole runs: traffic of identifiable packets, mappers that move flows and buckets at random,
+//! and the comparison with a run on one core.
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
@@ -30,36 +30,36 @@ pub const NAT: &str = "nat: {external: [203.0.113.0/28]}";
 pub const BALANCER: &str = "loadBalancer: {services: [{address: 0.0.0.0/0, port: any, \
                             protocol: udp, backends: [{address: 172.16.0.1}, {address: 172.16.0.2}]}]}";
 
-/// One run at a time: workers spin, and there are few cores.
+/// Serialises runs: workers spin, and there are few cores.
 static ALONE: Mutex<()> = Mutex::new(());
 
 pub fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How a run is set up.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub traffic: Traffic,
-    /// The objective; the run waits twice as long for what is left at its end, half a second at the most.
+    /// Latency objective. At its end the run waits twice as long for remaining packets, at most half a second.
     pub slo: &'static str,
-    /// Dedicated workers. They may share a core: slower, but no less right.
+    /// Dedicated workers. They may share a core: slower, but equally correct.
     pub workers: usize,
     pub ring: usize,
     pub reta_delay: Nanos,
     pub pacing: Pacing,
-    /// For how long packets arrive, if not once.
+    /// Duration of the arrivals, or `None` to play the traffic once.
     pub duration: Option<Nanos>,
     pub scaling: Option<ScalingConfig>,
     pub server: Option<ServerConfig>,
-    /// A function behind those of the chain.
+    /// Function appended to the chain.
     pub last: Option<FunctionSpec>,
-    /// The traffic comes from a device that spreads it so.
+    /// Spreading by a device that the traffic comes from, if any.
     pub device: Option<Spread>,
 }
 
 impl Default for Setup {
-    /// One core, and nothing is lost before the chain, however slow the machine.
+    /// One core, and no packet is lost before the chain, however slow the machine.
     fn default() -> Setup {
         Setup {
             traffic: Traffic::default(),
@@ -77,8 +77,7 @@ impl Default for Setup {
     }
 }
 
-/// What is left of a run: how it ended, the frames sent in order of time, and the flow records without
-/// their times.
+/// Results of a run: its end, the frames sent in order of time, and the flow records without their times.
 #[derive(Debug)]
 pub struct Outcome {
     pub result: Result<RunReport, RunError>,
@@ -111,7 +110,7 @@ pub fn run_until(functions: &str, setup: Setup, stop: &AtomicBool, progress: imp
     }
 }
 
-/// As [`run_through`], without accounting, and so perhaps without a flow table.
+/// Like [`run_through`], without accounting, and so possibly without a flow table.
 pub fn run_only(functions: &str, setup: Setup) -> Outcome {
     let stop = AtomicBool::new(false);
     run_chain(functions, setup, &Folder::new(), &stop, |_| {})
@@ -129,7 +128,7 @@ fn run_chain(
     run_spec(spec, setup, folder, stop, progress)
 }
 
-/// The text of a spec.
+/// Text of a spec.
 pub fn spec_text(functions: &str, slo: &str) -> String {
     format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
@@ -149,7 +148,7 @@ pub fn run_spec(
     spec.functions.extend(setup.last);
     let cores = cores::available();
     let config = RunConfig {
-        // From the last on: helpers have the first ones.
+        // From the last core down: auxiliary cores use the first ones.
         cores: cores.iter().rev().cycle().take(setup.workers).copied().collect(),
         nic: TraceNicConfig {
             pacing: setup.pacing,
@@ -182,7 +181,7 @@ pub fn run_spec(
     }
 }
 
-/// A folder that goes when it is dropped.
+/// Directory that is deleted on drop.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -202,7 +201,7 @@ impl Drop for Folder {
     }
 }
 
-/// The frames of a capture, in order of time.
+/// Frames of a capture, in order of time.
 pub fn sent(capture: &Path) -> Vec<Vec<u8>> {
     let trace = Trace::load(
         &mut CaptureReader::open(capture, &ReadOptions::default()).unwrap(),
@@ -212,17 +211,17 @@ pub fn sent(capture: &Path) -> Vec<Vec<u8>> {
     (0..trace.len()).map(|i| trace.packet(i).to_vec()).collect()
 }
 
-/// The flow records of a file, sorted, without their times.
+/// Flow records of a file, sorted, without their times.
 pub fn flow_records(file: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(file).unwrap();
-    // All but the times of the first and the last packet, which end the line.
+    // Removes the times of the first and the last packet, which end the line.
     let line = |line: &str| line.rsplitn(3, ',').last().unwrap().to_owned();
     let mut lines: Vec<String> = text.lines().map(line).collect();
     lines.sort();
     lines
 }
 
-/// What a run on one core leaves, for others to be compared with.
+/// Results of a run on one core, to compare others with.
 pub struct Reference {
     packets: u64,
     order: BTreeMap<u32, Vec<u32>>,
@@ -233,10 +232,10 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// From a run on one core, which must have sent every packet, in order.
+    /// Takes the results of a run on one core, which must have sent every packet, in order.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If the run is not usable as a reference, with the cause.
     pub fn new(single: Outcome) -> Result<Reference, String> {
         let report = single.report();
         let packets = &report.packets;
@@ -257,8 +256,8 @@ impl Reference {
         })
     }
 
-    /// The first thing in which a run of the same traffic differs, if there is any: packets, their
-    /// order within each flow, their bytes, what was counted of flows.
+    /// First difference of a run of the same traffic, if there is any: packets, their order within each flow, their
+    /// bytes, flow records.
     pub fn difference(&self, other: Outcome) -> Option<String> {
         let report = other.report();
         let packets = &report.packets;

@@ -1,6 +1,6 @@
-/* Sees that every flow's packets come one after the other, at whatever instance: the state counts them, and each says
- * in its payload which it is. The first that is wrong ends the run. Then the packet is marked in its payload, so that
- * the end of a frame is written, too. */
+/* Checks that every flow's packets arrive in order, on any instance: the flow state counts them, and each carries its
+ * number in the payload. The first packet out of order ends the run. Then the function marks the payload, so that the
+ * end of a frame is written, too. */
 #include <tailwater_nf.h>
 
 struct flow {

@@ -1,4 +1,4 @@
-//! Traffic of which every packet says whose it is and which.
+//! Traffic in which every packet carries its flow and number.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -7,7 +7,7 @@ use tailwater_net::{FlowKey, Nanos, protocol};
 use tailwater_traffic::impair::{Impaired, Impairments};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
-/// Advances a stream of random numbers (xorshift); the state must not be 0.
+/// Advances a stream of random numbers (xorshift). The state must not be 0.
 pub fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -15,20 +15,20 @@ pub fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// Packets of some flows, each with its number within the flow: in trains, as whales come, and one by
-/// one; many at a time, so that there always is something to hand over.
+/// Packets of some flows, each with its number within the flow: in trains, as of whales, and single ones. Many arrive
+/// at a time, so there are always packets to offload.
 #[derive(Clone, Copy, Debug)]
 pub struct Traffic {
     pub seed: u64,
     pub flows: u32,
     pub packets: u32,
-    /// Mean time between packets: what two cores that others use, too, keep up with.
+    /// Mean time between packets: sustainable by two cores that other programs use, too.
     pub spacing: Nanos,
-    /// Packets that come at once, on average.
+    /// Mean number of packets per burst.
     pub burst: u32,
-    /// What is done to them on their way.
+    /// Impairments of the link.
     pub impairments: Impairments,
-    /// Whether every second flow is the answers to the one before, which begins.
+    /// Every second flow consists of answers to the one before, which begins.
     pub answers: bool,
 }
 
@@ -58,12 +58,12 @@ impl Traffic {
 struct Numbered {
     traffic: Traffic,
     state: u64,
-    /// Packets of each flow so far.
+    /// Number of packets of each flow so far.
     numbers: Vec<u32>,
     packets: u32,
-    /// The present train's flow, and what is left of it.
+    /// Current train: its flow, and its remaining packets.
     train: (u32, u32),
-    /// When the present burst comes, and what is left of it.
+    /// Current burst: its arrival, and its remaining packets.
     burst: (Nanos, u32),
     frame: Vec<u8>,
 }
@@ -127,7 +127,7 @@ impl PacketSource for Numbered {
         );
         let key = if answers { asked.reversed() } else { asked };
         let mut payload = [flow.to_be_bytes(), number.to_be_bytes()].concat();
-        // Some so long that their end is copied by the core that processes them.
+        // Some are so long that the core that processes them copies their end.
         payload.extend((0..flow % 3 * 120).map(|i| (i + *number) as u8));
         let frame = FrameBuilder::new(&key).payload(&payload).to_vec();
         self.frame = frame.expect("a short frame");
@@ -147,7 +147,7 @@ impl PacketSource for Numbered {
     }
 }
 
-/// The numbers of each flow's packets in the order in which they were sent.
+/// Numbers of each flow's packets in the order in which they were sent.
 pub fn order(frames: &[Vec<u8>]) -> BTreeMap<u32, Vec<u32>> {
     let mut order: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for frame in frames {

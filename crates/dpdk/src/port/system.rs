@@ -1,4 +1,4 @@
-//! What can be seen of a device without DPDK: that it is there and may be used, and why DPDK refused it.
+//! Device checks without DPDK: existence, permissions, and the cause of a refusal.
 
 use super::Link;
 use crate::error::{DpdkError, last_lines, of_device};
@@ -8,12 +8,12 @@ use std::fs;
 use std::path::Path;
 use tailwater_api::PortName;
 
-/// The number of a kernel interface, which another one of the same name would not have.
+/// Index of a kernel interface, which tells it from a later one of the same name.
 pub(super) fn interface_number(name: &str) -> Option<String> {
     fs::read_to_string(Path::new("/sys/class/net").join(name).join("ifindex")).ok()
 }
 
-/// The link of a kernel interface, as the kernel tells. One that is set down has none.
+/// Link state of a kernel interface from sysfs. An interface set down has no link.
 pub(super) fn link_of_interface(name: &str) -> Link {
     let told = |file: &str| {
         let text = fs::read_to_string(Path::new("/sys/class/net").join(name).join(file)).ok()?;
@@ -25,7 +25,7 @@ pub(super) fn link_of_interface(name: &str) -> Link {
     }
 }
 
-/// What can be seen to be wrong before DPDK is asked, which would not say it.
+/// Checks for problems that DPDK would not report.
 pub(super) fn check(name: &PortName) -> Result<(), String> {
     if let Some(interface) = name.interface()
         && interface_number(interface).is_none()
@@ -41,7 +41,7 @@ pub(super) fn check(name: &PortName) -> Result<(), String> {
         }
         let driver = fs::read_link(folder.join("driver")).ok();
         let driver = driver.as_ref().and_then(|d| d.file_name()?.to_str());
-        // NVIDIA's NICs are used together with the kernel's driver.
+        // NVIDIA NICs stay bound to the kernel's driver.
         let bound = !matches!(
             driver,
             None | Some("vfio-pci" | "uio_pci_generic" | "igb_uio" | "mlx4_core" | "mlx5_core")
@@ -63,7 +63,7 @@ pub(super) fn check(name: &PortName) -> Result<(), String> {
     Ok(())
 }
 
-/// Why a device does not do what is asked for, by what DPDK said last.
+/// Error for a device that refused an operation, with the cause from DPDK's latest log lines.
 pub(super) fn refused(name: &PortName, what: &str, code: c_int) -> DpdkError {
     of_refusal(name, what, code, &ffi::said())
 }
@@ -83,8 +83,8 @@ pub(super) fn of_refusal(name: &PortName, what: &str, code: c_int, said: &str) -
     of_device(name, what, code, said)
 }
 
-/// Whether this process has the capabilities without which a device of the kernel's does not come up: root in a
-/// container may lack them. Drivers themselves give all kinds of reasons.
+/// Returns `true` if this process has the capabilities that kernel devices need to come up. Root in a container may
+/// lack them, and drivers then report misleading causes.
 fn may_use(name: &PortName) -> bool {
     const NET_ADMIN: u64 = 1 << 12;
     const NET_RAW: u64 = 1 << 13;

@@ -1,17 +1,15 @@
-//! Handing packets between cores: what a batch costs, how long it takes, how fast a helper wakes.
+//! Passing packets between cores: cost of a batch, latency, and wake-up time of an auxiliary core.
 //!
-//! `cargo bench -p tailwater-handover --bench ring [-- NAME]` runs the figures whose names contain
-//! NAME. One JSON line per figure on standard output: the median of the runs, the least and the
-//! greatest. A batch is 32 parcels of 8 bytes.
+//! `cargo bench -p tailwater-handover --bench ring [-- NAME]` runs the figures whose names contain NAME. It prints one
+//! JSON line per figure: median, minimum and maximum of the runs. A batch is 32 parcels of 8 bytes.
 //!
-//! - `scaling/handover/one-core/...`: a batch pushed and popped by one thread, in ticks of the
-//!   time-stamp counter, nanoseconds and the core's own cycles; and with 128 batches in the ring,
-//!   pushing and popping apart;
-//! - `scaling/handover/two-cores/...`: throughput of a stream of batches, and the way of a single
-//!   parcel (half of there and back);
-//! - `scaling/handover/wake/...`: from before the push to after the pop by a helper that sleeps or
-//!   spins; ordinary or real-time (`fifo`), on an idle core or one that an ordinary program uses
-//!   (`busy`), after 150 µs or 3 ms (`long`) without work; and what `wake` costs its caller.
+//! - `scaling/handover/one-core/...`: a batch pushed and popped by one thread, in ticks of the time-stamp counter,
+//!   nanoseconds and core cycles. With 128 batches in the ring, push and pop are also measured separately.
+//! - `scaling/handover/two-cores/...`: throughput of a stream of batches, and one-way latency of a single parcel (half
+//!   the round trip).
+//! - `scaling/handover/wake/...`: time from before the push to after the pop by an auxiliary core that sleeps or spins.
+//!   Variants: ordinary or real-time priority (`fifo`), an idle core or one shared with an ordinary program (`busy`),
+//!   150 µs or 3 ms (`long`) without work before. Also the cost of `wake` for its caller.
 
 mod time;
 
@@ -25,26 +23,26 @@ use tailwater_handover::priority::Priority;
 use tailwater_handover::ring::ring;
 use time::{Ticks, ticks};
 
-/// Parcels of a batch.
+/// Parcels per batch.
 const BATCH: usize = 32;
 /// Measurements per figure.
 const RUNS: usize = 21;
-/// Batches of a measurement on one core.
+/// Batches per measurement on one core.
 const BATCHES: usize = 100_000;
-/// Round trips of a measurement.
+/// Round trips per measurement.
 const TRIPS: usize = 20_000;
-/// Wake-ups of a measurement.
+/// Wake-ups per measurement.
 const WAKES: usize = 300;
-/// Between two wake-ups: long enough to fall asleep.
+/// Time between two wake-ups: long enough to fall asleep.
 const PAUSE: Duration = Duration::from_micros(150);
-/// A pause after which an idle core may sleep deeply, and how many such wake-ups there are.
+/// Pause after which an idle core may be in a deep sleep state, and the number of such wake-ups.
 const LONG: (Duration, usize) = (Duration::from_millis(3), 60);
-/// Real-time priority of a helper.
+/// Real-time priority of the auxiliary core's thread.
 const FIFO: u8 = 50;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    // `cargo test --benches` runs this without the flag, only to see that it works.
+    // `cargo test --benches` runs this without the flag, as a smoke test.
     let runs = if arguments.iter().any(|a| a == "--bench") {
         RUNS
     } else {
@@ -69,21 +67,21 @@ fn main() {
 }
 
 struct Bench {
-    /// Part of the names wanted.
+    /// Substring of the names to run.
     wanted: String,
     runs: usize,
     ticks: Ticks,
 }
 
 impl Bench {
-    /// Whether a figure of a group is wanted; a group's figures are measured together.
+    /// Returns `true` if a figure of the group is selected. A group's figures are measured together.
     fn wants<S: AsRef<str>>(&self, group: &str, figures: &[S]) -> bool {
         figures
             .iter()
             .any(|figure| full_name(group, figure.as_ref()).contains(&self.wanted))
     }
 
-    /// Prints a wanted figure: median, least and greatest.
+    /// Prints a selected figure: median, minimum and maximum.
     fn print(&self, group: &str, figure: &str, unit: &str, mut values: Vec<f64>) {
         let name = full_name(group, figure);
         if !name.contains(&self.wanted) || values.is_empty() {
@@ -98,7 +96,7 @@ impl Bench {
         );
     }
 
-    /// Prints ticks of the counter in three units.
+    /// Prints tick counts in three units.
     fn print_ticks(&self, group: &str, figure: &str, values: &[f64]) {
         let times = |factor: f64| values.iter().map(|ticks| ticks * factor).collect();
         self.print(group, &format!("{figure}-ticks"), "ticks", times(1.0));
@@ -274,21 +272,21 @@ fn full_name(group: &str, figure: &str) -> String {
     format!("scaling/handover/{group}/{figure}")
 }
 
-/// The value below which a share of the values lie.
+/// Value that `share` of the values do not exceed.
 fn percentile(values: &[u64], share: f64) -> f64 {
     let mut values = values.to_vec();
     values.sort_unstable();
     values[((values.len() - 1) as f64 * share) as usize] as f64
 }
 
-/// Seconds that a stream of batches takes from this core to another.
+/// Seconds to stream all batches from this core to another.
 fn stream(other: usize) -> f64 {
     let (mut producer, mut consumer) = ring::<u64>(1024);
     thread::scope(|scope| {
         let consumer = scope.spawn(move || {
             pin(other);
             let mut into = [0; BATCH];
-            // The first batch starts the clock, so that starting the thread does not count.
+            // The first batch starts the clock, so the thread's start does not count.
             let (mut start, mut popped) = (None, 0);
             while popped < (BATCHES + 1) * BATCH {
                 let count = consumer.pop_slice(&mut into);
@@ -313,7 +311,7 @@ fn stream(other: usize) -> f64 {
     })
 }
 
-/// Ticks of each way of a parcel to another core and back.
+/// One-way ticks of each round trip of a parcel to another core.
 fn round_trips(other: usize) -> Vec<u64> {
     let (mut there, mut from) = ring::<u64>(64);
     let (mut to, mut back) = ring::<u64>(64);
@@ -338,30 +336,30 @@ fn round_trips(other: usize) -> Vec<u64> {
     })
 }
 
-/// How a helper waits and is woken.
+/// Wake-up case: mode, priority and load of the auxiliary core.
 #[derive(Clone, Copy)]
 struct Case {
-    /// Its core.
+    /// Core that is woken.
     other: usize,
     mode: Mode,
-    /// With real-time priority.
+    /// Use real-time priority.
     fifo: bool,
-    /// While an ordinary program uses its core.
+    /// An ordinary program uses the core at the same time.
     busy: bool,
-    /// From one wake-up to the next.
+    /// Time between two wake-ups.
     pause: Duration,
     wakes: usize,
 }
 
-/// Nanoseconds of each wake-up.
+/// Times of each wake-up, in nanoseconds.
 struct WakeUps {
     /// From before the push to after the pop.
     latency: Vec<u64>,
-    /// Pushing and calling `wake`.
+    /// Push and call of `wake`.
     call: Vec<u64>,
 }
 
-/// Wakes a helper on another core time and again. None if it is refused its priority.
+/// Wakes an auxiliary core repeatedly. `None` if real-time priority is refused.
 fn wake_ups(case: Case) -> Option<WakeUps> {
     let Case { other, mode, .. } = case;
     let (mut there, mut from) = ring::<Instant>(64);
@@ -402,7 +400,7 @@ fn wake_ups(case: Case) -> Option<WakeUps> {
             latency: Vec::new(),
             call: Vec::new(),
         };
-        // The first finds the thread starting.
+        // Round 0 finds the thread starting.
         for round in 0..=case.wakes {
             let pause = Instant::now();
             while pause.elapsed() < case.pause {
@@ -432,7 +430,7 @@ fn wake_ups(case: Case) -> Option<WakeUps> {
     })
 }
 
-/// The cores that this process may use, the last one first: the first ones serve interrupts.
+/// Cores this process may use, last one first: the first ones serve interrupts.
 fn cores() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
     (0..CpuSet::MAX_CPU).rev().filter(|&core| set.is_set(core)).collect()

@@ -1,27 +1,27 @@
-//! Ticks of the time-stamp counter, and what they are in nanoseconds and core cycles.
+//! Time-stamp counter ticks, converted to nanoseconds and core cycles.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// How long a tick is.
+/// Duration of a tick.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
-    /// Nanoseconds a tick.
+    /// Nanoseconds per tick.
     pub nanos: f64,
-    /// Cycles of the core a tick; none where they cannot be counted.
+    /// Core cycles per tick, or `None` where they cannot be counted.
     pub cycles: Option<f64>,
 }
 
-/// Time against which ticks are measured.
+/// Time span over which ticks are calibrated.
 const SPAN: Duration = Duration::from_millis(50);
 
 impl Ticks {
-    /// Measures both. Takes a tenth of a second.
+    /// Measures both. Takes 0.1 s.
     pub fn measure() -> Ticks {
         let (start, first) = (Instant::now(), ticks());
         let mut cycles: Option<f64> = None;
         while start.elapsed() < SPAN {
-            // The fastest is the one that nothing interrupted.
+            // The fastest run is the one without interrupts.
             let measured = cycles_per_tick();
             cycles = cycles.zip(measured).map(|(a, b)| a.max(b)).or(cycles).or(measured);
         }
@@ -47,11 +47,11 @@ impl fmt::Display for Ticks {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn ticks() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction; user code may use it on Linux.
+    // SAFETY: every x86-64 processor has the instruction; Linux permits it in user mode.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
-/// Nanoseconds of the system's clock.
+/// Nanoseconds of the system clock.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn ticks() -> u64 {
     use std::sync::LazyLock;
@@ -59,14 +59,14 @@ pub fn ticks() -> u64 {
     START.elapsed().as_nanos() as u64
 }
 
-/// Adds that wait for each other take a cycle each.
+/// Core cycles per tick, from dependent adds that take one cycle each.
 #[cfg(target_arch = "x86_64")]
 fn cycles_per_tick() -> Option<f64> {
     const TURNS: u64 = 10_000;
     let start = ticks();
     let (mut sum, mut left) = (0_u64, TURNS);
-    // Adds of registers: those of constants are done ahead by some processors.
-    // SAFETY: arithmetic in three registers of its own.
+    // Adds of registers: some processors eliminate those of constants. SAFETY: arithmetic in three registers of its
+    // own.
     unsafe {
         std::arch::asm!(
             "2:",

@@ -1,9 +1,9 @@
-//! A word that a thread can sleep on.
+//! Futex: a word that a thread can sleep on.
 
 use crate::sync::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The word, and what the kernel keeps for it.
+/// Futex word.
 #[derive(Debug)]
 pub(super) struct Futex {
     word: AtomicU32,
@@ -20,7 +20,7 @@ impl Futex {
         }
     }
 
-    /// Writes the word and returns what it was.
+    /// Exchanges the word and returns its previous value.
     #[inline]
     pub(super) fn swap(&self, value: u32, order: Ordering) -> u32 {
         self.word.swap(value, order)
@@ -29,28 +29,28 @@ impl Futex {
 
 #[cfg(not(loom))]
 impl Futex {
-    /// Sleeps until woken or for `bound`, if the word is `expected` at the moment of falling
-    /// asleep. May return early for no reason.
+    /// Sleeps until woken or for `bound`, if the word is `expected` at the moment of falling asleep. Spurious returns
+    /// are possible.
     pub(super) fn wait(&self, expected: u32, bound: Duration) {
         use rustix::thread::futex::{Flags, Timespec, wait};
         let bound = Timespec {
             tv_sec: bound.as_secs().try_into().unwrap_or(i64::MAX),
             tv_nsec: bound.subsec_nanos().into(),
         };
-        // Woken, too late, interrupted, timed out: the caller looks for itself.
+        // Woken, value changed, interrupted or timed out: the caller checks for itself.
         let _ = wait(&self.word, Flags::PRIVATE, expected, Some(&bound));
     }
 
-    /// Wakes the thread that sleeps here, if one does.
+    /// Wakes the thread that sleeps on the word, if there is one.
     pub(super) fn wake(&self) {
         use rustix::thread::futex::{Flags, wake};
-        // It fails only for a word that is not mapped.
+        // Fails only for an unmapped address.
         let _ = wake(&self.word, Flags::PRIVATE, 1);
     }
 }
 
-/// As the kernel does it: the word is compared under the lock of the queue of sleepers. Under the
-/// model checker nobody wakes by himself, so that a lost wake-up is a deadlock.
+/// Model of the kernel's futex: the word is compared under the lock of the wait queue. Under the model checker no
+/// thread wakes spuriously, so a lost wake-up is a deadlock.
 #[cfg(loom)]
 impl Futex {
     pub(super) fn wait(&self, expected: u32, _bound: Duration) {

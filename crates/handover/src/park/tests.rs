@@ -3,7 +3,7 @@ use crate::ring::ring;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::thread;
 
-/// Longer than any test: nobody shall need it.
+/// Timeout longer than any test: never reached.
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
@@ -24,7 +24,7 @@ fn every_mode_returns_at_its_bound() {
         let (mut sleeper, _waker) = park(mode);
         let start = Instant::now();
         let mut looks = 0;
-        // It may come back early; not for ever, though.
+        // It may return early, but not without end.
         while start.elapsed() < bound {
             assert!(!sleeper.wait(bound, || {
                 looks += 1;
@@ -60,7 +60,7 @@ fn a_sleeper_is_woken_once() {
             };
             while !sleeper.wait(LONG, ready) {}
         });
-        // After the second look it sleeps, or is about to.
+        // After the second poll it sleeps, or is about to.
         while looks.load(Ordering::Relaxed) < 2 {
             thread::yield_now();
         }

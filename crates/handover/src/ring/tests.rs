@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc as Counted;
 
-/// One call.
+/// One call of the ring's interface.
 #[derive(Clone, Debug)]
 enum Call {
     Push,
@@ -34,7 +34,7 @@ proptest! {
         calls in prop::collection::vec(call(), 0..100),
     ) {
         let (mut producer, mut consumer) = ring::<u64>(size);
-        // As if so many items had passed before: counters wrap.
+        // As if `start` items had passed before: counters wrap.
         producer.shared.tail.0.store(start, Ordering::Relaxed);
         producer.shared.head.0.store(start, Ordering::Relaxed);
         (producer.tail, producer.head) = (start, start);
@@ -96,7 +96,7 @@ proptest! {
 #[test]
 fn an_iterator_that_promises_little_fills_the_ring_again() {
     let (mut producer, mut consumer) = ring::<u32>(4);
-    // A filter promises nothing, so only one free slot is asked for.
+    // A filter has a size hint of 0, so only one free slot is requested.
     let mut items = (0..100).filter(|n| n % 2 == 0);
     assert_eq!(producer.push_from(&mut items), 4);
     assert_eq!(producer.push_from(&mut items), 0);

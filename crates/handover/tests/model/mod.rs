@@ -1,5 +1,5 @@
-//! A data plane of toys: a dispatcher with a table of flows, and helpers. The rings, the sleeping
-//! place and the counts are the crate's own.
+//! Model of a data plane: a dispatcher with a flow table, and auxiliary cores. Rings, parking and packet counts are the
+//! crate's own.
 
 #[cfg(loom)]
 use loom::{
@@ -17,7 +17,7 @@ use tailwater_handover::owner::{Owner, Place};
 use tailwater_handover::park::{Mode, Sleeper, Waker, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 
-/// A packet: which flow, its number in it, and the chain's segment that is to process it.
+/// Packet: its flow, its sequence number in the flow, and the segment that processes it next.
 #[derive(Clone, Copy, Debug)]
 struct Parcel {
     flow: u32,
@@ -28,7 +28,7 @@ struct Parcel {
 /// Segments of the chain.
 const SEGMENTS: u8 = 2;
 
-/// A segment's state of a flow: how many of its packets were processed.
+/// Flow state of one segment: the number of packets processed.
 #[derive(Debug)]
 struct State {
     processed: AtomicU32,
@@ -36,8 +36,7 @@ struct State {
     exclusive: loom::cell::UnsafeCell<()>,
 }
 
-// SAFETY: nothing is read or written through the cell; that nobody could do so wrongly is what
-// loom checks.
+// SAFETY: nothing is read or written through the cell; loom checks that nobody could do so wrongly.
 #[cfg(loom)]
 unsafe impl Sync for State {}
 
@@ -50,55 +49,54 @@ impl State {
         }
     }
 
-    /// Processes a packet and says whether it was its turn. Reading and writing are two steps, and
-    /// neither is ordered with anything: a second owner, or one that came too early, finds a wrong
-    /// number.
+    /// Processes a packet. Returns `true` if it was next in order. Read and write are two unordered steps. So a second
+    /// owner, or one that came too early, reads a wrong number.
     fn process(&self, parcel: Parcel) -> bool {
         let before = self.processed.load(Ordering::Relaxed);
         self.processed.store(before + 1, Ordering::Relaxed);
         before == parcel.number
     }
 
-    /// Panics if another thread touches the state and was not told of what this one did before.
+    /// Panics if another thread accesses the state without having synchronised with this one's accesses.
     fn touch(&self) {
         #[cfg(loom)]
         self.exclusive.with_mut(|_| ());
     }
 }
 
-/// How a run is made up.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub flows: u32,
     pub helpers: u8,
-    /// Items in each ring.
+    /// Capacity of each ring.
     pub ring: usize,
-    /// Packets that a helper takes at once.
+    /// Packets an auxiliary core takes at once.
     pub batch: usize,
     pub mode: Mode,
-    /// A dispatcher that moves flows with packets in flight: the model must notice.
+    /// Let the dispatcher move flows with packets in flight: the model must detect it.
     pub hasty: bool,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Packets that followed their flow to another place than wanted.
+    /// Packets that followed their flow to another core than requested.
     pub stayed: u32,
-    /// Packets that were processed or sent out of order; none, unless the dispatcher was hasty.
+    /// Packets processed or sent out of order: 0, unless the dispatcher was hasty.
     pub disordered: u32,
 }
 
-/// What all threads see.
+/// State shared by all threads.
 struct World {
     flows: Vec<[State; SEGMENTS as usize]>,
     hasty: bool,
-    /// Not of the model: an observer's count.
+    /// Observer's counter, outside the model.
     disordered: Oracle,
 }
 
 impl World {
-    /// Processes a packet in the segments from its own up to `end`.
+    /// Processes a packet in the segments from its current one up to `end`.
     fn process(&self, parcel: Parcel, end: u8) {
         for segment in parcel.from..end {
             let state = &self.flows[parcel.flow as usize][usize::from(segment)];
@@ -109,13 +107,13 @@ impl World {
         }
     }
 
-    /// Takes down whether a packet was in order.
+    /// Records a packet out of order.
     fn expect(&self, in_order: bool, parcel: Parcel) {
         assert!(in_order || self.hasty, "out of order: {parcel:?}");
         self.disordered.fetch_add(u32::from(!in_order), Ordering::Relaxed);
     }
 
-    /// The wire, which wants each flow's packets in order.
+    /// Sends a packet on the wire, which checks the order within each flow.
     fn transmit(&self, wire: &mut [u32], parcel: Parcel) {
         let left = &mut wire[parcel.flow as usize];
         self.expect(*left == parcel.number, parcel);
@@ -123,7 +121,7 @@ impl World {
     }
 }
 
-/// The dispatcher's view of a helper.
+/// Dispatcher's side of an auxiliary core.
 struct Link {
     there: Producer<Parcel>,
     back: Consumer<Parcel>,
@@ -134,14 +132,14 @@ struct Dispatcher {
     world: Arc<World>,
     owners: Vec<Owner>,
     links: Vec<Link>,
-    /// Packets of each flow that left, for good.
+    /// Packets of each flow sent so far.
     wire: Vec<u32>,
     /// As in [`Outcome`].
     stayed: u32,
 }
 
 impl Dispatcher {
-    /// Takes in what helpers have done.
+    /// Pops returned packets of all auxiliary cores.
     fn collect(&mut self) {
         let Dispatcher {
             links,
@@ -158,7 +156,7 @@ impl Dispatcher {
         }
     }
 
-    /// Processes a packet, or hands it to the one who does, perhaps after the first segment.
+    /// Processes a packet, or sends it to an auxiliary core, after the first segment if the flow is split.
     fn dispatch(&mut self, mut parcel: Parcel, wanted: Place) {
         self.collect();
         let owner = &mut self.owners[parcel.flow as usize];
@@ -182,7 +180,7 @@ impl Dispatcher {
         };
         owner.sent();
         while self.links[helper as usize].there.push(parcel).is_err() {
-            // The helper may be waiting for room in its own ring.
+            // The auxiliary core may be waiting for room in its own ring.
             self.collect();
             thread::yield_now();
         }
@@ -190,11 +188,11 @@ impl Dispatcher {
     }
 }
 
-/// A helper's life: until its ring is closed and empty.
+/// Main loop of an auxiliary core, until its ring is closed and empty.
 fn help(world: &World, mut from: Consumer<Parcel>, mut back: Producer<Parcel>, mut sleeper: Sleeper, batch: usize) {
     loop {
         let closed = from.is_closed();
-        // What returns must have room, or the dispatcher and we would wait for each other.
+        // Takes no more than the return ring has room for, or both sides would deadlock.
         let room = back.room(batch).min(batch);
         let done = from.pop_each(room, |parcel| {
             world.process(parcel, SEGMENTS);
@@ -205,16 +203,16 @@ fn help(world: &World, mut from: Consumer<Parcel>, mut back: Producer<Parcel>, m
         } else if done == 0 && closed {
             return;
         } else if done == 0 {
-            // Its bound is never reached: waking up is the dispatcher's business.
+            // The timeout is never reached: the dispatcher wakes it.
             sleeper.wait(Duration::from_secs(60), || !from.is_empty() || from.is_closed());
         }
     }
 }
 
-/// Runs packets, each of a flow and wanted somewhere, through the model.
+/// Runs packets, each with its flow and the requested placement, through the model.
 ///
 /// # Panics
-/// If packets are lost, doubled, or (unless hasty) out of order, or a flow's state had two owners.
+/// If packets are lost, duplicated, or (unless hasty) out of order, or a flow's state had two owners.
 pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Place)>) -> Outcome {
     let world = Arc::new(World {
         flows: (0..setup.flows).map(|_| [State::new(), State::new()]).collect(),
@@ -250,7 +248,7 @@ pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Place)>) -> Outcom
         dispatcher.collect();
         thread::yield_now();
     }
-    // Everything came back, so the dispatcher owns all flows again, while helpers still live.
+    // All packets are back, so the dispatcher owns all flows again, while auxiliary cores still run.
     for (flow, &number) in world.flows.iter().zip(&arrived).filter(|_| !setup.hasty) {
         for segment in flow {
             segment.touch();

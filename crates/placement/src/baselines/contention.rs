@@ -1,29 +1,29 @@
-//! What instances do that share a cache: a model.
+//! Model of instances that share a cache.
 //!
-//! What an instance holds of the cache is in proportion to the references that it makes, and no more than its
-//! working set, beyond which it is no faster; what one leaves the others share. That is how much an
-//! LRU cache keeps for each, near enough. What it does with what it holds says its curve, on its first line's extension
-//! where it holds less than was measured. Fixed before anything was placed with it.
+//! An instance occupies cache in proportion to its references, and at most its working set, beyond which it is no
+//! faster. The others share the rest. This approximates an LRU cache. An instance's rate with that cache follows from
+//! its curve, extended along its first segment below the measured range. The model was fixed before it was used for any
+//! placement.
 
 use crate::curve::CacheCurve;
 
-/// An instance that shares a cache.
+/// Instance that shares a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
-    /// Its throughput over what it holds.
+    /// Throughput by cache size.
     pub cache: &'a CacheCurve,
-    /// References for each packet.
+    /// References per packet.
     pub references: f64,
-    /// Packets per second that are offered to it.
+    /// Offered packets per second.
     pub offered: f64,
 }
 
-/// Bytes that each instance holds of a cache.
+/// Returns the bytes that each instance occupies of a cache.
 pub fn shares(instances: &[Shared<'_>], bytes: u64) -> Vec<f64> {
     let weight = |i: &Shared<'_>| i.references * i.offered.min(i.cache.most());
     let mut held = vec![None; instances.len()];
     let mut left = bytes as f64;
-    // Those with small working sets are satisfied first; what they leave is for the rest.
+    // Instances with small working sets are satisfied first, and the others share the rest.
     loop {
         let open = || (0..instances.len()).filter(|&i| held[i].is_none());
         let all: f64 = open().map(|i| weight(&instances[i])).sum();
@@ -40,7 +40,7 @@ pub fn shares(instances: &[Shared<'_>], bytes: u64) -> Vec<f64> {
     }
 }
 
-/// Packets per second of each instance, of what is offered to it.
+/// Returns each instance's packets per second, at most its offered load.
 pub fn rates(instances: &[Shared<'_>], bytes: u64) -> Vec<f64> {
     let shares = shares(instances, bytes);
     let rates = instances.iter().zip(shares);

@@ -1,8 +1,8 @@
-//! Schedulers without isolation, that others are compared with (ResQ §6): SLOs packed by what their chains do
-//! alone, the cache shared by all or split evenly; instances added where they are missed; a predictor.
+//! Schedulers without isolation, for comparison (ResQ §6). They pack SLOs by the rates of their chains alone, with the
+//! cache shared by all or split evenly. Others add instances where SLOs are violated, or use a predictor.
 //!
-//! What instances do that share a cache is not measured here but modelled: see [`contention`]. All of them place
-//! one instance a core, on servers of one kind with one NUMA node.
+//! The performance of instances that share a cache is not measured here but modelled: see [`contention`]. All of these
+//! schedulers place one instance per core, on servers of one kind with one NUMA node.
 
 pub mod contention;
 
@@ -10,26 +10,26 @@ use crate::cluster::ServerKind;
 use crate::slo::{Curves, ISOLATED};
 use contention::{Shared, rates};
 
-/// Violations count above this part of the target (Figure 8).
+/// Violations beyond this share of the target count (Figure 8).
 pub const ERROR: f64 = 0.05;
-/// Rounds of adding instances before it is given up.
+/// Maximum rounds of adding instances.
 const MOST_ROUNDS: usize = 100;
 
-/// An SLO whose instances share caches.
+/// SLO whose instances share caches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tenant<'a> {
-    /// What was measured of its chain alone.
+    /// Curves of its chain alone.
     pub curves: &'a Curves,
-    /// References to the cache for each packet.
+    /// References to the cache per packet.
     pub references: f64,
-    /// Packets per second that it was promised.
+    /// Guaranteed packets per second.
     pub target: f64,
 }
 
-/// Tenants' instances on servers: of each server the tenants, by number, once for each instance.
+/// Instances on servers: for each server the numbers of the tenants, once per instance.
 pub type Servers = Vec<Vec<usize>>;
 
-/// As many instances of each tenant as its chain alone would need, each on the first server with a core.
+/// Places as many instances of each tenant as its chain would need alone, each on the first server with a free core.
 pub fn agnostic(tenants: &[Tenant<'_>], server: &ServerKind) -> Servers {
     let mut servers = Servers::new();
     for (number, tenant) in tenants.iter().enumerate() {
@@ -41,7 +41,7 @@ pub fn agnostic(tenants: &[Tenant<'_>], server: &ServerKind) -> Servers {
     servers
 }
 
-/// The part of the tenants that get less than promised, each instance with an even part of the ways.
+/// Returns the share of tenants below their target, if the ways are split evenly among instances.
 pub fn violated_evenly(tenants: &[Tenant<'_>], server: &ServerKind, servers: &Servers) -> f64 {
     let bytes = u64::from(server.ways / server.cores) * server.way_bytes;
     let rate = |tenant: &Tenant<'_>| tenant.curves.cache.rate(bytes) * ISOLATED;
@@ -52,13 +52,13 @@ pub fn violated_evenly(tenants: &[Tenant<'_>], server: &ServerKind, servers: &Se
     violated(tenants, &got)
 }
 
-/// The part of the tenants that get less than promised, while all instances share `bytes` of cache.
+/// Returns the share of tenants below their target, if all instances share `bytes` of cache.
 pub fn violated_sharing(tenants: &[Tenant<'_>], bytes: u64, servers: &Servers) -> f64 {
     violated(tenants, &sharing(tenants, bytes, servers))
 }
 
-/// E2: begins as [`agnostic`], and adds an instance to each tenant that gets too little, until none does; each
-/// instance is offered an even part of the tenant's traffic. `None` if that does not end.
+/// E2: starts like [`agnostic`], and adds an instance to each tenant below its target, until there is none. Each
+/// instance gets an even part of the tenant's traffic. Returns `None` if that does not terminate.
 pub fn elastic(tenants: &[Tenant<'_>], server: &ServerKind, bytes: u64) -> Option<Servers> {
     let mut servers = agnostic(tenants, server);
     for _ in 0..MOST_ROUNDS {
@@ -75,19 +75,19 @@ pub fn elastic(tenants: &[Tenant<'_>], server: &ServerKind, bytes: u64) -> Optio
     None
 }
 
-/// Dobrescu et al.: an instance goes to the first server where, as predicted, neither it nor any that is there gets
-/// too little. What an instance gets is predicted from the references to the cache that its neighbours make when
-/// they run alone, as measured against synthetic competitors with as many. If no server will do, its tenant gets
-/// half on each of two, and so on.
+/// Dobrescu et al.: an instance goes to the first server where neither it nor any other instance is predicted to fall
+/// below its target. The prediction uses the references to the cache that its neighbours make when they run alone, and
+/// measurements against synthetic competitors with as many. If no server suffices, the tenant's load is halved over two
+/// servers, and so on.
 pub fn predictor(tenants: &[Tenant<'_>], server: &ServerKind, bytes: u64) -> Servers {
     let alone = |t: &Tenant<'_>| t.references * t.curves.cache.most();
-    // What an instance does against so many references a second.
+    // Rate of an instance against this many competing references per second.
     let predicted = |t: &Tenant<'_>, competing: f64| {
         let part = alone(t) / (alone(t) + competing).max(f64::MIN_POSITIVE);
         t.curves.cache.extended(bytes as f64 * part)
     };
     let mut servers = Servers::new();
-    // What each instance on each server must do, and all references there.
+    // Required rate of each instance on each server, and the total references there.
     let mut needs: Vec<Vec<f64>> = Vec::new();
     for (number, tenant) in tenants.iter().enumerate() {
         let mut count = 1;
@@ -117,7 +117,7 @@ pub fn predictor(tenants: &[Tenant<'_>], server: &ServerKind, bytes: u64) -> Ser
     servers
 }
 
-/// Packets per second of each tenant.
+/// Returns the packets per second of each tenant.
 fn sharing(tenants: &[Tenant<'_>], bytes: u64, servers: &Servers) -> Vec<f64> {
     let mut instances = vec![0_u32; tenants.len()];
     servers.iter().flatten().for_each(|&i| instances[i] += 1);
@@ -144,7 +144,7 @@ fn violated(tenants: &[Tenant<'_>], got: &[f64]) -> f64 {
     less.count() as f64 / tenants.len().max(1) as f64
 }
 
-/// An instance on the first server with a core.
+/// Adds an instance on the first server with a free core.
 fn add(servers: &mut Servers, server: &ServerKind, tenant: usize) {
     let free = |there: &&mut Vec<usize>| there.len() < usize::from(server.cores);
     match servers.iter_mut().find(free) {

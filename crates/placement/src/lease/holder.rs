@@ -1,36 +1,36 @@
-//! The agent's side.
+//! The agent's side of a lease.
 
 use super::{Amount, Grant, Request, Terms};
 use tailwater_net::Nanos;
 
-/// More would be used than is leased.
+/// Error: the use would exceed the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected at most {} cores and {} ways of the lease, found {} and {}", .allowed.cores, .allowed.ways,
     .found.cores, .found.ways)]
 pub struct Exceeds {
-    /// What is allowed.
+    /// Allowed amount.
     pub allowed: Amount,
-    /// What would be used.
+    /// Amount that would be used.
     pub found: Amount,
 }
 
-/// What a server's agent knows of its lease.
+/// Lease state of a server's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Holder {
     terms: Terms,
     incarnation: u64,
-    /// The latest grant's number, what it gives, and when it ends.
+    /// Number, amount and end of the latest grant.
     number: (u64, u64),
     amount: Amount,
     until: Nanos,
-    /// The last grant that everything in use was within.
+    /// Last grant that covered everything in use.
     kept: (u64, u64),
     in_use: Amount,
 }
 
 impl Holder {
-    /// An agent that has just started, on a server where so much of what was leased before is still in use: it is allowed
-    /// nothing until it is granted something. Its `incarnation` is that of no start before it.
+    /// Creates the state of an agent that has just started, while `in_use` of an earlier lease is still in use. Nothing
+    /// is allowed until the first grant. No earlier start has the same `incarnation`.
     pub fn new(terms: Terms, incarnation: u64, in_use: Amount) -> Self {
         Holder {
             terms,
@@ -43,8 +43,7 @@ impl Holder {
         }
     }
 
-    /// What may be used now, of leased cores and ways. What is in use beyond it is to be let go of within
-    /// [`Terms::release`].
+    /// Returns the leased cores and ways that may be used now. Use beyond it must end within [`Terms::release`].
     pub fn allowed(&self, now: Nanos) -> Amount {
         match now < self.until.saturating_sub(self.terms.release) {
             true => self.amount,
@@ -52,15 +51,15 @@ impl Holder {
         }
     }
 
-    /// What is in use.
+    /// Returns the amount in use.
     pub fn in_use(&self) -> Amount {
         self.in_use
     }
 
-    /// So much is in use from now on; less may always be.
+    /// Sets the amount in use. A decrease is always possible.
     ///
     /// # Errors
-    /// It is more than before and than is [allowed](Self::allowed): nothing changes.
+    /// The amount exceeds both the previous one and the [allowed](Self::allowed) one. Nothing changes.
     pub fn set_in_use(&mut self, now: Nanos, found: Amount) -> Result<(), Exceeds> {
         let allowed = self.allowed(now);
         if !found.is_within(allowed.max(self.in_use)) {
@@ -71,14 +70,14 @@ impl Holder {
         Ok(())
     }
 
-    /// So much is in use, allowed or not: what could not be let go of in time is told as it is, and a grant that gives
-    /// less is not kept to.
+    /// Sets the amount in use even if it is not allowed, when resources could not be released in time. Requests then
+    /// report the real use, and a grant of less is not confirmed.
     pub fn found_in_use(&mut self, found: Amount) {
         self.in_use = found;
         self.keep();
     }
 
-    /// A request to send now.
+    /// Returns a request to send now.
     pub fn request(&self, now: Nanos, wants: Amount) -> Request {
         Request {
             incarnation: self.incarnation,
@@ -89,7 +88,8 @@ impl Holder {
         }
     }
 
-    /// Takes a grant, and says whether it is in force: not one that is older than the last, or for an earlier start.
+    /// Processes a grant. Returns `true` if it takes effect: it is newer than the last one and belongs to this
+    /// incarnation.
     pub fn receive(&mut self, now: Nanos, grant: &Grant) -> bool {
         if grant.incarnation != self.incarnation || grant.number <= self.number || grant.sent > now {
             return false;
@@ -101,7 +101,7 @@ impl Holder {
         true
     }
 
-    /// When all is let go of that the latest grant does not give, it is kept to.
+    /// Confirms the latest grant once everything in use is within it.
     fn keep(&mut self) {
         if self.in_use.is_within(self.amount) {
             self.kept = self.number;

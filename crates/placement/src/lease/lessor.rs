@@ -1,25 +1,25 @@
-//! The controller's side.
+//! The controller's side of a lease.
 
 use super::{Amount, Grant, Request, Terms};
 use tailwater_net::Nanos;
 
-/// The most grants that are remembered one by one. Older ones are taken together.
+/// Maximum number of grants stored individually. Older ones are merged.
 const MOST_GRANTS: usize = 8;
 
-/// What is to be reserved is not free.
+/// Error: the amount to reserve is not free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {} cores and {} ways that are neither reserved nor leased, found {} and {}", .wanted.cores,
     .wanted.ways, .free.cores, .free.ways)]
 pub struct NotFree {
-    /// What is to be reserved.
+    /// Requested amount.
     pub wanted: Amount,
-    /// What is free.
+    /// Free amount.
     pub free: Amount,
-    /// When all that is leased will have ended, if no lease is renewed.
+    /// Time at which all current leases have expired, if none is renewed.
     pub at: Nanos,
 }
 
-/// A grant that the agent may have, or may come to have.
+/// Grant that the agent has or may still receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Granted {
     number: (u64, u64),
@@ -27,22 +27,23 @@ struct Granted {
     until: Nanos,
 }
 
-/// What the controller knows of a server's lease.
+/// Lease state of a server at the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lessor {
     terms: Terms,
-    /// What there is besides what belongs to on-demand instances anyway.
+    /// Total capacity, without the part that always belongs to on-demand instances.
     capacity: Amount,
     reserved: Amount,
-    /// The most that may be leased from now on.
+    /// Maximum amount for future leases.
     offer: Amount,
-    /// The number of the last grant.
+    /// Number of the last grant.
     number: (u64, u64),
     granted: Vec<Granted>,
 }
 
 impl Lessor {
-    /// A server of which nothing was ever leased. `capacity` is without what belongs to on-demand instances anyway.
+    /// Creates the state of a server without any earlier lease. `capacity` excludes the part that always belongs to
+    /// on-demand instances.
     pub fn new(terms: Terms, epoch: u64, capacity: Amount) -> Self {
         Lessor {
             terms,
@@ -54,9 +55,9 @@ impl Lessor {
         }
     }
 
-    /// A server that an earlier controller leased nobody knows what of, beyond what is reserved now: all of that
-    /// counts as leased, until the agent says what it keeps to or all leases must have ended. `epoch` is higher than
-    /// that of any controller before.
+    /// Creates the state of a server whose leases from an earlier controller are unknown, apart from the present
+    /// reservations. All the rest counts as leased, until the agent reports its confirmed grant or all leases must have
+    /// expired. `epoch` is higher than that of any earlier controller.
     pub fn after_restart(terms: Terms, epoch: u64, capacity: Amount, reserved: Amount, now: Nanos) -> Self {
         let granted = Granted {
             number: (epoch, 0),
@@ -70,24 +71,23 @@ impl Lessor {
         }
     }
 
-    /// What the agent may hold now, for all that is known here.
+    /// Returns the maximum amount that the agent may hold now.
     pub fn leased(&self, now: Nanos) -> Amount {
         let running = self.granted.iter().filter(|granted| now < granted.until);
         running.fold(Amount::NONE, |most, granted| most.max(granted.amount))
     }
 
-    /// What is reserved.
+    /// Returns the reserved amount.
     pub fn reserved(&self) -> Amount {
         self.reserved
     }
 
-    /// What can be reserved now.
+    /// Returns the amount that can be reserved now.
     pub fn free(&self, now: Nanos) -> Amount {
         self.capacity.less(self.reserved).less(self.leased(now))
     }
 
-    /// Leases no more than this from now on. What is leased already comes back with the agent's next requests, or
-    /// when it ends.
+    /// Limits future leases to `most`. Current leases shrink with the agent's next requests, or when they expire.
     pub fn offer(&mut self, most: Amount) {
         self.offer = most;
     }
@@ -95,7 +95,7 @@ impl Lessor {
     /// Reserves cores and ways for a reserved SLO, if they are free.
     ///
     /// # Errors
-    /// They are not: [`offer`](Self::offer) less, and try again.
+    /// They are not free. Reduce the [`offer`](Self::offer), and try again later.
     pub fn reserve(&mut self, now: Nanos, wanted: Amount) -> Result<(), NotFree> {
         let free = self.free(now);
         if !wanted.is_within(free) {
@@ -110,15 +110,15 @@ impl Lessor {
         Ok(())
     }
 
-    /// Gives back what a reserved SLO had.
+    /// Frees the resources of a reserved SLO.
     pub fn free_reserved(&mut self, amount: Amount) {
         self.reserved = self.reserved.less(amount);
     }
 
-    /// Answers a request: a grant of what the agent wants, as far as that is offered and not reserved.
+    /// Answers a request with a grant: the agent's wanted amount, limited by the offer and the reservations.
     pub fn receive(&mut self, now: Nanos, request: &Request) -> Grant {
         self.granted.retain(|granted| now < granted.until);
-        // The agent never goes back to what is lower than what it keeps to.
+        // The agent never returns to a grant older than its confirmed one.
         self.granted.retain(|granted| granted.number >= request.kept);
         let amount = request.wants.max(request.in_use).min(self.offer);
         let amount = amount.min(self.capacity.less(self.reserved));

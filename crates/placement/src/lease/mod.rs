@@ -1,23 +1,24 @@
-//! What the controller lets a server's agent divide among on-demand instances by itself, and for how long (ResQ §5.3).
+//! Leases: resources that a server's agent divides among on-demand instances on its own for a limited time (ResQ §5.3).
 //!
-//! Cores and ways of a server that no reserved SLO has are spare. The controller ([`Lessor`]) leases them to the server's
-//! agent ([`Holder`]), which then divides them without asking anybody; it may place reserved SLOs on what is not
-//! leased, and on what was leased once the lease has ended or the agent has said that it holds less.
+//! Cores and ways of a server without a reserved SLO are spare. The controller ([`Lessor`]) leases them to the server's
+//! agent ([`Holder`]), which divides them without further requests. The controller may place reserved SLOs on resources
+//! that are not leased. Leased ones become available when the lease has expired or the agent has reported a smaller
+//! use.
 //!
-//! **Nothing is ever given twice**, whatever messages are lost, repeated, late or out of order, and whichever of the two
+//! **Nothing is ever assigned twice**, even if messages are lost, repeated, late or out of order, or either side
 //! restarts, as long as
 //!
 //! - neither clock is faster or slower than real time by more than [`Terms::drift`]. Clocks need not agree on the time:
-//!   a lease begins, for the agent, when it *sent* the request that the grant answers, and for the controller
-//!   when it answered; and the controller waits longer than the agent by the drift of both. Clocks that stop while
-//!   a machine sleeps (Linux: `CLOCK_MONOTONIC`; use `CLOCK_BOOTTIME`) are not within any drift;
-//! - the agent stops using within [`Terms::release`] what it is no longer [allowed](Holder::allowed). Reserved instances
-//!   are started by the same agent, so one that is dead, and cannot let go, does not start them either;
-//! - there is one controller at a time that places reserved SLOs, and each has a higher *epoch* than those before. What an
-//!   earlier one still has under way is refused.
+//!   for the agent, a lease begins when it *sent* the request that the grant answers, and for the controller when it
+//!   answered. The controller waits longer than the agent by the drift of both. Clocks that stop while a machine sleeps
+//!   (Linux: `CLOCK_MONOTONIC`; use `CLOCK_BOOTTIME`) are not within any drift;
+//! - the agent stops using resources within [`Terms::release`] after they are no longer [allowed](Holder::allowed). The
+//!   same agent starts reserved instances, so a dead agent, which cannot release anything, does not start them either;
+//! - only one controller at a time places reserved SLOs, and each has a higher *epoch* than its predecessors. Delayed
+//!   grants of an earlier controller are refused.
 //!
-//! Without the controller a lease ends, and the agent is left with what its configuration says belongs to on-demand
-//! instances: on the next tick their classes shrink to it. Both sides are told the time and do no I/O.
+//! Without the controller a lease expires, and the agent retains the resources that its configuration assigns to
+//! on-demand instances. Their classes shrink to that on the next tick. Both sides get the time as input and do no I/O.
 
 mod holder;
 mod lessor;
@@ -37,10 +38,10 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Nothing.
+    /// No cores and no ways.
     pub const NONE: Amount = Amount { cores: 0, ways: 0 };
 
-    /// Of each what both have.
+    /// Returns the minimum of both, per resource.
     pub fn min(self, other: Amount) -> Amount {
         Amount {
             cores: self.cores.min(other.cores),
@@ -48,7 +49,7 @@ impl Amount {
         }
     }
 
-    /// Of each the larger.
+    /// Returns the maximum of both, per resource.
     pub fn max(self, other: Amount) -> Amount {
         Amount {
             cores: self.cores.max(other.cores),
@@ -56,12 +57,12 @@ impl Amount {
         }
     }
 
-    /// Whether this is no more than another of either.
+    /// Returns `true` if neither resource exceeds that of `other`.
     pub fn is_within(self, other: Amount) -> bool {
         self.cores <= other.cores && self.ways <= other.ways
     }
 
-    /// What is left of it, nothing where the other has more.
+    /// Returns the difference, or zero for a resource of which `other` has more.
     pub fn less(self, other: Amount) -> Amount {
         Amount {
             cores: self.cores.saturating_sub(other.cores),
@@ -69,7 +70,7 @@ impl Amount {
         }
     }
 
-    /// Both together.
+    /// Returns the sum of both.
     pub fn and(self, other: Amount) -> Amount {
         Amount {
             cores: self.cores.saturating_add(other.cores),
@@ -78,32 +79,33 @@ impl Amount {
     }
 }
 
-/// What both sides know of leases before any is given.
+/// Parameters that both sides share before any lease is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// How long a lease is, by the agent's clock, from the request that it answers.
+    /// Length of a lease, by the agent's clock, from the request that it answers.
     pub duration: Nanos,
-    /// The most by which a clock is faster or slower than real time, in parts per million; below a million. Clocks that
-    /// NTP disciplines are within 500.
+    /// Maximum deviation of a clock's speed from real time, in parts per million. Below a million. Clocks disciplined
+    /// by NTP are within 500.
     pub drift: u32,
-    /// The time that the agent takes to let go of what it is no longer allowed.
+    /// Time that the agent needs to release resources that are no longer allowed.
     pub release: Nanos,
 }
 
 impl Terms {
-    /// Ours: 30 s, within a tenth of a per cent, and 2 s to let go.
+    /// Default: 30 s, a drift of a tenth of a percent, and 2 s for the release.
     pub const DEFAULT: Terms = Terms {
         duration: Nanos::from_secs(30),
         drift: 1000,
         release: Nanos::from_secs(2),
     };
 
-    /// When the agent should send the next request, after one: often enough for two to be lost.
+    /// Returns the time between the agent's requests. It is short enough for two to be lost.
     pub fn renewal(&self) -> Nanos {
         Nanos(self.duration.saturating_sub(self.release).0 / 3)
     }
 
-    /// How long the controller counts a lease: what is `duration` by the slowest clock, by the fastest one.
+    /// Returns the time for which the controller counts a lease: `duration` on the slowest clock, measured by the
+    /// fastest one.
     fn counted(&self) -> Nanos {
         const MILLION: u128 = 1_000_000;
         let drift = u128::from(self.drift).min(MILLION - 1);
@@ -112,32 +114,32 @@ impl Terms {
     }
 }
 
-/// From the agent: what it holds, and what it would like to. Sent every [`Terms::renewal`], and when its needs change.
+/// Request of the agent, with its use and its demand. Sent every [`Terms::renewal`], and when its demand changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// Which start of the agent this is from; no two have the same.
+    /// Identifies the start of the agent. No two starts have the same value.
     pub incarnation: u64,
-    /// When it was sent, by the agent's clock.
+    /// Send time, by the agent's clock.
     pub sent: Nanos,
-    /// The last grant that it keeps to: what it uses is within it, and will not be within an earlier one only.
+    /// Last confirmed grant: the use is within it, and will not return to an earlier grant.
     pub kept: (u64, u64),
-    /// What it uses now of what was ever leased.
+    /// Amount of resources from any lease that is in use now.
     pub in_use: Amount,
-    /// What it has a use for.
+    /// Wanted amount.
     pub wants: Amount,
 }
 
-/// From the controller, in answer to a request.
+/// Answer of the controller to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Grant {
-    /// Its epoch and its number in it: a grant replaces all that are lower.
+    /// Epoch, and number within it. A grant replaces all lower ones.
     pub number: (u64, u64),
-    /// The request's.
+    /// Value of the request.
     pub incarnation: u64,
-    /// The request's.
+    /// Value of the request.
     pub sent: Nanos,
-    /// What is leased: all of it, not what is more than before.
+    /// Total leased amount, not the increase.
     pub amount: Amount,
-    /// For how long, from `sent`.
+    /// Length of the lease, from `sent`.
     pub duration: Nanos,
 }

@@ -1,18 +1,17 @@
 //! Plans with the fewest servers: ResQ's mixed-integer program, solved by HiGHS (ResQ appendix A).
 //!
-//! Listing 1 multiplies variables: an instance's cache with where it is, a piece of its curve with its cache. Here
-//! it is linear, and says the same. Caches are given by whole ways, so an SLO has finitely many
-//! [choices](crate::choices), and a NUMA node finitely many *patterns* of instances by size. Variables count how many
-//! SLOs of a sort take each choice, and how many nodes have each pattern. Which of equal SLOs has which instance on
-//! which of equal servers is no variable, so there are no symmetric solutions to search through; it is settled
-//! afterwards.
+//! Listing 1 multiplies variables: an instance's cache with its location, a piece of its curve with its cache. This
+//! equivalent formulation is linear. Caches are assigned in whole ways, so an SLO has finitely many
+//! [choices](crate::choices), and a NUMA node finitely many *patterns* of instances by size. Variables count the SLOs
+//! of a sort that take each choice, and the nodes that have each pattern. The assignment of equal SLOs to instances on
+//! equal servers is not a variable. So there are no symmetric solutions to search, and it is settled afterwards.
 //!
-//! Patterns are found as they are needed: the linear program tells what instances of each size are worth, and a
-//! knapsack which pattern is worth more than a server costs. The linear program without such patterns is a lower
-//! bound, and the whole-numbered solution over the patterns found is the plan.
+//! Patterns are generated on demand (column generation): the linear program gives the price of instances of each size,
+//! and a knapsack finds patterns that are worth more than a server costs. Once there are no such patterns, the linear
+//! program is a lower bound. The integer solution over the patterns found is the plan.
 //!
-//! SLOs that must be on different servers are left out of the program, so its bound holds for them, too; their
-//! instances are dealt out afterwards, and those that find no place go to further servers.
+//! SLOs with anti-affinity rules are treated by the program as if they had none, so its bound holds for them, too.
+//! Their instances are distributed afterwards, and those without a suitable node go to additional servers.
 
 mod model;
 mod patterns;
@@ -27,23 +26,23 @@ use std::time::{Duration, Instant};
 
 pub use model::SolveError;
 
-/// How long and how exactly to search.
+/// Limits of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// After this, for all parts together, the solver is not called again, and told to stop where it is: it looks at
-    /// its clock between its own steps, which it may exceed by. What is not solved by then is placed as
-    /// [`Tailwater`] does; counting choices and placing takes time of its own, milliseconds for thousands of SLOs.
+    /// Time limit for all parts together, after which the solver is not called again and a running one is stopped. The
+    /// solver checks its clock between its own steps, which it may exceed by. SLOs that are not solved by then are
+    /// placed by [`Tailwater`]. Counting choices and placing takes additional time, milliseconds for thousands of SLOs.
     pub time: Duration,
     /// Threads of the solver.
     pub threads: u32,
-    /// No closer to the bound than this part of it.
+    /// Relative gap to the bound at which the search stops.
     pub gap: f64,
-    /// SLOs are divided into parts of no more than these, each on servers of its own.
+    /// Maximum number of SLOs that are solved together. Larger sets are divided into parts, each on servers of its own.
     pub part: usize,
 }
 
 impl Default for Effort {
-    /// A minute on two cores, to the last server, 1,000 SLOs together.
+    /// Returns a minute on two cores, exact to the last server, with 1,000 SLOs together.
     fn default() -> Self {
         Effort {
             time: Duration::from_secs(60),
@@ -54,35 +53,35 @@ impl Default for Effort {
     }
 }
 
-/// A plan, and how good it is.
+/// Plan, and its quality.
 #[derive(Clone, Debug)]
 pub struct Optimised {
     /// The plan.
     pub plan: Plan,
-    /// The bound on servers, before rounding up; that of [`bound`](crate::bound) alone, where the time was too short.
+    /// Bound on servers, before rounding up. If the time was too short, it is that of [`bound`](crate::bound) alone.
     pub bound: f64,
-    /// Whether the solver was stopped by its time.
+    /// `true` if the time limit stopped the solver.
     pub out_of_time: bool,
-    /// In how many parts it was solved.
+    /// Number of parts that were solved separately.
     pub parts: usize,
 }
 
 impl Optimised {
-    /// Fewer servers than this cannot hold the SLOs.
+    /// Returns the lower bound on servers, as a whole number.
     pub fn least(&self) -> usize {
         whole(self.bound)
     }
 
-    /// How many servers too many there are at most, as a part of the bound.
+    /// Returns the maximum number of superfluous servers, relative to the bound.
     pub fn gap(&self) -> f64 {
         (self.plan.active() as f64 / self.least().max(1) as f64 - 1.0).max(0.0)
     }
 }
 
-/// A plan for SLOs, all of which a cluster holds, with as few servers as can be found.
+/// Returns a plan for SLOs with as few servers as can be found.
 ///
 /// # Errors
-/// The solver failed, or found no plan on the cluster in its time.
+/// The solver failed, or found no plan for all SLOs on the cluster in its time.
 pub fn optimise(cluster: &Cluster, requests: &[Request], effort: Effort) -> Result<Optimised, SolveError> {
     let began = Instant::now();
     let mut plan = Plan::new(cluster.clone());
@@ -93,9 +92,9 @@ pub fn optimise(cluster: &Cluster, requests: &[Request], effort: Effort) -> Resu
     let mut out_of_time = false;
     let mut left = Vec::new();
     for number in 0..parts {
-        // Every so-manyth SLO: each part has the same mix.
+        // Every `parts`-th SLO, so that each part has the same mix.
         let part: Vec<&Request> = requests.iter().skip(number).step_by(parts).collect();
-        // An even part of the time that is left.
+        // An even share of the remaining time.
         let spent = began.elapsed();
         let time = effort.time.saturating_sub(spent) / (parts - number) as u32;
         let Some(solution) = model::solve(cluster, &part, &plan, Effort { time, ..effort })? else {

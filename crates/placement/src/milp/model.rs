@@ -1,4 +1,4 @@
-//! The program: what its variables and rows are, and the columns that are found on the way.
+//! The program: its variables and rows, and the generated columns.
 
 use super::Effort;
 use super::patterns::{Node, Pattern};
@@ -12,40 +12,41 @@ use highs::{ColProblem, HighsModelStatus, HighsSolutionStatus, Model, Row, Sense
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
-/// Patterns of a kind of servers that are all put into the program from the start, if there are no more.
+/// Maximum number of a kind's patterns for which all of them are put into the program at the start.
 const MOST_PATTERNS: usize = 3000;
-/// Rounds of finding patterns; each adds some that are worth more than a server, so they end by themselves.
+/// Maximum rounds of pattern generation. Each adds patterns that are worth more than a server, so the rounds also
+/// terminate without this limit.
 const MOST_ROUNDS: usize = 500;
-/// What a server that there is not costs: more than any that there is could save.
+/// Cost of a server that does not exist: more than any existing one could save.
 const MISSING: f64 = 1000.0;
-/// What a pattern must be worth above a server to be taken for one that is.
+/// Excess over a server's cost from which on a pattern counts as worth more.
 const ROUNDING: f64 = 1e-7;
 
-/// Why there is no plan.
+/// Reason why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SolveError {
-    /// The solver ended otherwise than it should.
+    /// The solver ended unexpectedly.
     #[error("the solver failed: {0}")]
     Solver(String),
-    /// It found none in its time, or there is none.
+    /// The solver found no plan in its time, or none exists.
     #[error("found no plan for all SLOs on the cluster")]
     NoPlan,
 }
 
-/// SLOs that take the same choices.
+/// SLOs with the same choices.
 pub(super) struct Sort<'a> {
     pub choices: &'a [Vec<Slot>],
-    /// Their numbers among the requests.
+    /// Their indices among the requests.
     pub members: Vec<usize>,
 }
 
-/// What instances are worth, such that no node holds more than its part of a server's worth.
+/// Prices of instances, such that no node holds more than its share of a server's value.
 pub(super) struct Prices {
     prices: Vec<(Slot, f64)>,
 }
 
 impl Prices {
-    /// The price of an instance of any size: at least that of any smaller one, which would fit in its place.
+    /// Returns the price of an instance of any size: at least that of any smaller one, which would fit in its place.
     pub(super) fn of(&self, slot: Slot) -> f64 {
         let smaller = |other: &Slot| other.kind == slot.kind && other.cores <= slot.cores && other.ways <= slot.ways;
         let prices = self.prices.iter().filter(|(other, _)| smaller(other));
@@ -53,13 +54,13 @@ impl Prices {
     }
 }
 
-/// What the solver found.
+/// Result of the solver.
 pub(super) struct Solution<'a> {
     pub sorts: Vec<Sort<'a>>,
     pub sizes: Vec<Slot>,
-    /// How many SLOs of each sort take each of its choices.
+    /// Number of SLOs of each sort that take each of its choices.
     pub taken: Vec<Vec<usize>>,
-    /// Kinds of servers, patterns of nodes, and how many of them.
+    /// Kinds of servers, patterns of nodes, and the number of each.
     pub nodes: Vec<(usize, Pattern, usize)>,
     pub prices: Prices,
     pub out_of_time: bool,
@@ -77,12 +78,12 @@ struct Program<'a> {
     sorts: Vec<Sort<'a>>,
     sizes: Vec<Slot>,
     nodes: Vec<Node<'a>>,
-    /// Servers that may be used, by kind.
+    /// Usable servers, by kind.
     servers: Vec<usize>,
 }
 
-/// Solves the program for these SLOs on the servers that a plan does not use; `None` if its time is over before there
-/// is a solution.
+/// Solves the program for these SLOs on the servers that a plan does not use. Returns `None` if the time is over before
+/// there is a solution.
 pub(super) fn solve<'a>(
     cluster: &'a Cluster,
     requests: &[&'a Request],
@@ -123,11 +124,11 @@ pub(super) fn solve<'a>(
         return Ok(None);
     };
     model.set_option("mip_rel_gap", effort.gap);
-    // No fewer servers than the bound: what reaches it need not be improved.
+    // There are never fewer servers than the bound: a solution that reaches it cannot be improved.
     let least = crate::bound::whole(bound) as f64;
     model.set_option("objective_target", least + 0.5);
     if let Some(start) = greedy.start(&program, &patterns, first) {
-        // A start that the solver does not take costs nothing.
+        // If the solver rejects the start, nothing is lost.
         let _ = model.try_set_solution(Some(&start), None, None, None);
     }
     let solved = model.try_solve().map_err(failed)?;
@@ -192,7 +193,8 @@ impl<'a> Program<'a> {
         }
     }
 
-    /// The columns of servers, choices and larger instances in place of smaller ones, in this order, and all rows.
+    /// Returns the columns of servers, of choices, and of larger instances in place of smaller ones, in this order, and
+    /// all rows.
     fn columns(&self, whole: bool) -> (ColProblem, Rows) {
         let mut problem = ColProblem::new();
         let rows = Rows {
@@ -219,7 +221,7 @@ impl<'a> Program<'a> {
                 column(0.0, sort.members.len() as f64, factors);
             }
         }
-        // Sizes are sorted: of one kind, by ways, then cores.
+        // Sizes of one kind are sorted by ways, then cores.
         for (larger, smaller) in self.steps_down() {
             let factors = vec![(rows.sizes[larger], -1.0), (rows.sizes[smaller], 1.0)];
             column(0.0, f64::INFINITY, factors);
@@ -227,7 +229,7 @@ impl<'a> Program<'a> {
         (problem, rows)
     }
 
-    /// Sizes, each with the next smaller one of as many cores on the same kind of servers.
+    /// Returns sizes, each with the next smaller one of as many cores on the same kind of servers.
     fn steps_down(&self) -> impl Iterator<Item = (usize, usize)> {
         self.sizes.iter().enumerate().filter_map(|(i, slot)| {
             let same = |other: &Slot| other.kind == slot.kind && other.cores == slot.cores;
@@ -251,8 +253,8 @@ impl<'a> Program<'a> {
             .collect()
     }
 
-    /// Solves the linear program, with new patterns until none is worth more than a server; what instances are
-    /// worth then. `None` if its time is over before.
+    /// Solves the linear program, with new patterns until none is worth more than a server. Returns the prices of
+    /// instances, or `None` if the time is over before.
     fn relaxed(
         &self,
         patterns: &mut Vec<(usize, Pattern)>,
@@ -316,9 +318,9 @@ impl Rows {
     }
 }
 
-/// What Tailwater's algorithm finds, in terms of the program.
+/// Result of Tailwater's algorithm, in terms of the program.
 struct Greedy {
-    /// Choices that SLOs took, by sort; `None` if not all found room.
+    /// Choices of the SLOs, by sort, or `None` if not all found room.
     taken: Option<Vec<Vec<usize>>>,
     nodes: Vec<((usize, Pattern), usize)>,
     servers: Vec<usize>,
@@ -390,7 +392,7 @@ impl Greedy {
         }
     }
 
-    /// Values of all columns.
+    /// Returns the values of all columns.
     fn start(&self, program: &Program<'_>, patterns: &[(usize, Pattern)], first: usize) -> Option<Vec<f64>> {
         let taken = self.taken.as_ref()?;
         let servers = self.servers.iter().flat_map(|&n| [n as f64, 0.0]);
@@ -405,7 +407,7 @@ impl Greedy {
     }
 }
 
-/// A model that says nothing, and stops at the deadline; `None` if that is over.
+/// Returns a model without output that stops at the deadline, or `None` if the deadline has passed.
 fn quiet(problem: ColProblem, effort: Effort, deadline: Instant) -> Result<Option<Model>, SolveError> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() {
@@ -416,7 +418,7 @@ fn quiet(problem: ColProblem, effort: Effort, deadline: Instant) -> Result<Optio
     if let Some(threads) = std::num::NonZeroU32::new(effort.threads) {
         model.set_threads(threads);
     }
-    // Counted since the model was made, over all times that it is solved.
+    // The time counts since the model was created, over all runs of the solver.
     model.set_option("time_limit", left.as_secs_f64());
     Ok(Some(model))
 }

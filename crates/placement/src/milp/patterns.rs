@@ -1,16 +1,16 @@
-//! What fits on a NUMA node: patterns of instances by size.
+//! Patterns: sets of instances by size that fit on a NUMA node.
 
 use crate::cluster::ServerKind;
 use crate::demand::Slot;
 
-/// Sizes by number, each with how many instances of it; by size, none with 0.
+/// Indices of sizes with their number of instances, sorted by size, without zeros.
 pub(super) type Pattern = Vec<(usize, u32)>;
 
-/// The sizes of one kind of servers, and its node.
+/// Sizes of one kind of servers, and its node.
 pub(super) struct Node<'a> {
     pub kind: usize,
     pub room: &'a ServerKind,
-    /// Sizes by number, the largest first.
+    /// Sizes by index, largest first.
     pub sizes: Vec<(usize, Slot)>,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Node<'a> {
         Node { kind, room, sizes }
     }
 
-    /// All patterns that nothing can be added to; `None` if there are more than `most`.
+    /// Returns all patterns to which nothing can be added, or `None` if there are more than `most`.
     pub(super) fn full_patterns(&self, most: usize) -> Option<Vec<Pattern>> {
         let mut found = Vec::new();
         let left = [self.room.cores, self.room.ways, self.room.classes];
@@ -72,16 +72,16 @@ impl<'a> Node<'a> {
         true
     }
 
-    /// The pattern that is worth most at such prices of sizes (by number), and what it is worth.
+    /// Returns the most valuable pattern at these prices of sizes (by index), and its value.
     pub(super) fn best(&self, prices: &[f64]) -> (f64, Pattern) {
-        // Without a class for each instance that has room, classes are counted, too.
+        // If there are fewer classes than instances that fit, classes are counted, too.
         let least = self.sizes.iter().map(|(_, slot)| slot.cores).min();
         let instances = self.room.cores / least.unwrap_or(1).max(1);
         let counted = self.room.classes < instances;
         let layers = if counted { self.room.classes.into() } else { 0 };
         let (cores, ways) = (usize::from(self.room.cores), usize::from(self.room.ways));
         let index = |n: usize, c: usize, w: usize| (n * (cores + 1) + c) * (ways + 1) + w;
-        // The most that can be had with so many classes, cores and ways, and the last size of it.
+        // Maximum value for each number of classes, cores and ways, and its last size.
         let mut most = vec![(0.0_f64, usize::MAX); index(layers, cores, ways) + 1];
         for n in 0..=layers {
             for c in 0..=cores {

@@ -6,11 +6,11 @@ use crate::plan::{Instance, Plan};
 use crate::schedule::Request;
 use std::collections::HashMap;
 
-/// Deals the instances of all SLOs out to nodes with the patterns that were chosen; SLOs that must be apart first.
-/// Those that find no place are left.
+/// Distributes the instances of all SLOs to nodes with the chosen patterns, SLOs with anti-affinity rules first.
+/// Returns the SLOs without a suitable place.
 pub(super) fn assign<'a>(plan: &mut Plan, requests: &[&'a Request], solution: &Solution<'_>) -> Vec<&'a Request> {
     let mut places = Places::new(plan, solution);
-    // By SLO, the choice that it takes.
+    // By SLO, its choice.
     let mut choices: Vec<(&'a Request, &[Slot])> = Vec::new();
     for (sort, taken) in solution.sorts.iter().zip(&solution.taken) {
         let counted = sort.choices.iter().zip(taken);
@@ -31,12 +31,12 @@ pub(super) fn assign<'a>(plan: &mut Plan, requests: &[&'a Request], solution: &S
     left
 }
 
-/// What a place is for: a kind of servers, and cores.
+/// Key of a place: kind of servers, and cores.
 type Key = (usize, u16);
-/// A place: its ways, its server and node.
+/// Place: its ways, server and node.
 type Place = (u16, usize, u16);
 
-/// Places for instances that are not taken yet.
+/// Free places for instances.
 struct Places {
     places: HashMap<Key, Vec<Place>>,
 }
@@ -60,13 +60,13 @@ impl Places {
                 }
             }
         }
-        // The smallest first.
+        // Smallest first.
         places.values_mut().for_each(|places| places.sort_unstable());
         Places { places }
     }
 
-    /// Places for a choice's instances, each the smallest that is large enough; none are taken if not all are
-    /// found.
+    /// Takes a place for each instance of a choice, the smallest that is large enough. If not all are found, none is
+    /// taken.
     fn find(&mut self, plan: &Plan, request: &Request, choice: &[Slot]) -> Option<Vec<Instance>> {
         let mut found: Vec<(Key, Place, Instance)> = Vec::new();
         let mut complete = true;

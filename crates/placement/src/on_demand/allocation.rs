@@ -1,8 +1,8 @@
-//! What a cache is cut into, as plain data, and the steps from one such cut to another.
+//! Partitions of a cache as plain data, and the steps from one allocation to another.
 
 use super::mask::WayMask;
 
-/// Who is in a class.
+/// Kind of instances in a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// One instance of a reserved SLO.
@@ -13,18 +13,18 @@ pub enum Kind {
     Shared,
 }
 
-/// A part of a cache: a class of service of CAT, a group of `resctrl`.
+/// Partition of a cache: a class of service of CAT, a group of `resctrl`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Its name, different from all others'.
+    /// Unique name.
     pub name: String,
-    /// Who is in it.
+    /// Kind of its instances.
     pub kind: Kind,
     /// Its ways.
     pub mask: WayMask,
-    /// The instances in it, by name.
+    /// Names of its instances.
     pub instances: Vec<String>,
-    /// Their threads, as the kernel numbers them.
+    /// Thread ids of the kernel.
     pub tasks: Vec<u32>,
 }
 
@@ -36,82 +36,82 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// A class by its name.
+    /// Returns the class with this name.
     pub fn class(&self, name: &str) -> Option<&Class> {
         self.classes.iter().find(|class| class.name == name)
     }
 
-    /// The class that an instance is in.
+    /// Returns the class of an instance.
     pub fn class_of(&self, instance: &str) -> Option<&Class> {
         let has = |class: &&Class| class.instances.iter().any(|name| name == instance);
         self.classes.iter().find(has)
     }
 
-    /// All ways of some kinds of classes, as bits.
+    /// Returns all ways of the given kinds of classes, as bits.
     pub fn bits(&self, kinds: &[Kind]) -> u32 {
         let classes = self.classes.iter().filter(|class| kinds.contains(&class.kind));
         classes.fold(0, |bits, class| bits | class.mask.bits())
     }
 }
 
-/// One thing to do to a cache.
+/// Single change of a cache's partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// A new class, with nobody in it.
+    /// Creates a class without threads.
     Create {
-        /// Its name.
+        /// Name.
         class: String,
-        /// Its ways.
+        /// Ways.
         mask: WayMask,
     },
-    /// Other ways for a class.
+    /// Changes the ways of a class.
     Resize {
-        /// Its name.
+        /// Name.
         class: String,
-        /// Its ways.
+        /// New ways.
         mask: WayMask,
     },
-    /// Threads enter a class, and leave the one that they were in.
+    /// Moves threads into a class, out of their previous one.
     Assign {
-        /// Its name.
+        /// Name.
         class: String,
-        /// The threads.
+        /// Thread ids.
         tasks: Vec<u32>,
     },
-    /// A class is no more. Threads that are in it have what is left to everything else.
+    /// Removes a class. Threads in it move to the default class of everything else.
     Remove {
-        /// Its name.
+        /// Name.
         class: String,
     },
 }
 
-/// What cuts a real cache: CAT by `resctrl`, or a model of it.
+/// Mechanism that partitions a cache: CAT through `resctrl`, or a model of it.
 pub trait CacheAllocator {
-    /// Why a step failed.
+    /// Error of a failed step.
     type Error;
 
-    /// Does a step.
+    /// Executes a step.
     ///
     /// # Errors
-    /// It could not be done; those before it are done.
+    /// The step failed. Earlier steps stay in effect.
     fn step(&mut self, step: &Step) -> Result<(), Self::Error>;
 
-    /// Does steps in their order.
+    /// Executes steps in order.
     ///
     /// # Errors
-    /// That of the first step that failed; none after it is done.
+    /// Returns the error of the first failed step. No later step is executed.
     fn apply(&mut self, steps: &[Step]) -> Result<(), Self::Error> {
         steps.iter().try_for_each(|step| self.step(step))
     }
 }
 
-/// The steps from one allocation to another, in an order in which two classes never have a way in common, no mask is
-/// ever empty, and there are never more classes than in the one or the other. The threads of a class that
-/// goes enter theirs before it does, if that exists already.
+/// Returns the steps from one allocation to another. Between any two steps, no two classes share a way, no mask is
+/// empty, and there are never more classes than in `from` or in `to`. The threads of a removed class move to their new
+/// one before the removal, if the new one already exists.
 ///
-/// Where classes change places all around, one of them is removed, one of on-demand instances if there is any, and
-/// created again when its place is free: [`OnDemand`](super::OnDemand) has them change places only where what is
-/// reserved comes or leaves.
+/// If classes exchange places cyclically, one of them is removed, one of on-demand instances if possible, and created
+/// again when its place is free. [`OnDemand`](super::OnDemand) requests such an exchange only when a reserved instance
+/// arrives or leaves.
 pub fn steps(from: &Allocation, to: &Allocation) -> Vec<Step> {
     let mut steps = Vec::new();
     let assign = |class: &Class, steps: &mut Vec<Step>| {
@@ -128,7 +128,7 @@ pub fn steps(from: &Allocation, to: &Allocation) -> Vec<Step> {
             assign(class, &mut steps);
         }
     }
-    // What masks are as steps go on, and classes that still have to change.
+    // Current masks during the steps, and the classes that still have to change.
     let mut now: Vec<(&Class, WayMask)> = Vec::new();
     let mut create: Vec<(&Class, bool)> = Vec::new();
     for class in &from.classes {
@@ -155,7 +155,7 @@ pub fn steps(from: &Allocation, to: &Allocation) -> Vec<Step> {
             });
             continue;
         }
-        // The fewest feel it if it is one of an on-demand instance.
+        // Removing a class of an on-demand instance affects the fewest guarantees.
         let stuck = (0..now.len()).filter(open);
         let Some(stuck) = stuck.min_by_key(|&i| now[i].0.kind == Kind::Reserved) else {
             break;

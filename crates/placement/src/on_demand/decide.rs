@@ -1,4 +1,4 @@
-//! The loop itself: what was seen in a tick, and what follows from it.
+//! The control loop: observations of a tick, and the resulting decision.
 
 use super::allocation::{Allocation, Class, Kind};
 use super::divide::{Wanted, approach};
@@ -9,7 +9,7 @@ use super::want::Want;
 use super::{Cache, Config, Decision, MAX_INSTANCES, Observed, Share, Situation};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The name of the class that a number has: on-demand classes are numbered, not named after who is in them.
+/// Returns the name of a numbered class. On-demand classes are not named after their instances.
 fn numbered(number: usize) -> String {
     format!("on-demand-{number}")
 }
@@ -23,24 +23,24 @@ pub struct OnDemand {
     /// Instances that have a class of their own.
     isolated: BTreeSet<String>,
     relief: Relief,
-    /// Whether somebody got less than it had a use for in the last tick.
+    /// `true` if an instance got less than its demand in the last tick.
     short: bool,
-    /// What each instance's share was in the last tick.
+    /// Share of each instance in the last tick.
     last: BTreeMap<String, f64>,
 }
 
-/// On-demand instances that are to be in one class.
+/// On-demand instances that share a class.
 struct Group {
     kind: Kind,
-    /// Their numbers in the situation.
+    /// Their indices in the situation.
     members: Vec<usize>,
-    /// The class that it goes on with, by name.
+    /// Name of the existing class that it uses.
     class: Option<String>,
-    /// Ways that it begins with.
+    /// Initial number of ways.
     has: u16,
 }
 
-/// On-demand instances in classes, with what each wants and gets.
+/// Division of a cache: groups of on-demand instances with their demands and ways.
 struct Divided {
     groups: Vec<Group>,
     claims: Vec<Claim>,
@@ -51,8 +51,8 @@ struct Divided {
 }
 
 impl OnDemand {
-    /// A cache that is cut in some way now: in none, or in what an earlier agent left. Reserved classes stay
-    /// where they are.
+    /// Creates the loop for a cache with a given allocation, which is empty or left by an earlier agent. Reserved
+    /// classes stay where they are.
     pub fn new(config: Config, now: Allocation) -> Self {
         let isolated = now.classes.iter().filter(|class| class.kind == Kind::Isolated);
         OnDemand {
@@ -66,19 +66,19 @@ impl OnDemand {
         }
     }
 
-    /// What the cache was cut into last.
+    /// Returns the last allocation.
     pub fn allocation(&self) -> &Allocation {
         &self.allocation
     }
 
-    /// What the cache is found to be, and to be cut into, where that is not what was decided last: not all of that could be
-    /// done, somebody else has taken ways or classes. What is known of instances stays.
+    /// Replaces the cache and its allocation by those found in reality. They differ from the last decision if steps
+    /// failed, or another program took ways or classes. The state of instances is preserved.
     pub fn found(&mut self, cache: Cache, allocation: Allocation) {
         self.config.cache = cache;
         self.allocation = allocation;
     }
 
-    /// What to do now. Of more than [`MAX_INSTANCES`] instances the last are left out.
+    /// Decides about a tick. Instances beyond [`MAX_INSTANCES`] are ignored.
     pub fn tick(&mut self, situation: &Situation<'_>) -> Decision {
         let seen = &situation.on_demand[..situation.on_demand.len().min(MAX_INSTANCES)];
         let (reserved, refused) = self.reserved(situation);
@@ -90,7 +90,7 @@ impl OnDemand {
         self.observe(seen, ways);
         let mut divided = self.divide(seen, usable, ways, classes, true);
         if divided.masks.is_none() {
-            // What is left is in too many pieces for so many classes.
+            // The free ways have too many gaps for this number of classes.
             divided = self.divide(seen, usable, ways, classes, false);
         }
         let Divided {
@@ -109,7 +109,7 @@ impl OnDemand {
             false => given.iter().sum(),
         };
         let wants: u16 = match groups.is_empty() {
-            // There is not even a class: each would have a use for something.
+            // There is no class at all: the demand is that of all instances.
             true => seen
                 .iter()
                 .map(|seen| self.wants[&seen.name].ways().ceil() as u16)
@@ -136,14 +136,15 @@ impl OnDemand {
         }
     }
 
-    /// Classes for on-demand instances, and their masks; in one class if no one may be `alone`.
+    /// Returns classes for on-demand instances, and their masks. There is only one class unless instances may be
+    /// `alone`.
     fn divide(&mut self, seen: &[Observed], usable: u32, ways: u16, classes: usize, alone: bool) -> Divided {
         let groups = self.groups(seen, ways, classes, alone);
         let claims: Vec<Claim> = groups.iter().map(|group| self.claim(group, seen)).collect();
         let (least, moves) = (self.config.cache.least.max(1), self.config.moves);
         let given = shares(&claims, ways, least);
         let targets = match &groups[..] {
-            // As long as all share one class, it has all ways.
+            // A single shared class has all ways.
             [only] if only.kind == Kind::Shared => vec![ways],
             _ => given.clone(),
         };
@@ -157,7 +158,7 @@ impl OnDemand {
         });
         let wanted: Vec<Wanted> = wanted.collect();
         let masks = approach(usable, ways, least, moves, &wanted).or_else(|| {
-            // What is left is in pieces: each class where it fits.
+            // The free ways have gaps: each class goes where it fits.
             let anew = wanted.iter().map(|w| Wanted { before: None, ..*w });
             approach(usable, ways, least, moves, &anew.collect::<Vec<_>>())
         });
@@ -170,7 +171,8 @@ impl OnDemand {
         }
     }
 
-    /// Reserved classes: where they were, new ones where there is room; and for whom there is none.
+    /// Returns the reserved classes, at their old ways or at new ones where there is room, and the names of instances
+    /// without room.
     fn reserved(&self, situation: &Situation<'_>) -> (Vec<Class>, Vec<String>) {
         let usable = self.config.cache.usable();
         let mut placed: Vec<(usize, WayMask)> = Vec::new();
@@ -200,7 +202,7 @@ impl OnDemand {
                 placed.push((i, mask));
                 continue;
             }
-            // Ways enough, but apart: the others move together, each with all of its ways.
+            // There are enough ways, but not adjacent ones: the others move together, each with all of its ways.
             let others = placed.iter().map(|(i, mask)| Piece {
                 before: Some(*mask),
                 ways: situation.reserved[*i].ways,
@@ -228,7 +230,7 @@ impl OnDemand {
         (placed.into_iter().map(class).collect(), refused)
     }
 
-    /// Takes what was seen into account, and forgets who is gone.
+    /// Updates the state of instances from the observations, and removes that of ended ones.
     fn observe(&mut self, seen: &[Observed], ways: u16) {
         let names: BTreeSet<&str> = seen.iter().map(|seen| &*seen.name).collect();
         self.wants.retain(|name, _| names.contains(&**name));
@@ -244,7 +246,8 @@ impl OnDemand {
         }
     }
 
-    /// Who is in which class: those that are late for want of cache get one of their own (ResQ §5.3.2).
+    /// Returns the groups of instances by class. Instances that are late because of the cache get a class of their own
+    /// (ResQ §5.3.2).
     fn groups(&mut self, seen: &[Observed], ways: u16, classes: usize, alone: bool) -> Vec<Group> {
         let least = self.config.cache.least.max(1);
         let most = classes.min(usize::from(ways / least)).min(match alone {
@@ -257,7 +260,7 @@ impl OnDemand {
         }
         let patience = self.config.patience.max(1);
         let calm = |want: &Want| want.on_time >= self.config.rejoin && want.ways() <= f64::from(least);
-        // While ways are short, one that holds more than its share would be taken out again at once.
+        // While ways are short, an instance that exceeds its share would be isolated again at once.
         let short = self.short;
         self.isolated.retain(|name| short || !calm(&self.wants[name]));
         let lateness = |seen: &Observed| {
@@ -276,7 +279,7 @@ impl OnDemand {
                 self.isolated.insert(next.name.clone());
             }
         }
-        // Classes, or ways, became fewer: who needs least shares.
+        // There are fewer classes, or ways, than before: instances with the smallest demand share.
         while self.isolated.len() + usize::from(self.isolated.len() < seen.len()) > most {
             let ways = |name: &&String| self.wants[*name].ways();
             let smallest = self.isolated.iter().min_by(|a, b| ways(a).total_cmp(&ways(b))).cloned();
@@ -302,8 +305,8 @@ impl OnDemand {
         groups
     }
 
-    /// While one with a class of its own is late for want of ways, the one in the shared class that holds most beyond
-    /// its share, by more than a way: a shared class is not fair by itself.
+    /// Returns the instance in the shared class that exceeds its share most, by more than one way, if an isolated
+    /// instance is late for lack of ways. A shared class is not fair by itself.
     fn hog<'a>(&self, seen: &'a [Observed]) -> Option<&'a Observed> {
         let share = |seen: &Observed| self.last.get(&seen.name).copied();
         let alone = |seen: &Observed| self.isolated.contains(&seen.name);
@@ -323,7 +326,8 @@ impl OnDemand {
         most.filter(|(beyond, _)| *beyond > 1.0).map(|(_, seen)| seen)
     }
 
-    /// Which group goes on with which class: as many as can be, so that none is created while another is removed.
+    /// Assigns existing classes to groups. It reuses as many as possible, so that none is created while another is
+    /// removed.
     fn go_on(&self, groups: &mut [Group], seen: &[Observed]) {
         let classes = self.allocation.classes.iter();
         let mut left: Vec<&Class> = classes.filter(|class| class.kind != Kind::Reserved).collect();
@@ -345,7 +349,7 @@ impl OnDemand {
                 (group.class, group.has) = (Some(class.name.clone()), class.mask.ways());
             }
         }
-        // Who comes to the shared class brings what it had.
+        // An instance that returns to the shared class adds the ways of its old class.
         if let Some(shared) = groups.iter_mut().find(|group| group.kind == Kind::Shared) {
             let names = |class: &&Class| {
                 let mut members = shared.members.iter();
@@ -372,7 +376,7 @@ impl OnDemand {
         Some(self.allocation.class(class?)?.mask)
     }
 
-    /// The allocation with these masks.
+    /// Returns the allocation with these masks.
     fn allocated(&self, reserved: Vec<Class>, groups: &[Group], masks: &[WayMask], seen: &[Observed]) -> Allocation {
         let mut classes = reserved;
         let kept: BTreeSet<&str> = groups.iter().filter_map(|group| group.class.as_deref()).collect();
@@ -396,7 +400,7 @@ impl OnDemand {
         Allocation { classes }
     }
 
-    /// What each instance gets.
+    /// Returns the share of each instance.
     fn told(&self, seen: &[Observed], groups: &[Group], targets: &[u16], placed: bool) -> Vec<Share> {
         let mut shares: Vec<Share> = seen
             .iter()

@@ -1,21 +1,21 @@
-//! From shares to masks: a bounded step towards what each class should have.
+//! From shares to masks: a bounded step towards each class's target.
 
 use super::mask::{Piece, WayMask, arrange};
 
-/// A class and the ways that it should have.
+/// Class and its target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
-    /// Where it is; `None` if it is new.
+    /// Current mask, or `None` for a new class.
     pub before: Option<WayMask>,
-    /// Ways that it begins with, before any change hands.
+    /// Initial number of ways, before any moves.
     pub has: u16,
-    /// Ways that it should have.
+    /// Target number of ways.
     pub target: u16,
 }
 
-/// Masks for classes, in `usable` ways and no more than `most` of them, nearer to their targets: no more than `moves`
-/// ways become another class's, or those that one way more or less takes. Classes that must give way (a new class, a
-/// lease that ends) do so at once. `None` if there are not even `least` ways for each.
+/// Returns masks for classes that are closer to their targets, in `usable` ways and at most `most` of them. At most
+/// `moves` ways change their class, or as many as one way more or less requires. Classes that must shrink (for a new
+/// class, or when a lease ends) do so at once. Returns `None` if there are fewer than `least` ways for each.
 pub(super) fn approach(usable: u32, most: u16, least: u16, moves: u16, classes: &[Wanted]) -> Option<Vec<WayMask>> {
     let mut sizes: Vec<u16> = classes.iter().map(|class| class.has.max(least)).collect();
     let sum = |sizes: &[u16]| sizes.iter().map(|&w| u32::from(w)).sum::<u32>();
@@ -27,7 +27,7 @@ pub(super) fn approach(usable: u32, most: u16, least: u16, moves: u16, classes: 
             false => None,
         }
     };
-    // What has more than it should gives first, then what has most.
+    // The class furthest above its target gives first, then the largest.
     let give = |sizes: &[u16]| {
         let above = |i: usize| i32::from(sizes[i]) - i32::from(classes[i].target);
         let givers = (0..sizes.len()).filter(|&i| sizes[i] > least);
@@ -54,7 +54,7 @@ pub(super) fn approach(usable: u32, most: u16, least: u16, moves: u16, classes: 
         else {
             break;
         };
-        // Of those that can give, the one for which fewest must shift.
+        // Among possible givers, the one that requires the fewest shifts.
         let mut givers: Vec<Option<usize>> = (0..sizes.len())
             .filter(|&i| sizes[i] > classes[i].target)
             .map(Some)
@@ -79,7 +79,7 @@ pub(super) fn approach(usable: u32, most: u16, least: u16, moves: u16, classes: 
         }
         (sizes, masks, moved) = (next, found, true);
     }
-    // What nobody takes is free for whoever comes.
+    // Ways without a taker become free for later classes.
     let takers = (0..sizes.len()).any(|i| sizes[i] < classes[i].target);
     if !takers && (0..sizes.len()).any(|i| sizes[i] > classes[i].target) {
         for (size, class) in sizes.iter_mut().zip(classes) {
@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(ways(&masks), [6, 6]);
         let all = approach(0xfff, 12, 1, 9, &classes).expect("room");
         assert_eq!(ways(&all), [4, 8]);
-        // One way passes any number of neighbours, even if no move is allowed for.
+        // One way can pass any number of neighbours, even with `moves` at zero.
         let far = [wanted(0, 4, 3), wanted(4, 4, 4), wanted(8, 4, 5)];
         let masks = approach(0xfff, 12, 1, 0, &far).expect("room");
         assert_eq!(ways(&masks), [3, 4, 5]);
@@ -125,7 +125,7 @@ mod tests {
         let masks = approach(0x3ff, 6, 1, 0, &classes).expect("room");
         assert_eq!(ways(&masks), [3, 3]);
         assert_eq!(approach(0x3ff, 1, 1, 0, &classes), None);
-        // Ways that nobody takes become free.
+        // Ways without a taker become free.
         let masks = approach(0xfff, 12, 1, 0, &[wanted(0, 8, 3), wanted(8, 4, 4)]);
         assert_eq!(masks.map(|masks| ways(&masks)), Some(vec![3, 4]));
     }

@@ -1,8 +1,8 @@
-//! Ways of a cache as masks, and masks for classes side by side.
+//! Cache ways as masks, and adjacent masks for classes.
 
 use crate::cluster::MAX_WAYS;
 
-/// Ways of a cache that are next to each other, at least one: what CAT takes as a mask.
+/// One or more adjacent ways of a cache, as CAT requires of a mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WayMask {
     first: u16,
@@ -10,61 +10,61 @@ pub struct WayMask {
 }
 
 impl WayMask {
-    /// So many ways from number `first`, way 0 being the lowest bit; `None` if they are none, or more than
-    /// [`MAX_WAYS`] allow.
+    /// Creates a mask of `ways` ways from number `first` on. Way 0 is the lowest bit. Returns `None` if it is empty or
+    /// exceeds [`MAX_WAYS`].
     pub fn new(first: u16, ways: u16) -> Option<Self> {
         let end = first.checked_add(ways)?;
         (ways > 0 && end <= MAX_WAYS).then_some(WayMask { first, ways })
     }
 
-    /// The ways of a mask; `None` if it has none, or others between them.
+    /// Creates a mask from bits. Returns `None` if it is empty or has gaps.
     pub fn from_bits(bits: u32) -> Option<Self> {
         let mask = Self::new(bits.trailing_zeros() as u16, bits.count_ones() as u16)?;
         (mask.bits() == bits).then_some(mask)
     }
 
-    /// As bits, as `resctrl` has them.
+    /// Returns the bits, as in `resctrl`.
     pub fn bits(self) -> u32 {
         (u32::MAX >> (u32::from(MAX_WAYS) - u32::from(self.ways))) << self.first
     }
 
-    /// How many they are.
+    /// Returns the number of ways.
     pub fn ways(self) -> u16 {
         self.ways
     }
 
-    /// The lowest.
+    /// Returns the lowest way.
     pub fn first(self) -> u16 {
         self.first
     }
 
-    /// Whether both have a way.
+    /// Returns `true` if both masks share a way.
     pub fn overlaps(self, other: WayMask) -> bool {
         self.bits() & other.bits() != 0
     }
 
-    /// Ways that were not there before: they hold what others left in them.
+    /// Returns the number of ways that were not in `before`. These still hold other classes' data.
     pub fn fresh(self, before: Option<WayMask>) -> u16 {
         let before = before.map_or(0, WayMask::bits);
         (self.bits() & !before).count_ones() as u16
     }
 }
 
-/// A class that wants a place.
+/// Class to be arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it was.
+    /// Previous mask.
     pub before: Option<WayMask>,
-    /// How many ways it gets, at least one.
+    /// Number of ways, at least one.
     pub ways: u16,
 }
 
-/// Places for pieces in this order, from the lowest way, such that as few ways as possible are fresh to those that
-/// had a place; `None` if they do not fit. By dynamic programming over pieces and ways.
+/// Arranges pieces in this order, from the lowest way, with the fewest fresh ways for pieces with a previous mask.
+/// Returns the cost and the masks, or `None` if they do not fit. It uses dynamic programming over pieces and ways.
 fn in_order(usable: u32, pieces: &[Piece]) -> Option<(u32, Vec<WayMask>)> {
     const NONE: u32 = u32::MAX;
     let all = usize::from(MAX_WAYS);
-    // The least cost of the first i pieces below way p.
+    // Minimum cost of the first i pieces below way p.
     let mut best = vec![[0; MAX_WAYS as usize + 1]];
     let at = |piece: &Piece, end: usize| {
         let first = (end as u16).checked_sub(piece.ways)?;
@@ -104,8 +104,8 @@ fn in_order(usable: u32, pieces: &[Piece]) -> Option<(u32, Vec<WayMask>)> {
     Some((total, masks))
 }
 
-/// Places for pieces in usable ways. Those that had one keep their order, unless they fit in no such way: then one of
-/// them jumps over others. As few ways as possible are fresh. `None` if they do not fit so.
+/// Arranges pieces in usable ways, with as few fresh ways as possible. Pieces with a previous mask preserve their
+/// order. If that does not fit, one of them jumps over others. Returns `None` if that does not fit either.
 pub fn arrange(usable: u32, pieces: &[Piece]) -> Option<Vec<WayMask>> {
     let mut order: Vec<usize> = (0..pieces.len()).collect();
     order.retain(|&i| pieces[i].before.is_some());
@@ -117,7 +117,7 @@ pub fn arrange(usable: u32, pieces: &[Piece]) -> Option<Vec<WayMask>> {
         let pieces: Vec<Piece> = order.iter().map(|&i| pieces[i]).collect();
         in_order(usable, &pieces)
     };
-    // Each new one where it disturbs least.
+    // Each new piece goes where it causes the fewest moves.
     for &piece in &new {
         let places = (0..=order.len()).rev().filter_map(|place| {
             let mut order = order.clone();
@@ -149,7 +149,7 @@ pub fn arrange(usable: u32, pieces: &[Piece]) -> Option<Vec<WayMask>> {
     Some(placed.into_iter().map(|(_, mask)| mask).collect())
 }
 
-/// A place for a class that is to stay there: such that what is left is in as few parts as can be, and high up.
+/// Returns a mask for a class that will not move. It leaves the fewest gaps, and is as high as possible.
 pub fn settle(usable: u32, ways: u16) -> Option<WayMask> {
     let places = (0..MAX_WAYS).filter_map(|first| WayMask::new(first, ways));
     let places = places.filter(|mask| mask.bits() & !usable == 0);
@@ -188,14 +188,14 @@ mod tests {
             before: Some(mask(first, ways)),
             ways: now,
         };
-        // The first gives a way to the last: the one between shifts by one.
+        // The first gives a way to the last: the middle one shifts by one.
         let pieces = [piece(0, 4, 3), piece(4, 2, 2), piece(6, 4, 5)];
         let found = arrange(0x3ff, &pieces).expect("room");
         assert_eq!(found, [mask(0, 3), mask(3, 2), mask(5, 5)]);
-        // There is a free way beside the last: nobody shifts.
+        // A way next to the last one is free: no piece shifts.
         let found = arrange(0x7ff, &[piece(0, 4, 4), piece(4, 2, 2), piece(6, 4, 5)]);
         assert_eq!(found, Some(vec![mask(0, 4), mask(4, 2), mask(6, 5)]));
-        // The way in the middle is not to be had: the larger one jumps over it.
+        // The ways in the middle are not usable: the larger piece jumps over them.
         let found = arrange(0b1110_0011, &[piece(0, 2, 3), piece(5, 2, 2)]);
         assert_eq!(found, Some(vec![mask(5, 3), mask(0, 2)]));
         assert_eq!(arrange(0b1011, &[piece(0, 2, 3)]), None);
@@ -204,13 +204,13 @@ mod tests {
     #[test]
     fn what_stays_is_put_where_the_rest_stays_whole() {
         assert_eq!(settle(0x3ff, 3), Some(mask(7, 3)));
-        // It fills a gap rather than making another.
+        // The mask fills a gap instead of making another.
         assert_eq!(settle(0b1111_0011, 2), Some(mask(0, 2)));
         assert_eq!(settle(0b1011, 3), None);
     }
 
     proptest! {
-        /// Whatever fits in one stretch is placed, side by side, in the old order.
+        /// Pieces that fit in one contiguous range are placed side by side, in the old order.
         #[test]
         fn one_stretch_takes_all_that_it_has_room_for(
             before in prop::collection::vec(1u16..5, 1..9),

@@ -1,22 +1,22 @@
-//! One cache, divided among the instances on it while their load changes: the server agent's loop (ResQ §5.3).
+//! Division of one cache among its instances with changing load: the server agent's loop (ResQ §5.3).
 //!
-//! Instances of reserved SLOs have the ways that the plan gave them, for as long as they run. Those of on-demand SLOs
-//! have what is leased to the server, max-min fairly: **in ways**, each up to what it has a use for. That is read off
-//! its curves for the load that it has now, or, where nothing was measured, off its occupancy and by trials. They
-//! begin in one shared class; those that are late and miss in the cache get a class of their own, as long as there are
-//! classes (CAT has 16 or fewer), and the others keep one with the sum of their shares.
+//! Instances of reserved SLOs have the ways of the plan for as long as they run. Those of on-demand SLOs share the ways
+//! leased to the server, max-min fairly **by ways**, each up to its demand. The demand follows from the instance's
+//! curves and its current load. If nothing was measured, it follows from its occupancy and from trials. Instances begin
+//! in one shared class. Those that are late because of cache misses get a class of their own, as long as there are
+//! classes (CAT has 16 or fewer). The others share a class with the sum of their shares.
 //!
-//! [`OnDemand::tick`] is told what was observed and the time, and says what the cache should be cut into
-//! ([`Allocation`], plain data), what to ask the controller for, and which instances' input to police. One of it
-//! for each cache, that is, for each NUMA node. No clock, no I/O.
+//! [`OnDemand::tick`] gets the observations and the time. It returns the allocation of the cache ([`Allocation`], plain
+//! data), requests to the controller, and the instances whose input is to be policed. There is one [`OnDemand`] per
+//! cache, that is, per NUMA node. It has no clock and does no I/O.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
 //! | [`mask`] | ways as masks, side by side |
 //! | [`shares`](mod@shares) | max-min fair shares |
 //! | [`allocation`] | the classes of a cache, the steps from one allocation to another, [`CacheAllocator`] |
-//! | [`relief`] | what is asked of the controller, and policing |
-//! | [`model`] | a server in a closed loop, to try this on |
+//! | [`relief`] | requests to the controller, and policing |
+//! | [`model`] | model of a server in a closed loop, for tests |
 
 pub mod allocation;
 mod decide;
@@ -36,64 +36,64 @@ use crate::slo::Curves;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// The most instances on a cache.
+/// Maximum number of instances on a cache.
 pub const MAX_INSTANCES: usize = 1024;
 
-/// A cache that can be cut.
+/// Cache that can be partitioned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// All of its ways, up to [`MAX_WAYS`].
+    /// Total number of ways, up to [`MAX_WAYS`].
     pub ways: u16,
-    /// Bytes of a way.
+    /// Bytes per way.
     pub way_bytes: u64,
-    /// Ways that no class may have: those that NICs write into (DDIO), and those of everything else.
+    /// Ways not available to classes: those that NICs write into (DDIO), and those of everything else.
     pub unusable: u32,
-    /// Classes that it can be cut into, without the one for everything else.
+    /// Number of classes, without the one for everything else.
     pub classes: u16,
-    /// The fewest ways of a class: 1, and 2 on some processors.
+    /// Minimum number of ways of a class: 1, and 2 on some processors.
     pub least: u16,
 }
 
 impl Cache {
-    /// The ways that classes may have, as bits.
+    /// Returns the ways available to classes, as bits.
     pub fn usable(&self) -> u32 {
         let all = u32::MAX.checked_shr(u32::from(MAX_WAYS.saturating_sub(self.ways)));
         all.unwrap_or(0) & !self.unusable
     }
 }
 
-/// What there is to divide, and how patiently. Times are in ticks; the time between two should be some
-/// times what the cache takes to be filled anew: 100 ms or more.
+/// Parameters of the division. Times are in ticks. The time between two ticks should be several times that of refilling
+/// the cache: 100 ms or more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// The cache.
+    /// Cache to divide.
     pub cache: Cache,
-    /// Ticks in a row in which an instance must be late before anything is done about it.
+    /// Consecutive ticks in which an instance must be late before it is treated as late.
     pub patience: u32,
-    /// Ticks in a row in which an instance must need less before it gives ways up.
+    /// Consecutive ticks in which an instance must need less before it gives up ways.
     pub give_up: u32,
-    /// Ticks in a row in which an instance must be late before the controller is asked.
+    /// Consecutive ticks in which an instance must be late before a request goes to the controller.
     pub ask_after: u32,
-    /// The time after which an ask that was not answered is repeated.
+    /// Time after which an unanswered request is repeated.
     pub ask_again: Nanos,
-    /// Ways that may change hands in a tick. As neighbours may have to shift for a way to pass them, one way is always
-    /// allowed to.
+    /// Maximum number of ways that change hands in a tick. One way can always change, even if neighbours have to shift
+    /// for it.
     pub moves: u16,
-    /// The part above its load that an instance must always be able to take: it asks for more ways below.
+    /// Relative margin above its load that an instance must always be able to process. Below it, its demand rises.
     pub headroom: f64,
-    /// The part above its load that it then asks for; above `headroom` by more than the load fluctuates.
+    /// Relative margin that its demand then provides. It exceeds `headroom` by more than the fluctuation of the load.
     pub slack: f64,
-    /// A part of throughput, of latency or of references that does not count: who gains less from a way does
-    /// not need it.
+    /// Relative change of throughput, latency or references that is ignored. An instance that gains less from a way
+    /// does not need it.
     pub gain: f64,
-    /// The part of references below which misses are no cause of lateness.
+    /// Share of missing references below which misses are not the cause of lateness.
     pub few_misses: f64,
-    /// Ticks on time, with no more than the least use of cache, after which an instance goes back to the shared class.
+    /// Ticks on time and with the minimum demand after which an instance returns to the shared class.
     pub rejoin: u32,
 }
 
 impl Config {
-    /// Ours, for a cache.
+    /// Returns the default parameters for a cache.
     pub fn new(cache: Cache) -> Self {
         Config {
             cache,
@@ -111,49 +111,48 @@ impl Config {
     }
 }
 
-/// An instance of a reserved SLO.
+/// Instance of a reserved SLO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// Its name, different from all others'.
+    /// Unique name.
     pub name: String,
-    /// Its ways, by the plan.
+    /// Number of ways in the plan.
     pub ways: u16,
-    /// Its threads.
+    /// Thread ids.
     pub tasks: Vec<u32>,
 }
 
-/// An instance of an on-demand SLO, and what was seen of it in the last tick.
+/// Instance of an on-demand SLO, with its observations in the last tick.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// Its name, different from all others'.
+    /// Unique name.
     pub name: String,
-    /// Its threads.
+    /// Thread ids.
     pub tasks: Vec<u32>,
-    /// Its latency, the percentile that was promised; `None` if no packet came.
+    /// Latency at the SLO's percentile, or `None` without packets.
     pub latency: Option<Nanos>,
-    /// What was promised.
+    /// Latency objective.
     pub objective: Nanos,
-    /// Packets per second that came for it, those that were policed or lost included.
+    /// Offered packets per second, including policed and lost ones.
     pub offered: f64,
-    /// Bytes of the cache that it holds (CMT), if that is known.
+    /// Bytes of the cache that it occupies (CMT), if known.
     pub occupancy: Option<u64>,
-    /// The part of its references to the cache that missed, if that is known.
+    /// Share of its references to the cache that missed, if known.
     pub misses: Option<f64>,
-    /// What was measured of its chain on this machine, if anything.
+    /// Curves of its chain on this machine, if measured.
     pub curves: Option<Arc<Curves>>,
-    /// Instances that its SLO has now, on all servers.
+    /// Current number of instances of its SLO, on all servers.
     pub instances: u16,
-    /// Instances that its SLO may have.
+    /// Maximum number of instances of its SLO.
     pub most: u16,
 }
 
-/// What is on a cache at a tick.
+/// Input of a tick: the instances on a cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// Now.
+    /// Current time.
     pub now: Nanos,
-    /// Ways that on-demand instances may have together: what belongs to them, and what is leased
-    /// ([`lease`](crate::lease)).
+    /// Ways for all on-demand instances together: their own, and leased ones ([`lease`](crate::lease)).
     pub ways: u16,
     /// Instances of reserved SLOs.
     pub reserved: &'a [Reserved],
@@ -161,35 +160,35 @@ pub struct Situation<'a> {
     pub on_demand: &'a [Observed],
 }
 
-/// What an on-demand instance gets.
+/// Share of an on-demand instance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
-    /// Its name.
+    /// Name of the instance.
     pub name: String,
-    /// Its class; `None` if it is with everything else, as there are no classes or ways for on-demand instances.
+    /// Its class, or `None` if it is in the default class, because there are no classes or ways for on-demand
+    /// instances.
     pub class: Option<String>,
-    /// Ways that it has a use for.
+    /// Number of ways that it can use.
     pub demand: f64,
-    /// Ways that it is to get of them: what its class is to have, or its part of a shared one.
+    /// Number of ways assigned to it: those of its class, or its part of a shared one.
     pub share: f64,
 }
 
-/// What is to be done.
+/// Result of a tick.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// What the cache is to be cut into. [`steps`] says how to get there.
+    /// Allocation of the cache. [`steps`] returns the steps to it.
     pub allocation: Allocation,
-    /// What each on-demand instance gets, in the order of the situation. Masks follow shares by and by.
+    /// Share of each on-demand instance, in the order of the situation. Masks approach the shares gradually.
     pub shares: Vec<Share>,
-    /// Ways that on-demand instances have a use for and do not get: what to ask the next lease for.
+    /// Ways that on-demand instances lack, to be requested with the next lease.
     pub short: u16,
-    /// Ways that they have no use for: what may be given back.
+    /// Ways that they do not need, which can be given back.
     pub spare: u16,
-    /// What the controller is asked for.
+    /// Requests to the controller.
     pub asks: Vec<Ask>,
-    /// Instances whose input is to be policed from now on, and how; for others nothing is policed.
+    /// Policing of instances' input from now on. Other instances are not policed.
     pub policing: Vec<Policing>,
-    /// Reserved instances for which the cache has not enough ways next to each other: a plan that gives more than
-    /// there is.
+    /// Reserved instances for which there are not enough adjacent ways: the plan assigns more than exists.
     pub refused: Vec<String>,
 }

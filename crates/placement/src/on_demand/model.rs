@@ -1,9 +1,9 @@
-//! A server in a closed loop: what instances do with the cache that they are given, so that policies can be tried.
+//! Model of a server in a closed loop: performance of instances with their cache, for testing policies.
 //!
-//! Alone in a class an instance holds its ways, up to its working set; instances of one class share as
-//! [`contention`](crate::baselines::contention) says. A way that was another's a tick ago counts half: it is filled
-//! within the tick. Its curves say how fast an instance is with that, and how late its packets are at its load. The
-//! chance in measurements is passed in.
+//! An instance alone in a class occupies its ways, up to its working set. Instances of one class share as in
+//! [`contention`](crate::baselines::contention). A way that belonged to another class in the previous tick counts half,
+//! since it is filled during the tick. The curves give the rate with that cache, and the latency at the load.
+//! Measurement noise is an input.
 
 use super::allocation::{Allocation, Class, Kind};
 use super::mask::WayMask;
@@ -14,47 +14,47 @@ use crate::slo::Curves;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// How much later than at full load packets are that are too many.
+/// Factor on the latency at full load for packets beyond the capacity.
 const OVERLOADED: u64 = 10;
 
-/// An instance of an on-demand SLO.
+/// Instance of an on-demand SLO.
 #[derive(Clone, Debug)]
 pub struct Tenant {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What it does.
+    /// True performance.
     pub curves: Arc<Curves>,
-    /// Whether the policy knows these curves.
+    /// `true` if the policy has these curves.
     pub known: bool,
-    /// References to the cache for each packet.
+    /// References to the cache per packet.
     pub references: f64,
-    /// What was promised.
+    /// Latency objective.
     pub objective: Nanos,
-    /// Packets per second that come.
+    /// Offered packets per second.
     pub offered: f64,
-    /// Instances of its SLO, and how many there may be.
+    /// Current and maximum number of instances of its SLO.
     pub instances: (u16, u16),
 }
 
-/// How a tenant fared in a tick, without the noise of measurement.
+/// Performance of a tenant in a tick, without measurement noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Fare {
-    /// Bytes of cache that it held.
+    /// Bytes of cache that it occupied.
     pub held: f64,
-    /// Packets per second that it could do.
+    /// Packets per second that it could process.
     pub capacity: f64,
-    /// Packets per second that it was given: what was offered, up to a limit.
+    /// Packets per second that passed its policer.
     pub admitted: f64,
-    /// How late its packets were.
+    /// Latency of its packets.
     pub latency: Nanos,
-    /// Whether that is within the objective.
+    /// `true` if the latency is within the objective.
     pub on_time: bool,
 }
 
-/// A server with one cache.
+/// Server with one cache.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// The cache.
+    /// Its cache.
     pub cache: Cache,
     /// On-demand instances.
     pub tenants: Vec<Tenant>,
@@ -62,7 +62,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// A server whose cache is in one part.
+    /// Creates a server whose cache is not partitioned.
     pub fn new(cache: Cache, tenants: Vec<Tenant>) -> Self {
         Model {
             cache,
@@ -71,14 +71,15 @@ impl Model {
         }
     }
 
-    /// A tick with this allocation, and some tenants policed: how each fares. One without a class gets nothing.
+    /// Runs a tick with this allocation and policing. Returns the performance of each tenant. A tenant without a class
+    /// has no cache.
     pub fn tick(&mut self, allocation: &Allocation, policing: &[Policing]) -> Vec<Fare> {
         let fares = self.fares(allocation, policing);
         self.before = allocation.clone();
         fares
     }
 
-    /// Bytes that a class's members can hold in its first tick with these ways.
+    /// Returns the bytes that a class's members can occupy in its first tick with these ways.
     fn warm(&self, class: &Class, member: &str) -> f64 {
         let before = self.before.class_of(member).map(|class| class.mask);
         let fresh = match self.before.classes.is_empty() {
@@ -134,7 +135,7 @@ impl Model {
         self.tenants.iter().zip(held).map(fare).collect()
     }
 
-    /// What an agent measures of these fares. `noise` gives the part by which a measurement is off, anew each time.
+    /// Returns an agent's measurements. `noise` returns the relative error of each measurement.
     pub fn observed(&self, fares: &[Fare], mut noise: impl FnMut() -> f64) -> Vec<Observed> {
         let mut off = |value: f64| (value * (1.0 + noise())).max(0.0);
         let pairs = self.tenants.iter().zip(fares).enumerate();
@@ -145,7 +146,7 @@ impl Model {
             objective: tenant.objective,
             offered: off(tenant.offered),
             occupancy: Some(off(fare.held) as u64),
-            // The part that is slower for want of cache, near enough.
+            // Approximated by the relative loss of rate due to lack of cache.
             misses: Some(off(
                 1.0 - fare.capacity.min(tenant.curves.cache.most()) / tenant.curves.cache.most()
             )),
@@ -156,14 +157,14 @@ impl Model {
         observed.collect()
     }
 
-    /// All tenants in one class: no more than reserved instances are kept from them.
+    /// Returns an allocation with all tenants in one class, which uses all `usable` ways.
     pub fn together(&self, usable: u32) -> Allocation {
         let first = usable.trailing_zeros() as u16;
         let ways = (usable >> first).trailing_ones() as u16;
         self.cut(&[self.tenants.len()], first, ways)
     }
 
-    /// The ways dealt evenly among the tenants, each in a class of its own.
+    /// Returns an allocation with the ways split evenly, and a class per tenant.
     pub fn evenly(&self, usable: u32) -> Allocation {
         let first = usable.trailing_zeros() as u16;
         let ways = (usable >> first).trailing_ones() as u16;
@@ -196,7 +197,7 @@ impl Model {
         allocation
     }
 
-    /// Whether a reserved instance can do what was promised in the tick with this allocation, which is the next one.
+    /// Returns `true` if a reserved instance reaches `rate` in the next tick, with this allocation.
     pub fn keeps(&self, allocation: &Allocation, reserved: &Reserved, curves: &Curves, rate: f64) -> bool {
         let class = allocation.class(&reserved.name);
         let held = class.map_or(0.0, |class| {

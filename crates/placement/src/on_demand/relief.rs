@@ -1,5 +1,5 @@
-//! What becomes of an instance that cannot keep its objective with the cache that it gets: more instances, another
-//! server, or less input.
+//! Measures for an instance that misses its objective with its share of the cache: more instances, another server, or
+//! policed input.
 
 use super::want::{Enough, Want};
 use super::{Config, Observed};
@@ -7,55 +7,56 @@ use crate::slo::ISOLATED;
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;
 
-/// What an instance needs that its server cannot give.
+/// Kind of a request to the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AskKind {
-    /// Another instance of the same SLO, which may have more: its load is too much for one, or cache is not what
-    /// it lacks, or there is no more of it here.
+    /// Another instance of the same SLO, which is below its maximum. One instance is overloaded, or the cache is not
+    /// the bottleneck, or no more cache is available here.
     ScaleOut,
-    /// Another server, with more cache for it: it may have no more instances, and with the ways that it has a use
-    /// for it would keep its objective.
+    /// Another server, with more cache. The SLO is at its maximum number of instances, and would meet its objective
+    /// with the demanded ways.
     Move {
-        /// The ways that it has a use for.
+        /// Number of ways demanded.
         ways: u16,
     },
-    /// Nothing can be done: the SLO has all of its instances, and no cache is enough for this load. Input is policed.
+    /// No measure is left: the SLO has all of its instances, and no amount of cache suffices for this load. Its input
+    /// is policed.
     Unmet,
 }
 
-/// Something that the controller is asked for.
+/// Request to the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The instance.
+    /// Name of the instance.
     pub name: String,
-    /// What for.
+    /// Kind of the request.
     pub kind: AskKind,
 }
 
-/// How an instance's input is to be policed: a limit of `policer`, for all of its packets, in packets.
+/// Policing of an instance's input: parameters of the `policer` function, for all of its packets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policing {
-    /// The instance.
+    /// Name of the instance.
     pub name: String,
     /// `rate`: packets per second, at least 1.
     pub rate: u64,
-    /// `burst`: packets that may come at once. Half of the objective is enough to process them.
+    /// `burst`: maximum number of packets at once. They can be processed in half of the objective.
     pub burst: u64,
 }
 
-/// What a limit is multiplied with while packets are late in spite of it, and while they are not.
+/// Factor on a limit while packets are late despite it. [`UP`] applies while they are not.
 const DOWN: f64 = 0.9;
 const UP: f64 = 1.02;
 
-/// A limit on an instance's input.
+/// Limit of an instance's input.
 #[derive(Clone, Copy, Debug)]
 struct Limit {
     rate: f64,
-    /// Ticks since it changed.
+    /// Ticks since its last change.
     since: u32,
 }
 
-/// What was asked for, and who is policed.
+/// Pending requests, and limits of policed instances.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Relief {
     asked: BTreeMap<String, (AskKind, Nanos)>,
@@ -63,17 +64,17 @@ pub(super) struct Relief {
 }
 
 impl Relief {
-    /// Forgets those that are gone.
+    /// Removes the state of instances that are not present.
     pub(super) fn keep(&mut self, present: impl Fn(&str) -> bool) {
         self.asked.retain(|name, _| present(name));
         self.limits.retain(|name, _| present(name));
     }
 
-    /// What to ask for an instance, that has a share of some ways now.
+    /// Returns the request for an instance with a share of `share` ways, if one is due.
     pub(super) fn ask(&mut self, now: Nanos, seen: &Observed, want: &Want, share: f64, config: &Config) -> Option<Ask> {
         let limited = self.limits.contains_key(&seen.name);
         if want.late < config.patience.max(1) && !limited {
-            // Short and on time again: whatever was asked for is no longer needed.
+            // The instance is on time again: its request is obsolete.
             if want.on_time >= config.give_up {
                 self.asked.remove(&seen.name);
             }
@@ -107,7 +108,7 @@ impl Relief {
         })
     }
 
-    /// How to police an instance's input, if at all: only of an SLO that has all of its instances.
+    /// Returns the policing of an instance's input. Only SLOs with all of their instances are policed.
     pub(super) fn police(&mut self, seen: &Observed, want: &Want, share: f64, config: &Config) -> Option<Policing> {
         if seen.instances < seen.most {
             self.limits.remove(&seen.name);

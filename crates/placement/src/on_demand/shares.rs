@@ -1,27 +1,27 @@
-//! Max-min fair shares: nobody gets more than it has a use for, and nobody could get more without taking from one
-//! that has no more than it does.
+//! Max-min fair shares: no instance gets more than its demand. None could get more without taking from another that has
+//! no more than itself.
 
-/// A class that wants ways.
+/// Class that demands ways.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// What each of its instances has a use for, in ways.
+    /// Demand of each of its instances, in ways.
     pub demands: Vec<f64>,
-    /// Ways that it has now: of classes that are otherwise equal the one that has a way keeps it.
+    /// Ways that it has now. Of otherwise equal classes, the present owner of a way retains it.
     pub has: u16,
 }
 
 impl Claim {
-    /// The most ways that it has a use for, rounded up.
+    /// Returns the total demand in ways, rounded up.
     pub fn most(&self) -> u16 {
         let all: f64 = self.demands.iter().sum();
         (all - ROUNDING).ceil().max(0.0) as u16
     }
 }
 
-/// Less than this of a way is rounding.
+/// Differences below this, in ways, count as rounding errors.
 const ROUNDING: f64 = 1e-6;
 
-/// The level up to which demands are met: `sum(min(demand, level))` is what there is, or all demands.
+/// Returns the level up to which demands are met: `sum(min(demand, level))` equals `available`, or all demands.
 pub fn level(demands: impl IntoIterator<Item = f64>, available: f64) -> f64 {
     let mut demands: Vec<f64> = demands.into_iter().collect();
     demands.sort_by(f64::total_cmp);
@@ -37,9 +37,9 @@ pub fn level(demands: impl IntoIterator<Item = f64>, available: f64) -> f64 {
     f64::INFINITY
 }
 
-/// Whole ways for classes, of so many; each gets `least` at least, for which there must be enough. Instances are
-/// filled to one [`level`]; what is lost by rounding down goes, a way at a time, to the class whose
-/// instances are filled least, of those that have a use for it.
+/// Returns whole numbers of ways for classes. Each gets at least `least`, for which `available` must suffice. Instances
+/// are filled to one [`level`]. The ways lost by rounding down go, one at a time, to the class whose instances are
+/// filled least, among those with unmet demand.
 pub fn shares(claims: &[Claim], available: u16, least: u16) -> Vec<u16> {
     let most = level(
         claims.iter().flat_map(|claim| claim.demands.iter().copied()),
@@ -48,7 +48,7 @@ pub fn shares(claims: &[Claim], available: u16, least: u16) -> Vec<u16> {
     let filled = |claim: &Claim| -> f64 { claim.demands.iter().map(|d| d.min(most)).sum() };
     let whole = |claim: &Claim| ((filled(claim) + ROUNDING).floor() as u16).max(least);
     let mut ways: Vec<u16> = claims.iter().map(whole).collect();
-    // Up to where its instances are filled.
+    // Level up to which its instances are filled.
     let each = |ways: u16, claim: &Claim| level(claim.demands.iter().copied(), f64::from(ways));
     let sum = |ways: &[u16]| ways.iter().map(|&w| u32::from(w)).sum::<u32>();
     while sum(&ways) > u32::from(available) {
@@ -90,7 +90,7 @@ mod tests {
         let claims = [claim(&[2.0], 0), claim(&[9.0], 0), claim(&[20.0], 0)];
         assert_eq!(shares(&claims, 18, 1), [2, 8, 8]);
         assert_eq!(shares(&claims, 40, 1), [2, 9, 20]);
-        // A class counts for as many as are in it.
+        // A class counts as often as it has instances.
         let claims = [claim(&[4.0, 4.0, 0.5], 0), claim(&[9.0], 0)];
         assert_eq!(shares(&claims, 10, 1), [7, 3]);
     }
@@ -120,7 +120,7 @@ mod tests {
                     prop_assert!(ways[i] == demands[i] || ways[j] <= ways[i] + 1, "{:?} of {:?}", ways, demands);
                 }
             }
-            // What is settled stays: the same shares again, with them as what each has.
+            // The result is stable: with it as the present shares, the same shares follow.
             let again: Vec<Claim> = claims.iter().zip(&ways)
                 .map(|(c, &has)| Claim { has, ..c.clone() }).collect();
             prop_assert_eq!(shares(&again, available, 1), ways);

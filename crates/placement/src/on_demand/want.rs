@@ -1,64 +1,64 @@
-//! How many ways an instance has a use for, from what is seen of it tick by tick.
+//! Demand of an instance in ways, estimated from its observations tick by tick.
 
 use super::{Cache, Config, Observed};
 use crate::slo::ISOLATED;
 
-/// Demands are kept in parts of a way: instances that share a class may want less than one.
+/// Fractions of a way in which demands are stored: instances that share a class may need less than one.
 const PARTS: f64 = 4.0;
-/// A load that differs from the smoothed one by more than this part is another load, and no noise.
+/// Relative deviation from the smoothed load above which the load has changed, and is not just noise.
 const JUMP: f64 = 0.2;
-/// How much of a new measurement enters the smoothed one.
+/// Weight of a new measurement in the smoothed load.
 const WEIGHT: f64 = 0.5;
-/// An instance whose percentile is below this part of its objective may try to do with less.
+/// Share of its objective below which an instance may try to use less cache.
 const EASY: f64 = 0.8;
-/// The longest that a failed trial keeps the next one waiting, in times of the first.
+/// Maximum backoff after failed trials, as a multiple of the first wait.
 const MOST_BACKOFF: u32 = 64;
 
-/// What is remembered of an instance.
+/// State of an instance.
 #[derive(Clone, Debug)]
 pub(super) struct Want {
-    /// Ways that it has a use for, with hysteresis.
+    /// Demand in ways, with hysteresis.
     held: f64,
-    /// Whether more cache than there is on this server would let it keep its objective, or none would.
+    /// Sufficiency of this server's cache for the objective.
     pub(super) enough: Enough,
-    /// The load, smoothed.
+    /// Smoothed load.
     load: Option<f64>,
-    /// Ticks in a row with less need than is held, and the most that was needed in them.
+    /// Consecutive ticks with a demand below `held`, and the maximum demand in them.
     low: (u32, f64),
-    /// Ticks in a row in which its packets were late, or were not.
+    /// Consecutive ticks in which its packets were late, or on time.
     pub(super) late: u32,
     pub(super) on_time: u32,
-    /// Whether so few of its references miss that cache is not what it lacks.
+    /// `true` if so few references miss that the cache is not the bottleneck.
     pub(super) few_misses: bool,
     trial: Option<Trial>,
-    /// Ways more than its curves say, as trials have shown.
+    /// Correction of its curves in ways, learnt from trials.
     more: f64,
-    /// Ticks until the next trial, and times that the last wait is to be longer.
+    /// Ticks until the next trial, and the backoff factor of the last wait.
     wait: u32,
     backoff: u32,
-    /// It has a use for no more ways than this: with more it was no sooner.
+    /// Number of ways beyond which latency did not improve.
     useless: Option<f64>,
 }
 
-/// Whether there is any number of ways with which an objective is kept.
+/// Sufficiency of a cache for an objective.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Enough {
-    /// With so many as it wants.
+    /// The demanded ways suffice.
     Here,
-    /// By its curves, with none: the load is too much for one instance.
+    /// No number of ways suffices by its curves: the load is too high for one instance.
     Nowhere,
-    /// Nothing was measured of it.
+    /// There are no curves.
     Unknown,
 }
 
-/// A way more or less, to see what it does.
+/// Trial of one way more or less.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
-    /// Whether it is one more.
+    /// `true` for one way more.
     up: bool,
-    /// How late packets were before, in nanoseconds, and the part of references that missed.
+    /// Latency before the trial, in nanoseconds, and the share of references that missed.
     before: (f64, Option<f64>),
-    /// Ticks until it is judged.
+    /// Ticks until its evaluation.
     left: u32,
 }
 
@@ -80,14 +80,14 @@ impl Want {
         }
     }
 
-    /// Ways that it has a use for.
+    /// Returns the demand in ways.
     pub(super) fn ways(&self) -> f64 {
         let all = self.held + self.more;
         self.useless.map_or(all, |most| all.min(most)).max(1.0 / PARTS)
     }
 
-    /// What was seen in a tick. `class` is how many ways the class has that it is alone in, if it is; `fair` its part
-    /// of the on-demand ways, `short` whether anybody has a use for more than there is.
+    /// Processes the observations of a tick. `class` is the number of ways of its class if it is alone in one, `fair`
+    /// its part of the on-demand ways. `short` is `true` if the total demand exceeds the available ways.
     pub(super) fn observe(&mut self, seen: &Observed, config: &Config, class: Option<u16>, fair: f64, short: bool) {
         let is_late = seen.latency.is_some_and(|latency| latency > seen.objective);
         match is_late {
@@ -101,7 +101,7 @@ impl Want {
         };
         let changed = self.load.is_some_and(|before| (load - before).abs() > JUMP * before);
         if changed {
-            // What was learnt holds for another load.
+            // Learnt values apply to a different load.
             (self.trial, self.useless, self.wait, self.backoff) = (None, None, 0, 1);
             self.more = self.more.max(0.0);
         }
@@ -114,7 +114,7 @@ impl Want {
         }
     }
 
-    /// Ways that it needs now, with little room above the load, and with much.
+    /// Returns the current demand in ways, with the small margin above the load and with the large one.
     fn needs(&mut self, seen: &Observed, config: &Config, load: f64, fair: f64, alone: bool) -> (f64, f64) {
         if let Some(curves) = &seen.curves {
             let within = curves.load.load_within(seen.objective);
@@ -123,7 +123,7 @@ impl Want {
                 curves.cache.rate(bytes) * within * ISOLATED
             };
             let need = |room: f64| (1..=config.cache.ways).find(|&ways| rate(ways) >= load * (1.0 + room));
-            // As many as make it faster, where none is enough.
+            // If no number suffices, as many ways as increase the rate.
             let useful = || {
                 let most = rate(config.cache.ways) * (1.0 - config.gain);
                 (1..=config.cache.ways).find(|&ways| rate(ways) >= most).unwrap_or(1)
@@ -138,19 +138,20 @@ impl Want {
         }
         self.enough = Enough::Unknown;
         let held = match (seen.occupancy, alone) {
-            // Alone in a class an instance holds all of it in the end, whatever it has a use for: trials tell.
+            // An instance alone in a class finally occupies all of it, whatever its demand: only trials show the
+            // demand.
             (_, true) if self.held > 0.0 => self.held,
             (Some(bytes), _) => config.cache.in_ways(bytes),
             (None, _) => fair,
         };
-        // One that is late for want of cache has a use for its fair share, at least.
+        // An instance that is late because of the cache demands at least its fair share.
         match self.late >= config.patience && !self.few_misses && !alone {
             true => (held.max(fair), held.max(fair)),
             false => (held, held),
         }
     }
 
-    /// Up at once, down only after a while: loads that go up and down move no ways.
+    /// Raises the demand at once, and lowers it only after a delay, so that fluctuating loads move no ways.
     fn hold(&mut self, (low, high): (f64, f64), config: &Config) {
         let whole = |ways: f64| (ways * PARTS - 1e-6).ceil() / PARTS;
         if low > self.held {
@@ -169,7 +170,7 @@ impl Want {
         }
     }
 
-    /// What curves do not tell, or tell wrongly: a way more, or less, and whether that made a difference.
+    /// Corrects missing or wrong curves by trials: one way more, or one less, and its effect.
     fn learn(&mut self, seen: &Observed, config: &Config, has: u16, short: bool) {
         self.wait = self.wait.saturating_sub(1);
         let late = seen.latency.map_or(0.0, |latency| latency.0 as f64);
@@ -178,7 +179,7 @@ impl Want {
             let trial = *trial;
             let misses = trial.before.1.zip(seen.misses).map(|(before, now)| now - before);
             if !trial.up {
-                // Too little: the way back at once.
+                // Too few ways: revert at once.
                 if self.late > 0 || misses.is_some_and(|more| more > config.few_misses) {
                     self.more += 1.0;
                     self.end(config, false);
@@ -235,7 +236,7 @@ impl Want {
 }
 
 impl Cache {
-    /// Bytes as ways.
+    /// Converts bytes to ways.
     pub(super) fn in_ways(&self, bytes: u64) -> f64 {
         bytes as f64 / self.way_bytes as f64
     }

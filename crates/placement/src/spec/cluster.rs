@@ -6,17 +6,17 @@ use std::path::Path;
 use tailwater_api::SpecError;
 use tailwater_api::document::{Document, Located, is_label, label};
 
-/// The `kind` of cluster specs.
+/// `kind` of cluster specs.
 const KIND: &str = "Cluster";
-/// The largest way of a cache, in KiB.
+/// Maximum size of a way, in KiB.
 const MAX_WAY: u64 = 1 << 20;
-/// Classes of cache, where the spec says nothing: what processors have, less the one for everything else.
+/// Default number of classes: that of common processors, minus one for everything else.
 const CLASSES: u16 = 15;
 
-/// A cluster and its name.
+/// Cluster and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterSpec {
-    /// The name, an RFC 1123 label.
+    /// Name, an RFC 1123 label.
     pub name: String,
     /// Its servers.
     pub cluster: Cluster,
@@ -26,15 +26,15 @@ impl ClusterSpec {
     /// Reads a spec.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// Returns the first error, with its position.
     pub fn read(path: &Path, profiles: &mut dyn Profiles) -> Result<Self, SpecError> {
         cluster(&Document::read(path, "a cluster spec")?, profiles)
     }
 
-    /// Parses the text of a spec that has its curves in itself. `name` is the file's name in errors.
+    /// Parses the text of a spec that contains its curves. `name` is the file's name in errors.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// Returns the first error, with its position.
     pub fn parse(text: &str, name: &str) -> Result<Self, SpecError> {
         cluster(&Document::parse(text, name, "a cluster spec")?, &mut NoProfiles)
     }
@@ -65,7 +65,7 @@ fn cluster(document: &Document, profiles: &mut dyn Profiles) -> Result<ClusterSp
     })
 }
 
-/// A group of servers: their kind, and their names.
+/// Parses a group of servers: their kind, and their names.
 fn group(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<(ServerKind, Vec<String>), SpecError> {
     let fields = node.fields(&[
         "name",

@@ -1,7 +1,7 @@
-//! Specs of SLOs and clusters, and the state of a placement: YAML, checked and turned into types.
+//! Specs of SLOs and clusters, and the state of a placement: YAML, checked and converted to types.
 //!
-//! Whatever is wrong is a [`SpecError`](tailwater_api::SpecError) that names file, line, column and field.
-//! `docs/placement.md` describes every field.
+//! Every error is a [`SpecError`](tailwater_nf::spec::SpecError) with file, line, column and field. `docs/placement.md`
+//! describes every field.
 
 mod cluster;
 mod profiles;

@@ -1,33 +1,33 @@
-//! Who knows what was measured, where a spec names files of profiles instead of curves.
+//! Source of measurements, for specs that name profile files instead of curves.
 
 use crate::cluster::ServerKind;
 use crate::slo::ChainProfile;
 use tailwater_api::SpecError;
 use tailwater_api::document::Located;
 
-/// What reads the parts of specs that are about profiles: their files belong to whoever measures, and this crate
-/// knows them by what comes of them only. It is told of all servers of a cluster, then of the files, then of chains.
+/// Reader for the parts of specs about profiles. The profiler defines the format of their files, and this crate uses
+/// only the resulting curves. It is called for all servers of a cluster, then for the files, then for chains.
 pub trait Profiles {
-    /// Servers of a kind, and what hardware they are if the cluster says.
+    /// Registers servers of a kind, and their hardware if the cluster spec contains it.
     ///
     /// # Errors
-    /// What is wrong there, also as hardware of these servers.
+    /// The node is invalid, or does not match the hardware of these servers.
     fn servers(&mut self, kind: &ServerKind, hardware: Option<&Located<'_>>) -> Result<(), SpecError>;
 
-    /// The files and folders that a set of SLOs names.
+    /// Registers the files and folders that a set of SLOs names.
     ///
     /// # Errors
-    /// What is wrong there, or in a file.
+    /// The node or a file is invalid.
     fn files(&mut self, node: &Located<'_>) -> Result<(), SpecError>;
 
-    /// What was measured of a chain whose `profile` is `node`, on all machines of the cluster.
+    /// Returns the curves of a chain whose `profile` is `node`, on all machines of the cluster.
     ///
     /// # Errors
-    /// What is wrong there, or which profile is missing.
+    /// The node is invalid, or a profile is missing.
     fn chain(&mut self, name: &str, node: &Located<'_>) -> Result<ChainProfile, SpecError>;
 }
 
-/// Curves stand in the specs themselves.
+/// Reader for specs that contain their curves.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProfiles;
 

@@ -1,4 +1,4 @@
-//! Specs of SLOs and of the chains that they are about.
+//! Specs of SLOs and of their chains.
 
 use super::profiles::{NoProfiles, Profiles};
 use crate::curve::{CacheCurve, CurveError, LoadCurve, MAX_POINTS, MAX_RATE};
@@ -12,27 +12,27 @@ use tailwater_api::document::{Document, Fields, Located, duration, label, line, 
 use tailwater_api::{SpecError, Throughput};
 use tailwater_net::Nanos;
 
-/// The `kind` of SLO specs.
+/// `kind` of SLO specs.
 const KIND: &str = "SloSet";
-/// The most SLOs of a file.
+/// Maximum number of SLOs in a file.
 const MAX_SLOS: usize = 20_000;
-/// The most chains of a file.
+/// Maximum number of chains in a file.
 const MAX_CHAINS: usize = 10_000;
-/// Latency objectives, as of chain specs.
+/// Valid latency objectives, as in chain specs.
 const LATENCY: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
-/// The most bytes of the name of traffic.
+/// Maximum length of a traffic name, in bytes.
 const MAX_TRAFFIC: usize = 256;
-/// The largest cache, in KiB.
+/// Maximum cache size, in KiB.
 const MAX_CACHE: f64 = (1u64 << 30) as f64;
 
-/// SLOs, in the order in which they are to be admitted.
+/// SLOs, in the order of their admission.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SloSet {
-    /// The set's name, an RFC 1123 label.
+    /// Name of the set, an RFC 1123 label.
     pub name: String,
-    /// The chains, by name.
+    /// Chains, sorted by name.
     pub chains: Vec<Arc<ChainProfile>>,
-    /// The SLOs; names are all different.
+    /// SLOs with unique names.
     pub slos: Vec<Slo>,
 }
 
@@ -40,15 +40,15 @@ impl SloSet {
     /// Reads a spec.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// Returns the first error, with its position.
     pub fn read(path: &Path, profiles: &mut dyn Profiles) -> Result<Self, SpecError> {
         set(&Document::read(path, "a set of SLOs")?, profiles)
     }
 
-    /// Parses the text of a spec that has its curves in itself. `name` is the file's name in errors.
+    /// Parses the text of a spec that contains its curves. `name` is the file's name in errors.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// Returns the first error, with its position.
     pub fn parse(text: &str, name: &str) -> Result<Self, SpecError> {
         set(&Document::parse(text, name, "a set of SLOs")?, &mut NoProfiles)
     }
@@ -71,7 +71,7 @@ fn set(document: &Document, profiles: &mut dyn Profiles) -> Result<SloSet, SpecE
     }
     let mut names = std::collections::HashSet::new();
     let mut slos = Vec::new();
-    // No SLOs at all: those that were admitted leave.
+    // Without any SLOs, all admitted ones are removed.
     if let Some(nodes) = fields.optional("slos") {
         for node in nodes.list("SLOs", MAX_SLOS)? {
             let slo = slo(&node, &chains)?;
@@ -110,7 +110,7 @@ fn chain(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<ChainProfile
     let mut measured: Option<Measured> = None;
     for node in nodes.list("curves", crate::cluster::MAX_KINDS)? {
         let (curves, here) = curves(&node)?;
-        // What is promised is one thing, whichever machine an instance is on.
+        // The guarantee must be the same on every machine.
         let first = measured.get_or_insert_with(|| here.clone());
         if *first != here {
             let message = format!("expected curves {first}, as of the chain's first machine, found curves {here}");
@@ -131,7 +131,7 @@ fn chain(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<ChainProfile
     })
 }
 
-/// What curves are of.
+/// Traffic and percentile of curves.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Measured {
     traffic: Option<String>,
@@ -162,7 +162,7 @@ impl Measured {
     }
 }
 
-/// What traffic is called, as by those who measure.
+/// Parses the name of traffic, as used by the profiler.
 pub(super) fn traffic_name(node: &Located<'_>) -> Result<String, SpecError> {
     Ok(line(node, MAX_TRAFFIC)?.to_owned())
 }
@@ -200,7 +200,7 @@ fn of_curve(node: &Located<'_>, error: CurveError) -> SpecError {
     node.error(error.to_string())
 }
 
-/// The points of a curve, each number of which is at most `most`.
+/// Parses the points of a curve, whose numbers are at most `most`.
 fn points<'a>(
     fields: &Fields<'a>,
     name: &'static str,
@@ -295,7 +295,7 @@ fn slo(node: &Located<'_>, chains: &HashMap<String, Arc<ChainProfile>>) -> Resul
     })
 }
 
-/// A rate in packets.
+/// Parses a rate in packets per second.
 fn packets(node: &Located<'_>) -> Result<u64, SpecError> {
     match throughput(node)? {
         Throughput::PacketsPerSecond(rate) if rate > 0 => Ok(rate),
@@ -303,7 +303,7 @@ fn packets(node: &Located<'_>) -> Result<u64, SpecError> {
     }
 }
 
-/// What an SLO names of its traffic and percentile is what its chain was measured with.
+/// Checks that the traffic and percentile named by an SLO are those of its chain's measurements.
 fn promised_as_measured(fields: &Fields<'_>, chain: &ChainProfile) -> Result<(), SpecError> {
     let Measured { traffic, percentile } = Measured::read(fields)?;
     let percentile = percentile.map(|p| p.to_string());

@@ -1,4 +1,4 @@
-//! The state of a placement: what was admitted, and where it runs. Written as JSON, which is YAML, too.
+//! State of a placement: admitted SLOs and their instances. Written as JSON, which is also valid YAML.
 
 use super::slos::traffic_name;
 use crate::cluster::{MAX_NODES, MAX_SERVERS, MAX_WAYS};
@@ -14,18 +14,18 @@ use tailwater_api::SpecError;
 use tailwater_api::document::{Document, Fields, Located, label, line, percentile};
 use tailwater_net::Nanos;
 
-/// The `kind` of states.
+/// `kind` of states.
 const KIND: &str = "Placement";
-/// The most bytes of a text.
+/// Maximum length of a text, in bytes.
 const MAX_TEXT: usize = 256;
-/// The most steps of a migration.
+/// Maximum number of steps of a migration.
 const MAX_STEPS: usize = 1 << 22;
-/// The highest number of a step: no number is used twice.
+/// Maximum number of a step. No number is used twice.
 const MAX_NUMBER: u64 = 1 << 52;
-/// The version of the format.
+/// Version of the format.
 const API_VERSION: &str = "tailwater.dev/v1alpha1";
 
-/// A state as it is written.
+/// Written form of a state.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct StateSpec {
@@ -59,28 +59,28 @@ struct Migrating {
     steps: Vec<NamedStep>,
 }
 
-/// What tells whether a chain is still as it was when its SLOs were placed.
+/// Fingerprint of a chain, to detect changes since its SLOs were placed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct KnownChain {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// What tells its curves from others: any text of at most 256 bytes.
+    /// Fingerprint of its curves: any text of at most 256 bytes.
     pub curves: String,
-    /// The configuration that was measured, where that is known.
+    /// Fingerprint of the measured configuration, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub configuration: Option<String>,
 }
 
-/// What was kept.
+/// Stored state of a placement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// The cluster's name.
+    /// Name of the cluster.
     pub cluster: String,
-    /// The SLOs that were admitted; names are all different.
+    /// Admitted SLOs with unique names.
     pub slos: Vec<Earlier>,
-    /// Their chains, as far as the state tells.
+    /// Their chains, as far as the state contains them.
     pub chains: Vec<KnownChain>,
-    /// A migration that is not over, or the numbers of those that are.
+    /// Unfinished migration, or the step numbers used so far.
     pub migration: Pending,
 }
 
@@ -142,7 +142,7 @@ impl From<Earlier> for Kept {
 }
 
 impl StateSpec {
-    /// The state of a plan, of which these are the chains and the migration. `name` is the cluster's.
+    /// Creates the state of a plan with these chains and migration. `name` is the cluster's.
     pub fn new(plan: &Plan, name: &str, chains: Vec<KnownChain>, migration: &Pending) -> Self {
         let slos = Earlier::all(plan).into_iter().map(Kept::from);
         StateSpec {
@@ -162,18 +162,18 @@ impl StateSpec {
         }
     }
 
-    /// Reads what was kept.
+    /// Reads a stored state.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// Returns the first error, with its position.
     pub fn read(path: &Path) -> Result<State, SpecError> {
         state(&Document::read(path, "the state of a placement")?)
     }
 
-    /// Parses what was kept. `name` is the file's name in errors.
+    /// Parses a stored state. `name` is the file's name in errors.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// Returns the first error, with its position.
     pub fn parse(text: &str, name: &str) -> Result<State, SpecError> {
         state(&Document::parse(text, name, "the state of a placement")?)
     }
@@ -258,7 +258,7 @@ fn migrating(node: &Located<'_>) -> Result<Pending, SpecError> {
     })
 }
 
-/// Where an instance is, with how many ways.
+/// Parses the server, node and ways of an instance.
 fn place(fields: &Fields<'_>) -> Result<(String, u16, u16), SpecError> {
     Ok((
         label(&fields.required("server", "the name of a server")?)?,

@@ -1,4 +1,4 @@
-//! A server in a closed loop, with the functions of ResQ's evaluation.
+//! Closed loop of a server, with the functions of ResQ's evaluation.
 
 use crate::rig::{Noise, cache, tenant};
 use tailwater_net::Nanos;
@@ -9,14 +9,14 @@ use tailwater_placement::on_demand::{
 use tailwater_placement::published::{FIREWALL, IPSEC, LPM, MAZU_NAT, SNORT, STATS};
 use tailwater_placement::slo::Curves;
 
-/// A server, its agent, and what goes on.
+/// Server, its agent, and their state.
 struct Rig {
     model: Model,
     policy: OnDemand,
     reserved: Vec<(Reserved, Curves, f64)>,
     ways: u16,
     noise: Noise,
-    /// How much measurements are off, at most.
+    /// Maximum relative error of measurements.
     part: f64,
     tick: u64,
     policing: Vec<Policing>,
@@ -24,7 +24,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Six instances, with little to do, beside two reserved ones with two ways each.
+    /// Creates six instances with little load, and two reserved ones with two ways each.
     fn new(known: bool, part: f64) -> Rig {
         let functions = [STATS, MAZU_NAT, LPM, SNORT, FIREWALL, IPSEC];
         let tenants = functions.map(|function| tenant(&function, function.name, 0.3, known));
@@ -35,7 +35,7 @@ impl Rig {
                 ways: 2,
                 tasks: Vec::new(),
             };
-            // What two ways are just enough for.
+            // The rate for which two ways just suffice.
             let rate = curves.cache.rate(2 * cache().way_bytes);
             (reserved, curves, rate)
         });
@@ -58,7 +58,7 @@ impl Rig {
         }
     }
 
-    /// A tick: what is measured with the cache as it is, and what follows. Reserved SLOs are kept in all of them.
+    /// Runs a tick: measures with the current allocation, and decides. Reserved SLOs must be met in each tick.
     fn tick(&mut self) -> (Vec<Fare>, Decision) {
         for (reserved, curves, rate) in &self.reserved {
             if self.tick > 0 {
@@ -93,7 +93,7 @@ impl Rig {
         last
     }
 
-    /// How often masks change in so many ticks.
+    /// Returns the number of mask changes in this number of ticks.
     fn changes(&mut self, ticks: u32) -> u32 {
         let mut before = self.allocation.clone();
         let change = |_| {
@@ -106,18 +106,18 @@ impl Rig {
     }
 }
 
-/// Ticks from a change of load to shares that are right: patience, a tick for what was smoothed, as many as it takes to
-/// see that others need less, and some in which ways change hands.
+/// Ticks from a change of load to correct shares: patience, one tick for smoothing, the ticks until other instances
+/// need less, and some in which ways change hands.
 const SETTLED: u32 = 40;
-/// Ticks in which instances go back to the shared class, at most one after the other.
+/// Ticks in which instances return to the shared class, at most one after the other.
 const REJOINED: u32 = 120;
 
 fn late(fares: &[Fare]) -> usize {
     fares.iter().filter(|fare| !fare.on_time).count()
 }
 
-/// Nobody that has a class of its own and less than it has a use for could get a way from one that has no fewer than it
-/// would have then.
+/// Checks max-min fairness: no isolated instance with unmet demand could get a way from one that would have no fewer
+/// ways.
 fn assert_max_min(decision: &Decision) {
     let alone = decision
         .allocation
@@ -169,7 +169,7 @@ fn shares_are_max_min_fair_soon_after_a_change_of_load() {
             loads.iter().for_each(|(name, load)| rig.load(name, *load));
             let (_, decision) = rig.run(SETTLED);
             assert_max_min(&decision);
-            // Those that need nearly nothing any more go back to the shared class; then nothing moves.
+            // Instances without significant demand return to the shared class. Then nothing moves.
             rig.run(REJOINED);
             assert_eq!(rig.changes(100), 0, "{loads:?}, {part}");
         }
@@ -180,7 +180,7 @@ fn shares_are_max_min_fair_soon_after_a_change_of_load() {
 fn who_fits_is_on_time_and_stays_so_under_noise() {
     let mut rig = Rig::new(true, 0.04);
     rig.run(20);
-    // Together they fit: 5 + 4 + 1 + 2 and one for each of the two that need nearly none.
+    // Together they fit: 5 + 4 + 1 + 2, and one for each of the two with almost no demand.
     for (name, load) in [("stats", 0.65), ("mazu-nat", 0.5), ("snort", 0.5)] {
         rig.load(name, load);
     }
@@ -251,7 +251,7 @@ fn instances_without_curves_are_helped_by_what_is_measured() {
         let (fares, _) = rig.tick();
         count += late(&fares);
     }
-    // Trials with a way less end at once when packets are late.
+    // Trials with one way less end at once when packets are late.
     assert!(count * 20 < 200 * 6, "{count} times late");
 }
 
@@ -263,7 +263,8 @@ fn too_much_for_one_instance_asks_for_another_and_then_is_policed() {
     let asks: Vec<_> = (0..20).flat_map(|_| rig.tick().1.asks).collect();
     assert_eq!(asks.len(), 1, "{asks:?}");
     assert_eq!((&*asks[0].name, asks[0].kind), ("stats", AskKind::ScaleOut));
-    // After a while without an answer, again; with all instances that it may have its input is policed.
+    // The request is repeated after a while without an answer. At its maximum number of instances, its input is
+    // policed.
     let asks: Vec<_> = (0..100).flat_map(|_| rig.tick().1.asks).collect();
     assert_eq!(asks.len(), 1, "{asks:?}");
     rig.model.tenants[0].instances = (4, 4);
@@ -274,13 +275,13 @@ fn too_much_for_one_instance_asks_for_another_and_then_is_policed() {
         .iter()
         .find(|limit| limit.name == "stats")
         .expect("a limit");
-    // Four fifths of its rate are in time; and a limit is no lower than it must be.
+    // Four fifths of its rate are in time, and a limit is no lower than necessary.
     let most = STATS.rate() * 0.8;
     assert!(
         (limit.rate as f64) < most && limit.rate as f64 > most * 0.8,
         "{limit:?}"
     );
-    // Less load, no limit.
+    // Less load: no limit.
     rig.load("stats", 0.4);
     let (_, decision) = rig.run(60);
     assert_eq!(decision.policing, []);
@@ -301,6 +302,6 @@ fn with_too_few_classes_on_demand_instances_share_one() {
     assert_eq!(classes.len(), 3);
     assert_eq!(classes[2].kind, Kind::Shared);
     assert_eq!((classes[2].instances.len(), classes[2].mask.ways()), (6, 14));
-    // Nobody can be helped here: those that are late ask for more instances.
+    // No instance can be helped here: the late ones request more instances.
     assert!(decision.short > 0);
 }

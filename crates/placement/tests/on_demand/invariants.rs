@@ -1,4 +1,4 @@
-//! What holds at every tick, whatever is seen.
+//! Invariants of every tick, for any observations.
 
 use crate::rig::{Groups, Noise, cache, tenant};
 use proptest::prelude::*;
@@ -9,13 +9,13 @@ use tailwater_placement::on_demand::{
 };
 use tailwater_placement::published::{LPM, SNORT, STATS, WAY_BYTES};
 
-/// What comes in a tick: ways, reserved instances (by number and ways), on-demand instances (by number), and chance.
+/// Input of a tick: ways, reserved instances (by number and ways), on-demand instances (by number), and a random seed.
 type Tick = (u16, Vec<(u8, u16)>, Vec<u8>, u64);
 
 fn ticks() -> impl Strategy<Value = Vec<Tick>> {
     let reserved = prop::collection::vec((0u8..6, 1u16..5), 0..5);
     let on_demand = prop::collection::vec(0u8..10, 0..8);
-    // A situation lasts for some ticks, so that there is something to get used to.
+    // A situation lasts for several ticks, so that the loop can adapt to it.
     let situation = (0u16..20, reserved, on_demand, any::<u64>(), 1usize..12);
     prop::collection::vec(situation, 1..12).prop_map(|situations| {
         let long = |(ways, reserved, on_demand, seed, ticks): (u16, Vec<_>, Vec<_>, u64, usize)| {
@@ -86,7 +86,7 @@ fn sound(
         let refused = decision.refused.contains(&reserved.name);
         prop_assert_eq!(class.is_none(), refused, "{}", &reserved.name);
         prop_assert!(class.is_none_or(|class| class.mask.ways() == reserved.ways));
-        // It stays where it is, unless another must get in between.
+        // It stays where it is, unless another class must be inserted.
         let was = before.class(&reserved.name);
         let came = situation.reserved.iter().any(|other| {
             before
@@ -110,7 +110,7 @@ fn sound(
         }
         prop_assert!(share.share >= 0.0 && share.demand > 0.0);
     }
-    // Nobody gets nothing as long as there is anything.
+    // No instance is without ways as long as there are any.
     let free = cache.usable() & !now.bits(&[Kind::Reserved]);
     let least = (1 << cache.least) - 1;
     let stretch = (0..cache.ways).any(|first| free & (least << first) == least << first);
@@ -146,7 +146,7 @@ proptest! {
             };
             let decision = policy.tick(&situation);
             sound(&cache, &before, &situation, &decision)?;
-            // Each step on the way leaves a cache that is cut properly.
+            // Each intermediate step leaves a valid allocation.
             let steps = steps(&before, &decision.allocation);
             let done = groups.apply(&steps);
             prop_assert!(done.is_ok(), "{:?}: {:?}", done, steps);

@@ -1,4 +1,4 @@
-//! A cache that notices every wrong step, chance, and the server of the closed loop.
+//! Test rig: a cache that detects every invalid step, random numbers, and the server of the closed loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,11 +8,11 @@ use tailwater_placement::on_demand::model::Tenant;
 use tailwater_placement::on_demand::{Allocation, Cache, CacheAllocator, Step};
 use tailwater_placement::published::{Function, WAY_BYTES};
 
-/// A cache that is cut as CAT cuts it.
+/// Cache partitioned as by CAT.
 #[derive(Default)]
 pub struct Groups {
     pub groups: BTreeMap<String, (WayMask, BTreeSet<u32>)>,
-    /// Classes and usable ways that there are.
+    /// Available classes and usable ways.
     pub most: usize,
     pub usable: u32,
 }
@@ -61,9 +61,9 @@ impl Groups {
         self.groups.get_mut(class).ok_or(format!("no {class}"))
     }
 
-    /// Whether it is cut as an allocation says.
+    /// Returns `true` if it is partitioned as in an allocation.
     pub fn is(&self, allocation: &Allocation) -> bool {
-        // What is not there any more has ended.
+        // Unknown threads have ended.
         let known = |task: &&u32| allocation.classes.iter().any(|class| class.tasks.contains(task));
         let groups = self.groups.iter();
         let groups = groups.map(|(name, (mask, tasks))| {
@@ -77,7 +77,7 @@ impl Groups {
     }
 }
 
-/// Numbers from -1 to 1 that look like chance, the same ones each time.
+/// Deterministic pseudo-random numbers from -1 to 1.
 pub struct Noise(pub u64);
 
 impl Noise {
@@ -91,7 +91,7 @@ impl Noise {
     }
 }
 
-/// The cache of ResQ's server: 20 ways, of which NICs write into two.
+/// Returns the cache of ResQ's server: 20 ways, with NICs writing into two.
 pub fn cache() -> Cache {
     Cache {
         ways: 20,
@@ -102,7 +102,7 @@ pub fn cache() -> Cache {
     }
 }
 
-/// An instance of a published function, with the latency of four fifths of its load as its objective.
+/// Returns an instance of a published function. Its objective is the latency at four fifths of its load.
 pub fn tenant(function: &Function, name: &str, load: f64, known: bool) -> Tenant {
     let profile = function.profile().expect("published curves");
     let curves = profile.curves[0].clone();

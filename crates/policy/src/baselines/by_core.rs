@@ -1,19 +1,19 @@
-//! Flows sorted by core, once for a decision instead of once for each core.
+//! Flows sorted by core, once per decision instead of once per core.
 
-/// Lists of flows. Reused.
+/// Lists of flows by core. The memory is reused.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ByCore {
-    /// Where each core's flows begin in `flows`; one more for the end.
+    /// Index in `flows` of each core's first flow, plus one entry for the end.
     start: Vec<u32>,
     flows: Vec<u32>,
 }
 
 impl ByCore {
-    /// Sorts flows by the cores that `places` names, in the order of their numbers.
+    /// Sorts flows by the cores in `places`, and by number within a core.
     pub(super) fn sort(&mut self, cores: usize, places: impl Iterator<Item = usize> + Clone) {
         self.start.clear();
         self.start.resize(cores + 2, 0);
-        // Counted two places late, so that filling in moves each beginning to where it belongs.
+        // Counts are stored two entries late, so that filling in moves each start index to its final entry.
         for core in places.clone() {
             self.start[core + 2] += 1;
         }
@@ -29,7 +29,7 @@ impl ByCore {
         }
     }
 
-    /// The flows of `core`.
+    /// Returns the flows of `core`.
     pub(super) fn on(&self, core: usize) -> &[u32] {
         &self.flows[self.start[core] as usize..self.start[core + 1] as usize]
     }

@@ -1,9 +1,9 @@
-//! Traffic classes as Metron scales them: split in two when a core loses packets, merged when idle.
+//! Traffic classes as Metron scales them: split in two when a core loses packets, merged when cores are idle.
 
 use crate::server::{CoreNumber, Move};
 use tailwater_net::Nanos;
 
-/// What counts of a core.
+/// Counters of a core that the algorithm reads.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Signals {
     pub active: bool,
@@ -11,29 +11,29 @@ pub(super) struct Signals {
     pub lost: u64,
 }
 
-/// Splits and merges. A core's class is all units (rows of a table) that it owns.
+/// Splits and merges traffic classes. A core's class is the set of units (rows of a table) that it owns.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Classes {
     pub owner: Vec<CoreNumber>,
     cores: Vec<Signals>,
     units: Vec<usize>,
-    /// Until when each core's counters may stem from what its class was before.
+    /// Time until which each core's counters may include traffic from before its class changed.
     settles: Vec<Nanos>,
-    /// The core that was merged into another in the last plan.
+    /// Core that the last plan merged into another one.
     pub merged: Option<CoreNumber>,
 }
 
-/// When to split and merge.
+/// Thresholds for splits and merges.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Thresholds {
     pub lost: u64,
     pub merge_below: f64,
-    /// How long a core's counters do not count after its class changed.
+    /// Time for which a core's counters are ignored after its class changed.
     pub settle: Nanos,
 }
 
 impl Classes {
-    /// One period. The units that move, into `moves`.
+    /// Runs one period and appends the units that move to `moves`.
     pub(super) fn plan(
         &mut self,
         thresholds: Thresholds,
@@ -66,7 +66,7 @@ impl Classes {
         }
     }
 
-    /// The upper half of the core's units goes to a new core, if there is one.
+    /// Moves the upper half of the core's units to a new core, if there is one.
     fn split(&mut self, core: usize, thresholds: Thresholds, now: Nanos, moves: &mut Vec<Move>) -> bool {
         let Some(new) = self.cores.iter().position(|core| !core.active) else {
             return false;
@@ -82,7 +82,7 @@ impl Classes {
         true
     }
 
-    /// The two least busy cores become one, if they are idle enough.
+    /// Merges the two least busy cores if they are idle enough.
     fn merge(&mut self, thresholds: Thresholds, now: Nanos, moves: &mut Vec<Move>) {
         let idle = |core: &usize| {
             let signals = self.cores[*core];
@@ -90,7 +90,7 @@ impl Classes {
         };
         let less = |&a: &usize, &b: &usize| {
             let busy = self.cores[a].busy.total_cmp(&self.cores[b].busy);
-            // Of equal ones the highest number goes first.
+            // Among equally busy cores the highest number is merged first.
             busy.then(b.cmp(&a))
         };
         let Some(from) = (0..self.cores.len()).filter(idle).min_by(less) else {
@@ -107,7 +107,7 @@ impl Classes {
         }
     }
 
-    /// All units of `from` but the first `stay` go to `to`.
+    /// Moves all units of `from` except the first `stay` to `to`.
     fn give(&mut self, from: usize, stay: usize, to: usize, moves: &mut Vec<Move>) {
         let mine = self.owner.iter_mut().enumerate();
         let mine = mine.filter(|(_, owner)| usize::from(**owner) == from);

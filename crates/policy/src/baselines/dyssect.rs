@@ -1,55 +1,52 @@
-//! Scaling as in Dyssect (Carvalho et al., INFOCOM 2022), which aims at the median latency.
+//! Scaling as in Dyssect (Carvalho et al., INFOCOM 2022), which targets the median latency.
 //!
-//! What NetBlaze (section 4.1) says of it: RSS shards are spread over a worker's cores; every 100
-//! ms a mixed-integer programme picks shards and flows to move, so that each core's load, the share
-//! of its time that functions take, stays under a bound that follows from the median latency
-//! wanted. Its public controller shows the programme's inputs: each shard's packets times the time
-//! of a packet, coefficients of variation of arrivals and service, and the latency wanted; and its
-//! outputs: shards to cores, and the part of a shard's flows, heaviest first, that other cores take
-//! off it.
+//! NetBlaze (section 4.1) describes it so: RSS shards are spread over a worker's cores. Every 100 ms a mixed-integer
+//! programme picks shards and flows to move. Each core's load, the share of its time that functions take, stays under a
+//! bound derived from the target median latency. The public controller shows the programme's inputs: each shard's
+//! packets times the time of a packet, the coefficients of variation of arrivals and service, and the target latency.
+//! It also shows the outputs: the core of each shard, and the part of a shard's flows, heaviest first, that other cores
+//! take over.
 //!
-//! Not published there, and chosen here. *The bound*: Kingman's approximation of the mean wait, ρ /
-//! (1 - ρ) · v · τ for load ρ, packet time τ and v the mean of the two squared coefficients of
-//! variation, must leave τ within the objective; with the controller's constants (0.0966 and
-//! 0.1202, taken as squared) that allows loads beyond 99 % for any objective of a dozen τ. *The programme*: solved by a greedy in three steps, for the fewest cores
-//! first and few moves second, without a promise to be optimal:
+//! The following is not published and was chosen here. *The bound*: Kingman's approximation of the mean wait, ρ / (1 -
+//! ρ) · v · τ for load ρ, packet time τ and v the mean of the two squared coefficients of variation, must leave τ
+//! within the objective. With the controller's constants (0.0966 and 0.1202, taken as squared) that allows loads beyond
+//! 99 % for any objective of a dozen τ. *The programme*: solved greedily in three steps, for the fewest cores first and
+//! few moves second, without a guarantee of optimality:
 //!
-//! 1. flows that were taken off their shard's owner return where its load stays below the bound by
-//!    a margin;
-//! 2. a core beyond the bound gives away shards, the smallest that suffices or else the largest, to
-//!    the first core with room, else a new one; when no shard finds a place, single flows, heaviest
-//!    first;
-//! 3. if no core was beyond it, the least loaded core is emptied when all it has fits elsewhere
-//!    below the bound by the margin.
+//! 1. flows that were moved off their shard's owner return where its load stays below the bound by a margin;
+//! 2. a core beyond the bound gives away shards, the smallest that suffices or else the largest, to the first core with
+//!    room, else to a new one. When no shard fits anywhere, single flows move, heaviest first;
+//! 3. if no core was beyond the bound, the least loaded core is emptied when all of its load fits elsewhere below the
+//!    bound by the margin.
 //!
-//! *The delay*: decisions take 10 ms to hold. Locks on its data path are not part of the policy.
+//! *The delay*: decisions take 10 ms to take effect. Locks on Dyssect's data path are not part of the policy.
 
 use super::by_core::ByCore;
 use crate::flows::{ControlLoop, FlowMapper, FlowPlan, FlowView, Migration, NewFlow};
 use crate::server::{CoreNumber, Move};
 use tailwater_net::Nanos;
 
-/// A flow that is on its shard's owner.
+/// Marks a flow that is on its shard's owner.
 const HOME: CoreNumber = CoreNumber::MAX;
 
-/// How Dyssect scales.
+/// Parameters of [`Dyssect`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DyssectConfig {
-    /// The highest load of a core, as a share of its time.
+    /// Highest load of a core, as a share of its time.
     pub bound: f64,
     /// Processing time of a packet.
     pub packet_time: Nanos,
-    /// Share of the bound up to which a core takes what could stay where it is.
+    /// Share of the bound up to which a core takes load that could also stay where it is.
     pub margin: f64,
-    /// Rhythm and delays.
+    /// Period and delays.
     pub control_loop: ControlLoop,
 }
 
 impl DyssectConfig {
-    /// For a median latency of `median`, with packets of `packet_time` each.
+    /// Returns the configuration for a median latency of `median` and packets of `packet_time` each.
     ///
     /// # Panics
-    /// If the latency is not longer than a packet takes, or a packet takes none.
+    /// If the latency is not longer than the packet time, or the packet time is zero.
     pub fn for_median(median: Nanos, packet_time: Nanos) -> DyssectConfig {
         assert!(packet_time > Nanos::ZERO, "packets take time");
         assert!(median > packet_time, "the objective leaves no time to wait");
@@ -73,9 +70,9 @@ impl DyssectConfig {
 pub struct Dyssect {
     config: DyssectConfig,
     owner: Vec<CoreNumber>,
-    /// Where each flow is that is not [`HOME`].
+    /// Core of each flow that is not on its shard's owner, otherwise [`HOME`].
     away: Vec<CoreNumber>,
-    /// Load of each shard's flows that are on its owner, and of each core.
+    /// Load of each shard, without the flows that are away from its owner.
     shards: Vec<f64>,
     cores: Vec<f64>,
     active: Vec<bool>,
@@ -86,7 +83,7 @@ pub struct Dyssect {
 }
 
 impl Dyssect {
-    /// With nothing known.
+    /// Creates a controller without any observation.
     ///
     /// # Panics
     /// If the bound or the margin is not positive and at most 1.
@@ -111,7 +108,7 @@ impl Dyssect {
         view.flows[flow as usize].rate * self.config.packet_time.as_secs_f64()
     }
 
-    /// Takes over what the view says.
+    /// Copies the loads from the view.
     fn look(&mut self, view: &FlowView<'_>) {
         self.owner.clear();
         self.owner.extend_from_slice(view.shards);
@@ -136,13 +133,13 @@ impl Dyssect {
         }
     }
 
-    /// The first active core except `not` that has room for `load` within `bound`.
+    /// Returns the first active core except `not` that has room for `load` within `bound`.
     fn first_fit(&self, load: f64, not: usize, bound: f64) -> Option<usize> {
         let fits = |&core: &usize| core != not && self.active[core] && self.cores[core] + load <= bound;
         (0..self.cores.len()).find(fits)
     }
 
-    /// The first core that may be taken, if it can do `load`.
+    /// Returns the first inactive core, if it has room for `load`.
     fn new_core(&self, load: f64) -> Option<usize> {
         let free = self.active.iter().position(|active| !active);
         free.filter(|_| load <= self.config.bound)
@@ -156,7 +153,7 @@ impl Dyssect {
         self.active[to] = true;
     }
 
-    /// Step 1.
+    /// Runs step 1: flows return to their shard's owner.
     fn return_flows(&mut self, view: &FlowView<'_>) {
         let bound = self.config.bound * self.config.margin;
         for flow in 0..view.flows.len() {
@@ -171,7 +168,7 @@ impl Dyssect {
         }
     }
 
-    /// A shard of `core` that may leave it, and where to.
+    /// Returns a shard of `core` that can leave it, and its destination.
     fn leaving_shard(&mut self, core: usize) -> Option<(usize, usize)> {
         let excess = self.cores[core] - self.config.bound;
         let mine = |&shard: &u32| {
@@ -181,7 +178,7 @@ impl Dyssect {
         self.order.clear();
         self.order.extend((0..self.owner.len() as u32).filter(mine));
         let load = |shard: u32| self.shards[shard as usize];
-        // Those that suffice, the smallest first; then the others, the largest first.
+        // Shards that suffice come first, smallest first, then the others, largest first.
         self.order.sort_unstable_by(|&a, &b| {
             let enough = |shard: u32| load(shard) >= excess;
             let by_load = if enough(a) {
@@ -191,7 +188,7 @@ impl Dyssect {
             };
             enough(b).cmp(&enough(a)).then(by_load).then(a.cmp(&b))
         });
-        // A core's only load gains nothing by leaving it.
+        // Moving a core's only load gains nothing.
         let shared = |shard: u32| self.cores[core] > load(shard) * (1.0 + 1e-9);
         self.order.iter().filter(|&&shard| shared(shard)).find_map(|&shard| {
             let fit = self.first_fit(load(shard), core, self.config.bound);
@@ -200,7 +197,7 @@ impl Dyssect {
         })
     }
 
-    /// Step 2 for one core.
+    /// Runs step 2 for one core.
     fn relieve(&mut self, core: usize, view: &FlowView<'_>) {
         for _ in 0..self.owner.len() {
             if self.cores[core] <= self.config.bound {
@@ -213,7 +210,7 @@ impl Dyssect {
         }
         let mut order = std::mem::take(&mut self.order);
         order.clear();
-        // Nothing came to a core beyond its bound since they were sorted.
+        // No core beyond its bound received load since the flows were sorted.
         let mine = self.by_core.on(core).iter().copied();
         order.extend(mine.filter(|&flow| self.place_of(view, flow) == core));
         order.sort_unstable_by(|&a, &b| {
@@ -235,7 +232,7 @@ impl Dyssect {
         self.order = order;
     }
 
-    /// The core that `flow` is on by now.
+    /// Returns the core that `flow` is on, including changes of this plan.
     fn place_of(&self, view: &FlowView<'_>, flow: u32) -> usize {
         let shard = usize::from(view.flows[flow as usize].shard);
         usize::from(match self.away[flow as usize] {
@@ -265,7 +262,7 @@ impl Dyssect {
         }
     }
 
-    /// The load of a shard, or, counted on after the shards, of a flow.
+    /// Returns the load of an item: a shard, or a flow if its number is past the shards.
     fn item_load(&self, view: &FlowView<'_>, item: u32) -> f64 {
         match item.checked_sub(self.owner.len() as u32) {
             Some(flow) => self.load(view, flow),
@@ -273,7 +270,7 @@ impl Dyssect {
         }
     }
 
-    /// Step 3.
+    /// Runs step 3: empties the least loaded core.
     fn consolidate(&mut self, view: &FlowView<'_>) {
         let less = |&a: &usize, &b: &usize| self.cores[a].total_cmp(&self.cores[b]).then(b.cmp(&a));
         let Some(core) = (0..self.cores.len()).filter(|&core| self.active[core]).min_by(less) else {
@@ -281,7 +278,7 @@ impl Dyssect {
         };
         let bound = self.config.bound * self.config.margin;
         let shards = self.owner.len() as u32;
-        // Shards, then flows that are there without theirs, the heaviest first.
+        // Shards, then flows that are on this core without their shard, heaviest first.
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend((0..shards).filter(|&shard| usize::from(self.owner[shard as usize]) == core));
@@ -290,7 +287,7 @@ impl Dyssect {
         let load = |item: u32| self.item_load(view, item);
         order.sort_unstable_by(|&a, &b| load(b).total_cmp(&load(a)).then(a.cmp(&b)));
         let loads: f64 = order.iter().map(|&item| load(item)).sum();
-        // What cannot fit by its sum need not be tried.
+        // Skip the search if the sum alone does not fit.
         let others = (0..self.cores.len()).filter(|&other| other != core && self.active[other]);
         let room: f64 = others.map(|other| (bound - self.cores[other]).max(0.0)).sum();
         self.trial.clear();
@@ -347,7 +344,7 @@ impl FlowMapper for Dyssect {
         if !beyond {
             self.consolidate(view);
         }
-        // What each core has in the end.
+        // Each core's final load.
         self.used.clear();
         self.used.resize(self.cores.len(), false);
         let used = &mut self.used;

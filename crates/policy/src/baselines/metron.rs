@@ -1,31 +1,33 @@
-//! Scaling as in Metron (Katsikas et al., NSDI 2018), which knows no latency objective.
+//! Scaling as in Metron (Katsikas et al., NSDI 2018), which has no latency objective.
 //!
-//! What NetBlaze (section 4.1) says of it: the switch steers traffic classes to cores; overloaded
-//! cores are detected by reading loss counters periodically; an overloaded core's traffic class is
-//! split in two, and one half moves to a new core; rewriting the switch's tables takes hundreds of
-//! milliseconds. Classes of cores that are little used are merged again.
+//! NetBlaze (section 4.1) describes it so: the switch steers traffic classes to cores. Overloaded cores are detected by
+//! reading loss counters periodically. An overloaded core's traffic class is split in two, and one half moves to a new
+//! core. Rewriting the switch's tables takes hundreds of milliseconds. Classes of little-used cores are merged again.
 //!
-//! Not published there, and chosen here: the counters are read every 500 ms; a table takes 200 ms;
-//! one lost packet is an overload; a class is a core's rows of the table, and its halves are the
-//! lower and the upper rows; two classes merge, a pair in a period, when their cores are together
-//! busy for no more than half of a core; and a core's counters do not count until those after its
-//! last change have been read. The algorithm looks at losses only, so a core that queues without
-//! losing is left alone.
+//! The following is not published and was chosen here:
+//!
+//! - The counters are read every 500 ms, and rewriting a table takes 200 ms.
+//! - One lost packet is an overload.
+//! - A class is a core's rows of the table. Its halves are the lower and the upper rows.
+//! - Two classes merge, one pair per period, when their cores are together busy for no more than half of a core.
+//! - A core's counters are ignored until those after its last change have been read.
+//!
+//! The algorithm reads losses only, so a core that queues without losing is left alone.
 
 use super::classes::{Classes, Signals, Thresholds};
 use crate::server::{Move, ServerMapper, ServerView};
 use tailwater_net::Nanos;
 
-/// When Metron splits and merges.
+/// Thresholds and delays of [`Metron`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MetronConfig {
     /// Time between two readings of the counters.
     pub period: Nanos,
-    /// How long the switch's tables take to be rewritten.
+    /// Time to rewrite the switch's tables.
     pub enforcement_delay: Nanos,
-    /// Packets lost in a period that make a core overloaded.
+    /// Packets lost in one period that make a core overloaded.
     pub lost: u64,
-    /// Two cores that are together busy for at most this share of a core are merged.
+    /// Two cores whose busy shares add up to at most this are merged.
     pub merge_below: f64,
 }
 
@@ -50,7 +52,7 @@ impl MetronConfig {
     }
 }
 
-/// Splits and merges traffic classes.
+/// Server mapper that splits and merges traffic classes.
 #[derive(Clone, Debug)]
 pub struct Metron {
     config: MetronConfig,
@@ -58,7 +60,7 @@ pub struct Metron {
 }
 
 impl Metron {
-    /// With nothing known.
+    /// Creates a mapper without any observation.
     pub fn new(config: MetronConfig) -> Metron {
         Metron {
             config,

@@ -1,4 +1,4 @@
-//! The systems that NetBlaze is compared with, as policies.
+//! Policies of the systems that NetBlaze is compared with.
 //!
 //! | policy | moves | every | to |
 //! |---|---|---|---|
@@ -9,9 +9,9 @@
 //! | [`QuadrantMetron`] | Metron's classes | 50 ms | stop losses |
 //! | [`Dyssect`] | shards and flows | 100 ms | keep each core's load below a bound from the median latency |
 //!
-//! The first three map RSS buckets and are [server mappers](crate::server::ServerMapper), the
-//! others place flows and are [flow mappers](crate::flows::FlowMapper). Each one's page says what
-//! its paper states, what is not published, and what was chosen for it.
+//! The first three map RSS buckets and are [server mappers](crate::server::ServerMapper). The others place flows and
+//! are [flow mappers](crate::flows::FlowMapper). Each module lists what its paper states, what is not published, and
+//! what was chosen here.
 
 mod by_core;
 mod classes;

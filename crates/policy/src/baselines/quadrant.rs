@@ -1,73 +1,73 @@
 //! Scaling as in Quadrant (Wang et al., SoCC 2022, section 5).
 //!
-//! The paper: an instance's tail latency is estimated as twice the 99th percentile of the time that
-//! a batch takes, as a packet may wait for the previous batch and its own, plus that of the
-//! network. With the latency objective T and thresholds 0 < α < β < 1, new flows go to the instance
-//! with the highest packet load (rate over highest rate) of those whose estimate is below αT, and
-//! not beyond 90 % load; else to a new instance from a pool of started ones. From an instance whose
-//! estimate exceeds βT, flows migrate whose rates sum to Δr of equation 4 ([`shed_rate`]). A core
-//! whose flows have all ended is reclaimed.
+//! The paper estimates an instance's tail latency as twice the 99th percentile of the batch time plus the network's
+//! latency, since a packet may wait for the previous batch and its own. The latency objective is T, with thresholds 0 <
+//! α < β < 1. New flows go to the instance with the highest packet load (rate over highest rate) among those with an
+//! estimate below αT and a load of at most 90 %. If there is none, they go to a new instance from a pool of started
+//! ones. From an instance whose estimate exceeds βT, flows migrate whose rates sum to Δr of equation 4 ([`shed_rate`]).
+//! A core whose flows have all ended is reclaimed.
 //!
-//! How NetBlaze ran it (section 4.2): a rack-wide controller decides every 50 ms, from a moving
-//! average of the worst packet delay at each core; at most half of a core's flows migrate in a
-//! period; calls to servers add milliseconds. [`QuadrantConfig::new`] is the paper's form,
-//! [`QuadrantConfig::as_compared`] NetBlaze's.
+//! NetBlaze (section 4.2) ran it so: a rack-wide controller decides every 50 ms, from a moving average of the worst
+//! packet delay at each core. At most half of a core's flows migrate in a period, and calls to servers add
+//! milliseconds. [`QuadrantConfig::new`] is the paper's form, [`QuadrantConfig::as_compared`] NetBlaze's.
 //!
-//! Not published, and chosen here: α = 0.7 and β = 0.9; the network's share is a constant; reports
-//! and enforcement take 5 ms each; the moving average forgets within 200 ms; migrating flows are
-//! the heaviest that Δr still has room for, then the lightest that is left; they go where a new
-//! flow would, with their rates counted; a core's only flow stays; without a core left flows stay,
-//! and new ones go where the estimate is lowest.
+//! The following is not published and was chosen here:
+//!
+//! - α = 0.7 and β = 0.9. The network's share is a constant. Reports and enforcement take 5 ms each.
+//! - The moving average has a time constant of 200 ms.
+//! - The heaviest flows that fit into Δr migrate, then the lightest one left. They go where a new flow would, with
+//!   their rates counted. A core's only flow stays.
+//! - Without a free core, flows stay, and new ones go to the core with the lowest estimate.
 
 use super::by_core::ByCore;
 use crate::flows::{ControlLoop, FlowMapper, FlowPlan, FlowView, Migration, NewFlow};
 use crate::server::CoreNumber;
 use tailwater_net::Nanos;
 
-/// The controller's rhythm.
+/// The controller's period and delays.
 pub(super) const CONTROL_LOOP: ControlLoop = ControlLoop {
     period: Nanos::from_millis(50),
     report_delay: Nanos::from_millis(5),
     enforcement_delay: Nanos::from_millis(5),
 };
 
-/// What a core's latency is estimated from.
+/// Signal that a core's latency is estimated from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LatencySignal {
     /// Twice the 99th percentile of batch times, as in the paper.
     #[default]
     TwiceBatchP99,
-    /// The worst delay of a packet, as NetBlaze ran it.
+    /// Worst delay of a packet, as NetBlaze ran it.
     WorstDelay,
 }
 
-/// How Quadrant scales.
+/// Parameters of [`Quadrant`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QuadrantConfig {
     /// The latency objective T.
     pub slo: Nanos,
-    /// Below this share of T, an instance gets new flows.
+    /// Share of T below which an instance gets new flows.
     pub alpha: f64,
-    /// Above this share of T, flows migrate away.
+    /// Share of T above which flows migrate away.
     pub beta: f64,
-    /// The highest rate of a core, in packets per second.
+    /// Highest rate of a core, in packets per second.
     pub max_rate: f64,
-    /// An instance with this share of the highest rate gets no new flow.
+    /// Share of the highest rate from which on an instance gets no new flow.
     pub load_limit: f64,
-    /// The network's part of the latency.
+    /// Latency of the network.
     pub network: Nanos,
-    /// What latency is estimated from.
+    /// Signal that latency is estimated from.
     pub signal: LatencySignal,
-    /// The time that the estimate averages over; zero for none.
+    /// Time constant of the estimate's moving average. Zero disables it.
     pub smoothing: Nanos,
-    /// The share of a core's flows that may migrate in a period.
+    /// Largest share of a core's flows that migrate in one period.
     pub most_flows: f64,
-    /// Rhythm and delays.
+    /// Period and delays.
     pub control_loop: ControlLoop,
 }
 
 impl QuadrantConfig {
-    /// As in Quadrant's paper, for the objective `slo` and cores of at most `max_rate` packets per
+    /// Returns the parameters of Quadrant's paper, for the objective `slo` and cores of at most `max_rate` packets per
     /// second.
     pub const fn new(slo: Nanos, max_rate: f64) -> QuadrantConfig {
         QuadrantConfig {
@@ -84,7 +84,7 @@ impl QuadrantConfig {
         }
     }
 
-    /// As NetBlaze ran it.
+    /// Returns the parameters with which NetBlaze ran it.
     pub const fn as_compared(slo: Nanos, max_rate: f64) -> QuadrantConfig {
         QuadrantConfig {
             signal: LatencySignal::WorstDelay,
@@ -95,12 +95,11 @@ impl QuadrantConfig {
     }
 }
 
-/// Equation 4: the sum of rates, in packets per second, that migrates from an instance of rate
-/// `rate`, highest rate `max_rate` and estimated latency `latency`, towards the latency `target`
-/// (αT).
+/// Returns equation 4: the sum of rates, in packets per second, that migrates from an instance. The instance has rate
+/// `rate`, highest rate `max_rate` and estimated latency `latency`. The target latency `target` is αT.
 ///
-/// The last factor, r_max / r - 1, is at least 0.25 from 80 % of the highest rate on, as rates
-/// measured beyond the highest would make it negative.
+/// The last factor, r_max / r - 1, is at least 0.25 from 80 % of the highest rate on. Measured rates beyond the highest
+/// would otherwise make it negative.
 pub fn shed_rate(rate: f64, max_rate: f64, latency: Nanos, target: Nanos) -> f64 {
     if rate <= 0.0 || latency <= target {
         return 0.0;
@@ -114,7 +113,7 @@ pub fn shed_rate(rate: f64, max_rate: f64, latency: Nanos, target: Nanos) -> f64
     rate * ((latency - target).0 as f64 / latency.0 as f64) * factor
 }
 
-/// A core that may run an instance.
+/// State of a core that can run an instance.
 #[derive(Clone, Copy, Debug, Default)]
 struct Instance {
     active: bool,
@@ -122,7 +121,7 @@ struct Instance {
     latency: f64,
     rate: f64,
     flows: usize,
-    /// Flows placed since the last decision.
+    /// Flows placed here since the last decision.
     placed: usize,
 }
 
@@ -136,7 +135,7 @@ pub struct Quadrant {
 }
 
 impl Quadrant {
-    /// With nothing known.
+    /// Creates a controller without any observation.
     ///
     /// # Panics
     /// If not 0 < α < β < 1, or the highest rate is not positive.
@@ -154,12 +153,12 @@ impl Quadrant {
         }
     }
 
-    /// αT.
+    /// Returns αT.
     fn lower(&self) -> f64 {
         self.config.alpha * self.config.slo.0 as f64
     }
 
-    /// Takes over what the view says.
+    /// Copies the signals from the view.
     fn look(&mut self, view: &FlowView<'_>) {
         let period = self.config.control_loop.period.0 as f64;
         let smoothing = self.config.smoothing.0 as f64;
@@ -186,7 +185,7 @@ impl Quadrant {
         }
     }
 
-    /// The most loaded instance, except `not`, that may get a flow of rate `rate`.
+    /// Returns the most loaded instance, except `not`, that can take a flow of rate `rate`.
     fn fullest(&self, rate: f64, not: Option<usize>) -> Option<usize> {
         let lower = self.lower();
         let limit = self.config.load_limit * self.config.max_rate;
@@ -206,7 +205,7 @@ impl Quadrant {
         (0..self.instances.len()).filter(may).max_by(fuller)
     }
 
-    /// A core of the pool, now active.
+    /// Activates a core of the pool and returns it.
     fn start(&mut self) -> Option<usize> {
         let core = self.instances.iter().position(|instance| !instance.active)?;
         self.instances[core] = Instance {
@@ -247,7 +246,7 @@ impl Quadrant {
             quota -= 1;
             true
         };
-        // The heaviest that fit. Of the others, the lightest is more than what is then left.
+        // The heaviest flows that fit. Each of the others is larger than the remaining rate.
         order.retain(|&flow| rate(flow) > left || !migrate(flow, &mut left));
         if let Some(&flow) = order.last() {
             migrate(flow, &mut left);

@@ -1,10 +1,10 @@
-//! Metron's scaling inside Quadrant: Quadrant's variant for comparison (Wang et al., SoCC 2022,
-//! section 6.3).
+//! Metron's scaling inside Quadrant, a variant that Quadrant's authors compare with (Wang et al., SoCC 2022, section
+//! 6.3).
 //!
-//! The paper says only that Metron's scaling algorithm was ported. Here the flows' shards are its
-//! classes: a new flow goes to its shard's owner; a core that lost packets gives half of its
-//! shards, with their flows, to a new core; idle cores merge. The rhythm and delays are Quadrant's,
-//! as flow entries are written instead of classes; the thresholds are [`Metron`](super::Metron)'s.
+//! The paper states only that Metron's scaling algorithm was ported. Here the flows' shards are its classes: a new flow
+//! goes to its shard's owner. A core that lost packets gives half of its shards, with their flows, to a new core. Idle
+//! cores merge. The period and delays are Quadrant's, as flow entries are written instead of classes. The thresholds
+//! are [`Metron`](super::Metron)'s.
 
 use super::classes::{Classes, Signals};
 use super::metron::MetronConfig;
@@ -12,7 +12,7 @@ use super::quadrant::CONTROL_LOOP;
 use crate::flows::{ControlLoop, FlowMapper, FlowPlan, FlowView, NewFlow};
 use crate::server::CoreNumber;
 
-/// Splits and merges classes of shards, at Quadrant's pace.
+/// Flow mapper that splits and merges classes of shards, with Quadrant's period.
 #[derive(Clone, Debug)]
 pub struct QuadrantMetron {
     config: MetronConfig,
@@ -20,7 +20,7 @@ pub struct QuadrantMetron {
 }
 
 impl QuadrantMetron {
-    /// With Metron's thresholds and nothing known.
+    /// Creates a mapper with Metron's thresholds, without any observation.
     pub fn new() -> QuadrantMetron {
         let config = MetronConfig {
             period: CONTROL_LOOP.period,

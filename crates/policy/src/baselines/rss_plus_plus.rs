@@ -1,34 +1,32 @@
-//! A balancer of RSS buckets in the manner of RSS++ (Barbette et al., CoNEXT 2019).
+//! Balancer of RSS buckets in the manner of RSS++ (Barbette et al., CoNEXT 2019).
 //!
-//! What RSS++ does: a bucket's load is its core's CPU load in proportion to the bucket's packets.
-//! At 1 to 10 Hz, from an optimisation problem that weighs the squared imbalance of the cores
-//! against the number of buckets moved, it picks few buckets to move from overloaded to underloaded
-//! cores. It adds a core when the load asks for it, and removes one when fewer would do. The timer
-//! starts at 100 ms and backs off to 1 s while the cores are balanced. Imbalances of 2 % are left
-//! alone, and cores are meant to be 80 % loaded: both are defaults of the public code.
+//! In RSS++, a bucket's load is its core's CPU load in proportion to the bucket's packets. At 1 to 10 Hz it solves an
+//! optimisation problem that weighs the squared imbalance of the cores against the number of buckets moved. The
+//! solution moves few buckets from overloaded to underloaded cores. RSS++ adds a core when the load requires it, and
+//! removes one when fewer suffice. The timer starts at 100 ms and backs off to 1 s while the cores are balanced.
+//! Imbalances of 2 % are ignored, and the target load of a core is 80 %: both are defaults of the public code.
 //!
-//! Chosen here, as the problem's solver is not ours: steepest descent. Each step moves the one
-//! bucket whose move, from the most loaded core that has one to the least loaded core, lowers the
-//! sum of squared loads most, so large buckets go first and few move. Each bucket moves at most
-//! once in a plan, and no step raises the imbalance. Cores are added until the mean load is at the
-//! target, by number; one core, the least loaded, is removed at a time, when the others' mean would
-//! stay below the target by a margin.
+//! The solver is not part of this project. Steepest descent was chosen instead. Each step moves one bucket from the
+//! most loaded core that has a movable one to the least loaded core. It picks the bucket that lowers the sum of squared
+//! loads most, so large buckets go first and few move. Each bucket moves at most once in a plan, and no step raises the
+//! imbalance. Cores are added by number until the mean load is at the target. One core at a time, the least loaded, is
+//! removed when the others' mean stays below the target by a margin.
 
 use crate::server::{CoreNumber, Move, ServerMapper, ServerView};
 use tailwater_net::Nanos;
 
-/// How RSS++ balances.
+/// Parameters of [`RssPlusPlus`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RssPlusPlusConfig {
-    /// Time between two plans after one that moved something.
+    /// Time between two plans, after a plan that moved something.
     pub shortest_period: Nanos,
-    /// The longest time between two plans: each that moves nothing doubles it up to this.
+    /// Longest time between two plans. Each plan that moves nothing doubles the time up to this.
     pub longest_period: Nanos,
-    /// Loads this far from the mean, as shares of a core, are balanced.
+    /// Distance from the mean, as a share of a core, within which loads count as balanced.
     pub threshold: f64,
-    /// Mean load above which a core is added; `None` for a fixed number of cores.
+    /// Mean load above which a core is added, or `None` for a fixed number of cores.
     pub target: Option<f64>,
-    /// A core is removed if the others' mean load would then be this far below the target.
+    /// Distance below the target that the others' mean load must keep for a core to be removed.
     pub margin: f64,
 }
 
@@ -44,7 +42,7 @@ impl Default for RssPlusPlusConfig {
     }
 }
 
-/// Balances buckets over the cores.
+/// Server mapper that balances buckets over the cores.
 #[derive(Clone, Debug)]
 pub struct RssPlusPlus {
     config: RssPlusPlusConfig,
@@ -59,7 +57,7 @@ pub struct RssPlusPlus {
 }
 
 impl RssPlusPlus {
-    /// With nothing known.
+    /// Creates a mapper without any observation.
     pub fn new(config: RssPlusPlusConfig) -> RssPlusPlus {
         RssPlusPlus {
             period: config.shortest_period,
@@ -112,7 +110,7 @@ impl RssPlusPlus {
         self.cores[usize::from(to)] += self.buckets[bucket];
     }
 
-    /// The core in use with the least load.
+    /// Returns the core in use with the least load.
     fn least(&self) -> Option<CoreNumber> {
         let cores = self.used.iter().copied();
         cores.min_by(|&a, &b| self.load(a).total_cmp(&self.load(b)).then(a.cmp(&b)))
@@ -144,8 +142,7 @@ impl RssPlusPlus {
         }
     }
 
-    /// The move from `from` to `to` that balances the two most: the bucket nearest to half of their
-    /// difference.
+    /// Returns the move from `from` to `to` that balances the two best: the bucket nearest to half of their difference.
     fn best(&self, from: CoreNumber, to: CoreNumber, view: &ServerView<'_>) -> Option<usize> {
         let difference = self.load(from) - self.load(to);
         let gain = |bucket: usize| self.buckets[bucket] * (difference - self.buckets[bucket]);
@@ -156,7 +153,7 @@ impl RssPlusPlus {
     }
 
     fn balance(&mut self, view: &ServerView<'_>) {
-        // At most one move for a bucket bounds the loop.
+        // Each bucket moves at most once, which bounds the loop.
         for _ in 0..self.owner.len() {
             let Some(to) = self.least() else { return };
             let mean = self.used.iter().map(|&core| self.load(core)).sum::<f64>() / self.used.len() as f64;

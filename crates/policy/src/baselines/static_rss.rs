@@ -1,9 +1,9 @@
-//! RSS as a NIC has it: the table is filled once, and nothing ever moves.
+//! Static RSS: the table is filled once, as a NIC does it, and never changes.
 
 use crate::server::{Move, ServerMapper, ServerView};
 use tailwater_net::Nanos;
 
-/// Never moves anything, and never takes or gives back a core.
+/// Server mapper that never moves a bucket and never takes or gives back a core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StaticRss;
 

@@ -1,72 +1,73 @@
-//! What a simulation needs to know of a machine beyond what a packet costs in the mean.
+//! Detailed costs of a machine that a simulation needs in addition to the mean cost of a packet.
 
-/// What was measured beside [`ServiceCosts`](super::ServiceCosts), in nanoseconds. None is negative.
+/// Costs measured in addition to [`ServiceCosts`](super::ServiceCosts), in nanoseconds. None is negative.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DetailedCosts {
-    /// A packet of the traffic that was trained on, if there are always more: tells whether the machine is
+    /// A packet of the training traffic, with a permanent backlog. A repeated measurement shows whether the machine is
     /// still as fast.
     pub traffic_packet: f64,
-    /// A packet is *cold* if so many others, or more, came since its flow's last one: what the flow
-    /// needs has left the nearest caches.
+    /// Number of other packets since a flow's last one from which on a packet is *cold*: the flow's state has left the
+    /// nearest caches.
     pub cold_after: u32,
-    /// Each batch with a cold packet, or one that opens a flow: what is fetched first is waited for.
+    /// Each batch with a packet that is cold or opens a flow: the wait for the first fetch.
     pub cold_batch: f64,
-    /// Each cold packet, and each that opens a flow.
+    /// Each packet that is cold or opens a flow.
     pub cold_packet: f64,
-    /// Each batch with a packet that opens a flow: what only those need has left the nearest caches.
+    /// Each batch with a packet that opens a flow: data that only such packets need has left the nearest caches.
     pub new_batch: f64,
-    /// Of what a packet costs, receiving it and looking its flow up.
+    /// Part of a packet's cost spent on receiving it and looking up its flow.
     pub receive_packet: f64,
-    /// Each packet of a core with a backlog: what it cannot take at once passes the NIC's ring.
+    /// Each packet of a core with a backlog: packets that the core cannot take at once pass the NIC's ring.
     pub ring_packet: f64,
-    /// Each packet that does not go straight through, but waits in the core's own queue.
+    /// Each packet that waits in the core's own queue instead of passing straight through.
     pub queue_packet: f64,
-    /// Each packet that goes to a helper, beside receiving it and looking it up: sorting it, handing it
-    /// over, and hearing that it is done.
+    /// Each packet offloaded to an auxiliary core, in addition to receiving it and looking up its flow: sorting it,
+    /// offloading it, and handling its completion.
     pub hand_over_packet: f64,
-    /// What a packet costs a helper more than the functions cost at home.
+    /// Extra cost of an offloaded packet on the auxiliary core, compared with the functions' cost on the dispatching
+    /// core.
     pub take_over_packet: f64,
-    /// From a packet's arrival until a core that looks for packets all the time has found it, in the mean.
+    /// Mean time from a packet's arrival until a continuously polling core has found it.
     pub poll: f64,
-    /// How long helpers take to wake up; the longer asleep, the later in the list.
+    /// Wake-up times of auxiliary cores, sorted by the time asleep.
     pub wakes: Vec<Wake>,
-    /// What takes the core away for moments; the shorter first.
+    /// Interruptions of the core, sorted by duration.
     pub pauses: Vec<Pause>,
 }
 
-/// Moments in which the machine takes a core away from what runs on it: timer ticks and other interrupts, and a
-/// hypervisor's. They come at any time, whether the core has work or not.
+/// Interruptions in which the machine takes a core away from its task: timer ticks and other interrupts, and preemption
+/// by a hypervisor. They occur at any time, with or without work on the core.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Pause {
-    /// How many there are in a second.
+    /// Interruptions per second.
     pub per_second: f64,
-    /// How long each lasts, in nanoseconds.
+    /// Duration of each, in nanoseconds.
     pub nanos: u64,
 }
 
-/// The most rows of [`DetailedCosts::pauses`].
+/// Maximum number of rows of [`DetailedCosts::pauses`].
 pub const MAX_PAUSES: usize = 64;
 
-/// The most pauses of a second, and the part of it that they may take.
+/// Maximum number of pauses per second.
 pub const MAX_PAUSES_PER_SECOND: f64 = 1e6;
-/// See [`MAX_PAUSES_PER_SECOND`].
+/// Maximum share of a second that pauses can take.
 pub const MAX_PAUSED: f64 = 0.5;
 
-/// How long a helper takes from a call until it runs, if it was asleep for so long. In nanoseconds.
+/// Time in nanoseconds from a call until an auxiliary core runs, after it was asleep for a given time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wake {
-    /// How long it was asleep.
+    /// Time asleep.
     pub asleep: u64,
-    /// In half of all cases it takes no longer.
+    /// Median time to wake up.
     pub p50: u64,
-    /// In nine of ten.
+    /// 90th percentile.
     pub p90: u64,
-    /// In 99 of 100.
+    /// 99th percentile.
     pub p99: u64,
 }
 
-/// Of what a batch costs, receiving it, in nanoseconds: it is not measured by itself.
+/// Part of a batch's cost spent on receiving it, in nanoseconds. It is assumed, not measured separately.
 pub const RECEIVE_BATCH: f64 = 60.0;
 
-/// The most rows of [`DetailedCosts::wakes`].
+/// Maximum number of rows of [`DetailedCosts::wakes`].
 pub const MAX_WAKES: usize = 16;

@@ -1,27 +1,26 @@
-//! What is wrong in a profile file, and where.
+//! Error type for profile files: cause and position.
 
 use std::fmt;
 
-/// The first thing found wrong in a profile file.
+/// First error found in a profile file.
 ///
-/// Displayed on one line: `acl-nat.profile.yaml:9:6: frontier[2]: expected a list of flows and
-/// packets, found "many"`.
+/// Displayed on one line: `acl-nat.profile.yaml:9:6: frontier[2]: expected a list of flows and packets, found "many"`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ProfileError {
     /// The file, as the caller named it.
     pub file: String,
-    /// Line, from 1; 0 if the file as a whole is wrong.
+    /// Line, from 1, or 0 if the error concerns the whole file.
     pub line: usize,
-    /// Column in characters, from 1; 0 if the line, or the file, as a whole is wrong.
+    /// Column in characters, from 1, or 0 if the error concerns a whole line or the whole file.
     pub column: usize,
-    /// The field, such as `frontier[2]`; empty where there is none.
+    /// Field, such as `frontier[2]`. Empty if the error concerns no field.
     pub field: String,
-    /// What was expected and what was found.
+    /// Expected and found values, as text.
     pub message: String,
 }
 
 impl ProfileError {
-    /// An error about a file as a whole.
+    /// Creates an error about a file as a whole.
     pub(super) fn whole_file(file: &str, message: impl Into<String>) -> Self {
         ProfileError {
             file: file.to_owned(),
@@ -32,14 +31,14 @@ impl ProfileError {
         }
     }
 
-    /// The same error at a place: line and column from 1.
+    /// Adds a position: line and column from 1.
     #[must_use]
     pub(super) fn at(mut self, line: usize, column: usize) -> Self {
         (self.line, self.column) = (line, column);
         self
     }
 
-    /// The same error in a field.
+    /// Adds a field.
     #[must_use]
     pub(super) fn in_field(mut self, field: &str) -> Self {
         self.field = field.to_owned();
@@ -59,7 +58,7 @@ impl fmt::Display for ProfileError {
             text += &format!(": {}", self.field);
         }
         text += &format!(": {}", self.message);
-        // Text from outside stays on one line, and sends a terminal no escape sequences.
+        // External text stays on one line and cannot send escape sequences to a terminal.
         for c in text.chars() {
             if c.is_control() || matches!(c, '\u{2028}' | '\u{2029}') {
                 write!(f, "{}", c.escape_default())?;
@@ -71,7 +70,7 @@ impl fmt::Display for ProfileError {
     }
 }
 
-/// Text from outside as it appears in a message: shortened, in quotes.
+/// Returns external text as it appears in a message: shortened and quoted.
 pub(super) fn quoted(text: &str) -> String {
     const SHOWN: usize = 60;
     match text.char_indices().nth(SHOWN) {

@@ -1,19 +1,19 @@
-//! What one core can process: measured, kept in readable files, asked on the data path.
+//! Capacity of one core: measured, stored in readable files, queried on the data path.
 //!
-//! NetBlaze (section 3.2) observes that flow counts matter beside packet counts: state has to be
-//! made for new flows, and each active flow costs cache misses. So capacity is a function from flows
-//! to packets, and here it never grows with the flows:
+//! NetBlaze (section 3.2) observes that flow counts matter as well as packet counts: new flows need state, and each
+//! active flow costs cache misses. So capacity is a function from flows to packets, and here it never grows with the
+//! flows:
 //!
 //! - [`EpochFrontier`]: flows and packets that a core processes in one epoch (section 3.2);
-//! - [`RateFrontier`]: for a flow count, the highest packet rate that still meets the latency
-//!   objective (section 3.3, "Dedicated core count predictor");
-//! - [`SplitProfile`]: packets of a single flow that two cores process in an epoch when the chain is
-//!   cut between them (section 3.2, "Core re-mapping");
-//! - [`ServiceCosts`] and [`DetailedCosts`]: what packets take of a core, for estimates and simulations;
+//! - [`RateFrontier`]: for a flow count, the highest packet rate that still meets the latency objective (section 3.3,
+//!   "Dedicated core count predictor");
+//! - [`SplitProfile`]: packets of a single flow that two cores process in an epoch when the chain is cut between them
+//!   (section 3.2, "Core re-mapping");
+//! - [`ServiceCosts`] and [`DetailedCosts`]: core time per packet, for estimates and simulations;
 //! - [`CapacityProfile`]: all of these for one chain, objective and machine, as a file.
 //!
-//! The files that NetBlaze's authors published load by [`EpochFrontier::from_published`] and
-//! [`RateFrontier::from_published`].
+//! [`EpochFrontier::from_published`] and [`RateFrontier::from_published`] load the files that NetBlaze's authors
+//! published.
 
 mod detail;
 mod epoch;

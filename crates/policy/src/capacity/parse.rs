@@ -1,4 +1,4 @@
-//! Reading profile files.
+//! Parser for profile files.
 
 use super::error::{ProfileError, quoted};
 use super::profile::{API_VERSION, KIND, OLD_API_VERSION};
@@ -12,12 +12,12 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 use tailwater_net::Nanos;
 
-/// The largest profile file, in bytes.
+/// Maximum size of a profile file, in bytes.
 pub const MAX_BYTES: usize = 1 << 20;
-/// The most points of a frontier in a file.
+/// Maximum number of points of a frontier in a file.
 pub const MAX_POINTS: usize = 1 << 14;
 
-/// The fields of a profile, in the order in which they are written.
+/// Fields of a profile, in the order in which they are written.
 const FIELDS: [&str; 14] = [
     "apiVersion",
     "kind",
@@ -34,20 +34,19 @@ const FIELDS: [&str; 14] = [
     "wakes",
     "pauses",
 ];
-/// How many of them must be there.
+/// Number of leading [`FIELDS`] that are required.
 const REQUIRED: usize = 8;
 
-/// Objectives and epochs: an hour is none.
+/// Valid range of objectives and epochs, in nanoseconds: at most an hour.
 const TIMES: RangeInclusive<u64> = 1..=3_600_000_000_000;
 
 impl CapacityProfile {
-    /// Reads what [`Display`](std::fmt::Display) writes, in any YAML notation. `file` names it in
-    /// errors.
+    /// Parses the output of [`Display`](std::fmt::Display), in any YAML notation. `file` names the file in errors.
     ///
     /// # Errors
-    /// The first thing wrong, with its place: the file is larger than [`MAX_BYTES`], not UTF-8 or not
-    /// YAML, a field is unknown, missing or there twice, a list has more than [`MAX_POINTS`] points,
-    /// or a value is not what its field expects.
+    /// Returns the first error with its position: the file is larger than [`MAX_BYTES`], not UTF-8 or not YAML. A field
+    /// is unknown, missing or duplicated, a list has more than [`MAX_POINTS`] points, or a value is not valid for its
+    /// field.
     pub fn parse(text: &[u8], file: &str) -> Result<Self, ProfileError> {
         let whole = |message: String| ProfileError::whole_file(file, message);
         if text.len() > MAX_BYTES {
@@ -116,7 +115,7 @@ impl CapacityProfile {
     }
 }
 
-/// A field that has only these values.
+/// Reads a field that permits only the `expected` values.
 fn exactly(reader: &mut Reader<'_>, expected: &[&str]) -> Result<(), ProfileError> {
     let what = expected.join(" or ");
     let text = reader.text(&what)?;
@@ -135,7 +134,7 @@ fn name(reader: &mut Reader<'_>) -> Result<String, ProfileError> {
     Ok(text.into_owned())
 }
 
-/// A scalar that `T` can be read from and that is `valid`.
+/// Reads a scalar that parses as `T` and is `valid`.
 fn scalar<T: FromStr>(reader: &mut Reader<'_>, what: &str, valid: impl Fn(&T) -> bool) -> Result<T, ProfileError> {
     let text = reader.text(what)?;
     match text.parse().ok().filter(valid) {
@@ -149,7 +148,7 @@ fn time(reader: &mut Reader<'_>) -> Result<Nanos, ProfileError> {
     scalar(reader, what, |time| TIMES.contains(time)).map(Nanos)
 }
 
-/// Points of a list; no flow count stands for any, and is there once at most.
+/// Points of a list. A point without a flow count holds for any count and occurs at most once.
 type Points<T> = Vec<(Option<u32>, T)>;
 
 fn points<T: FromStr + Default + PartialOrd>(
@@ -175,7 +174,7 @@ fn points<T: FromStr + Default + PartialOrd>(
     Ok(points)
 }
 
-/// The point for any number of flows.
+/// Returns the point for any number of flows.
 fn any<T: Default + Copy>(points: &Points<T>) -> T {
     let any = points.iter().find(|point| point.0.is_none());
     any.map_or(T::default(), |point| point.1)
@@ -294,7 +293,7 @@ fn pauses(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), Pr
     })
 }
 
-/// A map of numbers, none of them negative, each of which must be there.
+/// Reads a map of non-negative numbers, all of which are required.
 fn numbers<const N: usize>(
     reader: &mut Reader<'_>,
     field: &str,

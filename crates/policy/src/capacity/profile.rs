@@ -1,36 +1,35 @@
-//! Everything measured about one chain on one machine.
+//! Capacity profile of one chain on one machine.
 
 use super::{DetailedCosts, EpochFrontier, RateFrontier, SplitProfile};
 use std::fmt;
 use tailwater_net::Nanos;
 
-/// The longest name in a profile, in bytes.
+/// Maximum length of a name in a profile, in bytes.
 pub const MAX_NAME_BYTES: usize = 256;
 
-/// What a profile file says it is.
+/// Current value of a profile file's `apiVersion`.
 pub(super) const API_VERSION: &str = "tailwater.dev/v1alpha2";
-/// What one says that was written before there were [`DetailedCosts`]; it is read as well.
+/// `apiVersion` of files written before [`DetailedCosts`] existed. It is accepted as well.
 pub(super) const OLD_API_VERSION: &str = "tailwater.dev/v1alpha1";
-/// What a profile file says it holds.
+/// Value of a profile file's `kind`.
 pub(super) const KIND: &str = "CapacityProfile";
 
-/// What processing costs, as the sum of its parts in nanoseconds. None is negative.
+/// Processing costs as a sum of parts, in nanoseconds. None is negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServiceCosts {
-    /// Each batch, however many packets it has.
+    /// Each batch, independent of its number of packets.
     pub batch: f64,
     /// Each packet.
     pub packet: f64,
     /// Each byte of a packet.
     pub byte: f64,
-    /// Each packet that opens a flow, beside what any packet costs.
+    /// Each packet that opens a flow, in addition to the cost of any packet.
     pub new_flow: f64,
 }
 
-/// What was measured about one chain, for one latency objective, on one machine.
+/// Measurements of one chain, for one latency objective, on one machine.
 ///
-/// [`Display`](fmt::Display) writes it as YAML that [`parse`](CapacityProfile::parse) reads back
-/// equal:
+/// [`Display`](fmt::Display) writes it as YAML that [`parse`](CapacityProfile::parse) reads back equal:
 ///
 /// ```yaml
 /// apiVersion: tailwater.dev/v1alpha2
@@ -57,29 +56,29 @@ pub struct ServiceCosts {
 /// pauses: [[1000, 3400], [900, 5600]]
 /// ```
 ///
-/// `rates`, `splits`, `costs`, `details`, `wakes` and `pauses` may be missing. In `frontier` and `rates`, `any` instead of a flow
-/// count stands for any number of flows.
+/// `rates`, `splits`, `costs`, `details`, `wakes` and `pauses` are optional. In `frontier` and `rates`, `any` instead
+/// of a flow count stands for any number of flows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CapacityProfile {
     /// The chain's name.
     pub chain: String,
-    /// A fingerprint of the chain's configuration: another one may cost more or less.
+    /// Fingerprint of the chain's configuration. Another configuration can have other costs.
     pub configuration: String,
-    /// The machine that it was measured on.
+    /// Machine that the profile was measured on.
     pub machine: String,
-    /// The latency objective (99th percentile) that the rates meet.
+    /// Latency objective (99th percentile) that the rates meet.
     pub slo: Nanos,
-    /// The epoch that the frontier and the splits are for.
+    /// Epoch that the frontier and the splits apply to.
     pub epoch: Nanos,
-    /// Flows and packets in an epoch.
+    /// Flows and packets that a core processes in an epoch.
     pub frontier: EpochFrontier,
     /// Rates that meet the objective.
     pub rates: RateFrontier,
     /// Split points for whales.
     pub splits: SplitProfile,
-    /// Service costs, where they were measured.
+    /// Service costs, if measured.
     pub costs: Option<ServiceCosts>,
-    /// What simulations need beside them, where it was measured.
+    /// Detailed costs for simulations, if measured.
     pub details: Option<DetailedCosts>,
 }
 
@@ -155,7 +154,7 @@ impl fmt::Display for CapacityProfile {
     }
 }
 
-/// A list of points, on as few lines as are readable.
+/// Writes a list of points, on as few lines as are readable.
 fn list(f: &mut fmt::Formatter<'_>, name: &str, meaning: &str, points: &[String]) -> fmt::Result {
     const IN_A_LINE: usize = 8;
     write!(f, "# {meaning}\n{name}: [")?;
@@ -181,7 +180,7 @@ impl fmt::Display for Quoted<'_> {
             match c {
                 '"' | '\\' => write!(f, "\\{c}")?,
                 ' '..='~' => write!(f, "{c}")?,
-                // Spelled out: nothing that an editor or a terminal could change or act on.
+                // Escaped, so that no editor or terminal can change or interpret it.
                 _ => write!(f, "\\U{:08x}", u32::from(c))?,
             }
         }

@@ -1,17 +1,16 @@
-//! The profiles that NetBlaze's authors published.
+//! Reader for the profiles that NetBlaze's authors published.
 //!
-//! Text files, one observation a line: `flows packets` (`short_*.pro`) or `flows packets-per-second`
-//! (`long_*.pro`). The files named `_safe` and `_unsafe` hold one line; in NetBlaze's code the last
-//! line counts for all flow counts without a line of their own, so a file of one line is a constant
-//! here too.
+//! They are text files with one observation per line: `flows packets` (`short_*.pro`) or `flows packets-per-second`
+//! (`long_*.pro`). The files named `_safe` and `_unsafe` hold one line. In NetBlaze's code the last line counts for all
+//! flow counts without a line of their own, so a file of one line is a constant here too.
 
 use super::error::{ProfileError, quoted};
 use super::{EpochFrontier, MAX_BYTES, RateFrontier};
 use crate::core::Load;
 
 impl EpochFrontier {
-    /// Reads a published file of `flows packets` lines; one with a single line holds for any flow
-    /// count. `file` names it in errors.
+    /// Parses a published file of `flows packets` lines. A single line holds for any flow count. `file` names the file
+    /// in errors.
     ///
     /// # Errors
     /// The file is larger than [`MAX_BYTES`], has no line, or a line is not two whole numbers.
@@ -29,8 +28,8 @@ impl EpochFrontier {
 }
 
 impl RateFrontier {
-    /// Reads a published file of `flows packets-per-second` lines; one with a single line holds for
-    /// any flow count. `file` names it in errors.
+    /// Parses a published file of `flows packets-per-second` lines. A single line holds for any flow count. `file`
+    /// names the file in errors.
     ///
     /// # Errors
     /// The file is larger than [`MAX_BYTES`], has no line, or a line is not two whole numbers.
@@ -47,7 +46,7 @@ impl RateFrontier {
     }
 }
 
-/// The numbers of all lines that are not blank.
+/// Returns the numbers of all lines that are not blank.
 fn lines(text: &[u8], file: &str, what: &str) -> Result<Vec<(u32, u32)>, ProfileError> {
     let whole = |message: String| ProfileError::whole_file(file, message);
     if text.len() > MAX_BYTES {

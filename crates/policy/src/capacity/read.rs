@@ -1,28 +1,28 @@
-//! YAML events with their positions, for a reader that knows what it expects.
+//! YAML events with their positions, for a reader with a fixed schema.
 //!
-//! Nothing is built of what is not expected, so neither depth nor aliases can make a small file
-//! large: aliases, anchors and tags are refused.
+//! Nothing is allocated for unexpected content. Aliases, anchors and tags are refused, so neither depth nor aliases can
+//! expand a small file.
 
 use super::error::{ProfileError, quoted};
 use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, StrInput};
 use std::borrow::Cow;
 
-/// A part of a document.
+/// Part of a document.
 pub(super) enum Token<'a> {
-    /// A scalar; `plain` if written without quotes.
+    /// Scalar, `plain` if written without quotes.
     Scalar { text: Cow<'a, str>, plain: bool },
-    /// The beginning of a list.
+    /// Start of a list.
     List,
-    /// The beginning of a map.
+    /// Start of a map.
     Map,
-    /// The end of a list or map.
+    /// End of a list or map.
     End,
-    /// The end of the file.
+    /// End of the file.
     Finish,
 }
 
 impl Token<'_> {
-    /// As the end of a sentence: "expected ..., found".
+    /// Returns the token as the end of a sentence: "expected ..., found".
     fn found(&self) -> String {
         match self {
             Token::Scalar { text, plain } if *plain && text.is_empty() => "nothing".to_owned(),
@@ -34,11 +34,11 @@ impl Token<'_> {
     }
 }
 
-/// Reads a document from its beginning to its end.
+/// Reads a document from start to end.
 pub(super) struct Reader<'a> {
     parser: Parser<'a, StrInput<'a>>,
     file: &'a str,
-    /// The field that is read, for errors.
+    /// Field being read, for errors.
     field: String,
     /// Line and column of the last token.
     position: (usize, usize),
@@ -56,19 +56,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// What is read from here on belongs to this field.
+    /// Sets the field that the following tokens belong to.
     pub fn enter(&mut self, field: impl Into<String>) {
         self.field = field.into();
     }
 
-    /// An error where the last token stands.
+    /// Returns an error at the position of the last token.
     pub fn error(&self, message: impl Into<String>) -> ProfileError {
         ProfileError::whole_file(self.file, message)
             .at(self.position.0, self.position.1)
             .in_field(&self.field)
     }
 
-    /// The next token.
+    /// Returns the next token.
+    ///
+    /// # Errors
+    /// The file is not YAML, or uses an alias, an anchor, a tag or several documents.
     pub fn next(&mut self) -> Result<Token<'a>, ProfileError> {
         loop {
             let Some(event) = self.parser.next() else {
@@ -108,7 +111,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The beginning of a map.
+    /// Reads the start of a map.
+    ///
+    /// # Errors
+    /// The next token is not a map, or cannot be read.
     pub fn map(&mut self, what: &str) -> Result<(), ProfileError> {
         match self.next()? {
             Token::Map => Ok(()),
@@ -116,7 +122,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next key of the map that is read; `None` at its end.
+    /// Returns the next key of the current map, or `None` at its end.
+    ///
+    /// # Errors
+    /// The next token is not a scalar, or cannot be read.
     pub fn key(&mut self) -> Result<Option<Cow<'a, str>>, ProfileError> {
         match self.next()? {
             Token::Scalar { text, .. } => Ok(Some(text)),
@@ -125,7 +134,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A text of any form.
+    /// Returns a scalar as text.
+    ///
+    /// # Errors
+    /// The next token is not a scalar, or cannot be read.
     pub fn text(&mut self, what: &str) -> Result<Cow<'a, str>, ProfileError> {
         match self.next()? {
             Token::Scalar { text, plain } if !plain || !text.is_empty() => Ok(text),
@@ -133,7 +145,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list whose items are lists of `N` texts: each goes to `row`, which says what it expected.
+    /// Reads a list whose items are lists of `N` texts. `row` gets each item and returns `None` to reject it.
+    ///
+    /// # Errors
+    /// The list has more than `most` items, an item is not a list of `N` texts, or `row` rejects it.
     pub fn rows<const N: usize>(
         &mut self,
         what: &str,
@@ -175,7 +190,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The error for a token that does not fit.
+    /// Returns the error for an unexpected token.
     pub fn unexpected(&self, what: &str, token: &Token<'_>) -> ProfileError {
         self.error(format!("expected {what}, found {}", token.found()))
     }

@@ -24,7 +24,7 @@ fn a_frontier_is_a_staircase() {
         assert_eq!(frontier.capacity(flows), packets, "{flows} flows");
     }
     assert!(frontier.admits(load((10, 352))) && !frontier.admits(load((11, 352))));
-    // Covered, then one that covers the last corner.
+    // One that is covered, then one that covers the last corner.
     assert!(!frontier.insert(load((100, 128))) && !frontier.insert(load((10, 352))));
     assert!(frontier.insert(load((200, 160))));
     assert_eq!(frontier.corners(), [load((10, 352)), load((200, 160))]);
@@ -86,7 +86,7 @@ fn the_split_with_most_room_is_chosen() {
         assert!(!splits.insert(SplitPoint { last: 0, ..point }));
     }
     let chosen = |packets| splits.choose(packets).map(|point| point.last_functions);
-    // Two and three functions are equal: fewer are moved.
+    // Two and three functions have equal capacity: the smaller number is moved.
     assert_eq!([chosen(200), chosen(300), chosen(301)], [Some(2), Some(2), None]);
     let more = SplitPoint {
         last_functions: 1,
@@ -241,7 +241,7 @@ splits: [[1, 512, 700]]
 costs: {batchNanoseconds: 110, packetNanoseconds: 42.5, byteNanoseconds: 0, newFlowNanoseconds: 210}
 ";
 
-/// The example of the type's documentation.
+/// Example from the type's documentation.
 const WRITTEN: &str = "apiVersion: tailwater.dev/v1alpha2
 kind: CapacityProfile
 chain: \"acl-nat\"
@@ -272,7 +272,7 @@ fn files_look_as_documented() {
     assert_eq!(profile.to_string(), WRITTEN);
 }
 
-/// What earlier versions wrote has no details.
+/// Files written by earlier versions have no details.
 #[test]
 fn an_old_profile_is_read() {
     let old = CapacityProfile::parse(SAMPLE.as_bytes(), "old").unwrap();
@@ -443,7 +443,7 @@ fn wrong_lines_of_published_files_are_told() {
     assert!(error(&[b' '; MAX_BYTES + 1]).contains("at most 1 MiB"));
 }
 
-/// The published files by name, or says that the test is skipped.
+/// Returns the published files by name. If they are missing, prints that the test is skipped.
 fn published() -> Option<BTreeMap<String, Vec<u8>>> {
     let Some(folder) = std::env::var_os("TAILWATER_TEST_DATA") else {
         eprintln!("skipped: TAILWATER_TEST_DATA is not set");
@@ -456,7 +456,7 @@ fn published() -> Option<BTreeMap<String, Vec<u8>>> {
         .unwrap()
         .read_to_end(&mut archive)
         .unwrap();
-    // A tar archive (POSIX ustar): headers of 512 bytes, each before its file.
+    // A tar archive (POSIX ustar): a header of 512 bytes precedes each file.
     let mut files = BTreeMap::new();
     let mut rest = &archive[..];
     while let Some((header, after)) = rest.split_first_chunk::<512>() {
@@ -520,7 +520,7 @@ fn published_profiles_load_as_they_are() {
         let published = EpochFrontier::from_published(file, variant).unwrap();
         assert_eq!(published, of_frontier);
     }
-    // Its rate rises from 2000 flows to 2500, which no frontier does.
+    // The published rate rises from 2000 to 2500 flows, which a frontier cannot do.
     let rates = &files["nf_profiles/chain4/long_200_p50.pro"];
     let rates = RateFrontier::from_published(rates, "long_200").unwrap();
     assert_eq!(rates.rate(2500.0), 1_880_000.0);

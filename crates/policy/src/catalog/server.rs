@@ -1,4 +1,4 @@
-//! Server mappers that go with the policies.
+//! Server mappers that accompany the policies.
 
 use super::Policy;
 use crate::baselines::{RssPlusPlus, RssPlusPlusConfig};
@@ -8,10 +8,10 @@ use crate::server::{
 };
 use std::sync::Arc;
 
-/// Makes a server mapper for each run.
+/// Creates a server mapper for each run.
 pub type MakeServerMapper = Arc<dyn Fn() -> Box<dyn ServerMapper> + Send + Sync>;
 
-/// A profile without rates: what a core can do for long is not known.
+/// Error: the profile has no rates, so a core's sustainable load is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the profile has no rates, by which policy \"{policy}\" maps RSS buckets to dedicated cores")]
 pub struct NoRates {
@@ -19,20 +19,20 @@ pub struct NoRates {
 }
 
 impl Policy {
-    /// Whether it moves RSS buckets where there are several dedicated cores.
+    /// Returns `true` if the policy moves RSS buckets when there are several dedicated cores.
     pub fn moves_buckets(self) -> bool {
         self != Policy::Static
     }
 
-    /// Whether its server mapper goes by the [rates](CapacityProfile::rates) of a profile.
+    /// Returns `true` if the policy's server mapper uses the [rates](CapacityProfile::rates) of a profile.
     pub fn needs_rates(self) -> bool {
         self.moves_buckets() && self != Policy::RssPlusPlus
     }
 
-    /// Makes server mappers from what was measured; `None` for [`Policy::Static`].
+    /// Returns a factory of server mappers for the measured profile, or `None` for [`Policy::Static`].
     ///
-    /// NetBlaze's mapper is asked every second, and so is Tailwater's; RSS++'s one to ten times a second, as
-    /// published. `others_help`: whether cores that are not dedicated help those that are.
+    /// NetBlaze's and Tailwater's mappers run every second, RSS++'s one to ten times per second, as published.
+    /// `others_help` is `true` if cores that are not dedicated serve as auxiliary cores.
     ///
     /// # Errors
     /// The policy [needs rates](Policy::needs_rates), and the profile has none.
@@ -80,13 +80,13 @@ impl Policy {
     }
 }
 
-/// The share of its time for which a dispatcher may be busy receiving and handing over.
+/// Largest share of its time that a dispatcher spends on receiving and offloading.
 const DISPATCHING: f64 = 0.2;
-/// The load, in cores, that one dispatcher is given at most. With less than two, its helper would be in use
-/// all the time and never full.
+/// Range of the load, in cores, that one dispatcher owns. With less than two, its auxiliary core would be in use all
+/// the time and never full.
 const POOLED: std::ops::RangeInclusive<f64> = 2.0..=4.5;
 
-/// The load, in cores, that a dedicated core may own: 1 where handing over costs too much, or nobody knows.
+/// Returns the load, in cores, that a dedicated core can own: 1 if offloading costs too much or its cost is unknown.
 fn pooled(profile: &CapacityProfile) -> f64 {
     let Some(details) = &profile.details else {
         return 1.0;
@@ -105,7 +105,7 @@ mod tests {
     use crate::server::{BucketLoad, CoreLoad, Move, ServerView};
     use tailwater_net::Nanos;
 
-    /// A core can do a million packets a second of ten flows, half as many of a thousand.
+    /// A core can process a million packets per second of ten flows, and half as many of a thousand.
     fn profile() -> CapacityProfile {
         let mut profile = CapacityProfile::default();
         profile.rates.insert(10, 1e6);
@@ -113,8 +113,8 @@ mod tests {
         profile
     }
 
-    /// What a policy says to four buckets of a core, so many flows and packets a second in each; another
-    /// core has none.
+    /// Returns the moves of a policy for four buckets of one core, each with the given flows and rate (packets per
+    /// second). A second core has no bucket.
     fn moved(policy: Policy, flows: f64, rate: f64) -> Vec<Move> {
         let make = policy.server_mappers(&profile(), true).unwrap().unwrap();
         let buckets = [BucketLoad { flows, rate, core: 0 }; 4];
@@ -152,11 +152,11 @@ mod tests {
 
     #[test]
     fn ablations_see_other_capacities() {
-        // Inside the frontier at four flows, outside of what any number of flows allows.
+        // Within the frontier at four flows, beyond the limit for any number of flows.
         let few = |policy| moved(policy, 1.0, 2e5).len();
         assert_eq!(few(Policy::NetBlaze), 0);
         assert!(few(Policy::NetBlazeServerStaticSafe) > 0);
-        // The other way round.
+        // The reverse.
         let many = |policy| moved(policy, 250.0, 2e5).len();
         assert!(many(Policy::NetBlaze) > 0);
         assert_eq!(many(Policy::NetBlazeServerStaticUnsafe), 0);

@@ -1,22 +1,21 @@
-//! All ways to cut a few flows.
+//! Exhaustive search over all assignments of a few flows.
 
 use crate::capacity::EpochFrontier;
 use crate::core::Load;
 
-/// The most flows that are tried in all ways.
+/// Maximum number of flows for the exhaustive search.
 pub(super) const MAX_ITEMS: usize = 8;
-/// The most bins: as many that are partly filled, and one for each flow.
+/// Maximum number of bins: as many partly filled ones as flows, and one per flow.
 pub(super) const MAX_BINS: usize = 2 * MAX_ITEMS;
 
-/// Sets of flows, one bit each.
+/// Number of sets of flows, with one bit per flow.
 const SETS: usize = 1 << MAX_ITEMS;
 
-/// Puts all flows, given by their packets, into the bins, of which each has what `before` says.
-/// Returns each flow's bin; the later bins are empty unless the earlier cannot do. `None` if there
-/// is no way.
+/// Assigns all flows, given by their packets, to bins with the loads in `before`. Returns each flow's bin, or `None` if
+/// no assignment exists. Later bins are empty unless the earlier ones cannot hold all flows.
 ///
-/// Bin by bin it notes which sets of flows can be put away with the bins so far. Of these it keeps
-/// those that no other contains, so a bin costs some hundreds of steps.
+/// Bin by bin it records the sets of flows that fit into the bins so far. Of these it keeps only sets that no other one
+/// contains, so a bin costs some hundreds of steps.
 pub(super) fn assign(
     frontier: &EpochFrontier,
     packets: impl Iterator<Item = u32>,
@@ -32,11 +31,11 @@ pub(super) fn assign(
     }
     let all = sets - 1;
 
-    // For each bin and set that can be put away with the bins up to it: what this bin takes.
+    // For each bin and each set that fits into the bins up to it: the part in this bin.
     let mut taken = [[0_u8; SETS]; MAX_BINS];
     let mut reached = [false; SETS];
     reached[0] = true;
-    // Which sets the bin has room for.
+    // Sets that fit into this bin.
     let mut fits = [false; SETS];
     let mut bins = 0;
     while !reached[all] {
@@ -54,8 +53,8 @@ pub(super) fn assign(
                 taken[bins][all] = rest as u8;
                 break;
             }
-            // All subsets of what is still to be put away; nothing always fits. Which of them fit
-            // no processor predicts, so there is no branch.
+            // All subsets of the remaining flows. The empty set always fits. Branches on `fits` would be unpredictable,
+            // so there are none.
             next[set] = true;
             taken[bins][set] = 0;
             let mut subset = rest;
@@ -85,15 +84,15 @@ pub(super) fn assign(
     Some(bin_of)
 }
 
-/// Of the sets that are marked, leaves those that no other contains.
+/// Unmarks all marked sets that another marked set contains.
 fn keep_largest(marked: &mut [bool]) {
-    // Sets that are marked or contained in one that is, and of these those that lack a flow of it.
+    // Sets that are marked or contained in a marked one, then those that lack one flow of a marked one.
     let mut covered = [false; SETS];
     let mut contained = [false; SETS];
     let (covered, contained) = (&mut covered[..marked.len()], &mut contained[..marked.len()]);
     covered.copy_from_slice(marked);
     let flows = marked.len().trailing_zeros();
-    // Sets of which each second half has a flow that the first lacks.
+    // Pairs of blocks of sets: the second block contains the flow that the first lacks.
     let halves = |flow: u32| 2 << flow;
     for flow in 0..flows {
         for sets in covered.chunks_exact_mut(halves(flow)) {

@@ -1,10 +1,10 @@
-//! How much work no number of cores below some can hold.
+//! Lower bound on the number of cores, from the frontier's convex hull.
 
 use crate::capacity::EpochFrontier;
 use crate::core::Load;
 
-/// A straight line that no group inside the frontier crosses:
-/// `packet_weight * packets + flow_weight * flows <= capacity`.
+/// Straight line that no group inside the frontier crosses: `packet_weight * packets + flow_weight * flows <=
+/// capacity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     packet_weight: u128,
@@ -18,10 +18,10 @@ impl Line {
     }
 }
 
-/// The edges of the frontier's convex hull. Weights along an edge add up, so a set of flows that
-/// weighs more than some cores' capacities together does not fit on them, however it is cut.
+/// Returns the edges of the frontier's convex hull. Weights along an edge add up. So a set of flows that weighs more
+/// than the capacities of some cores together does not fit on them, however it is cut.
 pub(super) fn hull(frontier: &EpochFrontier) -> Vec<Line> {
-    // Each flow has a packet at least, so groups of more flows than packets do not occur.
+    // Each flow has at least one packet, so no group has more flows than packets.
     let mut corners = frontier.corners().to_vec();
     corners.push(Load {
         flows: frontier.any(),

@@ -1,56 +1,54 @@
-//! NetBlaze's core mapper: work beyond what a core can do in half its latency objective goes to
-//! helpers, whole flows at a time.
+//! NetBlaze's core mapper: work beyond a core's capacity in half its latency objective is offloaded to auxiliary cores,
+//! whole flows at a time.
 //!
-//! After "Scheduling Network Function Chains Under Sub-Millisecond Latency SLOs" (Wang et al.,
-//! arXiv 2305.01890), section 3.2; boost mode from section 3.3, the ablations from 4.4 and 4.5.
+//! After "Scheduling Network Function Chains Under Sub-Millisecond Latency SLOs" (Wang et al., arXiv 2305.01890),
+//! section 3.2. Boost mode is from section 3.3, the ablations from 4.4 and 4.5.
 //!
-//! **Epochs.** Time goes in epochs of half the objective, from which an allowance for the network
-//! is taken first. What arrived before an epoch began is done by its end, so nothing stays for more
-//! than two. At each epoch's end the mapper compares the backlog, as ⟨flows, packets⟩, with the
-//! [`EpochFrontier`] of one core. If it is inside, all of it stays.
+//! **Epochs.** Time is divided into epochs of half the objective, after an allowance for the network is subtracted.
+//! Packets that arrived before an epoch began are done by its end, so no packet stays for more than two epochs. At each
+//! epoch's end the mapper compares the backlog, as ⟨flows, packets⟩, with the [`EpochFrontier`] of one core. If it is
+//! inside, all of it stays.
 //!
-//! **Groups.** Otherwise the backlog is cut into groups of whole flows, each inside the frontier.
-//! One stays; the others go to helpers, as few as can be newly recruited. First come those that
-//! already work for this core, and each only as far as the work that it has plus the group stays
-//! inside the frontier. Flows that are [bound](crate::core::QueuedFlow::bound) stay, and count
-//! towards the group that stays. Like NetBlaze's code this takes flows first fit, in the order of
-//! their first packets. A lower bound from the frontier's convex hull tells whether fewer helpers
-//! could have sufficed; only then are the flows tried again, largest first, and if there are
-//! at most eight of them, all ways. So the plan recruits no more helpers than any other plan for
-//! the same flows would (whales apart, which are split before)
+//! **Groups.** Otherwise the backlog is cut into groups of whole flows, each inside the frontier. One group stays. The
+//! others go to auxiliary cores, activating as few new ones as possible. Auxiliary cores already active for this core
+//! come first, each only as far as its load plus the group stays inside the frontier. Flows that are
+//! [bound](crate::core::QueuedFlow::bound) stay, and count towards the group that stays. Like NetBlaze's code this
+//! takes flows first fit, in the order of their first packets. A lower bound from the frontier's convex hull shows if
+//! fewer auxiliary cores could have sufficed. Only then are the flows tried again, largest first, and with at most
+//! eight of them, exhaustively. So the plan activates no more auxiliary cores than any other plan for the same flows
+//! (whales apart, which are split before)
 //!
-//! - with at most eight flows to place and at most eight cores at work with room, this one
-//!   included: always, and if any plan fits, so does this;
-//! - otherwise where the bound is met. Where it is not, nothing is promised for frontiers in
-//!   general. If capacity is the same for all flow counts (the static variants) and the helpers are
-//!   idle, the groups are bins of equal size, largest first into the first that has room: never
-//!   more than 11/9 of the fewest, plus 6/9 (Dósa, "The tight bound of first fit decreasing
-//!   bin-packing algorithm is FFD(I) ≤ 11/9 OPT(I) + 6/9", 2007). Sizes are sorted into
-//!   [`SIZE_CLASSES`] classes, exact up to that capacity.
+//! - with at most eight flows to place and at most eight active cores with room, this one included: always, and if any
+//!   plan fits, so does this;
+//! - otherwise where the bound is met. Where it is not, there is no guarantee for frontiers in general. If capacity is
+//!   the same for all flow counts (the static variants) and the auxiliary cores are idle, the groups are bins of equal
+//!   size, filled first fit, largest first. Then it never uses more than 11/9 of the optimum, plus 6/9 (Dósa, "The
+//!   tight bound of first fit decreasing bin-packing algorithm is FFD(I) ≤ 11/9 OPT(I) + 6/9", 2007). Sizes are sorted
+//!   into [`SIZE_CLASSES`] classes, exact up to that capacity.
 //!
-//! Where no plan fits, or none was found, what is left stays with the core, and the operator is
-//! [told](crate::core::Notice::OutOfCores).
+//! Where no plan fits, or none was found, the rest stays with the core, and the plan carries the notice
+//! [`OutOfCores`](crate::core::Notice::OutOfCores).
 //!
-//! **Whales.** A flow that is by itself outside the frontier is split: the chain's last functions
-//! move to a helper, at the point that the [`SplitProfile`] says has room for its packets. Both
-//! cores are charged the share of the epoch that it takes of them. If no split has room, the flow
-//! stays whole, as well as it goes, and the operator is
-//! [told](crate::core::Notice::WhaleBeyondSplit).
+//! **Whales.** A flow that is outside the frontier by itself is split: the chain's last functions move to an auxiliary
+//! core, at the point where the [`SplitProfile`] has room for its packets. Both cores are charged the share of the
+//! epoch that it takes of them. If no split has room, the flow stays whole, and the plan carries the notice
+//! [`WhaleBeyondSplit`](crate::core::Notice::WhaleBeyondSplit).
 //!
-//! **Boost mode.** When the backlog was outside the frontier for several epochs in a row, the core
-//! hands over everything that is not bound, and new flowlets at once, each to the least loaded
-//! helper that it fits on. This lasts until all work, its own and its helpers', would fit on one
-//! core again. Bound flows are nobody else's to process: a core in boost mode still processes them.
-//! If helpers cannot take everything, the core takes its share for that epoch.
+//! **Boost mode.** When the backlog was outside the frontier for several epochs in a row, the core offloads everything
+//! that is not bound. New flowlets are offloaded at once, each to the least loaded auxiliary core that it fits on. This
+//! lasts until all work, the core's own and its auxiliary cores', would fit on one core again. No other core can
+//! process bound flows, so a core in boost mode still processes them. If auxiliary cores cannot take everything, the
+//! core processes its share in that epoch.
 //!
-//! **Release.** A helper without work for some epochs is let go, unless the plan needs it.
+//! **Release.** An auxiliary core without work for some epochs is released, unless the plan needs it.
 //!
-//! **Recursion.** "Each auxiliary core runs a core mapper" (section 3.2). Here the core that dispatches
-//! runs it for its helpers, since it knows what they have: at an epoch's end, a helper whose backlog, of
-//! several flows, is outside the frontier is [relieved](crate::core::Plan::relieve), if the other cores
-//! have room for what is too much (else it would only be idle sooner). Its flows are free to go as it gets done with them, and each goes to the first core that it fits
-//! on: this one, helpers at work, helpers to be recruited; without any it waits here. NetBlaze's auxiliary cores move packets that wait on, and at once; the rule that a flow has
-//! one owner does not let a helper do that without the dispatching core in between.
+//! **Recursion.** "Each auxiliary core runs a core mapper" (section 3.2). Here the dispatching core runs it for its
+//! auxiliary cores, since it has their load. At an epoch's end, an auxiliary core whose backlog, of several flows, is
+//! outside the frontier is [relieved](crate::core::Plan::relieve), if the other cores have room for the excess
+//! (otherwise it would only become idle sooner). Its flows become free as it completes them. Each goes to the first
+//! core that it fits on: this one, active auxiliary cores, idle auxiliary cores. Without any, it waits here. NetBlaze's
+//! auxiliary cores move waiting packets themselves, and at once. Here every flow has one owner, so an auxiliary core
+//! cannot do that without the dispatching core.
 
 mod exact;
 mod lower_bound;
@@ -65,10 +63,10 @@ use tailwater_net::Nanos;
 
 pub use pack::SIZE_CLASSES;
 
-/// Which capacity the mapper goes by.
+/// Capacity that the mapper uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Capacity {
-    /// The frontier: flows count.
+    /// The frontier: capacity depends on the number of flows.
     #[default]
     Frontier,
     /// Ablation: the smallest packet count of the frontier, at all flow counts.
@@ -77,30 +75,30 @@ pub enum Capacity {
     StaticUnsafe,
 }
 
-/// What a [`NetBlazeMapper`] holds to.
+/// Options of a [`NetBlazeMapper`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NetBlazeOptions {
     /// The latency objective.
     pub slo: Nanos,
-    /// What of it the network may take, before and after this core.
+    /// Part of the objective reserved for the network, before and after this core.
     pub network_allowance: Nanos,
-    /// Which capacity counts.
+    /// Capacity that the mapper uses.
     pub capacity: Capacity,
-    /// Whether there is a core mapper at all. Without (an ablation), everything stays.
+    /// `false` disables the core mapper (an ablation): everything stays.
     pub enabled: bool,
-    /// After how many epochs in a row with a backlog beyond capacity boost mode begins; `None` for
-    /// never (an ablation).
+    /// Number of epochs in a row with a backlog beyond capacity after which boost mode begins, or `None` to disable it
+    /// (an ablation).
     pub boost_after: Option<u32>,
-    /// For how many epochs a helper is without work before it is let go.
+    /// Number of epochs without work after which an auxiliary core is released.
     pub release_after: u32,
-    /// Whether helpers that have too much are relieved.
+    /// `true` if overloaded auxiliary cores are relieved.
     pub recursion: bool,
 }
 
 impl NetBlazeOptions {
-    /// For a latency objective; all else as NetBlaze has it, or as near as it says: 40 µs for the
-    /// network (its code), boost after three epochs and release after five (it says "more than a
-    /// few", and nothing).
+    /// Returns options for a latency objective, with NetBlaze's values where they are published. These are 40 µs for
+    /// the network (its code), and boost after three epochs (the paper: "more than a few"). Release after five epochs
+    /// is not published.
     pub const fn new(slo: Nanos) -> Self {
         NetBlazeOptions {
             slo,
@@ -114,15 +112,15 @@ impl NetBlazeOptions {
     }
 }
 
-/// Why there is no [`NetBlazeMapper`].
+/// Reason why a [`NetBlazeMapper`] cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NetBlazeError {
-    /// Nothing of the objective is left for an epoch.
+    /// The allowance leaves no time for an epoch.
     #[error("expected a latency objective above the network allowance of {allowance}, found {slo}")]
     NoEpoch {
-        /// The objective.
+        /// Latency objective.
         slo: Nanos,
-        /// The allowance.
+        /// Allowance for the network.
         allowance: Nanos,
     },
     /// The frontier admits nothing.
@@ -130,25 +128,25 @@ pub enum NetBlazeError {
     NoCapacity,
 }
 
-/// NetBlaze's core mapper; see the [module](self).
+/// NetBlaze's core mapper. See the [module](self).
 #[derive(Debug)]
 pub struct NetBlazeMapper {
     options: NetBlazeOptions,
     epoch: Nanos,
     splits: SplitProfile,
     packer: Packer,
-    /// When the epoch ends.
+    /// End of the current epoch.
     ends: Nanos,
     /// Epochs in a row, up to this one, whose backlog was beyond capacity.
     lasting: u32,
-    /// Boost mode has begun and not ended.
+    /// `true` from the start of boost mode to its end.
     boosting: bool,
-    /// The last plan said so, too.
+    /// `boost` of the last plan.
     dispatching: bool,
 }
 
 impl NetBlazeMapper {
-    /// A mapper for a core whose capacity in an epoch is `frontier`; `splits` may be empty.
+    /// Creates a mapper for a core whose capacity per epoch is `frontier`. `splits` may be empty.
     ///
     /// # Errors
     /// The objective leaves no time for an epoch, or the frontier admits nothing.
@@ -182,12 +180,12 @@ impl NetBlazeMapper {
         })
     }
 
-    /// Half of what the network leaves of the objective.
+    /// Returns the epoch: half of the objective after the network's allowance.
     pub fn epoch(&self) -> Nanos {
         self.epoch
     }
 
-    /// Counts the epochs of overload, and begins and ends boost mode.
+    /// Counts the epochs of overload, and starts and ends boost mode.
     fn watch(&mut self, fits: bool, own: Load, view: &View<'_>) {
         self.lasting = if fits { 0 } else { self.lasting + 1 };
         if self.boosting {
@@ -200,15 +198,15 @@ impl NetBlazeMapper {
         }
     }
 
-    /// The helpers that have more than they can do in an epoch, as a bit map, as far as the other cores
-    /// have room for what is too much.
+    /// Returns the auxiliary cores whose load exceeds an epoch's capacity, as a bit map, as far as the other cores have
+    /// room for the excess.
     #[cold]
     fn overloaded(&self, own: Load, view: &View<'_>, boost: bool) -> u64 {
         let room = |load: Load| {
             let capacity = self.packer.frontier.capacity(load.flows);
             i64::from(capacity) - i64::from(load.packets)
         };
-        // A flow alone would be no better off elsewhere.
+        // A single flow would take as long on another core.
         let several = |helper: &Helper| helper.load.flows > 1 && room(helper.load) < 0;
         let open = view.helpers.iter().filter(|helper| !helper.taken);
         let mut left: i64 = open.map(|helper| room(helper.load).max(0)).sum();
@@ -243,7 +241,7 @@ impl NetBlazeMapper {
         if !placed {
             self.packer.pack(view.queued, true, &mut plan.places);
         }
-        // What stays: bound, whales that are not split, and what found no room.
+        // Flows that stay: bound ones, whales that are not split, and those without room elsewhere.
         let here = self.packer.here();
         let beyond = here.packets.saturating_sub(self.packer.frontier.capacity(here.flows));
         if beyond > 0 && plan.notice.is_none() {
@@ -251,7 +249,7 @@ impl NetBlazeMapper {
         }
     }
 
-    /// Splits the flows that exceed a core by themselves, where that helps.
+    /// Splits the flows that exceed a core by themselves, where that suffices.
     fn split_whales(&mut self, view: &View<'_>, plan: &mut Plan) {
         let largest = self.packer.frontier.largest();
         let mut whole = Load::default();
@@ -264,7 +262,7 @@ impl NetBlazeMapper {
                 let packets = queued.packets;
                 plan.notice = Some(Notice::WhaleBeyondSplit { packets });
             }
-            // What part of an epoch it takes, in packets of which a core can process `largest`.
+            // Share of an epoch, in packets of which a core can process `largest`.
             let share = |capacity: u32| {
                 let packets = u64::from(queued.packets) * u64::from(largest);
                 packets.div_ceil(u64::from(capacity)) as u32
@@ -286,7 +284,7 @@ impl NetBlazeMapper {
     }
 }
 
-/// Both loads together.
+/// Returns the sum of two loads.
 fn sum(a: Load, b: Load) -> Load {
     Load {
         flows: a.flows.saturating_add(b.flows),
@@ -294,7 +292,7 @@ fn sum(a: Load, b: Load) -> Load {
     }
 }
 
-/// A load and a flow more.
+/// Returns the load with one more flow.
 #[inline]
 fn grown(load: Load, packets: u32) -> Load {
     Load {
@@ -343,7 +341,7 @@ impl CoreMapper for NetBlazeMapper {
 
     #[inline]
     fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
-        // One that leaves a helper has waited already.
+        // A parked flow has waited already.
         if !self.dispatching && !flowlet.held {
             return Place::HERE;
         }
@@ -357,14 +355,14 @@ impl CoreMapper for NetBlazeMapper {
             if helper.taken || !self.packer.frontier.admits(load) {
                 continue;
             }
-            // Those at work before those to be recruited, then the least loaded.
+            // Active before idle auxiliary cores, then the least loaded.
             let rank = |(idle, load, _): &(bool, Load, usize)| (*idle, load.packets, load.flows);
             let candidate = (!helper.recruited, helper.load, i);
             if best.as_ref().is_none_or(|best| rank(&candidate) < rank(best)) {
                 best = Some(candidate);
             }
         }
-        // Without room anywhere it waits here, and can still go anywhere at the epoch's end.
+        // Without room anywhere it waits here, and can still move at the epoch's end.
         best.map_or(Place::HERE, |(_, _, helper)| Place::helper(helper))
     }
 }

@@ -1,4 +1,4 @@
-//! Cutting a backlog into groups: first fit, largest first if that may help, exact if small.
+//! Cutting a backlog into groups: first fit, then largest first if that may be better, and exhaustive if small.
 
 use super::exact::{self, MAX_BINS, MAX_ITEMS};
 use super::lower_bound::{Line, hull};
@@ -6,48 +6,48 @@ use super::{grown, sum};
 use crate::capacity::EpochFrontier;
 use crate::core::{Load, MAX_HELPERS, Place, QueuedFlow, View};
 
-/// Classes of packet counts, equally wide up to the most packets of a group, by which flows are
-/// sorted.
+/// Number of classes of packet counts by which flows are sorted. They are equally wide, up to the maximum packets of a
+/// group.
 pub const SIZE_CLASSES: usize = 512;
 
-/// A core that flows can be put on.
+/// Core that flows can be placed on.
 #[derive(Clone, Copy, Debug)]
 struct Bin {
     place: Place,
-    /// What it has, and was given.
+    /// Its load, including flows placed so far.
     load: Load,
-    /// What it has before any flow is placed.
+    /// Its load before any flow is placed.
     before: Load,
 }
 
-/// How well a way of packing did: less is better.
+/// Quality of a packing. Less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Outcome {
     /// Packets that found no room.
     left: u32,
-    /// Helpers to be recruited.
+    /// Auxiliary cores to be activated.
     recruited: usize,
 }
 
-/// Flows looked at together.
+/// Flows checked together.
 const CHUNK: usize = 8;
 
-/// Bins while flows are put into them, each into the first that has room.
+/// Bins during first-fit packing: each flow goes into the first bin with room.
 struct Filling<'a> {
     frontier: &'a EpochFrontier,
     bins: &'a mut [Bin],
-    /// The first bin that is not full.
+    /// Index of the first bin that is not full.
     current: usize,
-    /// What is to be stored there.
+    /// Local copy of that bin, to be stored back.
     bin: Bin,
-    /// What found no room.
+    /// Load that found no room.
     left: Load,
-    /// The fewest packets of a flow that found none: bins only fill up, so no larger one will.
+    /// Smallest flow, in packets, that found no room. Bins only fill up, so no larger flow fits either.
     hopeless: u32,
 }
 
 impl Filling<'_> {
-    /// Puts several flows into the same bin, if they fit into the first that is not full.
+    /// Puts several flows into the first bin that is not full, if all of them fit.
     #[inline]
     fn put_together(&mut self, flows: u32, packets: u32) -> Option<Place> {
         let load = Load {
@@ -70,7 +70,7 @@ impl Filling<'_> {
         }
     }
 
-    /// Puts a flow that the current bin has no room for.
+    /// Puts a flow into a bin after the current one, which has no room for it.
     fn put_elsewhere(&mut self, packets: u32) -> Place {
         if packets >= self.hopeless {
             self.left = grown(self.left, packets);
@@ -96,7 +96,7 @@ impl Filling<'_> {
         place
     }
 
-    /// Stores all loads; returns what found no room.
+    /// Stores all loads and returns the load that found no room.
     fn finish(self) -> Load {
         self.bins[self.current].load = self.bin.load;
         self.left
@@ -108,21 +108,21 @@ impl Filling<'_> {
 pub(super) struct Packer {
     pub frontier: EpochFrontier,
     lines: Vec<Line>,
-    /// This core, the helpers at work, the helpers that may be recruited: each by number.
+    /// This core, then the active auxiliary cores, then the idle ones, each sorted by number.
     bins: [Bin; MAX_HELPERS + 1],
-    /// How many of them are this core or at work.
+    /// Number of bins that are this core or active auxiliary cores.
     working: usize,
-    /// How many there are.
+    /// Number of bins.
     count: usize,
-    /// The most packets of a flow that is not bound.
+    /// Maximum packets of a flow that is not bound.
     largest_flow: u32,
-    /// Helpers that split flows were given to, as a bit map.
+    /// Auxiliary cores that split flows were assigned to, as a bit map.
     split: u64,
     /// Flows in the order in which they are placed.
     order: Vec<u32>,
-    /// Another way to place the flows.
+    /// Alternative placement of the flows.
     other: Vec<Place>,
-    /// What the bins have with the flows placed by arrival.
+    /// Loads of the bins with the flows placed in order of arrival.
     by_arrival: [Load; MAX_HELPERS + 1],
 }
 
@@ -147,11 +147,11 @@ impl Packer {
         }
     }
 
-    /// Takes in the situation: what is bound stays here.
+    /// Reads the view. Bound flows stay here.
     pub fn gather(&mut self, view: &View<'_>) {
         let (mut bound, mut largest) = (Load::default(), 0);
         for flow in view.queued {
-            // Without branches: this is done for every flow of every backlog.
+            // Branch-free: this runs for every flow of every backlog.
             let (stays, goes) = match flow.bound {
                 true => (flow.packets, 0),
                 false => (0, flow.packets),
@@ -186,13 +186,13 @@ impl Packer {
         self.count += 1;
     }
 
-    /// Whether a flow that is not bound exceeds a core by itself.
+    /// Returns `true` if a flow that is not bound exceeds a core by itself.
     pub fn has_whales(&self) -> bool {
         self.largest_flow > self.frontier.largest()
     }
 
-    /// Charges a flow that is split to this core and a helper, as packets of each. Returns the
-    /// helper, or none and charges nothing if there is no room.
+    /// Charges a split flow to this core and an auxiliary core, as packets of each. Returns the auxiliary core, or
+    /// `None` without charging anything if there is no room.
     pub fn take_split(&mut self, first: u32, last: u32) -> Option<usize> {
         let here = grown(self.bins[0].before, first);
         if !self.frontier.admits(here) {
@@ -200,7 +200,7 @@ impl Packer {
         }
         let fits = |bin: &Bin| self.frontier.admits(grown(bin.before, last));
         let found = 1 + self.bins[1..self.count].iter().position(fits)?;
-        // Helpers to be recruited are alike, so the first of them that has room is the first.
+        // Idle auxiliary cores are alike, so the first of them with room is the first of all.
         self.working = self.working.max(found + 1);
         self.bins[0].before = here;
         self.bins[found].before = grown(self.bins[found].before, last);
@@ -214,12 +214,12 @@ impl Packer {
         self.bins[0].before = sum(self.bins[0].before, work);
     }
 
-    /// What is here after packing, with what found no room.
+    /// Returns the load of this core after packing, including the load that found no room.
     pub fn here(&self) -> Load {
         self.bins[0].load
     }
 
-    /// The helpers that something was placed on, as a bit map.
+    /// Returns the auxiliary cores that flows were placed on, as a bit map.
     pub fn used(&self) -> u64 {
         let helpers = self.bins[1..self.count].iter();
         let given = helpers.filter(|bin| bin.load != bin.before);
@@ -228,14 +228,14 @@ impl Packer {
         })
     }
 
-    /// Places all flows that are neither bound nor whales, here only if `here`. Returns whether all
-    /// found room; those that did not are placed here.
+    /// Places all flows that are neither bound nor whales, on this core only if `here`. Returns `true` if all found
+    /// room. Those without room are placed here.
     pub fn pack(&mut self, queued: &[QueuedFlow], here: bool, places: &mut [Place]) -> bool {
         let open = usize::from(!here);
         if self.count == open {
             return false;
         }
-        // Grown for the longest queue, not for the longest that needs them.
+        // Sized for the longest queue seen, also if that one does not need an alternative.
         if self.other.capacity() < queued.len() {
             self.other.resize(queued.len(), Place::HERE);
             self.order.resize(queued.len(), 0);
@@ -245,7 +245,7 @@ impl Packer {
             return best.left == 0;
         }
 
-        // Another order may do with fewer helpers.
+        // Another order may need fewer auxiliary cores.
         for (kept, bin) in self.by_arrival.iter_mut().zip(&self.bins[..self.count]) {
             *kept = bin.load;
         }
@@ -269,7 +269,7 @@ impl Packer {
         best.left == 0
     }
 
-    /// First fit, by arrival, into the bins from `open` on.
+    /// Packs first fit, in order of arrival, into the bins from `open` on.
     fn first_fit(&mut self, queued: &[QueuedFlow], open: usize, places: &mut [Place]) -> Outcome {
         let whales = self.has_whales();
         let largest = self.frontier.largest();
@@ -285,7 +285,7 @@ impl Packer {
         let (chunks, rest) = queued.as_chunks::<CHUNK>();
         let (places, rest_places) = places.as_chunks_mut::<CHUNK>();
         for (flows, places) in chunks.iter().zip(places) {
-            // Flows that fit together fit one after the other.
+            // Flows that fit together also fit one after the other.
             let bound = flows.iter().fold(false, |any, flow| any | flow.bound);
             if !whales && !bound {
                 let packets = flows.iter().map(|flow| flow.packets);
@@ -302,7 +302,7 @@ impl Packer {
         self.outcome(left)
     }
 
-    /// First fit, largest first, into the bins from `open` on.
+    /// Packs first fit, largest first, into the bins from `open` on.
     fn largest_first(&mut self, queued: &[QueuedFlow], open: usize, places: &mut [Place]) -> Outcome {
         self.sort(queued);
         let order = std::mem::take(&mut self.order);
@@ -320,7 +320,7 @@ impl Packer {
         self.outcome(left)
     }
 
-    /// The bins from `open` on, without any flow placed.
+    /// Returns the bins from `open` on, without any flow placed.
     fn fill(&mut self, open: usize) -> Filling<'_> {
         for bin in &mut self.bins[..self.count] {
             bin.load = bin.before;
@@ -336,7 +336,7 @@ impl Packer {
         }
     }
 
-    /// What placing the flows came to; what is left stays here.
+    /// Returns the quality of the packing. The load in `left` stays here.
     fn outcome(&mut self, left: Load) -> Outcome {
         self.bins[0].load = sum(self.bins[0].load, left);
         let idle = &self.bins[self.working..self.count];
@@ -346,8 +346,8 @@ impl Packer {
         }
     }
 
-    /// Whether less could be left, or fewer helpers recruited, for all that the bound says. Asked
-    /// after packing: the bins know the work.
+    /// Returns `true` if the lower bound permits less load without room, or fewer activated auxiliary cores. Called
+    /// after packing, when the bins hold the work.
     fn improvable(&self, outcome: Outcome, open: usize) -> bool {
         let recruited = match outcome {
             Outcome { left: 1.., .. } => self.count - self.working,
@@ -366,7 +366,7 @@ impl Packer {
         })
     }
 
-    /// Sorts the flows into `order` by size classes, largest first, and by arrival within a class.
+    /// Sorts the flows into `order` by size class, largest first, and by arrival within a class.
     fn sort(&mut self, queued: &[QueuedFlow]) {
         let largest = self.frontier.largest();
         let used = u32::BITS - largest.leading_zeros();
@@ -391,8 +391,8 @@ impl Packer {
         }
     }
 
-    /// Tries all ways to do better than `outcome`, if there are few flows and cores at work.
-    /// Returns whether one was found and written to `places`.
+    /// Searches exhaustively for a better packing than `outcome`, if there are few flows and active cores. Returns
+    /// `true` if one was found and written to `places`.
     fn exact(&self, queued: &[QueuedFlow], open: usize, outcome: Outcome, places: &mut [Place]) -> bool {
         let largest = self.frontier.largest();
         let free = |flow: &QueuedFlow| !flow.bound && flow.packets <= largest;
@@ -440,7 +440,7 @@ impl Packer {
         true
     }
 
-    /// Counts what the places give to each bin.
+    /// Recomputes each bin's load from `places`.
     fn recount(&mut self, queued: &[QueuedFlow], places: &[Place]) {
         let mut of_place = [0; MAX_HELPERS + 1];
         for (i, bin) in self.bins[..self.count].iter_mut().enumerate() {

@@ -103,12 +103,12 @@ fn groups_go_to_helpers_at_work_before_others() {
     for (packets, expected) in [
         // Inside the frontier.
         (&[40, 30, 30][..], &[0, 0, 0][..]),
-        // 30 packets more are as many as the one at work can take.
+        // 30 more packets are the limit of the active auxiliary core.
         (&[40, 30, 30, 30], &[0, 0, 0, 3]),
         (&[40, 30, 30, 31], &[0, 0, 0, 2]),
-        // Later flows still fill what the first did not fit.
+        // Later flows still fill the room that the first did not fit.
         (&[60, 80, 40, 20], &[0, 2, 0, 3]),
-        // By arrival, 40 and 30 would stay, and 70 and 60 need a core each: largest first.
+        // In order of arrival, 40 and 30 would stay, and 70 and 60 need a core each: largest first.
         (&[40, 30, 70, 60, 30], &[2, 0, 0, 2, 3]),
     ] {
         let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), &helpers);
@@ -162,7 +162,7 @@ fn bound_flows_stay_and_count() {
     queued[2].bound = true;
     let plan = decide(&mut mapper, Nanos::ZERO, &queued, &[Helper::default(); 2]);
     assert_eq!(indices(&plan), [1, 1, 0]);
-    // Nobody else may process 130 of them.
+    // No other core can process 130 of them.
     queued[1] = QueuedFlow {
         packets: 130,
         bound: true,
@@ -184,8 +184,8 @@ fn without_cores_what_is_left_stays_and_is_told() {
 fn a_whale_is_split_where_both_sides_have_room() {
     let mut mapper = mapper(NetBlazeOptions::new(SLO));
     let helpers = [working(2, 50), Helper::default()];
-    // Of the two splits the one that takes 160. It charges this core 120 * 100 / 250 = 48, and
-    // 75 to a helper, which the first has no room for.
+    // Of the two splits the one with a capacity of 160. It charges this core 120 * 100 / 250 = 48, and 75 to an
+    // auxiliary core. The first one has no room for that.
     let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[52, 120, 50]), &helpers);
     let expected = Split {
         flow: 1,
@@ -195,18 +195,18 @@ fn a_whale_is_split_where_both_sides_have_room() {
     assert_eq!(plan.splits, [expected]);
     assert_eq!((indices(&plan), plan.notice), (vec![0, 0, 1], None));
 
-    // Beyond all splits: it stays, the others go.
+    // Beyond all splits: the whale stays, the others move.
     let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[52, 161, 50]), &helpers);
     assert!(plan.splits.is_empty());
     assert_eq!(indices(&plan), [2, 0, 1]);
     assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 161 }));
 
-    // A split that suffices, and no helper with room.
+    // A split that suffices, but no auxiliary core with room.
     let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[120]), &helpers[..1]);
     assert!(plan.splits.is_empty());
     assert_eq!(plan.notice, Some(Notice::OutOfCores { packets: 20 }));
 
-    // Bound: it cannot be split now.
+    // Bound: the flow cannot be split now.
     let bound = QueuedFlow {
         packets: 120,
         bound: true,
@@ -243,22 +243,22 @@ fn idle_helpers_are_let_go_unless_needed() {
 #[test]
 fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
     let (full, over, many) = (working(2, 100), working(2, 101), working(5, 61));
-    // One flow would be beyond capacity anywhere.
+    // A single flow is beyond capacity on any core.
     let whale = working(1, 500);
     let (idle, some) = (Helper::default(), working(1, 30));
     let taken = Helper { taken: true, ..idle };
     let cases: [(&[u32], &[Helper], u64); 10] = [
         (&[10], &[full, over, many, whale, some], 0b00110),
         (&[10], &[full, whale, some], 0),
-        // Room is here, or where nobody is recruited yet, or nowhere.
+        // Room is here, or on an idle auxiliary core, or nowhere.
         (&[99], &[over], 1),
         (&[100], &[over, full], 0),
         (&[100], &[over, full, idle], 1),
         (&[100], &[over, taken], 0),
-        // What is too much here needs room, too.
+        // The excess here needs room as well.
         (&[90, 80], &[over, some], 0),
         (&[90, 79], &[over, some], 1),
-        // Not both have what they need.
+        // The room suffices for two of the three.
         (&[98], &[over, working(3, 102), over], 0b101),
         (&[], &[], 0),
     ];
@@ -319,7 +319,7 @@ fn flows_that_leave_a_helper_go_to_the_first_core_with_room_for_all_their_packet
     assert_eq!(place(71, 61, &helpers[1..]), 0, "no room anywhere");
 }
 
-/// Where a new flowlet goes with these helpers.
+/// Returns the place of a new flowlet with these auxiliary cores.
 fn place(mapper: &mut NetBlazeMapper, helpers: &[Helper]) -> usize {
     let now = Nanos::ZERO;
     let flowlet = Flowlet {
@@ -344,19 +344,19 @@ fn boost_mode_begins_with_lasting_overload_and_ends_when_drained() {
     for _ in 0..2 {
         assert_eq!(boost(&[90, 80], &idle), (false, vec![0, 1]));
     }
-    // An epoch that fits begins the count again.
+    // An epoch that fits restarts the count.
     assert_eq!(boost(&[90], &idle), (false, vec![0]));
     for _ in 0..2 {
         assert_eq!(boost(&[90, 80], &idle), (false, vec![0, 1]));
     }
     assert_eq!(boost(&[90, 80], &idle), (true, vec![1, 2]));
-    // The own queue fits, but not together with what the helpers have.
+    // The own queue fits, but not together with the auxiliary cores' load.
     let helpers = [working(1, 60), working(1, 40), Helper::default()];
     assert_eq!(boost(&[10], &helpers), (true, vec![1]));
-    // Helpers cannot take all: the core processes as well, and goes back to boost after.
+    // The auxiliary cores cannot take all: the core processes as well, and returns to boost mode afterwards.
     assert_eq!(boost(&[90, 80, 80, 70], &helpers[1..]), (false, vec![0, 2, 0, 0]));
     assert_eq!(boost(&[10], &helpers), (true, vec![1]));
-    // A whale needs this core.
+    // A whale requires this core.
     assert_eq!(boost(&[101], &helpers), (false, vec![0]));
     // Drained.
     assert_eq!(boost(&[10], &[working(1, 60), working(1, 30)]), (false, vec![0]));
@@ -389,7 +389,7 @@ fn new_flowlets_go_to_the_least_loaded_helper_in_boost_mode() {
     assert!(decide(&mut mapper, Nanos::ZERO, &flows(&[90, 80]), &[idle; 2]).boost);
     for (helpers, expected) in [
         (&[full, working(1, 70), many][..], 3),
-        // At 5 flows, 60 packets are the most.
+        // At 5 flows, 60 packets are the maximum.
         (&[full, some, working(1, 70)], 3),
         (&[taken, full, idle], 3),
         (&[taken, idle, working(1, 90)], 3),
@@ -452,7 +452,7 @@ fn no_group_inside_a_frontier_crosses_its_hull() {
             assert!(touched.iter().all(|touched| *touched), "{points:?}: {lines:?}");
         }
     }
-    // Numbers at the end of their range.
+    // Values at the end of their range.
     let boundless = EpochFrontier::constant(u32::MAX);
     let load = Load {
         flows: u32::MAX,

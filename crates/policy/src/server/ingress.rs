@@ -1,60 +1,64 @@
-//! The ingress mapper: destination prefixes to servers, as NetBlaze has it, or with a default row.
+//! Ingress mapper: destination prefixes to servers, as in NetBlaze, or with a default row.
 //!
-//! The paper (section 3.4): flows to the same destination prefix go to the same server. A prefix
-//! for which no packet has been seen before goes to the server with the most dedicated cores among
-//! those with fewer than a threshold τ, which leaves each of them cores for bursts; if there is
-//! none, a server is taken from the rack. Servers report their numbers of dedicated cores when
-//! these change, and are never consolidated.
+//! The paper (section 3.4): flows to the same destination prefix go to the same server. A new prefix goes to the server
+//! with the most dedicated cores among those with fewer than a threshold τ, which leaves each of them cores for bursts.
+//! If there is none, a server is taken from the rack. Servers report their numbers of dedicated cores when these
+//! change, and are never consolidated.
 //!
-//! Not published, and chosen here: τ itself (the caller's); ties (the lower number); what happens
-//! when no server is left (the one with the fewest dedicated cores), or no room in the switch's
-//! table (prefixes without a row share one default server, picked by the same rule when the table
-//! is first found full; it stays, as its flows do). IPv6 has a prefix length of its own.
+//! The following is not published and was chosen here:
+//!
+//! - The caller chooses τ. Ties go to the lower number.
+//! - When no server is left, the prefix goes to the one with the fewest dedicated cores.
+//! - When the switch's table is full, prefixes without a row share one default server. It is picked by the same rule
+//!   when the table is first found full. It never changes, since flows must not change servers.
+//! - IPv6 has its own prefix length.
 //!
 //! # The default row
 //!
-//! NetBlaze's switch keeps a prefix's first packets until its row is written: a millisecond or more, in
-//! which whoever is behind a new prefix waits, or loses packets. With [`IngressConfig::default_row`]
-//! the switch has a row for everything else, to the server that new prefixes are to go to anyway, so no
-//! packet waits; each prefix first seen gets a row of its own to that server meanwhile. Another
-//! server is chosen once this one has no room. As no flow may change servers, it then takes three
-//! steps: the default row is taken away, and new prefixes wait as in NetBlaze; every prefix that went by it
-//! has its own row; the default row to the new server is written.
+//! NetBlaze's switch buffers a prefix's first packets until its row is written. That takes a millisecond or more, in
+//! which packets of a new prefix wait or are lost. With [`IngressConfig::default_row`] the switch has a row for
+//! everything else, to the server that new prefixes go to, so no packet waits. Each new prefix meanwhile gets its own
+//! row to that server. Another server is chosen when this one has no room. Since no flow may change servers, the change
+//! takes three steps:
+//!
+//! 1. the default row is removed, and new prefixes wait as in NetBlaze;
+//! 2. every prefix that used it gets its own row;
+//! 3. the default row to the new server is written.
 
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-/// A server of the rack.
+/// Number of a server in the rack.
 pub type ServerNumber = u16;
 
-/// How prefixes are steered.
+/// Parameters of the [`IngressMapper`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IngressConfig {
     /// Length of IPv4 prefixes, at most 32.
     pub prefix_v4: u8,
     /// Length of IPv6 prefixes, at most 128.
     pub prefix_v6: u8,
-    /// The threshold τ: servers with this many dedicated cores or more get no new prefix.
+    /// Threshold τ: servers with this many dedicated cores or more get no new prefix.
     pub threshold: u16,
-    /// Rows of the switch's table that may be used.
+    /// Usable rows of the switch's table.
     pub table: usize,
-    /// Whether first packets go by a default row instead of waiting.
+    /// `true` if first packets use a default row instead of waiting.
     pub default_row: bool,
 }
 
-/// Where a packet goes.
+/// Destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Steering {
     /// Its prefix is in the table.
     Known(ServerNumber),
-    /// Its prefix was seen first: this row is to be written, and [`IngressMapper::row_written`] told.
+    /// Its prefix is new: this row must be written, followed by a call of [`IngressMapper::row_written`].
     Install {
-        /// The row's prefix.
+        /// Prefix of the row.
         prefix: IpNet,
-        /// The server for all of it.
+        /// Server for the whole prefix.
         server: ServerNumber,
-        /// Whether its packets wait for the row; if not, the default row leads to the same server.
+        /// `true` if its packets wait for the row. Otherwise the default row leads to the same server.
         waits: bool,
     },
     /// The table is full: the server for all prefixes without a row.
@@ -62,7 +66,7 @@ pub enum Steering {
 }
 
 impl Steering {
-    /// The server.
+    /// Returns the server.
     pub const fn server(self) -> ServerNumber {
         match self {
             Steering::Known(server) | Steering::Install { server, .. } | Steering::Full(server) => server,
@@ -76,23 +80,23 @@ pub struct IngressMapper {
     config: IngressConfig,
     table: HashMap<IpNet, ServerNumber>,
     recruited: Vec<bool>,
-    /// The server for all prefixes without a row, once the table has been full.
+    /// Server for all prefixes without a row, once the table has been full.
     full: Option<ServerNumber>,
     default: DefaultRow,
 }
 
-/// The row for prefixes that have none.
+/// Default row, for prefixes without a row of their own.
 #[derive(Clone, Copy, Debug, Default)]
 struct DefaultRow {
     in_force: Option<ServerNumber>,
-    /// It is being changed to this.
+    /// Target of a pending change.
     next: Option<Option<ServerNumber>>,
-    /// Prefixes that go by it until their own rows are in force.
+    /// Prefixes that use it until their own rows are in force.
     unpinned: usize,
 }
 
 impl IngressMapper {
-    /// For a rack of `servers` servers, none of which is in use.
+    /// Creates a mapper for a rack of `servers` servers, none of which is in use.
     ///
     /// # Panics
     /// If there is no server, or a prefix is longer than an address.
@@ -114,11 +118,11 @@ impl IngressMapper {
         }
     }
 
-    /// Where packets to `destination` go. `dedicated` holds each server's number of dedicated
-    /// cores, as last reported.
+    /// Returns the server for packets to `destination`. `dedicated` holds each server's number of dedicated cores, as
+    /// last reported.
     ///
     /// # Panics
-    /// If `dedicated` is not as long as the rack has servers.
+    /// If the length of `dedicated` is not the number of servers.
     pub fn steer(&mut self, destination: IpAddr, dedicated: &[u16]) -> Steering {
         assert_eq!(dedicated.len(), self.recruited.len(), "one report a server");
         let bits = match destination {
@@ -146,16 +150,15 @@ impl IngressMapper {
         Steering::Full(server)
     }
 
-    /// A row that [`Steering::Install`] asked for is in force; `waited` as there.
+    /// Reports that a row requested by [`Steering::Install`] is in force. `waited` is its `waits`.
     pub fn row_written(&mut self, waited: bool) {
         if !waited {
             self.default.unpinned = self.default.unpinned.saturating_sub(1);
         }
     }
 
-    /// Whether the default row is to be changed now: to a server, or taken away. Until
-    /// [`IngressMapper::default_written`] it is as before. To be asked whenever a server has reported,
-    /// and a row is written.
+    /// Returns the change of the default row that is due now: to a server, or its removal. The old row applies until
+    /// [`IngressMapper::default_written`]. Call this after every report of a server and every written row.
     pub fn next_default(&mut self, dedicated: &[u16]) -> Option<Option<ServerNumber>> {
         if !self.config.default_row || self.default.next.is_some() {
             return None;
@@ -174,14 +177,14 @@ impl IngressMapper {
         Some(next)
     }
 
-    /// The change of the default row is in force.
+    /// Reports that the change of the default row is in force.
     pub fn default_written(&mut self) {
         if let Some(next) = self.default.next.take() {
             self.default.in_force = next;
         }
     }
 
-    /// Whether a server has been given a prefix.
+    /// Returns `true` if a server has been given a prefix.
     ///
     /// # Panics
     /// If the rack has no such server.
@@ -189,12 +192,12 @@ impl IngressMapper {
         self.recruited[usize::from(server)]
     }
 
-    /// Rows in use.
+    /// Returns the number of rows in use.
     pub fn rows(&self) -> usize {
         self.table.len()
     }
 
-    /// The server for a prefix first seen.
+    /// Returns the server for a new prefix.
     fn choose(&self, dedicated: &[u16]) -> ServerNumber {
         let numbers = || (0..dedicated.len()).rev();
         let target = numbers()
@@ -241,10 +244,10 @@ mod tests {
         let mut mapper = mapper(100);
         assert_eq!(steer(&mut mapper, "10.1.2.3", [0; 3]), install("10.1.0.0/16", 0));
         assert_eq!(steer(&mut mapper, "10.1.255.255", [9, 9, 9]), Steering::Known(0));
-        // Server 0 is below, and the only one in use: nobody is recruited.
+        // Server 0 is below τ, and the only one in use: no other server is taken.
         assert_eq!(steer(&mut mapper, "10.2.0.0", [3, 0, 0]), install("10.2.0.0/16", 0));
         assert_eq!(steer(&mut mapper, "10.3.0.0", [4, 0, 0]), install("10.3.0.0/16", 1));
-        // Both below: the one with more; equal: the lower number.
+        // Both are below τ: the one with more cores. If equal: the lower number.
         assert_eq!(
             steer(&mut mapper, "2001:db8:7::1", [2, 3, 0]),
             install("2001:db8::/32", 1)
@@ -252,9 +255,9 @@ mod tests {
         assert_eq!(steer(&mut mapper, "10.4.0.0", [3, 3, 0]), install("10.4.0.0/16", 0));
         assert!(!mapper.recruited(2));
         assert_eq!(steer(&mut mapper, "10.5.0.0", [4, 5, 0]), install("10.5.0.0/16", 2));
-        // No server is left: the one with the fewest.
+        // No server is left: the one with the fewest cores.
         assert_eq!(steer(&mut mapper, "10.6.0.0", [6, 5, 5]), install("10.6.0.0/16", 1));
-        // What is steered stays, however few cores its server has by now.
+        // A steered prefix stays, however few cores its server has by now.
         assert_eq!(steer(&mut mapper, "10.3.9.9", [3, 0, 3]), Steering::Known(1));
     }
 
@@ -294,7 +297,7 @@ mod tests {
         IngressMapper::new(config, 3)
     }
 
-    /// Where a prefix first seen goes, and whether it waits.
+    /// Returns the server of a new prefix, and `true` if it waits.
     fn first(mapper: &mut IngressMapper, destination: &str, dedicated: [u16; 3]) -> (u16, bool) {
         match steer(mapper, destination, dedicated) {
             Steering::Install { server, waits, .. } => (server, waits),
@@ -308,12 +311,12 @@ mod tests {
         assert_eq!(first(&mut mapper, "10.1.0.0", [0; 3]), (0, false));
         assert_eq!(mapper.next_default(&[3, 0, 0]), None);
         assert_eq!(first(&mut mapper, "10.2.0.0", [3, 0, 0]), (0, false));
-        // Full: the row is taken away, but is there until that is written.
+        // Full: the row is removed, but stays in force until the change is written.
         assert_eq!(mapper.next_default(&[4, 0, 0]), Some(None));
         assert_eq!(mapper.next_default(&[4, 0, 0]), None);
         assert_eq!(first(&mut mapper, "10.3.0.0", [4, 0, 0]), (0, false));
         mapper.default_written();
-        // Now new prefixes wait, and the next default row for those that went by the old one.
+        // Now new prefixes wait, and the next default row waits for prefixes that used the old one.
         assert_eq!(first(&mut mapper, "10.4.0.0", [4, 0, 0]), (1, true));
         mapper.row_written(false);
         mapper.row_written(true);
@@ -324,7 +327,7 @@ mod tests {
         assert_eq!(first(&mut mapper, "10.5.0.0", [4, 1, 0]), (1, true));
         mapper.default_written();
         assert_eq!(first(&mut mapper, "10.6.0.0", [4, 1, 0]), (1, false));
-        // It has room: a fuller one with room again is no reason to change.
+        // It has room: a fuller server with room again does not cause a change.
         assert_eq!(mapper.next_default(&[3, 1, 0]), None);
         assert_eq!(steer(&mut mapper, "10.3.9.9", [9, 9, 9]), Steering::Known(0));
     }
@@ -335,7 +338,7 @@ mod tests {
         assert_eq!(first(&mut mapper, "10.1.0.0", [0; 3]), (0, false));
         assert_eq!(steer(&mut mapper, "10.2.0.0", [9; 3]), Steering::Full(0));
         assert_eq!(mapper.next_default(&[9, 0, 0]), None);
-        // Full while the row is taken away: it is written again.
+        // The server is full while the row is being removed: the row is written again.
         let mut mapper = with_default_row(1);
         assert_eq!(first(&mut mapper, "10.1.0.0", [0; 3]), (0, false));
         assert_eq!(mapper.next_default(&[9, 0, 0]), Some(None));
@@ -354,7 +357,7 @@ mod tests {
             ),
         ) {
             let mut mapper = with_default_row(6);
-            // What the switch has: rows, and those on their way, in any order of completion.
+            // State of the switch: rows in force, and pending rows, which complete in any order.
             let mut rows: HashMap<IpNet, ServerNumber> = HashMap::new();
             let mut pending: Vec<(IpNet, ServerNumber, bool)> = Vec::new();
             let (mut default, mut next) = (Some(0), None);
@@ -383,7 +386,7 @@ mod tests {
                     _ if next.is_none() => next = mapper.next_default(&dedicated),
                     _ => {}
                 }
-                // Whatever the switch sends on goes where the mapper said.
+                // All traffic that the switch forwards goes to the server that the mapper returned.
                 for (number, server) in &seen {
                     let destination = std::net::IpAddr::from(Ipv4Addr::new(10, *number, 0, 1));
                     let by_row = rows.iter().find(|(prefix, _)| prefix.contains(&destination));

@@ -1,9 +1,9 @@
-//! The vocabulary between a server and the policy that maps its RSS buckets to dedicated cores;
-//! NetBlaze's mappers, and Tailwater's.
+//! Interface between a server and the policy that maps its RSS buckets to dedicated cores, with NetBlaze's mappers and
+//! Tailwater's.
 //!
-//! A *bucket* is a row of the NIC's RSS table, with all flows that hash there. It has exactly one
-//! owner, a dedicated core; a policy moves whole buckets. A rack may be seen as one large server:
-//! its buckets are then rows of the switch's table, and its cores those of all servers.
+//! A *bucket* is a row of the NIC's RSS table (RETA), with all flows that hash there. It has exactly one owner, a
+//! dedicated core. A policy moves whole buckets. A rack can be modelled as one large server: its buckets are then rows
+//! of the switch's table, and its cores those of all servers.
 //!
 //! | to | use |
 //! |---|---|
@@ -23,39 +23,39 @@ pub use tailwater::{TailwaterServerConfig, TailwaterServerMapper};
 
 use tailwater_net::Nanos;
 
-/// A core of the server: a place in [`ServerView::cores`].
+/// Core of the server, as an index in [`ServerView::cores`].
 pub type CoreNumber = u16;
 
-/// What one RSS bucket brought in the last period.
+/// Load of one RSS bucket in the last period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BucketLoad {
     /// Active flows, on average over the period's epochs.
     pub flows: f64,
-    /// Packets per second, those that were lost included.
+    /// Packets per second, lost ones included.
     pub rate: f64,
-    /// The dedicated core that owns the bucket.
+    /// Dedicated core that owns the bucket.
     pub core: CoreNumber,
 }
 
-/// What is known of a core that may be dedicated to the chain.
+/// Signals of a core that can be dedicated to the chain.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CoreLoad {
-    /// Whether it is dedicated now. One that is not owns no bucket, and may be taken.
+    /// `true` if the core is dedicated now. Otherwise it owns no bucket, and can be dedicated.
     pub dedicated: bool,
     /// Share of the period in which it processed packets, 0 to 1.
     pub busy: f64,
-    /// Packets that its ring had no room for in the period.
+    /// Packets lost in the period because its ring was full.
     pub lost: u64,
-    /// The 99th percentile of the time that a batch took.
+    /// 99th percentile of the batch time.
     pub batch_p99: Nanos,
-    /// The longest that its receive ring was in the period, in packets.
+    /// Maximum length of its receive ring in the period, in packets.
     pub longest_queue: u32,
 }
 
-/// A server's situation at a period's end.
+/// State of a server at a period's end.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerView<'a> {
-    /// Now.
+    /// Current time.
     pub now: Nanos,
     /// All RSS buckets, by number. Their number does not change during a run.
     pub buckets: &'a [BucketLoad],
@@ -63,12 +63,12 @@ pub struct ServerView<'a> {
     pub cores: &'a [CoreLoad],
 }
 
-/// A bucket that is to change its owner.
+/// Change of a bucket's owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The bucket.
+    /// Bucket.
     pub bucket: u16,
-    /// Its new owner, dedicated from now on.
+    /// New owner, dedicated from now on.
     pub to: CoreNumber,
 }
 
@@ -76,26 +76,26 @@ pub struct Move {
 ///
 /// No implementation allocates in steady state.
 pub trait ServerMapper: Send {
-    /// How long after a [`remap`](ServerMapper::remap) the next is due. Asked anew after each, as
-    /// some policies change it.
+    /// Returns the time from a [`remap`](ServerMapper::remap) to the next. Called after each, as some policies change
+    /// it.
     fn period(&self) -> Nanos;
 
-    /// Whether it is also to be asked between two periods, as soon as a core's backlog has lasted
-    /// several epochs. The view then covers the time since it was asked last.
+    /// Returns `true` if `remap` is also called between two periods, as soon as a core's backlog has lasted several
+    /// epochs. The view then covers the time since the last call.
     fn on_overload(&self) -> bool {
         false
     }
 
-    /// How long the policy's own control path takes from a decision until the tables are written.
-    /// What the NIC needs comes on top.
+    /// Returns the time from a decision until the policy's own control path has written the tables. The NIC's time is
+    /// added to this.
     fn enforcement_delay(&self) -> Nanos {
         Nanos::ZERO
     }
 
-    /// The buckets to move, into `moves`, which is empty. At most one move for a bucket, and none
-    /// to the core that it is on.
+    /// Appends the buckets to move to `moves`, which is empty. At most one move per bucket, and none to the core that
+    /// it is on.
     ///
     /// # Panics
-    /// If a bucket's owner is no place in [`ServerView::cores`].
+    /// If a bucket's owner is no index in [`ServerView::cores`].
     fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>);
 }

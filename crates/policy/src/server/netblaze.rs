@@ -1,54 +1,51 @@
 //! NetBlaze's server mapper, and its ablations.
 //!
-//! The paper (section 3.3): every second, from each bucket's average flows and rate and what a core
-//! can do, (1) each overloaded core sheds the fewest buckets that bring it inside its capacity;
-//! they go to the first other dedicated core that has room, or else to a new one; (2) starting from
-//! the least loaded, a core whose buckets all find room elsewhere is emptied and reclaimed, until
-//! none can be. Fewest moves keep caches warm; a mixed-integer programme would take hundreds of
-//! milliseconds.
+//! The paper (section 3.3): every second, the mapper uses each bucket's average flows and rate, and a core's capacity.
+//! (1) Each overloaded core sheds the fewest buckets that bring it inside its capacity. They go to the first other
+//! dedicated core that has room, or else to a new one. (2) Starting from the least loaded, a core whose buckets all
+//! find room elsewhere is emptied and reclaimed, until none can be. Few moves preserve cache contents. A mixed-integer
+//! programme would take hundreds of milliseconds.
 //!
 //! Not published, and chosen here:
 //!
-//! - *Hysteresis.* A core takes buckets only up to a share of its capacity
-//!   ([`fill`](NetBlazeServerConfig::fill)), so that the next small change does not overload it,
-//!   and in reclaiming to a lower one ([`reclaim_fill`](NetBlazeServerConfig::reclaim_fill)). A
-//!   bucket that was moved stays for some time ([`settle`](NetBlazeServerConfig::settle)) unless
-//!   its core is overloaded, and so do the others of the core that it left. No core is reclaimed
-//!   when a new one was needed.
-//! - *Orders.* Cores are tried by number. Buckets are placed from the largest rate on. Of equally
-//!   loaded cores the highest number is emptied first.
-//! - *Whale buckets.* A bucket that exceeds a core by itself moves only to a core of its own. One
-//!   that is alone on its core stays there.
-//! - *No core left.* Of an overloaded core's buckets, those move that fit elsewhere.
+//! - *Hysteresis.* A core takes buckets only up to a share of its capacity ([`fill`](NetBlazeServerConfig::fill)), so
+//!   that the next small change does not overload it. In reclaiming, a lower share applies
+//!   ([`reclaim_fill`](NetBlazeServerConfig::reclaim_fill)). A bucket that was moved stays for some time
+//!   ([`settle`](NetBlazeServerConfig::settle)) unless its core is overloaded, and so do the others of the core that it
+//!   left. No core is reclaimed when a new one was needed.
+//! - *Orders.* Cores are tried by number. Buckets are placed from the largest rate on. Of equally loaded cores the
+//!   highest number is emptied first.
+//! - *Whale buckets.* A bucket that exceeds a core by itself moves only to a core of its own. One that is alone on its
+//!   core stays there.
+//! - *No core left.* An overloaded core sheds only the buckets that fit elsewhere.
 //!
-//! The ablations of section 4.5 differ in what they are given: a capacity that is the same for all
-//! flow counts, [the lowest](RateFrontier::static_safe) or [the
-//! highest](RateFrontier::static_unsafe); or [`on_overload`](NetBlazeServerConfig::on_overload) for
-//! on-demand RSS, which replaces the boost mode of the core mapper.
+//! The ablations of section 4.5 differ in their inputs. One kind uses a capacity that is the same for all flow counts,
+//! [the lowest](RateFrontier::static_safe) or [the highest](RateFrontier::static_unsafe). The other, on-demand RSS,
+//! sets [`on_overload`](NetBlazeServerConfig::on_overload), which replaces the boost mode of the core mapper.
 
 use super::shed::{Item, Shedder};
 use super::{CoreNumber, Move, ServerMapper, ServerView};
 use crate::capacity::RateFrontier;
 use tailwater_net::Nanos;
 
-/// How buckets are mapped.
+/// Parameters of [`NetBlazeServerMapper`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetBlazeServerConfig {
     /// Time between two mappings.
     pub period: Nanos,
-    /// Whether it is also to be asked at once when a core is overloaded.
+    /// `true` if the mapper also runs at once when a core is overloaded.
     pub on_overload: bool,
-    /// Share of its capacity to which a core takes buckets.
+    /// Share of its capacity up to which a core takes buckets.
     pub fill: f64,
-    /// Share of its capacity to which a core takes the buckets of one that is to be reclaimed.
+    /// Share of its capacity up to which a core takes the buckets of a core that is reclaimed.
     pub reclaim_fill: f64,
-    /// How long a bucket that was moved stays, and the others of the overloaded core that it left,
-    /// unless their core is overloaded.
+    /// Time for which a bucket stays after a move, unless its core is overloaded. It also applies to the other buckets
+    /// of the overloaded core that it left.
     pub settle: Nanos,
 }
 
 impl Default for NetBlazeServerConfig {
-    /// The paper's period of a second; the other values are our own.
+    /// Returns the paper's period of a second. The other values are Tailwater's.
     fn default() -> Self {
         NetBlazeServerConfig {
             period: Nanos::from_secs(1),
@@ -60,7 +57,7 @@ impl Default for NetBlazeServerConfig {
     }
 }
 
-/// What is on a core.
+/// Total load of a core.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     flows: f64,
@@ -77,7 +74,7 @@ impl Sum {
         }
     }
 
-    /// Rounding leaves no load on a core without buckets.
+    /// Removes a bucket. A core without buckets has exactly zero load, despite rounding.
     fn without(self, item: Item) -> Sum {
         if self.buckets <= 1 {
             return Sum::default();
@@ -98,7 +95,7 @@ pub struct NetBlazeServerMapper {
     owner: Vec<CoreNumber>,
     cores: Vec<Sum>,
     dedicated: Vec<bool>,
-    /// Until when each bucket stays, unless its core is overloaded.
+    /// Time until which each bucket stays, unless its core is overloaded.
     stays: Vec<Nanos>,
     shedder: Shedder,
     shed: Vec<Item>,
@@ -106,7 +103,7 @@ pub struct NetBlazeServerMapper {
 }
 
 impl NetBlazeServerMapper {
-    /// For cores that can do `capacity` each.
+    /// Creates a mapper for cores of capacity `capacity` each.
     ///
     /// # Panics
     /// If not 0 < `reclaim_fill` ≤ `fill` ≤ 1.
@@ -128,7 +125,7 @@ impl NetBlazeServerMapper {
         }
     }
 
-    /// Takes over what the view says.
+    /// Copies the loads from the view.
     fn look(&mut self, view: &ServerView<'_>) {
         let (buckets, cores) = (view.buckets.len(), view.cores.len());
         self.stays.resize(buckets, Nanos::ZERO);
@@ -150,7 +147,7 @@ impl NetBlazeServerMapper {
         }
     }
 
-    /// Gives `item` to `to`.
+    /// Moves `item` to `to`.
     fn give(&mut self, item: Item, to: CoreNumber, now: Nanos) {
         let bucket = usize::from(item.bucket);
         let from = usize::from(std::mem::replace(&mut self.owner[bucket], to));
@@ -161,7 +158,7 @@ impl NetBlazeServerMapper {
         self.stays[bucket] = now + self.config.settle;
     }
 
-    /// The first dedicated core except `from` that has room for `item`.
+    /// Returns the first dedicated core except `from` that has room for `item`.
     fn first_fit(&self, item: Item, from: usize, fill: f64) -> Option<CoreNumber> {
         let fits = |core: &usize| {
             *core != from && self.dedicated[*core] && self.limit.fits(self.cores[*core].with(item), fill)
@@ -169,13 +166,13 @@ impl NetBlazeServerMapper {
         (0..self.cores.len()).find(fits).map(|core| core as CoreNumber)
     }
 
-    /// The first core that may be taken.
+    /// Returns the first core that can be dedicated.
     fn new_core(&self) -> Option<CoreNumber> {
         let core = self.dedicated.iter().position(|dedicated| !dedicated)?;
         Some(core as CoreNumber)
     }
 
-    /// Brings core `core` inside its capacity, if cores suffice. Says whether a new one was needed.
+    /// Brings core `core` inside its capacity, if there are enough cores. Returns `true` if a new one was needed.
     fn relieve(&mut self, core: usize, view: &ServerView<'_>) -> bool {
         let owner = &self.owner;
         let mine = (0..owner.len()).filter(|&bucket| usize::from(owner[bucket]) == core);
@@ -186,7 +183,7 @@ impl NetBlazeServerMapper {
         self.shed.extend(self.shedder.fewest(items, fits));
         self.shed.sort_unstable_by(largest_first);
         if self.shed.len() == self.cores[core].buckets {
-            // None of them fits a core: the largest may as well stay.
+            // None of them fits a core, so the largest stays.
             self.shed.remove(0);
         }
         let (mut needed_new, mut out_of_cores) = (false, false);
@@ -223,7 +220,7 @@ impl NetBlazeServerMapper {
         needed_new
     }
 
-    /// Whether `core` exceeds its capacity, and moving buckets away could help.
+    /// Returns `true` if `core` exceeds its capacity, and moving buckets away could help.
     fn overloaded(&self, core: usize) -> bool {
         self.cores[core].buckets > 1 && !self.limit.fits(self.cores[core], 1.0)
     }
@@ -240,7 +237,7 @@ impl NetBlazeServerMapper {
             }
         }
         self.shed.sort_unstable_by(largest_first);
-        // Placed on trial; what does not work out is put back.
+        // Tentative placement, undone if a bucket finds no room.
         for i in 0..self.shed.len() {
             if let Some(to) = self.first_fit(self.shed[i], core, self.config.reclaim_fill) {
                 self.owner[usize::from(self.shed[i].bucket)] = to;
@@ -286,7 +283,7 @@ impl ServerMapper for NetBlazeServerMapper {
             let load = |core: CoreNumber| limit.load(cores[usize::from(core)]);
             self.order
                 .sort_unstable_by(|&a, &b| load(a).total_cmp(&load(b)).then(b.cmp(&a)));
-            // One pass: room elsewhere only shrinks as others are placed.
+            // One pass suffices: room elsewhere only shrinks as others are placed.
             for i in 0..self.order.len() {
                 self.reclaim(usize::from(self.order[i]), view);
             }
@@ -302,7 +299,7 @@ impl ServerMapper for NetBlazeServerMapper {
     }
 }
 
-/// A core's capacity.
+/// Capacity of a core.
 #[derive(Debug)]
 struct Limit(RateFrontier);
 
@@ -315,7 +312,7 @@ impl Limit {
         self.holds(sum.flows, sum.rate, fill)
     }
 
-    /// The share of its capacity that a core needs.
+    /// Returns the share of its capacity that a core uses.
     fn load(&self, sum: Sum) -> f64 {
         if sum.rate <= 0.0 {
             return 0.0;
@@ -324,7 +321,7 @@ impl Limit {
     }
 }
 
-/// A bucket of the view. What is no number counts as nothing.
+/// Returns a bucket of the view. Values that are not finite count as zero.
 fn item(view: &ServerView<'_>, bucket: usize) -> Item {
     let load = &view.buckets[bucket];
     Item {

@@ -1,17 +1,15 @@
-//! The fewest buckets whose leaving brings a core inside its capacity.
+//! Fewest buckets whose removal brings a core inside its capacity.
 //!
-//! Flows and rates both count, so this is a covering problem in two dimensions, which is hard in
-//! general. Three steps: a lower bound (the largest rates and the largest flow counts, as if one
-//! bucket could have both); greedy choices by several mixtures of rate and flows; and, if bound and
-//! choice differ, a search through sets of the sizes between, up to a number of steps. The answer
-//! is proven fewest when bound and choice meet or the search ends, which it always does for up to
-//! ten buckets.
+//! Flows and rates both count, so this is a covering problem in two dimensions, which is hard in general. Three steps
+//! solve it. First, a lower bound takes the largest rates and the largest flow counts, as if one bucket could have
+//! both. Second, greedy choices use several mixtures of rate and flows. Third, if bound and choice differ, a search
+//! covers sets of the sizes between, up to a number of steps. The result is proven minimal when bound and choice meet
+//! or the search ends, which it always does for up to ten buckets.
 
-/// How many sets the search may look at: more than the 9 * 2^10 that it can visit for ten buckets.
+/// Maximum number of sets that the search visits. More than the 9 * 2^10 sets of ten buckets.
 const SEARCH_STEPS: u32 = 1 << 14;
 
-/// How much a flow count weighs against a rate in the greedy choices, both as shares of the core's
-/// sum.
+/// Weights of the flow count against the rate in the greedy choices, both as shares of the core's sum.
 const MIXTURES: [f64; 7] = [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0];
 
 /// A bucket on the core.
@@ -22,11 +20,11 @@ pub(super) struct Item {
     pub rate: f64,
 }
 
-/// Finds sets of buckets to shed. Reused, so that it does not allocate in steady state.
+/// Finds sets of buckets to shed. Its memory is reused, so it does not allocate in steady state.
 #[derive(Debug, Default)]
 pub(super) struct Shedder {
     items: Vec<Item>,
-    /// Sums of the `i` largest flow counts and rates.
+    /// Prefix sums: entry `i` holds the sum of the `i` largest values, of flow counts and of rates.
     most_flows: Vec<f64>,
     most_rate: Vec<f64>,
     order: Vec<u16>,
@@ -35,7 +33,7 @@ pub(super) struct Shedder {
 }
 
 impl Shedder {
-    /// Room for `buckets` buckets.
+    /// Reserves memory for `buckets` buckets.
     pub(super) fn reserve(&mut self, buckets: usize) {
         for sums in [&mut self.most_flows, &mut self.most_rate] {
             sums.clear();
@@ -49,9 +47,9 @@ impl Shedder {
         self.items.reserve(buckets);
     }
 
-    /// The fewest of `items` to shed, so that `fits(flows, rate)` holds for the sums of those that
-    /// stay; of the sets of that size, one with small buckets. `fits` must hold for nothing at all,
-    /// and for whatever is less than something that fits.
+    /// Returns the fewest of `items` to shed, so that `fits(flows, rate)` holds for the sums of those that stay. Among
+    /// sets of that size, it prefers small buckets. `fits` must hold for an empty core, and for any load smaller than
+    /// one that fits.
     pub(super) fn fewest(
         &mut self,
         items: impl Iterator<Item = Item>,
@@ -71,7 +69,7 @@ impl Shedder {
         self.chosen.iter().map(|&i| self.items[usize::from(i)])
     }
 
-    /// The best greedy choice.
+    /// Finds the best greedy choice.
     fn greedy(&mut self, flows: f64, rate: f64, stay: &impl Fn(f64, f64) -> bool) {
         let items = &self.items;
         self.chosen.extend(0..items.len() as u16);
@@ -99,7 +97,7 @@ impl Shedder {
         }
     }
 
-    /// Looks for a set smaller than the chosen one.
+    /// Searches for a set smaller than the chosen one.
     fn search(&mut self, stay: &impl Fn(f64, f64) -> bool) {
         let items = &self.items;
         let sums = |sorted: &mut Vec<f64>, part: fn(&Item) -> f64| {
@@ -145,8 +143,7 @@ impl Shedder {
         }
     }
 
-    /// Exchanges chosen buckets for smaller ones that do as well: what is small finds a place more
-    /// easily.
+    /// Replaces chosen buckets by smaller ones that suffice too, since small buckets are easier to place.
     fn shrink(&mut self, stay: &impl Fn(f64, f64) -> bool) {
         let items = &self.items;
         let sum = |chosen: &[u16], part: fn(&Item) -> f64| -> f64 {
@@ -183,7 +180,7 @@ impl Shedder {
     }
 }
 
-/// A search through the sets of a size.
+/// Search through the sets of one size.
 struct Sets<'a, F> {
     items: &'a [Item],
     order: &'a [u16],
@@ -195,7 +192,7 @@ struct Sets<'a, F> {
 }
 
 impl<F: Fn(f64, f64) -> bool> Sets<'_, F> {
-    /// Adds `count` of the items from `first` on, until those that stay fit.
+    /// Adds `count` of the items from `first` on, until the remaining ones fit.
     fn find(&mut self, first: usize, count: usize, flows: f64, rate: f64) -> bool {
         if *self.steps == 0 {
             return false;

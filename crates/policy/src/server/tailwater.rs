@@ -1,32 +1,32 @@
-//! Tailwater's own server mapper: as few dedicated cores as hold the mean load, and all of them equally full.
+//! Tailwater's own server mapper: as few dedicated cores as hold the mean load, all of them equally full.
 //!
-//! Helpers absorb what is above the mean for a while, but a helper that is recruited is paid for until it is
-//! let go, and how often that happens grows steeply with a core's load. So for a number of dedicated cores
-//! the fewest helpers are needed where none is fuller than the others; first fit, as NetBlaze's mapper has
-//! it, fills most of them to the brim and leaves the last one nearly empty.
+//! Auxiliary cores absorb load above the mean for a while. An activated one is paid for until it is released, and the
+//! frequency of activations grows steeply with a core's load. So for a given number of dedicated cores, the fewest
+//! auxiliary cores are needed if all are equally full. NetBlaze's mapper uses first fit, which fills most of them to
+//! the brim and leaves the last one nearly empty.
 //!
-//! **Pools.** Where handing a packet over costs little beside processing it, and cores that are not dedicated
-//! help, a dedicated core may own the load of [several](TailwaterServerConfig::pooled): most of it then goes to
-//! helpers, which one dispatcher fills one after the other, so that only the last of them is not full.
-//! As a server fills up there is less to share, so its cores become dedicated: of a server that is in use to
-//! one part in two, every second one that is needed.
+//! **Pools.** A dedicated core can own the load of [several](TailwaterServerConfig::pooled) if offloading is cheap
+//! compared with processing, and other cores serve as auxiliary cores. Most of the load then goes to auxiliary cores.
+//! One dispatcher fills them one after the other, so only the last of them is not full. As a server fills up, fewer
+//! cores are left to share, and more of its cores become dedicated. At half the server's capacity, every second core in
+//! use is dedicated.
 
 use super::{CoreNumber, Move, ServerMapper, ServerView};
 use crate::capacity::RateFrontier;
 use tailwater_net::Nanos;
 
-/// How buckets are mapped.
+/// Parameters of [`TailwaterServerMapper`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TailwaterServerConfig {
     /// Time between two mappings.
     pub period: Nanos,
     /// Share of their capacity to which cores are filled, on average, before another is dedicated.
     pub fill: f64,
-    /// Share of their capacity to which the others may be filled when one is given back.
+    /// Share of their capacity to which the other cores may be filled when one is given back.
     pub reclaim_fill: f64,
-    /// The load, in cores, that a dedicated core may own if helpers process most of it.
+    /// Load, in cores, that a dedicated core can own if auxiliary cores process most of it.
     pub pooled: f64,
-    /// By what share of the average a core may be fuller than it, before buckets move.
+    /// Excess of a core's load over the average, as a share of the average, above which buckets move.
     pub uneven: f64,
 }
 
@@ -42,7 +42,7 @@ impl Default for TailwaterServerConfig {
     }
 }
 
-/// Tailwater's server mapper; see above.
+/// Tailwater's server mapper. See the module.
 #[derive(Debug)]
 pub struct TailwaterServerMapper {
     config: TailwaterServerConfig,
@@ -56,7 +56,7 @@ pub struct TailwaterServerMapper {
 }
 
 impl TailwaterServerMapper {
-    /// For cores that can do `capacity` each.
+    /// Creates a mapper for cores of capacity `capacity` each.
     ///
     /// # Panics
     /// If not 0 < `reclaim_fill` ≤ `fill`.
@@ -75,7 +75,7 @@ impl TailwaterServerMapper {
         }
     }
 
-    /// The fewest cores that are filled to `fill` at most, if all are equally full.
+    /// Returns the fewest cores that are filled to at most `fill`, if all are equally full.
     fn fewest(&self, (flows, rate): (f64, f64), fill: f64, most: usize) -> usize {
         let holds = |cores: &usize| {
             let each = *cores as f64;
@@ -149,7 +149,7 @@ impl ServerMapper for TailwaterServerMapper {
         }
         let mean = all / cores as f64;
         let limit = mean * (1.0 + self.config.uneven);
-        // The largest that a core can do without.
+        // The largest bucket that the core can give away.
         for &bucket in &order {
             let b = usize::from(bucket);
             let from = usize::from(self.owner[b]);

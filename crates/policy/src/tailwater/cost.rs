@@ -1,44 +1,44 @@
-//! What packets cost, learnt from what batches took.
+//! Cost of packets, estimated from the duration of batches.
 
 use crate::capacity::ServiceCosts;
 use crate::core::{Flowlet, Load};
 use tailwater_net::Nanos;
 
-/// Estimates are kept in sixteenths of a nanosecond.
+/// Estimates are stored in sixteenths of a nanosecond.
 const FRACTION: u32 = 4;
-/// Batches of fewer packets than this share of a full one say more about batches than about packets.
+/// Share of a full batch below which a batch measures batch overhead rather than the cost of packets.
 const TELLING: (u32, u32) = (1, 2);
-/// What a batch moves an estimate by: one part in so many of the difference.
+/// Divisor of the difference that one batch moves an estimate by.
 const STEADY: i64 = 8;
-/// What a flowlet moves the share of new flows by, as a power of two.
+/// Power of two by which one flowlet's effect on the share of new flows is divided.
 const SHARE_STEP: u32 = 5;
-/// The share of new flows is kept in parts of this power of two.
+/// The share of new flows is stored in units of 1 over this power of two.
 const SHARE_BITS: u32 = 16;
 
-/// Estimates of what a core takes for a packet, and more for one that opens a flow.
+/// Estimated core time per packet, and the extra time of a packet that opens a flow.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
     /// Sixteenths of a nanosecond.
     packet: u64,
     /// Sixteenths of a nanosecond.
     new_flow: u64,
-    /// How many flowlets open a flow, lately.
+    /// Recent share of flowlets that open a flow.
     new_share: u32,
-    /// What is learnt is held between these, in sixteenths of a nanosecond.
+    /// Lower and upper limit of the estimate per packet, in sixteenths of a nanosecond.
     bounds: (u64, u64),
-    /// Packets of a batch from which on it tells what they cost.
+    /// Minimum number of packets of a batch that the cost per packet is learnt from.
     telling: u32,
-    /// Whether anything is known of packets.
+    /// `true` if the cost per packet is known.
     known: bool,
     /// [`packet`](Costs::packet) in nanoseconds.
     per_packet: u64,
-    /// What a queued flow costs beyond its packets, in nanoseconds: what opening one takes, times
-    /// the share of those that open.
+    /// Cost of a queued flow in addition to its packets, in nanoseconds: the cost of opening one, times the share of
+    /// flowlets that do.
     per_flow: u64,
 }
 
 impl Costs {
-    /// From measured costs, which what is learnt may leave by a factor of eight; or from nothing.
+    /// Creates estimates from measured costs, within a factor of eight of which they stay, or from defaults.
     pub fn new(measured: Option<ServiceCosts>) -> Self {
         let scaled = |nanos: f64| (nanos.max(0.0) * f64::from(1 << FRACTION)) as u64;
         let mut costs = Costs {
@@ -62,7 +62,7 @@ impl Costs {
         costs
     }
 
-    /// Batches have `batch` packets at most.
+    /// Sets the maximum batch size.
     pub fn fit(&mut self, batch: u32) {
         self.telling = (batch * TELLING.0 / TELLING.1).max(1);
     }
@@ -72,7 +72,7 @@ impl Costs {
         self.per_flow = (self.new_flow * u64::from(self.new_share)) >> (SHARE_BITS + FRACTION);
     }
 
-    /// Learns from a batch of `packets`, of which `new` opened a flow.
+    /// Updates the estimates from a batch of `packets`, of which `new` opened a flow.
     pub fn learn(&mut self, packets: u32, new: u32, took: Nanos) {
         if packets == 0 || self.known && packets < self.telling {
             return;
@@ -80,7 +80,7 @@ impl Costs {
         let took = took.0.min(u64::from(packets) * self.bounds.1) << FRACTION;
         let new = new.min(packets);
         if new > packets / 2 {
-            // Mostly new: what a packet takes is known better from other batches.
+            // Mostly new flows: other batches measure the cost per packet better.
             let rest = took.saturating_sub(self.packet * u64::from(packets));
             let sample = (rest / u64::from(new)).min(self.bounds.1);
             self.new_flow = towards(self.new_flow, sample);
@@ -96,7 +96,7 @@ impl Costs {
         self.refresh();
     }
 
-    /// Notes a flowlet.
+    /// Records a flowlet for the share of new flows.
     #[inline]
     pub fn see(&mut self, new: bool) {
         let whole = u32::from(new) << SHARE_BITS;
@@ -104,27 +104,27 @@ impl Costs {
         self.per_flow = (self.new_flow * u64::from(self.new_share)) >> (SHARE_BITS + FRACTION);
     }
 
-    /// What a load takes, in nanoseconds.
+    /// Returns the time of a load, in nanoseconds.
     #[inline]
     pub fn of(&self, load: Load) -> u64 {
         u64::from(load.packets) * self.per_packet + u64::from(load.flows) * self.per_flow
     }
 
-    /// What a flowlet takes, in nanoseconds; at least 1.
+    /// Returns the time of a flowlet, in nanoseconds. At least 1.
     #[inline]
     pub fn flowlet(&self, flowlet: Flowlet) -> u64 {
         let others = u64::from(flowlet.packets.saturating_sub(1));
         self.packet(flowlet.new) + others * self.per_packet
     }
 
-    /// What a packet takes, in nanoseconds; at least 1.
+    /// Returns the time of a packet, in nanoseconds. At least 1.
     #[inline]
     pub fn packet(&self, new: bool) -> u64 {
         self.per_packet + if new { self.new_flow >> FRACTION } else { 0 }
     }
 }
 
-/// A step from an estimate towards a sample.
+/// Returns the estimate moved one step towards a sample.
 fn towards(estimate: u64, sample: u64) -> u64 {
     let step = (sample as i64 - estimate as i64) / STEADY;
     estimate.saturating_add_signed(step)

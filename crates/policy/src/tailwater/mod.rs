@@ -1,67 +1,73 @@
-//! Tailwater's own core mapper: each flowlet goes to the fullest core that still does it in time.
+//! Tailwater's own core mapper: each flowlet goes to the fullest core that still processes it in time.
 //!
-//! NetBlaze looks at its queue when an epoch ends, and by then what came at the epoch's start has
-//! waited for half the objective. But a flow none of whose packets is in the system may go anywhere
-//! at no cost, and on most links most packets are the first of such a *flowlet*. So this mapper
-//! decides about each of them when it comes, and about flows that already wait only when the queue
-//! has grown in spite of that.
+//! NetBlaze decides when an epoch ends. By then, packets from the epoch's start have waited for half the objective. But
+//! a flow without packets in the system can go to any core at no cost, and on most links most packets are the first of
+//! such a *flowlet*. So this mapper decides about each flowlet when it arrives. It decides about flows that already
+//! wait only when the queue has grown nevertheless.
 //!
-//! **Time, not counts.** A core's wait is what its packets cost, plus what opening flows costs times
-//! the share of flowlets that lately opened one, plus what is left of its waking up; one that has nothing to do
-//! sleeps. Of a helper that works at a batch, which it tells of when all of it is done, what must be done by now
-//! is taken off. Costs come from
-//! a [`CapacityProfile`], or from nothing, and follow what the
-//! core's own batches [took](CoreMapper::completed), smoothed and held within a factor of eight of
-//! the profile. Small batches are not learnt from: they tell of batches, not of packets. All in whole
-//! numbers, so equal inputs give equal plans. *Budget* below is the objective less the network's
-//! allowance.
+//! **Time, not counts.** A core's wait is the sum of three parts: the cost of its packets, the cost of opening flows
+//! times the share of flowlets that recently opened one, and the rest of its wake-up time. An idle core sleeps. An
+//! active auxiliary core reports a batch when all of it is done. So the part of the batch that must be done by now is
+//! subtracted. Costs come from a [`CapacityProfile`] or from defaults, and follow the durations of the core's own
+//! batches ([`completed`](CoreMapper::completed)). They are smoothed and stay within a factor of eight of the profile.
+//! Small batches are ignored, since they measure the overhead of batches. All arithmetic uses integers, so equal inputs
+//! give equal plans. *Budget* below is the objective less the network's allowance.
 //!
-//! **Placing.** A flowlet stays while it would be done within [`recruit_percent`] of the budget; while
-//! helpers are at work, and so are paid for, within [`share_percent`]. Beyond that it goes to the
-//! first helper at work that does it sooner and within `recruit_percent`; then it may still stay
-//! within `recruit_percent`; then a helper is recruited, if it is awake in time to be sooner; then it
-//! goes wherever it is done first. Both times are at most what a third of the buffers takes: with an objective of
-//! milliseconds, buffers end before it does. Low helpers fill first and high ones drain, and when the load falls
-//! all of them do, since the own core comes before any.
+//! **Placing.** A flowlet goes to the first of these that applies:
 //!
-//! **Pools.** Of a core that has more to do than it can do itself for long ([`TailwaterServerMapper`] may arrange
-//! that) most packets go to helpers, and what counts is that all of these but the last are busy. So with two
-//! helpers or more at work a flowlet goes to the first that has less than `share_percent` of the budget to do, or two
-//! batches, for with less it would fall asleep before it is handed more; more than single packets of their flows
-//! count for more than they are, up to a wake-up, because they are of trains that go on. This core itself
-//! takes little in one go (`share_percent` divided by the helpers at work, up to four), for meanwhile it hands nothing over; and
-//! another helper is recruited once `recruit_percent` less a third, or what a filled helper and a batch take, is waited for.
+//! 1. this core, if it would be done within [`recruit_percent`] of the budget, or, while auxiliary cores are active and
+//!    so paid for, within [`share_percent`];
+//! 2. the first active auxiliary core that completes it sooner and within `recruit_percent`;
+//! 3. this core, if within `recruit_percent`;
+//! 4. an idle auxiliary core, if it wakes up in time to be sooner;
+//! 5. the core that completes it first.
 //!
-//! **Batches** take a tenth of the budget at most, but have at least 12 packets: what comes meanwhile waits for all of one.
+//! Both limits are at most the time of a third of the buffers: with an objective of milliseconds, buffers run out
+//! first. Auxiliary cores with low numbers fill first and those with high numbers drain. When the load falls all of
+//! them drain, since the own core comes first.
 //!
-//! **Relief.** Packets of flows that already wait follow them, so the queue can still grow too long.
-//! When it has, and at most every 5 µs (less often with a long queue), flows move: those that came last
-//! first, since those in front are done before a helper could begin, large ones before small ones, so that
-//! few move, and only where they are done sooner than here and in time.
+//! **Pools.** A core may own more load than it can process itself ([`TailwaterServerMapper`] can arrange that). Then
+//! most packets go to auxiliary cores, and all of these but the last must be busy.
 //!
-//! **Recursion.** What follows packets that are with a helper can make it late, too. One that is busy for
-//! longer than [`relieve_percent`] with what it has, of several flows, is [relieved](Plan::relieve), as
-//! long as another core, this one included, would begin within `recruit_percent`; its flows are then
-//! placed like any flowlet, with all their packets that were held.
+//! - With two or more active auxiliary cores, a flowlet goes to the first that has less than `share_percent` of the
+//!   budget to do, or two batches. With less, that core would fall asleep before its next packets.
+//! - Packets behind the first of their flows count for more, up to a wake-up time. They belong to trains that continue.
+//! - This core itself processes little at a time (`share_percent` divided by the number of active auxiliary cores, up
+//!   to four), since meanwhile it offloads nothing.
+//! - Another auxiliary core is activated once the wait reaches `recruit_percent` less a third, or the time of a filled
+//!   auxiliary core plus a batch.
 //!
-//! **Whales.** A flow that alone would be late gets a helper without work for itself. Its helper then
-//! shows a long wait, so nothing else goes there, and this core is free for everybody else. With a
-//! [`SplitProfile`] that has room for it, it is split instead. The operator is
-//! [told](Notice::WhaleBeyondSplit) of a whale that stays late.
+//! **Batches** take a tenth of the budget at most, but have at least 12 packets. Packets that arrive meanwhile wait for
+//! the whole batch.
 //!
-//! **Boost mode** is for a core whose dispatching alone is late: packets come to be placed only after
-//! half the budget (and two batches' time), several looks in a row. Then the core only hands over,
-//! until all work would fit within `share_percent` for as long as a helper is held. It takes two
-//! usable helpers, or there would be less processing than before.
+//! **Relief.** Packets of flows that already wait follow them, so the queue can still grow too long. Then flows move,
+//! at most every 5 µs (less often with a long queue). The latest flows move first, since those in front are done before
+//! an auxiliary core could begin. Large flows move before small ones, so that few move. A flow moves only where it is
+//! done sooner than here and in time.
 //!
-//! **Release.** A helper without work for [`hold_percent`] of the budget (and at least the time that
-//! waking takes) is let go.
+//! **Recursion.** Packets that follow others to an auxiliary core can make it late, too. One whose load, of several
+//! flows, takes longer than [`relieve_percent`] is [relieved](Plan::relieve), as long as another core, this one
+//! included, would begin within `recruit_percent`. Its flows are then placed like any flowlet, with all their parked
+//! packets.
 //!
-//! # What it comes to
+//! **Whales.** A flow that would be late by itself gets an idle auxiliary core of its own. That core then has a long
+//! wait, so nothing else goes there, and this core is free for all other flows. With a [`SplitProfile`] that has room
+//! for it, the flow is split instead. A whale that stays late causes the notice
+//! [`WhaleBeyondSplit`](Notice::WhaleBeyondSplit).
 //!
-//! In the rack simulator (`crates/sim/tests/compared`; receiving and handing over take what was measured live), with nothing known of costs, a
-//! 200 µs objective, two helpers that wake in 20 µs, a chain of 2.2 Mpps on a core and seed 2; p99 in µs and
-//! average cores:
+//! **Boost mode** is for a core whose dispatching alone is late: packets are placed only after half the budget (or the
+//! time of two full batches of 32, if longer), in several decisions in a row. Then the core only offloads, until all
+//! work has fit within `share_percent` for the release timeout of an auxiliary core. It requires two usable auxiliary
+//! cores, or there would be less processing than before.
+//!
+//! **Release.** An auxiliary core without work for [`hold_percent`] of the budget (and at least the wake-up time) is
+//! released.
+//!
+//! # Results
+//!
+//! In the rack simulator (`crates/sim/tests/compared`; receiving and offloading cost what was measured live), without a
+//! cost profile. The objective is 200 µs, two auxiliary cores wake in 20 µs, the chain runs at 2.2 Mpps per core, and
+//! the seed is 2. The cells are p99 in µs and average cores:
 //!
 //! | traffic | static | NetBlaze | NetBlaze without boost | Tailwater |
 //! |---|---|---|---|---|
@@ -72,20 +78,21 @@
 //! | surges to 180 % | 25952, 1.00 | 252, 2.46 | 252, 2.46 | 132, 2.41 |
 //! | all of these, mixed | 2703, 1.00 | 221, 1.85 | 256, 1.64 | 173, 1.57 |
 //!
-//! Over all objectives, helpers and seeds, 660 of the 1,080 cases can be served in time in which packets cost 445 ns
-//! or more. There p99 is 0.56 to 0.74 of NetBlaze's (geometric means, by chain and seed), and cores are 0.86 to 0.87. In 14 of
-//! them p99 is higher or cores are more: eight at a load of 90 %, six with half a whale. On a chain of 130 ns handing a packet over takes
-//! longer than processing it, and few cases can be served by anybody. The whole table, checked:
+//! There are 1,080 cases over all objectives, auxiliary cores and seeds in which packets cost 445 ns or more. Of these,
+//! 660 can be served in time. There p99 is 0.56 to 0.74 of NetBlaze's (geometric means, by chain and seed), and cores
+//! are 0.86 to 0.87. In 14 of them p99 or the number of cores is higher: eight at a load of 90 %, six with half a
+//! whale. On a chain of 130 ns offloading a packet takes longer than processing it, and few cases can be served by any
+//! policy. This command prints and checks the whole table:
 //!
 //! ```sh
 //! cargo test --release -p tailwater-sim --test compared -- --ignored --nocapture
 //! ```
 //!
-//! # What was tried
+//! # Alternatives tried
 //!
-//! When handing over was still taken to cost 12 ns and nothing else,
-//! with seed 1, over the 80 of 108 cases on that machine that can be served in time: p99 and cores as
-//! parts of NetBlaze's, and cases that have more of either (`options_tried` in the same file):
+//! These results are from a simulator in which offloading cost 12 ns and nothing else, with seed 1, over the 80 of 108
+//! cases that can be served in time. The columns are p99 and cores relative to NetBlaze, and the number of cases in
+//! which either is higher (`options_tried` in the same file):
 //!
 //! | options | p99 | cores | worse |
 //! |---|---|---|---|
@@ -100,24 +107,26 @@
 //! | relieve at 60, 100 %, never | 0.622, 0.619, 0.618 | 0.904, 0.904, 0.904 | 1, 1, 1 |
 //! | no boost | 0.620 | 0.904 | 1 |
 //!
-//! Recruiting sooner buys latency for cores, and then takes a helper now and then for a burst that
-//! NetBlaze's queue outlasts between two looks. Using a helper that is there at once, instead of only
-//! when the own queue is full, is what helps most.
+//! Earlier activation lowers latency and costs cores. It also sometimes activates an auxiliary core for a burst that
+//! NetBlaze's queue absorbs between two decisions. The largest gain comes from using an active auxiliary core at once,
+//! instead of only when the own queue is full.
 //!
-//! Three things did not help. Letting half a percent of the packets wait longer, as the 99th
-//! percentile allows, before a helper is recruited: no better than a later `recruit_percent`. Taking
-//! the dispatcher's own delay for a reason to recruit: a few more cores, and no lower p99. Boost mode with a
-//! single helper, or where batches rather than dispatching delay packets: less processing than
-//! before, and queues of milliseconds.
+//! Three things did not help:
 //!
-//! Relief hardly ever happens there: flowlets go elsewhere before a helper has too much. Where
-//! flows grow after they were handed over, it decides: see `tests/recursion.rs` beside it. There
-//! 60 % of the budget cost 20 µs of p99 where helpers would have been in time, 80 and 100 % nothing. It is 60 % all
-//! the same: at 200 µs, on a rack with trains that are faster than a core, it left 0.9 % of the packets late instead of 1.2.
-//! To relieve a helper with a share of the buffers, too, lost as many packets on more cores at an objective of 5 ms.
+//! - Letting half a percent of the packets wait longer before an auxiliary core is activated, as the 99th percentile
+//!   allows. It was no better than a later `recruit_percent`.
+//! - Activating because of the dispatcher's own delay. It used a few more cores, and p99 was no lower.
+//! - Boost mode with a single auxiliary core, or where batches rather than dispatching delay packets. There was less
+//!   processing than before, and queues of milliseconds.
 //!
-//! One core decides there, and nothing deschedules it. Options were chosen, and the three things tried, in a
-//! simpler model of queues that the simulator has replaced.
+//! Relief hardly ever happens there: flowlets go elsewhere before an auxiliary core is overloaded. Where flows grow
+//! after they were offloaded, it is decisive: see `crates/sim/tests/recursion.rs`. There 60 % of the budget cost 20 µs
+//! of p99 where auxiliary cores would have been in time, 80 and 100 % nothing. The value is still 60 %: at 200 µs, on a
+//! rack with trains faster than a core, it left 0.9 % of the packets late instead of 1.2 %. Relieving an auxiliary core
+//! with a share of the buffers as well lost as many packets on more cores, at an objective of 5 ms.
+//!
+//! In these simulations one core decides, and nothing preempts it. The options were chosen, and the three things tried,
+//! in a simpler model of queues that the simulator has replaced.
 //!
 //! [`TailwaterServerMapper`]: crate::server::TailwaterServerMapper
 //! [`recruit_percent`]: TailwaterOptions::recruit_percent
@@ -135,39 +144,36 @@ use crate::core::{CoreMapper, Flowlet, Helper, Load, Loads, MAX_HELPERS, Notice,
 use cost::Costs;
 use tailwater_net::Nanos;
 
-/// What a [`TailwaterMapper`] holds to.
+/// Options of a [`TailwaterMapper`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TailwaterOptions {
     /// The latency objective.
     pub slo: Nanos,
-    /// What of it the network may take, before and after this core.
+    /// Part of the objective reserved for the network, before and after this core.
     pub network_allowance: Nanos,
-    /// What it takes until a helper that is recruited processes packets.
+    /// Time from activating an auxiliary core until it processes packets.
     pub wake: Nanos,
-    /// What was measured of the chain on this machine; without, costs are learnt from nothing.
+    /// Measured costs of the chain on this machine. Without them, costs are learnt from defaults.
     pub costs: Option<ServiceCosts>,
-    /// Packets that this core may have in its hands, with helpers or in its own queue.
+    /// Number of packet buffers of this core, on auxiliary cores or in its own queue.
     pub buffers: u32,
-    /// For how long a packet may be here, by all that is known, before a helper is recruited: in
-    /// hundredths of what the network leaves of the objective.
+    /// Expected delay of a packet above which an auxiliary core is activated, in percent of the budget (the objective
+    /// less the network's allowance).
     pub recruit_percent: u32,
-    /// For how long a packet may be here while helpers are at work, in the same measure; at most
-    /// `recruit_percent`.
+    /// Expected delay of a packet above which it is offloaded while auxiliary cores are active, in percent of the
+    /// budget. At most `recruit_percent`.
     pub share_percent: u32,
-    /// For how long a helper is without work before it is let go, in the same measure, but at least
-    /// `wake`.
+    /// Time without work after which an auxiliary core is released, in percent of the budget, but at least `wake`.
     pub hold_percent: u32,
-    /// For how long a helper may be busy with what it has before it is relieved, in the same measure;
-    /// `None` for never.
+    /// Wait of an auxiliary core above which it is relieved, in percent of the budget, or `None` for never.
     pub relieve_percent: Option<u32>,
-    /// For how many looks in a row packets reach the dispatcher too late before boost mode begins;
-    /// `None` for never.
+    /// Number of decisions in a row with late dispatching after which boost mode begins, or `None` for never.
     pub boost_after: Option<u32>,
 }
 
 impl TailwaterOptions {
-    /// For a latency objective: 40 µs for the network, as NetBlaze has it, 20 µs to wake a helper,
-    /// costs learnt from nothing, and for the rest what a simple model of queues showed to be best.
+    /// Returns options for a latency objective: 40 µs for the network, as in NetBlaze, 20 µs to wake an auxiliary core,
+    /// and default costs. The other values were the best in a simple model of queues.
     pub const fn new(slo: Nanos) -> Self {
         TailwaterOptions {
             slo,
@@ -185,9 +191,9 @@ impl TailwaterOptions {
 }
 
 impl TailwaterOptions {
-    /// For a latency objective of which the network takes nothing any more, and what was measured of the
-    /// chain. Where the highest rate tells of dearer packets than the costs alone (these do not say how long
-    /// packets are), it is believed.
+    /// Returns options for a measured chain and a latency objective from which the network's share is already
+    /// subtracted. The costs do not contain the length of packets. If the highest rate implies dearer packets than the
+    /// costs do, the rate takes precedence.
     pub fn measured(slo: Nanos, profile: &CapacityProfile) -> Self {
         let at_most = match profile.rates.largest() {
             rate if rate > 0.0 => 1e9 / rate,
@@ -205,84 +211,83 @@ impl TailwaterOptions {
     }
 }
 
-/// Why there is no [`TailwaterMapper`].
+/// Reason why a [`TailwaterMapper`] cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TailwaterError {
-    /// Nothing of the objective is left.
+    /// The allowance leaves nothing of the objective.
     #[error("expected a latency objective above the network allowance of {allowance}, found {slo}")]
     NoBudget {
-        /// The objective.
+        /// Latency objective.
         slo: Nanos,
-        /// The allowance.
+        /// Allowance for the network.
         allowance: Nanos,
     },
 }
 
-/// Queues that share the buffers: the own one, and those of two helpers.
+/// Number of queues that share the buffers: the own one, and those of two auxiliary cores.
 const QUEUES: u32 = 3;
-/// The most packets of a batch, and the least that the overhead of a batch is spread over.
+/// Maximum and minimum batch size. The minimum limits the overhead of batches per packet.
 const BATCH: u64 = 32;
 const LEAST_BATCH: u64 = 12;
-/// A batch takes no more than one part in so many of the budget.
+/// A batch takes at most one part of this many of the budget.
 const BATCHES: u64 = 10;
-/// This core's own queue gets no shorter for more helpers than these.
+/// Number of active auxiliary cores beyond which this core's own queue gets no shorter.
 const MOST_WAITING: u64 = 4;
-/// The shortest time between decisions, in nanoseconds.
+/// Minimum time between decisions, in nanoseconds.
 const LEAST_INTERVAL: u64 = 5_000;
-/// What each packet in the queue adds to that.
+/// Nanoseconds that each queued packet adds to that.
 const LOOK_APART: u64 = 16;
 
-/// Tailwater's core mapper; see the [module](self).
+/// Tailwater's core mapper. See the [module](self).
 #[derive(Debug)]
 pub struct TailwaterMapper {
     costs: Costs,
     splits: SplitProfile,
-    /// What a packet may take in the system, in nanoseconds, like the times that follow.
+    /// Maximum time of a packet in the system, in nanoseconds, like the times that follow.
     budget: u64,
-    /// For how long they may be here before a helper is recruited: as the options have it, and at what
-    /// packets cost now.
+    /// Expected delay above which an auxiliary core is activated: from the options, and at the current cost of packets.
     recruit_most: u64,
     recruit: u64,
-    /// The same while helpers are at work.
+    /// The same while auxiliary cores are active.
     share_most: u64,
     share: u64,
-    /// To how long a wait helpers are filled.
+    /// Wait up to which auxiliary cores are filled.
     fill: u64,
-    /// The most packets that are processed in one go, and how long they take.
+    /// Maximum number of packets of a batch, and their time.
     batch: u64,
     full_batch: u64,
-    /// The most packets that may wait for one core.
+    /// Maximum number of packets that wait for one core.
     queue: u64,
-    /// For how long a helper is without work before it is let go.
+    /// Time without work after which an auxiliary core is released.
     hold: u64,
-    /// For how long a helper may be busy before it is relieved.
+    /// Wait of an auxiliary core above which it is relieved.
     relieve: u64,
-    /// What waking a helper takes.
+    /// Time to wake an auxiliary core.
     wake: u64,
     boost_after: Option<u32>,
-    /// When each helper that was recruited is awake.
+    /// Time at which each activated auxiliary core is awake.
     awake: [u64; MAX_HELPERS],
-    /// How many helpers are at work.
+    /// Number of active auxiliary cores.
     working: u64,
-    /// No decision before.
+    /// Earliest time of the next decision.
     next: u64,
-    /// When to look without a queue, too, if a helper is at work: it may have to be let go.
+    /// Time of the next decision with an empty queue, if an auxiliary core is active: it may have to be released.
     tick: u64,
-    /// The longest that a flowlet's packet waited for the dispatcher since the last decision.
+    /// Longest wait of a flowlet's packet for the dispatcher since the last decision.
     lag: u64,
-    /// Decisions in a row that found it too long.
+    /// Number of decisions in a row with a too long `lag`.
     late: u32,
     boosting: bool,
-    /// Since when the work would fit on this core alone, in boost mode.
+    /// Time since which the work would fit on this core alone, in boost mode.
     calm: Option<u64>,
-    /// Flowlets that found no place in time since the last decision.
+    /// Flowlets since the last decision that no core can process in time.
     beyond: u32,
-    /// How long it is until each helper has done what it has; of the decision in hand.
+    /// Wait of each auxiliary core, within the current decision.
     waits: [u64; MAX_HELPERS],
 }
 
 impl TailwaterMapper {
-    /// A mapper; `splits` may be empty.
+    /// Creates a mapper. `splits` may be empty.
     ///
     /// # Errors
     /// The objective leaves nothing beyond the network's allowance.
@@ -329,21 +334,21 @@ impl TailwaterMapper {
         Ok(mapper)
     }
 
-    /// Goes by what packets cost now. Whatever the objective, a queue has no room for more than its part
-    /// of the buffers: what comes then would wait in the ring, where nobody can hand it over, or be lost.
+    /// Recomputes the limits from the current cost of packets. Whatever the objective, a queue is limited to its part
+    /// of the buffers: further packets would wait in the ring, where they cannot be offloaded, or be lost.
     fn fit(&mut self) {
         let packet = self.costs.packet(false);
         let full = self.queue * packet;
         self.recruit = self.recruit_most.min(full);
         self.share = self.share_most.min(self.recruit);
         self.full_batch = self.batch * packet;
-        // A helper tells of what it has done batch by batch. With less than two it would often have nothing to
-        // do between being told of more, and fall asleep.
+        // An auxiliary core reports completions batch by batch. With less than two batches it would often run out of
+        // work before the next offload, and fall asleep.
         self.fill = self.share.max(2 * self.full_batch).min(self.recruit);
     }
 
-    /// For how long a packet may be here, by all that is known: while `self.working` helpers wait to be
-    /// handed more, this core does only little in one go.
+    /// Returns the expected delay up to which a packet stays here. While `self.working` auxiliary cores wait for
+    /// packets, this core processes only little at a time.
     #[inline]
     fn limit(&self) -> u64 {
         match self.working {
@@ -352,8 +357,8 @@ impl TailwaterMapper {
         }
     }
 
-    /// For how long a packet may be here before another helper is recruited. Once several are at work, most
-    /// packets go to them, and what waits here only delays these.
+    /// Returns the expected delay above which another auxiliary core is activated. Once several are active, most
+    /// packets go to them, and packets that wait here only delay these.
     #[inline]
     fn recruit_limit(&self) -> u64 {
         match self.working {
@@ -364,7 +369,7 @@ impl TailwaterMapper {
         }
     }
 
-    /// How long it is until a helper has done what it has.
+    /// Returns the time until an auxiliary core has completed its load.
     #[inline]
     fn wait(&self, i: usize, helper: &Helper, now: Nanos) -> u64 {
         let load = self.costs.of(helper.load);
@@ -375,7 +380,7 @@ impl TailwaterMapper {
         match self.awake[i].checked_sub(now.0) {
             Some(left) => left + load,
             None => {
-                // What it works at is told of when all of it is done.
+                // The current batch is reported only when all of it is done.
                 let began = self.awake[i].max(helper.last_done.0);
                 let done = now.0.saturating_sub(began).min(self.full_batch);
                 load.saturating_sub(done)
@@ -383,15 +388,15 @@ impl TailwaterMapper {
         }
     }
 
-    /// How long a flowlet's packet has waited already. What the dispatcher's own delay makes late
-    /// beyond a part of the budget, no helper makes good, so it is no reason to recruit one.
+    /// Returns the time that a flowlet's packet has waited already. No auxiliary core can make up for the dispatcher's
+    /// own delay, so only a part of the budget counts towards activating one.
     #[inline]
     fn lag_of(&self, flowlet: Flowlet, loads: &Loads<'_>) -> u64 {
         let lag = loads.now.saturating_sub(flowlet.arrival).0;
         lag.min(self.share)
     }
 
-    /// A helper is about to be given work.
+    /// Updates the state for an auxiliary core that is about to get work.
     #[inline]
     fn use_helper(&mut self, i: usize, helper: &Helper, now: Nanos) {
         if !helper.recruited {
@@ -402,7 +407,7 @@ impl TailwaterMapper {
         }
     }
 
-    /// Places a flowlet that should not simply stay, and would be done here after `mine`.
+    /// Places a flowlet that does not simply stay. It would be done here after `mine`.
     fn place_elsewhere(&mut self, flowlet: Flowlet, loads: &Loads<'_>, mine: u64) -> Place {
         let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let limit = self.budget.saturating_sub(own);
@@ -419,7 +424,7 @@ impl TailwaterMapper {
                 continue;
             }
             let wait = self.wait(i, helper, loads.now);
-            // Packets behind the first of their flows are of trains, and more of these will come.
+            // Packets behind the first of their flows belong to trains, and more of these will follow.
             let trains = helper.load.packets.saturating_sub(helper.load.flows);
             let trains = (u64::from(trains) * self.costs.packet(false) / 2).min(self.wake);
             let filled = self.working > 1 && wait + trains <= self.fill;
@@ -451,8 +456,8 @@ impl TailwaterMapper {
         }
     }
 
-    /// The helpers that are busy for too long with what they have, as a bit map, if another core would do
-    /// it sooner: this one takes `wait` nanoseconds for its queue.
+    /// Returns the auxiliary cores whose wait is too long, as a bit map, if another core would be sooner. This core
+    /// takes `wait` nanoseconds for its queue.
     fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
         let recruit = self.recruit_limit();
         let (mut overloaded, mut room) = (0, wait <= recruit);
@@ -461,16 +466,16 @@ impl TailwaterMapper {
                 continue;
             }
             let wait = self.wait(i, helper, view.now);
-            // A flow alone would be no better off elsewhere.
+            // A single flow would take as long on another core.
             overloaded |= u64::from(wait > self.relieve && helper.load.flows > 1) << i;
             room |= wait <= recruit;
         }
         if room { overloaded } else { 0 }
     }
 
-    /// Begins and ends boost mode.
+    /// Starts and ends boost mode.
     fn watch(&mut self, view: &View<'_>, wait: u64) {
-        // A batch that is processed delays what comes meanwhile: that is no overload.
+        // A batch delays packets that arrive meanwhile, which is not an overload.
         let bearable = (self.budget / 2).max(64 * self.costs.packet(false));
         let late = std::mem::take(&mut self.lag) > bearable;
         self.late = if late { self.late.saturating_add(1) } else { 0 };
@@ -506,7 +511,7 @@ impl CoreMapper for TailwaterMapper {
             return false;
         }
         let limit = if self.working > 0 { self.share } else { self.recruit };
-        // How many flows they are of is known only to a decision, so this asks rather too often.
+        // Only a decision counts the flows, so this assumes the maximum and errs towards deciding.
         let load = Load {
             flows: packets,
             packets,
@@ -518,7 +523,7 @@ impl CoreMapper for TailwaterMapper {
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
         let now = view.now.0;
-        // A decision costs time for each packet that waits: it may take a small part only.
+        // A decision costs time for each queued packet, which must stay a small share.
         let looking = u64::from(view.packets) * LOOK_APART;
         self.next = now + LEAST_INTERVAL.max(self.share / 4) + looking;
         self.tick = now + LEAST_INTERVAL.max(self.hold / 4);

@@ -1,14 +1,13 @@
-//! Which of the flows that wait go elsewhere, when they will not be done in time.
+//! Relief: selection of queued flows to offload, when they will not be done in time.
 
 use super::TailwaterMapper;
 use crate::core::{Load, Notice, Place, Plan, Split, View};
 
-/// What a helper's wait is set to when nothing more is to go there.
+/// Wait of an auxiliary core that takes no more flows.
 const FULL: u64 = u64::MAX / 2;
 
 impl TailwaterMapper {
-    /// Moves flows away from a queue of `wait` nanoseconds. Returns the helpers that were given
-    /// something, as a bit map.
+    /// Moves flows away from a queue of `wait` nanoseconds. Returns the auxiliary cores that got flows, as a bit map.
     pub(super) fn shorten(&mut self, view: &View<'_>, plan: &mut Plan, wait: u64) -> u64 {
         let limit = match (self.boosting, self.working > 0) {
             (true, _) => 0,
@@ -36,9 +35,9 @@ impl TailwaterMapper {
                 (false, false) => self.share,
                 (false, true) => self.recruit_limit(),
             };
-            // Large flows first, so that few are moved.
+            // Large flows first, so that few move.
             for part in [8, u64::MAX] {
-                // A look at every flow is spared where none is large enough.
+                // Skips the pass over all flows if none is large enough.
                 let least = left.saturating_sub(enough) / part;
                 if left > enough && least <= largest {
                     used |= self.move_tail(view, plan, &mut left, age, recruit, least);
@@ -58,7 +57,7 @@ impl TailwaterMapper {
         used
     }
 
-    /// Moves everything that is still here to the helpers that are done first, in time or not.
+    /// Moves all remaining flows to the auxiliary cores that are done first, in time or not.
     fn move_rest(&mut self, view: &View<'_>, plan: &mut Plan) -> u64 {
         let mut used = 0;
         for (flow, queued) in view.queued.iter().enumerate() {
@@ -78,13 +77,13 @@ impl TailwaterMapper {
         used
     }
 
-    /// What a flow with so many packets takes.
+    /// Returns the time of a flow with `packets` packets.
     fn cost(&self, packets: u32) -> u64 {
         self.costs.of(Load { flows: 1, packets })
     }
 
-    /// Gives each flow that alone would be late a helper without work, or splits it. Returns the
-    /// helpers, as a bit map, and what the largest flow that can be moved takes.
+    /// Gives each flow that would be late by itself an idle auxiliary core, or splits it. Returns these auxiliary
+    /// cores, as a bit map, and the time of the largest movable flow.
     fn move_whales(&mut self, view: &View<'_>, plan: &mut Plan, left: &mut u64) -> (u64, u64) {
         let mut used = 0;
         let movable = view.queued.iter().filter(|flow| !flow.bound);
@@ -134,9 +133,9 @@ impl TailwaterMapper {
         (used, largest)
     }
 
-    /// Moves flows of at least `least` nanoseconds, the last that came first, until what is left here
-    /// is shared with the helpers at work or nothing helps. `age` is by how much a packet has waited
-    /// longer than the one behind it; new helpers are used only if `recruit`.
+    /// Moves flows of at least `least` nanoseconds, latest first, until the rest is shared with the active auxiliary
+    /// cores or nothing helps. `age` is the difference in waiting time between consecutive packets. Idle auxiliary
+    /// cores are used only if `recruit`.
     fn move_tail(
         &mut self,
         view: &View<'_>,

@@ -44,7 +44,7 @@ fn what_opening_a_flow_takes_is_learnt_from_batches_of_new_flows() {
         costs.learn(32, 32, Nanos(32 * 1400));
     }
     assert!(costs.packet(true).abs_diff(1400) <= 2);
-    // A queued flow costs as much more as flowlets lately opened flows.
+    // A queued flow costs extra in proportion to the recent share of flowlets that opened flows.
     let flow = Load { flows: 1, packets: 1 };
     assert_eq!(costs.of(flow), costs.packet(false));
     for _ in 0..1000 {

@@ -1,27 +1,24 @@
-//! A mapper that moves nothing and notes what its core could do.
+//! Core mapper for training: it moves nothing and measures its core's capacity.
 //!
-//! NetBlaze (arXiv 2305.01890, section 3.2) learns what one core can process in an epoch by running
-//! everything but flow migration, and noting in each *violating* epoch, one at whose end packets are
-//! left over, the flows and packets that were processed. Their Pareto frontier is the capacity
-//! ([`EpochFrontier`](crate::capacity::EpochFrontier)).
+//! NetBlaze (arXiv 2305.01890, section 3.2) measures a core's capacity per epoch by running everything but flow
+//! migration. For each *violating* epoch, one that ends with packets left over, it records the flows and packets
+//! processed. Their Pareto frontier is the capacity ([`EpochFrontier`](crate::capacity::EpochFrontier)).
 //!
-//! Here an epoch is noted only if the core was at work all the time:
+//! Here an epoch is recorded only if the core worked all the time:
 //!
-//! - it began and ended with packets waiting;
-//! - the turns of the core's loop in which packets were processed add up to at least nine tenths of
-//!   it: an epoch in which the queue ran dry for a while, or that nobody ended because there was
-//!   nothing to do, shows no capacity;
-//! - no turn took longer than four times what its packets take on average and 20 µs more. The core
-//!   was taken away then. (The same measure as for the gaps in a run's report.)
+//! - the epoch began and ended with packets waiting;
+//! - the loop iterations that processed packets add up to at least nine tenths of it. An epoch in which the queue ran
+//!   dry, or that ended late because the core was idle, shows no capacity;
+//! - no iteration took longer than four times the average of its packets plus 20 µs. Otherwise the core was preempted.
+//!   (Gaps in a run's report use the same measure.)
 //!
-//! A turn is not interrupted, so an epoch ends a little late. Its packets are scaled down to the
-//! nominal length.
+//! An iteration is not interrupted, so an epoch ends slightly late. Its packets are scaled down to the nominal length.
 //!
-//! **Flows.** A core sees how many packets of each flow wait, in the order of the flows' first
-//! packets, and takes packets first in, first out. So what stands before a flow's first packet
-//! belongs to flows listed before it, and a flow is certain to be among the `p` packets processed
-//! if those flows have fewer than `p`. Exactly these are counted: never more than were processed, and
-//! all of them if flows have one packet each, or if all that waited was done.
+//! **Flows.** A core counts the waiting packets of each flow, in the order of the flows' first packets, and takes
+//! packets first in, first out. So packets in front of a flow's first packet belong to flows listed before it. A flow
+//! is certainly among the `p` packets processed if the flows before it have fewer than `p`. Exactly these flows are
+//! counted. The count never exceeds the flows processed. It is exact if flows have one packet each, or if all waiting
+//! packets were processed.
 
 #[cfg(test)]
 mod tests;
@@ -30,27 +27,27 @@ use crate::core::{CoreMapper, Load, Plan, View};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_net::Nanos;
 
-/// A turn may take so many times its packets' average, and [`GRACE`] more.
+/// Factor on the average time of an iteration's packets. With [`GRACE`] added, longer iterations count as preempted.
 const PATIENCE: f64 = 4.0;
 /// See [`PATIENCE`].
 const GRACE: Nanos = Nanos::from_micros(20);
-/// Packets that must have been seen before an average is one.
+/// Number of packets from which on an average is valid.
 const TELLING: u64 = 256;
-/// The share of an epoch that the core must have been at work.
+/// Share of an epoch that the core must have worked.
 const AT_WORK: f64 = 0.9;
-/// The most flows in a queue that are looked at; those beyond are not counted.
+/// Maximum number of flows of a queue that are considered. Flows beyond it are not counted.
 const MOST_FLOWS: usize = 1 << 15;
 
-/// What a core did in an epoch in which it had more to do than it could.
+/// Work of a core in an epoch in which it was overloaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
-    /// Flows and packets processed, in the length of an epoch.
+    /// Flows and packets processed, scaled to the length of an epoch.
     pub load: Load,
-    /// How long the epoch lasted.
+    /// Actual length of the epoch.
     pub elapsed: Nanos,
 }
 
-/// What [`TrainingMapper`]s noted. Clones share their notes.
+/// Observations of [`TrainingMapper`]s. Clones share them.
 #[derive(Clone, Debug)]
 pub struct TrainingNotes {
     seen: Arc<Mutex<Vec<Observation>>>,
@@ -58,7 +55,7 @@ pub struct TrainingNotes {
 }
 
 impl TrainingNotes {
-    /// Room for `most` observations; later ones are left out.
+    /// Creates an empty list for up to `most` observations. Later ones are dropped.
     pub fn new(most: usize) -> Self {
         TrainingNotes {
             seen: Arc::new(Mutex::new(Vec::with_capacity(most))),
@@ -66,7 +63,7 @@ impl TrainingNotes {
         }
     }
 
-    /// A mapper that notes here, with epochs of this length.
+    /// Returns a mapper that records here, with epochs of this length.
     pub fn mapper(&self, epoch: Nanos) -> TrainingMapper {
         TrainingMapper {
             notes: self.clone(),
@@ -79,7 +76,7 @@ impl TrainingNotes {
         }
     }
 
-    /// The observations so far, in the order of their epochs' ends. They are gone from here.
+    /// Removes and returns the observations so far, in the order of their epochs' ends.
     pub fn take(&self) -> Vec<Observation> {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = seen.clone();
@@ -95,21 +92,20 @@ impl TrainingNotes {
     }
 }
 
-/// An epoch that began with packets waiting.
+/// State of an epoch that began with packets waiting.
 #[derive(Clone, Copy, Debug)]
 struct Busy {
     began: Nanos,
     processed: u32,
-    /// Packets of the first turn, and how long it took from its beginning, which was before the
-    /// epoch's.
+    /// Packets of the first iteration and its duration, which starts before the epoch.
     first: Option<(u32, Nanos)>,
-    /// All other turns.
+    /// Duration of all other iterations.
     rest: Nanos,
-    /// The core was taken away.
+    /// `true` if the core was preempted.
     away: bool,
 }
 
-/// Moves nothing and notes what its core could do; see the [module](self).
+/// Core mapper that moves nothing and measures its core's capacity. See the [module](self).
 #[derive(Debug)]
 pub struct TrainingMapper {
     notes: TrainingNotes,
@@ -118,13 +114,13 @@ pub struct TrainingMapper {
     busy: Option<Busy>,
     /// For each flow that waited when the epoch began, the packets of those listed before it.
     ahead: Vec<u32>,
-    /// Turns that were not interrupted, and their packets.
+    /// Duration of iterations without preemption, and their packets.
     took: Nanos,
     packets: u64,
 }
 
 impl TrainingMapper {
-    /// Whether the core was away in a turn that took so long.
+    /// Returns `true` if the core was preempted in an iteration of duration `took`.
     fn is_away(&self, packets: u32, took: Nanos) -> bool {
         if self.packets < TELLING {
             return false;
@@ -133,13 +129,13 @@ impl TrainingMapper {
         took.0 as f64 > PATIENCE * average * f64::from(packets) + GRACE.0 as f64
     }
 
-    /// What the epoch shows that ends now, with packets left.
+    /// Returns the observation of the epoch that ends now, with packets left.
     fn observe(&self, now: Nanos) -> Option<Observation> {
         let busy = self.busy.as_ref()?;
         let elapsed = now.saturating_sub(busy.began);
         let (first_packets, first_took) = busy.first?;
         let at_work = (first_took.0 + busy.rest.0) as f64;
-        // What of the first turn is not accounted for by the others was in this epoch.
+        // The part of the first iteration within this epoch is the time that the others do not account for.
         let first = elapsed.saturating_sub(busy.rest);
         if busy.away || at_work < AT_WORK * elapsed.0 as f64 || self.is_away(first_packets, first) {
             return None;
@@ -194,7 +190,7 @@ impl CoreMapper for TrainingMapper {
         };
         busy.processed += packets;
         match busy.first {
-            // It began before the epoch did, and may have received a lot then.
+            // The first iteration began before the epoch, and may include receiving many packets.
             None => busy.first = Some((packets, took)),
             Some(_) => {
                 busy.rest += took;

@@ -3,7 +3,7 @@ use crate::core::QueuedFlow;
 
 const EPOCH: Nanos = Nanos::from_micros(80);
 
-/// A core whose queue holds what it is told, and whose clock goes as it is told.
+/// Core with a scripted queue and clock.
 struct Core {
     mapper: TrainingMapper,
     notes: TrainingNotes,
@@ -22,7 +22,7 @@ impl Core {
         }
     }
 
-    /// Asks the mapper, if it wants to be asked, with so many packets of each flow waiting.
+    /// Calls the mapper if it is due, with the given number of waiting packets per flow.
     fn turn(&mut self, queue: &[u32]) {
         let packets = queue.iter().sum();
         if !self.mapper.due(self.now, packets) {
@@ -44,14 +44,14 @@ impl Core {
         self.mapper.decide(&view, &mut self.plan);
     }
 
-    /// A batch takes so many microseconds.
+    /// Reports a batch that took `micros` microseconds.
     fn batch(&mut self, packets: u32, micros: u64) {
         let took = Nanos::from_micros(micros);
         self.now += took;
         self.mapper.completed(packets, 0, took);
     }
 
-    /// Epochs of eight batches of 32 packets, 10 us each, with the queue as given at their ends.
+    /// Runs epochs of eight batches of 32 packets, 10 us each, with the given queue at their ends.
     fn epochs(&mut self, epochs: usize, queue: &[u32]) {
         for _ in 0..epochs {
             for _ in 0..8 {
@@ -88,17 +88,17 @@ fn an_epoch_that_leaves_nothing_or_begins_with_nothing_is_not() {
     assert!(core.loads().is_empty());
 }
 
-/// Exact where it can be, and never too many.
+/// The count is exact where possible, and never too high.
 #[test]
 fn only_flows_that_were_certainly_processed_count() {
     for (queue, flows) in [
-        // One packet each: the first 256 of them.
+        // One packet each: the first 256 flows.
         (vec![1; 400], 256),
-        // All that waited was done.
+        // All waiting packets were processed.
         (vec![2; 100], 100),
         // The first flow may have taken all.
         (vec![300, 1, 1, 1], 1),
-        // Whatever the order, the second flow's first packet is among the first 101.
+        // In any order, the second flow's first packet is among the first 101.
         (vec![100, 156, 200], 2),
         (vec![100, 155, 200], 3),
     ] {
@@ -108,7 +108,7 @@ fn only_flows_that_were_certainly_processed_count() {
     }
 }
 
-/// What the bound promises, against processing packets one by one in many orders.
+/// Checks the bound against processing packets one by one in many orders.
 #[test]
 fn the_count_of_flows_is_a_lower_bound_in_any_order() {
     let mut state = 7_u64;
@@ -162,7 +162,7 @@ fn an_epoch_with_the_core_away_is_not_noted() {
     let mut core = Core::new();
     core.epochs(4, &[1000]);
     assert_eq!(core.loads().len(), 4);
-    // In the middle of an epoch, and in its first turn.
+    // Preemption in the middle of an epoch, and in its first iteration.
     for away in [3, 0] {
         for batch in 0..8 {
             core.turn(&[1000]);
@@ -175,7 +175,7 @@ fn an_epoch_with_the_core_away_is_not_noted() {
     }
 }
 
-/// Receiving a lot before the epoch begins is not being away in it.
+/// Receiving many packets before the epoch begins does not count as preemption within it.
 #[test]
 fn what_the_first_turn_did_before_is_not_held_against_it() {
     let mut core = Core::new();
@@ -184,7 +184,7 @@ fn what_the_first_turn_did_before_is_not_held_against_it() {
     core.now += Nanos::from_millis(5);
     core.turn(&[1000]);
     core.now += Nanos::from_micros(10);
-    // It began 190 us before the epoch.
+    // The iteration began 190 us before the epoch.
     core.mapper.completed(32, 0, Nanos::from_micros(200));
     (0..7).for_each(|_| core.batch(32, 10));
     core.turn(&[1000]);

@@ -1,15 +1,15 @@
-//! What even a core of its own for every flow leaves late: packets leave with the last of their batch, and one flow
-//! may send faster than a core processes.
+//! Late packets if every flow has a core of its own. Packets still leave with the last of their batch, and one flow may
+//! send faster than a core processes.
 
 use std::collections::HashMap;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::ServiceCosts;
 use tailwater_sim::Recording;
 
-/// Packets of a batch.
+/// Maximum packets per batch.
 const BATCH: usize = 32;
 
-/// The share of late packets, if a flow's core takes `wake` to begin with a packet that finds it idle.
+/// Returns the share of late packets, if an idle core takes `wake` to start on a packet.
 pub fn late(packets: &Recording, costs: &ServiceCosts, slo: Nanos, wake: Nanos) -> f64 {
     let mut flows: HashMap<u32, Vec<(u64, u16)>> = HashMap::new();
     for (time, flow, bytes) in packets.iter() {

@@ -1,4 +1,4 @@
-//! NetBlaze's tables 1 and 2: whales and minnows of the presets that stand for its traces.
+//! NetBlaze's tables 1 and 2: whales and minnows of the presets that correspond to its traces.
 
 use super::published::{MINNOWS, WHALES};
 use super::runs::figure;
@@ -8,15 +8,15 @@ use tailwater_traffic::TrafficError;
 use tailwater_traffic::bursts::{BurstStudy, StudyOptions};
 use tailwater_traffic::generate::preset;
 
-/// What a packet takes: a light, a medium and a heavy chain, in microseconds.
+/// Time per packet of a light, a medium and a heavy chain, in microseconds.
 const SERVICES: [u64; 3] = [5, 10, 20];
-/// The traces' flows last a minute at most, as many of them as can be told.
+/// Duration of the simulation: the traces' flows last at most a minute, as far as known.
 const SECONDS: u64 = 60;
 const QUICK_SECONDS: u64 = 5;
-/// Memory for flows and what shapers hold back.
+/// Memory limit for flows and packets buffered by shapers.
 const MEMORY: u64 = 4 << 30;
 
-/// Runs whatever `wanted` says of names.
+/// Runs the figures whose names `wanted` accepts.
 pub fn tables(quick: bool, wanted: &dyn Fn(&str) -> bool) {
     let name = |table: &str, trace: &str, us: u64| format!("papers/netblaze/{table}/{trace}-{us}us");
     for ((trace, whales), (_, minnows)) in WHALES.into_iter().zip(MINNOWS) {

@@ -1,4 +1,4 @@
-//! The tables and figures of NetBlaze (arXiv 2305.01890) and Quadrant (SoCC 2022), on the rack simulator.
+//! Tables and figures of NetBlaze (arXiv 2305.01890) and Quadrant (SoCC 2022), on the rack simulator.
 //!
 //! ```text
 //! cargo bench -p tailwater-sim --bench papers [-- FILTER...] [--quick] [--threads N]
@@ -7,9 +7,9 @@
 //! cargo bench -p tailwater-sim --bench papers -- tables FILE
 //! ```
 //!
-//! The first prints a JSON line a figure, with the published one where there is one. Filters are parts of
-//! names. The second finds the traffic of NetBlaze's tables, the third prints the lines of a file as
-//! Markdown. TAILWATER_TEST_DATA names the folder with NetBlaze's published profiles.
+//! The first command prints one JSON line per figure, with the published value if there is one. Filters are parts of
+//! names. The second command finds the traffic of NetBlaze's tables. The third prints the lines of a file as Markdown.
+//! TAILWATER_TEST_DATA names the folder with NetBlaze's published profiles.
 
 mod alone;
 mod bursts;

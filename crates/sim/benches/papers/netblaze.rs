@@ -8,8 +8,8 @@ use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_sim::{BoundedChain, Recording, RunOptions, Workload, oracle};
 
-/// Chains and traces, with the traffic for which the Metron-like policy uses the published average cores:
-/// `cargo bench -p tailwater-sim --bench papers -- calibrate`.
+/// Chains and traces, with the traffic for which the Metron-like policy uses the published average cores. `cargo bench
+/// -p tailwater-sim --bench papers -- calibrate` computes it.
 const CASES: [Case; 4] = [
     Case {
         table: "table-3",
@@ -41,18 +41,18 @@ const CASES: [Case; 4] = [
     },
 ];
 
-/// Policies that know no objective: one row each.
+/// Policies without an objective: one row each.
 const WITHOUT: [&str; 3] = ["static", "rss++", "metron"];
 /// Objectives in hundreds of microseconds, and policies with a row for each.
 const OBJECTIVES: [usize; 5] = [1, 2, 3, 4, 5];
 const WITH: [&str; 4] = ["netblaze", "tailwater", "quadrant", "dyssect"];
-/// Those of a quick run.
+/// Objectives of a quick run.
 const QUICK: [usize; 2] = [1, 3];
 
-/// Policies on traffic that grows.
+/// Policies that run on growing traffic.
 const GROWING: [&str; 5] = ["metron", "quadrant", "dyssect", "netblaze", "tailwater"];
 
-/// Figures and what they compare with NetBlaze.
+/// Figures, each with the policies compared with NetBlaze.
 const FIGURES: [(&str, &[&str]); 3] = [
     (
         "figure-4",
@@ -68,7 +68,7 @@ const FIGURES: [(&str, &[&str]); 3] = [
     ),
     ("figure-6", &["netblaze-no-boost", "netblaze-on-demand-rss"]),
 ];
-/// The trace of the ablations, which the paper does not name.
+/// Trace of the ablations. The paper does not name it.
 const FIGURES_TRACE: &str = "backbone";
 
 fn job(case: &Case, profiles: &Published, name: &str, hundreds: usize) -> Job {
@@ -82,13 +82,13 @@ fn job(case: &Case, profiles: &Published, name: &str, hundreds: usize) -> Job {
     }
 }
 
-/// All jobs of a case.
+/// Returns all jobs of a case.
 fn jobs(case: &Case, profiles: &Published, quick: bool) -> Vec<Job> {
     let table = |row: &str| format!("papers/netblaze/{}/{row}", case.table);
     let objectives: &[usize] = if quick { &QUICK } else { &OBJECTIVES };
     let mut jobs = Vec::new();
     for name in WITHOUT {
-        // What they are late by depends on an objective: the middle one.
+        // Lateness depends on an objective: the middle one is used.
         let mut job = job(case, profiles, name, 3);
         job.names.push((table(name), published::of(case.rows, name, 3)));
         jobs.push(job);
@@ -134,7 +134,7 @@ fn jobs(case: &Case, profiles: &Published, quick: bool) -> Vec<Job> {
     jobs
 }
 
-/// Runs whatever `wanted` says of names.
+/// Runs the figures whose names `wanted` accepts.
 pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> bool) {
     for case in &CASES {
         let mut jobs = jobs(case, profiles, lengths.quick);
@@ -160,16 +160,16 @@ pub fn tables(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> 
     }
 }
 
-/// How long it takes until a flow's own core begins, in microseconds: at once, and when it has to wake up.
+/// Time until a flow's own core starts, in microseconds: zero, and after a wake-up.
 const WAKE_US: [u64; 2] = [0, 20];
-/// The objective of these rows, in microseconds: the tightest of the tables.
+/// Objective of these rows, in microseconds: the tightest of the tables.
 const ALONE_US: u64 = 100;
 
 fn alone_name(case: &Case, wake_us: u64) -> String {
     format!("papers/netblaze/{}/alone-{ALONE_US}us-wake-{wake_us}us", case.table)
 }
 
-/// What would be late if each flow had a core of its own.
+/// Prints the share of late packets if each flow had a core of its own.
 fn print_alone(case: &Case, packets: &Recording, wanted: &dyn Fn(&str) -> bool) {
     for us in WAKE_US {
         let name = alone_name(case, us);
@@ -185,7 +185,8 @@ fn bound_name(case: &Case, hundreds: usize) -> String {
     format!("papers/netblaze/{}/oracle-{hundreds}00us", case.table)
 }
 
-/// What no policy goes below that keeps an objective: see `tailwater_sim::oracle`. It knows no warm-up.
+/// Prints the lower bound on cores of any policy that meets an objective. See `tailwater_sim::oracle`. The bound
+/// ignores the warm-up.
 fn print_bounds(
     case: &Case,
     packets: &Arc<Recording>,
@@ -217,9 +218,9 @@ fn print_bounds(
     }
 }
 
-/// Traffic that grows, as the authors' replay makes it grow for half of its time (`pcap_dynamics_0.conf` in
-/// their public code: by a tenth of the trace's own speed each second): from half of a case's traffic to
-/// one and a half times as much, from the first packet on.
+/// Runs policies on growing traffic, like the authors' replay in half of its time (`pcap_dynamics_0.conf` in their
+/// public code: by a tenth of the trace's own speed each second). From the first packet on, it grows from half to one
+/// and a half times a case's traffic.
 ///
 /// Only chain 2: it has fewer packets for as many cores.
 pub fn growing(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> bool) {
@@ -243,13 +244,13 @@ pub fn growing(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) ->
     }
 }
 
-/// Finds each case's traffic: the least for which the Metron-like policy uses the published average cores. Its
-/// cores double, so they grow with the traffic in steps.
+/// Finds each case's traffic: the minimum for which the Metron-like policy uses the published average cores. Its cores
+/// double, so they grow with the traffic in steps.
 pub fn calibrate(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) -> bool) {
-    /// Cores that are enough, as a share of the published ones; and how well the scale is known then.
+    /// Share of the published cores that is sufficient, and the resulting precision of the scale.
     const ENOUGH: f64 = 0.98;
     const NEAR: f64 = 1.08;
-    /// The first step.
+    /// Factor of the first step.
     const STEP: f64 = 1.08;
     for case in CASES.iter().filter(|case| wanted(case.table)) {
         let Some(aim) = published::of(case.rows, "metron", 3).cores else {
@@ -275,7 +276,7 @@ pub fn calibrate(profiles: &Published, lengths: &Lengths, wanted: &dyn Fn(&str) 
     }
 }
 
-/// The average cores of the Metron-like policy.
+/// Returns the average cores of the Metron-like policy.
 fn metron_cores(case: &Case, scale: f64, profiles: &Published, lengths: &Lengths) -> f64 {
     let packets = record(case.trace, scale, lengths.warm_up + lengths.reported);
     let Job { model, slo, policy, .. } = job(case, profiles, "metron", 3);

@@ -1,7 +1,7 @@
-//! What the papers say: NetBlaze (arXiv 2305.01890, section 4) and Quadrant (SoCC 2022, section 6).
+//! Published results: NetBlaze (arXiv 2305.01890, section 4) and Quadrant (SoCC 2022, section 6).
 
-/// A row of a table: median and 99th percentile in microseconds, cores, loss as a share. What a table or the
-/// text does not tell is `None`.
+/// Row of a table: median and 99th percentile in microseconds, cores, loss as a share. Values that neither a table nor
+/// the text contains are `None`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Row {
     pub p50: Option<f64>,
@@ -19,10 +19,10 @@ const fn row(p50: f64, p99: f64, cores: f64, loss: f64) -> Row {
     }
 }
 
-/// A platform's rows for objectives of 100 to 500 us; one without objectives has the same five times.
+/// A platform's rows for objectives of 100 to 500 us. A platform without objectives has the same row five times.
 pub type Rows = (&'static str, [Row; 5]);
 
-/// Only what the text of section 4.2 and Table 7 say: Table 3 is missing from the copy that was used.
+/// Values from the text of section 4.2 and Table 7 only: Table 3 is missing from the copy that was used.
 pub const TABLE_3: &[Rows] = &[
     (
         "metron",
@@ -172,7 +172,7 @@ pub const TABLE_7: [Row; 2] = [
     },
 ];
 
-/// What a platform's row for an objective of so many hundred microseconds says.
+/// Returns a platform's row for an objective of `hundreds` times 100 us.
 pub fn of(table: &[Rows], platform: &str, hundreds: usize) -> Row {
     let found = table.iter().find(|(name, _)| *name == platform);
     found.map_or(Row::default(), |(_, rows)| rows[hundreds - 1])

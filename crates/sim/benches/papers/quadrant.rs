@@ -11,7 +11,7 @@ use tailwater_policy::capacity::ServiceCosts;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, Rack, RackPolicy, Recording, Server};
 
-/// A chain of section 6: its name, its functions, and what a core does of it in kpps (Table 4, Quadrant).
+/// Chains of section 6: name, number of functions, and a core's rate in packets per second (Table 4, Quadrant).
 const CHAINS: [(&str, f64, f64); 3] = [
     ("chain-1", 2.0, 306e3),
     ("chain-2", 3.0, 116e3),
@@ -19,28 +19,28 @@ const CHAINS: [(&str, f64, f64); 3] = [
 ];
 /// A context switch of 2,143 cycles at 2.4 GHz, in nanoseconds (section 6.5).
 const SWITCH: f64 = 893.0;
-/// What a chain takes in a single thread, as a share of what it takes of Quadrant: 0.902 to 0.942 (6.2).
+/// Cost of a chain in a single thread, as a share of its cost in Quadrant: 0.902 to 0.942 (6.2).
 const SINGLE_THREAD: f64 = 0.922;
-/// Packets of a batch.
+/// Packets per batch.
 const BATCH: f64 = 32.0;
 
-/// 18 Gbit/s of 1,024 bytes after a minute in which ten flows a second begin; 100 million packets.
+/// 18 Gbit/s of 1,024-byte packets, after a minute in which ten flows per second begin. 100 million packets in total.
 const RATE: f64 = 18e9 / 8.0 / 1024.0;
 const RAMP: f64 = 60.0;
 const FLOWS: u32 = 600;
 const PACKETS: u64 = 100_000_000;
-/// Flows that go faster do so by this, for half of their time.
+/// Speed-up of the faster flows, for half of their time.
 const FASTER: f64 = 1.3;
 
 /// Objectives of figures 4 and 5, and that of figure 6, in microseconds.
 const OBJECTIVES: [u64; 6] = [50, 70, 100, 150, 200, 300];
 const QUICK: [u64; 2] = [70, 200];
 const FIGURE_6: u64 = 70;
-/// Hundredths of the flows that go faster in figure 6.
+/// Percentages of flows that are faster in figure 6.
 const SHARES: [u32; 5] = [0, 10, 30, 50, 100];
 const QUICK_SHARES: [u32; 2] = [0, 50];
 
-/// Eight workers of two times sixteen cores, a port of 10 Gbit/s in use.
+/// Eight workers of two times sixteen cores, with a port of 10 Gbit/s in use.
 fn rack() -> Rack {
     let mut rack = Rack::of_one(32);
     let server = Server {
@@ -53,21 +53,21 @@ fn rack() -> Rack {
     rack
 }
 
-/// Packets of flows of equal rates that begin one after the other. A share of them (in hundredths), spread
-/// evenly, goes faster in the first half of its time.
+/// Packets of flows of equal rates that begin one after the other. A share of them (in percent), spread evenly, is
+/// faster in the first half of its time.
 struct Growing {
-    /// When each flow's next packet comes.
+    /// Time of each flow's next packet.
     next: BinaryHeap<Reverse<(u64, u32)>>,
     faster: u32,
     left: u64,
-    /// When the last packet comes if no flow goes faster.
+    /// Time of the last packet if no flow is faster.
     end: f64,
 }
 
 impl Growing {
     fn new(faster: u32, packets: u64) -> Growing {
         let begin = |flow: u32| {
-            // A flow's place in its period is anywhere: they are no choir.
+            // A flow's phase within its period is random, so flows are not synchronized.
             let apart = f64::from(FLOWS) / RATE * 1e9;
             let place = f64::from(flow.wrapping_mul(0x9e37_79b1)) / 4_294_967_296.0;
             let start = f64::from(flow) * RAMP * 1e9 / f64::from(FLOWS);
@@ -102,7 +102,7 @@ impl Iterator for Growing {
     }
 }
 
-/// A chain in Quadrant, with its context switches, or in a single thread as Metron has it.
+/// Returns a chain in Quadrant, with its context switches, or in a single thread as in Metron.
 fn model(name: &str, functions: f64, rate: f64, isolated: bool) -> ChainModel {
     let packet = 1e9 / rate;
     let batch = functions * SWITCH;
@@ -141,7 +141,7 @@ fn metron(inside_quadrant: bool) -> RackPolicy {
     }
 }
 
-/// What the text of section 6.3 tells of figure 4: two of Quadrant's points, Metron's, and that of Metron's
+/// Returns a value of figure 4 from the text of section 6.3: two of Quadrant's points, Metron's, and that of Metron's
 /// algorithm inside Quadrant.
 fn published(chain: &str, row: &str) -> Row {
     let of = |p99: Option<f64>, cores: Option<f64>| Row {
@@ -158,7 +158,7 @@ fn published(chain: &str, row: &str) -> Row {
     }
 }
 
-/// Runs whatever `wanted` says of names.
+/// Runs the figures whose names `wanted` accepts.
 pub fn figures(lengths: &Lengths, wanted: &dyn Fn(&str) -> bool) {
     let lengths = &Lengths {
         warm_up: 0.0,

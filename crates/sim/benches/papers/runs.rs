@@ -1,4 +1,4 @@
-//! Runs simulations on all cores, and prints a JSON line a figure.
+//! Runs simulations on all cores, and prints one JSON line per figure.
 
 use super::published::Row;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,20 +7,20 @@ use std::time::Instant;
 use tailwater_net::Nanos;
 use tailwater_sim::{ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, Workload, simulate};
 
-/// For how long things are simulated.
+/// Lengths of the simulations.
 #[derive(Clone, Copy, Debug)]
 pub struct Lengths {
-    /// Until policies have found their cores; not reported.
+    /// Seconds until policies have found their cores. They are not reported.
     pub warm_up: f64,
-    /// What is reported.
+    /// Reported seconds.
     pub reported: f64,
-    /// Simulations at a time.
+    /// Concurrent simulations.
     pub threads: usize,
-    /// Only a part of the rows.
+    /// `true` to run only a part of the rows.
     pub quick: bool,
 }
 
-/// A simulation.
+/// One simulation.
 pub struct Job {
     /// `papers/<paper>/<table or figure>/<row>`.
     pub names: Vec<(String, Row)>,
@@ -29,14 +29,14 @@ pub struct Job {
     pub policy: RackPolicy,
 }
 
-/// What a simulation came to.
+/// Results of a simulation.
 pub struct Outcome {
     pub chain: ChainReport,
     /// Active cores, averaged over epochs of 100 us.
     pub cores: f64,
 }
 
-/// Runs all jobs on the same packets, and prints what they came to as they end.
+/// Runs all jobs on the same packets, and prints each result when the job ends.
 pub fn run_all(rack: &Rack, packets: &Arc<Recording>, jobs: Vec<Job>, lengths: &Lengths) {
     let next = AtomicUsize::new(0);
     let jobs: Vec<Mutex<Option<Job>>> = jobs.into_iter().map(|job| Mutex::new(Some(job))).collect();
@@ -68,7 +68,7 @@ fn run_one(rack: &Rack, packets: &Arc<Recording>, job: Job, lengths: &Lengths) {
     }
 }
 
-/// One simulation.
+/// Runs one simulation.
 pub fn run(
     rack: &Rack,
     packets: &Arc<Recording>,
@@ -120,7 +120,7 @@ fn print(name: &str, outcome: &Outcome, published: Row) {
     figure(&format!("{name}/loss"), chain.loss_rate, "share", published.loss, &more);
 }
 
-/// Prints a figure, with what was published.
+/// Prints a figure, with the published value.
 pub fn figure(name: &str, value: f64, unit: &str, published: Option<f64>, more: &str) {
     let published = published.map_or(String::new(), |value| format!(", \"published\": {value}"));
     println!("{{\"name\": \"{name}\", \"value\": {value}, \"unit\": \"{unit}\"{published}{more}}}");

@@ -1,4 +1,4 @@
-//! What the papers ran on, as far as they tell: rack, chains, traffic.
+//! Setting of the papers, as far as published: rack, chains, traffic.
 
 use ruzstd::decoding::StreamingDecoder;
 use std::collections::BTreeMap;
@@ -15,27 +15,27 @@ use tailwater_traffic::bursts::{Arrival, Arrivals};
 use tailwater_traffic::generate::{Preset, preset};
 use tailwater_traffic::{Notice, TrafficError};
 
-/// Selects the packets of all presets.
+/// Seed of the packets of all presets.
 pub const SEED: u64 = 1;
-/// Bytes of a packet, on average (section 4.1).
+/// Average bytes per packet (section 4.1).
 const BYTES: f64 = 988.0;
-/// For how long presets send before the first packet that counts: making them takes most of the time.
+/// Time for which presets send before the first counted packet. Generating packets takes most of the run time.
 const BEFORE: Nanos = Nanos::from_secs(2);
-/// Cores that controllers of whole racks begin with, fewer than any of them ends with: Metron doubles them
-/// once a second, and from one it would take three seconds more.
+/// Initial cores of controllers of whole racks, fewer than any of them ends with. Metron doubles its cores once per
+/// second, and from one core it would take three seconds more.
 const START: u16 = 8;
-/// Memory for a case's packets.
+/// Memory limit for a case's packets.
 const MEMORY: u64 = 8 << 30;
 
-/// A chain and a trace, with what was found by `calibrate`.
+/// A chain and a trace, with the results of `calibrate`.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// The table that it is in.
+    /// Name of its table.
     pub table: &'static str,
     pub chain: &'static NetBlazeChain,
     pub trace: &'static str,
-    /// So many times the preset's flows: `calibrate` prints the value for which the Metron-like policy
-    /// uses the published average cores.
+    /// Factor on the preset's flows. `calibrate` prints the value for which the Metron-like policy uses the published
+    /// average cores.
     pub flows_scale: f64,
     pub rows: &'static [super::published::Rows],
 }
@@ -44,17 +44,17 @@ pub struct Case {
 #[derive(Debug)]
 pub struct NetBlazeChain {
     pub name: &'static str,
-    /// Its folder among the published profiles.
+    /// Its folder within the published profiles.
     folder: &'static str,
-    /// Costs that come to the published rate of a core (`long_200_p50.pro`, 500 flows) in full batches
-    /// of packets of average length, and a new flow's from the published steps of `short_200.pro`.
+    /// Service costs. In full batches of packets of average length they give the published rate of a core
+    /// (`long_200_p50.pro`, 500 flows). The cost of a new flow comes from the published steps of `short_200.pro`.
     pub costs: ServiceCosts,
-    /// Table 7: the loose objective, and the profiles that were published for it.
+    /// Loose objective of Table 7, and the profiles published for it.
     pub loose: (Nanos, &'static str),
 }
 
-/// ACL, load balancer, accounting: 2.14 Mpps. An epoch of 100 us has 352 packets of a flow, or 96 of 312:
-/// 235 ns for each flow.
+/// ACL, load balancer, accounting: 2.14 Mpps. An epoch of 100 us has 352 packets of one flow, or 96 of 312 flows: 235
+/// ns per flow.
 pub const CHAIN_1: NetBlazeChain = NetBlazeChain {
     name: "chain-1",
     folder: "chain4",
@@ -67,8 +67,8 @@ pub const CHAIN_1: NetBlazeChain = NetBlazeChain {
     loose: (Nanos::from_micros(2500), "2000"),
 };
 
-/// ACL, URL filter, encryption: 0.74 Mpps, of which half a nanosecond goes into each byte. An epoch of
-/// 100 us has 96 packets of a flow, or 64 of 266: 126 ns for each flow.
+/// ACL, URL filter, encryption: 0.74 Mpps, with half a nanosecond per byte. An epoch of 100 us has 96 packets of one
+/// flow, or 64 of 266 flows: 126 ns per flow.
 pub const CHAIN_2: NetBlazeChain = NetBlazeChain {
     name: "chain-2",
     folder: "chain2",
@@ -82,7 +82,7 @@ pub const CHAIN_2: NetBlazeChain = NetBlazeChain {
 };
 
 impl NetBlazeChain {
-    /// What policies know for an objective whose published profiles are named so.
+    /// Returns the profile that policies use for an objective, from the published profiles with the name `named`.
     pub fn profile(&self, published: &Published, slo: Nanos, named: &str) -> CapacityProfile {
         let folder = self.folder;
         let file = |name: String| (published.file(&name), name);
@@ -104,11 +104,11 @@ impl NetBlazeChain {
     }
 }
 
-/// The published profiles.
+/// Published profiles.
 pub struct Published(BTreeMap<String, Vec<u8>>);
 
 impl Published {
-    /// From the archive in TAILWATER_TEST_DATA, or says that it is not there.
+    /// Loads the archive in TAILWATER_TEST_DATA, or prints that it is missing.
     pub fn load() -> Option<Published> {
         let Some(folder) = std::env::var_os("TAILWATER_TEST_DATA") else {
             eprintln!("skipped: TAILWATER_TEST_DATA is not set, and NetBlaze's profiles are there");
@@ -130,7 +130,7 @@ impl Published {
     }
 }
 
-/// The profiles of a tar archive (POSIX ustar): headers of 512 bytes, each before its file.
+/// Returns the profiles of a tar archive (POSIX ustar): a header of 512 bytes precedes each file.
 fn untarred(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     let mut rest = archive;
@@ -151,10 +151,10 @@ fn untarred(archive: &[u8]) -> BTreeMap<String, Vec<u8>> {
     files
 }
 
-/// Four servers of 64 cores. Queues of 4,096 packets are not in the text, but in the tables: it takes 5.5 ms
-/// to empty one at 0.74 Mpps, and that is the 99th percentile of whatever overruns its queues on chain
-/// 2, whoever it is. Links have no limit: packets that keep the published cores busy are more
-/// than one link of 100 Gbit/s brings, through which all of them came.
+/// Four servers of 64 cores. The queues of 4,096 packets follow from the tables, not the text: emptying one takes 5.5
+/// ms at 0.74 Mpps, which is the 99th percentile of every system that overruns its queues on chain 2. Links are
+/// unlimited: the packets that keep the published cores busy exceed the link of 100 Gbit/s through which all of them
+/// came.
 pub fn rack() -> Rack {
     let mut rack = Rack::of_one(64);
     let server = Server {
@@ -168,7 +168,7 @@ pub fn rack() -> Rack {
     rack
 }
 
-/// A policy for an objective.
+/// Returns a policy for an objective.
 pub fn policy(name: &str, profile: &CapacityProfile) -> RackPolicy {
     let model = model(profile);
     let objective = Objective {
@@ -178,7 +178,7 @@ pub fn policy(name: &str, profile: &CapacityProfile) -> RackPolicy {
         ingress: IngressConfig {
             prefix_v4: 24,
             prefix_v6: 48,
-            // Half of a server's cores are left for bursts.
+            // Half of a server's cores are reserved for bursts.
             threshold: 32,
             table: 2000,
             default_row: false,
@@ -191,8 +191,8 @@ pub fn policy(name: &str, profile: &CapacityProfile) -> RackPolicy {
     policy
 }
 
-/// What lies between cores: a little more than the authors' program takes there, which is 72 cycles a batch in
-/// and out of a queue, and 12 cycles a packet that is mapped anew.
+/// Returns the costs between cores: slightly more than in the authors' program, which takes 72 cycles per batch in and
+/// out of a queue, and 12 cycles per remapped packet.
 fn between_cores() -> DetailedCosts {
     DetailedCosts {
         receive_packet: 35.0,
@@ -203,7 +203,7 @@ fn between_cores() -> DetailedCosts {
     }
 }
 
-/// What packets take.
+/// Returns the cost model of a profile.
 pub fn model(profile: &CapacityProfile) -> ChainModel {
     let model = ChainModel::from_profile(profile).unwrap_or_else(|error| panic!("{error}"));
     ChainModel {
@@ -214,13 +214,13 @@ pub fn model(profile: &CapacityProfile) -> ChainModel {
     }
 }
 
-/// So many seconds of a preset, with so many times its flows.
+/// Records `seconds` seconds of a preset, with its flows scaled by `flows_scale`.
 pub fn record(trace: &str, flows_scale: f64, seconds: f64) -> Arc<Recording> {
     load(open(trace, flows_scale, seconds))
 }
 
-/// Ten seconds of a preset, with so many times its flows, played at half its speed at first and at one and
-/// a half times its speed in the end.
+/// Records ten seconds of a preset, with its flows scaled by `flows_scale`. The speed grows from half to one and a half
+/// times the original.
 pub fn record_growing(trace: &str, flows_scale: f64) -> Arc<Recording> {
     load(Box::new(Growing(open(trace, flows_scale, 10.0))))
 }
@@ -239,7 +239,7 @@ fn load(source: Box<dyn Arrivals>) -> Arc<Recording> {
     Arc::new(recording.unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Arrivals at a speed that grows by a tenth a second, from a half.
+/// Arrivals at a speed that grows by a tenth per second, from a half.
 struct Growing(Box<dyn Arrivals>);
 
 impl Arrivals for Growing {

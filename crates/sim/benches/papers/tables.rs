@@ -1,11 +1,11 @@
-//! Lines of figures as Markdown tables, beside what was published.
+//! Formats lines of figures as Markdown tables, beside the published values.
 
 use serde_json::Value;
 
 /// Columns in this order.
 const COLUMNS: [&str; 4] = ["p50", "p99", "cores", "loss"];
 
-/// A table: its name, its columns, and its rows with a cell for each column.
+/// Table with its name, its columns, and its rows with a cell per column.
 #[derive(Default)]
 struct Table {
     name: String,
@@ -13,7 +13,7 @@ struct Table {
     rows: Vec<(String, Vec<(String, String)>)>,
 }
 
-/// Prints the lines of a file. A figure that is there twice counts once, as last measured.
+/// Prints the lines of a file. Of duplicate figures only the last counts.
 pub fn print(path: &str) {
     let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut tables: Vec<Table> = Vec::new();
@@ -67,7 +67,7 @@ pub fn print(path: &str) {
     }
 }
 
-/// What names are sorted by: numbers in them count as such.
+/// Returns a sort key for natural order: numbers in names compare as numbers.
 fn natural(name: &str) -> Vec<(u64, String)> {
     let parts = name.split_inclusive(|c: char| !c.is_ascii_digit());
     let parts = parts.map(|part| {
@@ -77,7 +77,7 @@ fn natural(name: &str) -> Vec<(u64, String)> {
     parts.collect()
 }
 
-/// The element that is sought, made if it is not there.
+/// Returns the matching element, and creates it if it is missing.
 fn find<T>(list: &mut Vec<T>, is: impl FnMut(&T) -> bool, make: impl FnOnce() -> T) -> &mut T {
     let place = list.iter().position(is).unwrap_or_else(|| {
         list.push(make());
@@ -86,7 +86,7 @@ fn find<T>(list: &mut Vec<T>, is: impl FnMut(&T) -> bool, make: impl FnOnce() ->
     &mut list[place]
 }
 
-/// A value, the published one behind it in brackets, and whether an objective was met.
+/// Formats a value, with the published one in brackets, and a mark if an objective was met or missed.
 fn cell(figure: &Value, column: &str) -> String {
     let number = |value: f64| match column {
         "loss" | "late" => format!("{:.3} %", 100.0 * value),

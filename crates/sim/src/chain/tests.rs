@@ -65,7 +65,7 @@ fn a_profile_says_what_lies_between_cores() {
         ..CapacityProfile::default()
     };
     let model = ChainModel::from_profile(&profile).unwrap();
-    // Receiving is a part of the packet.
+    // Receiving is a part of the packet's cost.
     assert_eq!(model.receive_packet, 100.0);
     let costs = model.compile().unwrap();
     let work = |cold| Work {
@@ -78,10 +78,10 @@ fn a_profile_says_what_lies_between_cores() {
     assert_eq!(costs.whole(work(2), false), 464_000);
     let new = Work { new: 2, ..work(0) };
     assert_eq!(costs.whole(new, false), 411_000);
-    // Half of all wake-ups take no longer than the median, none longer than what was seen.
+    // Half of all wake-ups take no longer than the median, and none longer than the maximum observed.
     let drawn = |asleep, share: f64| costs.wake(asleep, (share * 2_f64.powi(64)) as u64);
     assert_eq!(drawn(500, 0.3), Some(10));
-    // Between them it is drawn evenly, in whole nanoseconds.
+    // Between them the time is drawn evenly, in whole nanoseconds.
     assert_eq!(drawn(8_999, 0.7), Some(14));
     assert_eq!(drawn(9_000, 0.5), Some(100));
     assert_eq!(drawn(u64::MAX, 0.999), Some(300));

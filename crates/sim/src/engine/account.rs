@@ -1,14 +1,14 @@
-//! What each RSS bucket brings, as the live data plane counts it.
+//! Load of each RSS bucket, counted as in the live data plane.
 //!
-//! Flows are counted without remembering them: within an epoch each sets one of 64 bits of its bucket,
-//! and how many bits are set tells how many flows there were (linear counting).
+//! Flows are counted without storing them: within an epoch each flow sets one of 64 bits of its bucket, and the number
+//! of set bits gives an estimate of the flows (linear counting).
 
 use tailwater_net::toeplitz::BUCKETS;
 
-/// Bits for a bucket's flows in an epoch.
+/// Bits per bucket for the flows of an epoch.
 const BITS: usize = 64;
 
-/// Flow counts are in these parts of a flow.
+/// Flow counts are stored in this fraction of a flow.
 const FLOW: f64 = 256.0;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,14 +21,14 @@ struct Count {
 #[derive(Debug)]
 pub(crate) struct Account {
     counts: Box<[Count; BUCKETS]>,
-    /// Buckets with packets in the epoch; behind them anything.
+    /// Buckets with packets in the epoch. Later entries are undefined.
     touched: Box<[u16; 2 * BUCKETS]>,
     count: usize,
     flows_of: Box<[u64; BITS + 1]>,
     epoch: u64,
-    /// When the epoch is over.
+    /// End of the epoch.
     ends: u64,
-    /// By bucket, since it was last asked: packets, and flows summed over epochs.
+    /// By bucket, since the last query: packets, and flows summed over epochs.
     packets: Box<[u64; BUCKETS]>,
     flows: Box<[u64; BUCKETS]>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Account {
 impl Account {
     pub fn new(epoch: u64) -> Account {
         let flows = |bits: usize| {
-            // With all bits set nobody can tell; there are more than with all but one.
+            // With all bits set the number is unknown, but higher than with one bit unset.
             let unset = (BITS as f64 - bits as f64).max(0.5);
             (BITS as f64 * libm::log(BITS as f64 / unset) * FLOW) as u64
         };
@@ -59,7 +59,7 @@ impl Account {
             self.publish(now);
         }
         let count = &mut self.counts[bucket];
-        // Without a branch: whether the bucket was touched before is anybody's guess.
+        // Branch-free: the branch on the first touch of a bucket would be unpredictable.
         self.touched[self.count % (2 * BUCKETS)] = bucket as u16;
         self.count += usize::from(count.seen == 0);
         count.seen |= 1 << (flow_hash >> 26);
@@ -78,8 +78,8 @@ impl Account {
         self.ends = (now / self.epoch + 1) * self.epoch;
     }
 
-    /// A bucket's active flows, on average over the epochs, and packets a second, of the `elapsed`
-    /// nanoseconds since it was last asked. Call [`close`](Account::close) before the first.
+    /// Returns a bucket's active flows, averaged over the epochs, and its packets per second, of the `elapsed`
+    /// nanoseconds since the last query. Call [`close`](Account::close) before the first bucket.
     pub fn take(&mut self, bucket: usize, elapsed: u64) -> (f64, f64) {
         let elapsed = elapsed.max(1) as f64;
         let flows = std::mem::take(&mut self.flows[bucket]) as f64;

@@ -1,4 +1,4 @@
-//! Packets on their way from the switch to cores' rings.
+//! Path of packets from the switch to the cores' rings.
 
 use super::fifo::Arrived;
 use super::meter::flow_hash;
@@ -9,15 +9,15 @@ use crate::traffic::{FlowStart, NO_PLACE, Packet};
 use tailwater_policy::flows::NewFlow;
 use tailwater_policy::server::Steering as Steered;
 
-/// Bytes that a frame takes on the wire beside its own: check sequence, preamble, gap.
+/// Bytes that a frame takes on the wire in addition to its own: check sequence, preamble, gap.
 const WIRE: u64 = 24;
 
-/// Flows looked up at a time: so many loads from memory are under way together.
+/// Flows prefetched at a time, so that as many memory loads overlap.
 const AHEAD: usize = 16;
 
 impl Engine<'_> {
-    /// Packets arrive at the switch, in order, up to the next control, which a packet may bring forward.
-    /// `starts` has the flows that they open. Returns how many have arrived.
+    /// Lets packets arrive at the switch, in order, up to the next control, which a packet can bring forward. `starts`
+    /// has the flows that they open. Returns the number of arrived packets.
     pub(super) fn arrive(&mut self, packets: &[Packet], starts: &mut std::slice::Iter<'_, FlowStart>) -> usize {
         self.control_at = self.next_control();
         let mut arrived = 0;
@@ -38,7 +38,7 @@ impl Engine<'_> {
         arrived
     }
 
-    /// Reads what is known of the packets' flows, so that it is there when it is needed.
+    /// Prefetches the state of the packets' flows.
     #[inline]
     fn touch(&self, packets: &[Packet]) {
         let mut sum = 0_u32;
@@ -114,7 +114,7 @@ impl Engine<'_> {
         self.send(number, usize::from(core), packet, packet.arrival);
     }
 
-    /// Packets over the link of a core's server, and to the core.
+    /// Sends a packet over the link of a core's server, and to the core.
     #[inline]
     fn send(&mut self, tenant: usize, core: usize, packet: &Packet, time: u64) {
         let at = match self.cross(core, packet, time) {
@@ -129,8 +129,8 @@ impl Engine<'_> {
         }
     }
 
-    /// When a packet has crossed the link to a core's server; `None` if there is no room for it in
-    /// front of the link.
+    /// Returns the time at which a packet has crossed the link to a core's server, or `None` if the link's buffer is
+    /// full.
     #[inline]
     fn cross(&mut self, core: usize, packet: &Packet, time: u64) -> Option<u64> {
         let server = &mut self.servers[usize::from(self.cores[core].server)];
@@ -147,7 +147,7 @@ impl Engine<'_> {
         Some(ends.div_ceil(1000))
     }
 
-    /// A flow begins.
+    /// Opens a flow.
     fn open(&mut self, number: usize, packet: &Packet, start: &FlowStart) {
         let flow = packet.flow as usize;
         let tenant = &mut self.tenants[number];
@@ -164,7 +164,7 @@ impl Engine<'_> {
                     steering.flows.resize(flow + 1, SteeredFlow::NEW);
                 }
                 let known = &mut steering.flows[flow];
-                // A flow that was forgotten by all others may be known to the controller still.
+                // The controller may still store a flow that every other part has removed.
                 if known.core == NOBODY {
                     *known = SteeredFlow::NEW;
                 }
@@ -199,7 +199,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A row is in the table: what waited for it goes on.
+    /// Completes a row of the table: packets that waited for it continue.
     pub(super) fn row_written(&mut self, number: usize, row: u32, now: u64) {
         let Steering::Buckets(steering) = &mut self.tenants[number].steering else {
             return;
@@ -228,7 +228,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Begins to change the default row, if it is to be changed.
+    /// Starts a change of the default row, if one is due.
     pub(super) fn change_default_row(&mut self, number: usize, now: u64) {
         let Some(ingress) = self.tenants[number].steering.ingress() else {
             return;
@@ -239,7 +239,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A controller places a flow.
+    /// Lets the controller place a flow.
     #[cold]
     fn place_flow(&mut self, number: usize, packet: &Packet) {
         let Steering::Flows(steering) = &mut self.tenants[number].steering else {
@@ -268,7 +268,7 @@ impl Engine<'_> {
 }
 
 impl Ingress {
-    /// Begins to write a row. Returns its number.
+    /// Starts to write a row and returns its number.
     fn begin_row(&mut self, prefix: ipnet::IpNet, server: u16) -> u32 {
         self.rows += 1;
         self.pending.push(PendingRow {
@@ -281,7 +281,7 @@ impl Ingress {
         self.rows
     }
 
-    /// A flow to a prefix whose row is being written waits for it.
+    /// Lets a flow wait for its prefix's row, which is being written.
     fn hold_flow(&mut self, flow: u32, destination: std::net::IpAddr) {
         let to = |row: &&mut PendingRow| row.prefix.contains(&destination);
         if let Some(row) = self.pending.iter_mut().find(to) {
@@ -291,7 +291,7 @@ impl Ingress {
         }
     }
 
-    /// A packet waits for its flow's row. Whether there is room.
+    /// Parks a packet until its flow's row is written. Returns `true` if there is room.
     #[cold]
     fn hold(&mut self, packet: &Packet) -> bool {
         let held: usize = self.pending.iter().map(|row| row.packets.len()).sum();

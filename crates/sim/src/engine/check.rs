@@ -1,28 +1,28 @@
-//! Checks of what must always hold, whatever a policy does.
+//! Checks of invariants that hold for every policy.
 //!
-//! - *Order*: a flow's packets are processed in the order of their arrival, and leave so.
+//! - *Order*: a flow's packets are processed and leave in the order of their arrival.
 //! - *One owner*: no core begins with a part of a flow's chain before another has ended with it.
-//! - *Buckets*: whoever processes or hands over a packet holds its bucket, or flow.
-//! - *Conservation*: every packet leaves, is lost, or is there.
+//! - *Buckets*: a core that processes or offloads a packet owns its bucket, or flow.
+//! - *Conservation*: every packet leaves, is lost, or is in the system.
 
-/// What is known of a flow and one part of its chain.
+/// State of one part of a flow's chain.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     /// Arrival of the last packet processed.
     arrival: u64,
-    /// When that was done, and where.
+    /// End of its processing, and the core.
     end: u64,
     core: u16,
 }
 
-/// Watches one tenant's flows.
+/// Checks one tenant's flows.
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
     /// By flow: the first part or the whole, and the last part.
     flows: Vec<[Part; 2]>,
 }
 
-/// Which part of a chain.
+/// Part of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Segment {
     /// All of it.
@@ -34,7 +34,7 @@ pub(crate) enum Segment {
 }
 
 impl Checker {
-    /// A flow begins: nothing is known of it.
+    /// Resets the state of a flow that begins.
     pub fn opened(&mut self, flow: u32) {
         let flow = flow as usize;
         if self.flows.len() <= flow {
@@ -43,10 +43,10 @@ impl Checker {
         self.flows[flow] = Default::default();
     }
 
-    /// A packet is processed by a core from `start` to `end`.
+    /// Checks a packet that a core processes from `start` to `end`.
     ///
     /// # Panics
-    /// If that breaks a rule.
+    /// If it violates an invariant.
     pub fn processed(&mut self, (flow, arrival): (u32, u64), segment: Segment, core: usize, (start, end): (u64, u64)) {
         let parts: &[usize] = match segment {
             Segment::Whole => &[0, 1],

@@ -1,4 +1,4 @@
-//! What happens now and then: windows end, mappers and controllers are asked, tables change.
+//! Periodic and delayed events: ends of windows, decisions of mappers and controllers, changes of tables.
 
 use super::tenant::{FlowSteering, NOBODY, Section, Snapshot, Steering};
 use super::{Control, Engine};
@@ -8,14 +8,14 @@ use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::flows::{CoreSignals, FlowLoad, FlowPlan, FlowView};
 use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerView};
 
-/// How often it is looked whether buckets have arrived, before a mapper is asked again.
+/// Interval in nanoseconds for checking that bucket moves are complete, before a mapper runs again.
 const LOOK: u64 = 100_000;
 
-/// A backlog that has lasted so many epochs is an overload.
+/// Number of epochs from which on a lasting backlog is an overload.
 const OVERLOAD: u64 = 4;
 
 impl Engine<'_> {
-    /// Does what is due at a time.
+    /// Executes a due control event.
     pub(super) fn control(&mut self, control: Control, now: u64) {
         match control {
             Control::Window => {
@@ -55,14 +55,13 @@ impl Engine<'_> {
             Control::Observe(tenant) => self.observe(tenant, now),
             Control::DecideFlows(tenant) => self.decide_flows(tenant, now),
             Control::EnforceFlows(tenant) => self.enforce_flows(tenant, now),
-            // Whoever only looks changes nothing.
+            // Observation changes no state.
             Control::Watch => return self.look(now),
         }
         self.retire_all();
     }
 
-    /// The warm-up is over: what was counted so far does not count. Packets in the system are as if
-    /// they had just come.
+    /// Ends the warm-up and resets all counters. Packets in the system count as if they had just arrived.
     fn begin_report(&mut self, now: u64) {
         for tenant in &mut self.tenants {
             let offered = super::run::inside(&tenant.meter);
@@ -79,7 +78,7 @@ impl Engine<'_> {
         self.watch_anew(now);
     }
 
-    /// A section gets its first cores, if it has none.
+    /// Gives a steering domain its first cores, if it has none.
     pub(super) fn activate(&mut self, tenant: usize, number: usize, now: u64) {
         let Steering::Buckets(steering) = &mut self.tenants[tenant].steering else {
             return;
@@ -95,7 +94,7 @@ impl Engine<'_> {
         section.asked = now;
         let period = section.mapper.as_ref().map(|mapper| mapper.period().0);
         if let Some(ingress) = &mut steering.ingress {
-            // It knows what it has just taken.
+            // The ingress sees the new cores at once.
             ingress.reported[number] = count as u16;
         }
         for bucket in 0..BUCKETS {
@@ -109,7 +108,7 @@ impl Engine<'_> {
         }
     }
 
-    /// When the mapper of a section is to be looked after next.
+    /// Schedules the next check of a steering domain's mapper.
     fn plan_remap(&mut self, tenant: usize, number: usize, now: u64, period: u64) {
         let Steering::Buckets(steering) = &self.tenants[tenant].steering else {
             return;
@@ -118,7 +117,7 @@ impl Engine<'_> {
         let watched = section.mapper.as_ref().is_some_and(|m| m.on_overload());
         let epoch = super::Tenant::epoch(self.tenants[tenant].meter.slo);
         let at = match watched {
-            // Each epoch somebody looks whether a backlog lasts.
+            // The backlog is checked in each epoch.
             true => (section.asked + period).min(now + epoch),
             false => section.asked + period,
         };
@@ -132,7 +131,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Asks a server mapper, if it is time to.
+    /// Runs a server mapper, if it is due.
     fn remap(&mut self, tenant: usize, number: usize, now: u64) {
         let epoch = super::Tenant::epoch(self.tenants[tenant].meter.slo);
         let Some(section) = self.section(tenant, number) else {
@@ -180,7 +179,7 @@ impl Engine<'_> {
         self.plan_remap(tenant, number, now, period);
     }
 
-    /// Whether a core of a section has not been through with its packets for so long.
+    /// Returns `true` if a core of a steering domain has had a backlog for at least `lasting`.
     fn has_backlog(&self, tenant: usize, number: usize, now: u64, lasting: u64) -> bool {
         let behind = |core: &super::core::Core| {
             let mine = core.dedicated == Some((tenant as u16, number as u16));
@@ -191,7 +190,7 @@ impl Engine<'_> {
         self.cores.iter().any(behind)
     }
 
-    /// What the buckets of a section brought since its mapper was last asked.
+    /// Returns the load of a steering domain's buckets since its mapper last ran.
     fn bucket_loads(&mut self, tenant: usize, number: usize, now: u64) -> Vec<BucketLoad> {
         let Some(section) = self.section(tenant, number) else {
             return Vec::new();
@@ -211,7 +210,7 @@ impl Engine<'_> {
         loads.collect()
     }
 
-    /// What the cores of a section did since then.
+    /// Returns the load of a steering domain's cores over the same time.
     fn core_loads(&mut self, tenant: usize, number: usize, now: u64) -> Vec<CoreLoad> {
         let Some(section) = self.section(tenant, number) else {
             return Vec::new();
@@ -232,7 +231,7 @@ impl Engine<'_> {
         cores.iter().map(load).collect()
     }
 
-    /// A bucket table changes.
+    /// Applies moves to a bucket table.
     fn enforce(&mut self, tenant: usize, number: usize, moves: &[Move], now: u64) {
         let Some(section) = self.section(tenant, number) else {
             return;
@@ -253,7 +252,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A controller's period ends: what it will see is put down.
+    /// Ends a controller's period and records its input.
     fn observe(&mut self, tenant: usize, now: u64) {
         self.forget_flows(tenant, now);
         let Some(steering) = self.flow_steering(tenant) else {
@@ -301,7 +300,7 @@ impl Engine<'_> {
         self.at(now + period, Control::Observe(tenant));
     }
 
-    /// The controller forgets flows that have been silent, none of whose packets is in the system.
+    /// Removes flows from the controller's state that have been silent and have no packet in the system.
     fn forget_flows(&mut self, tenant: usize, now: u64) {
         let oldest = self.oldest();
         let oldest = (oldest >> super::tenant::SEEN) as u32;
@@ -381,7 +380,7 @@ impl Engine<'_> {
         let owners: Vec<u16> = plan.moves.iter().map(|m| steering.cores[usize::from(m.to)]).collect();
         self.tenants[tenant].decisions.buckets_moved += plan.moves.len() as u64;
         for owner in owners {
-            // A core that owns shards is at work, though no flow has come yet.
+            // A core that owns shards is active, even before its first flow.
             self.dedicate(usize::from(owner), tenant, 0, now);
         }
         for (flow, to) in along {
@@ -401,7 +400,7 @@ impl Engine<'_> {
             .collect();
         for core in cores {
             let core = usize::from(core);
-            // One that was given a flow since stays.
+            // A core that got a flow in the meantime stays.
             if self.cores[core].owned == 0 {
                 self.cores[core].reclaim = true;
                 self.retiring.push((core as u16, now));

@@ -1,4 +1,4 @@
-//! A core's state: what is on its way to it, what it is doing, and what is known of its load.
+//! State of a core: packets on their way to it, its current work, and its load counters.
 
 use super::dispatch::{Dispatch, NONE};
 use super::fifo::{Arrived, Fifo};
@@ -10,22 +10,22 @@ use tailwater_measure::attribution::Attribution;
 use tailwater_measure::durations::{self, QUARTERS};
 use tailwater_net::Nanos;
 
-/// A packet that waits at a core.
+/// Packet that waits at a core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Waiting {
     pub packet: Packet,
-    /// When it came to the core.
+    /// Time of its arrival at the core.
     pub at: u64,
-    /// Its flow's number at the core that dispatches it.
+    /// Its flow's slot at the dispatching core.
     pub slot: u16,
-    /// Only so many of the chain's last functions are left to do; 0: all are.
+    /// Number of the chain's last functions that are left. 0 stands for all.
     pub last_functions: u8,
-    /// It was kept back because its bucket or flow was on its way.
+    /// `true` if it was buffered while its bucket or flow migrated.
     pub kept: bool,
 }
 
 impl Waiting {
-    /// One that has come out of the ring.
+    /// Creates the entry of a packet from the ring.
     #[inline]
     pub fn new(arrived: &Arrived) -> Waiting {
         Waiting {
@@ -38,7 +38,7 @@ impl Waiting {
     }
 }
 
-/// What a core did since somebody last asked.
+/// Counters of a core since the last query.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
     pub busy: u64,
@@ -73,7 +73,7 @@ impl Stats {
         self.durations[durations::quarter(Nanos(took))] += 1;
     }
 
-    /// The 99th percentile of the batches' durations, to a quarter of an octave; zero without any.
+    /// Returns the 99th percentile of the batches' durations, to a quarter of an octave, or zero without any batch.
     pub fn batch_p99(&self) -> Nanos {
         durations::p99(self.durations.iter().map(|count| u64::from(*count)))
     }
@@ -85,77 +85,77 @@ impl Stats {
     }
 }
 
-/// Who has recruited a core.
+/// Activation of an auxiliary core by a dispatcher.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim {
     pub dispatcher: u16,
     pub helper: u16,
-    /// Since when it counts as a helper: not while it has a queue of its own.
+    /// Time since which it counts as an auxiliary core. It does not while it has a queue of its own.
     pub since: u64,
-    /// The two are on different NUMA nodes.
+    /// `true` if the two cores are on different NUMA nodes.
     pub other_node: bool,
 }
 
-/// Buckets or flows on their way from and to a core.
+/// Migrations of buckets or flows from and to a core.
 #[derive(Debug, Default)]
 pub(crate) struct Transit {
-    /// How many are to leave, and how many to come.
+    /// Number of buckets or flows yet to leave, and yet to arrive.
     pub leaving: u32,
     pub awaited: u32,
-    /// When each that has been sent is here, and its number.
+    /// Arrival time and number of each that has been sent.
     pub inbox: Vec<(u64, u32)>,
-    /// Packets of those that are not here.
+    /// Packets of those that have not arrived.
     pub kept: Vec<Waiting>,
-    /// Packets of those that have come: processed first.
+    /// Packets of those that have arrived. They are processed first.
     pub next: VecDeque<Waiting>,
 }
 
 impl Transit {
-    /// Whether nothing is on its way, nor kept back.
+    /// Returns `true` if no migration is in progress and no packet is buffered.
     #[inline]
     pub fn is_still(&self) -> bool {
         self.leaving | self.awaited == 0 && self.next.is_empty()
     }
 }
 
-/// A core.
+/// State of a core.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub server: u16,
     pub node: u16,
-    /// Packets that its ring holds, and that may be in its hands.
+    /// Capacity of its ring, and of its packet buffers.
     pub ring: usize,
     pub buffers: usize,
     pub fifo: Fifo,
-    /// Until when it is busy.
+    /// Time until which it is busy.
     pub ready: u64,
-    /// Picoseconds that have been spent and have not passed.
+    /// Picoseconds spent beyond whole elapsed nanoseconds.
     pub carry: u64,
-    /// Batches so far: numbers its random numbers.
+    /// Number of batches so far. It indexes the core's random numbers.
     pub batches: u64,
-    /// What takes it away for moments, if anything is known of that.
+    /// Interruptions by the machine, if the model has any.
     pub pausing: Pausing,
-    /// It has a queue, and whose: tenant and section.
+    /// Tenant and steering domain of its queue, if it has one.
     pub dedicated: Option<(u16, u16)>,
-    /// Since when.
+    /// Start of that dedication.
     pub since: u64,
-    /// Buckets, or flows, that are mapped to it.
+    /// Number of buckets, or flows, mapped to it.
     pub owned: u32,
-    /// It is to give its queue back once nothing is left.
+    /// `true` if it gives its queue back once it is empty.
     pub reclaim: bool,
     pub dispatch: Option<Box<Dispatch>>,
-    /// Which core has recruited it, whose helper of which number it is, and since when.
+    /// Activation by a dispatcher, if it serves as an auxiliary core.
     pub claim: Option<Claim>,
-    /// When the first packet is here, or was, of those that it was handed as a helper.
+    /// Arrival of the first packet offloaded to it.
     pub guest_at: u64,
-    /// Whose turn was last.
+    /// `true` if its last batch was an offloaded one.
     pub guest_last: bool,
     pub transit: Transit,
     pub attribution: Attribution,
     pub stats: Stats,
-    /// When it last was through with its packets.
+    /// Last time at which it had no backlog.
     pub through: u64,
-    /// When it looks up if nothing comes.
+    /// Time of its next poll if no packet arrives.
     pub watch: u64,
 }
 
@@ -187,14 +187,14 @@ impl Core {
         }
     }
 
-    /// Packets that it may still take, having `used` buffers in its hands.
+    /// Returns the number of packets that it can still receive, with `used` buffers in use.
     #[inline]
     pub fn room(&self, used: usize) -> usize {
         let kept = self.transit.kept.len() + self.transit.next.len();
         self.buffers.saturating_sub(used + kept)
     }
 
-    /// When it next has something to do; `poll` is what noticing a packet takes.
+    /// Returns the time of its next work. `poll` is the delay until it notices a packet.
     #[inline]
     pub fn next(&self, poll: u64) -> u64 {
         let mut next = self.watch.min(self.guest_at);
@@ -219,8 +219,7 @@ impl Core {
         next.max(self.ready)
     }
 
-    /// When the packet that has been here longest arrived, of all that are here, on their way or with
-    /// helpers.
+    /// Returns the arrival time of the oldest packet at the core, including packets in transfer or on auxiliary cores.
     pub fn oldest(&self) -> u64 {
         let ring = self.fifo.iter().map(|arrived| arrived.packet.arrival);
         let waiting = self.transit.kept.iter().chain(&self.transit.next);

@@ -1,5 +1,5 @@
-//! What a core knows that hands flows to helpers: the flows with packets in the system, and its own
-//! queue. The rules are those of the live data plane's `scaling`.
+//! State of a dispatching core: the flows with packets in the system, and its own queue. The rules are those of the
+//! live data plane's `scaling`.
 
 use super::core::Waiting;
 use super::held::{Held, List};
@@ -10,68 +10,69 @@ use crate::traffic::Packet;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Helper, Load, Place, Plan, QueuedFlow};
 
-/// No number: none of the flow's packets is in the system.
+/// Marks a flow without packets in the system.
 pub(crate) const NONE: u16 = u16::MAX;
 
-/// No place in a list.
+/// Marks a flow that is not in the list of queued flows.
 const UNLISTED: u32 = u32::MAX;
 
-/// The list of queued flows is tidied when more flows than this, and more than half, have left.
+/// Minimum number of flows that must have left before the list of queued flows is compacted. They must also be more
+/// than half.
 const TIDY: u32 = 64;
 
-/// Whether a flow can be processed elsewhere.
+/// Restriction on the cores that can process a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It must be opened here.
+    /// The flow must be opened here.
     Unopened,
     Opened,
-    /// None of its packets is in the system; the number is free once it is not listed.
+    /// None of its packets is in the system. The slot is free once it is not listed.
     Over,
 }
 
-/// A flow with packets in the system: half a cache line. A core has fewer packets in its hands than 2^16.
+/// Flow with packets in the system, in half a cache line. A core has fewer than 2^16 packet buffers.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 pub(crate) struct Slot {
-    /// Arrival of the packet that it came with.
+    /// Arrival of the packet that opened the slot.
     since: u64,
     pub flow: u32,
-    /// Where it stands in the list of queued flows.
+    /// Index in the list of queued flows.
     at: u32,
     pub bucket: u16,
     /// Packets in the own queue.
     queued: u16,
-    /// Packets that are with a helper.
+    /// Packets on an auxiliary core.
     away: u16,
-    /// Packets that are held until none is with the helper.
+    /// Packets parked until none is on the auxiliary core.
     held: List,
-    /// Where its packets go.
+    /// Destination of its packets.
     place: Place,
     state: State,
-    /// The helper that has the chain's last functions, and how many; none if these are 0.
+    /// Auxiliary core that runs the chain's last functions, and their number. 0 stands for no split.
     split: (u8, u8),
 }
 
 impl Slot {
-    /// The helper that has the chain's last functions, and how many.
+    /// Returns the auxiliary core that runs the chain's last functions, and their number.
     #[inline]
     pub fn split(&self) -> Option<(u8, u8)> {
         (self.split.1 > 0).then_some(self.split)
     }
 
-    /// Packets in the system.
+    /// Returns the number of packets in the system.
     #[inline]
     fn packets(&self) -> u32 {
         u32::from(self.queued) + u32::from(self.away) + u32::from(self.held.packets)
     }
 
-    /// Whether only this core may process its packets in the own queue.
+    /// Returns `true` if only this core can process its packets in the own queue.
     #[inline]
     fn is_for_here(&self) -> bool {
         self.state == State::Unopened || self.split.1 > 0
     }
 
-    /// Whether it must stay as it is.
+    /// Returns `true` if the flow cannot move.
     #[inline]
     fn is_bound(&self) -> bool {
         self.state == State::Unopened || self.away > 0
@@ -80,37 +81,37 @@ impl Slot {
 
 const _: () = assert!(size_of::<Slot>() == 32, "two slots share a cache line");
 
-/// A turn of the core's loop that is not over.
+/// Unfinished iteration of the core's loop.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
     pub began: u64,
     pub looked_up: usize,
 }
 
-/// The dispatching part of a core.
+/// Dispatching part of a core.
 pub(crate) struct Dispatch {
     pub mapper: Box<dyn CoreMapper>,
-    /// The most packets that the mapper has processed in one go.
+    /// Maximum batch size set by the mapper.
     pub batch: usize,
     pub helpers: Vec<Helper>,
-    /// The helpers' cores.
+    /// Cores of the auxiliary cores.
     pub cores: Vec<u16>,
-    /// Helpers with packets, and those recruited, as bit maps.
+    /// Auxiliary cores with packets, and activated ones, as bit maps.
     pub busy: u64,
     pub recruited: u64,
-    /// By helper: the packets that it has, and those put down for it; and for which there are such.
+    /// By auxiliary core: its packets, including staged ones. `staged` is a bit map of those with staged packets.
     pub lanes: Vec<Lane>,
     pub staging: u64,
-    /// When this core next hears of packets that are done.
+    /// Time of the next receipt.
     pub receipt_at: u64,
-    /// By helper: flows that are split with it. It is needed, though it may have no packets now.
+    /// By auxiliary core: number of flows split with it. Such a core is needed even without packets.
     pub splits: Vec<u32>,
-    /// All of these.
+    /// Total of these.
     pub split_flows: u32,
     pub plan: Plan,
     pub boost: bool,
     pub turn: Option<Turn>,
-    /// The server's claims were looked at when they had changed so often.
+    /// Value of the server's claim counter at the last check.
     pub seen_claims: u64,
     slots: Vec<Slot>,
     free: Vec<u16>,
@@ -120,16 +121,16 @@ pub(crate) struct Dispatch {
     listed: Vec<u16>,
     left: u32,
     here: Load,
-    /// Packets in the own queue that only this core may process.
+    /// Packets in the own queue that only this core can process.
     bound: u32,
-    /// Packets that are with helpers.
+    /// Packets on auxiliary cores.
     away: u32,
-    /// Helpers whose flows' packets are held, as a bit map.
+    /// Auxiliary cores whose flows' packets are parked, as a bit map.
     relieved: u64,
     held: Held,
-    /// All that is held.
+    /// Total of parked packets.
     waiting: Load,
-    /// Flows with held packets and none with a helper any more.
+    /// Flows with parked packets that no longer have any on an auxiliary core.
     pub free_to_go: Vec<u16>,
 }
 
@@ -143,7 +144,7 @@ impl std::fmt::Debug for Dispatch {
 }
 
 impl Dispatch {
-    /// With helpers on these cores.
+    /// Creates the state for auxiliary cores on these cores.
     pub fn new(mapper: Box<dyn CoreMapper>, cores: Vec<u16>) -> Dispatch {
         Dispatch {
             batch: mapper.batch(),
@@ -178,13 +179,13 @@ impl Dispatch {
         }
     }
 
-    /// Packets in this core's hands.
+    /// Returns the number of packet buffers in use.
     #[inline]
     pub fn used(&self) -> usize {
         (self.here.packets + self.away + self.waiting.packets) as usize
     }
 
-    /// Whether it goes on at once when it is ready.
+    /// Returns `true` if the core continues immediately when it is ready.
     #[inline]
     pub fn has_work(&self) -> bool {
         self.turn.is_some() || !self.queue.is_empty()
@@ -195,25 +196,25 @@ impl Dispatch {
         self.queue.is_empty()
     }
 
-    /// Whether no packet waits or is with a helper.
+    /// Returns `true` if no packet waits or is on an auxiliary core.
     #[inline]
     pub fn is_quiet(&self) -> bool {
         self.active == 0 && !self.boost
     }
 
-    /// Whether no packet is in the system.
+    /// Returns `true` if no packet is in the system.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.active == 0
     }
 
-    /// What the own queue holds.
+    /// Returns the load of the own queue.
     #[inline]
     pub fn here(&self) -> Load {
         self.here
     }
 
-    /// What is held until its flows leave helpers.
+    /// Returns the load that is parked until its flows leave auxiliary cores.
     #[inline]
     pub fn held(&self) -> Load {
         self.waiting
@@ -229,25 +230,25 @@ impl Dispatch {
         &self.slots[usize::from(number)]
     }
 
-    /// When the oldest packet arrived that a flow in the system came with.
+    /// Returns the arrival time of the oldest packet that opened a slot still in use.
     pub fn oldest_active(&self) -> u64 {
         let active = self.slots.iter().filter(|slot| slot.state != State::Over);
         active.map(|slot| slot.since).min().unwrap_or(NEVER)
     }
 
-    /// By flow, the packets in the own queue, with helpers and held.
+    /// Returns each flow's packets in the own queue, on auxiliary cores and parked.
     pub fn inside(&self) -> impl Iterator<Item = (u16, u32, u32)> {
         let queued = |slot: &Slot| (slot.bucket, slot.flow, slot.packets());
         self.slots.iter().filter(|slot| slot.state != State::Over).map(queued)
     }
 
-    /// Arrival of the first packet in the own queue.
+    /// Returns the arrival time of the first packet in the own queue.
     pub fn oldest(&self) -> Option<Nanos> {
         let first = self.queue.first()?;
         Some(Nanos(first.packet.arrival))
     }
 
-    /// A flow has come into the system, with a packet that is to be sorted next.
+    /// Opens a slot for a flow, whose packet is sorted next.
     #[inline]
     pub fn open(&mut self, packet: &Packet, place: Place, bound: bool) -> u16 {
         if self.left > TIDY.max(self.here.flows) {
@@ -286,7 +287,7 @@ impl Dispatch {
         let slot = &self.slots[usize::from(waiting.slot)];
         match slot.place.as_helper() {
             None => self.keep(waiting),
-            // One that was just placed there has none to wait for.
+            // A flow that was just placed there has no packets to wait for.
             Some(helper) if slot.held.packets > 0 || self.relieved >> helper & 1 != 0 && slot.away > 0 => {
                 self.hold(waiting);
             }
@@ -294,7 +295,7 @@ impl Dispatch {
         }
     }
 
-    /// Puts a packet at the end of the own queue.
+    /// Appends a packet to the own queue.
     #[inline]
     fn keep(&mut self, waiting: Waiting) {
         let slot = &mut self.slots[usize::from(waiting.slot)];
@@ -317,7 +318,7 @@ impl Dispatch {
         self.queue.push(waiting);
     }
 
-    /// Holds a packet until those of its flow have left the helper.
+    /// Parks a packet until its flow's packets have left the auxiliary core.
     #[cold]
     fn hold(&mut self, waiting: Waiting) {
         let list = &mut self.slots[usize::from(waiting.slot)].held;
@@ -326,23 +327,23 @@ impl Dispatch {
         self.held.push(list, waiting);
     }
 
-    /// From now on packets are held whose flow has some with one of these helpers. Returns how many of
-    /// these were not relieved before.
+    /// Starts parking packets of flows that have some on one of these auxiliary cores. Returns the number of auxiliary
+    /// cores that were not relieved before.
     pub fn relieve(&mut self, helpers: u64) -> u64 {
         let begun = helpers & !std::mem::replace(&mut self.relieved, helpers);
         u64::from(begun.count_ones())
     }
 
-    /// The first packet that is held of a flow, and how many there are.
+    /// Returns a flow's first parked packet, and the number of its parked packets.
     pub fn first_held(&self, number: u16) -> (Waiting, u32) {
         let list = &self.slots[usize::from(number)].held;
         (self.held.first(list), list.packets.into())
     }
 
-    /// Lets a flow whose packets were held go to its new place. Returns how many they were.
+    /// Moves a flow with its parked packets to its new place. Returns their number.
     pub fn let_go(&mut self, number: u16, place: Place) -> u64 {
         if place == Place::HERE && self.slots[usize::from(number)].at != UNLISTED {
-            // It moved out of the queue, and is still listed where it was.
+            // The flow moved out of the queue, but its old entry is still listed.
             self.tidy();
         }
         let slot = &mut self.slots[usize::from(number)];
@@ -361,7 +362,7 @@ impl Dispatch {
         packets.into()
     }
 
-    /// Puts a packet down for a helper.
+    /// Stages a packet for an auxiliary core.
     #[inline(always)]
     pub fn stage(&mut self, helper: usize, waiting: Waiting) {
         let slot = &mut self.slots[usize::from(waiting.slot)];
@@ -375,7 +376,7 @@ impl Dispatch {
         self.lanes[helper].put(waiting);
     }
 
-    /// The flows in the own queue, up to date.
+    /// Updates the list of flows in the own queue.
     pub fn list(&mut self) {
         if self.left > 0 {
             self.tidy();
@@ -386,13 +387,13 @@ impl Dispatch {
         }
     }
 
-    /// The listed flows, for a mapper.
+    /// Returns the listed flows, for a mapper.
     #[inline]
     pub fn queued(&self) -> &[QueuedFlow] {
         &self.queued
     }
 
-    /// Asks the mapper.
+    /// Runs the mapper.
     pub fn ask(&mut self, now: u64) {
         let oldest = self.oldest().unwrap_or(Nanos(now));
         self.list();
@@ -408,7 +409,7 @@ impl Dispatch {
         self.mapper.decide(&view, &mut self.plan);
     }
 
-    /// Takes flows without packets in the own queue off the lists.
+    /// Removes flows without packets in the own queue from the lists.
     fn tidy(&mut self) {
         let mut kept = 0;
         for at in 0..self.listed.len() {
@@ -430,7 +431,7 @@ impl Dispatch {
         self.left = 0;
     }
 
-    /// Splits a listed flow: its last functions go to a helper.
+    /// Splits a listed flow: its last functions move to an auxiliary core.
     pub fn split(&mut self, listed: usize, helper: usize, last_functions: usize) {
         let slot = &mut self.slots[usize::from(self.listed[listed])];
         assert!(!self.queued[listed].bound, "a flow that is bound is split");
@@ -445,7 +446,7 @@ impl Dispatch {
         self.splits[helper] += 1;
     }
 
-    /// Lets a listed flow go to a helper; its packets follow in [`move_staged`](Dispatch::move_staged).
+    /// Moves a listed flow to an auxiliary core. [`move_staged`](Dispatch::move_staged) moves its packets.
     pub fn move_flow(&mut self, listed: usize, place: Place) {
         let slot = &mut self.slots[usize::from(self.listed[listed])];
         assert!(
@@ -466,7 +467,7 @@ impl Dispatch {
         self.left += 1;
     }
 
-    /// Puts the packets of flows that moved down for their helpers. Returns how many.
+    /// Stages the packets of moved flows for their auxiliary cores. Returns their number.
     pub fn move_staged(&mut self) -> u64 {
         let mut queue = std::mem::take(&mut self.queue);
         let mut moved = 0;
@@ -484,16 +485,16 @@ impl Dispatch {
         moved
     }
 
-    /// Takes up to `most` packets out of the own queue. They are counted out when they are
-    /// [done](Dispatch::done_here).
+    /// Takes up to `most` packets out of the own queue. [`done_here`](Dispatch::done_here) subtracts them from the
+    /// counters.
     pub fn take(&mut self, most: usize, batch: &mut Vec<Waiting>) {
         let count = most.min(self.queue.len());
         batch.extend_from_slice(&self.queue.as_slice()[..count]);
         self.queue.take(count);
     }
 
-    /// A packet of the own queue has been processed; if its flow is split, it is to go on. Returns the
-    /// flow if none of its packets is in the system any more.
+    /// Records that a packet of the own queue has been processed. If its flow is split, the packet continues on its
+    /// auxiliary core. Returns the flow if none of its packets is left in the system.
     #[inline]
     pub fn done_here(&mut self, number: u16) -> Option<u32> {
         let slot = &mut self.slots[usize::from(number)];
@@ -506,13 +507,13 @@ impl Dispatch {
         }
         self.here.flows -= 1;
         self.left += 1;
-        // Opened by now.
+        // The flow is opened now.
         slot.state = State::Opened;
         self.forget(number)
     }
 
-    /// A packet came back from a helper. Returns the flow if none of its packets is in the system any
-    /// more.
+    /// Records that an auxiliary core completed a packet. Returns the flow if none of its packets is left in the
+    /// system.
     #[inline]
     pub fn done_by(&mut self, number: u16, helper: usize, now: u64) -> Option<u32> {
         let slot = &mut self.slots[usize::from(number)];

@@ -1,5 +1,5 @@
-//! Turns of cores that hand flows to helpers, and of the helpers: what the live data plane's
-//! `worker.rs`, `scaling::dispatch` and `scaling::helper` do, step by step.
+//! Loop iterations of dispatching cores and of auxiliary cores, step by step as in the live data plane's `worker.rs`,
+//! `scaling::dispatch` and `scaling::helper`.
 
 use super::Engine;
 use super::check::Segment;
@@ -12,10 +12,10 @@ use crate::chain::{Work, random, spend};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Loads, Notice, Place};
 
-/// Most packets looked up in one turn: the own queue is served again before more are.
+/// Maximum packets looked up in one iteration, before the own queue is served again.
 const MOST_RECEIVED: usize = 2048;
 
-/// The bits of a map that are set.
+/// Returns the set bits of a map.
 fn bits(mut map: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = (map != 0).then(|| map.trailing_zeros() as usize)?;
@@ -25,7 +25,7 @@ fn bits(mut map: u64) -> impl Iterator<Item = usize> {
 }
 
 impl Engine<'_> {
-    /// A turn, or what is left of one.
+    /// Runs an iteration, or the rest of one.
     pub(super) fn turn(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, now: u64) {
         let before = dispatch.turn.take();
         let alone = before.is_none() && dispatch.is_quiet() && dispatch.recruited == 0;
@@ -72,7 +72,7 @@ impl Engine<'_> {
         let core = &mut self.cores[number];
         core.stats.busy += time - now;
         core.ready = time;
-        // Without room nothing more can be received before something is processed.
+        // Without room, nothing can be received before packets are processed.
         let only_hands_over = dispatch.boost && more && room > 0;
         if !only_hands_over || dispatch.has_bound() {
             self.process_queue(number, tenant, dispatch, (time, turn.began));
@@ -86,13 +86,13 @@ impl Engine<'_> {
         }
     }
 
-    /// Takes what has arrived out of the ring, to the places of its flows. Returns how many packets that
-    /// were, and whether more wait.
+    /// Moves packets from the ring to the places of their flows. Returns the number of packets, and `true` if more
+    /// wait.
     fn receive(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, now: u64) -> (usize, bool) {
         self.overflow(number, tenant, now);
         let core = &mut self.cores[number];
         let room = core.room(dispatch.used());
-        // Nobody else looks at this ring meanwhile.
+        // No other code accesses this ring meanwhile.
         let mut fifo = std::mem::take(&mut core.fifo);
         let arrived = fifo.arrived(now, room.min(self.tenants[tenant].costs.most));
         let count = arrived.len();
@@ -152,7 +152,7 @@ impl Engine<'_> {
         self.tenants[tenant].decisions.packets_held += u64::from(dispatch.held().packets - held);
     }
 
-    /// Where the packets of a flow go that may go anywhere.
+    /// Returns the place of a flow that can go to any core.
     fn place(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, flowlet: Flowlet, now: u64) -> Place {
         let loads = Loads {
             now: Nanos(now),
@@ -166,7 +166,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Tells a dispatcher which helpers are taken, if that has changed.
+    /// Updates a dispatcher's view of taken auxiliary cores, if that has changed.
     #[inline]
     fn see_claims(&self, number: usize, dispatch: &mut Dispatch) {
         let server = usize::from(self.cores[number].server);
@@ -184,19 +184,19 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether a core can be recruited.
+    /// Returns `true` if a core can be activated as an auxiliary core.
     fn is_free(&self, number: usize) -> bool {
         let core = &self.cores[number];
         core.claim.is_none() && core.dedicated.is_none()
     }
 
-    /// Makes sure that a helper works for a dispatcher. Whether it does.
+    /// Activates an auxiliary core unless it is active for this dispatcher already. Returns `true` if it is active now.
     #[inline]
     fn recruit(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, helper: usize, now: u64) -> bool {
         dispatch.helpers[helper].recruited || self.claim(number, tenant, dispatch, helper, now)
     }
 
-    /// Has a helper work for a dispatcher, if it is free. Whether it does.
+    /// Activates an auxiliary core for a dispatcher, if it is free. Returns `true` on success.
     #[cold]
     fn claim(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, helper: usize, now: u64) -> bool {
         let known = &mut dispatch.helpers[helper];
@@ -220,7 +220,7 @@ impl Engine<'_> {
         true
     }
 
-    /// Lets a helper go.
+    /// Releases an auxiliary core.
     pub(super) fn release(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, helper: usize, now: u64) {
         dispatch.helpers[helper].recruited = false;
         dispatch.recruited &= !(1 << helper);
@@ -237,7 +237,8 @@ impl Engine<'_> {
         tenant.decisions.released += 1;
     }
 
-    /// Hears of what helpers have done by `now`. Returns when that is done, `time` having come.
+    /// Processes the receipts of auxiliary cores up to `now`. Returns the time at which this ends, if it starts at
+    /// `time`.
     fn collect(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, (now, time): (u64, u64)) -> u64 {
         if dispatch.receipt_at > now {
             return time;
@@ -250,7 +251,7 @@ impl Engine<'_> {
         time + spend(&mut self.cores[number].carry, picos)
     }
 
-    /// Hears of the packets that helpers have done. Returns how many.
+    /// Processes the receipts of completed packets. Returns their number.
     fn hear(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
         let mut told = 0;
         dispatch.receipt_at = NEVER;
@@ -274,7 +275,7 @@ impl Engine<'_> {
         told
     }
 
-    /// Places flows that have left a helper, with what was held of them. Returns what that takes.
+    /// Places flows that have left an auxiliary core, with their parked packets. Returns the time that this takes.
     fn place_held(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
         let mut moved = 0;
         let mut free_to_go = std::mem::take(&mut dispatch.free_to_go);
@@ -293,7 +294,7 @@ impl Engine<'_> {
         self.tenants[tenant].costs.moved(moved)
     }
 
-    /// Asks the mapper, and does what it says. Returns when that is done.
+    /// Runs the mapper and applies its plan. Returns the time at which this ends.
     fn decide(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, (now, time): (u64, u64)) -> u64 {
         self.see_claims(number, dispatch);
         dispatch.ask(now);
@@ -343,7 +344,7 @@ impl Engine<'_> {
         time + spend(&mut self.cores[number].carry, picos)
     }
 
-    /// Hands over what was put down for helpers, from `time` on. Returns when that is done.
+    /// Offloads all staged packets, from `time` on. Returns the time at which this ends.
     fn flush(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, mut time: u64) -> u64 {
         for helper in bits(std::mem::take(&mut dispatch.staging)) {
             let lane = &mut dispatch.lanes[helper];
@@ -373,7 +374,7 @@ impl Engine<'_> {
         time
     }
 
-    /// Processes a batch of the own queue, of a turn that began at `began`.
+    /// Processes a batch of the own queue, in an iteration that began at `began`.
     fn process_queue(&mut self, number: usize, tenant: usize, dispatch: &mut Dispatch, (now, began): (u64, u64)) {
         if dispatch.queue_is_empty() {
             return;
@@ -422,7 +423,7 @@ impl Engine<'_> {
         self.batch = batch;
     }
 
-    /// A batch of what others handed over.
+    /// Processes a batch of offloaded packets.
     pub(super) fn help(&mut self, number: usize, now: u64) {
         let Some(claim) = self.cores[number].claim else {
             unreachable!("a core is let go when nothing is left")
@@ -465,7 +466,7 @@ impl Engine<'_> {
         }
         let packets = batch.iter().map(|waiting| Sent {
             packet: &waiting.packet,
-            // That it came late to a helper is no fault of the network.
+            // The delay on the way to an auxiliary core is not attributed to the network.
             at: waiting.packet.arrival,
             kept: false,
         });
@@ -484,7 +485,7 @@ impl Engine<'_> {
     }
 }
 
-/// What packets of split flows do not take of a core that has one part of the chain.
+/// Returns the cost that packets of split flows do not incur on a core with one part of the chain.
 fn left_out(costs: &crate::chain::Costs, batch: &[Waiting], last_part: bool) -> u64 {
     let parts = batch.iter().filter(|waiting| waiting.last_functions > 0);
     let picos = parts.map(|waiting| {

@@ -1,18 +1,18 @@
-//! A core's receive queue: packets that are on their way to it, in order.
+//! Receive queue of a core: packets that are on their way to it, in order.
 
 use super::queue::Queue;
 use crate::traffic::Packet;
 
-/// A packet, and when it is at the core's NIC.
+/// Packet with its arrival time at the core's NIC.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived {
     pub at: u64,
     pub packet: Packet,
 }
 
-/// Packets in the order in which they reach the NIC. What has arrived by a time is in the ring; later
-/// ones are on their way. What finds the ring full is lost, which is told when somebody looks: between
-/// two looks nothing leaves the ring, so it comes to the same.
+/// Packets in the order in which they reach the NIC. Those that have arrived by a given time are in the ring, later
+/// ones are on their way. Packets that find the ring full are lost. The loss is detected at the next access, which is
+/// equivalent, since nothing leaves the ring between two accesses.
 #[derive(Debug, Default)]
 pub(crate) struct Fifo(Queue<Arrived>);
 
@@ -22,7 +22,7 @@ impl Fifo {
         self.0.push(packet);
     }
 
-    /// How many are here and on their way.
+    /// Returns the number of packets, arrived or on their way.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.0.len()
@@ -38,12 +38,12 @@ impl Fifo {
         self.0.first()
     }
 
-    /// All of them.
+    /// Returns an iterator over all packets.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arrived> {
         self.0.as_slice().iter()
     }
 
-    /// The first that have arrived by `now`, up to `most`.
+    /// Returns the first packets that have arrived by `now`, up to `most`.
     #[inline]
     pub(crate) fn arrived(&self, now: u64, most: usize) -> &[Arrived] {
         let packets = self.0.as_slice();
@@ -55,26 +55,26 @@ impl Fifo {
         &packets[..count]
     }
 
-    /// Whether more than `count` have arrived by `now`.
+    /// Returns `true` if more than `count` packets have arrived by `now`.
     #[inline]
     pub(crate) fn has_more(&self, now: u64, count: usize) -> bool {
         self.0.get(count).is_some_and(|packet| packet.at <= now)
     }
 
-    /// How many have arrived by `now`.
+    /// Returns the number of packets that have arrived by `now`.
     #[inline]
     pub(crate) fn waiting(&self, now: u64) -> usize {
         self.0.as_slice().partition_point(|packet| packet.at <= now)
     }
 
-    /// Takes the first `count`.
+    /// Removes the first `count` packets.
     #[inline]
     pub(crate) fn take(&mut self, count: usize) {
         self.0.take(count);
     }
 
-    /// Throws away what has arrived by `now` and found `ring` packets waiting. Nothing was taken since
-    /// the first of them arrived.
+    /// Drops packets that have arrived by `now` and found `ring` packets waiting. Nothing was taken since the first of
+    /// them arrived.
     #[inline]
     pub(crate) fn overflow(&mut self, now: u64, ring: usize, lost: impl FnMut(Arrived)) {
         if self.has_more(now, ring) {

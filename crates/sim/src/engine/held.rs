@@ -1,11 +1,11 @@
-//! Packets that wait until their flows leave a helper: a list for each flow, all in one array.
+//! Packets parked until their flows leave an auxiliary core: a list per flow, all in one array.
 
 use super::core::Waiting;
 
-/// No place: fewer packets are in a core's hands.
+/// Marks the end of a list. A core has fewer packet buffers than this.
 const NONE: u16 = u16::MAX;
 
-/// A list: the places of its first and last packet, and how many there are.
+/// List: indices of its first and last packet, and its length.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
     first: u16,
@@ -21,7 +21,7 @@ impl List {
     };
 }
 
-/// The packets of all lists, each with the place of the next in its list, or of the next that is free.
+/// Packets of all lists, each with the index of the next in its list, or of the next free entry.
 #[derive(Debug)]
 pub(crate) struct Held {
     places: Vec<(Waiting, u16)>,
@@ -38,7 +38,7 @@ impl Default for Held {
 }
 
 impl Held {
-    /// Adds a packet to the end of a list.
+    /// Appends a packet to a list.
     pub fn push(&mut self, list: &mut List, waiting: Waiting) {
         let at = match self.free {
             NONE => {
@@ -59,12 +59,12 @@ impl Held {
         list.packets += 1;
     }
 
-    /// The first packet of a list that has one.
+    /// Returns the first packet of a list that is not empty.
     pub fn first(&self, list: &List) -> Waiting {
         self.places[usize::from(list.first)].0
     }
 
-    /// Takes the first packet out of a list.
+    /// Removes and returns the first packet of a list.
     pub fn pop(&mut self, list: &mut List) -> Option<Waiting> {
         list.packets = list.packets.checked_sub(1)?;
         let at = list.first;

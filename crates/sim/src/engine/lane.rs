@@ -1,36 +1,36 @@
-//! What a core has with one of its helpers: packets in the order in which they were put down for it.
+//! Packets that a core exchanges with one of its auxiliary cores, in the order in which they were staged.
 //!
-//! In front are those that the helper is done with and the core has not heard of, then those that it
-//! has been handed, last those that are only put down. None is copied from one to the next.
+//! In front are packets that are done but whose receipts the core has not processed. Next are offloaded packets, then
+//! staged ones. Packets change state without being copied.
 
 use super::core::Waiting;
 use super::queue::Queue;
 use super::tree::NEVER;
 
-/// See the [module](self).
+/// Packets between a core and one auxiliary core. See the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
     packets: Queue<Waiting>,
-    /// The first so many are done; their `at` is when the core hears of it.
+    /// Number of completed packets. Their `at` is the time of their receipt.
     done: usize,
-    /// So many are done, or are with the helper; their `at` is when they are there.
+    /// Number of completed or offloaded packets. The `at` of offloaded ones is the time of their arrival.
     handed: usize,
 }
 
 impl Lane {
-    /// Puts a packet down.
+    /// Stages a packet.
     #[inline]
     pub fn put(&mut self, waiting: Waiting) {
         self.packets.push(waiting);
     }
 
-    /// How many are put down and not handed over.
+    /// Returns the number of staged packets that are not offloaded yet.
     #[inline]
     pub fn put_down(&self) -> usize {
         self.packets.len() - self.handed
     }
 
-    /// Hands over what is put down: it is there at `here`, or with what was handed over before.
+    /// Offloads all staged packets. They arrive at `here`, but not before packets offloaded earlier.
     #[inline]
     pub fn hand_over(&mut self, here: u64) {
         let (before, put_down) = self.packets.as_mut_slice().split_at_mut(self.handed);
@@ -44,13 +44,13 @@ impl Lane {
         self.handed = self.packets.len();
     }
 
-    /// Whether the helper has any that it is not done with.
+    /// Returns `true` if the auxiliary core has unfinished packets.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.handed > self.done
     }
 
-    /// When the first is there, or was, that the helper is not done with.
+    /// Returns the arrival time of the first unfinished packet.
     #[inline]
     pub fn next(&self) -> u64 {
         match self.is_busy() {
@@ -59,7 +59,7 @@ impl Lane {
         }
     }
 
-    /// The first that are with the helper by `now`, up to `most`.
+    /// Returns the first unfinished packets that have arrived by `now`, up to `most`.
     #[inline]
     pub fn arrived(&self, now: u64, most: usize) -> &[Waiting] {
         let most = self.handed.min(self.done.saturating_add(most));
@@ -68,7 +68,7 @@ impl Lane {
         &packets[..count.unwrap_or(packets.len())]
     }
 
-    /// Whether more than `count` are with the helper by `now`.
+    /// Returns `true` if more than `count` unfinished packets have arrived by `now`.
     #[inline]
     pub fn has_more(&self, now: u64, count: usize) -> bool {
         let next = self.done + count;
@@ -76,7 +76,7 @@ impl Lane {
         next.is_some_and(|packet| packet.at <= now)
     }
 
-    /// The helper is done with the first `count`, of which the core hears at a time.
+    /// Completes the first `count` packets. The core gets their receipts at `told`.
     #[inline]
     pub fn finish(&mut self, count: usize, told: u64) {
         let done = self.done + count;
@@ -86,7 +86,7 @@ impl Lane {
         self.done = done;
     }
 
-    /// When the core hears of the first that is done.
+    /// Returns the time of the first receipt.
     #[inline]
     pub fn receipt_at(&self) -> u64 {
         match self.done {
@@ -95,7 +95,7 @@ impl Lane {
         }
     }
 
-    /// Of how many packets the core has heard by `now`.
+    /// Returns the number of receipts by `now`.
     #[inline]
     pub fn heard(&self, now: u64) -> usize {
         let done = &self.packets.as_slice()[..self.done];
@@ -103,13 +103,13 @@ impl Lane {
         count.unwrap_or(done.len())
     }
 
-    /// The number of the flow of the packet that has `before` in front of it.
+    /// Returns the flow's slot of the packet with `before` packets in front of it.
     #[inline]
     pub fn slot(&self, before: usize) -> u16 {
         self.packets.as_slice()[before].slot
     }
 
-    /// Forgets the first `count` packets, which are done.
+    /// Removes the first `count` packets, which are done.
     #[inline]
     pub fn forget(&mut self, count: usize) {
         self.packets.take(count);
@@ -141,7 +141,7 @@ mod tests {
         lane.hand_over(20);
         put(&mut lane, 3..5);
         assert_eq!((lane.put_down(), lane.next()), (2, 20));
-        // What comes later is not there sooner.
+        // Later packets do not arrive sooner.
         lane.hand_over(10);
         put(&mut lane, 5..6);
         assert_eq!(lane.arrived(19, 9).len(), 0);
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!((lane.slot(0), lane.slot(3)), (0, 3));
         lane.forget(4);
         assert_eq!((lane.heard(50), lane.slot(0), lane.receipt_at()), (0, 4, 60));
-        // What is done holds nothing up.
+        // Completed packets delay no others.
         lane.hand_over(30);
         assert_eq!((lane.next(), lane.put_down()), (30, 0));
     }

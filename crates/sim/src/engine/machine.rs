@@ -1,23 +1,23 @@
-//! What the machine takes from a core: moments in which it runs something else, and speed.
+//! Effects of the machine on a core: interruptions, in which it runs something else, and speed.
 //!
-//! Pauses come whether a core has work or not, so each core has its own series of them, drawn from the seed. One
-//! that comes while a batch is processed makes that batch longer; one that comes while the core waits for packets
-//! delays the next batch if it lasts until then.
+//! Interruptions occur with or without work on a core, so each core draws its own series of them from the seed. One
+//! that begins during a batch lengthens that batch. One that begins while the core waits for packets delays the next
+//! batch if it lasts until then.
 
 use crate::chain::random;
 use crate::pauses::Pauses;
 use crate::rack::Pace;
 
-/// A [`Pace`], ready to be looked up.
+/// [`Pace`] prepared for look-ups.
 #[derive(Clone, Debug)]
 pub(crate) struct Speed {
     step: u64,
-    /// In parts of 65,536.
+    /// Factors on the time, in units of 1/65,536.
     times: Box<[u64]>,
 }
 
 impl Speed {
-    /// Of a pace that has been [checked](crate::Rack::check).
+    /// Creates the look-up table of a pace that has been [checked](crate::Rack::check).
     pub fn new(pace: &Pace) -> Speed {
         let times = pace.times.iter();
         Speed {
@@ -26,7 +26,7 @@ impl Speed {
         }
     }
 
-    /// How long it takes what costs `picos` if it begins at `now`.
+    /// Returns the time that work of `picos` takes if it begins at `now`.
     pub fn apply(&self, picos: u64, now: u64) -> u64 {
         let step = (now / self.step) as usize;
         let times = self.times[step.min(self.times.len() - 1)];
@@ -34,7 +34,7 @@ impl Speed {
     }
 }
 
-/// A core's pauses: the next one, and how many were drawn.
+/// Interruptions of a core: the next one, and the number drawn so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pausing {
     begins: u64,
@@ -43,20 +43,20 @@ pub(super) struct Pausing {
 }
 
 impl Pausing {
-    /// When a batch is done that is begun at `now` and would be done at `end`.
+    /// Returns the end of a batch that begins at `now` and would end at `end` without interruptions.
     pub fn delay(&mut self, pauses: &Pauses, seed: u64, now: u64, mut end: u64) -> u64 {
         if self.drawn == 0 {
             self.draw(pauses, seed);
         }
         while self.begins < end {
-            // Of one that began before, only what is left of it counts.
+            // Of an interruption that began earlier, only the rest counts.
             end += self.ends.saturating_sub(self.begins.max(now));
             self.draw(pauses, seed);
         }
         end
     }
 
-    /// Draws the next one: none begins before the last has ended.
+    /// Draws the next interruption. None begins before the last one has ended.
     fn draw(&mut self, pauses: &Pauses, seed: u64) {
         let [gap, length] = [0, 1].map(|part| random(seed, 2 * self.drawn + part));
         self.drawn += 1;
@@ -84,7 +84,7 @@ mod tests {
             batches += 1;
         }
         let lost = (now - batches * 1000) as f64 / now as f64;
-        // 7 us a millisecond, of the time that is left.
+        // 7 us per millisecond, of the remaining time.
         assert!((lost - 0.007).abs() < 3e-4, "{lost}");
     }
 
@@ -105,16 +105,16 @@ mod tests {
         pausing.draw(&pauses, 3);
         let (begins, ends) = (pausing.begins, pausing.ends);
         assert!(ends - begins == 3_000 || ends - begins == 8_000);
-        // Done just before it.
+        // The batch ends just before it.
         assert_eq!(pausing.delay(&pauses, 3, 0, begins), begins);
-        // Begun in its midst.
+        // The batch begins in the middle of it.
         let mut other = pausing;
         assert_eq!(other.delay(&pauses, 3, ends - 10, ends), ends + 10);
-        // It began while the batch was processed.
+        // It begins during the batch.
         let mut other = pausing;
         let done = other.delay(&pauses, 3, begins - 10, begins + 10);
         assert_eq!(done, begins + 10 + (ends - begins));
-        // Long over.
+        // It ended long before.
         let mut other = pausing;
         let (now, end) = (ends, ends + 1);
         assert_eq!(other.delay(&pauses, 3, now, end), end);

@@ -1,4 +1,4 @@
-//! What became of packets.
+//! Counters of packets by outcome.
 
 use crate::report::{Cause, Loss, WindowReport};
 use crate::traffic::Packet;
@@ -6,7 +6,7 @@ use tailwater_measure::attribution::{Attribution, LatePacket};
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 
-/// Counts of packets.
+/// Packet counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub offered: u64,
@@ -37,7 +37,7 @@ fn add_all(to: &mut [u64], from: &[u64]) {
     to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
 }
 
-/// Counts one tenant's packets: those of the window that lasts, and all.
+/// Counts one tenant's packets: those of the current window, and all.
 #[derive(Debug)]
 pub(crate) struct Meter {
     pub slo: Nanos,
@@ -46,11 +46,11 @@ pub(crate) struct Meter {
     latency: LatencyHistogram,
     pub all: LatencyHistogram,
     pub windows: Vec<WindowReport>,
-    /// When the last packet left.
+    /// Time at which the last packet left.
     pub last_sent: u64,
 }
 
-/// A packet that was sent: when it came to the core, and whether it was kept back before.
+/// Sent packet: its arrival at the core, and `true` if it was buffered before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent<'a> {
     pub packet: &'a Packet,
@@ -58,7 +58,7 @@ pub(crate) struct Sent<'a> {
     pub kept: bool,
 }
 
-/// What stands for a flow where lateness is put down to causes: all bits differ between neighbours.
+/// Returns a flow's hash for the attribution of lateness. All bits differ between neighbours.
 #[inline]
 pub(crate) fn flow_hash(flow: u32) -> u32 {
     flow.wrapping_mul(0x9e37_79b1)
@@ -113,7 +113,7 @@ impl Meter {
             if latency <= self.slo.0 {
                 continue;
             }
-            // It may have come to the core too late for what it took there.
+            // The packet may have arrived at the core too late for its processing time there.
             let before = at.saturating_sub(packet.arrival);
             let in_time = before > 0 && latency.saturating_sub(before) <= self.slo.0;
             let cause = match in_time && !kept {
@@ -130,7 +130,7 @@ impl Meter {
         }
     }
 
-    /// Begins anew with the window that begins now, and so many packets in the system.
+    /// Restarts the counters with the window that begins now, and `offered` packets in the system.
     pub fn restart(&mut self, offered: u64) {
         self.window.offered = offered;
         self.total = Counts::default();
@@ -138,7 +138,7 @@ impl Meter {
         self.windows.clear();
     }
 
-    /// Counts a packet that is lost.
+    /// Counts a lost packet.
     pub fn lost(&mut self, loss: Loss) {
         self.window.lost[loss as usize] += 1;
         self.window.late[loss.cause().number()] += 1;

@@ -1,22 +1,22 @@
-//! The engine: virtual time, in nanoseconds, and what happens in it.
+//! The engine: virtual time, in nanoseconds, and its events.
 //!
-//! There is no event for each packet. Packets are taken in chunks; those up to the next *control* (a
-//! window ends, a mapper is asked, a table changes) are sorted to the cores' receive queues, and
-//! then the cores work up to that time. A core's event is a turn of its loop: up to a batch received,
-//! up to a batch processed. Where cores have nothing to do with each other, each runs through its
-//! queue by itself; otherwise a [tournament](tree) says whose turn is next. Both give the same.
+//! There is no event per packet. Packets are taken in chunks. Those up to the next *control* (a window ends, a mapper
+//! runs, a table changes) are sorted to the cores' receive queues, and then the cores work up to that time. A core's
+//! event is an iteration of its loop: up to a batch received, up to a batch processed. Independent cores each run
+//! through their queue on their own. Otherwise a [tournament](tree) selects the core that is next. Both ways give the
+//! same result.
 //!
 //! | | |
 //! |---|---|
-//! | `run` | time passes |
+//! | `run` | passage of time |
 //! | `arrive` | from the switch to the rings: prefixes, links, bucket tables, placed flows |
-//! | `turn` | a core without helpers |
-//! | `dispatching`, `dispatch` | one with helpers, and the helpers |
+//! | `turn` | a core without auxiliary cores |
+//! | `dispatching`, `dispatch` | a core with auxiliary cores, and the auxiliary cores |
 //! | `moves` | buckets and flows between cores |
-//! | `machine` | what takes a core away for moments |
+//! | `machine` | interruptions of a core, and its speed |
 //! | `control` | mappers, controllers, windows |
-//! | `watch` | the burst that a report shows |
-//! | `check` | what must always hold |
+//! | `watch` | the burst shown in a report |
+//! | `check` | invariants |
 
 mod account;
 mod arrive;
@@ -61,37 +61,37 @@ use watch::Watch;
 
 pub(crate) use meter::Counts;
 
-/// For how long a controller remembers a silent flow.
+/// Time in nanoseconds for which a controller stores a silent flow.
 const MEMORY: u64 = 1_000_000_000;
 
-/// Something that is due at a time.
+/// Event that is due at a given time.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Control {
     /// A window ends.
     Window,
-    /// A section's mapper may have to be asked: tenant, section.
+    /// A steering domain's mapper may be due: tenant, domain.
     Remap(usize, usize),
-    /// A section's table changes.
+    /// A steering domain's table changes.
     Moves(usize, usize, Vec<Move>),
-    /// A server's dedicated cores are known to the ingress: tenant, server, cores.
+    /// The ingress gets a server's number of dedicated cores: tenant, server, cores.
     Reported(usize, usize, u16),
     /// A row of the switch's table that packets wait for is written: tenant, row.
     Row(usize, u32),
-    /// A row that no packet is held for is written: tenant, whether packets were to wait for it.
+    /// A row without waiting packets is written: tenant, `true` if packets were to wait for it.
     RowBehind(usize, bool),
-    /// The row for all other prefixes has changed.
+    /// The default row has changed.
     DefaultRow(usize),
     /// A controller's period ends.
     Observe(usize),
-    /// It decides.
+    /// A controller decides.
     DecideFlows(usize),
-    /// What it decided holds.
+    /// A controller's decision takes effect.
     EnforceFlows(usize),
-    /// Chains are looked at, for the report's bursts.
+    /// Chains are sampled for the report's bursts.
     Watch,
 }
 
-/// A control in the heap: the earliest is greatest, equal times go by the order in which they came.
+/// Entry of the control heap. The earliest is greatest, and equal times are ordered by insertion.
 #[derive(Debug, PartialEq, Eq)]
 struct Due(Reverse<(u64, u64)>, Control);
 
@@ -107,7 +107,7 @@ impl PartialOrd for Due {
     }
 }
 
-/// What it takes between cores, in nanoseconds.
+/// Delays between cores, in nanoseconds.
 struct Delays {
     poll: u64,
     wake: u64,
@@ -119,13 +119,13 @@ struct Delays {
     rpc: u64,
 }
 
-/// A server.
+/// State of a server.
 struct ServerState {
-    /// How often the set of cores that can be recruited has changed.
+    /// Number of changes to the set of cores that can be activated.
     claims: u64,
-    /// Picoseconds of a byte on its link; 0: no limit.
+    /// Picoseconds per byte on its link. 0 stands for no limit.
     byte_picos: u64,
-    /// When the link is free, and what may wait for it, in picoseconds.
+    /// Time at which the link is free, and the capacity of its buffer, in picoseconds.
     link_free: u64,
     link_buffer: u64,
 }
@@ -137,13 +137,13 @@ pub(crate) struct TenantSetup {
     pub make: Option<MakeMapper>,
     pub steered: Steered,
     pub start_cores: u16,
-    /// Cores of each server that may get a queue.
+    /// Cores of each server that can get a queue.
     pub cores: Vec<Vec<u16>>,
     pub seed: u64,
     pub check: bool,
 }
 
-/// See the [module](self).
+/// State of a simulation. See the [module](self).
 pub(crate) struct Engine<'r> {
     rack: &'r Rack,
     timing: Delays,
@@ -151,40 +151,40 @@ pub(crate) struct Engine<'r> {
     servers: Vec<ServerState>,
     tenants: Vec<Tenant>,
     tree: Tree,
-    /// Whether the tree knows every core's time.
+    /// `true` if the tree holds every core's time.
     scheduled: bool,
-    /// Never run cores by themselves, so that both ways can be compared.
+    /// `true` to never run cores independently, so that both ways can be compared.
     together: bool,
     controls: BinaryHeap<Due>,
-    /// No control is due before.
+    /// Lower bound on the time of the next control.
     control_at: u64,
     numbered: u64,
-    /// Cores with a core mapper, and buckets and flows on their way.
+    /// Number of cores with a core mapper, and of buckets and flows in migration.
     dispatchers: u32,
     moving: u32,
-    /// Packets that were kept back and may go on.
+    /// Buffered packets that can continue.
     resumed: usize,
     retiring: Vec<(u16, u64)>,
     usage: Usage,
-    /// By tenant, what its burst is chosen from, if it is asked for.
+    /// By tenant, the data that its burst is chosen from, if requested.
     watches: Vec<Option<Watch>>,
     window: u64,
-    /// Nothing before counts: a multiple of the window.
+    /// End of the warm-up, a multiple of the window.
     warm_up: u64,
     last_arrival: u64,
-    /// No more packets come.
+    /// `true` if no more packets arrive.
     draining: bool,
-    /// Reused.
+    /// Batch memory, reused.
     batch: Vec<core::Waiting>,
     lost: Vec<Packet>,
-    /// No packet older than this is in the system, and chunks since that was looked at.
+    /// Lower bound on the arrival of all packets in the system, and the chunks since it was computed.
     known_oldest: u64,
     chunks: u32,
 }
 
 impl<'r> Engine<'r> {
-    /// A rack with these chains. It has been [checked](Rack::check).
-    /// Reports in windows, from the end of a warm-up on.
+    /// Creates the engine for a rack with these chains. The rack has been [checked](Rack::check). Windows are reported
+    /// from the end of the warm-up on.
     pub fn new(rack: &'r Rack, (window, warm_up): (Nanos, Nanos), setups: Vec<TenantSetup>, together: bool) -> Self {
         let slo = setups.first().map_or(Nanos::ZERO, |setup| setup.slo);
         let mut cores = Vec::new();
@@ -285,7 +285,7 @@ impl<'r> Engine<'r> {
                 let servers = sections.len();
                 Steering::Buckets(BucketSteering {
                     sections,
-                    // With one server there is nothing to steer.
+                    // With one server there is no steering.
                     ingress: (servers > 1).then(|| Ingress {
                         mapper: IngressMapper::new(ingress, servers as u16),
                         server_of: Vec::new(),
@@ -337,7 +337,7 @@ impl<'r> Engine<'r> {
         self.start(number, setup.start_cores);
     }
 
-    /// What a tenant has before the first packet.
+    /// Sets up a tenant before the first packet.
     fn start(&mut self, number: usize, start_cores: u16) {
         let alone = match &mut self.tenants[number].steering {
             Steering::Buckets(steering) => steering.ingress.is_none(),
@@ -354,7 +354,7 @@ impl<'r> Engine<'r> {
                     shards: &*steering.shards,
                     cores: &cores,
                 };
-                // Nothing is there yet that a plan could be about.
+                // There is nothing yet to plan for.
                 steering.mapper.decide(&view, &mut FlowPlan::default());
                 let first: Vec<u16> = steering.cores.to_vec();
                 for core in first.into_iter().take(usize::from(start_cores).max(1)) {
@@ -369,7 +369,7 @@ impl<'r> Engine<'r> {
         }
     }
 
-    /// Has something happen at a time.
+    /// Schedules a control.
     fn at(&mut self, time: u64, control: Control) {
         self.numbered += 1;
         self.control_at = self.control_at.min(time);
@@ -386,7 +386,7 @@ impl<'r> Engine<'r> {
         }
     }
 
-    /// Ends the run at a time. Returns each tenant, and the active cores in each epoch.
+    /// Ends the run at a given time. Returns each tenant, and the active cores in each epoch.
     pub fn finish(mut self, end: u64) -> (Vec<Finished>, Vec<u16>) {
         for core in &self.cores {
             if let Some((tenant, _)) = core.dedicated {
@@ -423,14 +423,14 @@ impl<'r> Engine<'r> {
     }
 }
 
-/// The servers' cores, one of each server in turn: the first few take packets from as many links.
+/// Returns the servers' cores, one of each server in turn, so that the first few use as many links as possible.
 fn in_turn(servers: &[Vec<u16>]) -> Vec<u16> {
     let most = servers.iter().map(Vec::len).max().unwrap_or(0);
     let rounds = (0..most).flat_map(|core| servers.iter().filter_map(move |own| own.get(core)));
     rounds.copied().collect()
 }
 
-/// What is left of a tenant.
+/// Results of a tenant.
 pub(crate) struct Finished {
     pub meter: Meter,
     pub decisions: crate::report::Decisions,

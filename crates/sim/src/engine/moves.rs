@@ -1,8 +1,8 @@
-//! RSS buckets, and flows, that go from core to core: idea C across cores.
+//! Migration of RSS buckets and flows between cores.
 //!
-//! From the time at which a move is in force, packets go to the new core. It keeps them back, in
-//! order, until the old core is done with all that came before: in its ring, in its own queue and with
-//! its helpers. Then the bucket or flow goes over, and what was kept back comes first.
+//! From the time at which a move is in force, packets go to the new core. The new core buffers them, in order, until
+//! the old core has completed all earlier ones: in its ring, in its own queue and on its auxiliary cores. Then the
+//! bucket or flow is transferred, and the buffered packets are processed first.
 
 use super::Engine;
 use super::core::Waiting;
@@ -13,7 +13,7 @@ use crate::traffic::Packet;
 use tailwater_net::Nanos;
 
 impl Engine<'_> {
-    /// A core gets a queue of a tenant's, if it has none.
+    /// Gives a core a queue of a tenant, if it has none.
     pub(super) fn dedicate(&mut self, number: usize, tenant: usize, section: usize, now: u64) {
         self.cores[number].reclaim = false;
         if self.cores[number].dedicated.is_some() {
@@ -37,8 +37,8 @@ impl Engine<'_> {
         self.report_dedicated(tenant, section, now);
     }
 
-    /// A core that gets a queue while it helps goes on until its packets are gone, but is no helper
-    /// more: it counts as a core with a queue.
+    /// Ends a core's time as an auxiliary core when it gets a queue. It still processes its offloaded packets, but
+    /// counts as a core with a queue.
     fn counts_once(&mut self, number: usize, now: u64) {
         let Some(claim) = &mut self.cores[number].claim else {
             return;
@@ -50,8 +50,8 @@ impl Engine<'_> {
         }
     }
 
-    /// The cores that may help a core: of the same server, those of its node first, from the highest
-    /// number down, as dedicated cores are taken from the lowest up.
+    /// Returns the possible auxiliary cores of a core: those of the same server, its own node first. They are sorted
+    /// from the highest number down, since dedicated cores are taken from the lowest up.
     fn helpers_of(&self, number: usize) -> Vec<u16> {
         let me = &self.cores[number];
         let others = (0..self.cores.len()).rev();
@@ -62,7 +62,7 @@ impl Engine<'_> {
         helpers
     }
 
-    /// From now on a bucket of a section is another core's.
+    /// Starts the migration of a bucket of a steering domain to another core.
     pub(super) fn move_bucket(&mut self, tenant: usize, section: usize, bucket: usize, to: u16, now: u64) {
         let Steering::Buckets(steering) = &mut self.tenants[tenant].steering else {
             return;
@@ -87,8 +87,8 @@ impl Engine<'_> {
         self.dedicate(usize::from(to), tenant, section, now);
     }
 
-    /// From now on a flow is another core's, told by its number for the mapper. Flows on their way
-    /// stay with where they go.
+    /// Starts the migration of a flow to another core, given by its number for the mapper. Flows already in migration
+    /// keep their destination.
     pub(super) fn move_flow(&mut self, tenant: usize, flow: u32, to: u16, now: u64) {
         let Steering::Flows(steering) = &mut self.tenants[tenant].steering else {
             return;
@@ -122,8 +122,8 @@ impl Engine<'_> {
         })
     }
 
-    /// Counts what the old cores have of everything that has just begun to move, and lets go what they
-    /// have nothing of.
+    /// Counts the packets that the old cores hold of all migrations that have just begun. Those without any are
+    /// transferred at once.
     pub(super) fn count_leaving(&mut self, tenant: usize, now: u64) {
         for number in 0..self.cores.len() {
             let core = &self.cores[number];
@@ -155,7 +155,7 @@ impl Engine<'_> {
                 self.tenants[tenant].transits[transit as usize].outstanding += 1;
             }
         }
-        // What the old core is working on is done when it is ready.
+        // The old core's current work is done when the core is ready.
         for transit in 0..self.tenants[tenant].transits.len() {
             let moving = self.tenants[tenant].transits[transit];
             let begun = moving.from != NOBODY && moving.since == now;
@@ -166,7 +166,7 @@ impl Engine<'_> {
         }
     }
 
-    /// The transit of a packet's bucket or flow at a core, or 0.
+    /// Returns the transit of a packet's bucket or flow at a core, or 0.
     fn transit_of(&self, tenant: usize, core: usize, bucket: usize, flow: u32) -> u32 {
         let section = self.cores[core].dedicated.map_or(0, |(_, section)| section);
         match &self.tenants[tenant].steering {
@@ -175,7 +175,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A core is done with a packet at a time.
+    /// Records that a core has completed a packet.
     #[inline]
     pub(super) fn left(&mut self, number: usize, packet: &Packet, end: u64) {
         if self.cores[number].transit.leaving > 0 {
@@ -183,7 +183,7 @@ impl Engine<'_> {
         }
     }
 
-    /// A core is done with a packet of a bucket and a flow.
+    /// Records that a core has completed a packet of a bucket and a flow.
     #[cold]
     pub(super) fn left_unit(&mut self, number: usize, bucket: usize, flow: u32, end: u64) {
         let Some((tenant, _)) = self.cores[number].dedicated else {
@@ -204,11 +204,11 @@ impl Engine<'_> {
         }
     }
 
-    /// The old core lets go at a time.
+    /// Transfers a bucket or flow from the old core.
     fn hand_over(&mut self, tenant: usize, transit: u32, time: u64) {
         let moving = &mut self.tenants[tenant].transits[transit as usize];
         let (from, to) = (usize::from(moving.from), usize::from(moving.to));
-        // It is on no core's hands now.
+        // No core holds it now.
         moving.from = NOBODY;
         let here = time + self.timing.migration;
         self.cores[to].transit.inbox.push((here, transit));
@@ -219,7 +219,7 @@ impl Engine<'_> {
         self.schedule(to);
     }
 
-    /// Takes over what has come to a core by `now`.
+    /// Takes over buckets and flows that have arrived at a core by `now`.
     pub(super) fn adopt(&mut self, number: usize, now: u64) {
         let Some((tenant, section)) = self.cores[number].dedicated else {
             return;
@@ -269,7 +269,7 @@ impl Engine<'_> {
         self.cores[number].transit.inbox = inbox;
     }
 
-    /// Cores that have nothing left give their queues back.
+    /// Makes cores without any work give their queues back.
     pub(super) fn retire_all(&mut self) {
         for (number, time) in std::mem::take(&mut self.retiring) {
             self.retire(usize::from(number), time);
@@ -289,7 +289,7 @@ impl Engine<'_> {
             return;
         }
         if !core.fifo.is_empty() || core.dispatch.as_ref().is_some_and(|d| !d.is_empty()) {
-            // Packets without a place in any table: it stays until they are gone.
+            // There are packets that no table refers to: the core stays until they are done.
             return;
         }
         if let Some(mut dispatch) = self.cores[number].dispatch.take() {
@@ -305,7 +305,7 @@ impl Engine<'_> {
         let (since, server) = (core.since, usize::from(core.server));
         self.servers[server].claims += 1;
         self.tenants[tenant].cores -= 1;
-        // It may help on.
+        // It can continue as an auxiliary core.
         match &mut core.claim {
             Some(claim) => claim.since = time,
             None => self.usage.end(number, time),
@@ -316,7 +316,7 @@ impl Engine<'_> {
         self.schedule(number);
     }
 
-    /// Tells the ingress, a call later, how many cores a server has.
+    /// Reports a server's number of cores to the ingress, after the delay of a call.
     fn report_dedicated(&mut self, tenant: usize, section: usize, now: u64) {
         let Steering::Buckets(steering) = &self.tenants[tenant].steering else {
             return;

@@ -1,9 +1,9 @@
-//! Things in the order in which they came, in one piece of memory.
+//! FIFO queue in one contiguous piece of memory.
 
-/// What was taken is kept until there is so much, and half of all.
+/// Number of removed elements from which on memory is compacted, once they are also half of all.
 const SLACK: usize = 1024;
 
-/// See the [module](self).
+/// FIFO queue. See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     all: Vec<T>,
@@ -40,13 +40,13 @@ impl<T: Copy> Queue<T> {
         self.all.get(self.head)
     }
 
-    /// The one that has `before` in front of it.
+    /// Returns the element with `before` elements in front of it.
     #[inline]
     pub fn get(&self, before: usize) -> Option<&T> {
         self.all.get(self.head + before)
     }
 
-    /// All of them.
+    /// Returns all elements.
     #[inline]
     pub fn as_slice(&self) -> &[T] {
         &self.all[self.head..]
@@ -57,7 +57,7 @@ impl<T: Copy> Queue<T> {
         &mut self.all[self.head..]
     }
 
-    /// Takes the first `count`.
+    /// Removes the first `count` elements.
     #[inline]
     pub fn take(&mut self, count: usize) {
         self.head += count;
@@ -70,13 +70,13 @@ impl<T: Copy> Queue<T> {
         }
     }
 
-    /// Takes those in a range.
+    /// Removes and returns the elements of a range.
     pub fn cut(&mut self, range: std::ops::Range<usize>) -> impl Iterator<Item = T> {
         let range = self.head + range.start..self.head + range.end;
         self.all.drain(range)
     }
 
-    /// Keeps those of which `stays` says so.
+    /// Retains the elements for which `stays` returns `true`.
     pub fn retain(&mut self, stays: impl FnMut(&T) -> bool) {
         self.all.drain(..self.head);
         self.head = 0;

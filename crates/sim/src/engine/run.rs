@@ -1,4 +1,4 @@
-//! Virtual time passes: packets arrive, controls are due, and cores take turns.
+//! Passage of virtual time: packets arrive, controls are due, and cores run loop iterations.
 
 use super::core::Core;
 use super::meter::{Counts, Meter};
@@ -9,13 +9,13 @@ use crate::report::Loss;
 use crate::simulation::is_met;
 use crate::traffic::Chunk;
 
-/// How long after the last arrival packets are still processed.
+/// Time in nanoseconds after the last arrival for which packets are still processed.
 const DRAIN: u64 = 10_000_000_000;
 
-/// Packets that arrive before cores work that are looked at in turn: so few that they are in a cache then.
+/// Packets that are prefetched and sorted at a time, few enough to stay in a cache.
 const PART: usize = 1024;
 
-/// Chunks after which it is looked again how old the oldest packet is.
+/// Chunks after which the age of the oldest packet is computed again.
 const LOOK_AFTER: u32 = 4;
 
 impl Engine<'_> {
@@ -40,7 +40,7 @@ impl Engine<'_> {
         self.bound();
     }
 
-    /// Every queue loses what it has no room for: nothing is taken from it before now.
+    /// Drops the packets that every full queue has no room for. Nothing is taken from a queue before now.
     fn bound(&mut self) {
         for number in 0..self.cores.len() {
             let core = &self.cores[number];
@@ -52,12 +52,11 @@ impl Engine<'_> {
         }
     }
 
-    /// Lets everything end that is under way. Returns when the last packet had left, or the last
-    /// arrived.
+    /// Completes all work in progress. Returns the time at which the last packet left or arrived.
     pub fn drain(&mut self) -> u64 {
         self.draining = true;
         let limit = self.last_arrival.saturating_add(DRAIN);
-        // Where nobody looked, cores would go on to the next control.
+        // `true` if the next control is a sample. Without sampling, cores would continue to the following control.
         let mut looked = false;
         while looked || self.inside() > 0 {
             let next = self.next_control().min(limit);
@@ -75,13 +74,13 @@ impl Engine<'_> {
         self.end()
     }
 
-    /// When the last packet so far had left, or arrived.
+    /// Returns the time at which the last packet so far left or arrived.
     fn end(&self) -> u64 {
         let sent = self.tenants.iter().map(|tenant| tenant.meter.last_sent);
         sent.fold(self.last_arrival, u64::max)
     }
 
-    /// Until when a core counts as used that is given up `now`: no longer than the run lasts.
+    /// Returns the time until which a core that is given up `now` counts as used: at most the end of the run.
     pub(super) fn used_until(&self, now: u64) -> u64 {
         match self.draining && self.inside() == 0 {
             true => now.min(self.end()),
@@ -89,8 +88,8 @@ impl Engine<'_> {
         }
     }
 
-    /// Whether it is certain that a chain misses its objective, of which no more packets come than `rest`
-    /// says.
+    /// Returns `true` if a chain certainly misses its objective. `rest` returns the number of packets that are yet to
+    /// arrive.
     pub fn is_missed(&self, rest: impl Fn(usize) -> Option<u64>) -> bool {
         let missed = |(number, tenant): (usize, &Tenant)| {
             let (window, total) = (&tenant.meter.window, &tenant.meter.total);
@@ -102,12 +101,12 @@ impl Engine<'_> {
         self.last_arrival >= self.warm_up && self.tenants.iter().enumerate().any(missed)
     }
 
-    /// Packets that have arrived, and neither left nor got lost.
+    /// Returns the number of packets that have arrived, and neither left nor been lost.
     fn inside(&self) -> u64 {
         self.tenants.iter().map(|tenant| inside(&tenant.meter)).sum()
     }
 
-    /// Lets the cores work until a time.
+    /// Lets the cores work until a given time.
     fn run_until(&mut self, until: u64) {
         if self.dispatchers == 0 && self.moving == 0 && self.resumed == 0 && !self.together {
             self.scheduled = false;
@@ -129,7 +128,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Lets one core work by itself.
+    /// Lets one core work independently.
     fn run_alone(&mut self, number: usize, until: u64) {
         let core = &mut self.cores[number];
         let Some((tenant, _)) = core.dedicated else {
@@ -145,7 +144,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Notes when a core has its next turn.
+    /// Schedules a core's next iteration.
     #[inline]
     pub(super) fn schedule(&mut self, number: usize) {
         if !self.scheduled {
@@ -157,7 +156,7 @@ impl Engine<'_> {
         }
     }
 
-    /// When the oldest packet in the system arrived.
+    /// Returns the arrival time of the oldest packet in the system.
     pub(super) fn oldest(&self) -> u64 {
         let rows = self.tenants.iter().filter_map(|tenant| match &tenant.steering {
             Steering::Buckets(steering) => steering.ingress.as_ref(),
@@ -170,7 +169,7 @@ impl Engine<'_> {
         cores.unwrap_or(NEVER).min(held).min(self.last_arrival)
     }
 
-    /// No packet that arrived before this is in the system any more.
+    /// Returns a time before which no packet still in the system arrived.
     pub fn oldest_known(&mut self) -> u64 {
         self.chunks += 1;
         if self.chunks >= LOOK_AFTER {
@@ -181,7 +180,7 @@ impl Engine<'_> {
     }
 }
 
-/// Packets of a chain that have arrived, and neither left nor got lost.
+/// Returns the number of a chain's packets that have arrived, and neither left nor been lost.
 pub(super) fn inside(meter: &Meter) -> u64 {
     let (window, total) = (&meter.window, &meter.total);
     let out = |counts: &Counts| counts.delivered + counts.lost_in_all();

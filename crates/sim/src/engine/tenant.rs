@@ -1,4 +1,4 @@
-//! One chain in the rack: its costs, its packets' fate, and how they are steered.
+//! One chain in the rack: its costs, the outcome of its packets, and their steering.
 
 use super::account::Account;
 use super::check::Checker;
@@ -14,48 +14,48 @@ use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::flows::{FlowMapper, FlowPlan};
 use tailwater_policy::server::{IngressMapper, ServerMapper};
 
-/// No transit, no core, no server.
+/// Marks the absence of a transit, core or server.
 pub(crate) const NOBODY: u16 = u16::MAX;
 
-/// A chain.
+/// State of a chain.
 pub(crate) struct Tenant {
     pub costs: Costs,
-    /// How fast machines are over time, if anything is known of that.
+    /// Speed of machines over time, if known.
     pub speed: Option<Speed>,
     pub seed: u64,
     pub meter: Meter,
     pub check: Option<Checker>,
     pub decisions: Decisions,
-    /// Makes a core mapper for each core that gets a queue.
+    /// Creates a core mapper for each core that gets a queue.
     pub make: Option<MakeMapper>,
-    /// By flow: its number at the core that dispatches it. Only with core mappers.
+    /// By flow: its slot at the core that dispatches it. Only used with core mappers.
     pub slots: Vec<u16>,
-    /// Where it matters which flows are in the caches.
+    /// Cache state of flows, if the model distinguishes cold packets.
     pub warmth: Option<Warmth>,
     pub steering: Steering,
-    /// Buckets or flows that are on their way, by number; those that are over are free.
+    /// Buckets or flows in migration, by number. Completed entries are free.
     pub transits: Vec<Moving>,
     pub free: Vec<u32>,
-    /// Nanoseconds of cores with a queue, and of helpers.
+    /// Nanoseconds of cores with a queue, and of auxiliary cores.
     pub dedicated: u64,
     pub auxiliary: u64,
-    /// Cores with a queue now.
+    /// Number of cores with a queue now.
     pub cores: u32,
     /// Nanoseconds that cores worked for it.
     pub worked: u64,
 }
 
-/// Which flows are in the caches: those whose last packet is not long ago, counted in packets.
+/// Cache state of flows: a flow is warm if few packets were processed since its last one.
 #[derive(Debug)]
 pub(crate) struct Warmth {
     after: u32,
     packets: u32,
-    /// By flow: how many packets had been processed when its last one was.
+    /// By flow: number of packets that had been processed at its last one.
     seen: Vec<u32>,
 }
 
 impl Warmth {
-    /// None that a chain's model knows of if `after` is 0.
+    /// Returns the state for a chain model's limit, or `None` if `after` is 0.
     pub fn new(after: u32) -> Option<Warmth> {
         (after > 0).then_some(Warmth {
             after,
@@ -64,7 +64,7 @@ impl Warmth {
         })
     }
 
-    /// Whether a packet that is processed now is cold.
+    /// Returns `true` if a packet that is processed now is cold.
     #[inline]
     pub fn is_cold(&mut self, packet: &Packet) -> bool {
         let flow = packet.flow as usize;
@@ -77,19 +77,19 @@ impl Warmth {
     }
 }
 
-/// A bucket or flow on its way.
+/// Bucket or flow in migration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Moving {
-    /// The bucket's number in its section, or the flow.
+    /// Number of the bucket in its steering domain, or of the flow.
     pub unit: u32,
     pub from: u16,
     pub to: u16,
-    /// Packets that its old core has yet to be done with.
+    /// Packets that its old core has yet to complete.
     pub outstanding: u32,
     pub since: u64,
 }
 
-/// How a chain's packets find their cores.
+/// Steering of a chain's packets to cores.
 pub(crate) enum Steering {
     /// By RSS bucket.
     Buckets(BucketSteering),
@@ -97,34 +97,34 @@ pub(crate) enum Steering {
     Flows(FlowSteering),
 }
 
-/// A transit's number plus one; 0 for none.
+/// Number of a transit plus one, or 0 for none.
 type TransitNumber = u32;
 
-/// A set of cores with a bucket table: a server, or a whole rack.
+/// Steering domain: a set of cores with one bucket table, either a server or a whole rack.
 pub(crate) struct Section {
-    /// Cores that may have a queue, by their numbers for the mapper.
+    /// Cores that can have a queue, by their numbers for the mapper.
     pub cores: Vec<u16>,
-    /// Where arrivals go, and who holds each bucket, by core of the rack.
+    /// Destination of arrivals, and owner, of each bucket, by core of the rack.
     pub table: Box<[u16; BUCKETS]>,
     pub holder: Box<[u16; BUCKETS]>,
     pub transit: Box<[TransitNumber; BUCKETS]>,
-    /// Buckets on their way.
+    /// Number of buckets in migration.
     pub moving: u32,
-    /// Moves that have been decided and are not in force.
+    /// Number of move sets that are decided but not in force.
     pub decided: u32,
     pub mapper: Option<Box<dyn ServerMapper>>,
     pub account: Account,
-    /// From a decision until it is in force, beside the mapper's own.
+    /// Delay from a decision until it is in force, in addition to the mapper's own.
     pub delay: u64,
-    /// It is in use.
+    /// `true` if it is in use.
     pub active: bool,
-    /// Cores at the start.
+    /// Initial number of cores.
     pub start_cores: u16,
-    /// When the mapper was last asked, and is next.
+    /// Last run of the mapper.
     pub asked: u64,
 }
 
-/// By RSS bucket, in one section or, with an ingress, in one for each server.
+/// Steering by RSS bucket, in one domain or, with an ingress, in one per server.
 pub(crate) struct BucketSteering {
     pub sections: Vec<Section>,
     pub ingress: Option<Ingress>,
@@ -137,20 +137,20 @@ pub(crate) struct Ingress {
     pub server_of: Vec<u16>,
     /// Dedicated cores of each server, as reported.
     pub reported: Vec<u16>,
-    /// Prefixes whose row is being written and whose packets wait for it.
+    /// Prefixes whose row is being written while packets wait for it.
     pub pending: Vec<PendingRow>,
-    /// The pending row of a flow that is held.
+    /// Pending row of each waiting flow.
     pub row_of: HashMap<u32, u32>,
-    /// Numbers rows.
+    /// Number of the next row.
     pub rows: u32,
     pub rule_latency: u64,
     pub held: usize,
 }
 
-/// The flow waits for a row.
+/// Marks a flow that waits for a row.
 pub(crate) const HELD: u16 = u16::MAX;
 
-/// A row that is being written.
+/// Row that is being written.
 pub(crate) struct PendingRow {
     pub number: u32,
     pub prefix: ipnet::IpNet,
@@ -159,20 +159,20 @@ pub(crate) struct PendingRow {
     pub packets: Vec<Packet>,
 }
 
-/// What is known of a flow that a controller places.
+/// State of a flow that a controller places.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SteeredFlow {
-    /// Where its packets go, as a number of the mapper; [`NOBODY`] if nobody remembers it.
+    /// Destination of its packets, as a number of the mapper, or [`NOBODY`] if the flow is not stored.
     pub core: u16,
-    /// Who may process them.
+    /// Core that can process them.
     pub holder: u16,
     pub shard: u16,
     /// Packets in the period.
     pub packets: u32,
     pub transit: TransitNumber,
-    /// When its last packet came, in milliseconds, rounded down to a power of two nanoseconds.
+    /// Time of its last packet, in units of about a millisecond (a power of two nanoseconds), rounded down.
     pub seen: u32,
-    /// It has come from another core, and no packet has been processed there yet.
+    /// `true` if it migrated from another core, and no packet has been processed here yet.
     pub stranger: bool,
 }
 
@@ -188,7 +188,7 @@ impl SteeredFlow {
     };
 }
 
-/// What a controller saw, and when it is to decide.
+/// Input of a controller, and the time of its decision.
 pub(crate) struct Snapshot {
     pub flows: Vec<u32>,
     pub loads: Vec<tailwater_policy::flows::FlowLoad>,
@@ -196,34 +196,34 @@ pub(crate) struct Snapshot {
     pub shards: Vec<u16>,
 }
 
-/// Flow by flow, as a controller says.
+/// Steering flow by flow, by a controller.
 pub(crate) struct FlowSteering {
     pub mapper: Box<dyn FlowMapper>,
-    /// Cores that may be used, by their numbers for the mapper.
+    /// Cores that can be used, by their numbers for the mapper.
     pub cores: Vec<u16>,
-    /// Each shard's owner, as a number of the mapper.
+    /// Owner of each shard, as a number of the mapper.
     pub shards: Box<[u16; BUCKETS]>,
     pub flows: Vec<SteeredFlow>,
-    /// Flows that are remembered.
+    /// Stored flows.
     pub known: Vec<u32>,
-    /// For how long a silent flow is remembered, in the unit of [`SteeredFlow::seen`].
+    /// Time for which a silent flow is stored, in the unit of [`SteeredFlow::seen`].
     pub memory: u32,
-    /// The snapshot that is being decided about, and plans that are not in force.
+    /// Input of the pending decision, and plans that are not in force.
     pub snapshot: Option<Snapshot>,
     pub plans: std::collections::VecDeque<(Vec<u32>, FlowPlan)>,
     pub asked: u64,
 }
 
-/// `log2` of the nanoseconds in which silence is counted: about a millisecond.
+/// `log2` of the unit in nanoseconds in which silence is measured: about a millisecond.
 pub(crate) const SEEN: u32 = 20;
 
 impl Steering {
-    /// Whether a core may process a packet.
+    /// Returns `true` if a core can process a packet.
     #[inline]
     pub fn holds(&self, core: usize, packet: &Packet) -> bool {
         let holder = match self {
             Steering::Buckets(steering) => {
-                // A core is of one section only.
+                // A core belongs to one domain only.
                 return steering
                     .sections
                     .iter()
@@ -234,7 +234,7 @@ impl Steering {
         usize::from(holder) == core
     }
 
-    /// What steers prefixes to servers, if anything does.
+    /// Returns the state that steers prefixes to servers, if any.
     pub fn ingress(&mut self) -> Option<&mut Ingress> {
         match self {
             Steering::Buckets(steering) => steering.ingress.as_mut(),
@@ -242,11 +242,11 @@ impl Steering {
         }
     }
 
-    /// A packet is processed that was kept back. Whether it is the first of a flow that came from
+    /// Records the processing of a buffered packet. Returns `true` if it is the first of a flow that migrated from
     /// another core.
     pub fn greet(&mut self, packet: &Packet) -> bool {
         match self {
-            // Of a bucket nobody knows which flows have been greeted: each packet kept back counts.
+            // The flows of a bucket are not tracked: each buffered packet counts.
             Steering::Buckets(_) => true,
             Steering::Flows(steering) => std::mem::take(&mut steering.flows[packet.flow as usize].stranger),
         }
@@ -254,14 +254,14 @@ impl Steering {
 }
 
 impl Section {
-    /// Whether nothing is on its way, and nothing about to be.
+    /// Returns `true` if no migration is in progress or pending.
     pub fn is_settled(&self) -> bool {
         self.moving == 0 && self.decided == 0
     }
 }
 
 impl Tenant {
-    /// Notes that a bucket or flow is on its way.
+    /// Records that a bucket or flow is in migration.
     pub fn transit(&mut self, moving: Moving) -> TransitNumber {
         match self.free.pop() {
             Some(number) => {
@@ -275,7 +275,7 @@ impl Tenant {
         }
     }
 
-    /// The epoch in which flows are counted: half the objective, but no more than a millisecond.
+    /// Returns the epoch in which flows are counted: half the objective, but at most a millisecond.
     pub fn epoch(slo: Nanos) -> u64 {
         (slo.0 / 2).clamp(1, 1_000_000)
     }

@@ -1,21 +1,21 @@
-//! Which core is next: a tournament of the cores' times.
+//! Selection of the next core: a tournament of the cores' times.
 
-/// No time.
+/// Marks the absence of a time.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// The bits of a key that tell the core.
+/// Bits of a key that hold the core.
 const CORE: u32 = 12;
 
-/// Times from here on are no times: no run lasts for weeks.
+/// First invalid time. No run lasts for weeks.
 const LAST: u64 = u64::MAX >> CORE;
 
-/// A time with its core, so that the least of two is whose turn is first; equal times go by number.
+/// Combines a time and its core into a key. The smaller of two keys is first, and equal times are ordered by core.
 #[inline]
 fn key(core: usize, time: u64) -> u64 {
     time.min(LAST) << CORE | core as u64
 }
 
-/// The time of a key.
+/// Returns the time of a key.
 #[inline]
 fn time_of(key: u64) -> u64 {
     match key >> CORE {
@@ -24,25 +24,23 @@ fn time_of(key: u64) -> u64 {
     }
 }
 
-/// The least of a match of four.
+/// Returns the smallest key of a match of four.
 #[inline]
 fn least(keys: &[u64; 4]) -> u64 {
     keys[0].min(keys[1]).min(keys[2].min(keys[3]))
 }
 
-/// The cores' next times. A change costs three comparisons, without a branch, each time the cores are
-/// divided by four.
+/// Next times of all cores. A change costs three branch-free comparisons per level, with four entries per match.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    /// Matches as in a heap: 0 is the final; whose that is which number `i` of match `m` is the winner of
-    /// match `4 m + 1 + i`, or a core.
+    /// Matches in heap order: 0 is the final. Entry `i` of match `m` is the winner of match `4 m + 1 + i`, or a core.
     matches: Vec<[u64; 4]>,
-    /// The match of the first cores.
+    /// Index of the first match of cores.
     cores: usize,
 }
 
 impl Tree {
-    /// For so many cores, none of which has a time.
+    /// Creates a tree for `cores` cores without a time.
     pub(crate) fn new(cores: usize) -> Tree {
         assert!(cores <= 1 << CORE, "keys have no room for so many cores");
         let (mut first, mut size) = (0, 4);
@@ -58,7 +56,7 @@ impl Tree {
         tree
     }
 
-    /// The core whose time is first, and that time.
+    /// Returns the core with the earliest time, and that time.
     #[inline]
     pub(crate) fn first(&self) -> (usize, u64) {
         let key = least(&self.matches[0]);

@@ -1,4 +1,4 @@
-//! A core's turn: what the live worker does in a turn of its loop, in virtual time.
+//! Loop iteration of a core: that of the live worker, in virtual time.
 
 use super::Engine;
 use super::check::Segment;
@@ -12,7 +12,7 @@ use crate::report::Loss;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
 
-/// Counts packets up that a core is about to process.
+/// Sums up the packets that a core is about to process.
 #[inline]
 pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut Option<Warmth>) -> Work {
     let mut work = Work::default();
@@ -27,7 +27,7 @@ pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut O
     work
 }
 
-/// Lets a core work from `now` on for what costs `picos`, and returns when it has done.
+/// Lets a core work from `now` on for a cost of `picos`, and returns the end.
 #[inline]
 pub(super) fn spend_at(tenant: &Tenant, core: &mut Core, number: usize, picos: u64, now: u64) -> u64 {
     core.batches += 1;
@@ -45,7 +45,7 @@ pub(super) fn spend_at(tenant: &Tenant, core: &mut Core, number: usize, picos: u
     let end = now + spend(&mut core.carry, picos);
     match &tenant.costs.pauses {
         None => end,
-        // A series of its own: numbers of batches stay far below.
+        // A separate random series: the numbers of batches stay far below it.
         Some(pauses) => {
             let seed = !tenant.seed ^ (number as u64) << 40;
             core.pausing.delay(pauses, seed, now, end)
@@ -53,7 +53,7 @@ pub(super) fn spend_at(tenant: &Tenant, core: &mut Core, number: usize, picos: u
     }
 }
 
-/// Notes how long a core's ring is, now and then.
+/// Samples the length of a core's ring.
 #[inline]
 pub(super) fn note_queue(core: &mut Core, now: u64) {
     if core.batches.is_multiple_of(16) {
@@ -62,8 +62,8 @@ pub(super) fn note_queue(core: &mut Core, now: u64) {
     }
 }
 
-/// A batch straight from the ring through the chain: what a core does that has no helpers and nothing
-/// on its way. Returns whether there was any.
+/// Processes a batch straight from the ring through the chain, on a core without auxiliary cores and migrations.
+/// Returns `true` if there was a batch.
 #[inline]
 pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u64) -> bool {
     let (meter, stats) = (&mut tenant.meter, &mut core.stats);
@@ -88,7 +88,7 @@ pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u
         }
         note_queue(core, now);
     }
-    // The borrow of the batch ends here and begins anew: the core's clock is part of it.
+    // The borrow of the batch ends here and is renewed below: the core's clock is part of the core.
     let end = spend_at(tenant, core, number, picos, now);
     let batch = core.fifo.arrived(now, count);
     let sent = |arrived: &'_ Arrived| (arrived.packet, arrived.at);
@@ -119,8 +119,8 @@ pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u
 }
 
 impl Engine<'_> {
-    /// A batch straight from the ring, if that is all that waits and nothing is on its way: what a core
-    /// does whose helpers have nothing to do. Whether it was so.
+    /// Processes a batch straight from the ring, if nothing else waits and no migration is in progress, on a core whose
+    /// auxiliary cores are idle. Returns `true` if that was the case.
     #[inline]
     pub(super) fn straight(&mut self, number: usize, tenant: usize, now: u64) -> bool {
         let core = &mut self.cores[number];
@@ -133,7 +133,7 @@ impl Engine<'_> {
         true
     }
 
-    /// Lets a core do what is next.
+    /// Runs a core's next step.
     pub(super) fn step(&mut self, number: usize, now: u64) {
         self.cores[number].watch = NEVER;
         if !self.cores[number].transit.inbox.is_empty() {
@@ -159,7 +159,7 @@ impl Engine<'_> {
         self.schedule(number);
     }
 
-    /// A turn without helpers.
+    /// Runs an iteration without auxiliary cores.
     fn plain(&mut self, number: usize, tenant: usize, now: u64) {
         let core = &mut self.cores[number];
         if core.transit.is_still() {
@@ -172,9 +172,8 @@ impl Engine<'_> {
         self.whole(number, tenant, now, more);
     }
 
-    /// Takes what has arrived into the batch: first what was kept back and may go on now. Keeps back
-    /// packets whose bucket or flow is not here. The core has `used` buffers in its hands. Whether more
-    /// waits.
+    /// Gathers arrived packets into the batch, starting with buffered ones that can continue. Buffers packets whose
+    /// bucket or flow is not here. The core has `used` buffers in use. Returns `true` if more packets wait.
     pub(super) fn gather(&mut self, number: usize, tenant: usize, now: u64, used: usize) -> bool {
         self.overflow(number, tenant, now);
         self.batch.clear();
@@ -211,7 +210,7 @@ impl Engine<'_> {
         more || !core.transit.next.is_empty()
     }
 
-    /// Loses what found the ring full.
+    /// Drops packets that found the ring full.
     #[inline]
     pub(super) fn overflow(&mut self, number: usize, tenant: usize, now: u64) {
         let core = &self.cores[number];
@@ -227,7 +226,7 @@ impl Engine<'_> {
         let ring = core.ring;
         core.fifo.overflow(now, ring, |arrived| lost.push(arrived.packet));
         core.stats.lost += lost.len() as u64;
-        // What the core is working on may be of the same bucket.
+        // The core's current work may belong to the same bucket.
         let ended = now.max(core.ready);
         for packet in lost.drain(..) {
             self.tenants[tenant].meter.lost(Loss::RingFull);
@@ -236,7 +235,7 @@ impl Engine<'_> {
         self.lost = lost;
     }
 
-    /// The batch goes straight through the chain.
+    /// Processes the batch straight through the chain.
     pub(super) fn whole(&mut self, number: usize, tenant: usize, now: u64, more: bool) {
         if self.batch.is_empty() {
             self.cores[number].through = now;
@@ -252,7 +251,7 @@ impl Engine<'_> {
         self.batch = batch;
     }
 
-    /// What a batch is, with the flows in it that came from other cores.
+    /// Returns the work of a batch, including flows that migrated from other cores.
     pub(super) fn work_here(&mut self, tenant: usize, batch: &[Waiting]) -> Work {
         let packets = batch.iter().map(|waiting| &waiting.packet);
         let mut work = work(packets, &mut self.tenants[tenant].warmth);
@@ -262,7 +261,7 @@ impl Engine<'_> {
         work
     }
 
-    /// A core processes whole packets of its own for what costs `picos`, and sends them.
+    /// Lets a core process whole packets of its own for a cost of `picos`, and sends them.
     pub(super) fn process(
         &mut self,
         number: usize,

@@ -1,14 +1,14 @@
-//! Active cores, counted in epochs of 100 µs as NetBlaze counts them: a core counts in each epoch in
-//! which it was active at any time.
+//! Active cores, counted in epochs of 100 µs as in NetBlaze: a core counts in each epoch in which it was active at any
+//! time.
 
 use crate::chain::COUNTED;
 
-/// Counts cores' spans.
+/// Counts active epochs of cores.
 #[derive(Debug)]
 pub(crate) struct Usage {
-    /// Active cores less those of the epoch before.
+    /// Active cores minus those of the previous epoch.
     changes: Vec<i32>,
-    /// By core: since when it is active, and the first epoch that it has not been counted in.
+    /// By core: start of its activity, and the first epoch that it has not been counted in.
     cores: Vec<(Option<u64>, u64)>,
 }
 
@@ -20,12 +20,12 @@ impl Usage {
         }
     }
 
-    /// A core becomes active, if it is not.
+    /// Marks a core as active.
     pub fn begin(&mut self, core: usize, now: u64) {
         self.cores[core].0.get_or_insert(now);
     }
 
-    /// A core is active no more, from `now` on.
+    /// Marks a core as inactive from `now` on.
     pub fn end(&mut self, core: usize, now: u64) {
         let (since, counted) = &mut self.cores[core];
         let Some(since) = since.take() else { return };
@@ -46,7 +46,7 @@ impl Usage {
         self.changes[epoch] += by;
     }
 
-    /// Active cores in each epoch from `start` to `end`, when all cores end.
+    /// Returns the active cores in each epoch from `start` to `end`, when all activity ends.
     pub fn finish(mut self, start: u64, end: u64) -> Vec<u16> {
         (0..self.cores.len()).for_each(|core| self.end(core, end));
         let epochs = end.div_ceil(COUNTED.0).max(1) as usize;

@@ -1,8 +1,8 @@
-//! The burst that the report shows: the busiest millisecond of a chain's traffic and what is around it, in
-//! steps as long as the epochs that active cores are counted in.
+//! Burst for the report: the busiest millisecond of a chain's traffic and its surroundings, in steps of the epoch in
+//! which active cores are counted.
 //!
-//! What is kept is bounded: the last steps, and those around the busiest millisecond so far. Which one that
-//! is depends on the traffic alone, so that all policies are shown in the same burst.
+//! Memory is bounded: only the last steps and those around the busiest millisecond so far are stored. The choice
+//! depends on the traffic alone, so all policies show the same burst.
 
 use super::run::inside;
 use super::{Control, Engine};
@@ -11,29 +11,29 @@ use crate::report::{Burst, BurstStep};
 use std::collections::VecDeque;
 use tailwater_net::Nanos;
 
-/// Steps of the busiest millisecond.
+/// Number of steps of the busiest millisecond.
 const BUSIEST: usize = 10;
-/// Steps in front of it that are kept, and steps from its start on.
+/// Steps stored before it. [`AFTER`] counts the steps from its start on.
 const BEFORE: usize = 20;
 const AFTER: usize = 60;
 
-/// What a chain's burst is chosen from.
+/// Data that a chain's burst is chosen from.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    /// Counts up to the last step's end, and when nothing had been counted.
+    /// Counts up to the last step's end, and the start of counting.
     before: BurstStep,
     from: u64,
-    /// The last steps.
+    /// Most recent steps.
     recent: VecDeque<BurstStep>,
-    /// The most packets of a millisecond so far, and the steps around it.
+    /// Maximum packets of a millisecond so far, and the steps around it.
     most: u64,
     kept: Burst,
-    /// Steps to come that belong to it.
+    /// Number of later steps that still belong to it.
     wanted: usize,
 }
 
 impl Watch {
-    /// Takes the counts up to `now`, of which those that grow are made into what the step added.
+    /// Records the counts up to `now`. Cumulative counts are converted to differences per step.
     fn step(&mut self, counts: BurstStep, now: u64) {
         let before = std::mem::replace(&mut self.before, counts);
         let start = now - COUNTED.0;
@@ -70,14 +70,14 @@ impl Watch {
         }
     }
 
-    /// The busiest burst, if there was a packet.
+    /// Returns the busiest burst, if there was a packet.
     pub fn finish(self) -> Option<Burst> {
         (self.most > 0).then_some(self.kept)
     }
 }
 
 impl Engine<'_> {
-    /// Watches the chains that have core mappers.
+    /// Starts sampling of the chains that have core mappers.
     pub fn watch(&mut self) {
         let watch = |tenant: &super::Tenant| tenant.make.is_some().then(Watch::default);
         self.watches = self.tenants.iter().map(watch).collect();
@@ -86,7 +86,7 @@ impl Engine<'_> {
         }
     }
 
-    /// Looks at all chains: a step is over.
+    /// Samples all chains at the end of a step.
     pub(super) fn look(&mut self, now: u64) {
         let counts = self.counts();
         for (watch, counts) in self.watches.iter_mut().zip(counts) {
@@ -97,7 +97,7 @@ impl Engine<'_> {
         self.at(now + COUNTED.0, Control::Watch);
     }
 
-    /// What was seen so far does not count.
+    /// Restarts sampling at the end of the warm-up.
     pub(super) fn watch_anew(&mut self, now: u64) {
         let counts = self.counts();
         for (watch, before) in self.watches.iter_mut().zip(counts) {
@@ -111,7 +111,7 @@ impl Engine<'_> {
         }
     }
 
-    /// What each chain has come to.
+    /// Returns the current counts of each chain.
     fn counts(&self) -> Vec<BurstStep> {
         let mut counts = vec![BurstStep::default(); self.tenants.len()];
         for (counts, tenant) in counts.iter_mut().zip(&self.tenants) {

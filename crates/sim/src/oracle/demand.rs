@@ -2,21 +2,21 @@
 
 use std::collections::VecDeque;
 
-/// The fewest core-epochs for work that may be done in any of some epochs each.
+/// Computes the fewest core-epochs for work, each part of which can be done in any epoch of a range.
 ///
-/// Each epoch has as many cores as what is due in it needs, and what these cores have left goes to what is due
-/// next, of what is there.
+/// Each epoch has as many cores as its due work needs. The rest of these cores' capacity is used for available work
+/// that is due next.
 #[derive(Debug)]
 pub(super) struct Demand {
-    /// What a core does in an epoch, in picoseconds.
+    /// Work that a core does in an epoch, in picoseconds.
     capacity: u64,
-    /// The epoch that is open.
+    /// Current epoch.
     epoch: u64,
-    /// Work that is waiting, by the epoch from the open one on in which it is due; none before `first`.
+    /// Waiting work, by the epoch in which it is due, starting with the current one. Entries before `first` are zero.
     due: VecDeque<u64>,
     first: usize,
     waiting: u64,
-    /// What was done since nothing was waiting; of that, what is not due before the open epoch, by epoch.
+    /// Work done since nothing was waiting, and the part of it that is due in the current or a later epoch, by epoch.
     done: u128,
     ahead: VecDeque<u64>,
     core_epochs: u64,
@@ -38,7 +38,7 @@ impl Demand {
         }
     }
 
-    /// Work is there from an epoch on and due in another. The first are never earlier than before.
+    /// Adds work that is available from epoch `from` on and due in epoch `due`. `from` never decreases.
     pub fn add(&mut self, from: u64, due: u64, work: u64) {
         while self.epoch < from && self.waiting > 0 {
             self.close();
@@ -51,14 +51,14 @@ impl Demand {
         if self.due.len() <= at {
             self.due.resize(at + 1, 0);
         }
-        // What does not fit in a number is left out: the bound is lower.
+        // Work beyond the range of the integer is left out, which lowers the bound.
         let work = work.min(u64::MAX - self.waiting);
         self.due[at] += work;
         self.waiting += work;
         self.first = self.first.min(at);
     }
 
-    /// The open epoch is over.
+    /// Ends the current epoch.
     fn close(&mut self) {
         self.epoch += 1;
         let due = self.due.pop_front().unwrap_or(0);
@@ -85,7 +85,7 @@ impl Demand {
         }
     }
 
-    /// Nothing is waiting, and nothing comes before an epoch: an interval ends ahead of that.
+    /// Ends an interval, when nothing waits and no work becomes available before epoch `next`.
     fn end_block(&mut self, next: u64) {
         let later = self.ahead.iter().skip((next - self.epoch) as usize);
         let later = later.map(|work| u128::from(*work)).sum::<u128>();
@@ -95,8 +95,8 @@ impl Demand {
         self.first = 0;
     }
 
-    /// Nothing more comes. Returns the fewest core-epochs in which all is done in time, and the demand of
-    /// intervals that have no epoch in common.
+    /// Ends the computation. Returns the fewest core-epochs in which all work is done in time, and the demand of
+    /// disjoint intervals of epochs.
     pub fn finish(mut self) -> (u64, Blocks) {
         while self.waiting > 0 {
             self.close();
@@ -106,16 +106,16 @@ impl Demand {
     }
 }
 
-/// Classes of what is left of a demand.
+/// Number of classes of the last core-epoch's work.
 const CLASSES: u64 = 1024;
 
-/// Intervals that have no epoch in common: how many core-epochs each needs, and what would have to go for one less.
+/// Disjoint intervals of epochs: the core-epochs that each needs, and the work that must be removed to save one.
 #[derive(Debug)]
 pub(super) struct Blocks {
     capacity: u64,
     core_epochs: u128,
     blocks: u128,
-    /// Blocks by what would have to go for one core-epoch less, and that in all.
+    /// Number of blocks by the work whose removal saves one core-epoch, and the sum of that work.
     classes: Vec<(u64, u128)>,
 }
 
@@ -129,7 +129,7 @@ impl Blocks {
         }
     }
 
-    /// An interval of which the work is so much that is there not before and due not after.
+    /// Adds an interval with this amount of work that is both available and due within it.
     pub fn add(&mut self, demand: u128) {
         if demand == 0 {
             return;
@@ -148,7 +148,7 @@ impl Blocks {
         *sum += last;
     }
 
-    /// Core-epochs without which it does not go, if so much work may be left out.
+    /// Returns the core-epochs needed if work of `left_out` may be left out.
     pub fn core_epochs(&self, left_out: u128) -> u64 {
         let mut left = left_out;
         let mut saved = 0;
@@ -163,7 +163,7 @@ impl Blocks {
             left = 0;
             break;
         }
-        // What is left over goes to whole core-epochs.
+        // The rest saves whole core-epochs.
         let whole = self.core_epochs - self.blocks;
         saved += (left / u128::from(self.capacity)).min(whole);
         u64::try_from(self.core_epochs - saved).unwrap_or(u64::MAX)

@@ -1,26 +1,27 @@
-//! The most cores of an epoch: theorem 3 of the [module](super).
+//! Most cores of an epoch: theorem 3 of the [module](super).
 
 use crate::chain::COUNTED;
 use crate::rack::MOST_CORES;
 
-/// What any number of cores has to leave undone at least, so that the rest is in time.
+/// Minimum work that any number of cores leaves undone, so that the rest is in time.
 ///
-/// For each number of cores a bucket that leaks as fast as they work, and holds what they can do within the
+/// Each number of cores has a bucket that leaks as fast as they work, and holds the work that they can do within the
 /// objective.
 #[derive(Debug)]
 pub(super) struct Peak {
-    /// What a core can have waiting, in picoseconds.
+    /// Maximum waiting work of a core, in picoseconds.
     room: u64,
-    /// When work last came, in nanoseconds.
+    /// Time of the last arrival of work, in nanoseconds.
     now: u64,
-    /// What one core more than its place has waiting. All others have `others`.
+    /// Waiting work with `index + 1` cores. All larger numbers of cores have `others`.
     waiting: Vec<u64>,
     others: u64,
-    /// What one core more than its place has left undone. All others: nothing.
+    /// Undone work with `index + 1` cores. It is zero for all larger numbers.
     undone: Vec<u64>,
 }
 
-/// What a core does in a time, in picoseconds, but for what it carries over: a nanosecond more an epoch.
+/// Returns the work of a core in a given time, in picoseconds. It includes a nanosecond per epoch, but not the
+/// carry-over.
 #[inline]
 fn leaked(time: u64) -> u64 {
     time.saturating_mul(1000)
@@ -28,7 +29,7 @@ fn leaked(time: u64) -> u64 {
 }
 
 impl Peak {
-    /// For an objective, in nanoseconds.
+    /// Creates the state for an objective, in nanoseconds.
     pub fn new(objective: u64) -> Peak {
         Peak {
             room: leaked(objective) + 4_000,
@@ -39,12 +40,12 @@ impl Peak {
         }
     }
 
-    /// Work comes at a time, never before that of the call before.
+    /// Adds work at a given time, which never decreases.
     pub fn add(&mut self, now: u64, work: u64) {
         let passed = leaked(now - self.now);
         self.now = now;
         let by = |place: usize, each: u64| each.saturating_mul(place as u64 + 1);
-        // The more cores, the sooner they are through: from some number on all are.
+        // More cores finish sooner: from some number on all of them are idle.
         while self.waiting.len() < MOST_CORES && self.others > by(self.waiting.len(), passed) {
             self.waiting.push(self.others);
         }
@@ -69,7 +70,7 @@ impl Peak {
         self.others = work;
     }
 
-    /// The fewest cores that leave no more than so much undone; one more than a rack has if none do.
+    /// Returns the fewest cores that leave at most `left_out` undone, or one more than a rack can have.
     pub fn cores(&self, left_out: u128) -> u32 {
         let enough = |undone: &u64| u128::from(*undone) <= left_out;
         let cores = self.undone.iter().position(enough);

@@ -1,4 +1,4 @@
-//! Against exhaustive search, and in closed forms.
+//! Comparison with exhaustive search, and with closed forms.
 
 mod brute;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tailwater_policy::capacity::ServiceCosts;
 
 const US: u64 = 1_000;
-/// A slot of the exhaustive search.
+/// Length of a slot of the exhaustive search.
 const SLOT: u64 = COUNTED.0 / SLOTS;
 
 fn model(packet: u64, batch: u64, most: u16) -> ChainModel {
@@ -40,13 +40,13 @@ fn chain(model: ChainModel, slo: u64, packets: impl IntoIterator<Item = (u64, u3
     }
 }
 
-/// The bounds of one chain, of whose packets one in `late` may be late.
+/// Returns the bounds of one chain, of whose packets one in `late` may be late.
 fn bound(model: ChainModel, slo: u64, late: u64, packets: impl IntoIterator<Item = (u64, u32)>) -> OracleReport {
     bounds(vec![chain(model, slo, packets)], Nanos::ZERO, late, |_| true).unwrap()
 }
 
 impl Problem {
-    /// The bound for the same, with so many late packets of all.
+    /// Returns the bound for the same problem, with `late` late packets in total.
     fn bound(&self, late: usize) -> OracleReport {
         let model = model(self.packet * SLOT, self.batch * SLOT, self.most as u16);
         let packets = self.packets.iter().map(|p| (p.at * SLOT, u32::from(p.flow)));
@@ -61,7 +61,7 @@ fn problems() -> impl Strategy<Value = Problem> {
     (gaps, costs, 3..=9_u64, 1..=3_usize).prop_map(|(gaps, (batch, packet, most), slo, cores)| {
         let mut at = 0;
         let packets = gaps.iter().enumerate().map(|(i, (gap, flow))| {
-            // The first is at the begin.
+            // The first packet arrives at the start.
             at += if i == 0 { 0 } else { *gap };
             brute::Packet { at, flow: *flow }
         });
@@ -79,7 +79,8 @@ fn problems() -> impl Strategy<Value = Problem> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 
-    /// No schedule has fewer core-epochs, or fewer cores; and what is not attainable is not.
+    /// No schedule has fewer core-epochs, or fewer cores. If the bound reports an objective as unattainable, no
+    /// schedule meets it.
     #[test]
     fn no_schedule_is_below_the_bound(problem in problems(), late in 0..=1_usize) {
         let late = late.min(problem.packets.len() - 1);
@@ -97,8 +98,8 @@ proptest! {
     }
 }
 
-/// How often the bound is what the best schedule comes to: short of it are batches that are not full, flows in
-/// order, and what happens within epochs.
+/// Counts how often the bound equals the best schedule. It is lower because of partly filled batches, the order of
+/// flows, and effects within epochs.
 #[test]
 fn most_bounds_are_what_the_best_schedule_comes_to() {
     let mut runner = TestRunner::deterministic();
@@ -126,11 +127,11 @@ fn most_bounds_are_what_the_best_schedule_comes_to() {
     assert!(equal_most * 100 > solved * 98, "{equal_most} of {solved}");
 }
 
-/// The fewest core-epochs for what may be done from an epoch on and is due in another, in whole parts of a core-epoch
-/// of `capacity`: all numbers of cores are tried.
+/// Returns the fewest core-epochs for work that can be done from one epoch on and is due in another, by trying all
+/// numbers of cores. The work is in whole parts of a core-epoch of `capacity`.
 fn fewest(work: &[(usize, usize, u64)], capacity: u64) -> u64 {
     let epochs = work.iter().map(|(_, due, _)| due + 1).max().unwrap_or(0);
-    // An epoch with a number of cores does what is due first, of what is there.
+    // An epoch with a given number of cores does available work, earliest due first.
     fn from(epoch: usize, epochs: usize, mut left: Vec<(usize, usize, u64)>, capacity: u64) -> Option<u64> {
         if left.iter().any(|(_, due, work)| *due < epoch && *work > 0) {
             return None;
@@ -176,7 +177,7 @@ proptest! {
         prop_assert!(blocks.core_epochs(0) <= core_epochs);
     }
 
-    /// The cheapest savings are the most there are.
+    /// The cheapest savings are the maximum.
     #[test]
     fn no_other_savings_are_more(
         demands in prop::collection::vec(1..2_000_u64, 1..5),
@@ -186,7 +187,7 @@ proptest! {
         let capacity = 512;
         let mut blocks = Blocks::new(capacity);
         demands.iter().for_each(|demand| blocks.add((*demand).into()));
-        // By left-over work so far: the fewest core-epochs.
+        // By work left out so far: the fewest core-epochs.
         let mut best = vec![(0, 0)];
         for demand in &demands {
             let cores = |cores: u64| (demand.saturating_sub(cores * capacity), cores);
@@ -201,7 +202,7 @@ proptest! {
         prop_assert_eq!(blocks.core_epochs(left_out.into()), fewest);
     }
 
-    /// Theorem 3: of all choices of packets that so many cores could do in time, none leaves out less.
+    /// Theorem 3: no choice of packets that a number of cores can process in time leaves out less.
     #[test]
     fn no_choice_leaves_out_less_than_overflows(
         mut packets in prop::collection::vec((0..400_000_u64, 1..200_000_000_u64), 1..8),
@@ -211,7 +212,8 @@ proptest! {
         let mut peak = Peak::new(objective);
         packets.iter().for_each(|&(at, work)| peak.add(at, work));
         for cores in 1..=3 {
-            // What came in an interval cannot be more than fits between its begin and when its last is due.
+            // Work that arrived in an interval is at most the capacity between its start and the time when its last
+            // packet is due.
             let fits = |chosen: &Vec<(u64, u64)>| {
                 chosen.iter().enumerate().all(|(i, (from, _))| {
                     let mut sum = 0;
@@ -230,7 +232,7 @@ proptest! {
             let least = all - choices.filter(fits).map(work).max().unwrap();
             prop_assert!(peak.cores(least.into()) <= cores as u32);
         }
-        // With nothing left out, the densest interval says how many: but for what is carried over.
+        // With nothing left out, the densest interval determines the number, except for the carry-over.
         let needed = |carried: u64| {
             let from = |i: usize| {
                 let (from, mut sum) = (packets[i].0, 0);
@@ -251,8 +253,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Theorem 2: whatever is left out, no fewer cores do than it says; and with one objective, it says what theorem 1
-    /// says if nothing is left out.
+    /// Theorem 2: whatever is left out, the bound is never too high. With one objective and nothing left out, it equals
+    /// that of theorem 1.
     #[test]
     fn whatever_is_left_out_saves_no_more_than_the_theorem_says(
         mut froms in prop::collection::vec((0..9_usize, 1..=4_u64), 1..5),
@@ -283,16 +285,16 @@ proptest! {
     }
 }
 
-/// Load that does not change: all work, and as many cores as it keeps busy.
+/// Constant load: all work, and as many cores as it keeps busy.
 #[test]
 fn smooth_load_takes_as_many_cores_as_it_keeps_busy() {
-    // 2.75 cores: 5.5 packets of 500 ns in a microsecond.
+    // 2.75 cores: 5.5 packets of 500 ns per microsecond.
     let packets = (0..55_000_u64).map(|i| (i * 2_000 / 11, (i % 997) as u32));
     let report = bound(model(470, 960, 32), 200 * US, LATE, packets);
     let near = |value: f64, expected: f64| {
         assert!((value / expected - 1.0).abs() < 1e-4, "{value} is not {expected}");
     };
-    // All packets take the same: a hundredth of the work may be left out.
+    // All packets take the same time: a hundredth of the work may be left out.
     let whole: f64 = 55_000.0 * 0.5 / 100.0;
     near(report.cores_none_late.core_epochs as f64, whole.ceil());
     near(report.cores.core_epochs as f64, (whole * 0.99).ceil());
@@ -306,7 +308,7 @@ fn smooth_load_takes_as_many_cores_as_it_keeps_busy() {
     );
 }
 
-/// A packet now and then: an epoch with a core for each, and one in a hundred of them less.
+/// Sparse packets: an epoch with one core for each, minus one in a hundred.
 #[test]
 fn packets_far_apart_take_an_epoch_each() {
     let packets = (0..1000_u64).map(|i| (i * 1000 * US, 0));
@@ -316,7 +318,7 @@ fn packets_far_apart_take_an_epoch_each() {
     assert_eq!((report.cores.most, report.cores_none_late.most), (1, 1));
 }
 
-/// What comes at once needs as many cores as do it within the objective, in one epoch or several.
+/// A burst needs as many cores as process it within the objective, in one epoch or several.
 #[test]
 fn a_burst_takes_cores_for_its_objective() {
     // 1,000 us of work.
@@ -329,7 +331,7 @@ fn a_burst_takes_cores_for_its_objective() {
     assert_eq!((burst(500).core_epochs, burst(500).most), (10, 2));
 }
 
-/// Several chains share epochs: each has packets that alone would take one.
+/// Several chains share epochs: each has packets that would need an epoch of their own.
 #[test]
 fn chains_share_cores() {
     let packets = |from: u64| (0..100_u64).map(move |i| (i * 1000 * US + from, 0));
@@ -339,12 +341,12 @@ fn chains_share_cores() {
     };
     let both = oracle(chains(), &RunOptions::default()).unwrap();
     assert_eq!(both.cores_none_late.core_epochs, 100);
-    // One packet of each may be late, which saves the core if they come together.
+    // One packet of each may be late, which saves the core if they arrive together.
     assert_eq!(both.cores.core_epochs, 99);
     assert_eq!(both.chains.len(), 2);
 }
 
-/// A flow beyond a core, and the same cut in two.
+/// A flow beyond a core, and the same flow with a chain cut in two.
 #[test]
 fn a_whale_is_too_much_for_any_number_of_cores() {
     let whale = |model: ChainModel, late| {
@@ -352,7 +354,7 @@ fn a_whale_is_too_much_for_any_number_of_cores() {
         let packets = (0..1500_u64).map(|i| (i * 20_000 / 3, 7));
         bound(model, 500 * US, late, packets).chains.remove(0)
     };
-    // All but what 10.5 ms of a core do.
+    // All packets beyond 10.5 ms of a core.
     let whole = whale(model(10_000, 0, 32), 100);
     assert!((449..=452).contains(&whole.late_unavoidable), "{whole:?}");
     assert!(!whole.attainable);
@@ -369,7 +371,7 @@ fn a_whale_is_too_much_for_any_number_of_cores() {
     assert_eq!((cut.late_unavoidable, cut.attainable), (0, true));
 }
 
-/// What a packet takes at least: a batch as full and as short as there can be, a cut that saves.
+/// Minimum work of a packet: a full batch of minimum duration, and a cut that saves work.
 #[test]
 fn weights_are_the_least_that_there_can_be() {
     let costs = ServiceCosts {
@@ -406,7 +408,7 @@ fn weights_are_the_least_that_there_can_be() {
         jitter: crate::Jitter::log_normal(0.3),
         ..whole
     };
-    // The shortest of 256 draws: its logarithm is 2.9 deviations below the mean.
+    // The shortest of 256 draws: its logarithm is 2.9 standard deviations below the mean.
     let share = work(&jittery, false) as f64 / 550_000.0;
     assert!((0.38..0.42).contains(&share), "{share}");
 }
@@ -421,7 +423,7 @@ fn wrong_chains_are_errors() {
     assert!(error(vec![nothing]).contains("chain \"test\""));
 }
 
-/// What comes in a warm-up takes nothing of what is reported.
+/// Packets of a warm-up take nothing away from the reported ones.
 #[test]
 fn a_warm_up_is_left_out() {
     let packets = |from: u64| (from..1000).map(|i| (i * 1000 * US, 0));

@@ -1,29 +1,29 @@
-//! What packets take at least, and how much of that the heaviest of them take.
+//! Minimum work of packets, and the total of the heaviest ones.
 
 use crate::chain::Costs;
 use crate::traffic::{NO_PLACE, Packet};
 
-/// Picoseconds that rounding may take off each of a packet's parts: cuts and jitter round down.
+/// Picoseconds that rounding can remove from each of a packet's parts: cuts and jitter round down.
 const ROUNDING: u64 = 4;
 /// Picoseconds that a core carries over from one batch to the next.
 const CARRIED: u64 = 1_000;
 
-/// The least that a packet takes, in picoseconds.
+/// Minimum work of a packet, in picoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Weights {
     packet: u64,
     byte: u64,
     new_flow: u64,
-    /// Of these, what no two packets of a flow can have at the same time.
+    /// Part of it that no two packets of a flow can have at the same time.
     serial_packet: u64,
     serial_byte: u64,
 }
 
 impl Weights {
-    /// Lemma 1 of the [module](super).
+    /// Computes lemma 1 of the [module](super).
     pub fn of(costs: &Costs) -> Weights {
         let most = costs.most as u64;
-        // The parts of a chain that is cut may be less than the whole.
+        // The parts of a cut chain may sum to less than the whole.
         let cuts = costs.splits.iter();
         let together = cuts.clone().map(|cut| cut.first + cut.last);
         let together = together.fold(1.0, f64::min);
@@ -43,7 +43,7 @@ impl Weights {
         }
     }
 
-    /// What a packet takes of cores.
+    /// Returns a packet's work on cores.
     #[inline]
     pub fn work(&self, packet: &Packet) -> u64 {
         if packet.flow == NO_PLACE {
@@ -57,23 +57,23 @@ impl Weights {
         self.packet + self.byte * bytes + if kind < KINDS { 0 } else { self.new_flow }
     }
 
-    /// What a packet takes of its flow's time.
+    /// Returns a packet's share of its flow's time.
     #[inline]
     pub fn serial(&self, packet: &Packet) -> u64 {
         self.serial_packet + self.serial_byte * u64::from(packet.bytes)
     }
 }
 
-/// Lengths of packets.
+/// Number of different packet lengths.
 const KINDS: usize = 1 << u16::BITS;
 
-/// Packets of a kind take the same: length, and whether they open a flow.
+/// Returns the kind of a packet: its length, and if it opens a flow. Packets of a kind have the same work.
 #[inline]
 fn kind(packet: &Packet) -> usize {
     usize::from(packet.bytes) + if packet.is_first() { KINDS } else { 0 }
 }
 
-/// Packets by what they take.
+/// Number of packets by kind.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub packets: u64,
@@ -96,14 +96,14 @@ impl Tally {
     #[inline]
     pub fn count(&mut self, packet: &Packet) {
         self.packets += 1;
-        // Without a place, it takes nothing.
+        // A packet without a flow index takes no work.
         if packet.flow != NO_PLACE {
             self.flows += u64::from(packet.is_first());
             self.kinds[kind(packet)] += 1;
         }
     }
 
-    /// Packets with what each takes, the heaviest first.
+    /// Returns numbers of packets with their work, heaviest first.
     pub fn heaviest(&self, weights: &Weights) -> Heaviest {
         let kinds = self.kinds.iter().enumerate();
         let kinds = kinds.filter(|(_, count)| **count > 0);
@@ -113,18 +113,18 @@ impl Tally {
     }
 }
 
-/// What packets take and how many take that, the heaviest first.
+/// Work per packet and number of such packets, heaviest first.
 #[derive(Debug)]
 pub(super) struct Heaviest(Vec<(u64, u64)>);
 
 impl Heaviest {
-    /// What all take.
+    /// Returns the total work.
     pub fn all(&self) -> u128 {
         let work = |(weight, count): &(u64, u64)| u128::from(*weight) * u128::from(*count);
         self.0.iter().map(work).sum()
     }
 
-    /// What so many packets take at most.
+    /// Returns the maximum work of `packets` packets.
     pub fn of(&self, packets: u64) -> u128 {
         let mut left = packets;
         let mut sum = 0;
@@ -136,7 +136,7 @@ impl Heaviest {
         sum
     }
 
-    /// How many packets take so much at least.
+    /// Returns the minimum number of packets with this total work.
     pub fn needed(&self, work: u128) -> u64 {
         let (mut left, mut packets) = (work, 0);
         for &(weight, count) in &self.0 {

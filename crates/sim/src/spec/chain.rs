@@ -1,4 +1,4 @@
-//! The chains of a rack spec: what their packets take, what they promise, where packets come from.
+//! Chains of a rack spec: costs of their packets, objectives, traffic.
 
 use super::costs;
 use crate::chain::ChainModel;
@@ -17,67 +17,67 @@ use tailwater_policy::core::Load;
 use tailwater_policy::server::IngressConfig;
 use tailwater_traffic::generate::{PRESETS, preset};
 
-/// Latency objectives, as of chain specs.
+/// Valid latency objectives, as in chain specs.
 const SLO: RangeInclusive<Nanos> = Nanos::from_micros(1)..=Nanos::from_secs(10);
-/// How many times the flows, or as fast.
+/// Valid factors on the number of flows and on the rate.
 const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
-/// What a queue of its own keeps up with for long, as a share of what its core can do. Where nothing was
-/// measured: queues grow without bound at 1.
+/// Sustainable load of a core with its own queue, as a share of its capacity. Used if nothing was measured: queues grow
+/// without bound at 1.
 const SUSTAINED: f64 = 0.85;
 
 /// A chain on a rack.
 #[derive(Clone, Debug)]
 pub struct RackChain {
-    /// The chain's name, an RFC 1123 label.
+    /// Name of the chain, an RFC 1123 label.
     pub name: String,
     /// Its latency objective, for 99 % of the packets.
     pub slo: Nanos,
-    /// What was measured of it, or stated; what the spec does not say is empty.
+    /// Measured or stated profile. Parts that the spec does not contain are empty.
     profile: CapacityProfile,
-    /// What its packets take, by that and what the spec says beside it.
+    /// Cost model of its packets, from the profile and the other fields of the spec.
     model: ChainModel,
-    /// How prefixes are steered to servers.
+    /// Steering of prefixes to servers.
     pub ingress: IngressConfig,
-    /// Where packets come from.
+    /// Source of its packets.
     pub traffic: TrafficSpec,
 }
 
-/// Where packets come from.
+/// Source of packets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrafficSpec {
-    /// What they are.
+    /// Preset or file.
     pub source: TrafficSource,
-    /// So many times a preset's flows.
+    /// Factor on a preset's number of flows.
     pub flows_scale: f64,
-    /// So many times as fast.
+    /// Factor on the speed.
     pub rate_scale: f64,
-    /// Selects a preset's packets; `None`: the run's seed and the chain's number do.
+    /// Seed of a preset's packets, or `None` to derive it from the run's seed and the chain's number.
     pub seed: Option<u64>,
 }
 
-/// What packets are.
+/// Preset or capture file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrafficSource {
-    /// A preset's name.
+    /// Name of a preset.
     Preset(String),
-    /// A capture file.
+    /// Path of a capture file.
     File(PathBuf),
 }
 
 impl RackChain {
-    /// What processing packets takes.
+    /// Returns the cost model of its packets.
     pub fn model(&self) -> &ChainModel {
         &self.model
     }
 
-    /// What policies know of the chain, for an objective and packets of so many bytes on average: what was
-    /// measured, for epochs of this length; of what was not, what its costs come to.
+    /// Returns the profile for an objective and packets of `bytes` bytes on average. Measured values are scaled to the
+    /// objective's epoch. The rest is computed from the chain's costs.
     pub fn profile(&self, slo: Nanos, bytes: f64) -> CapacityProfile {
         let mut profile = self.profile.clone();
         let length = epoch(slo).unwrap_or(Nanos(1));
         let packet = self.model.packet_nanos(bytes);
         let longer = length.0 as f64 / profile.epoch.0.max(1) as f64;
-        // No packets less than one, where there was one.
+        // At least one packet, if there was at least one.
         let times = |packets: u32| ((f64::from(packets) * longer) as u32).max(packets.min(1));
         if profile.frontier.is_empty() {
             let packets = (length.0 as f64 / packet) as u32;
@@ -112,7 +112,7 @@ impl RackChain {
     }
 }
 
-/// A frontier with other packets in each corner.
+/// Returns a frontier with other packets in each corner.
 fn each(frontier: &EpochFrontier, packets: impl Fn(u32) -> u32) -> EpochFrontier {
     let mut other = EpochFrontier::constant(packets(frontier.any()));
     for &Load { flows, packets: p } in frontier.corners() {
@@ -122,7 +122,7 @@ fn each(frontier: &EpochFrontier, packets: impl Fn(u32) -> u32) -> EpochFrontier
     other
 }
 
-/// A chain of a spec whose files are relative to `base_dir`.
+/// Parses a chain of a spec whose files are relative to `base_dir`.
 pub(super) fn chain(node: &Located<'_>, ingress: IngressConfig, base_dir: &Path) -> Result<RackChain, SpecError> {
     let fields = node.fields(&[
         "name",
@@ -151,7 +151,7 @@ pub(super) fn chain(node: &Located<'_>, ingress: IngressConfig, base_dir: &Path)
     };
     let model = ChainModel::from_profile(&profile).map_err(|error| node.error(error.to_string()))?;
     let model = costs::beside(&fields, model)?;
-    // What one field alone does not tell: that packets take any time.
+    // A check across fields: packets must take time.
     let compiled = model.compile();
     compiled.map_err(|error| node.error(error.to_string()))?;
     Ok(RackChain {
@@ -164,7 +164,8 @@ pub(super) fn chain(node: &Located<'_>, ingress: IngressConfig, base_dir: &Path)
     })
 }
 
-/// What a chain can do: measured by us, or stated, with what others published; and which field says it.
+/// Returns a chain's profile, and the field that holds it: either a profile file, or stated costs with published
+/// frontiers.
 fn profile<'a>(
     fields: &Fields<'a>,
     epoch: Nanos,
@@ -207,19 +208,19 @@ fn profile<'a>(
     }
 }
 
-/// A file that a field names, and its name in errors.
+/// Reads a file that a field names. Returns its content, and its name for errors.
 fn named_file(node: &Located<'_>, base_dir: &Path) -> Result<(Vec<u8>, String), SpecError> {
     let path = base_dir.join(node.string("the name of a file")?);
     let name = path.display().to_string();
     let mut bytes = Vec::new();
-    // One byte more than may be: who parses it says that it is too large.
+    // One byte more than the maximum, so that the parser detects a file that is too large.
     File::open(&path)
         .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
         .map_err(|error| node.error(format!("cannot read {name}: {error}")))?;
     Ok((bytes, name))
 }
 
-/// An error in a profile, as all others are shown.
+/// Converts an error of a profile.
 fn of_profile(error: ProfileError) -> SpecError {
     SpecError {
         file: error.file,

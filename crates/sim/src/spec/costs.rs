@@ -1,4 +1,4 @@
-//! What packets take, as a rack spec says it.
+//! Costs of packets in a rack spec.
 
 use crate::chain::{ChainModel, Jitter, MOST_BATCH, SplitCost};
 use crate::pauses::Pauses;
@@ -7,13 +7,13 @@ use tailwater_api::SpecError;
 use tailwater_api::document::{Fields, Located};
 use tailwater_policy::capacity::{MAX_PAUSES, MAX_PAUSES_PER_SECOND, MAX_SPLITS, MAX_WAKES, Pause, ServiceCosts, Wake};
 
-/// The largest cost, in nanoseconds.
+/// Maximum cost, in nanoseconds.
 const MOST_COST: f64 = 1e9;
 
-/// How long helpers sleep, take to wake up, and cores are away, in nanoseconds.
+/// Valid durations of sleep, wake-ups and pauses, in nanoseconds.
 const LENGTH: RangeInclusive<u64> = 1..=10_000_000_000;
 
-/// The service costs of a chain that was not measured.
+/// Parses the service costs of a chain that was not measured.
 pub(super) fn service(node: &Located<'_>) -> Result<ServiceCosts, SpecError> {
     let fields = node.fields(&[
         "batchNanoseconds",
@@ -31,7 +31,7 @@ pub(super) fn service(node: &Located<'_>) -> Result<ServiceCosts, SpecError> {
     })
 }
 
-/// What a chain's fields say beside its service costs, in place of what `model` has.
+/// Parses a chain's fields other than its service costs. They replace values of `model`.
 pub(super) fn beside(fields: &Fields<'_>, mut model: ChainModel) -> Result<ChainModel, SpecError> {
     if let Some(node) = fields.optional("dispatch") {
         model = dispatch(&node, model)?;
@@ -60,7 +60,7 @@ pub(super) fn beside(fields: &Fields<'_>, mut model: ChainModel) -> Result<Chain
     Ok(model)
 }
 
-/// What receiving takes of the service costs, and what everything between cores takes beside them.
+/// Parses the cost of receiving, as part of the service costs, and the costs between cores, in addition to them.
 fn dispatch(node: &Located<'_>, model: ChainModel) -> Result<ChainModel, SpecError> {
     let fields = node.fields(&[
         "receiveBatchNanoseconds",
@@ -110,7 +110,7 @@ fn dispatch(node: &Located<'_>, model: ChainModel) -> Result<ChainModel, SpecErr
     })
 }
 
-/// How long helpers take to wake up; the longer asleep, the later.
+/// Parses the wake-up times of auxiliary cores, sorted by the time asleep.
 fn wakes(node: &Located<'_>) -> Result<Vec<Wake>, SpecError> {
     let mut wakes: Vec<Wake> = Vec::new();
     for node in node.list("wakes", MAX_WAKES)? {
@@ -136,7 +136,7 @@ fn wakes(node: &Located<'_>) -> Result<Vec<Wake>, SpecError> {
     Ok(wakes)
 }
 
-/// What takes cores away for moments.
+/// Parses the interruptions of cores.
 fn pauses(node: &Located<'_>) -> Result<Vec<Pause>, SpecError> {
     let mut pauses = Vec::new();
     for node in node.list("pauses", MAX_PAUSES)? {
@@ -158,7 +158,7 @@ fn pauses(node: &Located<'_>) -> Result<Vec<Pause>, SpecError> {
     Ok(pauses)
 }
 
-/// Where the chain can be cut; each cut once.
+/// Parses the split points of the chain, each of which occurs once.
 fn splits(node: &Located<'_>) -> Result<Vec<SplitCost>, SpecError> {
     let mut splits: Vec<SplitCost> = Vec::new();
     for node in node.list("splits", MAX_SPLITS - 1)? {
@@ -186,7 +186,7 @@ fn splits(node: &Located<'_>) -> Result<Vec<SplitCost>, SpecError> {
     Ok(splits)
 }
 
-/// A cost of at most `most`, or what it is if it is not given.
+/// Parses a cost of at most `most`, with a default.
 fn nanoseconds(fields: &Fields<'_>, name: &str, default: f64, most: f64) -> Result<f64, SpecError> {
     let Some(node) = fields.optional(name) else {
         return Ok(default);

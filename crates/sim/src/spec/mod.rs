@@ -1,8 +1,7 @@
-//! Rack specs: the YAML that says what is simulated, checked and turned into types.
+//! Rack specs: YAML descriptions of simulations, checked and converted to types.
 //!
-//! [`RackSpec::read`] is the one door; whatever is wrong is a
-//! [`SpecError`] that names file, line, column, field, what was expected and
-//! what was found. `docs/simulate.md` describes every field.
+//! [`RackSpec::read`] is the only entry point. Every error is a [`SpecError`] with file, line, column, field, and the
+//! expected and found values. `docs/simulate.md` describes every field.
 
 mod chain;
 mod costs;
@@ -20,53 +19,53 @@ use tailwater_api::SpecError;
 use tailwater_api::document::{Document, Located, duration};
 use tailwater_net::Nanos;
 
-/// The `kind` of rack specs.
+/// `kind` of rack specs.
 const KIND: &str = "Rack";
-/// What a rack spec is, in errors.
+/// Name of a rack spec in errors.
 const WHAT: &str = "a rack spec";
-/// For how long packets may arrive.
+/// Valid durations of arrivals.
 const DURATION: RangeInclusive<Nanos> = Nanos::from_micros(100)..=LONGEST_RUN;
-/// How long a window may be.
+/// Valid lengths of a window.
 const WINDOW: RangeInclusive<Nanos> = SHORTEST_WINDOW..=LONGEST_RUN;
-/// The largest seed: all digits of it are kept by whatever reads JSON.
+/// Maximum seed. JSON readers preserve all its digits.
 const MOST_SEED: u64 = 1 << 53;
 
 /// A rack, its chains and their traffic.
 #[derive(Clone, Debug)]
 pub struct RackSpec {
-    /// The rack's name, an RFC 1123 label.
+    /// Name of the rack, an RFC 1123 label.
     pub name: String,
-    /// Its parts.
+    /// Parts of the rack.
     pub rack: Rack,
-    /// What runs on it; names are all different.
+    /// Chains that run on it, with unique names.
     pub chains: Vec<RackChain>,
-    /// For how long packets arrive; `None`: captures to their ends, presets for a second.
+    /// Time for which packets arrive. With `None`, captures run to their ends and presets for a second.
     pub duration: Option<Nanos>,
-    /// For how long nothing is reported yet.
+    /// Initial time that is not reported.
     pub warm_up: Nanos,
-    /// The length of a window of the report.
+    /// Length of a window of the report.
     pub window: Nanos,
-    /// Seeds what is random.
+    /// Seed of random values.
     pub seed: u64,
-    /// The policies to compare, the oracle's bound among them; empty: all.
+    /// Policies to compare, which can include the oracle's bound. Empty stands for all.
     pub policies: Vec<&'static str>,
 }
 
 impl RackSpec {
-    /// Reads a spec and the profiles it names, which are relative to its folder.
+    /// Reads a spec and the profiles that it names, which are relative to its folder.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// Returns the first error, with its position.
     pub fn read(path: &Path) -> Result<Self, SpecError> {
         let base_dir = path.parent().unwrap_or(Path::new(""));
         rack_spec(&Document::read(path, WHAT)?, base_dir)
     }
 
-    /// Parses the text of a spec. `name` is the file's name in errors; files that the spec names are
-    /// relative to `base_dir`.
+    /// Parses the text of a spec. `name` is the file's name in errors. Files that the spec names are relative to
+    /// `base_dir`.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its place.
+    /// Returns the first error, with its position.
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
         rack_spec(&Document::parse(text, name, WHAT)?, base_dir)
     }

@@ -1,4 +1,4 @@
-//! The machines of a rack spec.
+//! Machines of a rack spec.
 
 use crate::rack::{MOST_SERVERS, Rack, Server, Switch, Timing};
 use std::ops::RangeInclusive;
@@ -7,16 +7,16 @@ use tailwater_api::{SpecError, Throughput};
 use tailwater_net::Nanos;
 use tailwater_policy::server::IngressConfig;
 
-/// Delays of any kind.
+/// Valid delays of any kind.
 const DELAY: RangeInclusive<Nanos> = Nanos::ZERO..=Nanos::from_secs(10);
-/// The link rates that a rack may have, in bits a second.
+/// Valid link rates, in bits per second.
 const LINK: RangeInclusive<u64> = 1_000_000..=10_000_000_000_000;
-/// Rows of a switch's table, and packets that its controller keeps.
+/// Maximum rows of a switch's table, and maximum packets that its controller buffers.
 const MOST_ROWS: u64 = 1 << 20;
-/// The largest buffer of a switch.
+/// Maximum buffer of a switch, in bytes.
 const MOST_BUFFER: u64 = 1 << 34;
 
-/// The rack of a spec.
+/// Parses the rack of a spec.
 pub(super) fn rack(fields: &Fields<'_>) -> Result<Rack, SpecError> {
     let node = fields.required("servers", "a list of servers")?;
     let mut servers = Vec::new();
@@ -40,24 +40,24 @@ pub(super) fn rack(fields: &Fields<'_>) -> Result<Rack, SpecError> {
         },
         pace: None,
     };
-    // What one field alone does not tell: cores in all.
+    // A check across fields: the total number of cores.
     rack.check().map_err(|error| node.error(error.to_string()))?;
     Ok(rack)
 }
 
-/// A whole number, or what it is if it is not given.
+/// Parses a whole number, with a default.
 fn whole(fields: &Fields<'_>, name: &str, default: u64, range: RangeInclusive<u64>) -> Result<u64, SpecError> {
     let node = fields.optional(name);
     node.map_or(Ok(default), |node| node.whole(range))
 }
 
-/// A delay, or what it is if it is not given.
+/// Parses a delay, with a default.
 fn delay(fields: &Fields<'_>, name: &str, default: Nanos) -> Result<Nanos, SpecError> {
     let node = fields.optional(name);
     node.map_or(Ok(default), |node| duration(&node, DELAY))
 }
 
-/// Equal servers, and how many.
+/// Parses equal servers, and their number.
 fn server(node: &Located<'_>) -> Result<(usize, Server), SpecError> {
     let default = Server::default();
     let fields = node.fields(&["count", "cores", "numaNodes", "link", "ring", "retaDelay", "buffers"])?;
@@ -78,7 +78,7 @@ fn server(node: &Located<'_>) -> Result<(usize, Server), SpecError> {
     Ok((count as usize, server))
 }
 
-/// The rate of a link; 0 stands for none.
+/// Parses the rate of a link. 0 stands for no limit.
 fn link(node: &Located<'_>) -> Result<u64, SpecError> {
     const WHAT: &str = "a rate from 1Mbps to 10000Gbps, or unlimited";
     if node.text(WHAT)? == "unlimited" {
@@ -101,7 +101,7 @@ fn switch(node: &Located<'_>) -> Result<Switch, SpecError> {
             &fields,
             "bufferBytes",
             default.buffer_bytes,
-            // A frame of any length has room.
+            // The buffer has room for a frame of any length.
             65_536..=MOST_BUFFER,
         )?,
     })
@@ -134,11 +134,11 @@ fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
     })
 }
 
-/// How prefixes are steered to servers, for racks of so many chains.
+/// Parses the steering of prefixes to servers, for a rack with this number of chains.
 pub(super) fn ingress(fields: &Fields<'_>, rack: &Rack, chains: usize) -> Result<IngressConfig, SpecError> {
     let least = rack.servers.iter().map(|server| server.cores).min();
     let share = u64::from(least.unwrap_or(1)) / chains as u64;
-    // Half of the cores that a chain may have are left for bursts.
+    // Half of the cores that a chain can have are reserved for bursts.
     let threshold = (share / 2).max(1);
     let table = rack.switch.table;
     let default = IngressConfig {

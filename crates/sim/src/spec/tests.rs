@@ -3,7 +3,7 @@ use crate::chain::{ChainModel, Jitter, SplitCost};
 use crate::rack::Server;
 use tailwater_policy::capacity::{Pause, ServiceCosts, SplitPoint, Wake};
 
-/// A spec with these fields beside one server and one chain.
+/// Returns a spec with these fields, one server and one chain.
 fn spec(servers: &str, chain: &str, more: &str) -> String {
     format!(
         "apiVersion: tailwater.dev/v1alpha1\nkind: Rack\nmetadata: {{name: test}}\nspec:\n  \
@@ -30,7 +30,7 @@ fn what_is_left_out_has_defaults() {
     assert_eq!((spec.seed, spec.duration), (1, None));
     assert_eq!(spec.window, Nanos::from_millis(10));
     let chain = &spec.chains[0];
-    // Half of the cores are left for bursts.
+    // Half of the cores are reserved for bursts.
     assert_eq!(chain.ingress.threshold, 4);
     let model = chain.model();
     assert_eq!((model.name.as_str(), model.packet_nanos(0.0)), ("a", 500.0));
@@ -117,7 +117,7 @@ fn what_is_beside_the_costs_can_be_said() {
         let chain = format!("{{{good}{more}}}");
         parse(&spec(SERVERS, &chain, "")).unwrap().chains.remove(0)
     };
-    // What the live data plane takes.
+    // Values of the live data plane.
     let live = read("");
     let live = live.model();
     assert_eq!((live.receive_packet, live.decide, live.batch), (35.0, 500.0, 32));
@@ -182,7 +182,7 @@ fn what_is_beside_the_costs_can_be_said() {
         ..live.clone()
     };
     assert_eq!(stated.model(), &expected);
-    // A packet takes 495 ns. Policies know what is left for each core of a cut.
+    // A packet takes 495 ns. The profile has the rest for each core of a cut.
     let profile = stated.profile(stated.slo, 900.0);
     let points = profile.splits.points().iter();
     let points: Vec<_> = points
@@ -212,7 +212,7 @@ fn profiles_are_read_and_stretched() {
         (704, 192)
     );
 
-    // One of ours, as it is written.
+    // A profile file of Tailwater, as written.
     profile.splits.insert(SplitPoint {
         last_functions: 1,
         first: 500,

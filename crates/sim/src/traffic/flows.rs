@@ -1,14 +1,14 @@
-//! Flows by number: small indices for them, and the forgetting of those that are silent.
+//! Flow index: small numbers for flows, with removal of silent ones.
 
 use super::FlowOptions;
 use tailwater_net::Nanos;
 
-/// A place of the table. 16 bytes, so that a look-up touches one line.
+/// Entry of the table. 16 bytes, so that a look-up touches one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     number: u64,
     index: u32,
-    /// When the last packet came, in [`TICK`]s.
+    /// Time of the last packet, in [`TICK`]s.
     seen: u32,
 }
 
@@ -22,18 +22,18 @@ const NOTHING: Entry = Entry {
 /// `log2` of the nanoseconds of a tick: about a millisecond.
 const TICK: u32 = 20;
 
-/// Places looked at for silent flows with each packet: all of them in as many packets as half of them.
+/// Entries checked for silence with each packet. The whole table is covered in half as many packets as it has entries.
 const SWEEP: usize = 2;
 
-/// The smallest table.
+/// Minimum table size.
 const SMALLEST: usize = 1024;
 
-/// A hash table by linear probing, at most half full, that forgets silent flows.
+/// Hash table with linear probing, at most half full, that removes silent flows.
 #[derive(Debug)]
 pub(super) struct FlowIndex {
     table: Vec<Entry>,
     used: usize,
-    /// The next place to be looked at for a silent flow.
+    /// Next entry to be checked for silence.
     hand: usize,
     free: Vec<u32>,
     next: u32,
@@ -44,7 +44,7 @@ pub(super) struct FlowIndex {
 
 impl FlowIndex {
     pub(super) fn new(options: FlowOptions, reuse: bool) -> FlowIndex {
-        // A tick is lost to rounding: no flow is forgotten early.
+        // Rounding can lose a tick: no flow is removed early.
         let ticks = (options.idle_timeout.0 >> TICK).saturating_add(2);
         FlowIndex {
             table: vec![NOTHING; SMALLEST],
@@ -67,8 +67,8 @@ impl FlowIndex {
         (hash ^ (hash >> 32)) as usize & (self.table.len() - 1)
     }
 
-    /// The index of a flow of which a packet comes `now`, and whether that opens it; `None` if there is
-    /// no room for it. Flows of which a packet since `oldest` may be in the system are not forgotten.
+    /// Returns the index of a flow with a packet at `now`, and `true` if the packet opens it. Returns `None` if there
+    /// is no room for it. Flows with a packet since `oldest` may have packets in the system and are not removed.
     #[inline]
     pub(super) fn find(&mut self, number: u64, now: u64, oldest: u64) -> Option<(u32, bool)> {
         let tick = (now >> TICK) as u32;
@@ -97,7 +97,7 @@ impl FlowIndex {
 
     #[cold]
     fn open(&mut self, number: u64, tick: u32, oldest: u32) -> Option<(u32, bool)> {
-        /// Places that are looked at for one that can be had, when there are too many flows.
+        /// Entries checked for a replaceable one when the table is full.
         const LOOKS: usize = 64;
         for _ in 0..LOOKS {
             if self.used < self.most {
@@ -141,12 +141,12 @@ impl FlowIndex {
         self.hand = 0;
     }
 
-    /// Forgets the flow at the hand if it is silent, or moves the hand on.
+    /// Removes the flow at the hand if it is silent, or advances the hand.
     #[inline]
     fn sweep(&mut self, tick: u32, oldest: u32) {
         let entry = self.table[self.hand];
         if entry.index != EMPTY && is_silent(&entry, tick, oldest, self.timeout) {
-            // What closes the gap comes under the hand.
+            // The entry that closes the gap moves under the hand.
             self.forget(self.hand);
             return;
         }
@@ -167,7 +167,7 @@ impl FlowIndex {
             if entry.index == EMPTY {
                 break;
             }
-            // An entry may close the gap unless it would then stand before its own place.
+            // An entry can close the gap unless it would then be in front of its home position.
             let own = self.place(entry.number);
             if (next.wrapping_sub(own) & mask) >= (next.wrapping_sub(gap) & mask) {
                 self.table[gap] = entry;
@@ -178,7 +178,7 @@ impl FlowIndex {
     }
 }
 
-/// Whether a flow has been silent for long enough, and none of its packets is in the system.
+/// Returns `true` if a flow has been silent for long enough, and none of its packets is in the system.
 #[inline]
 fn is_silent(entry: &Entry, tick: u32, oldest: u32, timeout: u64) -> bool {
     u64::from(tick.wrapping_sub(entry.seen)) >= timeout && entry.seen < oldest
@@ -206,14 +206,14 @@ mod tests {
         assert_eq!(index.find(9, 0, 0), None);
         let later = 100_000_000;
         assert_eq!(index.find(8, later, later), Some((1, true)), "begins anew");
-        // Flow 7 is silent, but one of its packets may be left.
+        // Flow 7 is silent, but may still have a packet in the system.
         assert_eq!(index.find(9, later, 0), None);
         let all = (0..40).find_map(|_| index.find(9, later, later));
         assert_eq!(all, Some((0, true)), "7's index is free");
     }
 
     proptest! {
-        /// Against a map: the same flows open, and no two flows have one index at a time.
+        /// Comparison with a map: the same flows open, and no two flows share an index at a time.
         #[test]
         fn indices_are_those_of_a_map(
             packets in prop::collection::vec((0_u64..300, 0_u64..4), 1..2000),

@@ -1,6 +1,6 @@
 use super::*;
 
-/// All that a feed hands out.
+/// Returns all packets and flow starts of a feed.
 fn all(workload: &mut Workload<'_>) -> (Vec<Packet>, Vec<FlowStart>) {
     let mut feed = Feed::new(workload);
     let (mut packets, mut starts) = (Vec::new(), Vec::new());

@@ -34,14 +34,14 @@ impl Random {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Exponential with a mean.
+    /// Returns an exponentially distributed gap with this mean.
     pub fn gap(&mut self, mean: f64) -> u64 {
         let unit = ((self.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         (-mean * unit.ln()).round() as u64
     }
 }
 
-/// Costs of a packet and a batch.
+/// Returns costs per packet and per batch.
 pub fn costs(packet: f64, batch: f64) -> ServiceCosts {
     ServiceCosts {
         batch,
@@ -50,10 +50,10 @@ pub fn costs(packet: f64, batch: f64) -> ServiceCosts {
     }
 }
 
-/// The objective of the chains here. Their packets take long, so that tests need few of them.
+/// Objective of the chains here. Their packets take long, so that tests need few of them.
 pub const SLO: Nanos = Nanos::from_millis(2);
 
-/// What every policy needs to know of a chain of 5 us a packet.
+/// Returns the profile of a chain of 5 us per packet, for any policy.
 pub fn profile() -> CapacityProfile {
     let mut splits = SplitProfile::new();
     splits.insert(SplitPoint {
@@ -73,7 +73,7 @@ pub fn profile() -> CapacityProfile {
     }
 }
 
-/// A policy by name, for [`profile`].
+/// Returns a policy by name, for [`profile`].
 pub fn policy(name: &str) -> RackPolicy {
     let profile = profile();
     let objective = Objective {
@@ -91,7 +91,7 @@ pub fn policy(name: &str) -> RackPolicy {
     RackPolicy::named(name, &objective).unwrap()
 }
 
-/// Static RSS over so many cores.
+/// Returns static RSS over `cores` cores.
 pub fn static_rss(cores: u16) -> RackPolicy {
     RackPolicy {
         name: "static".to_owned(),
@@ -117,7 +117,7 @@ pub fn run(
     simulate(rack, vec![chain], options).unwrap()
 }
 
-/// One chain's report, with everything checked.
+/// Runs one chain with all checks and returns its report.
 pub fn checked(rack: &Rack, model: ChainModel, policy: RackPolicy, packets: &Arc<Recording>) -> ChainReport {
     let options = RunOptions {
         check: true,
@@ -129,7 +129,7 @@ pub fn checked(rack: &Rack, model: ChainModel, policy: RackPolicy, packets: &Arc
     chain
 }
 
-/// Every packet has left or is lost, and is counted once.
+/// Checks that every packet has left or is lost, and is counted once.
 pub fn conserved(report: &ChainReport, packets: &Recording) {
     let counted = &report.packets;
     assert_eq!(counted.offered, packets.packets());
@@ -146,7 +146,7 @@ pub fn conserved(report: &ChainReport, packets: &Recording) {
     assert!((shares - report_loss).abs() < 1e-12);
 }
 
-/// Bursty packets: background of flows, trains of one flow, and crowds of new flows.
+/// Returns bursty traffic: background flows, trains of one flow, and crowds of new flows.
 pub fn bursty(seed: u64, length: u64, load_percent: u64, cores: u64) -> Arc<Recording> {
     let mut random = Random(seed);
     let mut packets: Vec<(u64, u32)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Tailwater's core mapper against NetBlaze's and none: one core with a queue, and its helpers.
+//! Comparison of Tailwater's core mapper with NetBlaze's and none: one core with a queue, and its auxiliary cores.
 //!
 //! The whole comparison, with its table:
 //!
@@ -19,18 +19,18 @@ use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, ChainRun, Rack, RackPolicy, Recording, RunOptions, SplitCost, Workload, simulate};
 use traffic::{Kind, generate};
 
-/// What work takes, in nanoseconds.
+/// Service times, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
-    /// Each batch, of which receiving takes [`RECEIVE_BATCH`].
+    /// Each batch, including [`RECEIVE_BATCH`] for receiving.
     batch: u64,
-    /// Each packet, of which receiving takes [`RECEIVE_PACKET`].
+    /// Each packet, including [`RECEIVE_PACKET`] for receiving.
     packet: u64,
-    /// Each packet that opens a flow, beside that.
+    /// Each packet that opens a flow, in addition.
     new_flow: u64,
 }
 
-/// What receiving takes of that, and what a packet takes more that is handed over: as measured live.
+/// Parts for receiving, and the extra cost of an offloaded packet, as measured live.
 const RECEIVE_BATCH: u64 = 60;
 const RECEIVE_PACKET: u64 = 35;
 const DISPATCH_PACKET: u64 = 85;
@@ -38,12 +38,12 @@ const HAND_OVER_PACKET: u64 = 25;
 const TAKE_OVER_PACKET: u64 = 35;
 
 impl Service {
-    /// What a packet takes of a core that does all the work, in full batches.
+    /// Returns the time of a packet on a core that does all the work, in full batches.
     fn per_packet(&self) -> u64 {
         self.packet + self.batch / 32
     }
 
-    /// Whether a helper takes more off a core than handing over costs.
+    /// Returns `true` if an auxiliary core relieves a core of more work than offloading costs.
     fn gains_by_helpers(&self) -> bool {
         self.per_packet() > RECEIVE_PACKET + DISPATCH_PACKET + HAND_OVER_PACKET
     }
@@ -64,7 +64,7 @@ impl Service {
             move_packet: 5.0,
             decide: 500.0,
             decide_flow: 4.0,
-            // The core that receives, too, has the smaller part, as a profile would choose.
+            // The receiving core gets the smaller part, as a profile would choose.
             splits: vec![SplitCost {
                 last_functions: 1,
                 first: 0.4,
@@ -75,19 +75,19 @@ impl Service {
     }
 }
 
-/// About 2.2 Mpps on a core.
+/// About 2.2 Mpps per core.
 const LIGHT: Service = Service {
     batch: 310,
     packet: 435,
     new_flow: 800,
 };
-/// About 0.95 Mpps on a core.
+/// About 0.95 Mpps per core.
 const HEAVY: Service = Service {
     batch: 310,
     packet: 1035,
     new_flow: 2000,
 };
-/// About 7.6 Mpps on a core: handing a packet over takes longer than processing it.
+/// About 7.6 Mpps per core: offloading a packet takes longer than processing it.
 const THIN: Service = Service {
     batch: 210,
     packet: 125,
@@ -95,7 +95,7 @@ const THIN: Service = Service {
 };
 const CHAINS: [(&str, Service); 3] = [("light", LIGHT), ("heavy", HEAVY), ("thin", THIN)];
 
-/// Fixed before anything was tuned. Options were chosen with the first.
+/// Seeds, fixed before tuning. Options were chosen with the first.
 const SEEDS: [u64; 3] = [1, 2, 3];
 
 const KINDS: [(&str, Kind); 12] = [
@@ -113,18 +113,18 @@ const KINDS: [(&str, Kind); 12] = [
     ("mixed", Kind::Mixed(60)),
 ];
 
-/// Helpers, and what waking one takes.
+/// Numbers of auxiliary cores, and their wake-up times in nanoseconds.
 const HELPERS: [(u16, u64); 5] = [(1, 20_000), (2, 5_000), (2, 20_000), (2, 50_000), (4, 20_000)];
-/// The machine that the table shows.
+/// Machine shown in the table.
 const SHOWN: (u16, u64) = (2, 20_000);
 
 /// Nanoseconds of traffic.
 const LENGTH: u64 = 60_000_000;
 
-/// The core mapper of a run; without one the core works off its ring.
+/// Core mapper of a run. Without one, the core works off its ring.
 type Mapper = Option<MakeMapper>;
 
-/// What a run came to.
+/// Results of a run.
 struct Outcome {
     p50: Nanos,
     p99: Nanos,
@@ -134,7 +134,7 @@ struct Outcome {
     decisions: tailwater_sim::report::Decisions,
 }
 
-/// A core, and helpers that wake in so many nanoseconds. Nothing is lost: what there is no time for waits.
+/// Runs a core, with auxiliary cores that wake up in `wake` nanoseconds. Nothing is lost: all packets wait.
 fn run(make: Mapper, service: Service, (helpers, wake): (u16, u64), traffic: &Arc<Recording>) -> Outcome {
     let mut rack = Rack::of_one(1 + helpers);
     rack.servers[0].ring = 1 << 20;
@@ -153,7 +153,7 @@ fn run(make: Mapper, service: Service, (helpers, wake): (u16, u64), traffic: &Ar
     };
     let options = RunOptions {
         window: Nanos::from_millis(1),
-        // All flows of the background are new at first.
+        // All background flows are new initially.
         warm_up: Nanos::from_millis(2),
         ..RunOptions::default()
     };
@@ -169,8 +169,8 @@ fn run(make: Mapper, service: Service, (helpers, wake): (u16, u64), traffic: &Ar
     }
 }
 
-/// NetBlaze's frontier as its authors train it: everything runs but the moving of flows. None of this traffic
-/// is used for anything else.
+/// Trains NetBlaze's frontier as its authors do: everything runs except flow migration. This traffic is used for
+/// nothing else.
 fn train(service: Service, epoch: Nanos) -> EpochFrontier {
     let kinds = [
         Kind::Smooth(95),
@@ -195,7 +195,7 @@ fn train(service: Service, epoch: Nanos) -> EpochFrontier {
     frontier
 }
 
-/// Nothing is known of costs beforehand, and 20 µs are assumed for waking, whatever it takes.
+/// Returns Tailwater's mapper without cost data and with an assumed wake-up time of 20 µs, independent of the real one.
 fn tailwater(slo: Nanos) -> Mapper {
     tailwater_with(TailwaterOptions::new(slo), SplitProfile::new())
 }
@@ -211,14 +211,14 @@ fn netblaze(options: NetBlazeOptions, frontier: &EpochFrontier) -> Mapper {
     Some(Arc::new(move || Box::new(mapper()) as _))
 }
 
-/// The epoch that NetBlaze's mapper has.
+/// Returns the epoch of NetBlaze's mapper.
 fn epoch(slo: Nanos) -> Nanos {
     let any = EpochFrontier::constant(1);
     let mapper = NetBlazeMapper::new(NetBlazeOptions::new(slo), &any, SplitProfile::new());
     mapper.unwrap().epoch()
 }
 
-/// NetBlaze's ablations.
+/// Returns NetBlaze's ablations.
 fn ablations(slo: Nanos) -> [(&'static str, NetBlazeOptions); 3] {
     let whole = NetBlazeOptions::new(slo);
     let safe = NetBlazeOptions {
@@ -244,18 +244,18 @@ fn ablations(slo: Nanos) -> [(&'static str, NetBlazeOptions); 3] {
 struct Tally {
     cases: usize,
     feasible: usize,
-    /// Among those that no policy serves in time: fewer cores, or a lower p99, for NetBlaze.
+    /// Cases that no policy serves in time in which NetBlaze has fewer cores, or a lower p99.
     worse: usize,
     /// Sums over the cases that can be served: logarithms of the quotients of p99, and cores.
     p99: f64,
     tailwater: f64,
     netblaze: f64,
-    /// Cases that could be served, and have a higher p99 or more cores than with NetBlaze.
+    /// Cases that can be served, and have a higher p99 or more cores than with NetBlaze.
     lost: Vec<String>,
 }
 
 impl Tally {
-    /// The geometric mean of p99, and the mean of cores, as parts of NetBlaze's.
+    /// Returns the geometric mean of p99, and the mean of cores, relative to NetBlaze.
     fn parts(&self) -> (f64, f64) {
         let p99 = (self.p99 / self.feasible as f64).exp();
         (p99, self.tailwater / self.netblaze)
@@ -274,8 +274,8 @@ impl Tally {
         );
     }
 
-    /// A quarter off p99 and, where helpers gain anything, a twentieth off the cores, and no more than a case in
-    /// ten with more of either.
+    /// Checks that p99 is a quarter lower, and cores a twentieth lower if auxiliary cores are beneficial. At most one
+    /// case in ten may have more of either.
     fn check(&self, gains_by_helpers: bool) {
         let (p99, cores) = self.parts();
         assert!(p99 < 0.75, "{p99}");
@@ -303,8 +303,7 @@ fn row(name: &str, outcome: &Outcome) {
     );
 }
 
-/// Compares the policies on every case of a chain. Cases are asserted where any policy keeps the
-/// objective.
+/// Compares the policies on every case of a chain. Assertions apply to cases in which any policy meets the objective.
 fn compare((chain, service): (&str, Service), seed: u64, helpers: &[(u16, u64)], length: u64, table: bool) -> Tally {
     let mut tally = Tally::default();
     let traffics = KINDS.map(|(name, kind)| (name, generate(kind, &service, length, seed)));
@@ -378,10 +377,10 @@ fn cases_that_can_be_served_have_a_lower_p99_on_fewer_cores_than_with_netblaze()
     }
 }
 
-/// Changes options.
+/// Change of options.
 type Change = fn(&mut TailwaterOptions);
 
-/// A change of options, and what it came to.
+/// Change of options, with its results.
 struct Tried {
     name: &'static str,
     change: Change,
@@ -420,7 +419,7 @@ fn options_tried() {
                 let run = |make| run(make, service, SHOWN, traffic);
                 let old = run(netblaze(NetBlazeOptions::new(slo), &frontier));
                 let best = run(tailwater(slo)).p99;
-                // The same cases for all, whatever the options in hand come to.
+                // The same cases for all, independent of the results of the current options.
                 let feasible = best.min(old.p99) <= slo;
                 for tried in &mut tried {
                     let mut options = TailwaterOptions::new(slo);
@@ -451,7 +450,7 @@ fn the_heavy_chain_has_a_lower_p99_on_fewer_cores_than_with_netblaze() {
 #[test]
 fn boost_mode_helps_where_dispatching_takes_a_core() {
     let slo = Nanos::from_micros(200);
-    // More than three cores' load, so receiving and handing over alone take a core.
+    // More than three cores' load, so receiving and offloading alone take a core.
     let traffic = generate(Kind::Surge(60, 300), &LIGHT, LENGTH / 3, SEEDS[1]);
     let run = |make| run(make, LIGHT, (4, 20_000), &traffic);
     let with = run(tailwater(slo));

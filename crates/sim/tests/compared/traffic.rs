@@ -1,4 +1,4 @@
-//! Traffic for the comparison: when packets come, and of which flows.
+//! Traffic for the comparison: arrival times and flows of packets.
 //!
 //! Integers only, so that it is the same on every machine.
 
@@ -7,26 +7,25 @@ use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_sim::Recording;
 
-/// A packet on its way in.
+/// Arriving packet.
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     /// Nanoseconds since the start.
     at: u64,
-    /// A flow's packets have its number.
+    /// Number of its flow.
     flow: u32,
 }
 
-/// Kinds of traffic. Rates are in percent of what one core can receive and process.
+/// Kinds of traffic. Rates are in percent of the rate that one core can receive and process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Many flows, with nothing beyond chance.
+    /// Many flows, with random variation only.
     Smooth(u64),
-    /// Background, and now and then 0.2 to 2 ms in which many known flows together send up to this
-    /// much more.
+    /// Background, with bursts of 0.2 to 2 ms in which many existing flows together send up to this much more.
     Bursts(u64, u64),
-    /// Background, and now and then up to 1 ms of new flows, a packet or two each.
+    /// Background, with bursts of up to 1 ms of new flows, with a packet or two each.
     Minnows(u64, u64),
-    /// Background, and now and then one flow that sends this much more for 1 to 10 ms.
+    /// Background, with periods of 1 to 10 ms in which one flow sends this much more.
     Whale(u64, u64),
     /// Background, and for two thirds of the time a few hundred flows that send this much more.
     Surge(u64, u64),
@@ -59,8 +58,8 @@ impl Random {
         least + self.below(most - least + 1)
     }
 
-    /// A gap of this mean, nearly exponential: halving its chance with each step, and linear
-    /// between steps.
+    /// Returns a nearly exponential gap of this mean: its probability halves with each step, and is linear between
+    /// steps.
     fn gap(&mut self, mean: u64) -> u64 {
         let steps = u64::from((self.next() as u32).leading_zeros());
         mean * ((steps << 16) + (self.next() >> 16)) / (3 << 15)
@@ -69,21 +68,21 @@ impl Random {
 
 /// Slots of the background: each holds a flow for some tens of packets.
 const SLOTS: u64 = 400;
-/// One of so many packets of the background opens a flow.
+/// One of this many background packets opens a flow.
 const CHURN: u64 = 64;
 
 struct Source {
     random: Random,
     arrivals: Vec<Arrival>,
-    /// The background's flow in each slot.
+    /// Background flow in each slot.
     slots: Vec<u32>,
     next_flow: u32,
-    /// Nanoseconds of a core that a packet takes.
+    /// Core time of a packet in nanoseconds.
     packet: u64,
     new_packet: u64,
 }
 
-/// `length` nanoseconds of a kind of traffic for this service.
+/// Returns `length` nanoseconds of a kind of traffic for this service.
 pub fn generate(kind: Kind, service: &Service, length: u64, seed: u64) -> Arc<Recording> {
     let mut source = Source {
         random: Random::new(seed),
@@ -136,7 +135,7 @@ impl Source {
         self.next_flow - 1
     }
 
-    /// Some flows send often, most seldom.
+    /// Adds background traffic: some flows send often, most rarely.
     fn background(&mut self, load: u64, length: u64) {
         let mut at = 0;
         let mean = self.packet * 100 / load;
@@ -152,7 +151,7 @@ impl Source {
         }
     }
 
-    /// For some time, flows that are new at its start and go on.
+    /// Adds flows that are new at `start` and continue for some time.
     fn rush(&mut self, load: u64, start: u64, length: u64, flows: u64) {
         let first = self.next_flow;
         self.next_flow += flows as u32;

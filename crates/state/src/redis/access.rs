@@ -1,4 +1,4 @@
-//! Who Tailwater is to Redis: addresses, secrets, users.
+//! Redis access: addresses, credentials, users.
 
 use crate::keys;
 use ::redis::{
@@ -14,40 +14,40 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tailwater_api::{RedisAddress, RedisSpec, Secret};
 use tailwater_chain::chain::KeptFunction;
 
-/// How long Redis may take to answer before it is taken to be away.
+/// Timeout after which Redis counts as unavailable.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Why Redis cannot be used.
+/// Cause why Redis is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// A file that the spec names cannot be read.
+    /// A file named in the spec is not readable.
     #[error("spec.state.redis: {file}: {source}")]
     File {
-        /// The file.
+        /// Path of the file.
         file: String,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
-    /// The variable that the spec names is not set.
+    /// The environment variable named in the spec is not set.
     #[error("spec.state.redis.passwordEnv: the variable {0} is not set")]
     Environment(String),
-    /// Redis is not there, or refuses.
+    /// Redis is unreachable, or refuses.
     #[error("spec.state.redis: {address}: {source}{}", advice(.source))]
     Redis {
-        /// Where Redis is to be.
+        /// Address of the server.
         address: String,
-        /// What it or the system says.
+        /// Error of Redis or the system.
         source: RedisError,
     },
-    /// A later instance came while this one began.
+    /// A later instance took over while this one started.
     #[error(transparent)]
     Fenced(Fenced),
-    /// There are no random numbers.
+    /// The system provides no random numbers.
     #[error("no random numbers for passwords: {0}")]
     Random(io::Error),
 }
 
-/// What to do about it, as far as that is known.
+/// Remedy, if known.
 fn advice(source: &RedisError) -> &'static str {
     match source.kind() {
         ErrorKind::Io => "; expected a Redis that is running there: start it, or say where it is",
@@ -56,12 +56,12 @@ fn advice(source: &RedisError) -> &'static str {
     }
 }
 
-/// Why the users of an instance cannot be made.
+/// Cause why the users of an instance cannot be created.
 #[derive(Debug)]
 pub enum NoUsers {
-    /// What Redis or the system says.
+    /// Error of Redis or the system.
     Redis(RedisError),
-    /// Another one is there.
+    /// A later run has taken over.
     Fenced(Fenced),
 }
 
@@ -71,7 +71,7 @@ impl From<RedisError> for NoUsers {
     }
 }
 
-/// A later run of the same instance has taken over: this one writes nothing any more.
+/// A later run of the same instance has taken over: this one must not read or write any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a later run of chain {chain} has taken over as instance {instance}: nothing of this one is written or read any more"
@@ -81,42 +81,43 @@ pub struct Fenced {
     instance: String,
 }
 
-/// A function's user.
+/// Redis user of a function.
 #[derive(Clone, Debug)]
 pub struct FunctionAccess {
-    /// The user's name.
+    /// Name of the user.
     pub user: String,
-    /// What all keys of the function begin with.
+    /// Prefix of all keys of the function.
     pub space: String,
-    /// What keys of the function's present version begin with.
+    /// Prefix of keys of the function's current version.
     pub prefix: String,
-    /// Where in a row the function's piece is.
+    /// Position of the function's state in a row.
     pub piece: Range<usize>,
 }
 
-/// What is needed to connect, for all threads of a run.
+/// Connection parameters, shared by all threads of a run.
 pub struct Access {
     address: String,
     admin: Client,
     chain: String,
     instance: String,
-    /// Later runs of the instance have greater ones.
+    /// Start time of the run. Later runs of the instance have greater ones.
     stamp: u64,
     functions: Vec<FunctionAccess>,
     password: String,
-    /// What Redis called its runs so far: all threads of this run count them alike.
+    /// Redis run ids seen so far. Their index makes all threads of this run agree on incarnations.
     runs: Mutex<Vec<String>>,
-    /// Held while users are made and while somebody logs in, so that no thread uses a user before it is known that this
-    /// run may have it. Once there was a later run, that.
+    /// Held while users are created and while a thread logs in, so no thread uses a user before this run is known to be
+    /// the latest. `Some` once there is a later run.
     users: Mutex<Option<Fenced>>,
 }
 
 impl Access {
-    /// Connects once, takes over from earlier runs of the instance, and makes the users. `instance` is the host's name
-    /// if there is none.
+    /// Connects once, takes over from earlier runs of the instance, and creates the users. `instance` defaults to the
+    /// host's name.
     ///
     /// # Errors
-    /// If that does not work: better now than with the first packet.
+    /// If a secret cannot be read, Redis is unreachable or refuses, or a later run has taken over. The check happens
+    /// here rather than with the first packet.
     pub fn open(
         spec: &RedisSpec,
         (chain, instance): (&str, Option<&str>),
@@ -145,12 +146,12 @@ impl Access {
             runs: Mutex::new(Vec::new()),
             users: Mutex::new(None),
         };
-        // A question first, which is answered with a plain word where the credential is wrong.
+        // A query first: for a wrong credential its error is clear.
         access.run().map_err(refused)?;
         let others = access.admin().and_then(|mut admin| access.stamps(&mut admin));
         let others = others.map_err(refused)?;
         let latest = others.into_iter().map(|(stamp, _)| stamp).max();
-        // Whatever the clock says.
+        // Later than all others, even if the clock went back.
         access.stamp = now().max(latest.map_or(0, |latest| latest.saturating_add(1)));
         access.functions = functions
             .iter()
@@ -172,13 +173,13 @@ impl Access {
         }
     }
 
-    /// A user's name; without a function, that of the user that is nobody, and stands for the run itself.
+    /// Name of a function's user. With an empty function, name of a disabled user that marks the run.
     fn user(&self, function: &str) -> String {
         let (chain, instance, stamp) = (&self.chain, &self.instance, self.stamp);
         format!("tw:{chain}:{function}@{instance}#{stamp:016x}")
     }
 
-    /// The users of all runs of this instance, each with the run's stamp.
+    /// Users of all runs of this instance, each with its run's stamp.
     fn stamps(&self, admin: &mut Connection) -> RedisResult<Vec<(u64, String)>> {
         let users: Vec<String> = ::redis::cmd("ACL").arg("USERS").query(admin)?;
         let space = format!("tw:{}:", self.chain);
@@ -192,12 +193,12 @@ impl Access {
         Ok(users.filter_map(|user| Some((stamp(&user)?, user))).collect())
     }
 
-    /// The functions, in the order of their pieces.
+    /// Functions with external state, in the order of their rows.
     pub fn functions(&self) -> &[FunctionAccess] {
         &self.functions
     }
 
-    /// Where Redis is, for a person.
+    /// Address of Redis, for messages.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -209,10 +210,10 @@ impl Access {
         Ok(connection)
     }
 
-    /// What Redis calls its present run.
+    /// Redis' current run id.
     ///
     /// # Errors
-    /// What Redis or the system says.
+    /// Error of Redis or the system.
     pub fn run(&self) -> RedisResult<String> {
         let info: String = ::redis::cmd("INFO").arg("server").query(&mut self.admin()?)?;
         let lines = info.lines();
@@ -220,10 +221,10 @@ impl Access {
         Ok(run.unwrap_or_default().trim().to_owned())
     }
 
-    /// The number of Redis's present run: another one, never 0, when it was started anew.
+    /// Number of Redis' current run, never 0. It changes when Redis restarts.
     ///
     /// # Errors
-    /// What Redis or the system says.
+    /// Error of Redis or the system.
     pub fn incarnation(&self) -> RedisResult<u32> {
         let run = self.run()?;
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -235,22 +236,22 @@ impl Access {
         Ok(place as u32 + 1)
     }
 
-    /// Makes the functions' users, or makes them what they should be, and removes those of earlier runs of the instance:
-    /// with its user a connection goes, too.
+    /// Creates or resets the functions' users, and deletes those of earlier runs of the instance. Deleting a user
+    /// closes its connections.
     ///
-    /// Two runs that do this at the same time cannot both go on. Each makes its own users first and looks at the
-    /// others' then: the earlier run finds those of the later one and gives up, or had made its own before the later one
-    /// looked, which removes them.
+    /// Two concurrent runs cannot both succeed. Each creates its own users first and lists the others' afterwards.
+    /// Either the earlier run finds the later one's users and gives up. Or it created its own before the later one
+    /// listed them, and the later one deletes them.
     ///
     /// # Errors
-    /// A later run is there; or what Redis or the system says; that the credential may not do it, for one.
+    /// If there is a later run, Redis or the system fails, or the credential lacks the permission.
     pub fn make_users(&self) -> Result<(), NoUsers> {
         let mut later = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fenced) = &*later {
             return Err(NoUsers::Fenced(fenced.clone()));
         }
         let mut admin = self.admin()?;
-        // It stays when the run has ended, so that an earlier one that comes back finds it.
+        // It outlives the run, so an earlier run that comes back finds it.
         let mut nobody = ::redis::cmd("ACL");
         nobody.arg("SETUSER").arg(self.user("")).arg("reset");
         nobody.exec(&mut admin)?;
@@ -281,20 +282,20 @@ impl Access {
         Ok(())
     }
 
-    /// Removes the functions' users, at the end of a run.
+    /// Deletes the functions' users, at the end of a run.
     ///
     /// # Errors
-    /// What Redis or the system says.
+    /// Error of Redis or the system.
     pub fn remove_users(&self) -> RedisResult<()> {
         let functions = self.functions.iter();
         let users = functions.map(|function| (self.stamp, function.user.clone()));
         remove(&mut self.admin()?, users)
     }
 
-    /// A connection for each function, as its user.
+    /// Opens a connection per function, as its user.
     ///
     /// # Errors
-    /// There was a later run; or what Redis or the system says.
+    /// If there was a later run, or Redis or the system fails.
     pub fn connect(&self) -> Result<Vec<Connection>, NoUsers> {
         let later = self.users.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(fenced) = &*later {
@@ -305,10 +306,10 @@ impl Access {
         Ok(connections.collect::<RedisResult<_>>()?)
     }
 
-    /// A connection as a function's user.
+    /// Opens a connection as a function's user.
     ///
     /// # Errors
-    /// What Redis or the system says.
+    /// Error of Redis or the system.
     pub fn connect_as(&self, function: &FunctionAccess) -> RedisResult<Connection> {
         let settings = RedisConnectionInfo::default()
             .set_username(&function.user)
@@ -323,7 +324,7 @@ impl Access {
     }
 }
 
-/// Removes users, whoever they are.
+/// Deletes users.
 fn remove(admin: &mut Connection, users: impl IntoIterator<Item = (u64, String)>) -> RedisResult<()> {
     let mut cmd = ::redis::cmd("ACL");
     cmd.arg("DELUSER");
@@ -358,7 +359,7 @@ fn client(address: &RedisAddress, settings: RedisConnectionInfo) -> Result<Named
             port,
             authorities,
         } => {
-            // A process may have one already; then that one serves.
+            // The process may have a provider already. That one is used then.
             let _ = rustls::crypto::ring::default_provider().install_default();
             let certificates = TlsCertificates {
                 client_tls: None,
@@ -394,7 +395,7 @@ fn read_secret(secret: &Secret) -> Result<String, AccessError> {
     }
 }
 
-/// A key space as a pattern of Redis's: letters that mean something there stand for themselves.
+/// Escapes a key space for use in a Redis glob pattern.
 fn escaped(space: &str) -> String {
     let mut pattern = String::with_capacity(space.len());
     for letter in space.chars() {
@@ -406,14 +407,14 @@ fn escaped(space: &str) -> String {
     pattern
 }
 
-/// The host's name, as far as a Redis user can have it.
+/// Host name, limited to characters allowed in Redis user names.
 fn host_name() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let fits = |c: &char| c.is_ascii_alphanumeric() || *c == '-' || *c == '.';
     name.trim().chars().filter(fits).collect()
 }
 
-/// Nanoseconds since 1970, as far as the clock is right.
+/// Nanoseconds since 1970, by the system clock.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)

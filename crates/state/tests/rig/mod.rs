@@ -1,4 +1,4 @@
-//! Instances of a chain that keep their flows' state in one store, which is a map, and does what a test wants.
+//! Instances of a chain with their flow state in one shared store, a map that tests control.
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
@@ -22,20 +22,20 @@ use tailwater_state::keeper::{Keeper, entries};
 use tailwater_state::link::{Failure, Health, Store, link};
 use tailwater_state::request::{Ask, Request};
 
-/// A function's piece of a flow.
+/// Key of a function's state of a flow.
 type Key = (String, FlowKey);
 
-/// A store that many instances share.
+/// Store shared by many instances.
 #[derive(Default)]
 pub struct Map {
     pub values: Mutex<HashMap<Key, Vec<u8>>>,
-    /// It does not answer.
+    /// The store does not answer.
     pub away: AtomicBool,
     pub incarnation: AtomicU32,
 }
 
 impl Map {
-    /// Loses everything, and is there again.
+    /// Loses all data, and is available again.
     pub fn forget(&self) {
         self.values.lock().unwrap().clear();
         self.incarnation.fetch_add(1, Ordering::Relaxed);
@@ -46,7 +46,7 @@ impl Map {
     }
 }
 
-/// One instance's way to it.
+/// One instance's client of the store.
 struct Way {
     map: Arc<Map>,
     functions: Vec<(String, std::ops::Range<usize>)>,
@@ -101,7 +101,7 @@ pub fn spec(functions: &str, state: &str) -> ChainSpec {
     ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// An instance of a chain.
+/// Instance of a chain.
 pub struct Instance {
     builder: ChainBuilder,
     pub chain: Chain,
@@ -111,14 +111,14 @@ pub struct Instance {
     leaving: Batch,
     rss: RssHasher,
     thread: Option<JoinHandle<()>>,
-    /// What left, in order.
+    /// Sent packets, in order.
     pub sent: Vec<Vec<u8>>,
-    /// Whether what leaves is not noted, which would allocate.
+    /// Do not record sent packets, which would allocate.
     pub discard: bool,
 }
 
 impl Instance {
-    /// One whose run began at `origin`, on the clock of the world.
+    /// An instance whose run began at `origin`, in wall-clock time.
     pub fn new(spec: &ChainSpec, map: &Arc<Map>, origin: Nanos) -> Instance {
         let map = Arc::clone(map);
         Instance::on(spec, origin, |functions| {
@@ -130,7 +130,7 @@ impl Instance {
         })
     }
 
-    /// One with any store, made for the functions whose state is kept.
+    /// An instance with any store, created for the functions with external state.
     pub fn on(spec: &ChainSpec, origin: Nanos, store: impl FnOnce(&[KeptFunction]) -> Box<dyn Store>) -> Instance {
         let rss = RssHasher::default();
         let mut builder = ChainBuilder::new(spec, &rss, 1).unwrap();
@@ -157,7 +157,7 @@ impl Instance {
         }
     }
 
-    /// A worker's turn, at a time.
+    /// Runs one worker turn at time `now`.
     pub fn turn(&mut self, frames: &[Vec<u8>], now: Nanos) {
         for frame in frames {
             let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
@@ -192,7 +192,7 @@ impl Instance {
         keeper.finish_turn(chain, now);
     }
 
-    /// What a worker does that keeps no state outside.
+    /// Runs one turn of a worker without external state.
     pub fn pass(&mut self, frames: &[Vec<u8>], now: Nanos) {
         for frame in frames {
             let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
@@ -203,7 +203,7 @@ impl Instance {
         self.chain.expire(now);
     }
 
-    /// Turns at one time until nothing waits any more, and everything is answered.
+    /// Runs turns at time `now` until no packet waits and every request is answered.
     pub fn settle(&mut self, now: Nanos) {
         let until = Instant::now() + Duration::from_secs(20);
         while !self.keeper.as_ref().unwrap().is_quiet() {
@@ -213,12 +213,12 @@ impl Instance {
         }
     }
 
-    /// What left since the last time.
+    /// Packets sent since the last call.
     pub fn take_sent(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.sent)
     }
 
-    /// What the chain counted for a reason.
+    /// The chain's counter for a reason.
     pub fn count(&self, reason: &str) -> u64 {
         let mut counts = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
         counts
@@ -226,12 +226,12 @@ impl Instance {
             .map_or(0, |(_, count)| count)
     }
 
-    /// Buffers that are free.
+    /// Free buffers.
     pub fn free(&self) -> usize {
         self.pool.available()
     }
 
-    /// Ends it as a crash would: nothing more is written or told.
+    /// Ends the instance as a crash would: nothing more is written or reported.
     pub fn end(mut self, now: Nanos) -> Counters {
         let (counters, _) = self.keeper.take().unwrap().finish(now);
         self.thread.take().unwrap().join().unwrap();
@@ -240,7 +240,7 @@ impl Instance {
 }
 
 impl Instance {
-    /// As [`end`](Instance::end), in good order: functions tell of the flows that are there.
+    /// Like [`end`](Instance::end), but orderly: functions report the remaining flows.
     pub fn finish(mut self, now: Nanos) -> Counters {
         let (counters, _) = self.keeper.take().unwrap().finish(now);
         self.thread.take().unwrap().join().unwrap();
@@ -249,7 +249,7 @@ impl Instance {
         counters
     }
 
-    /// What the store should have: the pieces of all flows here that functions have seen.
+    /// Expected content of the store: the state of all flows here that functions have seen.
     pub fn durable(&mut self) -> HashMap<Key, Vec<u8>> {
         let (functions, row_bytes) = self.chain.kept_functions().unwrap();
         let (mut place, mut all, mut row) = (0, HashMap::new(), vec![0; row_bytes]);

@@ -1,4 +1,4 @@
-//! A Redis server of a test's own: in a folder of its own, on a unix socket and perhaps a TCP port, ended with the test.
+//! Redis server of a test: in its own directory, on a Unix socket and optionally a TCP port, stopped with the test.
 
 #![allow(dead_code, reason = "not every test uses everything")]
 
@@ -17,7 +17,8 @@ pub struct RedisServer {
 }
 
 impl RedisServer {
-    /// Starts one with these further arguments. `None`, having said so, where there is no `redis-server`.
+    /// Starts a server with these additional arguments. Returns `None`, with a message, if `redis-server` is not
+    /// installed.
     pub fn start(arguments: &[&str]) -> Option<RedisServer> {
         static SERVERS: AtomicU32 = AtomicU32::new(0);
         let there = Command::new("redis-server")
@@ -45,7 +46,7 @@ impl RedisServer {
         self.folder.join("redis.sock")
     }
 
-    /// Starts it (again). Its data are gone, unless the arguments say otherwise.
+    /// Starts the server again. Its data are lost, unless the arguments say otherwise.
     pub fn start_again(&mut self) {
         assert!(self.process.is_none());
         let log = fs::File::create(self.folder.join("log")).unwrap();
@@ -67,7 +68,7 @@ impl RedisServer {
         }
     }
 
-    /// Kills it.
+    /// Kills the server.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -76,14 +77,14 @@ impl RedisServer {
         }
     }
 
-    /// Sends it a signal, such as `STOP` and `CONT`.
+    /// Sends a signal to the server, such as `STOP` and `CONT`.
     pub fn signal(&self, name: &str) {
         let process = self.process.as_ref().expect("it runs").id().to_string();
         let status = Command::new("kill").args([&format!("-{name}"), &process]).status();
         assert!(status.unwrap().success());
     }
 
-    /// What it answers to a command of the default user's.
+    /// Reply to a command of the default user.
     pub fn command(&self, arguments: &[&str]) -> String {
         let output = Command::new("redis-cli")
             .arg("-s")
@@ -94,7 +95,7 @@ impl RedisServer {
         String::from_utf8_lossy(&output.stdout).trim().to_owned()
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn keys(&self) -> u64 {
         self.command(&["dbsize"]).parse().unwrap()
     }
@@ -103,7 +104,7 @@ impl RedisServer {
 impl Drop for RedisServer {
     fn drop(&mut self) {
         if let Some(process) = &self.process {
-            // One that was stopped does not hear of anything else.
+            // A stopped process handles no other signal.
             let _ = Command::new("kill").args(["-CONT", &process.id().to_string()]).status();
         }
         self.stop();
@@ -111,14 +112,14 @@ impl Drop for RedisServer {
     }
 }
 
-/// A TCP port that is free at the moment.
+/// TCP port that is currently free.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }
 
-/// An authority, and a certificate of its for `localhost` with its key: `ca.pem`, `server.pem` and `server.key` in a
-/// folder. `false`, having said so, where there is no `openssl`.
+/// Creates an authority, and a certificate of it for `localhost` with its key, in `folder`: `ca.pem`, `server.pem` and
+/// `server.key`. Returns `false`, with a message, if `openssl` is not installed.
 pub fn certificates(folder: &Path) -> bool {
     let openssl = |arguments: &str| {
         let arguments = arguments.split(' ');

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A clock that ticks so often a second, and was so far when ours was at 0.
+/// Clock with a frequency in Hz, and its ticks when ours was at 0.
 #[derive(Clone, Copy, Debug)]
 struct Crystal {
     hertz: u64,
@@ -14,7 +14,7 @@ impl Crystal {
         self.first + ticks as u64
     }
 
-    /// A reading that took `width`, in which the device was read after `part` of it, in 256ths.
+    /// A reading that took `width`, in which the device was read after `part` / 256 of it.
     fn reading(&self, before: u64, width: u64, part: u8) -> Reading {
         Reading {
             ticks: self.ticks(before + width * u64::from(part) / 256),
@@ -25,11 +25,11 @@ impl Crystal {
 }
 
 fn crystals() -> impl Strategy<Value = Crystal> {
-    // Ticks of at most half a microsecond, that clocks of packets have.
+    // Ticks of at most half a microsecond, as packet clocks have.
     (2_000_000..3_000_000_000u64, 0..1u64 << 62).prop_map(|(hertz, first)| Crystal { hertz, first })
 }
 
-/// How long after the last, how long it took, and when in it the device was read.
+/// Time since the last reading, duration of this one, and the fraction of it at which the device was read.
 type Step = (u64, u64, u8);
 
 fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
@@ -37,7 +37,7 @@ fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, ENOUGH..most)
 }
 
-/// The clock after these readings, and when the last was over.
+/// Estimate after these readings, and the end of the last one.
 fn learn(crystal: Crystal, steps: &[Step]) -> (DeviceClock, u64) {
     let (mut clock, mut time) = (DeviceClock::default(), 0);
     for &(after, width, part) in steps {
@@ -47,14 +47,13 @@ fn learn(crystal: Crystal, steps: &[Step]) -> (DeviceClock, u64) {
     (clock, time)
 }
 
-/// What a stamp of a tick may be off besides.
+/// Additional error of a timestamp: one tick.
 fn tick(crystal: Crystal) -> u64 {
     1_000_000_000 / crystal.hertz + 1
 }
 
 proptest! {
-    /// A steady clock is never taken for another, and its times are off by no more than is said, for as long
-    /// as is said.
+    /// A steady clock is never taken for another, and its times are within the stated bound for as long as stated.
     #[test]
     fn a_steady_clock_is_known_within_the_bound(
         crystal in crystals(), steps in steps(30), when in 0.0..1.0f64,
@@ -69,7 +68,7 @@ proptest! {
         prop_assert!(told.abs_diff(at) <= most, "{told} for {at}");
     }
 
-    /// A clock that is set is not gone by until it is known again.
+    /// A clock that is set is not used until it is known again.
     #[test]
     fn a_clock_that_is_set_is_learnt_anew(
         crystal in crystals(), steps in steps(12), by in 40_000..1u64 << 40, back: bool,
@@ -82,7 +81,7 @@ proptest! {
         };
         prop_assume!(first.is_some());
         let set = Crystal { first: first.unwrap(), ..crystal };
-        // Soon, while the old one is still known well.
+        // Soon, while the old estimate is still valid.
         let soon = clock.scale().unwrap().until().0.min(time + 100_000_000);
         clock.observe(set.reading(soon, 500, 128));
         prop_assert_eq!(clock.scale(), None);
@@ -94,7 +93,8 @@ proptest! {
         prop_assert!(scale.at(set.ticks(at)).0.abs_diff(at) <= BOUND.0 + tick(crystal));
     }
 
-    /// Whatever a device stamps: times lie between the bounds, and none goes back; what has no stamp has the earliest.
+    /// Whatever the device's timestamps: times lie between the bounds and never decrease. Packets without a timestamp
+    /// get the earliest.
     #[test]
     fn times_never_go_back_nor_beyond_the_bounds(
         bursts in prop::collection::vec(
@@ -118,7 +118,7 @@ proptest! {
             };
             stamps.iter_mut().flatten().for_each(near);
             if wrong.is_some_and(|wrong| wrong <= number) {
-                // Once there is a stamp of another clock, nobody goes by this one any more.
+                // After a timestamp of another clock, this one is never used again.
                 if wrong == Some(number) {
                     stamps[0] = Some(crystal.ticks(now + 2 * FAR));
                 }
@@ -147,7 +147,7 @@ const STEADY: Crystal = Crystal {
     first: 1_000_077,
 };
 
-/// Its packets waited out a stop of the whole machine: their stamps are old, and right.
+/// The packets waited while the whole machine was stopped: their timestamps are old, and right.
 #[test]
 fn a_stop_of_three_seconds_is_not_taken_for_another_clock() {
     let learner = Learner::new(Clock::start());
@@ -160,7 +160,7 @@ fn a_stop_of_three_seconds_is_not_taken_for_another_clock() {
     assert!(view.arrivals(&[Some(STEADY.ticks(came))], bounds, &mut into));
     assert!(into[0].0.abs_diff(came) <= BOUND.0 + 1, "{:?}", into[0]);
     assert!(learner.is_known());
-    // A stamp of what is still to come is of another clock.
+    // A timestamp in the future belongs to another clock.
     let stamps = [Some(STEADY.ticks(bounds[1].0 + 2 * FAR))];
     assert!(!view.arrivals(&stamps, bounds, &mut into));
     assert!(!learner.is_known());
@@ -198,7 +198,7 @@ fn a_clock_that_stands_or_counts_too_fast_is_none() {
 fn a_clock_that_drifts_out_of_its_bound_is_not_gone_by() {
     let (mut clock, time) = learn(STEADY, &[(500_000_000, 500, 100); 8]);
     assert!(clock.scale().is_some());
-    // From here on it is fast by a part in 10,000: 100 us a second.
+    // From here on it is fast by 1 part in 10,000: 100 us per second.
     let drifted = Crystal {
         hertz: 1_000_100_000,
         first: STEADY.first - time / 10_000,
@@ -208,7 +208,7 @@ fn a_clock_that_drifts_out_of_its_bound_is_not_gone_by() {
 }
 
 impl Learner {
-    /// Who has read a device's clock for some seconds, at whole ones, and knows it for as long again.
+    /// Learner that has read a device's clock for some seconds, at whole ones. Its estimate is valid for as long again.
     pub(in crate::device) fn taught(clock: Clock, ticks: impl Fn(Nanos) -> u64) -> Learner {
         let mut device = DeviceClock::default();
         for second in 0..8 {
@@ -233,7 +233,7 @@ fn workers_go_by_what_the_learner_knows() {
     let mut view = learner.view();
     assert!(!view.arrivals(&[Some(1)], [Nanos::ZERO; 2], times));
     let ticks = |time: Nanos| time.0 / 2 + 1000;
-    // A machine that is busy may need some more readings.
+    // A busy machine may need some more readings.
     let known = (0..1000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         learner.look(&mut || Some(ticks(clock.now())));
@@ -248,10 +248,10 @@ fn workers_go_by_what_the_learner_knows() {
         told
     });
     assert!(known);
-    // Nobody has read it for too long.
+    // The last reading is too old.
     let late = [Nanos::ZERO, Nanos(u64::MAX)];
     assert!(!view.arrivals(&[Some(1)], late, times));
-    // The device does not answer: workers know it with their next burst.
+    // The device does not answer: workers see it with their next burst.
     let unknown = (0..1000).any(|_| {
         std::thread::sleep(std::time::Duration::from_millis(5));
         !learner.look(&mut || None)

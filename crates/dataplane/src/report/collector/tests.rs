@@ -59,8 +59,8 @@ fn lost_packets_count_as_late() {
     }
 }
 
-/// `1 - 99.9 / 100` is a little less than a thousandth, and once that refused a run in which
-/// exactly one packet of a thousand was late.
+/// Regression: `1 - 99.9 / 100` is a little less than a thousandth, which failed a run in which exactly one packet of a
+/// thousand was late.
 #[test]
 fn exactly_the_promised_share_is_enough() {
     for (percentile, packets) in [(99.9, 1000), (90.0, 10), (99.0, 100), (99.99, 10_000)] {
@@ -72,7 +72,7 @@ fn exactly_the_promised_share_is_enough() {
     }
 }
 
-/// A worker more than two windows behind the others once made windows appear twice.
+/// Regression: a worker more than two windows behind the others made windows appear twice.
 #[test]
 fn a_worker_that_is_behind_does_not_repeat_windows() {
     let mut collector = Collector::new(SLO, Nanos::from_millis(300), 2);
@@ -86,7 +86,7 @@ fn a_worker_that_is_behind_does_not_repeat_windows() {
     let starts: Vec<u64> = report.list.iter().map(|w| (w.start_s * 10.0) as u64).collect();
     assert_eq!(starts, [0, 3, 6, 9, 12]);
     assert!(report.list.iter().all(|window| window.offered == 2));
-    // One that never comes does not make the list of open windows grow for ever.
+    // A worker without windows does not let the list of open windows grow without bound.
     let mut collector = Collector::new(SLO, Nanos::from_millis(300), 2);
     (0..1000).for_each(|index| collector.add(&window(0, index, &[10])));
     assert!(collector.open.len() <= MAX_OPEN);

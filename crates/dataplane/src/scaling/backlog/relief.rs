@@ -1,4 +1,4 @@
-//! What the flows of helpers that are relieved wait for, and where they go then.
+//! Parking and placement of flows on auxiliary cores that are being relieved.
 
 use super::{Backlog, OWN, OwnerPlace, UNLISTED};
 use tailwater_chain::parcel::PacketStore;
@@ -6,17 +6,17 @@ use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, QueuedFlow};
 
 impl Backlog {
-    /// What is held until its flows leave helpers.
+    /// Load of the packets parked until their flows have left auxiliary cores.
     pub(crate) fn held(&self) -> Load {
         self.waiting
     }
 
-    /// From now on packets are held whose flow has some with one of these helpers, as a bit map.
+    /// Sets the auxiliary cores to relieve, as a bit map. From now on packets of flows that have some there are parked.
     pub(crate) fn relieve(&mut self, helpers: u64) {
         self.relieved = helpers;
     }
 
-    /// Holds the packets that were set aside for that.
+    /// Parks the packets that were set aside.
     pub(super) fn hold(&mut self) {
         let Backlog {
             flows,
@@ -35,7 +35,7 @@ impl Backlog {
         }
     }
 
-    /// Places flows that have left a helper, with what was held of them.
+    /// Places flows that have left an auxiliary core, with their parked packets.
     pub(crate) fn place_held(
         &mut self,
         store: &PacketStore,
@@ -75,7 +75,7 @@ impl Backlog {
         self.free_to_go.clear();
     }
 
-    /// Puts what is held of a flow at the end of a list.
+    /// Appends a flow's parked packets to a list.
     fn let_go(&mut self, number: u16, list: usize) {
         let packets = std::mem::take(&mut self.flows[usize::from(number)].held);
         let list = &mut self.lists[list];
@@ -84,10 +84,10 @@ impl Backlog {
         self.waiting.packets -= packets;
     }
 
-    /// Puts what is held of a flow into the own queue, as if it had just come.
+    /// Moves a flow's parked packets into the local queue, as if they had just arrived.
     fn take_home(&mut self, number: u16) {
         if self.flows[usize::from(number)].at != UNLISTED {
-            // It moved out of the queue, and is still listed where it was.
+            // The flow moved out of the queue, and is still listed at its old index.
             self.tidy();
         }
         let flow = &mut self.flows[usize::from(number)];
@@ -103,10 +103,10 @@ impl Backlog {
         self.let_go(number, OWN);
     }
 
-    /// Puts all that is held into the own queue, though packets in front of it are with helpers: nothing is
-    /// processed any more.
+    /// Moves all parked packets into the local queue, although packets in front of them are on auxiliary cores. No
+    /// packet is processed after this.
     pub(crate) fn give_up_held(&mut self) {
-        // Should the mapper have died in the midst of a batch, some were not yet held.
+        // If the mapper panicked in the middle of a batch, some packets were not parked yet.
         self.hold();
         if self.waiting.packets == 0 {
             return;

@@ -1,4 +1,4 @@
-//! When there was more to do than could be done in time, and what was done about it.
+//! Explanation of a record: episodes with more work than could be done in time, and the actions taken.
 
 use super::format::{Flowlets, Header};
 use super::read::Decision;
@@ -8,150 +8,150 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::EpochFrontier;
 use tailwater_policy::core::{Load, Notice};
 
-/// What a record comes to. Field names are stable.
+/// Explanation of a record. Field names are stable.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
-    /// The chain's name.
+    /// Name of the chain.
     pub chain: String,
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: String,
-    /// The latency objective.
+    /// Latency objective, in microseconds.
     pub slo_us: f64,
-    /// The epoch.
+    /// Epoch, in microseconds.
     pub epoch_us: f64,
-    /// Helpers of each dispatcher.
+    /// Auxiliary cores per dispatcher.
     pub helpers: usize,
-    /// What all decisions come to.
+    /// Summary of all decisions.
     pub summary: Summary,
-    /// The worst episodes, worst first.
+    /// Worst episodes, worst first.
     pub episodes: Vec<Episode>,
 }
 
-/// What all decisions come to.
+/// Summary of all decisions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Decisions in the record.
     pub decisions: u64,
-    /// Those that are missing between them.
+    /// Decisions missing between them.
     pub missing: u64,
-    /// Those of which not all flows are recorded.
+    /// Decisions of which not all flows are recorded.
     pub partial: u64,
     /// Dispatchers that decided.
     pub dispatchers: usize,
-    /// From the first decision to the last.
+    /// Time from the first decision to the last.
     pub span_us: f64,
     /// Decisions that moved flows.
     pub moves: u64,
-    /// Flows moved; of partial decisions those recorded.
+    /// Flows moved. Of partial decisions only recorded ones count.
     pub flows_moved: u64,
-    /// Their packets.
+    /// Packets of these flows.
     pub packets_moved: u64,
-    /// Flows that were to be split, each as often as a decision said so.
+    /// Flows to split, counted once per decision.
     pub splits: u64,
-    /// Flowlets that the mapper placed when they came.
+    /// Flowlets that the mapper placed on arrival.
     pub flowlets: u64,
-    /// Those of them that it placed with helpers.
+    /// Flowlets placed on auxiliary cores.
     pub flowlets_away: u64,
-    /// Times a helper was found recruited that was not before.
+    /// Times an auxiliary core was newly activated.
     pub recruited: u64,
-    /// Times a helper was let go.
+    /// Times an auxiliary core was released.
     pub released: u64,
-    /// Times a helper began to be relieved, since it had too much.
+    /// Times the relief of an overloaded auxiliary core began.
     pub relieved: u64,
-    /// The most packets that were held meanwhile.
+    /// Maximum number of packets parked meanwhile.
     pub most_held: u32,
     /// Times boost mode began.
     pub boosts: u64,
-    /// Time in boost mode, of all dispatchers.
+    /// Time in boost mode, summed over all dispatchers.
     pub boost_us: f64,
-    /// Decisions with a flow in the queue that alone was beyond what one core can do.
+    /// Decisions with a flow in the queue that alone exceeded one core's capacity.
     pub whales: u64,
-    /// Decisions that told of a whale that no split helps.
+    /// Decisions that reported a whale (a flow beyond one core's capacity) that no split helps.
     pub whales_beyond_split: u64,
-    /// Decisions that told of more work than all cores can do.
+    /// Decisions that reported insufficient cores.
     pub out_of_cores: u64,
-    /// The longest that a packet had waited in a dispatcher's queue when the mapper was asked.
+    /// Longest waiting time of a packet in a dispatcher's queue at a decision.
     pub longest_wait_us: f64,
-    /// What the mapper took for a decision, on average.
+    /// Mean duration of a decision.
     pub decision_mean_us: f64,
-    /// The longest.
+    /// Maximum duration.
     pub decision_max_us: f64,
-    /// All episodes.
+    /// Number of episodes.
     pub episodes: u64,
-    /// Those in which a packet waited for longer than the objective in the dispatcher's queue.
+    /// Episodes in which a packet waited longer than the objective in the dispatcher's queue.
     pub episodes_late: u64,
 }
 
-/// Which flows a queue is made of.
+/// Composition of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// One flow is at least half of it.
+    /// One flow makes up at least half of it (NetBlaze: a whale).
     Whale,
-    /// Many flows.
+    /// Many flows (NetBlaze: minnows).
     Minnows,
 }
 
-/// Decisions in a row with more work than one core can do in an epoch.
+/// Consecutive decisions with more work than one core can do in an epoch.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Episode {
-    /// Who decided.
+    /// Index of the dispatcher.
     pub dispatcher: u32,
-    /// When the packet arrived that had waited longest at the first of them, on the run's clock.
+    /// Arrival of the oldest packet at the first of them, on the run's clock.
     pub start_us: f64,
-    /// From there to the first decision with less work, or to the last if none came.
+    /// Time from there to the first decision with less work, or to the last one if none followed.
     pub length_us: f64,
-    /// How many decisions.
+    /// Number of decisions.
     pub decisions: u64,
-    /// Decisions that are missing in between.
+    /// Decisions missing in between.
     pub missing: u64,
-    /// The most packets in the own queue.
+    /// Maximum number of packets in the local queue.
     pub peak_packets: u32,
-    /// Flows there then.
+    /// Number of flows at that time.
     pub peak_flows: u32,
-    /// The packets of the largest of these flows.
+    /// Packets of the largest of these flows.
     pub largest_flow_packets: u32,
-    /// Their share.
+    /// Share of that flow.
     pub largest_flow_share: f64,
-    /// What that makes it.
+    /// Resulting classification.
     pub kind: Kind,
-    /// The most packets in the own queue, with helpers and held.
+    /// Maximum number of packets in the local queue, on auxiliary cores and parked.
     pub peak_packets_everywhere: u64,
-    /// The longest that a packet had waited in the own queue.
+    /// Longest waiting time of a packet in the local queue.
     pub longest_wait_us: f64,
-    /// Whether that is longer than the objective: packets were late before they were processed.
+    /// The wait exceeds the objective: packets were late before they were processed.
     pub late: bool,
     /// Flows moved.
     pub flows_moved: u64,
-    /// Their packets.
+    /// Packets of these flows.
     pub packets_moved: u64,
-    /// Flows that were to be split, each as often as a decision said so.
+    /// Flows to split, counted once per decision.
     pub splits: u64,
-    /// Flowlets placed with helpers when they came, since the decision before.
+    /// Flowlets placed on auxiliary cores on arrival, since the previous decision.
     pub flowlets_away: u64,
-    /// When the first flow was moved out of the queue, after the start.
+    /// Time of the first move of a flow out of the queue, after the start.
     pub first_move_us: Option<f64>,
-    /// Helpers recruited.
+    /// Auxiliary cores activated.
     pub recruited: u64,
-    /// The most helpers at work.
+    /// Maximum number of auxiliary cores at work.
     pub most_helpers: u32,
-    /// Times a helper began to be relieved, since it had too much.
+    /// Times the relief of an overloaded auxiliary core began.
     pub relieved: u64,
-    /// The most packets that were held meanwhile.
+    /// Maximum number of packets parked meanwhile.
     pub most_held: u32,
-    /// When boost mode was first on, after the start.
+    /// Time at which boost mode was first on, after the start.
     pub first_boost_us: Option<f64>,
     /// Time in boost mode.
     pub boost_us: f64,
-    /// Decisions that told of a whale that no split helps.
+    /// Decisions that reported a whale that no split helps.
     pub whales_beyond_split: u64,
-    /// Decisions that told of more work than all cores can do.
+    /// Decisions that reported insufficient cores.
     pub out_of_cores: u64,
-    /// Whether a decision with less work followed.
+    /// A decision with less work followed.
     pub over: bool,
 }
 
-/// An episode that goes on.
+/// Episode in progress.
 struct Open {
     start: Nanos,
     longest: Nanos,
@@ -159,20 +159,20 @@ struct Open {
     episode: Episode,
 }
 
-/// What is known of a dispatcher from its last decision.
+/// State of a dispatcher after its last decision.
 #[derive(Default)]
 struct Dispatcher {
     sequence: u64,
     now: Nanos,
-    /// Helpers that worked for it after that decision, as far as it tells.
+    /// Auxiliary cores that worked for it after that decision, as far as recorded.
     recruited: u64,
-    /// Helpers that it relieved.
+    /// Auxiliary cores it relieved.
     relieved: u64,
     boost: bool,
     open: Option<Open>,
 }
 
-/// Takes in decisions, and tells what they come to.
+/// Builds an explanation from decisions.
 pub struct Explainer {
     header: Header,
     frontier: EpochFrontier,
@@ -188,8 +188,8 @@ pub struct Explainer {
 }
 
 impl Explainer {
-    /// Keeps the `most` worst episodes. Without a `frontier`, an episode is when a packet has waited
-    /// for more than two epochs.
+    /// Keeps the `most` worst episodes. Without a `frontier`, an episode is when a packet has waited for more than two
+    /// epochs.
     pub fn new(header: &Header, frontier: EpochFrontier, most: usize) -> Explainer {
         Explainer {
             header: header.clone(),
@@ -206,7 +206,7 @@ impl Explainer {
         }
     }
 
-    /// Takes in a decision, after all that its dispatcher took before.
+    /// Adds a decision. Decisions of one dispatcher must be in order.
     pub fn add(&mut self, decision: &Decision) {
         let now = decision.now;
         let mut known = self.dispatchers.remove(&decision.dispatcher).unwrap_or_default();
@@ -230,7 +230,7 @@ impl Explainer {
         self.boost = Nanos(self.boost.0.saturating_add(boosted.0));
         self.summary.boosts += u64::from(decision.boost && !known.boost);
 
-        // A dispatcher without packets is not asked: what comes after that is another episode.
+        // A dispatcher without packets makes no decisions. A decision after such a pause belongs to another episode.
         if silence > self.header.slo && decision.oldest > known.now {
             self.close(known.open.take(), known.now, true);
         }
@@ -242,7 +242,7 @@ impl Explainer {
         } else if beyond {
             known.open = Some(begin(decision));
         }
-        // What was done since the decision before was done about the packets that wait now.
+        // Actions since the previous decision concerned the packets that wait now.
         if let Some(open) = &mut known.open {
             open.episode.recruited += recruited;
             open.episode.relieved += relieved;
@@ -296,8 +296,8 @@ impl Explainer {
         summary.out_of_cores += out_of_cores;
     }
 
-    /// Whether there is more to do, here and with helpers, than one core can in an epoch, or a
-    /// packet has waited for longer than it should.
+    /// Returns `true` if the work here and on auxiliary cores exceeds one core's capacity in an epoch, or a packet has
+    /// waited too long.
     fn is_beyond(&self, decision: &Decision) -> bool {
         let limit = match self.header.epoch {
             Nanos::ZERO => self.header.slo,
@@ -323,7 +323,7 @@ impl Explainer {
         }
         self.summary.episodes += 1;
         self.summary.episodes_late += u64::from(episode.late);
-        // Worst first; of equals the first.
+        // Worst first. Ties in order of time.
         let better = |kept: &Episode| {
             (kept.longest_wait_us, kept.peak_packets_everywhere)
                 >= (episode.longest_wait_us, episode.peak_packets_everywhere)
@@ -335,7 +335,7 @@ impl Explainer {
         }
     }
 
-    /// What all of it comes to.
+    /// Completed explanation.
     pub fn finish(mut self) -> Explanation {
         let dispatchers = std::mem::take(&mut self.dispatchers);
         self.summary.dispatchers = dispatchers.len();
@@ -363,10 +363,10 @@ impl Explainer {
     }
 }
 
-/// What waits in the own queue, is with helpers and is held.
+/// Load of the local queue, the auxiliary cores and the parked packets.
 fn everywhere(decision: &Decision) -> Load {
     let mut all = decision.queue;
-    // Flows that are held count with the helper that has them.
+    // Flows with parked packets count on their auxiliary core.
     all.packets = all.packets.saturating_add(decision.held.packets);
     decision.helpers.iter().fold(all, |all, helper| Load {
         flows: all.flows.saturating_add(helper.load.flows),
@@ -374,7 +374,7 @@ fn everywhere(decision: &Decision) -> Load {
     })
 }
 
-/// 1 for a notice of a whale, and for one of too few cores.
+/// 1 for a notice of a whale, and 1 for one of insufficient cores.
 fn notices(decision: &Decision) -> (u64, u64) {
     match decision.notice {
         Some(Notice::WhaleBeyondSplit { .. }) => (1, 0),

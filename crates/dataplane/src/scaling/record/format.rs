@@ -1,38 +1,38 @@
-//! What stands in a file of decisions, and how it is written.
+//! Format of a decision record, and its encoder.
 
 use crate::scaling::MOST_BUFFERS;
 use std::time::SystemTime;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{MAX_HELPERS, Notice, Place, Plan, QueuedFlow, View};
 
-/// The first bytes.
+/// First bytes of a file.
 pub(super) const MAGIC: &[u8; 20] = b"tailwater-decisions\n";
-/// The version that is written and read.
+/// Version that is written and read.
 pub(super) const VERSION: u64 = 3;
-/// The longest text of a header, in bytes. Longer ones are cut.
+/// Maximum length of a header text, in bytes. Longer ones are truncated.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 
-/// Of a queue of more flows than this only the largest are listed.
+/// Number of flows in a queue beyond which only the largest are listed.
 pub const MOST_LISTED: usize = 1024;
-/// How many flows are listed then.
+/// Number of flows listed in that case.
 pub const MOST_LARGEST: usize = 64;
-/// Splits of a decision; more are left out.
+/// Maximum number of splits per decision. More are omitted.
 const MOST_SPLITS: usize = 16;
 
-/// Stands for a dispatcher's number in a decision of the server mapper.
+/// Marks a decision of the server mapper, in place of a dispatcher's number.
 pub(super) const SERVER: u64 = MOST_DISPATCHERS;
-/// Most dispatchers that a file may name.
+/// Maximum number of dispatchers in a file.
 pub(super) const MOST_DISPATCHERS: u64 = 1 << 10;
 
-/// Numbers of a decision before its helpers.
+/// Numbers of a decision before its auxiliary cores.
 pub(super) const FIXED: usize = 17;
-/// Numbers for each helper, split, and listed flow of a queue that is listed whole or in part.
+/// Numbers per auxiliary core, split, and listed flow of a queue that is listed completely or partially.
 pub(super) const A_HELPER: usize = 4;
 pub(super) const A_SPLIT: usize = 3;
 pub(super) const A_FLOW: usize = 2;
 pub(super) const A_LARGE_FLOW: usize = 3;
 
-/// Numbers of the longest decision, with the one that tells how many there are.
+/// Numbers of the longest decision, including the leading count.
 pub(super) const MOST_WORDS: usize = 1 + FIXED + MAX_HELPERS * A_HELPER + MOST_SPLITS * A_SPLIT + MOST_LISTED * A_FLOW;
 
 const _: () = assert!(MOST_LARGEST * A_LARGE_FLOW <= MOST_LISTED * A_FLOW);
@@ -43,28 +43,28 @@ pub(super) const OUT_OF_CORES: u64 = 4;
 pub(super) const RECRUITED: u64 = 1;
 pub(super) const TAKEN: u64 = 2;
 
-/// What a file says before the first decision.
+/// Metadata before the first decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The chain's name.
+    /// Name of the chain.
     pub chain: String,
-    /// The policy's name.
+    /// Name of the policy.
     pub policy: String,
-    /// The latency objective.
+    /// Latency objective.
     pub slo: Nanos,
-    /// The epoch for that objective, half of what the network leaves of it.
+    /// Epoch for that objective: half of what the network leaves of it.
     pub epoch: Nanos,
-    /// Helpers of each dispatcher.
+    /// Auxiliary cores per dispatcher.
     pub helpers: usize,
-    /// When the file was created, since 1970.
+    /// Creation time of the file, since 1970.
     pub started: Nanos,
-    /// The [capacity profile](tailwater_policy::capacity::CapacityProfile) that the policy went by,
-    /// as text; empty if there is none.
+    /// [Capacity profile](tailwater_policy::capacity::CapacityProfile) used by the policy, as text. Empty if there is
+    /// none.
     pub profile: String,
 }
 
 impl Header {
-    /// The header as [`started`](Header::started) now.
+    /// Sets [`started`](Header::started) to the current time.
     pub fn now(self) -> Header {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let started = Nanos(since.unwrap_or_default().as_nanos() as u64);
@@ -87,17 +87,16 @@ impl Header {
     }
 }
 
-/// Flowlets that a mapper [placed](tailwater_policy::core::CoreMapper::place) since its last
-/// decision.
+/// Flowlets that a mapper [placed](tailwater_policy::core::CoreMapper::place) since its last decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flowlets {
-    /// All.
+    /// Total number.
     pub placed: u64,
-    /// Those placed with helpers.
+    /// Number placed on auxiliary cores.
     pub away: u64,
 }
 
-/// Adds a number in LEB128.
+/// Appends a number in LEB128.
 pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push(number as u8 | 0x80);
@@ -106,13 +105,13 @@ pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Adds the end.
+/// Appends the end marker.
 pub(super) fn put_end(bytes: &mut Vec<u8>, lost: u64) {
     put(bytes, 0);
     put(bytes, lost);
 }
 
-/// How many decisions stand in a chunk.
+/// Number of decisions in a chunk.
 pub(super) fn count_records(mut words: &[u64]) -> u64 {
     let mut records = 0;
     while let Some((length, rest)) = words.split_first() {
@@ -122,11 +121,11 @@ pub(super) fn count_records(mut words: &[u64]) -> u64 {
     records
 }
 
-/// Makes numbers of a dispatcher's decisions, without allocating.
+/// Encodes a dispatcher's decisions as numbers, without allocating.
 #[derive(Debug)]
 pub(super) struct Encoder {
     dispatcher: u32,
-    /// Decisions before.
+    /// Number of previous decisions.
     sequence: u64,
     words: Vec<u64>,
     /// Positions of queued flows, to find the largest.
@@ -143,7 +142,7 @@ impl Encoder {
         }
     }
 
-    /// The numbers of a decision, the first of which tells how many follow.
+    /// Numbers of a decision, starting with the count of those that follow.
     pub(super) fn decision(&mut self, view: &View<'_>, plan: &Plan, took: Nanos, flowlets: Flowlets) -> &[u64] {
         let (notice, beyond) = match plan.notice {
             None => (0, 0),
@@ -201,7 +200,7 @@ impl Encoder {
             let positions = &mut self.positions;
             positions.clear();
             positions.extend(0..view.queued.len() as u32);
-            // Of equals those in front, so that what is listed does not depend on the algorithm.
+            // Ties are broken by position, so the list does not depend on the algorithm.
             positions.select_nth_unstable_by_key(MOST_LARGEST, |at| {
                 let packets = view.queued[*at as usize].packets;
                 (std::cmp::Reverse(packets), *at)

@@ -1,5 +1,4 @@
-//! Reading a file of decisions, within bounds: whatever is in it, a reader holds no more than a
-//! header and one decision.
+//! Bounded reader of decision records: whatever the file contains, a reader holds at most a header and one decision.
 
 use super::format::{
     A_FLOW, A_HELPER, A_LARGE_FLOW, A_SPLIT, BOOST, FIXED, Flowlets, Header, MAGIC, MOST_DISPATCHERS, MOST_TEXT,
@@ -11,128 +10,128 @@ use std::io::{self, BufRead};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Helper, Load, MAX_HELPERS, Notice, Place, Split};
 
-/// Most flows of a queue: no dispatcher has more buffers.
+/// Maximum number of flows in a queue: the number of a dispatcher's buffers.
 const MOST_FLOWS: u64 = MOST_BUFFERS as u64;
 
-/// Numbers of the longest decision of either kind, but the first.
+/// Numbers of the longest decision of either kind, without the leading count.
 pub(super) const LONGEST: usize = if MOST_WORDS > MOST_SERVER_WORDS {
     MOST_WORDS - 1
 } else {
     MOST_SERVER_WORDS - 1
 };
 
-/// What is wrong with a file, and where.
+/// Error in a file, with its position.
 #[derive(Debug, thiserror::Error)]
 #[error("byte {offset}: {problem}")]
 pub struct ReadError {
-    /// Bytes before: of the file if it ends there, else of what is wrong.
+    /// Number of bytes before the error: the length of a truncated file, or else the offset of the wrong item.
     pub offset: u64,
-    /// What is wrong.
+    /// Cause.
     pub problem: Problem,
 }
 
-/// What can be wrong with a file.
+/// Cause of a read error.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(io::Error),
-    /// It is something else.
+    /// Not a decision record.
     #[error("expected a record of decisions, found something else")]
     NotARecord,
-    /// It is a record of another version.
+    /// Unsupported version.
     #[error("expected a record of version {VERSION}, found version {0}")]
     Version(u64),
-    /// It ends too early.
+    /// The file is truncated.
     #[error("the record is cut short")]
     Cut,
-    /// Something goes on after the end.
+    /// Data after the end.
     #[error("expected nothing after the record's end, found more")]
     AfterEnd,
-    /// A number is too large, or not what others make it.
+    /// A number is out of range, or inconsistent with others.
     #[error("expected {expected} {what}, found {found}")]
     Number {
-        /// What the number is.
+        /// Meaning of the number.
         what: &'static str,
-        /// `at most 5`, say.
+        /// Expected value, such as `at most 5`.
         expected: String,
-        /// The number.
+        /// Actual value.
         found: u64,
     },
     /// A number has more than 64 bits.
     #[error("expected a number of 64 bits, found a longer one")]
     Long,
-    /// A text is none.
+    /// A text is not UTF-8.
     #[error("expected text in UTF-8 as the {0}")]
     Text(&'static str),
 }
 
-/// A flow in the own queue.
+/// Flow in the local queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListedFlow {
-    /// Its position among all flows in the queue.
+    /// Position among all flows in the queue.
     pub position: u32,
-    /// Its packets.
+    /// Number of packets.
     pub packets: u32,
-    /// Whether it had to stay.
+    /// The flow had to stay.
     pub bound: bool,
-    /// Where it was to go.
+    /// Destination in the plan.
     pub place: Place,
 }
 
-/// A decision: what the mapper saw, and what it said.
+/// Decision: the mapper's view, and its plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Who decided.
+    /// Index of the dispatcher.
     pub dispatcher: u32,
-    /// Its decisions before, with those left out.
+    /// Number of its previous decisions, including omitted ones.
     pub sequence: u64,
-    /// When, on the run's clock.
+    /// Time of the decision, on the run's clock.
     pub now: Nanos,
-    /// When the packet that had waited longest arrived.
+    /// Arrival of the oldest packet.
     pub oldest: Nanos,
-    /// How long the mapper took.
+    /// Duration of the decision.
     pub took: Nanos,
-    /// What the own queue held.
+    /// Load of the local queue.
     pub queue: Load,
-    /// Its flows, in order; the largest if they were too many.
+    /// Flows in the queue, in order. If they were too many, only the largest.
     pub listed: Vec<ListedFlow>,
-    /// The helpers.
+    /// Auxiliary cores.
     pub helpers: Vec<Helper>,
-    /// Flowlets placed since the decision before.
+    /// Flowlets placed since the previous decision.
     pub flowlets: Flowlets,
-    /// Helpers to let go, as a bit map.
+    /// Auxiliary cores to release, as a bit map.
     pub release: u64,
-    /// Helpers to relieve, as a bit map.
+    /// Auxiliary cores to relieve, as a bit map.
     pub relieve: u64,
-    /// What was held until its flows left such helpers.
+    /// Load of the packets parked until their flows leave such cores.
     pub held: Load,
     /// Flows to split.
     pub splits: Vec<Split>,
     /// Boost mode.
     pub boost: bool,
-    /// What the operator was told.
+    /// Notice to the operator.
     pub notice: Option<Notice>,
 }
 
 impl Decision {
-    /// Whether all flows of the queue are listed.
+    /// Returns `true` if all flows of the queue are listed.
     pub fn is_whole(&self) -> bool {
         self.listed.len() == self.queue.flows as usize
     }
 
-    /// How long the oldest packet in the own queue had waited.
+    /// Waiting time of the oldest packet in the local queue.
     pub fn wait(&self) -> Nanos {
         self.now.saturating_sub(self.oldest)
     }
 
-    /// The flow with the most packets in the own queue.
+    /// Packets of the largest flow in the local queue.
     pub fn largest(&self) -> u32 {
         let packets = self.listed.iter().map(|flow| flow.packets);
         packets.max().unwrap_or(0)
     }
 
-    /// The listed flows that were to move.
+    /// Load of the listed flows that were to move.
     pub fn moved(&self) -> Load {
         let moved = self.listed.iter().filter(|flow| flow.place != Place::HERE);
         moved.fold(Load::default(), |all, flow| Load {
@@ -142,16 +141,16 @@ impl Decision {
     }
 }
 
-/// A decision of either kind.
+/// Decision of either kind.
 #[derive(Clone, Copy, Debug)]
 pub enum Entry<'a> {
-    /// A core mapper's, about what waits on a core.
+    /// Decision of a core mapper, about the queue of a core.
     Core(&'a Decision),
-    /// The server mapper's, about RSS buckets.
+    /// Decision of the server mapper, about RSS buckets.
     Server(&'a ServerDecision),
 }
 
-/// Reads a file, decision by decision.
+/// Reads a file, one decision at a time.
 #[derive(Debug)]
 pub struct Reader<R> {
     bytes: R,
@@ -167,7 +166,7 @@ impl<R: BufRead> Reader<R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// It is none, is of another version, or cannot be read.
+    /// If the header is invalid, has another version, or cannot be read.
     pub fn new(bytes: R) -> Result<Reader<R>, ReadError> {
         let mut reader = Reader {
             bytes,
@@ -200,21 +199,21 @@ impl<R: BufRead> Reader<R> {
         Ok(reader)
     }
 
-    /// What the file says before the first decision.
+    /// Metadata of the file.
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// How many decisions were left out of the file; `None` before its end.
+    /// Number of decisions omitted from the file, or `None` before its end.
     pub fn lost(&self) -> Option<u64> {
         self.lost
     }
 
-    /// The next decision; `None` at the end. Those of one mapper are in order, those of several are not.
-    /// Not to be called after an error.
+    /// Next decision, or `None` at the end. Decisions of one mapper are in order, those of several mappers are
+    /// interleaved. Must not be called after an error.
     ///
     /// # Errors
-    /// It is none, or cannot be read.
+    /// If the decision is invalid, or cannot be read.
     pub fn next_entry(&mut self) -> Result<Option<Entry<'_>>, ReadError> {
         if self.lost.is_some() {
             return Ok(None);
@@ -324,7 +323,7 @@ fn half(what: &'static str, found: u64) -> Result<u32, Problem> {
     at_most(what, found, u64::from(u32::MAX)).map(|number| number as u32)
 }
 
-/// Makes a decision of its numbers.
+/// Decodes a decision from its numbers.
 fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), Problem> {
     let short = |what| Problem::Number {
         what,
@@ -443,7 +442,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
         all += u64::from(listed.packets);
         decision.listed.push(listed);
     }
-    // Flows that are not listed have a packet at least.
+    // Flows that are not listed have at least one packet.
     let queued = u64::from(decision.queue.packets);
     if whole {
         exactly("packets in all flows", all, queued)?;

@@ -1,68 +1,68 @@
-//! What a server mapper did, and what another one would have said.
+//! Explanation and replay of a server mapper's decisions.
 
 use super::server::ServerDecision;
 use serde::Serialize;
 use tailwater_policy::catalog::MakeServerMapper;
 use tailwater_policy::server::{Move, ServerMapper};
 
-/// What a server mapper's decisions come to. Field names are stable.
+/// Explanation of a server mapper's decisions. Field names are stable.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ServerExplanation {
     /// Decisions in the record.
     pub decisions: u64,
-    /// Those that are missing between them.
+    /// Decisions missing between them.
     pub missing: u64,
-    /// Those that moved a bucket.
+    /// Decisions that moved a bucket.
     pub moves: u64,
     /// RSS buckets moved.
     pub buckets_moved: u64,
-    /// The most dedicated cores in use after a decision.
+    /// Maximum number of dedicated cores in use after a decision.
     pub most_cores: u32,
-    /// The fewest.
+    /// Minimum number.
     pub fewest_cores: u32,
-    /// What the mapper took for a decision, on average.
+    /// Mean duration of a decision.
     pub decision_mean_us: f64,
-    /// The longest.
+    /// Maximum duration.
     pub decision_max_us: f64,
-    /// The decisions that moved most buckets, in order of time.
+    /// Decisions that moved most buckets, in order of time.
     pub list: Vec<Remapping>,
 }
 
-/// A decision that moved buckets.
+/// Decision that moved buckets.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Remapping {
-    /// When, on the run's clock.
+    /// Time of the decision, on the run's clock.
     pub at_us: f64,
     /// Buckets moved.
     pub buckets_moved: u32,
     /// Dedicated cores in use before.
     pub cores_before: u32,
-    /// And after.
+    /// Dedicated cores in use afterwards.
     pub cores_after: u32,
-    /// The dedicated cores.
+    /// Dedicated cores.
     pub cores: Vec<CoreChange>,
 }
 
-/// What a core had, since the decision before, and what it got.
+/// Load of a core since the previous decision, and the change by this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CoreChange {
-    /// RSS buckets that it had.
+    /// RSS buckets it had.
     pub buckets: u32,
-    /// Active flows in them, on average.
+    /// Mean number of active flows in them.
     pub flows: f64,
-    /// Packets a second in them.
+    /// Packets per second in them.
     pub pps: f64,
-    /// Share of its time that packets took.
+    /// Share of its time spent on packets.
     pub busy: f64,
-    /// Packets that its ring had no room for.
+    /// Packets lost because its ring was full.
     pub lost: u64,
     /// RSS buckets that leave it.
     pub leaving: u32,
-    /// RSS buckets that come to it.
+    /// RSS buckets that move to it.
     pub coming: u32,
 }
 
-/// Takes in decisions of a server mapper, and tells what they come to.
+/// Builds an explanation from decisions of a server mapper.
 #[derive(Debug, Default)]
 pub struct ServerExplainer {
     most: usize,
@@ -72,7 +72,7 @@ pub struct ServerExplainer {
 }
 
 impl ServerExplainer {
-    /// Keeps the `most` decisions that moved most.
+    /// Keeps the `most` decisions that moved most buckets.
     pub fn new(most: usize) -> ServerExplainer {
         ServerExplainer {
             most,
@@ -80,7 +80,7 @@ impl ServerExplainer {
         }
     }
 
-    /// Takes in a decision, after all that came before.
+    /// Adds a decision. Decisions must be in order.
     pub fn add(&mut self, decision: &ServerDecision) {
         let missing = decision.sequence.saturating_sub(self.next);
         self.next = decision.sequence.saturating_add(1);
@@ -104,14 +104,14 @@ impl ServerExplainer {
         }
         all.list.push(remapping);
         if all.list.len() > self.most {
-            // Of equals the last goes.
+            // Among equals the last is removed.
             let moved = |at: &usize| all.list[*at].buckets_moved;
             let least = (0..all.list.len()).rev().min_by_key(moved);
             least.map(|least| all.list.remove(least));
         }
     }
 
-    /// What all of it comes to; nothing if there was no decision.
+    /// Completed explanation, or `None` without decisions.
     pub fn finish(mut self) -> Option<ServerExplanation> {
         let decisions = self.explanation.decisions;
         self.explanation.decision_mean_us = self.took_us / decisions.max(1) as f64;
@@ -147,23 +147,23 @@ fn remapping(decision: &ServerDecision) -> Remapping {
     }
 }
 
-/// What a replay of a server mapper's decisions came to.
+/// Result of a replay of a server mapper's decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ServerReplay {
     /// Recorded decisions.
     pub decisions: u64,
     /// Equal plans.
     pub same: u64,
-    /// Plans that are not.
+    /// Different plans.
     pub different: u64,
-    /// RSS buckets that the recorded plans move.
+    /// RSS buckets moved by the recorded plans.
     pub buckets_moved_recorded: u64,
-    /// RSS buckets that the other mapper's plans move.
+    /// RSS buckets moved by the other mapper's plans.
     pub buckets_moved_replayed: u64,
 }
 
-/// Shows recorded views to another server mapper, and compares what it says. What it would have seen
-/// after its own plans is another matter.
+/// Shows recorded views to another server mapper, and compares the plans. The views do not reflect the effects of its
+/// own plans.
 pub struct ServerReplayer {
     mapper: Box<dyn ServerMapper>,
     plan: Vec<Move>,
@@ -171,7 +171,7 @@ pub struct ServerReplayer {
 }
 
 impl ServerReplayer {
-    /// With a mapper of `make`.
+    /// With a mapper created by `make`.
     pub fn new(make: &MakeServerMapper) -> ServerReplayer {
         ServerReplayer {
             mapper: make(),
@@ -180,7 +180,7 @@ impl ServerReplayer {
         }
     }
 
-    /// Shows a decision's view, after all that came before.
+    /// Replays a decision. Decisions must be in order.
     pub fn add(&mut self, decision: &ServerDecision) {
         self.plan.clear();
         self.mapper.remap(&decision.view(), &mut self.plan);
@@ -194,7 +194,7 @@ impl ServerReplayer {
         outcome.buckets_moved_replayed += self.plan.len() as u64;
     }
 
-    /// What it came to.
+    /// Result of the replay.
     pub fn finish(self) -> ServerReplay {
         self.outcome
     }

@@ -1,9 +1,9 @@
-//! What another mapper would have said to the same views.
+//! Replay of recorded views with another mapper.
 //!
-//! The views are those that came of what the recorded mapper said: a mapper that would have acted
-//! otherwise would have seen others later on. So a difference tells where two mappers part, not how
-//! a run with the other would have gone. A mapper is shown queues only: what it would have learnt
-//! from [batches](CoreMapper::completed) or done with [flowlets](CoreMapper::place) is not recorded.
+//! The views result from the recorded mapper's plans. A mapper that had acted otherwise would have seen other views
+//! later. So a difference shows where two mappers diverge, not how a run with the other would have gone. A mapper is
+//! shown queues only. Its input from [batches](CoreMapper::completed) and its placement of
+//! [flowlets](CoreMapper::place) are not recorded.
 
 use super::read::Decision;
 use serde::Serialize;
@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::core::{CoreMapper, Load, Notice, Place, Plan, QueuedFlow, View};
 
-/// A plan's outline.
+/// Outline of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outline {
     /// Flows to move.
     pub flows_moved: u32,
-    /// Their packets.
+    /// Packets of these flows.
     pub packets_moved: u32,
-    /// Helpers that they go to.
+    /// Auxiliary cores they move to.
     pub helpers: u32,
-    /// Helpers to let go.
+    /// Auxiliary cores to release.
     pub released: u32,
-    /// Helpers to relieve.
+    /// Auxiliary cores to relieve.
     pub relieved: u32,
     /// Flows to split.
     pub splits: u32,
@@ -30,77 +30,77 @@ pub struct Outline {
     pub boost: bool,
     /// `whale-beyond-split`, `out-of-cores`, or nothing.
     pub notice: Option<&'static str>,
-    /// The packets that it is about.
+    /// Packets the notice is about.
     pub notice_packets: u32,
 }
 
-/// A decision on which two mappers differ.
+/// Decision on which two mappers differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Difference {
-    /// Who decided.
+    /// Index of the dispatcher.
     pub dispatcher: u32,
-    /// When, on the run's clock.
+    /// Time of the decision, on the run's clock.
     pub at_us: f64,
-    /// Packets in the own queue.
+    /// Packets in the local queue.
     pub packets: u32,
-    /// Flows there.
+    /// Flows in the local queue.
     pub flows: u32,
-    /// What the record says.
+    /// Recorded plan.
     pub recorded: Outline,
-    /// What the mapper says.
+    /// Plan of the other mapper.
     pub replayed: Outline,
 }
 
-/// In what decisions differ; one may differ in several.
+/// Number of decisions that differ in each part of the plan. A decision may differ in several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Differences {
-    /// Where flows go.
+    /// Destinations of flows.
     pub places: u64,
-    /// Helpers let go.
+    /// Auxiliary cores released.
     pub releases: u64,
-    /// Helpers relieved.
+    /// Auxiliary cores relieved.
     pub reliefs: u64,
     /// Flows split.
     pub splits: u64,
     /// Boost mode.
     pub boost: u64,
-    /// What the operator is told.
+    /// Notice to the operator.
     pub notice: u64,
 }
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Replay {
     /// Recorded decisions.
     pub decisions: u64,
-    /// Of those, how many the mapper would not have been asked for at that time.
+    /// Decisions for which the mapper would not have been due at that time.
     pub not_due: u64,
-    /// Those whose queue was too long to be recorded whole. The mapper is shown flows that are nearly
-    /// alike in place of those left out, and not compared.
+    /// Decisions whose queue was too long to be recorded completely. The mapper is shown flows of nearly equal size in
+    /// place of the omitted ones, and the plans are not compared.
     pub partial: u64,
-    /// Decisions that are missing in between.
+    /// Decisions missing in between.
     pub missing: u64,
     /// Equal plans.
     pub same: u64,
-    /// Plans that are not.
+    /// Different plans.
     pub different: u64,
-    /// In what.
+    /// Parts of the plans that differ.
     pub differences: Differences,
-    /// Packets that the recorded plans move, of all that are compared.
+    /// Packets moved by the recorded plans, over all compared decisions.
     pub packets_moved_recorded: u64,
-    /// Packets that the mapper's plans move.
+    /// Packets moved by the mapper's plans.
     pub packets_moved_replayed: u64,
-    /// The first differences.
+    /// First differences.
     pub first: Vec<Difference>,
 }
 
-/// One dispatcher's.
+/// Replay state of one dispatcher.
 struct Replayed {
     mapper: Box<dyn CoreMapper>,
     next: u64,
 }
 
-/// Shows recorded views to mappers, one for each dispatcher, and compares what they say.
+/// Shows recorded views to mappers, one per dispatcher, and compares the plans.
 pub struct Replayer {
     make: MakeMapper,
     most: usize,
@@ -111,7 +111,7 @@ pub struct Replayer {
 }
 
 impl Replayer {
-    /// With mappers of `make`. Keeps the first `most` differences.
+    /// With mappers created by `make`. Keeps the first `most` differences.
     pub fn new(make: MakeMapper, most: usize) -> Replayer {
         Replayer {
             make,
@@ -123,7 +123,7 @@ impl Replayer {
         }
     }
 
-    /// Shows a decision's view, after all that its dispatcher saw before.
+    /// Replays a decision. Decisions of one dispatcher must be in order.
     pub fn add(&mut self, decision: &Decision) {
         let Replayer { outcome, plan, .. } = self;
         outcome.decisions += 1;
@@ -156,21 +156,21 @@ impl Replayer {
         }
     }
 
-    /// What it came to.
+    /// Result of the replay.
     pub fn finish(self) -> Replay {
         self.outcome
     }
 }
 
-/// The queue as the mapper saw it; or, of a queue that is not listed whole, one of as many flows and
-/// packets with the same largest flows.
+/// Queue as the mapper saw it. For a queue that is not listed completely, one with the same number of flows and packets
+/// and the same largest flows.
 fn fill(queued: &mut Vec<QueuedFlow>, decision: &Decision) {
     let Load { flows, packets } = decision.queue;
     let listed: u32 = decision.listed.iter().map(|flow| flow.packets).sum();
     let others = flows - decision.listed.len() as u32;
     let rest = packets - listed;
     queued.clear();
-    // The first of them have a packet more than the others, so that all are there.
+    // The first of them have one packet more than the others, so the total is right.
     queued.extend((0..flows).map(|_| QueuedFlow {
         packets: rest.checked_div(others).unwrap_or(0),
         bound: false,

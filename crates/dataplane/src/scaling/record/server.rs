@@ -1,4 +1,4 @@
-//! What a server mapper saw and said, as it stands in a file.
+//! Encoding of a server mapper's decisions.
 
 use super::format::SERVER;
 use super::read::{Problem, at_most, exactly};
@@ -6,36 +6,36 @@ use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerView};
 
-/// Most dedicated cores: each has a bucket, at least at the start.
+/// Maximum number of dedicated cores: each has a bucket, at least at the start.
 const MOST_CORES: usize = BUCKETS;
 
-/// Numbers of a decision before its cores, for each core, and for each bucket.
+/// Numbers of a decision before its cores, per core, and per bucket.
 const FIXED: usize = 6;
 const A_CORE: usize = 5;
 const A_BUCKET: usize = 4;
 
-/// Numbers of the longest decision, with the one that tells how many there are.
+/// Numbers of the longest decision, including the leading count.
 pub(super) const MOST_SERVER_WORDS: usize = 1 + FIXED + MOST_CORES * A_CORE + BUCKETS * A_BUCKET;
 
-/// A decision of the server mapper: what it saw, and what it said.
+/// Decision of the server mapper: its view, and its plan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerDecision {
-    /// Decisions before, with those left out.
+    /// Number of previous decisions, including omitted ones.
     pub sequence: u64,
-    /// When, on the run's clock.
+    /// Time of the decision, on the run's clock.
     pub now: Nanos,
-    /// How long the mapper took.
+    /// Duration of the decision.
     pub took: Nanos,
-    /// The RSS buckets, by number.
+    /// RSS buckets, by number.
     pub buckets: Vec<BucketLoad>,
-    /// The dedicated cores.
+    /// Dedicated cores.
     pub cores: Vec<CoreLoad>,
     /// Buckets to move, by number.
     pub moves: Vec<Move>,
 }
 
 impl ServerDecision {
-    /// What the mapper saw.
+    /// The mapper's view.
     pub fn view(&self) -> ServerView<'_> {
         ServerView {
             now: self.now,
@@ -45,7 +45,7 @@ impl ServerDecision {
     }
 }
 
-/// Makes numbers of a decision; the first tells how many follow. Does not allocate if there is room for
+/// Encodes a decision as numbers, starting with the count of those that follow. Does not allocate if there is room for
 /// [`MOST_SERVER_WORDS`].
 pub(super) fn encode(words: &mut Vec<u64>, view: &ServerView<'_>, moves: &[Move], [sequence, took]: [u64; 2]) {
     let buckets = &view.buckets[..view.buckets.len().min(BUCKETS)];
@@ -80,7 +80,7 @@ pub(super) fn encode(words: &mut Vec<u64>, view: &ServerView<'_>, moves: &[Move]
     words[0] = words.len() as u64 - 1;
 }
 
-/// Makes a decision of its numbers, the first of which is [`SERVER`].
+/// Decodes a decision from its numbers, the first of which is [`SERVER`].
 pub(super) fn decode(words: &[u64], decision: &mut ServerDecision) -> Result<(), Problem> {
     let Some((fixed, rest)) = words.split_first_chunk::<FIXED>() else {
         return Err(Problem::Number {
@@ -130,7 +130,7 @@ pub(super) fn decode(words: &[u64], decision: &mut ServerDecision) -> Result<(),
     Ok(())
 }
 
-/// A finite number, not below zero, from its bits.
+/// Decodes a finite, non-negative number from its bits.
 fn amount(what: &'static str, bits: u64) -> Result<f64, Problem> {
     let number = f64::from_bits(bits);
     match number.is_finite() && number >= 0.0 {

@@ -8,7 +8,7 @@ use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, SplitPoint, Spl
 use tailwater_policy::core::{Helper, Load, MAX_HELPERS, Notice, QueuedFlow, Split};
 use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 
-/// A file that goes when it is dropped.
+/// File that is deleted on drop.
 struct TestFile(PathBuf);
 
 impl TestFile {
@@ -55,7 +55,7 @@ fn header(profile: &str) -> Header {
     }
 }
 
-/// A queue and helpers as a mapper may see them.
+/// Queue and auxiliary cores as a mapper may see them.
 struct Situation {
     now: Nanos,
     oldest: Nanos,
@@ -132,7 +132,7 @@ impl Situation {
     }
 }
 
-/// Says anything.
+/// Mapper with random plans.
 struct Anything(Random);
 
 impl CoreMapper for Anything {
@@ -174,7 +174,7 @@ fn anything() -> MakeMapper {
     Arc::new(|| Box::new(Anything(Random(88172645463325252))))
 }
 
-/// What a record of these situations says, and what was planned.
+/// Record of these situations, and the plans.
 fn recorded(situations: &[Situation], make: MakeMapper, profile: &str) -> (Vec<u8>, Vec<Plan>) {
     let file = TestFile::new();
     let recorder = Recorder::create(&file.0, &header(profile)).unwrap();
@@ -200,7 +200,7 @@ fn random_situations(count: u64, most_flows: u64) -> Vec<Situation> {
         .collect()
 }
 
-/// The next decision of a core mapper.
+/// Next decision of a core mapper.
 fn next_decision<'a>(reader: &'a mut Reader<&[u8]>) -> Result<Option<&'a Decision>, ReadError> {
     Ok(match reader.next_entry()? {
         Some(Entry::Core(decision)) => Some(decision),
@@ -276,7 +276,7 @@ fn of_a_long_queue_the_largest_flows_are_recorded() {
     assert_eq!((outcome.same, outcome.different), (0, 0));
 }
 
-/// What a mapper says to all that is left in a record.
+/// Replays the rest of a record with another mapper.
 fn replay(reader: &mut Reader<&[u8]>, make: &MakeMapper, most: usize) -> Replay {
     let mut replayer = Replayer::new(Arc::clone(make), most);
     while let Some(decision) = next_decision(reader).unwrap() {
@@ -355,7 +355,7 @@ fn a_slow_writer_costs_decisions_but_no_time() {
         ],
     );
     const ASKED: u64 = 1000;
-    // Nobody takes chunks: this ends only if nothing waits.
+    // No reader takes chunks, so this ends only if the recorder never waits.
     (0..ASKED).for_each(|_| drop(situation.ask(&mut *mapper)));
     let lost = recorder.shared.lost.load(Ordering::Relaxed);
     assert!(lost > 0 && lost < ASKED, "{lost}");
@@ -399,7 +399,7 @@ fn recording_allocates_nothing() {
     };
     let situations = [900, 1500].map(|flows| Situation::quiet(now, vec![flow; flows]));
     let mut plan = Plan::default();
-    // The mapper's own doing.
+    // An allocation by the mapper itself.
     plan.splits.reserve(1);
     let mut ask = || {
         for situation in &situations {
@@ -408,7 +408,7 @@ fn recording_allocates_nothing() {
         }
     };
     ask();
-    // Several chunks are filled and handed over.
+    // Several chunks are filled and sent.
     let allocated = allocation_counter::measure(|| (0..60).for_each(|_| ask()));
     assert_eq!(allocated.count_total, 0);
     drop(receiver);
@@ -426,7 +426,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
     let length = Nanos::from_millis(30);
     let mut source = preset("backbone").unwrap().with(1, length).open().unwrap();
     let trace = Trace::load(&mut *source, &LoadOptions::default()).unwrap();
-    // So small a capacity that there is something to decide on any machine.
+    // A capacity so small that there are decisions to make on any machine.
     let profile = CapacityProfile {
         chain: "live".to_owned(),
         slo: spec.slo.latency,
@@ -467,7 +467,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
         assert_eq!(outcome.decisions + outcome.lost, counted.decisions);
         (outcome, file.bytes())
     };
-    // A busy machine may take the core away for as long as packets come: then nothing is decided.
+    // A busy machine may preempt the core for the whole run: then there are no decisions.
     let found = (0..40).map(|_| live()).find(|run| run.0.decisions > 0);
     let (outcome, bytes) = found.expect("40 runs");
     let mut reader = Reader::new(&*bytes).unwrap();
@@ -476,7 +476,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
     let replayed = replay(&mut reader, &make, 8);
     assert_eq!(replayed.decisions, outcome.decisions);
     if outcome.lost == 0 {
-        // Whatever was seen, the same is said again.
+        // The same views give the same plans.
         assert_eq!(replayed.different, 0, "{:?}", replayed.first);
         assert_eq!(replayed.same + replayed.partial, replayed.decisions);
     }

@@ -1,5 +1,5 @@
-//! Helpers that are relieved: a dispatcher on one thread, with helpers that take what they are handed when
-//! the test has them do so.
+//! Relief of auxiliary cores: a dispatcher on one thread, with auxiliary cores that process packets when the test lets
+//! them.
 
 use super::super::dispatch::Dispatch;
 use super::super::link::{Claim, FromDispatcher, link};
@@ -21,18 +21,18 @@ use tailwater_policy::core::{CoreMapper, Flowlet, Load, Loads, Place, Plan, View
 const BUFFERS: u32 = 512;
 const FLOWS: usize = 24;
 
-/// What the mapper is to say next, and what it was told.
+/// Plan of the mapper, and its inputs.
 #[derive(Default)]
 struct Script {
     place: Option<Place>,
-    /// Queued flows all go there.
+    /// Destination of all queued flows.
     moved: Option<Place>,
     relieve: u64,
-    /// All that it was asked to place.
+    /// All flowlets it placed.
     placed: Vec<Flowlet>,
-    /// When it last decided.
+    /// Parked load at its last decision.
     held: Load,
-    /// It dies when it is asked to place a flow.
+    /// Panic when placing a flow.
     dies: bool,
 }
 
@@ -57,14 +57,14 @@ impl CoreMapper for Scripted {
         let mut script = self.0.lock().unwrap();
         script.placed.push(flowlet);
         let (dies, place) = (script.dies, script.place);
-        // Dying must not poison it.
+        // The panic must not poison the lock.
         drop(script);
         assert!(!dies, "no place on purpose");
         place.unwrap_or(Place::HERE)
     }
 }
 
-/// Who processed a packet.
+/// Record of a processed packet: the core, the flow, and its arrival.
 type Done = (Place, usize, u64);
 
 struct Rig {
@@ -76,7 +76,7 @@ struct Rig {
     helpers: Vec<FromDispatcher>,
     receipts: Vec<Receipt>,
     frames: Vec<(Vec<u8>, u32)>,
-    /// By arrival, which is different for each packet: the flow.
+    /// Flow by arrival, which is different for each packet.
     flow_of: Vec<usize>,
     done: Vec<Done>,
     /// Allocations of the dispatcher.
@@ -111,7 +111,7 @@ impl Rig {
             (frame, hash)
         });
         let script = Scripted::default();
-        // What it notes down is not the dispatcher's.
+        // Allocations of the script are not the dispatcher's.
         script.0.lock().unwrap().placed.reserve(BUFFERS as usize);
         let mapper = Box::new(script.clone());
         Rig {
@@ -133,7 +133,7 @@ impl Rig {
         change(&mut self.script.0.lock().unwrap());
     }
 
-    /// Packets of these flows come, and are looked up.
+    /// Lets packets of these flows arrive, and looks them up.
     fn look_up(&mut self, flows: &[usize]) {
         let first = self.flow_of.len() as u64;
         for &flow in flows {
@@ -145,7 +145,7 @@ impl Rig {
         self.chain.look_up(&mut self.batch, Nanos(first));
     }
 
-    /// Packets of these flows come, and are placed, staged or held.
+    /// Lets packets of these flows arrive. They are placed, staged or parked.
     fn receive(&mut self, flows: &[usize]) {
         let now = Nanos(self.flow_of.len() as u64);
         self.look_up(flows);
@@ -160,7 +160,7 @@ impl Rig {
         self.allocations += allocation_counter::measure(|| act(self)).count_total;
     }
 
-    /// A turn without packets that come: receipts, a decision, a hand-over.
+    /// Runs a turn without arrivals: receipts, a decision, flushing.
     fn turn(&mut self) {
         let now = Nanos(self.flow_of.len() as u64);
         self.measured(|rig| {
@@ -170,7 +170,7 @@ impl Rig {
         });
     }
 
-    /// A helper processes up to `most` packets.
+    /// Lets an auxiliary core process up to `most` packets.
     fn help(&mut self, helper: usize, most: usize) {
         let Rig {
             helpers,
@@ -189,7 +189,7 @@ impl Rig {
         link.receipts.push_all(receipts);
     }
 
-    /// The dispatcher processes a batch.
+    /// Lets the dispatcher process a batch.
     fn process(&mut self) {
         self.dispatch.take(&mut self.batch);
         for packet in self.batch.iter() {
@@ -219,12 +219,13 @@ fn a_flow_leaves_a_helper_for_another_with_its_packets_in_order() {
     rig.receive(&[1, 2, 1]);
     rig.script(|script| script.relieve = 1);
     rig.turn();
-    // The first helper has three packets: what comes of these flows waits, another goes there still.
+    // The first auxiliary core has three packets. Further packets of these flows are parked, another flow still goes
+    // there.
     rig.receive(&[2, 1, 3, 2]);
     let held = Load { flows: 2, packets: 3 };
     assert_eq!(rig.held(), held);
     assert_eq!(rig.dispatch.handed(), 3 + 1 + 3);
-    // That it is relieved no more changes nothing for those that wait: they would overtake.
+    // The end of the relief changes nothing for parked packets: they would overtake.
     rig.script(|script| (script.relieve, script.place) = (0, Some(B)));
     rig.turn();
     rig.receive(&[2]);
@@ -263,7 +264,7 @@ fn a_flow_comes_home_and_may_move_from_there() {
         let mut rig = Rig::new(2, look_up);
         rig.script(|script| script.moved = Some(A));
         rig.receive(&[1, 1, 2]);
-        // Moved out of the own queue: it is still listed there.
+        // Moved out of the local queue, and still listed there.
         rig.turn();
         rig.script(|script| (script.moved, script.relieve) = (None, 1));
         rig.turn();
@@ -275,7 +276,7 @@ fn a_flow_comes_home_and_may_move_from_there() {
         let at_home = [(Place::HERE, 3, 4), (Place::HERE, 1, 3), (Place::HERE, 1, 5)];
         assert_eq!(rig.done(), [expected, at_home].concat());
         assert!(rig.dispatch.is_quiet());
-        // And once more, from home to the second helper.
+        // And once more, from the dispatcher to the second auxiliary core.
         rig.script(|script| script.place = Some(A));
         rig.receive(&[1]);
         rig.receive(&[1]);
@@ -306,7 +307,7 @@ fn what_is_held_at_the_end_is_given_up() {
     assert_eq!(rig.pool.available(), rig.pool.capacity());
 }
 
-/// In the midst of a batch: those in front were set aside, the rest is still in the batch.
+/// In the middle of a batch: its first packets were set aside, the rest is still in the batch.
 #[test]
 fn a_mapper_that_dies_while_packets_are_set_aside_loses_none_of_them() {
     let mut rig = Rig::new(1, true);
@@ -332,7 +333,7 @@ fn a_mapper_that_dies_while_packets_are_set_aside_loses_none_of_them() {
     assert_eq!(rig.pool.available(), rig.pool.capacity());
 }
 
-/// Any decisions, helpers of any speed: order, one place at a time, nothing lost, no allocation.
+/// Random decisions, auxiliary cores of random speed: order, one core at a time, no loss, no allocation.
 #[test]
 fn whatever_is_relieved_flows_keep_order_and_have_one_place() {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;

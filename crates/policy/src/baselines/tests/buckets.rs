@@ -1,4 +1,4 @@
-//! Policies that map buckets.
+//! Tests of policies that map buckets.
 
 use super::Server;
 use crate::baselines::{Metron, MetronConfig, RssPlusPlus, RssPlusPlusConfig, StaticRss};
@@ -23,7 +23,7 @@ fn balancer() -> RssPlusPlus {
 
 #[test]
 fn rss_plus_plus_balances_with_few_moves() {
-    // 70 and 30: the 20 alone makes it even.
+    // 70 and 30: moving the 20 alone makes them equal.
     let mut server = Server::new(2, &[(0, 25.0), (0, 20.0), (0, 15.0), (0, 10.0), (1, 20.0), (1, 10.0)]);
     assert_eq!(server.period(&mut balancer()), [Move { bucket: 1, to: 1 }]);
 }
@@ -32,11 +32,11 @@ fn rss_plus_plus_balances_with_few_moves() {
 fn rss_plus_plus_leaves_small_imbalance_and_large_buckets() {
     let mut server = Server::new(2, &[(0, 31.5), (0, 20.0), (1, 30.0), (1, 20.0)]);
     assert_eq!(server.period(&mut balancer()), [], "0.75 % from the mean");
-    // The 55 cannot be helped, and 51 and 49 are near the mean of 50.6.
+    // The 55 cannot be improved, and 51 and 49 are near the mean of 50.6.
     let mut buckets = vec![(0, 55.0), (1, 50.0), (1, 1.0), (2, 49.0)];
     buckets.extend((3..9).map(|core| (core, 50.0)));
     assert_eq!(Server::new(9, &buckets).period(&mut balancer()), []);
-    // Moving the only bucket would but exchange the cores.
+    // Moving the only bucket would merely exchange the cores.
     let mut server = Server::new(2, &[(0, 90.0), (1, 5.0)]);
     assert_eq!(server.period(&mut balancer()), []);
 }
@@ -62,9 +62,9 @@ fn rss_plus_plus_backs_off_while_balanced() {
 fn rss_plus_plus_adds_and_removes_cores() {
     let mut mapper = RssPlusPlus::new(RssPlusPlusConfig::default());
     let mut server = Server::new(4, &[(0, 30.0); 3].map(|b| b));
-    // 90 % is above the target of 80 %; a core is added and gets the bucket nearest to half.
+    // 90 % is above the target of 80 %. A core is added and gets the bucket nearest to half.
     assert_eq!(server.period(&mut mapper), [Move { bucket: 0, to: 1 }]);
-    // 71 % on one core would be too near to it; 69 % is not.
+    // 71 % on one core is within the margin, 69 % is not.
     for (rate, cores) in [(71.0 / 3.0, 2), (69.0 / 3.0, 1)] {
         for bucket in &mut server.buckets {
             bucket.rate = rate;
@@ -75,13 +75,13 @@ fn rss_plus_plus_adds_and_removes_cores() {
     }
 }
 
-/// The sum of squared distances of the dedicated cores' loads from their mean.
+/// Returns the sum of squared distances of the dedicated cores' loads from their mean.
 fn imbalance(loads: &[f64]) -> f64 {
     let mean = loads.iter().sum::<f64>() / loads.len() as f64;
     loads.iter().map(|load| (load - mean).powi(2)).sum()
 }
 
-/// What each of the cores has.
+/// Returns the load of each core.
 fn loads(server: &Server, cores: usize) -> Vec<f64> {
     let mut loads = vec![0.0; cores];
     for bucket in &server.buckets {
@@ -96,7 +96,7 @@ proptest! {
         buckets in proptest::collection::vec((0_u16..6, 0_u32..9), 6..60),
     ) {
         let buckets: Vec<_> = buckets.iter().enumerate().map(|(i, &(core, rate))| {
-            // Every core owns one, so all of them are dedicated.
+            // Every core owns a bucket, so all of them are dedicated.
             (if i < 6 { i as CoreNumber } else { core }, f64::from(rate) / 2.0)
         }).collect();
         let mut server = Server::new(8, &buckets);
@@ -176,7 +176,7 @@ fn metron_waits_until_the_counters_speak_of_the_new_classes() {
     let mut server = Server::new(4, &[(0, 50.0); 8]);
     server.cores[0].lost = 100;
     assert_eq!(server.period(&mut mapper).len(), 4);
-    // The tables were being rewritten in half of this period.
+    // The tables were being rewritten during half of this period.
     server.cores[1].lost = 50;
     assert_eq!(server.period(&mut mapper), []);
     assert_eq!(server.period(&mut mapper).len(), 4, "both halves split again");
@@ -189,7 +189,7 @@ fn metron_waits_until_the_counters_speak_of_the_new_classes() {
 fn metron_merges_the_two_idlest() {
     let mut mapper = Metron::new(MetronConfig::default());
     let mut server = Server::new(4, &[(0, 60.0), (1, 21.0), (2, 30.0), (3, 25.0)]);
-    // Cores 1 and 3 are together busy for 46 %. Then 2 and 3 for 76 %.
+    // Cores 1 and 3 are together busy for 46 %, then cores 2 and 3 for 76 %.
     assert_eq!(server.period(&mut mapper), [Move { bucket: 1, to: 3 }]);
     for _ in 0..5 {
         assert_eq!(server.period(&mut mapper), []);

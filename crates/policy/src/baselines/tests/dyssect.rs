@@ -1,4 +1,4 @@
-//! Dyssect.
+//! Tests of Dyssect.
 
 use super::Rack;
 use crate::baselines::{Dyssect, DyssectConfig};
@@ -7,7 +7,7 @@ use crate::server::{CoreNumber, Move};
 use proptest::prelude::*;
 use tailwater_net::Nanos;
 
-/// A packet takes 10 ms: 1 packet/s is 1 % of a core, which may be 80 % loaded.
+/// A packet takes 10 ms: 1 packet/s is 1 % of a core. The bound is 80 %.
 fn config() -> DyssectConfig {
     DyssectConfig {
         bound: 0.8,
@@ -34,7 +34,7 @@ fn the_bound_follows_from_the_median() {
 
 #[test]
 fn the_smallest_shard_that_suffices_leaves() {
-    // 95 % of core 0; 15 % must go: the 20 %, and core 1 has room.
+    // 95 % of core 0, so 15 % must leave: the 20 % flow moves to core 1, which has room.
     let flows = [(0, 0, 40.0), (0, 1, 20.0), (0, 2, 25.0), (0, 3, 10.0), (1, 4, 30.0)];
     let mut rack = Rack::new(3, &[0, 0, 0, 0, 1], &flows);
     let mut mapper = dyssect();
@@ -53,7 +53,7 @@ fn a_shard_beyond_a_core_gives_up_its_heaviest_flows() {
     rack.period(&mut mapper);
     assert_eq!(cores(&rack), [0, 1, 0, 0], "60 % stay");
     assert_eq!(mapper.place(NewFlow { shard: 0 }), 0, "new flows still go to the owner");
-    // It returns when there is room below the bound by a margin, 72 %.
+    // The flow returns when there is room below the bound by a margin, 72 %.
     rack.flows[1].rate = 13.0;
     rack.period(&mut mapper);
     assert_eq!(cores(&rack), [0, 1, 0, 0]);
@@ -68,7 +68,7 @@ fn a_whale_stays_where_it_is() {
     let mut rack = Rack::new(3, &[0, 0], &[(0, 0, 95.0), (0, 1, 5.0)]);
     let mut mapper = dyssect();
     rack.period(&mut mapper);
-    // What shares its core finds another; alone, it moves no more.
+    // A shard that shares its core moves to another. Alone on a core, it stays.
     assert_eq!(cores(&rack), [0, 1]);
     for _ in 0..5 {
         assert!(rack.period(&mut mapper).is_empty());
@@ -80,10 +80,10 @@ fn the_least_loaded_core_is_emptied_when_all_fits_elsewhere() {
     let flows = [(0, 0, 40.0), (1, 1, 20.0), (1, 2, 10.0), (2, 3, 50.0)];
     let mut rack = Rack::new(3, &[0, 1, 1, 2], &flows);
     let plan = rack.period(&mut dyssect());
-    // The 20 fits core 0 below 72 %, and the 10 as well.
+    // The 20 fits on core 0 below 72 %, and so does the 10.
     assert_eq!(plan.moves, [Move { bucket: 1, to: 0 }, Move { bucket: 2, to: 0 }]);
     assert_eq!(plan.reclaim, [1]);
-    // With a little more it does not, and nothing moves.
+    // With slightly more load they do not fit, and nothing moves.
     let flows = [(0, 0, 43.0), (1, 1, 20.0), (1, 2, 10.0), (2, 3, 64.0)];
     let mut rack = Rack::new(3, &[0, 1, 1, 2], &flows);
     assert!(rack.period(&mut dyssect()).is_empty());
@@ -91,7 +91,7 @@ fn the_least_loaded_core_is_emptied_when_all_fits_elsewhere() {
 
 #[test]
 fn guests_leave_a_core_that_is_emptied() {
-    // Shard 0 is heavy: two of its flows are on core 1, and would fit core 2.
+    // Shard 0 is heavy: two of its flows are on core 1, and would fit on core 2.
     let flows = [(0, 0, 70.0), (1, 0, 10.0), (1, 0, 9.0), (2, 1, 30.0)];
     let mut rack = Rack::new(3, &[0, 2], &flows);
     let plan = rack.period(&mut dyssect());
@@ -109,7 +109,7 @@ proptest! {
     ) {
         let flow = |&shard: &u16| (owners[usize::from(shard)], shard, 0.0);
         let flows: Vec<_> = shards.iter().map(flow).collect();
-        // One core for each flow suffices, three do not always.
+        // One core for each flow suffices, three cores do not always.
         let mut rack = Rack::new(if spare { 44 } else { 5 }, &owners, &flows);
         let mut again = rack.clone();
         let (mut mapper, mut second) = (dyssect(), dyssect());

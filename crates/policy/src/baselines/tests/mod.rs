@@ -1,4 +1,4 @@
-//! Tables and properties of the baselines.
+//! Example tables and property tests of the baselines.
 
 mod buckets;
 mod dyssect;
@@ -8,7 +8,7 @@ use crate::flows::{CoreSignals, FlowLoad, FlowMapper, FlowPlan, FlowView};
 use crate::server::{BucketLoad, CoreLoad, CoreNumber, Move, ServerMapper, ServerView};
 use tailwater_net::Nanos;
 
-/// A server that does what it is told at once.
+/// Server that applies every plan at once.
 #[derive(Clone)]
 struct Server {
     now: Nanos,
@@ -17,7 +17,7 @@ struct Server {
 }
 
 impl Server {
-    /// `cores` cores, and buckets of (core, packets/s).
+    /// Creates a server with `cores` cores and buckets of (core, packets/s).
     fn new(cores: usize, buckets: &[(CoreNumber, f64)]) -> Server {
         let load = |&(core, rate)| BucketLoad { flows: 1.0, rate, core };
         let mut server = Server {
@@ -29,7 +29,7 @@ impl Server {
         server
     }
 
-    /// Dedicated is what owns a bucket; a core is busy by a hundredth for each packet/s.
+    /// Recomputes the cores' state: a core that owns a bucket is dedicated, and 1 packet/s is 1 % busy.
     fn settle(&mut self) {
         for (number, core) in self.cores.iter_mut().enumerate() {
             let mine = |b: &&BucketLoad| usize::from(b.core) == number;
@@ -39,7 +39,7 @@ impl Server {
         }
     }
 
-    /// One period: checks the plan and carries it out.
+    /// Runs one period: checks the plan and applies it.
     fn period(&mut self, mapper: &mut dyn ServerMapper) -> Vec<Move> {
         self.now += mapper.period();
         let mut moves = Vec::new();
@@ -66,7 +66,7 @@ impl Server {
     }
 }
 
-/// A rack that does what it is told at once.
+/// Rack that applies every plan at once.
 #[derive(Clone)]
 struct Rack {
     now: Nanos,
@@ -76,7 +76,7 @@ struct Rack {
 }
 
 impl Rack {
-    /// Flows of (core, shard, packets/s).
+    /// Creates a rack with flows of (core, shard, packets/s).
     fn new(cores: usize, shards: &[CoreNumber], flows: &[(CoreNumber, u16, f64)]) -> Rack {
         let load = |&(core, shard, rate)| FlowLoad { core, shard, rate };
         let mut rack = Rack {
@@ -102,7 +102,7 @@ impl Rack {
         }
     }
 
-    /// One period: checks the plan and carries it out.
+    /// Runs one period: checks the plan and applies it.
     fn period(&mut self, mapper: &mut dyn FlowMapper) -> FlowPlan {
         self.now += mapper.control_loop().period;
         let mut plan = FlowPlan::default();

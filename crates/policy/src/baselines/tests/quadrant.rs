@@ -1,4 +1,4 @@
-//! Quadrant, and Metron's algorithm inside it.
+//! Tests of Quadrant, and of Metron's algorithm inside it.
 
 use super::Rack;
 use crate::baselines::{Quadrant, QuadrantConfig, QuadrantMetron, shed_rate};
@@ -7,7 +7,7 @@ use crate::server::{CoreNumber, Move};
 use proptest::prelude::*;
 use tailwater_net::Nanos;
 
-/// Objective: new flows below 140 µs, migration above 180 µs.
+/// Objective: new flows go below 140 µs, migration starts above 180 µs.
 const SLO: Nanos = Nanos::from_micros(200);
 const MAX_RATE: f64 = 700.0;
 const ANY: NewFlow = NewFlow { shard: 0 };
@@ -16,7 +16,7 @@ fn quadrant() -> Quadrant {
     Quadrant::new(QuadrantConfig::new(SLO, MAX_RATE))
 }
 
-/// Flows of (core, packets/s), and each core's estimated latency in µs.
+/// Creates a rack with flows of (core, packets/s) and each core's estimated latency in µs.
 fn rack(flows: &[(CoreNumber, f64)], latency: &[u64]) -> Rack {
     let flows: Vec<_> = flows.iter().map(|&(core, rate)| (core, 0, rate)).collect();
     let mut rack = Rack::new(latency.len(), &[], &flows);
@@ -62,16 +62,16 @@ fn a_new_flow_goes_to_the_fullest_instance_below_the_lower_threshold() {
     // Core 2 is between the thresholds, and core 3 beyond 90 % of 700.
     rack(&flows, &[100, 139, 140, 100, 0]).period(&mut mapper);
     assert_eq!(mapper.place(ANY), 1);
-    // Nobody may: a new instance, which is then the only one that may.
+    // No instance qualifies: a new one starts and is then the only one that does.
     let mut mapper = quadrant();
     rack(&flows, &[150, 160, 140, 100, 0, 0]).period(&mut mapper);
     assert_eq!(mapper.place(ANY), 4);
     assert_eq!(mapper.place(ANY), 4);
-    // No core is left: the fastest.
+    // No core is left: the fastest instance gets the flow.
     let mut mapper = quadrant();
     rack(&flows, &[150, 160, 140, 170]).period(&mut mapper);
     assert_eq!(mapper.place(ANY), 2);
-    // At the beginning nothing is active.
+    // Initially no instance is active.
     let mut mapper = quadrant();
     rack(&[], &[0, 0]).period(&mut mapper);
     assert_eq!(mapper.place(ANY), 0);
@@ -79,19 +79,19 @@ fn a_new_flow_goes_to_the_fullest_instance_below_the_lower_threshold() {
 
 #[test]
 fn flows_migrate_whose_rates_sum_to_the_equation() {
-    // 500 packets/s at 200 µs: 60 must go. 50 fits, then the lightest makes it enough.
+    // 500 packets/s at 200 µs: 60 must leave. The 50 fits, then the lightest flow completes the sum.
     let flows = [(0, 300.0), (0, 100.0), (0, 50.0), (0, 30.0), (0, 20.0), (0, 0.0)];
     let plan = rack(&flows, &[200, 0]).period(&mut quadrant());
     assert_eq!(migrations(&plan), [(2, 1), (4, 1)]);
-    // The fullest instance below the threshold that stays below 90 %: core 2 would be at 640.
+    // The fullest instance below the threshold that stays below 90 %. Core 2 would be at 640.
     let mut flows = flows.to_vec();
     flows.extend([(1, 100.0), (2, 590.0), (3, 610.0), (4, 400.0)]);
     let plan = rack(&flows, &[200, 10, 10, 150, 10]).period(&mut quadrant());
     assert_eq!(migrations(&plan), [(2, 4), (4, 2)]);
-    // Without one, and without a core, all stay.
+    // Without a qualifying instance and without a free core, all flows stay.
     let plan = rack(&[(0, 300.0), (0, 200.0), (1, 600.0)], &[200, 150]).period(&mut quadrant());
     assert_eq!(migrations(&plan), []);
-    // Neither does anything migrate between the thresholds, or a core's only flow.
+    // Nothing migrates between the thresholds, and a core's only flow never does.
     let plan = rack(&[(0, 300.0), (0, 200.0)], &[180, 0]).period(&mut quadrant());
     assert_eq!(migrations(&plan), []);
     let plan = rack(&[(0, 690.0)], &[900, 0]).period(&mut quadrant());
@@ -101,14 +101,14 @@ fn flows_migrate_whose_rates_sum_to_the_equation() {
 #[test]
 fn as_compared_signals_are_smoothed_and_half_of_the_flows_move() {
     let config = QuadrantConfig::as_compared(SLO, MAX_RATE);
-    // 100 packets/s at 500 µs would be all: 100 * 360/500 * 6.
+    // 100 packets/s at 500 µs would move everything: 100 * 360/500 * 6.
     let flows = [(0, 20.0); 5];
     let mut rack = rack(&flows, &[500, 0]);
     let mut mapper = Quadrant::new(config);
-    // A quarter of the new value each 50 ms: 125, then 219 µs.
+    // Each 50 ms adds a quarter of the new value: 125, then 219 µs.
     assert_eq!(migrations(&rack.period(&mut mapper)), []);
     assert_eq!(migrations(&rack.period(&mut mapper)), [(0, 1), (1, 1)]);
-    // Unsmoothed, at once, and all but one.
+    // Unsmoothed: at once, and all flows but one.
     let config = QuadrantConfig {
         smoothing: Nanos::ZERO,
         most_flows: 1.0,
@@ -129,7 +129,7 @@ fn idle_cores_are_reclaimed() {
     assert_eq!(rack.active(), 2);
     rack.flows.clear();
     assert_eq!(rack.period(&mut mapper).reclaim, [0, 2]);
-    // One that was given a flow that the view does not show yet stays.
+    // An instance stays if it got a flow that the view does not show yet.
     let core = mapper.place(ANY);
     rack.cores[usize::from(core)].active = true;
     assert!(rack.period(&mut mapper).is_empty());
@@ -151,7 +151,7 @@ proptest! {
         } else {
             QuadrantConfig::new(SLO, MAX_RATE)
         };
-        // Both signals the same.
+        // Gives both signals the same value.
         let latency: Vec<_> = latency.iter().map(|latency| latency * 2).collect();
         let before = rack(&flows, &latency);
         let (mut after, mut again) = (before.clone(), before.clone());
@@ -175,7 +175,7 @@ proptest! {
                 prop_assert!(rates(but_last) < due, "no more flows than are due");
             }
             if plan.migrations.iter().any(|m| usize::from(m.to) == core) {
-                // Signals of cores that were not active mean nothing.
+                // Signals of inactive cores are meaningless.
                 prop_assert!(!before.cores[core].active || latency < 140);
                 prop_assert!(after.cores[core].rate <= 0.9 * MAX_RATE + 1e-9);
             }
@@ -194,7 +194,7 @@ fn quadrant_metron_splits_shards_with_their_flows() {
     assert_eq!(plan.moves, [Move { bucket: 2, to: 1 }, Move { bucket: 3, to: 1 }]);
     assert_eq!(rack.flows.iter().map(|f| f.core).collect::<Vec<_>>(), [0, 1, 1]);
     assert_eq!(mapper.place(NewFlow { shard: 3 }), 1);
-    // Without losses the idle halves come together again, after the counters have settled.
+    // Without losses the idle halves merge again, after the counters have settled.
     rack.cores[0].lost = 0;
     assert!(rack.period(&mut mapper).is_empty());
     let plan = rack.period(&mut mapper);

@@ -1,34 +1,34 @@
-//! All schedules of a few packets, in slots of time.
+//! Exhaustive search over all schedules of a few packets, in slots of time.
 
 use std::collections::HashMap;
 
-/// Slots of an epoch of 100 µs.
+/// Slots per epoch of 100 µs.
 pub const SLOTS: u64 = 4;
 
-/// A packet: the slot in which it comes, and its flow. By time.
+/// Packet: slot of its arrival, and flow. Sorted by time.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     pub at: u64,
     pub flow: u8,
 }
 
-/// What is to be done, in slots.
+/// Problem to schedule, in slots.
 #[derive(Clone, Debug)]
 pub struct Problem {
     pub packets: Vec<Packet>,
     pub batch: u64,
     pub packet: u64,
-    /// Packets of a batch.
+    /// Maximum packets per batch.
     pub most: usize,
     pub slo: u64,
     pub cores: usize,
 }
 
-/// A core: when it is through, with which packets, and whether it counts in this epoch.
+/// Core: end of its batch, the packets in it, and `true` if it counts in this epoch.
 type Core = (u64, u16, bool);
 
 impl Problem {
-    /// The fewest core-epochs with so many late packets; `None` if there must be more.
+    /// Returns the fewest core-epochs with `late` late packets, or `None` if more must be late.
     pub fn best(&self, late: usize) -> Option<u64> {
         let all = (1_u16 << self.packets.len()) - 1;
         let lost = (0..=all).filter(|lost| lost.count_ones() as usize == late);
@@ -40,7 +40,7 @@ impl Problem {
         best.min()
     }
 
-    /// From the begin of a slot on, with packets that have not been begun.
+    /// Searches from the start of a slot on, with packets that have not been started.
     fn from(
         &self,
         slot: u64,
@@ -59,7 +59,7 @@ impl Problem {
             }
         }
         if left == 0 {
-            // Those that work go on to their ends.
+            // Working cores continue to the end of their batches.
             let epoch = |ends: u64| ends.saturating_sub(1) / SLOTS;
             let rest = cores.iter().map(|core| epoch(core.0).saturating_sub(slot / SLOTS));
             return Some(begun + rest.sum::<u64>());
@@ -81,7 +81,7 @@ impl Problem {
         best.map(|best| begun + best)
     }
 
-    /// Lets the cores from one on begin batches.
+    /// Lets the cores from `core` on start batches.
     fn choose(
         &self,
         slot: u64,
@@ -116,7 +116,7 @@ impl Problem {
         best
     }
 
-    /// Whether packets are there, in time, next of their flows, and their flows with no other core.
+    /// Returns `true` if packets have arrived, are in time, are next of their flows, and no other core has their flows.
     fn may_begin(&self, slot: u64, left: u16, batch: u16, ends: u64, cores: &[Core]) -> bool {
         let flow = |i: usize| self.packets[i].flow;
         let of = |set: u16| (0..self.packets.len()).filter(move |i| set & 1 << i != 0);

@@ -1,4 +1,4 @@
-//! Files that are cut, changed, or made up.
+//! Truncated, corrupted and invented files.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
         ),
     );
     is(&file_of(&[1, 0]), "expected at least 17 numbers in a decision, found 1");
-    // 17 numbers and three helpers: a decision about nothing.
+    // 17 numbers and three auxiliary cores: an empty decision.
     let mut nothing = vec![0; 1 + 17 + HELPERS * 4];
     nothing[0] = nothing.len() as u64 - 1;
     let with = |changes: &[(usize, u64)]| {

@@ -1,4 +1,4 @@
-//! What a record is said to come to.
+//! Explanations of records.
 
 use super::*;
 
@@ -13,11 +13,11 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
     };
     let mut situations = vec![
         Situation::quiet(at(1000), vec![flow(10), flow(20)]),
-        // A whale; from the second decision on a helper works.
+        // A whale. From the second decision on an auxiliary core works.
         Situation::quiet(at(1080), vec![flow(60), flow(500), flow(40)]),
         Situation::quiet(at(1160), vec![flow(90)]),
         Situation::quiet(at(1240), vec![flow(5)]),
-        // Minnows, which wait for longer than the objective, and are not over.
+        // Minnows that wait longer than the objective, in an episode that does not end.
         Situation::quiet(at(5000), vec![flow(4); 50]),
         Situation::quiet(at(5080), vec![flow(4); 60]),
     ];
@@ -157,7 +157,7 @@ fn what_was_done_before_the_first_decision_counts() {
         here: Load::default(),
         helpers: &helpers,
     };
-    // Ten flowlets, three helpers recruited for them, and then too much waits.
+    // Ten flowlets, three auxiliary cores activated for them, and then too much work waits.
     (0..10).for_each(|_| assert_ne!(mapper.place(flowlet, &loads), Place::HERE));
     let mut situation = Situation::quiet(Nanos::from_millis(1), vec![flow]);
     situation.helpers = helpers.to_vec();

@@ -7,7 +7,7 @@ use tailwater_policy::server::{BucketLoad, CoreLoad};
 
 const CORES: u64 = 5;
 
-/// Moves buckets anywhere.
+/// Mapper that moves buckets at random.
 struct Anywhere(Random);
 
 impl ServerMapper for Anywhere {
@@ -30,7 +30,7 @@ fn anywhere() -> MakeServerMapper {
     Arc::new(|| Box::new(Anywhere(Random(77))))
 }
 
-/// What was shown to a mapper, what it said, and the file.
+/// Views of a mapper with its plans, and the file.
 fn recorded(views: u64) -> (Vec<ServerDecision>, Vec<u8>) {
     let file = TestFile::new();
     let recorder = Recorder::create(&file.0, &header("")).unwrap();
