@@ -1,6 +1,6 @@
 //! The agent: each tick reads the cache, decides, and applies the decision.
 
-use crate::cut::{Cut, Found, Refused, Why};
+use crate::cut::{ClassifiedError, Cut, Found, Refused};
 use crate::lease::Lease;
 use std::collections::{BTreeMap, BTreeSet};
 use tailwater_net::Nanos;
@@ -146,7 +146,7 @@ impl<A: Cut> Agent<A> {
         }
         let (mut reserved, mut on_demand) = (seen.reserved.clone(), self.present(seen));
         self.correct(&found);
-        self.who_is_where(&on_demand);
+        self.assign_instances(&on_demand);
         for instance in &mut on_demand {
             self.count(now, instance);
         }
@@ -267,7 +267,7 @@ impl<A: Cut> Agent<A> {
     }
 
     /// Assigns instances to the classes of their threads.
-    fn who_is_where(&mut self, on_demand: &[Watched]) {
+    fn assign_instances(&mut self, on_demand: &[Watched]) {
         for class in &mut self.in_force.classes {
             if class.kind == Kind::Reserved {
                 continue;

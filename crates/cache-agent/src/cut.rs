@@ -34,13 +34,13 @@ pub enum Refused {
 }
 
 /// Error that classifies the possible reactions.
-pub trait Why: std::error::Error {
+pub trait ClassifiedError: std::error::Error {
     /// Returns the possible reaction.
     fn refused(&self) -> Refused;
 }
 
 /// Mechanism that partitions a cache and reports its partitions.
-pub trait Cut: CacheAllocator<Error: Why> {
+pub trait Cut: CacheAllocator<Error: ClassifiedError> {
     /// Returns the cache, without ways and classes that other programs use now.
     ///
     /// # Errors

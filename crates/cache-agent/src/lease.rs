@@ -2,7 +2,7 @@
 
 use crate::drive::Controller;
 use tailwater_net::Nanos;
-use tailwater_placement::lease::{Amount, Grant, Holder, Lessor, Request, Terms};
+use tailwater_placement::lease::{Amount, Grant, Holder, LeaseServer, Request, Terms};
 use tailwater_placement::on_demand::Decision;
 
 /// Consecutive ticks with spare ways before leased ones are given back.
@@ -92,16 +92,16 @@ impl Lease {
 /// Controller in the agent's own process, for a server without another. It leases unreserved ways on demand, so that
 /// everything else on the machine can use them meanwhile.
 #[derive(Clone, Debug)]
-pub struct Local(Lessor);
+pub struct Local(LeaseServer);
 
 impl Local {
     /// Creates a controller with `ways` ways to lease.
     pub fn new(terms: Terms, ways: u16) -> Self {
-        Local(Lessor::new(terms, 1, Amount { cores: 0, ways }))
+        Local(LeaseServer::new(terms, 1, Amount { cores: 0, ways }))
     }
 
     /// Returns its lease state.
-    pub fn lessor(&mut self) -> &mut Lessor {
+    pub fn lessor(&mut self) -> &mut LeaseServer {
         &mut self.0
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn ways_that_could_not_be_let_go_of_are_told_and_their_grant_is_not_given_up() {
         let mut lease = Lease::new(Terms::DEFAULT, 1, 2);
-        let mut lessor = Lessor::new(Terms::DEFAULT, 1, Amount { cores: 0, ways: 10 });
+        let mut lessor = LeaseServer::new(Terms::DEFAULT, 1, Amount { cores: 0, ways: 10 });
         let decision = |short| Decision {
             allocation: Allocation::default(),
             short,

@@ -18,8 +18,8 @@ mod memory;
 mod partitions;
 
 pub use agent::{Agent, Refusal, Seen, Settings, Tick, Watched};
-pub use cut::{Cut, Found, Refused, Usage, Why};
+pub use cut::{ClassifiedError, Cut, Found, Refused, Usage};
 pub use drive::{Clock, Controller, Source, run};
 pub use lease::Local;
 pub use memory::Memory;
-pub use partitions::{Partitions, Refusing};
+pub use partitions::{PartitionError, Partitions};

@@ -1,6 +1,6 @@
 //! Cache partitions in memory only.
 
-use crate::cut::{Cut, Found, Refused, Usage, Why};
+use crate::cut::{ClassifiedError, Cut, Found, Refused, Usage};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use tailwater_placement::on_demand::{Cache, CacheAllocator, Step};
@@ -22,7 +22,7 @@ impl Memory {
     }
 }
 
-impl Why for Infallible {
+impl ClassifiedError for Infallible {
     fn refused(&self) -> Refused {
         match *self {}
     }

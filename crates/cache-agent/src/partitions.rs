@@ -1,6 +1,6 @@
 //! Cache partitions through `resctrl`: one for each class, with exclusive ways.
 
-use crate::cut::{Cut, Found, Refused, Usage, Why};
+use crate::cut::{ClassifiedError, Cut, Found, Refused, Usage};
 use std::collections::BTreeMap;
 use std::fmt;
 use tailwater_placement::cluster::MAX_WAYS;
@@ -10,37 +10,41 @@ use tailwater_resctrl::{Ask, CacheUse, Error, Level, Mask, Partition, Place, Rea
 
 /// Reason why `resctrl` refused a step.
 #[derive(Debug)]
-pub enum Refusing {
+pub enum PartitionError {
     /// The operation failed without any effect.
     Resctrl(Error),
     /// No class has this name: it was never created, or another program has removed its group.
     NoClass(String),
 }
 
-impl fmt::Display for Refusing {
+impl fmt::Display for PartitionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusing::Resctrl(error) => error.fmt(f),
-            Refusing::NoClass(class) => write!(f, "the class {class} is gone"),
+            PartitionError::Resctrl(error) => error.fmt(f),
+            PartitionError::NoClass(class) => write!(f, "the class {class} is gone"),
         }
     }
 }
 
-impl std::error::Error for Refusing {}
+impl std::error::Error for PartitionError {}
 
-impl From<Error> for Refusing {
+impl From<Error> for PartitionError {
     fn from(error: Error) -> Self {
-        Refusing::Resctrl(error)
+        PartitionError::Resctrl(error)
     }
 }
 
-impl Why for Refusing {
+impl ClassifiedError for PartitionError {
     fn refused(&self) -> Refused {
         let task = |number: &str| number.parse().map_or(Refused::Later, Refused::Task);
         match self {
-            Refusing::Resctrl(Error::OutOfClosids { .. }) => Refused::Classes,
-            Refusing::Resctrl(Error::NoTask { task }) => u32::try_from(*task).map_or(Refused::Later, Refused::Task),
-            Refusing::Resctrl(Error::Taken { what, .. }) => what.strip_prefix("task ").map_or(Refused::Later, task),
+            PartitionError::Resctrl(Error::OutOfClosids { .. }) => Refused::Classes,
+            PartitionError::Resctrl(Error::NoTask { task }) => {
+                u32::try_from(*task).map_or(Refused::Later, Refused::Task)
+            }
+            PartitionError::Resctrl(Error::Taken { what, .. }) => {
+                what.strip_prefix("task ").map_or(Refused::Later, task)
+            }
             _ => Refused::Later,
         }
     }
@@ -94,9 +98,9 @@ impl Partitions {
         }
     }
 
-    fn partition(&self, class: &str) -> Result<&Partition, Refusing> {
+    fn partition(&self, class: &str) -> Result<&Partition, PartitionError> {
         let partition = self.partitions.get(class);
-        partition.ok_or_else(|| Refusing::NoClass(class.to_owned()))
+        partition.ok_or_else(|| PartitionError::NoClass(class.to_owned()))
     }
 
     /// Returns the counters of an instance, in a class of its own or in a shared one.
@@ -122,9 +126,9 @@ impl Partitions {
 }
 
 impl CacheAllocator for Partitions {
-    type Error = Refusing;
+    type Error = PartitionError;
 
-    fn step(&mut self, step: &Step) -> Result<(), Refusing> {
+    fn step(&mut self, step: &Step) -> Result<(), PartitionError> {
         match step {
             Step::Create { class, mask } => {
                 let ask = Ask {
@@ -150,7 +154,7 @@ impl CacheAllocator for Partitions {
 }
 
 impl Cut for Partitions {
-    fn cache(&mut self) -> Result<Cache, Refusing> {
+    fn cache(&mut self) -> Result<Cache, PartitionError> {
         let what = "ways of L3 caches (CAT)".to_owned();
         let info = self.resctrl.info();
         let l3 = info.l3.as_ref().ok_or(Error::Unsupported { what })?;
@@ -177,7 +181,7 @@ impl Cut for Partitions {
         })
     }
 
-    fn classes(&mut self) -> Result<Vec<Found>, Refusing> {
+    fn classes(&mut self) -> Result<Vec<Found>, PartitionError> {
         let mut found = Vec::new();
         let mut gone = Vec::new();
         for (name, partition) in &self.partitions {

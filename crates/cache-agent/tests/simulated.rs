@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tailwater_cache_agent::{Agent, Clock, Local, Memory, Seen, Settings, Source, Tick, Watched, run};
 use tailwater_net::Nanos;
 use tailwater_placement::lease::Terms;
-use tailwater_placement::on_demand::model::{Fare, Model, Tenant};
+use tailwater_placement::on_demand::model::{Model, Tenant, TenantPerformance};
 use tailwater_placement::on_demand::{AskKind, Cache};
 use tailwater_placement::published::{ALL_WAYS, FIREWALL, SNORT, STATS, WAY_BYTES};
 
@@ -26,7 +26,7 @@ const PHASES: [[f64; 3]; 4] = [
 
 struct Server {
     model: Model,
-    fares: Rc<RefCell<Vec<Vec<Fare>>>>,
+    fares: Rc<RefCell<Vec<Vec<TenantPerformance>>>>,
 }
 
 impl Source for Server {

@@ -74,7 +74,7 @@ pub const START: u8 = 0;
 pub const MAX_WAYS: usize = 256;
 
 /// One value for each path through a chain.
-pub type ByWay<T> = Box<[T; MAX_WAYS]>;
+pub type ByPath<T> = Box<[T; MAX_WAYS]>;
 
 /// All paths that packets can have taken through a chain: sets of the classifier branches they have passed. Each path
 /// has a number, which the packet carries; [`START`] is the first.
@@ -111,7 +111,7 @@ impl Ways {
     }
 
     /// Computes `of` of each path's branches; unused numbers hold `none`.
-    pub fn each<T: Copy>(&self, none: T, of: impl Fn(Path) -> T) -> ByWay<T> {
+    pub fn each<T: Copy>(&self, none: T, of: impl Fn(Path) -> T) -> ByPath<T> {
         let mut by_way = Box::new([none; MAX_WAYS]);
         for (way, path) in self.iter() {
             by_way[usize::from(way)] = of(path);

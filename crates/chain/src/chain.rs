@@ -10,7 +10,7 @@ mod stage;
 mod stopwatch;
 
 pub use alone::Alone;
-pub use keep::{KeptFlow, KeptFunction, Standing, kept_functions, kept_state_bytes};
+pub use keep::{DurableFlow, DurableFunction, Standing, kept_functions, kept_state_bytes};
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
 pub use stopwatch::{FunctionTime, ReadClock};
@@ -20,8 +20,8 @@ use crate::branches::START;
 use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
 use crate::function::{FlowStates, NetworkFunction, StateSlot, UNSEEN};
 use forks::Waiting;
-use imaging::Imaging;
-use keep::Keep;
+use imaging::Snapshotter;
+use keep::ExternalState;
 use segment::{Layout, Segment};
 use stage::Stage;
 use std::ops::Range;
@@ -75,9 +75,9 @@ pub struct Chain {
     /// Batch indices of packets whose flows a function has not seen.
     unseen: Vec<u16>,
     /// Flow state kept in Redis; `None` if all flow state is local.
-    keep: Option<Box<Keep>>,
+    keep: Option<Box<ExternalState>>,
     /// Writes snapshots of an isolated function's flows, if its state is kept in Redis.
-    imaging: Option<Box<Imaging>>,
+    imaging: Option<Box<Snapshotter>>,
     /// `true` if the chain's other functions run in other processes.
     alone: bool,
     /// `true` if the chain has branches.
@@ -158,7 +158,7 @@ impl Chain {
                 .zip(&slots)
                 .filter_map(|((_, f), slot)| Some((f.lifetimes()?, slot.as_ref()?.state.clone())));
             table.set_lifetimes(lifetimes.next());
-            let looks = functions.iter().filter_map(|(_, f)| f.looks_every());
+            let looks = functions.iter().filter_map(|(_, f)| f.timer_interval());
             table.look_every(looks.min(), EXPIRE_BUDGET);
         }
         // State of other segments may be in another core's cache; the core that processes a packet prefetches it.
@@ -471,7 +471,7 @@ impl Chain {
     pub fn expire(&mut self, now: Nanos) {
         if let Some(table) = &mut self.table {
             table.expire(now, EXPIRE_BUDGET, &mut self.ends);
-            while let Some(flow) = table.take_looked_at() {
+            while let Some(flow) = table.take_due_flow() {
                 look_at(&mut self.stages, table, flow, now);
             }
             if let Some(keep) = &mut self.keep {
@@ -564,9 +564,9 @@ impl Chain {
             name: "non-ip".to_owned(),
             outcome: outcome(self.input.non_ip),
         };
-        let unkept = self.keep.as_ref().map(|_| "state-unavailable");
+        let lost_unavailable = self.keep.as_ref().map(|_| "state-unavailable");
         let lost = ["flow-table-full", "bucket-not-held"].into_iter();
-        let lost = lost.chain(unkept).map(|name| Reason {
+        let lost = lost.chain(lost_unavailable).map(|name| Reason {
             name: name.to_owned(),
             outcome: Outcome::Lost,
         });
@@ -578,8 +578,8 @@ impl Chain {
     pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
         let functions = self.stages.iter().flat_map(Stage::reason_counts);
         let own = [self.non_ip, self.no_place, self.foreign];
-        let unkept = self.keep.as_ref().map(|keep| keep.unkept);
-        let own = own.into_iter().chain(unkept);
+        let lost_unavailable = self.keep.as_ref().map(|keep| keep.lost_unavailable);
+        let own = own.into_iter().chain(lost_unavailable);
         self.malformed.iter().copied().chain(own).chain(functions)
     }
 
@@ -594,7 +594,7 @@ impl Chain {
 fn look_at(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Nanos) {
     let key = table.key(flow);
     for Stage { function, slot, .. } in stages {
-        let Some(slot) = slot.as_ref().filter(|_| function.looks_every().is_some()) else {
+        let Some(slot) = slot.as_ref().filter(|_| function.timer_interval().is_some()) else {
             continue;
         };
         let directions = if slot.is_directed() { 2 } else { 1 };

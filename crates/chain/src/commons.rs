@@ -13,7 +13,7 @@ const LINE: usize = 8;
 
 /// Source of the counters that a function's instances share. Every instance takes the same counters in the same order.
 #[derive(Debug)]
-pub struct Commons(Option<Shared>);
+pub struct SharedCounters(Option<Shared>);
 
 /// Memory-backed file that several processes map.
 #[derive(Debug)]
@@ -23,26 +23,26 @@ struct Shared {
     taken: AtomicUsize,
 }
 
-impl Commons {
+impl SharedCounters {
     /// Creates counters for instances that are all in this process; their number is not limited.
-    pub fn of_this_process() -> Commons {
-        Commons(None)
+    pub fn of_this_process() -> SharedCounters {
+        SharedCounters(None)
     }
 
     /// Maps counters for instances in several processes, each of which has this file. They start at zero.
     ///
     /// # Errors
     /// If the file is empty or cannot be mapped.
-    pub fn in_file(file: &File) -> io::Result<Commons> {
+    pub fn in_file(file: &File) -> io::Result<SharedCounters> {
         let bytes = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
-        Ok(Commons(Some(Shared {
+        Ok(SharedCounters(Some(Shared {
             memory: Arc::new(Memory::map(file, bytes, true)?),
             words: bytes / 8,
             taken: AtomicUsize::new(0),
         })))
     }
 
-    /// Returns the file size in bytes that one [`take`](Commons::take) of `count` counters requires.
+    /// Returns the file size in bytes that one [`take`](SharedCounters::take) of `count` counters requires.
     pub fn bytes_of(count: usize) -> usize {
         8 * count.next_multiple_of(LINE)
     }
@@ -50,10 +50,10 @@ impl Commons {
     /// Takes the next `count` counters, in cache lines of their own. They are zero until an instance writes them.
     ///
     /// # Panics
-    /// If the file is too short; [`bytes_of`](Commons::bytes_of) gives the required size.
-    pub fn take(&self, count: usize) -> SharedNumbers {
+    /// If the file is too short; [`bytes_of`](SharedCounters::bytes_of) gives the required size.
+    pub fn take(&self, count: usize) -> CounterArray {
         match &self.0 {
-            None => SharedNumbers::of_this_process(count),
+            None => CounterArray::of_this_process(count),
             Some(shared) => {
                 let lines = count.next_multiple_of(LINE);
                 let start = shared.taken.fetch_add(lines, Ordering::Relaxed);
@@ -61,7 +61,7 @@ impl Commons {
                     start <= shared.words && lines <= shared.words - start,
                     "as many shared numbers as were asked for"
                 );
-                SharedNumbers {
+                CounterArray {
                     memory: InMemory::Shared(Arc::clone(&shared.memory)),
                     range: start..start + count,
                 }
@@ -72,7 +72,7 @@ impl Commons {
 
 /// Counters that instances share.
 #[derive(Debug)]
-pub struct SharedNumbers {
+pub struct CounterArray {
     memory: InMemory,
     range: Range<usize>,
 }
@@ -83,20 +83,20 @@ enum InMemory {
     Shared(Arc<Memory>),
 }
 
-impl SharedNumbers {
-    fn of_this_process(count: usize) -> SharedNumbers {
+impl CounterArray {
+    fn of_this_process(count: usize) -> CounterArray {
         let room = count.next_multiple_of(LINE) + LINE;
         let words: Box<[AtomicU64]> = (0..room).map(|_| AtomicU64::new(0)).collect();
         // A cache line begins at most seven words further on.
         let start = words.as_ptr().align_offset(LINE * size_of::<AtomicU64>());
-        SharedNumbers {
+        CounterArray {
             range: start..start + count,
             memory: InMemory::Own(words),
         }
     }
 }
 
-impl Deref for SharedNumbers {
+impl Deref for CounterArray {
     type Target = [AtomicU64];
 
     #[inline]
@@ -116,8 +116,11 @@ mod tests {
 
     #[test]
     fn instances_in_several_processes_have_the_same_numbers() {
-        let file = unlinked_file(Commons::bytes_of(3) + Commons::bytes_of(9));
-        let (one, other) = (Commons::in_file(&file).unwrap(), Commons::in_file(&file).unwrap());
+        let file = unlinked_file(SharedCounters::bytes_of(3) + SharedCounters::bytes_of(9));
+        let (one, other) = (
+            SharedCounters::in_file(&file).unwrap(),
+            SharedCounters::in_file(&file).unwrap(),
+        );
         let [(few, more), (same_few, same_more)] = [&one, &other].map(|commons| (commons.take(3), commons.take(9)));
         assert_eq!((few.len(), more.len()), (3, 9));
         few[2].store(7, Relaxed);
@@ -131,7 +134,7 @@ mod tests {
 
     #[test]
     fn within_a_process_each_has_lines_of_its_own() {
-        let commons = Commons::of_this_process();
+        let commons = SharedCounters::of_this_process();
         for count in 1..20 {
             let numbers = commons.take(count);
             assert_eq!(numbers.len(), count);
@@ -142,7 +145,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "as many shared numbers as were asked for")]
     fn no_more_is_taken_than_there_is() {
-        let commons = Commons::in_file(&unlinked_file(64)).unwrap();
+        let commons = SharedCounters::in_file(&unlinked_file(64)).unwrap();
         commons.take(8);
         commons.take(1);
     }

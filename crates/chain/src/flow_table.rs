@@ -547,7 +547,7 @@ impl FlowTable {
         // SAFETY: in range as in `links`. The slot was free, so no packet of a flow there is in the system.
         unsafe { self.memory.set_key(flow.place(), key) };
         self.whole_state(flow).fill(0);
-        let timeout = ticks(self.timeouts.of(key.protocol())).min(self.look_again());
+        let timeout = ticks(self.timeouts.of(key.protocol())).min(self.timer_period());
         let (partition, mut flows) = self.partition(bucket)?;
         let place = flow.0 & mask;
         partition.set_taken(place, true);

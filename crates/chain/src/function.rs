@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_sdk::protocol::images::FlowImages;
+use tailwater_sdk::protocol::images::FlowSnapshots;
 
 /// Network function: takes a batch of packets and sets a verdict on each.
 ///
@@ -164,7 +164,7 @@ pub trait NetworkFunction: Send {
     /// Approximate interval of the [timer](NetworkFunction::look) on each flow's state, which also runs while the flow
     /// has no packets. It is not shorter than the chain's expiry of idle flows. A function in a process of its own has
     /// no timer.
-    fn looks_every(&self) -> Option<Nanos> {
+    fn timer_interval(&self) -> Option<Nanos> {
         None
     }
 
@@ -213,9 +213,9 @@ pub trait NetworkFunction: Send {
     }
 
     /// Adds the keys of candidate companions, one of which `new_flow` will open if this flow is new. Redis is queried
-    /// whether another instance has them. There are at most [`MAX_WISHES`] keys, best first, each with a number below
+    /// whether another instance has them. There are at most [`MAX_CANDIDATES`] keys, best first, each with a number below
     /// that for [`NewFlow::is_taken`]. The search starts at `turn`; the turn that was used is returned.
-    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> u8 {
+    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
         let _ = (packet, wish);
         turn
     }
@@ -244,7 +244,7 @@ pub trait Elsewhere {
     fn piece_bytes(&self) -> usize;
 
     /// Snapshots that the function writes of its state, if it is stored externally.
-    fn images(&self) -> Option<Arc<FlowImages>>;
+    fn images(&self) -> Option<Arc<FlowSnapshots>>;
 
     /// Returns the generation of the flow in slot `place`, which `state` begins with: that of the first function of the
     /// chain with state there. A flow without a generation is given one; it is never 0.
@@ -255,16 +255,16 @@ pub trait Elsewhere {
 pub const MAX_DROP_REASONS: usize = 17;
 
 /// Maximum number of candidate companion keys for one flow.
-pub const MAX_WISHES: usize = 4;
+pub const MAX_CANDIDATES: usize = 4;
 
 /// Candidate companions of a flow, as [`wishes`](NetworkFunction::wishes) collects them.
-pub struct Wishes<'a> {
+pub struct CompanionCandidates<'a> {
     pub(crate) table: &'a FlowTable,
     pub(crate) keys: &'a mut Vec<(u8, FlowKey)>,
     pub(crate) failed: bool,
 }
 
-impl Wishes<'_> {
+impl CompanionCandidates<'_> {
     /// Returns `true` if no local flow has the key.
     pub fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
         match self.table.is_free_elsewhere(key, bucket) {
@@ -543,7 +543,7 @@ impl NewFlow<'_> {
     #[inline]
     pub fn is_taken(&self, number: usize) -> bool {
         self.wishes
-            .is_some_and(|(taken, _)| number < MAX_WISHES && taken >> number & 1 != 0)
+            .is_some_and(|(taken, _)| number < MAX_CANDIDATES && taken >> number & 1 != 0)
     }
 
     /// Same as [`open_companion`](NewFlow::open_companion), except that an existing flow with that key becomes the

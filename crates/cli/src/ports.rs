@@ -130,7 +130,7 @@ fn external_ports(
 ) -> Result<tailwater_dataplane::dpdk::ExternalPorts, CliError> {
     use tailwater_dataplane::dpdk::{ExternalPorts, HugePages};
     // DPDK's own threads are started here, and inherit this affinity.
-    let _elsewhere = tailwater_dataplane::cores::KeepOff::new(cores);
+    let _elsewhere = tailwater_dataplane::cores::AvoidCores::new(cores);
     let ports = ExternalPorts::find(spec, own, HugePages::IfThere);
     ports.map_err(|error| CliError::Input(error.to_string()))
 }

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
-use tailwater_dataplane::cores::{KeepOff, default_core};
+use tailwater_dataplane::cores::{AvoidCores, default_core};
 use tailwater_functions::spec::{ChainSpec, Match};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
@@ -116,7 +116,7 @@ pub fn train(
 ) -> Result<CapacityProfile, CliError> {
     let mut measuring = Measuring::new();
     // Traffic is generated on other cores than the chain's, if there are any.
-    let _elsewhere = KeepOff::new(&[options.core]);
+    let _elsewhere = AvoidCores::new(&[options.core]);
     train_capacity(spec, traffic, options, stop, |step| measuring.show(step)).map_err(CliError::Train)
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 use tailwater_dataplane::clock::Clock;
-use tailwater_dataplane::cores::KeepOff;
+use tailwater_dataplane::cores::AvoidCores;
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::watch;
@@ -159,7 +159,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         slo: spec.slo,
     };
     // Keeps the endpoint's thread off the workers' cores, if there are others.
-    let elsewhere = KeepOff::new(&config.cores);
+    let elsewhere = AvoidCores::new(&config.cores);
     let endpoint = endpoint.map(|endpoint| endpoint.serve(chain)).transpose()?;
     drop(elsewhere);
     let mut live = Live::new();

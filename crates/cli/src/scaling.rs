@@ -11,7 +11,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 use tailwater_dataplane::RunError;
-use tailwater_dataplane::cores::{KeepOff, available, default_core};
+use tailwater_dataplane::cores::{AvoidCores, available, default_core};
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::record::Recorder;
 use tailwater_dataplane::scaling::server::ServerConfig;
@@ -19,7 +19,7 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::{Policy, epoch};
-use tailwater_policy::core::MAX_HELPERS;
+use tailwater_policy::core::MAX_AUXILIARY_CORES;
 use tailwater_profile::{Depth, TrainOptions, fingerprint, machine};
 use tailwater_traffic::Trace;
 
@@ -62,9 +62,9 @@ impl Placing {
             None => Policy::Static,
         });
         let auxiliary = auxiliary.unwrap_or_default();
-        if auxiliary.len() > MAX_HELPERS {
+        if auxiliary.len() > MAX_AUXILIARY_CORES {
             return wrong(format!(
-                "--auxiliary: expected at most {MAX_HELPERS} cores, found {}",
+                "--auxiliary: expected at most {MAX_AUXILIARY_CORES} cores, found {}",
                 auxiliary.len()
             ));
         }
@@ -177,7 +177,7 @@ impl Placing {
         if let Some(path) = args.record.as_deref() {
             let helpers = self.auxiliary.len();
             // Keeps the writer thread off the workers' cores, if there are others.
-            let _elsewhere = KeepOff::new(&self.dedicated);
+            let _elsewhere = AvoidCores::new(&self.dedicated);
             let known = self.needs_profile().then_some(&profile);
             let recorder = recorder(path, spec, (self.policy, helpers), known)?;
             mappers.recorder = Some(recorder);

@@ -76,7 +76,7 @@ pub(crate) struct Started {
 pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
     // The thread that requested the start may have real-time priority. The supervisor has none until the program is
     // sealed, because a loading program can keep it busy. Giving up priority is always permitted.
-    let _ = schedule::keep_ahead_of(rustix::thread::gettid(), 0);
+    let _ = schedule::raise_above(rustix::thread::gettid(), 0);
     // SAFETY: the child only runs its plan, which consists of system calls.
     let side = unsafe { sys::clone(order.flags) };
     let (pid, process) = match side {
@@ -402,7 +402,7 @@ impl Keeper {
         }
         // Removing a group takes the kernel milliseconds.
         drop((group, instance));
-        self.shared.is_buried();
+        self.shared.mark_cleaned_up();
     }
 
     fn reap(&self) -> Status {

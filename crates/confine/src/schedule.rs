@@ -58,7 +58,7 @@ pub(crate) fn lend(pid: Pid, priority: u8) -> Result<(), Error> {
 }
 
 /// Gives a thread of the agent the next higher priority, or ordinary scheduling with 0.
-pub(crate) fn keep_ahead_of(thread: Pid, priority: u8) -> Result<(), sys::Errno> {
+pub(crate) fn raise_above(thread: Pid, priority: u8) -> Result<(), sys::Errno> {
     let thread = thread.as_raw_nonzero().get();
     match priority {
         0 => sys::schedule(thread, libc::SCHED_OTHER, 0),

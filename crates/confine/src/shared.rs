@@ -76,10 +76,10 @@ impl Shared {
     /// Gives the supervisor a priority above the program's real-time priority `priority`. Otherwise the program could
     /// keep the core from it. Does nothing before the program is sealed: until then it can keep the supervisor busy
     /// with calls. Afterwards its first reported call kills it.
-    pub(crate) fn keep_ahead_of(&self, priority: u8) {
+    pub(crate) fn raise_above(&self, priority: u8) {
         if self.is_sealed() {
             // Without the right to do so, the program has no such priority either.
-            let _ = schedule::keep_ahead_of(self.keeper, priority);
+            let _ = schedule::raise_above(self.keeper, priority);
         }
     }
 
@@ -94,7 +94,7 @@ impl Shared {
     }
 
     /// Records the end of the child: kills what is left in its groups, determines what stopped it, and publishes both.
-    /// The caller drops the returned groups, which removes them, before it calls [`is_buried`](Shared::is_buried).
+    /// The caller drops the returned groups, which removes them, before it calls [`mark_cleaned_up`](Shared::mark_cleaned_up).
     pub(crate) fn has_ended(&self, status: Status) -> Option<Group> {
         let mut state = self.lock();
         let status = match state.untold {
@@ -122,7 +122,7 @@ impl Shared {
     }
 
     /// Marks the program as cleaned up, and wakes waiting threads.
-    pub(crate) fn is_buried(&self) {
+    pub(crate) fn mark_cleaned_up(&self) {
         self.lock().buried = true;
         self.ended.notify_all();
     }

@@ -77,7 +77,7 @@ impl Child {
     pub fn lend(&self, priority: u8) -> Result<(), Error> {
         self.shared.while_there(|_| {
             schedule::lend(self.pid, priority)?;
-            self.shared.keep_ahead_of(priority);
+            self.shared.raise_above(priority);
             Ok(())
         })
     }

@@ -20,12 +20,12 @@ pub enum Part {
 
 /// Times of one batch, relative to the run's first arrival.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NotedBatch {
+pub struct BatchTimes {
     /// Arrival of its first packet.
     pub arrival: Nanos,
     /// Time it was received or taken from the queue, which begins the timed part. The part ends at `sent`.
     pub received: Nanos,
-    /// End of the timed part. See [`received`](NotedBatch::received).
+    /// End of the timed part. See [`received`](BatchTimes::received).
     pub sent: Nanos,
     /// Timed part of the work.
     pub part: Part,
@@ -39,18 +39,18 @@ pub struct NotedBatch {
 
 /// Recorder of each worker's first batches and of function times. Clones share the records.
 #[derive(Clone, Debug)]
-pub struct BatchNotes {
+pub struct BatchRecorder {
     most: usize,
-    noted: Arc<Mutex<Vec<Vec<NotedBatch>>>>,
+    noted: Arc<Mutex<Vec<Vec<BatchTimes>>>>,
     /// Start of function timing, relative to the run's first arrival, if functions are timed.
     timed_from: Option<Nanos>,
     times: Arc<Mutex<Vec<Vec<FunctionTime>>>>,
 }
 
-impl BatchNotes {
+impl BatchRecorder {
     /// Records at most `most` batches per worker.
-    pub fn new(most: usize) -> BatchNotes {
-        BatchNotes {
+    pub fn new(most: usize) -> BatchRecorder {
+        BatchRecorder {
             most,
             noted: Arc::default(),
             timed_from: None,
@@ -60,8 +60,8 @@ impl BatchNotes {
 
     /// Also times functions, starting `from` after the run's first arrival.
     #[must_use]
-    pub fn timing_functions(self, from: Nanos) -> BatchNotes {
-        BatchNotes {
+    pub fn timing_functions(self, from: Nanos) -> BatchRecorder {
+        BatchRecorder {
             timed_from: Some(from),
             ..self
         }
@@ -85,17 +85,17 @@ impl BatchNotes {
     }
 
     /// Takes the batches of workers that have ended, one list per worker, in order of time.
-    pub fn take(&self) -> Vec<Vec<NotedBatch>> {
+    pub fn take(&self) -> Vec<Vec<BatchTimes>> {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut noted)
     }
 
     /// Creates a worker's record, with memory for all batches it may hold.
-    pub(crate) fn book(&self) -> Book {
+    pub(crate) fn book(&self) -> BatchRecord {
         // Pre-faults the pages: untouched memory would cost a page fault each.
-        let mut batches = vec![NotedBatch::MOST; self.most];
+        let mut batches = vec![BatchTimes::MOST; self.most];
         batches.clear();
-        Book {
+        BatchRecord {
             batches,
             idle: false,
             notes: self.clone(),
@@ -103,9 +103,9 @@ impl BatchNotes {
     }
 }
 
-impl NotedBatch {
+impl BatchTimes {
     /// Filler without zero bytes, so that filling memory with it writes to every page.
-    const MOST: NotedBatch = NotedBatch {
+    const MOST: BatchTimes = BatchTimes {
         arrival: Nanos::MAX,
         received: Nanos::MAX,
         sent: Nanos::MAX,
@@ -118,13 +118,13 @@ impl NotedBatch {
 
 /// Batch record of one worker.
 #[derive(Debug)]
-pub(crate) struct Book {
-    batches: Vec<NotedBatch>,
+pub(crate) struct BatchRecord {
+    batches: Vec<BatchTimes>,
     idle: bool,
-    notes: BatchNotes,
+    notes: BatchRecorder,
 }
 
-impl Book {
+impl BatchRecord {
     /// Records an empty poll.
     pub(crate) fn idle(&mut self) {
         self.idle = true;
@@ -135,7 +135,7 @@ impl Book {
     pub(crate) fn note(&mut self, packets: usize, backlog: bool, start: Nanos, [arrival, received, sent]: [Nanos; 3]) {
         let idle = std::mem::take(&mut self.idle);
         if self.batches.len() < self.batches.capacity() {
-            self.batches.push(NotedBatch {
+            self.batches.push(BatchTimes {
                 arrival: arrival.saturating_sub(start),
                 received: received.saturating_sub(start),
                 sent: sent.saturating_sub(start),

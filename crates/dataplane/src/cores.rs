@@ -168,13 +168,13 @@ pub fn pin_to(core: usize) -> Result<(), CoreError> {
 /// Guard that keeps the calling thread, and threads it starts and does not pin, off the workers' cores. Without other
 /// cores it has no effect.
 #[derive(Debug)]
-pub struct KeepOff {
+pub struct AvoidCores {
     before: Option<CpuSet>,
 }
 
-impl KeepOff {
+impl AvoidCores {
     /// Excludes these cores.
-    pub fn new(cores: &[usize]) -> KeepOff {
+    pub fn new(cores: &[usize]) -> AvoidCores {
         let mut others = CpuSet::new();
         let available = available();
         for &core in available.iter().filter(|core| !cores.contains(core)) {
@@ -183,13 +183,13 @@ impl KeepOff {
         let moved = others.count() > 0 && sched_setaffinity(None, &others).is_ok();
         let mut before = CpuSet::new();
         available.into_iter().for_each(|core| before.set(core));
-        KeepOff {
+        AvoidCores {
             before: moved.then_some(before),
         }
     }
 }
 
-impl Drop for KeepOff {
+impl Drop for AvoidCores {
     fn drop(&mut self) {
         if let Some(before) = &self.before {
             // The same affinity was valid a moment ago. If the kernel refuses it now, the kernel decides.
@@ -244,12 +244,12 @@ mod tests {
     fn other_threads_keep_off_and_come_back() {
         std::thread::spawn(|| {
             let before = available();
-            let guard = KeepOff::new(&before[..1]);
+            let guard = AvoidCores::new(&before[..1]);
             let during = available();
             assert!(before.len() == 1 || during == before[1..]);
             drop(guard);
             assert_eq!(available(), before);
-            let _nowhere_to_go = KeepOff::new(&before);
+            let _nowhere_to_go = AvoidCores::new(&before);
             assert_eq!(available(), before);
         })
         .join()

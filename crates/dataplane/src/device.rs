@@ -471,7 +471,7 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
         }
     }
 
-    fn tell_ways(&mut self) {
+    fn mark_directions(&mut self) {
         self.tells_ways = true;
     }
 

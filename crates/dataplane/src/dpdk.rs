@@ -4,7 +4,7 @@ mod external;
 mod tend;
 
 use crate::clock::Clock;
-use crate::cores::{KeepOff, format_list, node_of};
+use crate::cores::{AvoidCores, format_list, node_of};
 use crate::ddio::{Cache, Sizing};
 use crate::device::ticks::ClockView;
 use crate::device::{DeviceQueue, Receiver, Sender, Steering};
@@ -19,7 +19,7 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_dpdk::{Device, DpdkError, Eal, EalConfig, Mempool, PortConfig, RxQueue, TxQueue};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssHasher};
-use tend::Tended;
+use tend::PortMonitor;
 
 pub use tailwater_dpdk::HugePages;
 
@@ -112,7 +112,7 @@ pub struct DpdkPorts {
     traffic: String,
     /// Empty once the ports are open.
     devices: Vec<Device>,
-    ports: Vec<Tended>,
+    ports: Vec<PortMonitor>,
     /// `Some` once the ports are open.
     mempool: Option<Mempool>,
     steering: Option<Steering>,
@@ -134,7 +134,7 @@ impl DpdkPorts {
         let names: Vec<_> = [Some(entry), exit.as_ref()].into_iter().flatten().collect();
         names.iter().try_for_each(|name| Device::check(name))?;
         let pci = names.iter().filter(|name| name.is_pci());
-        let elsewhere = KeepOff::new(&config.cores);
+        let elsewhere = AvoidCores::new(&config.cores);
         let eal = Eal::start(&EalConfig {
             huge_pages: config.huge_pages,
             memory: memory(&config),
@@ -334,7 +334,7 @@ impl Port for DpdkPorts {
             };
             let far = far_cores(device.name(), device.info().node, cores, node_of);
             let (port, rx, tx) = device.start(&config, &mempool).map_err(refused)?;
-            let tended = Tended::new(port, receives).timed(&self.clock);
+            let tended = PortMonitor::new(port, receives).timed(&self.clock);
             let of_entry = |queue: RxQueue| Receives {
                 queue: queue.of_entry(number as u8),
                 clock: tended.view(),
@@ -430,7 +430,7 @@ impl Port for DpdkPorts {
     }
 
     fn report(&self) -> Vec<PortReport> {
-        self.ports.iter().map(Tended::report).collect()
+        self.ports.iter().map(PortMonitor::report).collect()
     }
 }
 

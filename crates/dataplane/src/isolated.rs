@@ -78,8 +78,8 @@ impl Isolated {
         rss: &RssHasher,
         seed: u64,
     ) -> Result<ChainBuilder, BuildError> {
-        let likenesses = self.parts[part].iter().flat_map(Isolation::likenesses);
-        ChainBuilder::with_others(spec, rss, seed, likenesses.collect())
+        let prototypes = self.parts[part].iter().flat_map(Isolation::prototypes);
+        ChainBuilder::with_others(spec, rss, seed, prototypes.collect())
     }
 
     /// Maps the packet memory into the processes of a part, for buffers of `buffer_bytes` bytes. From now on, failed

@@ -12,7 +12,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_api::StateSpec;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, KeptFunction};
+use tailwater_chain::chain::{Chain, DurableFunction};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
@@ -161,7 +161,7 @@ impl Turn<'_> {
 }
 
 /// External flow state of a run's workers.
-pub(crate) struct KeptRun {
+pub(crate) struct DurableRun {
     access: Arc<Access>,
     spec: StateSpec,
     pieces: (usize, usize),
@@ -170,18 +170,18 @@ pub(crate) struct KeptRun {
     shared: Vec<Arc<Shared>>,
 }
 
-impl KeptRun {
+impl DurableRun {
     /// Connects, if the spec has external state and functions use it, in rows of the given number of bytes. `origin` is
     /// the run's start in wall-clock time.
     pub(crate) fn open(
         spec: &ChainSpec,
-        kept: Option<(Vec<KeptFunction>, usize)>,
+        kept: Option<(Vec<DurableFunction>, usize)>,
         origin: Nanos,
-    ) -> Result<Option<KeptRun>, RunError> {
+    ) -> Result<Option<DurableRun>, RunError> {
         let Some((state, (functions, row_bytes))) = spec.state.as_ref().zip(kept) else {
             return Ok(None);
         };
-        Ok(Some(KeptRun {
+        Ok(Some(DurableRun {
             access: Arc::new(Access::open(
                 &state.redis,
                 (&spec.name, state.instance.as_deref()),

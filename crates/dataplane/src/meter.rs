@@ -4,7 +4,7 @@ use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
 use crate::external::DETAINED;
 use crate::port::{Received, Refused};
-use crate::scaling::buckets::KeptBack;
+use crate::scaling::buckets::BufferedSpans;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::WorkerConfig;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const GAP: Nanos = Nanos::from_micros(20);
 
 /// Wake-up time beyond which the worker counts as preempted. A wake-up takes about 10 us, and nearly always less than
 /// 50. Inspecting thousands of queued packets takes less than 50.
-const KEPT_OFF: Nanos = Nanos::from_micros(150);
+const PREEMPTED_AFTER: Nanos = Nanos::from_micros(150);
 
 /// Measuring side of a worker on a dedicated or auxiliary core.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(crate) struct Meter {
     telemetry: WindowSender,
     attribution: Attribution,
     /// Packets buffered during migration. `None` if buckets do not move.
-    kept_back: Option<Arc<KeptBack>>,
+    kept_back: Option<Arc<BufferedSpans>>,
     bins: BinClock,
     pace: Pace,
     /// Packet numbers carry marks of external functions.
@@ -56,7 +56,7 @@ impl Meter {
     }
 
     /// Enables migration: sets the record of packets buffered meanwhile.
-    pub(crate) fn know(&mut self, kept_back: Arc<KeptBack>) {
+    pub(crate) fn know(&mut self, kept_back: Arc<BufferedSpans>) {
         self.kept_back = Some(kept_back);
     }
 
@@ -81,7 +81,7 @@ impl Meter {
     /// preempted.
     pub(crate) fn woke(&mut self, took: Nanos, now: Nanos) {
         self.telemetry.window.wakes.record(took);
-        match took > KEPT_OFF {
+        match took > PREEMPTED_AFTER {
             true => self.note_gap(took, now),
             false => self.attribution.woke(took),
         }
@@ -124,7 +124,7 @@ impl Meter {
     /// microseconds.
     #[inline]
     pub(crate) fn note_part(&mut self, took: Nanos, now: Nanos) {
-        if took > KEPT_OFF {
+        if took > PREEMPTED_AFTER {
             self.note_gap(took, now);
         }
     }

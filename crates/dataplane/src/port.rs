@@ -65,7 +65,7 @@ pub trait PortQueue: PortSender {
     fn received_before(&self) -> Nanos;
 
     /// Gives packets from the exit port the [number](tailwater_nf::batch::Packet::number) 1 from now on.
-    fn tell_ways(&mut self) {}
+    fn mark_directions(&mut self) {}
 
     /// Stops arrivals. Packets in the ring can still be received.
     fn stop(&mut self);

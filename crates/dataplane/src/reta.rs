@@ -4,14 +4,14 @@ use crate::clock::Clock;
 use crate::port::{Reta, RetaError};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use tailwater_handover::agreed::Agreed;
+use tailwater_handover::agreed::ScheduledSwitch;
 use tailwater_net::Nanos;
 
 /// Table, and the arrival time from which it applies.
 #[derive(Debug)]
 struct Change {
     table: Reta,
-    holds: Agreed,
+    holds: ScheduledSwitch,
     /// Next change.
     next: OnceLock<Arc<Change>>,
 }
@@ -20,7 +20,7 @@ struct Change {
 ///
 /// Each queue sorts arrivals by the table in force **at the packet's arrival**. So all queues agree on each packet's
 /// owner, whenever they poll: no packet is received twice or not at all. For that a queue must have seen every change
-/// that takes effect up to its `now`, which [`Agreed`] guarantees without a lock. Queues follow an append-only list and
+/// that takes effect up to its `now`, which [`ScheduledSwitch`] guarantees without a lock. Queues follow an append-only list and
 /// never free its entries. The next update frees changes that all of them have passed.
 #[derive(Debug)]
 pub(crate) struct RetaHistory {
@@ -51,7 +51,7 @@ impl RetaHistory {
     pub(crate) fn new(first: Reta, delay: Nanos) -> RetaHistory {
         let first = Change {
             table: first,
-            holds: Agreed::settled(0),
+            holds: ScheduledSwitch::settled(0),
             next: OnceLock::new(),
         };
         RetaHistory {
@@ -73,7 +73,7 @@ impl RetaHistory {
         kept.trim();
         let change = Arc::new(Change {
             table,
-            holds: Agreed::new(),
+            holds: ScheduledSwitch::new(),
             next: OnceLock::new(),
         });
         if let Some(last) = kept.changes.back() {

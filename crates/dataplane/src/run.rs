@@ -1,8 +1,8 @@
 //! Run of a chain on a trace or a port, from the first packet to the report.
 
-use crate::batches::BatchNotes;
+use crate::batches::BatchRecorder;
 use crate::clock::Clock;
-use crate::cores::KeepOff;
+use crate::cores::AvoidCores;
 use crate::external::{Beside, Functions};
 use crate::port::{Port, RetaError, round_robin};
 use crate::report::RunReport;
@@ -76,7 +76,7 @@ pub fn run_noted(
     trace: Trace,
     config: &RunConfig,
     stop: &AtomicBool,
-    notes: Option<&BatchNotes>,
+    notes: Option<&BatchRecorder>,
     progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
     let clock = Clock::start();
@@ -136,12 +136,12 @@ fn on_port(
     (port, clock): (&mut dyn Port, Clock),
     config: &RunConfig,
     stop: &AtomicBool,
-    notes: Option<&BatchNotes>,
+    notes: Option<&BatchRecorder>,
     mut progress: impl FnMut(&Progress),
 ) -> Result<RunReport, RunError> {
     check(spec, config)?;
     // Reporting and recording threads get the other cores, if there are any.
-    let _elsewhere = KeepOff::new(&config.cores);
+    let _elsewhere = AvoidCores::new(&config.cores);
     let (crew, mut ledger) = ready(spec, (&mut *port, clock), config, notes)?;
     let port = &*port;
     let start = ledger.start;

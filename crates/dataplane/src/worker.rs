@@ -1,7 +1,7 @@
 //! Worker: polls its queue, runs the chain to completion, measures.
 
 use crate::attribution::Cause;
-use crate::batches::{Book, Part};
+use crate::batches::{BatchRecord, Part};
 use crate::clock::Clock;
 use crate::death::survive;
 use crate::kept::{Kept, Turn};
@@ -71,7 +71,7 @@ pub struct Worker {
     /// A function determines the batch size.
     sized: bool,
     /// Record of batches that go straight through, if requested.
-    book: Option<Box<Book>>,
+    book: Option<Box<BatchRecord>>,
     /// `None` if there is no external flow state.
     kept: Option<Box<Kept>>,
     /// Sleep time, once the worker has been idle as long. `None` if it never sleeps.
@@ -134,7 +134,7 @@ impl Worker {
     }
 
     /// Records batch times.
-    pub(crate) fn noting(mut self, book: Book) -> Worker {
+    pub(crate) fn noting(mut self, book: BatchRecord) -> Worker {
         self.book = Some(Box::new(book));
         self
     }

@@ -6,7 +6,7 @@ mod library;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_chain::buffer::BufferPool;
-use tailwater_dataplane::batches::{BatchNotes, Part};
+use tailwater_dataplane::batches::{BatchRecorder, Part};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::report::RunReport;
@@ -210,7 +210,7 @@ fn nothing_is_allocated_for_packets_handed_over() {
 /// Every processed packet is in a recorded batch, and the records are in order of time.
 #[test]
 fn batches_are_noted_with_all_their_packets() {
-    let (spec, notes) = (spec(ACL_NAT, ""), BatchNotes::new(20_000));
+    let (spec, notes) = (spec(ACL_NAT, ""), BatchRecorder::new(20_000));
     let nic = TraceNicConfig {
         ring: 1 << 15,
         ..TraceNicConfig::default()
@@ -231,7 +231,7 @@ fn batches_are_noted_with_all_their_packets() {
     let pairs = noted[0].windows(2);
     assert!({ pairs }.all(|pair| pair[0].sent <= pair[1].received));
     // Batches beyond the limit are omitted.
-    let few = BatchNotes::new(3);
+    let few = BatchRecorder::new(3);
     let nic = TraceNicConfig::default();
     let trace = uniform(64, 2_000);
     run_noted(&spec, trace, &config(nic, 1), &stop, Some(&few), |_| {}).unwrap();

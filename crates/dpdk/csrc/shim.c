@@ -509,7 +509,7 @@ static inline int is_bad(uint64_t flags, uint64_t mask, uint64_t bad)
 }
 
 /* Makes a packet usable for a chain and returns 1, or frees and counts it and returns 0. */
-int tw_mend(const struct tw_pool *pool, void *of, struct tw_refused *refused)
+int tw_make_usable(const struct tw_pool *pool, void *of, struct tw_refused *refused)
 {
     struct rte_mbuf *mbuf = of;
     uint64_t flags = mbuf->ol_flags;

@@ -134,7 +134,7 @@ int tw_port_set_reta(uint16_t port, const uint16_t *queues, uint16_t size);
 int tw_port_reta(uint16_t port, uint16_t *queues, uint16_t size);
 
 uint16_t tw_receive(uint16_t port, uint16_t queue, void **mbufs, uint16_t most);
-int tw_mend(const struct tw_pool *pool, void *mbuf, struct tw_refused *refused);
+int tw_make_usable(const struct tw_pool *pool, void *mbuf, struct tw_refused *refused);
 uint16_t tw_send(uint16_t port, uint16_t queue, void **mbufs, uint16_t count);
 uint16_t tw_inject(const struct tw_pool *pool, uint16_t port, uint16_t queue,
                    const struct tw_copy *copies, uint16_t count);

@@ -149,7 +149,7 @@ unsafe extern "C" {
     pub(crate) fn tw_port_reta(port: u16, queues: *mut u16, size: u16) -> c_int;
 
     pub(crate) fn tw_receive(port: u16, queue: u16, mbufs: *mut *mut Mbuf, most: u16) -> u16;
-    pub(crate) fn tw_mend(pool: *const Pool, mbuf: *mut Mbuf, refused: *mut Refused) -> c_int;
+    pub(crate) fn tw_make_usable(pool: *const Pool, mbuf: *mut Mbuf, refused: *mut Refused) -> c_int;
     pub(crate) fn tw_send(port: u16, queue: u16, mbufs: *mut *mut Mbuf, count: u16) -> u16;
     pub(crate) fn tw_inject(pool: *const Pool, port: u16, queue: u16, copies: *const Copied, count: u16) -> u16;
     pub(crate) fn tw_refill(

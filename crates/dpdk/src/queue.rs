@@ -255,7 +255,7 @@ impl Drop for Turn<'_> {
 #[cold]
 fn mended(mempool: &Mempool, mbuf: *mut Mbuf, refused: &mut ffi::Refused) -> bool {
     // SAFETY: the device has passed ownership of the packet, which has no other user in this process.
-    unsafe { ffi::tw_mend(mempool.as_ptr(), mbuf, refused) != 0 }
+    unsafe { ffi::tw_make_usable(mempool.as_ptr(), mbuf, refused) != 0 }
 }
 
 /// Route from an input port to a transmit queue.

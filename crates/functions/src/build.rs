@@ -1,11 +1,11 @@
 //! Builds runnable chains from a chain spec, one instance for each worker.
 
-mod by_itself;
 mod error;
+mod isolated;
 mod reconfigure;
 
-pub use by_itself::{Demands, Records, Surroundings, by_itself, check_apart};
 pub use error::BuildError;
+pub use isolated::{IsolationContext, Records, Requirements, build_isolated, check_apart};
 pub use reconfigure::{Changes, Put, Reconfigure};
 
 use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
@@ -42,7 +42,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_api::Fate;
 use tailwater_chain::branches::{Branch, Path, Ways, follow, of_classifier, routes};
 use tailwater_chain::chain::{
-    Chain, Cuts, InputPolicy, KeptFunction, kept_functions, kept_state_bytes, state_bytes_with_cuts,
+    Chain, Cuts, DurableFunction, InputPolicy, kept_functions, kept_state_bytes, state_bytes_with_cuts,
 };
 use tailwater_chain::flow_table::{FlowTable, FlowTableConfig, Partition};
 use tailwater_chain::function::NetworkFunction;
@@ -371,7 +371,7 @@ fn check_mixed_flows<'f>(
 }
 
 /// Checks that a classifier caches its decision with the flow if only some functions with state see its packets.
-fn check_kept_ways(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFunction>)]) -> Result<(), BuildError> {
+fn check_cached_paths(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFunction>)]) -> Result<(), BuildError> {
     let routes = routes(&spec.branches, &places(&spec.functions));
     for (classifier, _) in functions.iter().filter(|(_, function)| function.state_bytes() == 0) {
         let branches = of_classifier(&spec.branches, classifier);
@@ -391,7 +391,7 @@ fn check_kept_ways(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFuncti
 }
 
 /// Wall-clock time since 1970.
-fn now_of_the_world() -> Nanos {
+fn wall_clock() -> Nanos {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     Nanos(since.map_or(0, |since| since.as_nanos() as u64))
 }
@@ -412,7 +412,7 @@ pub struct ChainBuilder {
     /// Wall-clock time at which the run's clock started, if flow state is kept in Redis.
     origin: Option<Nanos>,
     /// Functions whose state is kept in Redis, and the size of a row in bytes.
-    kept: Option<(Vec<KeptFunction>, usize)>,
+    kept: Option<(Vec<DurableFunction>, usize)>,
     /// First view of the flow table, and the partitions not assigned yet.
     flows: Option<(FlowTable, Vec<Partition>)>,
 }
@@ -477,7 +477,7 @@ impl ChainBuilder {
             (&**name, [function.mixes_flows(), has_state])
         });
         check_mixed_flows(has, |before, behind| follow(&spec.branches, &places, [before, behind]))?;
-        check_kept_ways(spec, &instances)?;
+        check_cached_paths(spec, &instances)?;
         builder.make_flows_of(spec, &mut instances, seed)?;
         Ok(builder)
     }
@@ -504,7 +504,7 @@ impl ChainBuilder {
         seed: u64,
     ) -> Result<(), BuildError> {
         self.kept = spec.state.as_ref().and_then(|_| kept_functions(functions));
-        self.origin = self.kept.as_ref().map(|_| now_of_the_world());
+        self.origin = self.kept.as_ref().map(|_| wall_clock());
         let state_bytes = match self.kept {
             Some(_) => kept_state_bytes(functions),
             None => state_bytes_with_cuts(functions, self.cuts),
@@ -609,7 +609,7 @@ impl ChainBuilder {
     }
 
     /// Functions whose state is kept in Redis, and the size of a row in bytes; `None` if there are none.
-    pub fn kept_functions(&self) -> Option<(Vec<KeptFunction>, usize)> {
+    pub fn kept_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
         self.kept.clone()
     }
 

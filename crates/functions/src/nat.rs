@@ -17,7 +17,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::flow_table::NoCompanion;
-use tailwater_chain::function::{FlowStates, MAX_WISHES, NetworkFunction, NewFlow, Wishes};
+use tailwater_chain::function::{CompanionCandidates, FlowStates, MAX_CANDIDATES, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 use tailwater_chain::region::write_in_order;
 use tailwater_net::parse::{Fragment, Network};
@@ -164,8 +164,8 @@ impl<'a> Ports<'a> {
 
     /// Index of the first candidate port of a turn, and the number of candidates.
     fn turn(&self, turn: u8) -> (usize, usize) {
-        let skipped = usize::from(turn) * MAX_WISHES;
-        let count = self.ports.len().min(MAX_WISHES);
+        let skipped = usize::from(turn) * MAX_CANDIDATES;
+        let count = self.ports.len().min(MAX_CANDIDATES);
         ((self.first + skipped) % self.ports.len().max(1), count)
     }
 }
@@ -341,13 +341,13 @@ impl NetworkFunction for Nat {
         true
     }
 
-    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> u8 {
+    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
         let Some(ends) = self.translated_ends(packet) else {
             return turn;
         };
         let bucket = bucket_of(packet.rss_hash);
         let found = Ports::new(&self.held.value, &packet.headers.key, ends, bucket);
-        let turns = found.ports.len().div_ceil(MAX_WISHES).min(255) as u8;
+        let turns = found.ports.len().div_ceil(MAX_CANDIDATES).min(255) as u8;
         let key_of = |from: usize, number| found.back(found.ports[(from + number) % found.ports.len()]).0;
         // First turn with a port that is free locally. If there is none, any turn will do.
         let is_free = |turn: &u8| {

@@ -62,7 +62,7 @@ pub(crate) struct Lease {
 
 /// Buffers of all instances.
 #[derive(Debug)]
-pub(crate) struct Stock {
+pub(crate) struct StreamPool {
     /// Random number that identifies the pool.
     number: u32,
     region: Region,
@@ -76,16 +76,16 @@ pub(crate) struct Stock {
     below: Box<[AtomicU32]>,
 }
 
-impl Stock {
+impl StreamPool {
     /// Creates a pool of `count` buffers of `bytes` bytes each, which start at a multiple of 8.
     ///
     /// # Errors
     /// If the kernel cannot map that much memory, or if there are too many buffers.
-    pub(crate) fn new(count: usize, bytes: usize) -> io::Result<Stock> {
+    pub(crate) fn new(count: usize, bytes: usize) -> io::Result<StreamPool> {
         if count >> PLACE_BITS != 0 {
             return Err(io::Error::other(format!("{count} buffers are too many")));
         }
-        let stock = Stock {
+        let stock = StreamPool {
             number: RandomState::new().hash_one(count) as u32,
             region: Region::zeroed(count * stride(bytes))?,
             bytes,
@@ -203,7 +203,7 @@ impl Stock {
 /// Instance's access to the pool, one buffer at a time.
 #[derive(Debug)]
 pub(crate) struct Window {
-    stock: Arc<Stock>,
+    stock: Arc<StreamPool>,
     /// Buffer that this window has opened, or [`NONE`].
     open: u32,
     /// Offset of that buffer in the region.
@@ -214,7 +214,7 @@ pub(crate) struct Window {
 
 impl Window {
     /// Creates a window with no open buffer.
-    pub(crate) fn new(stock: Arc<Stock>) -> Window {
+    pub(crate) fn new(stock: Arc<StreamPool>) -> Window {
         Window {
             stock,
             open: NONE,
@@ -223,7 +223,7 @@ impl Window {
         }
     }
 
-    pub(crate) fn stock(&self) -> &Stock {
+    pub(crate) fn stock(&self) -> &StreamPool {
         &self.stock
     }
 
@@ -349,7 +349,7 @@ impl Window {
 
 /// Instance's cache of free buffers, which keeps instances off the shared stack most of the time, and its open buffer.
 #[derive(Debug)]
-pub(crate) struct Lender {
+pub(crate) struct StreamPoolCache {
     window: Window,
     free: Vec<u32>,
     /// Maximum number of free buffers cached here, and the number moved at a time.
@@ -357,12 +357,12 @@ pub(crate) struct Lender {
     block: usize,
 }
 
-impl Lender {
+impl StreamPoolCache {
     /// Creates the cache. Nothing is allocated after this.
-    pub(crate) fn new(stock: Arc<Stock>) -> Lender {
+    pub(crate) fn new(stock: Arc<StreamPool>) -> StreamPoolCache {
         // Free buffers cached in one instance are unavailable to others, so none of a small pool are cached.
         let hoard = (stock.count() / 128).min(64);
-        Lender {
+        StreamPoolCache {
             free: Vec::with_capacity(hoard + 1),
             hoard,
             block: (hoard / 2).max(1),
@@ -372,7 +372,7 @@ impl Lender {
 
     /// Pool behind the cache.
     #[inline]
-    pub(crate) fn stock(&self) -> &Stock {
+    pub(crate) fn stock(&self) -> &StreamPool {
         self.window.stock()
     }
 
@@ -408,7 +408,7 @@ impl Lender {
     }
 }
 
-impl Deref for Lender {
+impl Deref for StreamPoolCache {
     type Target = Window;
 
     fn deref(&self) -> &Window {
@@ -416,14 +416,14 @@ impl Deref for Lender {
     }
 }
 
-impl DerefMut for Lender {
+impl DerefMut for StreamPoolCache {
     fn deref_mut(&mut self) -> &mut Window {
         &mut self.window
     }
 }
 
 /// Returns the instance's free buffers.
-impl Drop for Lender {
+impl Drop for StreamPoolCache {
     fn drop(&mut self) {
         self.give();
         self.window.stock().put(&self.free);

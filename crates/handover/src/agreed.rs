@@ -20,7 +20,7 @@ use crate::sync::{AtomicU64, Ordering, fence};
 
 /// Time of a scheduled switch: none yet, proposed, or settled.
 #[derive(Debug)]
-pub struct Agreed(AtomicU64);
+pub struct ScheduledSwitch(AtomicU64);
 
 /// No proposal.
 const OPEN: u64 = 0;
@@ -33,15 +33,15 @@ const AHEAD: u64 = 1000;
 /// a processor's pipeline.
 const MARGIN: u64 = 500;
 
-impl Agreed {
+impl ScheduledSwitch {
     /// No switch scheduled.
-    pub fn new() -> Agreed {
-        Agreed(AtomicU64::new(OPEN))
+    pub fn new() -> ScheduledSwitch {
+        ScheduledSwitch(AtomicU64::new(OPEN))
     }
 
     /// Switch at a time known from the start, below 2^63 ns.
-    pub fn settled(at: u64) -> Agreed {
-        Agreed(AtomicU64::new(at << 1 | SETTLED))
+    pub fn settled(at: u64) -> ScheduledSwitch {
+        ScheduledSwitch(AtomicU64::new(at << 1 | SETTLED))
     }
 
     /// Schedules the switch and returns its time: at least `delay` nanoseconds from now, and not before `earliest`.
@@ -83,9 +83,9 @@ impl Agreed {
     }
 }
 
-impl Default for Agreed {
-    fn default() -> Agreed {
-        Agreed::new()
+impl Default for ScheduledSwitch {
+    fn default() -> ScheduledSwitch {
+        ScheduledSwitch::new()
     }
 }
 
@@ -106,18 +106,18 @@ mod tests {
 
     #[test]
     fn a_settled_time_holds() {
-        let agreed = Agreed::new();
+        let agreed = ScheduledSwitch::new();
         assert_eq!(agreed.at(5), None);
         assert_eq!(agreed.settle(5000, 0, clock(&[100, 200])), 5100);
         assert_eq!([0, 5100, 9999].map(|now| agreed.at(now)), [Some(5100); 3]);
-        let later = Agreed::new();
+        let later = ScheduledSwitch::new();
         assert_eq!(later.settle(0, 7000, clock(&[300, 400])), 7000);
-        assert_eq!(Agreed::settled(3).at(0), Some(3));
+        assert_eq!(ScheduledSwitch::settled(3).at(0), Some(3));
     }
 
     #[test]
     fn a_writer_that_was_away_tries_again_further_ahead() {
-        let agreed = Agreed::new();
+        let agreed = ScheduledSwitch::new();
         // The second reading is too near to the proposed time, or past it.
         let clock = clock(&[0, 501, 10_000, 20_000, 30_000, 30_100]);
         assert_eq!(agreed.settle(0, 0, clock), 34_000);
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_reader_withdraws_what_is_late() {
-        let agreed = Agreed::new();
+        let agreed = ScheduledSwitch::new();
         let readings = Cell::new(0);
         let at = agreed.settle(1000, 0, || {
             readings.set(readings.get() + 1);

@@ -47,12 +47,12 @@ const LOOKS: u32 = 16;
 /// Futex word on its own cache line.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Bed(Futex);
+struct FutexLine(Futex);
 
 /// Worker's side.
 #[derive(Debug)]
 pub struct Sleeper {
-    bed: Arc<Bed>,
+    bed: Arc<FutexLine>,
     mode: Mode,
 }
 
@@ -60,12 +60,12 @@ pub struct Sleeper {
 #[derive(Clone, Debug)]
 pub struct Waker {
     /// `None` if the worker never sleeps.
-    bed: Option<Arc<Bed>>,
+    bed: Option<Arc<FutexLine>>,
 }
 
 /// Creates both sides for one worker.
 pub fn park(mode: Mode) -> (Sleeper, Waker) {
-    let bed = Arc::new(Bed(Futex::new(AWAKE)));
+    let bed = Arc::new(FutexLine(Futex::new(AWAKE)));
     let waker = Waker {
         bed: (mode != Mode::Spin).then(|| bed.clone()),
     };
@@ -90,7 +90,7 @@ impl Sleeper {
         let Some(rest) = bound.checked_sub(spin).filter(|rest| !rest.is_zero()) else {
             return false;
         };
-        let Bed(word) = &*self.bed;
+        let FutexLine(word) = &*self.bed;
         // Acquire: if a waker was first, its pushed items are visible to `ready`.
         word.swap(ASLEEP, Ordering::Acquire);
         let ready_after_all = ready();

@@ -334,7 +334,7 @@ impl<T> Consumer<T> {
     pub fn pop_each(&mut self, limit: usize, mut each: impl FnMut(T)) -> usize {
         let count = limit.min(self.ready(limit));
         let before = self.head;
-        let popping = Popping {
+        let popping = PopGuard {
             shared: &self.shared,
             before,
             head: &mut self.head,
@@ -361,13 +361,13 @@ impl<T> Drop for Consumer<T> {
 }
 
 /// Returns slots to the producer at the end of a batch, also if a closure panics within it.
-struct Popping<'a, T> {
+struct PopGuard<'a, T> {
     shared: &'a Shared<T>,
     before: usize,
     head: &'a mut usize,
 }
 
-impl<T> Drop for Popping<'_, T> {
+impl<T> Drop for PopGuard<'_, T> {
     #[inline(always)]
     fn drop(&mut self) {
         if *self.head != self.before {

@@ -16,7 +16,7 @@ use model::{Setup, run};
 use std::sync::Arc as Counted;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tailwater_handover::agreed::Agreed;
+use tailwater_handover::agreed::ScheduledSwitch;
 use tailwater_handover::owner::Place;
 use tailwater_handover::park::{Mode, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
@@ -352,7 +352,7 @@ fn protocol_without_counts_is_caught() {
 fn cores_agree_on_the_time_of_a_change() {
     const TICK: u64 = 400;
     check(3, || {
-        let agreed = Arc::new(Agreed::new());
+        let agreed = Arc::new(ScheduledSwitch::new());
         let clock = Arc::new(AtomicU64::new(0));
         let tell = |clock: &AtomicU64| clock.fetch_add(TICK, Ordering::AcqRel);
         let readers: Vec<_> = (0..2)

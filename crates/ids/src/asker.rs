@@ -51,7 +51,7 @@ pub(crate) mod note {
 
 /// Evaluates rules on a worker's packets.
 #[derive(Debug)]
-pub(crate) struct Asker {
+pub(crate) struct RuleEvaluator {
     pub(crate) rules: Arc<RuleSet>,
     pub(crate) version: u32,
     thresholds: Arc<Thresholds>,
@@ -67,9 +67,13 @@ pub(crate) struct Asker {
     pub(crate) notes: [u64; note::COUNT],
 }
 
-impl Asker {
-    pub(crate) fn new((version, rules): (u32, Arc<RuleSet>), thresholds: Arc<Thresholds>, room: usize) -> Asker {
-        Asker {
+impl RuleEvaluator {
+    pub(crate) fn new(
+        (version, rules): (u32, Arc<RuleSet>),
+        thresholds: Arc<Thresholds>,
+        room: usize,
+    ) -> RuleEvaluator {
+        RuleEvaluator {
             candidates: Candidates::new(rules.len()),
             rules,
             version,
@@ -109,7 +113,7 @@ impl Asker {
 
     /// Evaluates the rules of a hook on a unit.
     pub(crate) fn ask(&mut self, place: Place, unit: &Unit<'_>, subject: &Subject<'_>, connection: &mut Connection) {
-        if self.passed || !self.rules.asks_in(place) {
+        if self.passed || !self.rules.has_rules_at(place) {
             return;
         }
         let rules = Arc::clone(&self.rules);
@@ -125,7 +129,7 @@ impl Asker {
     }
 
     /// Evaluates the stream rules on a window whose bytes from `fresh` on are new.
-    pub(crate) fn ask_stream(
+    pub(crate) fn evaluate_stream(
         &mut self,
         (side, fresh): (&mut Side, usize),
         unit: &Unit<'_>,
@@ -133,7 +137,7 @@ impl Asker {
         connection: &mut Connection,
     ) {
         let place = Place::stream(subject.direction);
-        if self.passed || !self.rules.asks_in(place) {
+        if self.passed || !self.rules.has_rules_at(place) {
             return;
         }
         let rules = Arc::clone(&self.rules);
@@ -254,7 +258,7 @@ impl Asker {
         }
         let about = &signature.rule.about;
         let number = u64::from(about.generator) << 32 | u64::from(about.sid);
-        let mut told = Told::Aloud;
+        let mut told = Told::WithAlert;
         for threshold in &signature.rule.thresholds {
             // A rule may have one threshold and one filter; they count separately.
             let salt = u64::from(threshold.kind == ThresholdKind::Filter) << 63;
@@ -263,8 +267,8 @@ impl Asker {
                 .count(number | salt, threshold, subject.ends(), subject.arrival());
             told = match (told, count) {
                 (Told::No, _) | (_, Told::No) => Told::No,
-                (Told::Quietly, _) | (_, Told::Quietly) => Told::Quietly,
-                _ => Told::Aloud,
+                (Told::WithoutAlert, _) | (_, Told::WithoutAlert) => Told::WithoutAlert,
+                _ => Told::WithAlert,
             };
         }
         if signature.rule.silent || told == Told::No {
@@ -287,7 +291,7 @@ impl Asker {
             }
             _ => {}
         }
-        if told == Told::Quietly {
+        if told == Told::WithoutAlert {
             return;
         }
         self.notes[note::ALERTS] += 1;

@@ -1,6 +1,6 @@
 //! Protocol parsing of a stream: detection, messages, and evaluation of rules on them.
 
-use crate::asker::{Asker, note, payload_unit};
+use crate::asker::{RuleEvaluator, note, payload_unit};
 use crate::buffer::{Buffer, BufferKey};
 use crate::connection::{CONNECT_REQUEST, Connection, HEAD_REQUEST};
 use crate::dns::{self, DNS};
@@ -88,7 +88,7 @@ impl Buffers {
     pub(crate) fn follow(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut Asker,
+        asker: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
@@ -101,7 +101,7 @@ impl Buffers {
         }
         let window = &*stream.window;
         let unit = payload_unit(&window[..stream.side.filled()]);
-        asker.ask_stream((stream.side, fresh.start), &unit, subject, connection);
+        asker.evaluate_stream((stream.side, fresh.start), &unit, subject, connection);
         match stream.side.phase {
             phase if http::is_phase(phase) => self.http(stream, asker, subject, connection),
             TLS => self.tls(stream, asker, subject, connection),
@@ -117,7 +117,7 @@ impl Buffers {
     pub(crate) fn finish(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut Asker,
+        asker: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
@@ -129,7 +129,7 @@ impl Buffers {
     pub(crate) fn make_room(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut Asker,
+        asker: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) -> bool {
@@ -161,7 +161,13 @@ impl Buffers {
         }
     }
 
-    fn http(&mut self, stream: &mut Stream<'_>, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) {
+    fn http(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut RuleEvaluator,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
         loop {
             match http::advance(stream.side, stream.window, subject.direction) {
                 Step::More => return,
@@ -193,7 +199,7 @@ impl Buffers {
     fn head(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut Asker,
+        asker: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) -> bool {
@@ -209,7 +215,7 @@ impl Buffers {
         let status = self.head.target(text);
         let switches = connection.has(CONNECT_REQUEST) && status.starts_with(b"2");
         let framing = self.head.framing(text, direction, connection.has(HEAD_REQUEST));
-        if asker.rules.asks_in(place) {
+        if asker.rules.has_rules_at(place) {
             let mut unit = payload_unit(text);
             self.head.fill(text, direction, &mut self.made, &mut unit);
             asker.ask(place, &unit, subject, connection);
@@ -243,7 +249,7 @@ impl Buffers {
     fn body_so_far(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut Asker,
+        asker: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
@@ -269,7 +275,7 @@ impl Buffers {
                 &self.body
             }
         };
-        if !body.is_empty() && asker.rules.asks_in(place) {
+        if !body.is_empty() && asker.rules.has_rules_at(place) {
             self.head.read(text, direction);
             let mut unit = payload_unit(stream.bytes(message, side.parsed));
             self.head.fill(text, direction, &mut self.made, &mut unit);
@@ -286,7 +292,13 @@ impl Buffers {
         stream.side.message_flags |= INSPECTED;
     }
 
-    fn tls(&mut self, stream: &mut Stream<'_>, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) {
+    fn tls(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut RuleEvaluator,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
         if stream.side.end() < stream.side.left {
             return;
         }
@@ -311,7 +323,7 @@ impl Buffers {
         }
     }
 
-    fn hello(&self, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) -> bool {
+    fn hello(&self, asker: &mut RuleEvaluator, subject: &Subject<'_>, connection: &mut Connection) -> bool {
         let Some(name) = tls::server_name(&self.handshake) else {
             return false;
         };
@@ -326,7 +338,7 @@ impl Buffers {
         true
     }
 
-    fn certificates(&mut self, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) -> bool {
+    fn certificates(&mut self, asker: &mut RuleEvaluator, subject: &Subject<'_>, connection: &mut Connection) -> bool {
         let Some(certificates) = tls::certificates(&self.handshake) else {
             return false;
         };
@@ -344,7 +356,13 @@ impl Buffers {
         true
     }
 
-    fn dns(&mut self, stream: &mut Stream<'_>, asker: &mut Asker, subject: &Subject<'_>, connection: &mut Connection) {
+    fn dns(
+        &mut self,
+        stream: &mut Stream<'_>,
+        asker: &mut RuleEvaluator,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
         loop {
             let (message, end) = (stream.side.message, stream.side.end());
             let [high, low, rest @ ..] = stream.bytes(message, end) else {
@@ -365,11 +383,11 @@ impl Buffers {
     pub(crate) fn questions(
         &mut self,
         message: &[u8],
-        asker: &mut Asker,
+        asker: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
-        if !asker.rules.asks_in(Place::DnsQuery) {
+        if !asker.rules.has_rules_at(Place::DnsQuery) {
             return;
         }
         dns::questions(message, &mut self.name, |name| {

@@ -1,7 +1,7 @@
 //! Packet inspection: connection tracking, stream reassembly and rule evaluation, packet by packet.
 
 use crate::alert::Alert;
-use crate::asker::{Asker, Fate, note, payload_unit};
+use crate::asker::{Fate, RuleEvaluator, note, payload_unit};
 use crate::connection::{BLOCKED, Connection, ENDED, ESTABLISHED, LOST, NUMBERED, PASSED, SEEN, STARTED};
 use crate::dns;
 use crate::follow::{Buffers, DEAD, Stream};
@@ -101,7 +101,7 @@ pub const NOTES: &[&str] = &[
 /// Inspects a worker's packets. Packets that match no rule cause no allocation.
 #[derive(Debug)]
 pub struct Inspector {
-    asker: Asker,
+    asker: RuleEvaluator,
     buffers: Buffers,
     settings: Settings,
 }
@@ -112,7 +112,7 @@ impl Inspector {
         // Room for a message's buffers in lower case: its head several times, its body twice.
         let room = 8 * settings.window + settings.decoded + (1 << 16);
         Inspector {
-            asker: Asker::new((version, rules), thresholds, room),
+            asker: RuleEvaluator::new((version, rules), thresholds, room),
             buffers: Buffers::new(&settings),
             settings,
         }
@@ -193,7 +193,7 @@ impl Inspector {
     /// Evaluates the rules on single packets.
     fn alone(&mut self, place: Place, subject: &Subject<'_>, connection: &mut Connection) {
         let payload = subject.input.payload();
-        if payload.is_empty() && !self.asker.rules.asks_without_bytes(place, subject.flags()) {
+        if payload.is_empty() && !self.asker.rules.has_rules_without_payload(place, subject.flags()) {
             return;
         }
         let mut unit = Unit::new();
@@ -282,7 +282,7 @@ impl Inspector {
         }
         self.first(&subject, connection);
         self.alone(Place::PacketTcp, &subject, connection);
-        if !connection.has(LOST) && self.asker.rules.asks_of_streams() {
+        if !connection.has(LOST) && self.asker.rules.has_stream_rules() {
             // Data on a SYN starts one sequence number later (RFC 7413).
             let sequence = sequence.wrapping_add(u32::from(flags & SYN != 0));
             let segment = (sequence, acknowledged, flags);

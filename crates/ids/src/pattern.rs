@@ -20,7 +20,7 @@ pub struct Expression {
 
 /// Reasons an expression is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoExpression {
+pub enum ExpressionError {
     /// It needs more than linear time, or too much memory.
     Unsupported(&'static str),
     /// It is malformed.
@@ -51,7 +51,7 @@ impl Expression {
     ///
     /// # Errors
     /// The expression is malformed, or uses an unsupported feature or too much memory.
-    pub fn new(source: &str, flags: Flags) -> Result<Expression, NoExpression> {
+    pub fn new(source: &str, flags: Flags) -> Result<Expression, ExpressionError> {
         let translated = translate(source, flags)?;
         let regex = RegexBuilder::new(&translated)
             .unicode(false)
@@ -68,12 +68,12 @@ impl Expression {
                 source: source.to_owned(),
                 regex,
             }),
-            Err(regex::Error::CompiledTooBig(_)) => Err(NoExpression::Unsupported("pcre: more than 1 MiB compiled")),
+            Err(regex::Error::CompiledTooBig(_)) => Err(ExpressionError::Unsupported("pcre: more than 1 MiB compiled")),
             Err(error) => {
                 let text = error.to_string();
                 let last = text.lines().last().unwrap_or_default();
                 let last = last.strip_prefix("error: ").unwrap_or(last);
-                Err(NoExpression::Wrong(last.to_owned()))
+                Err(ExpressionError::Wrong(last.to_owned()))
             }
         }
     }
@@ -90,7 +90,7 @@ impl Expression {
 }
 
 /// Translates PCRE syntax to that of the `regex` crate.
-fn translate(source: &str, flags: Flags) -> Result<String, NoExpression> {
+fn translate(source: &str, flags: Flags) -> Result<String, ExpressionError> {
     let bytes = source.as_bytes();
     let mut out = String::with_capacity(source.len() + 16);
     if flags.anchored {
@@ -152,9 +152,9 @@ fn literal(byte: u8, out: &mut String) {
     }
 }
 
-fn possessive(rest: &[u8]) -> Result<(), NoExpression> {
+fn possessive(rest: &[u8]) -> Result<(), ExpressionError> {
     match rest.first() {
-        Some(b'+') => Err(NoExpression::Unsupported("pcre: possessive quantifier")),
+        Some(b'+') => Err(ExpressionError::Unsupported("pcre: possessive quantifier")),
         _ => Ok(()),
     }
 }
@@ -172,8 +172,8 @@ fn quantifier(rest: &[u8]) -> Option<usize> {
 }
 
 /// Translates the start of a group. Returns the number of bytes read.
-fn group(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
-    let unsupported = |what| Err(NoExpression::Unsupported(what));
+fn group(rest: &[u8], out: &mut String) -> Result<usize, ExpressionError> {
+    let unsupported = |what| Err(ExpressionError::Unsupported(what));
     if rest.get(1) == Some(&b'*') {
         return unsupported("pcre: verb");
     }
@@ -192,7 +192,7 @@ fn group(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
         }
         [b'#', ..] => {
             let end = rest.iter().position(|byte| *byte == b')');
-            let end = end.ok_or_else(|| NoExpression::Wrong("a comment has no end".to_owned()))?;
+            let end = end.ok_or_else(|| ExpressionError::Wrong("a comment has no end".to_owned()))?;
             return Ok(end + 1);
         }
         _ => {}
@@ -202,9 +202,11 @@ fn group(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
 }
 
 /// Translates an escape. Returns the number of bytes read.
-fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpression> {
+fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, ExpressionError> {
     let Some(&byte) = rest.get(1) else {
-        return Err(NoExpression::Wrong("a backslash at the end escapes nothing".to_owned()));
+        return Err(ExpressionError::Wrong(
+            "a backslash at the end escapes nothing".to_owned(),
+        ));
     };
     let push = |out: &mut String, text: &str| {
         out.push_str(text);
@@ -247,7 +249,7 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpr
                     out.push_str(&format!("\\x{value:02x}"));
                     Ok(length)
                 }
-                Err(_) => Err(NoExpression::Wrong(format!("\\x{digits} is no byte in hexadecimal"))),
+                Err(_) => Err(ExpressionError::Wrong(format!("\\x{digits} is no byte in hexadecimal"))),
             }
         }
         b'0' => {
@@ -258,11 +260,11 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpr
             out.push_str(&format!("\\x{:02x}", value & 0xff));
             Ok(1 + count)
         }
-        b'1'..=b'9' if !in_class => Err(NoExpression::Unsupported("pcre: backreference")),
-        b'k' | b'g' => Err(NoExpression::Unsupported("pcre: backreference")),
-        b'K' => Err(NoExpression::Unsupported("pcre: \\K")),
+        b'1'..=b'9' if !in_class => Err(ExpressionError::Unsupported("pcre: backreference")),
+        b'k' | b'g' => Err(ExpressionError::Unsupported("pcre: backreference")),
+        b'K' => Err(ExpressionError::Unsupported("pcre: \\K")),
         b'p' | b'P' | b'X' | b'C' | b'G' | b'Q' | b'E' | b'H' | b'V' | b'c' => {
-            Err(NoExpression::Unsupported("pcre: a rare escape"))
+            Err(ExpressionError::Unsupported("pcre: a rare escape"))
         }
         _ if byte.is_ascii_alphanumeric() => {
             // Literal byte.
@@ -282,7 +284,7 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, NoExpr
 }
 
 /// Translates a class in brackets. Returns the number of bytes read.
-fn class(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
+fn class(rest: &[u8], out: &mut String) -> Result<usize, ExpressionError> {
     out.push('[');
     let mut at = 1;
     if rest.get(at) == Some(&b'^') {
@@ -292,7 +294,7 @@ fn class(rest: &[u8], out: &mut String) -> Result<usize, NoExpression> {
     let first = at;
     loop {
         let Some(&byte) = rest.get(at) else {
-            return Err(NoExpression::Wrong("a class has no \"]\"".to_owned()));
+            return Err(ExpressionError::Wrong("a class has no \"]\"".to_owned()));
         };
         match byte {
             b']' if at > first => {
@@ -406,11 +408,11 @@ mod tests {
             ("(((a{1,999}){1,999}){1,99})", "pcre: more than 1 MiB compiled"),
         ] {
             let refused = Expression::new(source, Flags::default()).unwrap_err();
-            assert_eq!(refused, NoExpression::Unsupported(what), "{source}");
+            assert_eq!(refused, ExpressionError::Unsupported(what), "{source}");
         }
         for source in ["(a", "[a", "a\\", "*a", "\\x{123}"] {
             let wrong = Expression::new(source, Flags::default()).unwrap_err();
-            assert!(matches!(wrong, NoExpression::Wrong(_)), "{source}");
+            assert!(matches!(wrong, ExpressionError::Wrong(_)), "{source}");
         }
     }
 }

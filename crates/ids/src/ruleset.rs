@@ -131,7 +131,7 @@ pub(crate) enum Transport {
 pub struct RuleSet {
     pub(crate) signatures: Vec<Signature>,
     stations: Vec<Station>,
-    of_streams: bool,
+    any_stream_rules: bool,
     tcp_ports: PortGroups,
     udp_ports: PortGroups,
 }
@@ -178,13 +178,13 @@ impl RuleSet {
             let waiting = waiting.remove(&place).unwrap_or_default();
             stations.push(waiting.station(place, &signatures, ports_in(place))?);
         }
-        let of_streams = ALL[Place::StreamToServer as usize..]
+        let any_stream_rules = ALL[Place::StreamToServer as usize..]
             .iter()
             .any(|place| stations[*place as usize].is_asked());
         Ok(RuleSet {
             signatures,
             stations,
-            of_streams,
+            any_stream_rules,
             tcp_ports,
             udp_ports,
         })
@@ -232,19 +232,19 @@ impl RuleSet {
 
     /// Returns `true` if any rule is evaluated at a hook.
     #[inline]
-    pub(crate) fn asks_in(&self, place: Place) -> bool {
+    pub(crate) fn has_rules_at(&self, place: Place) -> bool {
         self.stations[place as usize].is_asked()
     }
 
     /// Returns `true` if any rule is evaluated on streams or messages.
     #[inline]
-    pub(crate) fn asks_of_streams(&self) -> bool {
-        self.of_streams
+    pub(crate) fn has_stream_rules(&self) -> bool {
+        self.any_stream_rules
     }
 
     /// Returns `true` if a rule at a hook applies to packets without payload and with these TCP flags.
     #[inline]
-    pub(crate) fn asks_without_bytes(&self, place: Place, flags: u8) -> bool {
+    pub(crate) fn has_rules_without_payload(&self, place: Place, flags: u8) -> bool {
         self.stations[place as usize].unfiltered.has_for(flags)
     }
 

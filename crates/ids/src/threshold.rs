@@ -22,9 +22,9 @@ pub(crate) enum Told {
     /// The rule does not take effect.
     No,
     /// The rule takes effect without an alert.
-    Quietly,
+    WithoutAlert,
     /// The rule takes effect with an alert.
-    Aloud,
+    WithAlert,
 }
 
 /// Set of an associative table.
@@ -100,14 +100,14 @@ impl Thresholds {
             let count = (count + 1).min(COUNT);
             let wanted = u64::from(threshold.count);
             let (told, kept) = match threshold.kind {
-                ThresholdKind::Limit if count <= wanted => (Told::Aloud, count),
-                ThresholdKind::Limit => (Told::Quietly, count),
-                ThresholdKind::Threshold if count >= wanted => (Told::Aloud, 0),
+                ThresholdKind::Limit if count <= wanted => (Told::WithAlert, count),
+                ThresholdKind::Limit => (Told::WithoutAlert, count),
+                ThresholdKind::Threshold if count >= wanted => (Told::WithAlert, 0),
                 ThresholdKind::Threshold => (Told::No, count),
                 ThresholdKind::Both if count < wanted => (Told::No, count),
-                ThresholdKind::Both if count == wanted => (Told::Aloud, count),
-                ThresholdKind::Both => (Told::Quietly, count),
-                ThresholdKind::Filter if count > wanted => (Told::Aloud, count),
+                ThresholdKind::Both if count == wanted => (Told::WithAlert, count),
+                ThresholdKind::Both => (Told::WithoutAlert, count),
+                ThresholdKind::Filter if count > wanted => (Told::WithAlert, count),
                 ThresholdKind::Filter => (Told::No, count),
             };
             let after = print | start << COUNT_BITS | kept;
@@ -138,19 +138,43 @@ mod tests {
 
     #[test]
     fn each_kind_tells_what_suricata_says() {
-        use Told::{Aloud, No, Quietly};
+        use Told::{No, WithAlert, WithoutAlert};
         let times = [0, 1, 2, 3, 9, 10, 11, 12];
         let kinds = [
             (
                 ThresholdKind::Limit,
-                [Aloud, Aloud, Quietly, Quietly, Quietly, Aloud, Aloud, Quietly],
+                [
+                    WithAlert,
+                    WithAlert,
+                    WithoutAlert,
+                    WithoutAlert,
+                    WithoutAlert,
+                    WithAlert,
+                    WithAlert,
+                    WithoutAlert,
+                ],
             ),
-            (ThresholdKind::Threshold, [No, Aloud, No, Aloud, No, No, Aloud, No]),
+            (
+                ThresholdKind::Threshold,
+                [No, WithAlert, No, WithAlert, No, No, WithAlert, No],
+            ),
             (
                 ThresholdKind::Both,
-                [No, Aloud, Quietly, Quietly, Quietly, No, Aloud, Quietly],
+                [
+                    No,
+                    WithAlert,
+                    WithoutAlert,
+                    WithoutAlert,
+                    WithoutAlert,
+                    No,
+                    WithAlert,
+                    WithoutAlert,
+                ],
             ),
-            (ThresholdKind::Filter, [No, No, Aloud, Aloud, Aloud, No, No, Aloud]),
+            (
+                ThresholdKind::Filter,
+                [No, No, WithAlert, WithAlert, WithAlert, No, No, WithAlert],
+            ),
         ];
         for (kind, expected) in kinds {
             assert_eq!(told(kind, &times), expected, "{kind:?}");
@@ -168,7 +192,7 @@ mod tests {
                 count: 1,
                 seconds: 10,
             };
-            table.count(rule, &threshold, ends, Nanos::from_secs(1)) == Told::Aloud
+            table.count(rule, &threshold, ends, Nanos::from_secs(1)) == Told::WithAlert
         };
         assert!(first(Track::Source, 1, [address(1), address(2)]));
         assert!(!first(Track::Source, 1, [address(1), address(3)]));

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::{CpuSet, sched_setaffinity, sched_yield};
 use tailwater_sdk::protocol::layout::{
-    BOARD_BYTES, Board, MASKS, MAX_BATCH, OVER, Place, SLATE_BYTES, Slate, VERSION, all_of, places,
+    MASKS, MAX_BATCH, OVER, Place, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, VERSION, all_of,
+    places,
 };
 use tailwater_sdk::protocol::memory::Memory;
 use tailwater_sdk::protocol::message::{Description, FromProgram, FromServer};
@@ -28,11 +29,11 @@ const STALLS: u32 = 40;
 
 struct Raw {
     attack: String,
-    board: Board,
+    board: RequestArea,
     board_file: File,
     packets: Arc<Memory>,
-    slate: Slate,
-    in_front: Option<(File, Slate)>,
+    slate: ResponseArea,
+    in_front: Option<(File, ResponseArea)>,
     buffer_bytes: usize,
     last: u64,
     /// Eight bytes of loot, sent with a packet.
@@ -70,14 +71,14 @@ pub(crate) fn run() -> io::Result<()> {
     let board_file = next()?;
     let mut raw = Raw {
         attack: config.trim_matches('"').to_owned(),
-        board: Board(Memory::map(&board_file, BOARD_BYTES, false)?),
+        board: RequestArea(Memory::map(&board_file, REQUEST_AREA_BYTES, false)?),
         board_file,
         packets: Arc::new(Memory::map(&next()?, MAX_BATCH * buffer_bytes, true)?),
-        slate: Slate(Memory::map(&next()?, SLATE_BYTES, true)?),
+        slate: ResponseArea(Memory::map(&next()?, RESPONSE_AREA_BYTES, true)?),
         in_front: match next() {
             Ok(file) => {
-                let memory = Memory::map(&file, SLATE_BYTES, false)?;
-                Some((file, Slate(memory)))
+                let memory = Memory::map(&file, RESPONSE_AREA_BYTES, false)?;
+                Some((file, ResponseArea(memory)))
             }
             Err(_) => None,
         },
@@ -172,7 +173,7 @@ impl Raw {
                 }
             }
         }
-        self.slate.set_said(round);
+        self.slate.set_masks_round(round);
     }
 
     /// Runs the part of the attack that precedes the response.
@@ -274,7 +275,7 @@ impl Raw {
             "no-length" => first(here(128, 0).encode(round)),
             "of-another-round" => first(here(128, 64).encode(round.wrapping_sub(1))),
             "no-word" => first(u64::MAX),
-            "masks-of-another-round" => self.slate.set_said(round.wrapping_sub(1)),
+            "masks-of-another-round" => self.slate.set_masks_round(round.wrapping_sub(1)),
             "vanish" => {
                 self.slate.set_place(0, 0);
                 self.slate.set_masks(0, [left & !1, moved]);

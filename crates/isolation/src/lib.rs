@@ -32,4 +32,4 @@ pub use tailwater_sdk::protocol::{layout, message};
 
 const _: () = assert!(layout::MAX_BATCH == tailwater_chain::batch::MAX_BATCH);
 const _: () = assert!(message::MOST_REASONS + 1 == tailwater_chain::function::MAX_DROP_REASONS);
-const _: () = assert!(layout::MAX_WISHES == tailwater_chain::function::MAX_WISHES);
+const _: () = assert!(layout::MAX_CANDIDATES == tailwater_chain::function::MAX_CANDIDATES);

@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
-use tailwater_functions::build::Demands;
+use tailwater_functions::build::Requirements;
 
 use tailwater_api::Fate;
 use tailwater_chain::batch::Batch;
@@ -26,7 +26,7 @@ fn program(attack: &str) -> Program {
         },
         config: format!("\"{attack}\""),
         alone: false,
-        demands: Demands::default(),
+        demands: Requirements::default(),
         confined: None,
     }
 }

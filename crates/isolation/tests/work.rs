@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tailwater_chain::flow_table::MirrorConfig;
 use tailwater_functions::library::{LibraryFunction, load};
-use tailwater_isolation::layout::{MAX_BATCH, SLATE_BYTES, Slate};
+use tailwater_isolation::layout::{MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
 use tailwater_isolation::program::Waiting as BuiltIn;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::{Headers, parse};
@@ -68,14 +68,14 @@ impl<W: Work> Side<W> {
             state_bytes: description.state_bytes as usize,
             directed: false,
         };
-        let slate = Memory::map(&memory(SLATE_BYTES), SLATE_BYTES, true).unwrap();
+        let slate = Memory::map(&memory(RESPONSE_AREA_BYTES), RESPONSE_AREA_BYTES, true).unwrap();
         let flows = Memory::whole(&memory(config.file_bytes()), Duration::MAX).unwrap();
         let given = Given {
             packets: map(),
             buffer_bytes: BUFFER_BYTES,
             flows: Some((CAPACITY, flows)),
             images: None,
-            slate: Arc::new(Slate(slate)),
+            slate: Arc::new(ResponseArea(slate)),
         };
         Side {
             work: ready.attach(given).unwrap(),

@@ -86,7 +86,7 @@ pub struct Attribution {
     gaps: Nanos,
     /// End of the time in which the gaps count. Under lasting overload the worker is never idle, and a packet that is
     /// late long after a gap is late because of the overload.
-    felt_until: Nanos,
+    gaps_until: Nanos,
     /// Wake-up time of the worker since it was last idle.
     waking: Nanos,
 }
@@ -98,7 +98,7 @@ impl Attribution {
             slo,
             shares: FlowShares::new(slo),
             gaps: Nanos::ZERO,
-            felt_until: Nanos::ZERO,
+            gaps_until: Nanos::ZERO,
             waking: Nanos::ZERO,
         }
     }
@@ -122,12 +122,12 @@ impl Attribution {
         /// gap's length to work off its backlog.
         const FELT: u64 = 20;
         self.gaps = self.felt_gaps(now) + length;
-        self.felt_until = now + Nanos(self.gaps.0.saturating_mul(FELT));
+        self.gaps_until = now + Nanos(self.gaps.0.saturating_mul(FELT));
     }
 
     /// Time lost to gaps that still count.
     fn felt_gaps(&self, now: Nanos) -> Nanos {
-        if now <= self.felt_until { self.gaps } else { Nanos::ZERO }
+        if now <= self.gaps_until { self.gaps } else { Nanos::ZERO }
     }
 
     /// Records a packet processed while the worker had a backlog.

@@ -16,38 +16,38 @@ const SERVER: f64 = (1u64 << 32) as f64;
 
 /// Minimum cost of SLOs, for each price combination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cheapest([i64; STEPS]);
+pub struct MinimumCost([i64; STEPS]);
 
-impl Default for Cheapest {
+impl Default for MinimumCost {
     fn default() -> Self {
-        Cheapest([0; STEPS])
+        MinimumCost([0; STEPS])
     }
 }
 
-impl Cheapest {
+impl MinimumCost {
     /// Returns the minimum cost of one SLO.
     pub fn new(demand: &Demand, choices: &Choices, cluster: &Cluster) -> Self {
         // An SLO that no number of instances meets is never placed.
         if choices.list.is_empty() {
-            return Cheapest::default();
+            return MinimumCost::default();
         }
         let at = |step: usize| {
             let price = |slot: Slot| price(&cluster.kinds()[slot.kind], slot, part(step));
             // Rounding down preserves the bound.
             (cheapest(demand, choices, price) * SERVER) as i64
         };
-        Cheapest(std::array::from_fn(at))
+        MinimumCost(std::array::from_fn(at))
     }
 
     /// Adds an SLO.
-    pub fn add(&mut self, other: &Cheapest) {
+    pub fn add(&mut self, other: &MinimumCost) {
         for (sum, cost) in self.0.iter_mut().zip(other.0) {
             *sum = sum.saturating_add(cost);
         }
     }
 
     /// Subtracts an SLO that was added before.
-    pub fn subtract(&mut self, other: &Cheapest) {
+    pub fn subtract(&mut self, other: &MinimumCost) {
         for (sum, cost) in self.0.iter_mut().zip(other.0) {
             *sum -= cost;
         }

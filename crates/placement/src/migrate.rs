@@ -200,7 +200,7 @@ pub fn migration(from: &Plan, to: &Plan) -> Result<Migration, MigrationError> {
             let steps = state.steps;
             return Ok(Migration { steps, moved });
         }
-        if !progress && !open.iter_mut().any(|open| state.step_aside(open)) {
+        if !progress && !open.iter_mut().any(|open| state.move_to_temporary(open)) {
             return Err(MigrationError::Stuck(open.len()));
         }
     }
@@ -293,7 +293,7 @@ impl<'a> State<'a> {
 
     /// Moves an instance that is to end to a temporary place. The temporary instance ends once there is room for the
     /// final one. Each instance moves aside at most once, so this terminates.
-    fn step_aside(&mut self, open: &mut Open<'a>) -> bool {
+    fn move_to_temporary(&mut self, open: &mut Open<'a>) -> bool {
         let Some(number) = open.drains.iter().position(|(_, aside)| !aside) else {
             return false;
         };

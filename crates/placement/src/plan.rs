@@ -1,6 +1,6 @@
 //! Plan: the placement of instances with their cache, and the free resources.
 
-use crate::bound::Cheapest;
+use crate::bound::MinimumCost;
 use crate::cluster::Cluster;
 use crate::schedule::Request;
 use crate::slo::Slo;
@@ -25,7 +25,7 @@ pub struct Placed {
     /// Its instances, sorted by server.
     pub instances: Vec<Instance>,
     /// Its minimum cost on this cluster.
-    pub cheapest: Cheapest,
+    pub cheapest: MinimumCost,
 }
 
 /// Free resources of a NUMA node.
@@ -110,7 +110,7 @@ pub struct Plan {
     /// Number of instances of each group, by server.
     groups: HashMap<String, HashMap<usize, u32>>,
     /// Minimum cost of all SLOs.
-    cheapest: Cheapest,
+    cheapest: MinimumCost,
 }
 
 impl Plan {
@@ -136,7 +136,7 @@ impl Plan {
             first,
             placed: BTreeMap::new(),
             groups: HashMap::new(),
-            cheapest: Cheapest::default(),
+            cheapest: MinimumCost::default(),
         }
     }
 
@@ -223,7 +223,7 @@ impl Plan {
     }
 
     /// Returns the minimum cost of all SLOs together, which also gives the shadow prices of cores and cache.
-    pub fn cheapest(&self) -> &Cheapest {
+    pub fn cheapest(&self) -> &MinimumCost {
         &self.cheapest
     }
 

@@ -1,6 +1,6 @@
 //! Interface and common parts of schedulers that give each instance its own cache.
 
-use crate::bound::Cheapest;
+use crate::bound::MinimumCost;
 use crate::choices::{Choices, choices};
 use crate::cluster::Cluster;
 use crate::demand::{Demand, Slot, Unfit};
@@ -20,7 +20,7 @@ pub struct Request {
     /// Choices of instances that meet it.
     pub choices: Choices,
     /// Its minimum cost.
-    pub cheapest: Cheapest,
+    pub cheapest: MinimumCost,
 }
 
 impl Request {
@@ -37,7 +37,7 @@ impl Request {
         };
         let choices = choices(&demand, most);
         Ok(Request {
-            cheapest: Cheapest::new(&demand, &choices, cluster),
+            cheapest: MinimumCost::new(&demand, &choices, cluster),
             choices,
             slo,
             demand,

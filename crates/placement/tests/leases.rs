@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use tailwater_net::Nanos;
-use tailwater_placement::lease::{Amount, Grant, Holder, Lessor, Request, Terms};
+use tailwater_placement::lease::{Amount, Grant, Holder, LeaseServer, Request, Terms};
 
 /// Ways available for leases and reservations.
 const ALL: Amount = Amount { cores: 0, ways: 2 };
@@ -28,7 +28,7 @@ fn terms(drift: u32) -> Terms {
 struct World {
     steps: u64,
     holder: Holder,
-    lessor: Lessor,
+    lessor: LeaseServer,
     epoch: u64,
     incarnation: u64,
     requests: Vec<Request>,
@@ -48,7 +48,7 @@ impl World {
         World {
             steps: 0,
             holder: Holder::new(clocks.terms, 1, Amount::NONE),
-            lessor: Lessor::new(clocks.terms, 1, ALL),
+            lessor: LeaseServer::new(clocks.terms, 1, ALL),
             epoch: 1,
             incarnation: 1,
             requests: Vec::new(),
@@ -113,7 +113,7 @@ impl World {
             add(&|world| {
                 world.epoch = 2;
                 let reserved = world.lessor.reserved();
-                world.lessor = Lessor::after_restart(clocks.terms, 2, ALL, reserved, lessor_now);
+                world.lessor = LeaseServer::after_restart(clocks.terms, 2, ALL, reserved, lessor_now);
             });
         }
         if self.incarnation == 1 && self.epoch == 1 {
@@ -174,10 +174,13 @@ fn clocks_beyond_the_drift_that_is_known_are_found_out() {
     assert!(explore(&clocks).1);
 }
 
-fn pair() -> (Holder, Lessor) {
+fn pair() -> (Holder, LeaseServer) {
     let capacity = Amount { cores: 4, ways: 10 };
     let terms = Terms::DEFAULT;
-    (Holder::new(terms, 9, Amount::NONE), Lessor::new(terms, 1, capacity))
+    (
+        Holder::new(terms, 9, Amount::NONE),
+        LeaseServer::new(terms, 1, capacity),
+    )
 }
 
 const WANTS: Amount = Amount { cores: 2, ways: 8 };
@@ -237,7 +240,7 @@ fn a_new_controller_takes_nothing_from_the_agent_and_gives_nothing_twice() {
     holder.set_in_use(second(0), used).expect("it is leased");
     let capacity = Amount { cores: 4, ways: 10 };
     let reserved = Amount { cores: 2, ways: 2 };
-    let mut new = Lessor::after_restart(Terms::DEFAULT, 2, capacity, reserved, second(5));
+    let mut new = LeaseServer::after_restart(Terms::DEFAULT, 2, capacity, reserved, second(5));
     assert_eq!(new.free(second(5)), Amount::NONE);
     let first = new.receive(second(6), &holder.request(second(6), WANTS));
     assert_eq!(first.amount, WANTS);

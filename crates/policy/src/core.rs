@@ -10,7 +10,7 @@
 use tailwater_net::Nanos;
 
 /// Maximum number of auxiliary cores per dispatching core.
-pub const MAX_HELPERS: usize = 62;
+pub const MAX_AUXILIARY_CORES: usize = 62;
 
 /// Core that processes a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,10 +23,10 @@ impl Place {
     /// Returns the place of auxiliary core `helper`.
     ///
     /// # Panics
-    /// If the number is [`MAX_HELPERS`] or more.
+    /// If the number is [`MAX_AUXILIARY_CORES`] or more.
     #[inline]
     pub const fn helper(helper: usize) -> Place {
-        assert!(helper < MAX_HELPERS, "there are at most MAX_HELPERS");
+        assert!(helper < MAX_AUXILIARY_CORES, "there are at most MAX_HELPERS");
         Place(helper as u8 + 1)
     }
 

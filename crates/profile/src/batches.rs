@@ -7,7 +7,7 @@
 use crate::costs::{BatchCosts, BatchSample, fit_batches, is_interrupted};
 use crate::train::TrainError;
 use std::collections::HashMap;
-use tailwater_dataplane::batches::{NotedBatch, Part};
+use tailwater_dataplane::batches::{BatchTimes, Part};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, RECEIVE_BATCH, ServiceCosts};
 use tailwater_traffic::Trace;
@@ -55,7 +55,7 @@ impl Contents {
     }
 
     /// Returns a batch's contents and duration; `None` if it does not belong to the trace.
-    fn sample(&self, batch: &NotedBatch) -> Option<BatchSample> {
+    fn sample(&self, batch: &BatchTimes) -> Option<BatchSample> {
         let arrival = batch.arrival.0 % self.lap;
         let first = self.times.partition_point(|time| *time < arrival);
         let end = first + batch.packets as usize;
@@ -77,7 +77,7 @@ impl Contents {
 
 /// Fits batch costs to runs, and returns them with the poll delay of a packet, nanoseconds. Each run comes with the
 /// machine's slowdown relative to its usual speed.
-pub(crate) fn explain(contents: &Contents, runs: &[(Vec<NotedBatch>, f64)]) -> (BatchCosts, f64) {
+pub(crate) fn explain(contents: &Contents, runs: &[(Vec<BatchTimes>, f64)]) -> (BatchCosts, f64) {
     let mut samples = Vec::new();
     let (mut found, mut waits) = (0, 0_u64);
     for (batches, slow) in runs {
@@ -115,13 +115,13 @@ pub(crate) struct QueueCosts {
 
 /// Fits queueing costs to runs of the same traffic. In `own`, all waiting packets stayed in the core's own queue; in
 /// `handed`, if there is another core, they were offloaded. `costs` are those of packets that do not wait.
-pub(crate) fn explain_queue(
+pub(crate) fn fit_queue_costs(
     contents: &Contents,
     costs: &BatchCosts,
-    own: &[(Vec<NotedBatch>, f64)],
-    handed: &[(Vec<NotedBatch>, f64)],
+    own: &[(Vec<BatchTimes>, f64)],
+    handed: &[(Vec<BatchTimes>, f64)],
 ) -> QueueCosts {
-    let samples = |runs: &[(Vec<NotedBatch>, f64)], part: Part| -> Vec<BatchSample> {
+    let samples = |runs: &[(Vec<BatchTimes>, f64)], part: Part| -> Vec<BatchSample> {
         let batches = runs
             .iter()
             .flat_map(|(batches, slow)| batches.iter().map(move |batch| (batch, slow)));
@@ -187,7 +187,7 @@ pub(crate) fn explain_queue(
 pub fn pace(
     trace: &Trace,
     profile: &CapacityProfile,
-    batches: &[NotedBatch],
+    batches: &[BatchTimes],
     step: Nanos,
 ) -> Result<Option<Vec<f64>>, TrainError> {
     let (Some(costs), Some(details)) = (BatchCosts::of(profile), &profile.details) else {
@@ -248,7 +248,7 @@ mod tests {
         let trace = steady(8, frames(100.0), 80, 1e6).unwrap();
         let contents = Contents::of(&trace, 0).unwrap();
         let lap = contents.lap;
-        let batch = |number: u64, packets| NotedBatch {
+        let batch = |number: u64, packets| BatchTimes {
             arrival: Nanos(1000 * lap + number * 1000),
             received: Nanos(1000 * lap + number * 1000 + 50),
             sent: Nanos(1000 * lap + number * 1000 + 450),
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(warm.sample(&batch(8, 2)).unwrap().cold, 0.0);
         // The batch extends into the next pass, or belongs to another trace.
         assert!(contents.sample(&batch(79, 2)).is_none());
-        let off = NotedBatch {
+        let off = BatchTimes {
             arrival: Nanos(1000 * lap + 1),
             ..batch(0, 1)
         };
@@ -290,7 +290,7 @@ mod tests {
         };
         // Receiving takes 50 ns of the 200, waiting 30 more, offloading 20 more, and an auxiliary core 15 more.
         let lap = contents.lap;
-        let batch = |part, number: u64, packets: u32, each: u64, whole: u64| NotedBatch {
+        let batch = |part, number: u64, packets: u32, each: u64, whole: u64| BatchTimes {
             arrival: Nanos(1000 * lap + number * 1000),
             received: Nanos(1000 * lap),
             sent: Nanos(1000 * lap + whole + u64::from(packets) * each),
@@ -309,7 +309,7 @@ mod tests {
         };
         let own = run(80, Part::Processed, 150);
         let handed = run(100, Part::Helped, 165);
-        let found = explain_queue(&contents, &costs, &own, &handed);
+        let found = fit_queue_costs(&contents, &costs, &own, &handed);
         let expected = QueueCosts {
             receive: 50.0,
             queue: 30.0,
@@ -317,7 +317,7 @@ mod tests {
             take_over: 15.0,
         };
         assert_eq!(found, expected);
-        let alone = explain_queue(&contents, &costs, &own, &[]);
+        let alone = fit_queue_costs(&contents, &costs, &own, &[]);
         assert_eq!((alone.hand_over, alone.take_over), (0.0, 0.0));
     }
 
@@ -335,15 +335,15 @@ mod tests {
         profile.details = Some(DetailedCosts::default());
         // 40 one-packet batches in each step of 40 us: as expected, none, twice as slow, one interrupted.
         let lap = Contents::of(&trace, 0).unwrap().lap;
-        let batch = |step: u64, number: u64, took: u64| NotedBatch {
+        let batch = |step: u64, number: u64, took: u64| BatchTimes {
             arrival: Nanos(number * 1000 % lap),
             received: Nanos(step * 40_000 + number * 900),
             sent: Nanos(step * 40_000 + number * 900 + took),
             packets: 1,
-            ..NotedBatch::default()
+            ..BatchTimes::default()
         };
         let step = |step: u64, took: u64| (0..40).map(move |number| batch(step, number, took));
-        let mut batches: Vec<NotedBatch> = step(0, 300).chain(step(2, 600)).collect();
+        let mut batches: Vec<BatchTimes> = step(0, 300).chain(step(2, 600)).collect();
         batches[50].sent.0 += 8_000;
         let paces = pace(&trace, &profile, &batches, Nanos(40_000)).unwrap();
         assert_eq!(paces, Some(vec![1.0, 1.0, 2.0]));

@@ -6,13 +6,13 @@
 //! itself show the costs of all kinds of packets. The speed of the machine, and of its memory most of all, varies
 //! within seconds. So all runs take turns, several times, and medians count.
 
-use crate::batches::{Contents, QueueCosts, explain, explain_queue};
+use crate::batches::{Contents, QueueCosts, explain, fit_queue_costs};
 use crate::costs::BatchCosts;
 use crate::lab::{Lab, SATURATED_WINDOW, Setting};
 use crate::traffic::{at_rate, frames, steady};
 use crate::train::TrainError;
 use std::sync::Arc;
-use tailwater_dataplane::batches::NotedBatch;
+use tailwater_dataplane::batches::BatchTimes;
 use tailwater_dataplane::cores::available;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
@@ -112,7 +112,7 @@ impl Case {
 }
 
 /// Batches of a run, and the machine's slowdown.
-type Run = (Vec<NotedBatch>, f64);
+type Run = (Vec<BatchTimes>, f64);
 
 /// Returns the median, or zero for an empty slice.
 fn median(values: &mut [f64]) -> f64 {
@@ -176,7 +176,7 @@ impl Detailed<'_> {
         let cold_after = warm.map(|(flows, _)| 2 * flows).last().unwrap_or(BETWEEN[0] / 2);
         let contents = Contents::of(&paced, cold_after)?;
         let (costs, poll) = explain(&contents, &runs[0]);
-        let queue = explain_queue(&contents, &costs, &runs[1], &runs[2]);
+        let queue = fit_queue_costs(&contents, &costs, &runs[1], &runs[2]);
         Ok(Service {
             costs,
             cold_after,

@@ -4,7 +4,7 @@ use crate::train::TrainError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_chain::chain::FunctionTime;
-use tailwater_dataplane::batches::{BatchNotes, NotedBatch};
+use tailwater_dataplane::batches::{BatchRecorder, BatchTimes};
 use tailwater_dataplane::report::{RunReport, WindowReport};
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
@@ -12,7 +12,7 @@ use tailwater_dataplane::{RunConfig, run_noted};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_policy::training::{Observation, TrainingNotes};
+use tailwater_policy::training::{Observation, TrainingRecorder};
 use tailwater_traffic::{Trace, TrafficError};
 
 /// Window of saturated runs: short, so that most windows are free of CPU interference.
@@ -50,7 +50,7 @@ impl Lab<'_> {
         nic: TraceNicConfig,
         window: Nanos,
         scaling: Option<ScalingConfig>,
-        notes: Option<&BatchNotes>,
+        notes: Option<&BatchRecorder>,
     ) -> Result<RunReport, TrainError> {
         self.check()?;
         let config = RunConfig {
@@ -118,7 +118,7 @@ impl Lab<'_> {
         spec: &ChainSpec,
         trace: Trace,
         setting: &Setting,
-        notes: Option<&BatchNotes>,
+        notes: Option<&BatchRecorder>,
     ) -> Result<RunReport, TrainError> {
         let nic = TraceNicConfig {
             pacing: setting.pacing,
@@ -143,7 +143,7 @@ impl Lab<'_> {
         setting: &Setting,
         from: Nanos,
     ) -> Result<(RunReport, Vec<FunctionTime>), TrainError> {
-        let notes = BatchNotes::new(0).timing_functions(from);
+        let notes = BatchRecorder::new(0).timing_functions(from);
         let report = self.set(spec, trace, setting, Some(&notes))?;
         // One core runs one instance of the chain.
         Ok((report, notes.take_times().concat()))
@@ -160,10 +160,10 @@ impl Lab<'_> {
         trace: Trace,
         length: Nanos,
         scaling: Option<ScalingConfig>,
-    ) -> Result<Vec<NotedBatch>, TrainError> {
+    ) -> Result<Vec<BatchTimes>, TrainError> {
         let packets = trace.len() as f64 * length.as_secs_f64() / trace.duration().as_secs_f64();
         // A waiting packet is recorded when it is received, and when it is processed.
-        let notes = BatchNotes::new((2.0 * packets).clamp(1.0, MOST_BATCHES) as usize);
+        let notes = BatchRecorder::new((2.0 * packets).clamp(1.0, MOST_BATCHES) as usize);
         let nic = TraceNicConfig {
             duration: Some(length),
             ring: DEEP_RING,
@@ -192,9 +192,9 @@ impl Lab<'_> {
                 duration: Some(duration),
                 ..TraceNicConfig::default()
             };
-            let scaling = unmoved(&TrainingNotes::new(0), epoch, BUFFERS);
+            let scaling = unmoved(&TrainingRecorder::new(0), epoch, BUFFERS);
             let report = self.run(spec, trace()?, nic, WINDOW, Some(scaling), None)?;
-            let windows = judged(&report);
+            let windows = evaluated_windows(&report);
             met += windows.iter().filter(|window| window.slo_met).count();
             of += windows.len();
             if of >= WANTED {
@@ -215,7 +215,7 @@ impl Lab<'_> {
         epoch: Nanos,
         load: &EpochLoad,
     ) -> Result<Vec<Observation>, TrainError> {
-        let notes = TrainingNotes::new(MOST_EPOCHS);
+        let notes = TrainingRecorder::new(MOST_EPOCHS);
         let scaling = unmoved(&notes, epoch, load.buffers);
         let nic = TraceNicConfig {
             ring: load.ring,
@@ -279,7 +279,7 @@ pub(crate) fn rate(report: &RunReport) -> f64 {
 }
 
 /// Scaling configuration for training: records epochs and migrates no flow, so it needs no auxiliary core.
-fn unmoved(notes: &TrainingNotes, epoch: Nanos, buffers: u32) -> ScalingConfig {
+fn unmoved(notes: &TrainingRecorder, epoch: Nanos, buffers: u32) -> ScalingConfig {
     let notes = notes.clone();
     ScalingConfig {
         auxiliary: Vec::new(),
@@ -300,7 +300,7 @@ pub(crate) struct EpochLoad {
 }
 
 /// Returns the windows to evaluate: [undisturbed ones](undisturbed), or all whole ones if these are few.
-pub(crate) fn judged(report: &RunReport) -> Vec<&WindowReport> {
+pub(crate) fn evaluated_windows(report: &RunReport) -> Vec<&WindowReport> {
     let good = undisturbed(report);
     match good.len() {
         ENOUGH.. => good,

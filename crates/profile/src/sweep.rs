@@ -2,7 +2,7 @@
 
 use crate::cache::{CacheControl, CacheError};
 use crate::curve::{Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial};
-use crate::lab::{Lab, SATURATED_WINDOW, Setting, judged};
+use crate::lab::{Lab, SATURATED_WINDOW, Setting, evaluated_windows};
 use crate::profiles::{CacheProfile, CostProfile, FunctionCost, LatencyProfile, NotHeld, Occupied};
 use crate::traffic::evenly;
 use crate::train::{Step, TrainError, without_files};
@@ -452,7 +452,7 @@ impl<'a> Sweep<'a> {
         });
         let half = report.duration_s / 2.0;
         let warm = warm.map_or(half, |window| window.start_s.min(half));
-        let all = judged(report);
+        let all = evaluated_windows(report);
         let settled: Vec<_> = all.iter().copied().filter(|window| window.start_s > warm).collect();
         match settled.len() {
             ENOUGH.. => settled,

@@ -54,7 +54,7 @@ pub use text::{Schemata, Use, parse_bit_usage};
 pub use watch::{CacheUse, Reading, Watch};
 
 use changes::{Changes, all_or_nothing};
-use mount::{User, could_be, find_or_mount, lock_state, lock_tree, unmount};
+use mount::{User, check_available, find_or_mount, lock_state, lock_tree, unmount};
 use owner::Name;
 use text::parse_number;
 use tree::Tree;
@@ -114,7 +114,7 @@ impl Resctrl {
     /// # Errors
     /// [`Error::Absent`] if the kernel or the processor has no `resctrl`, [`Error::Denied`] without root.
     pub fn open(settings: Settings) -> Result<Resctrl, Error> {
-        could_be(&settings)?;
+        check_available(&settings)?;
         let state = lock_state(&settings)?;
         let tree = Tree {
             root: find_or_mount(&settings)?,

@@ -152,7 +152,7 @@ pub(crate) fn lock_tree(root: &Path, settings: &Settings) -> Result<File, Error>
 ///
 /// # Errors
 /// [`Error::Absent`] if neither is the case.
-pub(crate) fn could_be(settings: &Settings) -> Result<(), Error> {
+pub(crate) fn check_available(settings: &Settings) -> Result<(), Error> {
     let mounts = tree::read(&settings.mounts).map_err(file(&settings.mounts))?;
     // If the kernel's list is unreadable, only mounting can tell.
     let listed = fs::read_to_string("/proc/filesystems").map_or(true, |list| {

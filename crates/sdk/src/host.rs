@@ -19,10 +19,10 @@ const MOST_NAME: usize = 63;
 
 /// Description of a function.
 #[derive(Debug)]
-pub struct Described {
+pub struct FunctionDescription {
     /// Name of the function, a label.
     pub name: &'static str,
-    /// Drop reasons; the last one is [`invalid`](Described::invalid).
+    /// Drop reasons; the last one is [`invalid`](FunctionDescription::invalid).
     pub drop_reasons: Vec<&'static str>,
     /// For each drop reason, `true` if it is a loss.
     pub losses: Vec<bool>,
@@ -35,9 +35,9 @@ pub struct Described {
 }
 
 // SAFETY: it is not written after construction, nor is the function's data that it points to.
-unsafe impl Sync for Described {}
+unsafe impl Sync for FunctionDescription {}
 // SAFETY: as above.
-unsafe impl Send for Described {}
+unsafe impl Send for FunctionDescription {}
 
 /// Errors in a function's description.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl fmt::Display for WrongFunction {
 
 impl Error for WrongFunction {}
 
-impl Described {
+impl FunctionDescription {
     /// Reads a function's description.
     ///
     /// # Safety
@@ -78,7 +78,7 @@ impl Described {
     ///
     /// # Errors
     /// The function has another version, or its description is inconsistent.
-    pub unsafe fn read(function: *const abi::Function) -> Result<Described, WrongFunction> {
+    pub unsafe fn read(function: *const abi::Function) -> Result<FunctionDescription, WrongFunction> {
         // SAFETY: in any version, the object begins with its version and its size; the caller guarantees the rest.
         let [version, size] = unsafe { *function.cast::<[u32; 2]>() };
         if version != abi::ABI_VERSION {
@@ -142,7 +142,7 @@ impl Described {
             .process
             .ok_or_else(|| wrong("expected process, found NULL".to_owned()))?;
         let losses = reasons.iter().map(|reason| reason.is_loss != 0);
-        Ok(Described {
+        Ok(FunctionDescription {
             name,
             losses: losses.chain([true]).collect(),
             drop_reasons,
@@ -234,7 +234,7 @@ pub struct WrongConfig {
 #[derive(Debug)]
 pub struct Configured {
     /// Description of the function.
-    pub what: &'static Described,
+    pub what: &'static FunctionDescription,
     made: *mut c_void,
 }
 
@@ -248,7 +248,7 @@ impl Configured {
     ///
     /// # Errors
     /// The function rejects it.
-    pub fn new(what: &'static Described, config: &str) -> Result<Configured, WrongConfig> {
+    pub fn new(what: &'static FunctionDescription, config: &str) -> Result<Configured, WrongConfig> {
         let of_all = |message: String| WrongConfig {
             field: String::new(),
             message,
@@ -395,7 +395,7 @@ pub fn packet(place: Place, headers: &Headers, arrival: Nanos, (flow, rss_hash):
 /// Returns the bounds (offset, length) of a frame after the function rewrote it; it was at `place` before. `None` if
 /// the new bounds are not allowed.
 #[inline]
-pub fn moved(what: &Described, packet: &abi::Packet, place: Place) -> Option<[u16; 2]> {
+pub fn moved(what: &FunctionDescription, packet: &abi::Packet, place: Place) -> Option<[u16; 2]> {
     let start = (packet.frame as usize).wrapping_sub(place.buffer as usize);
     let length = packet.length as usize;
     let inside = start <= place.buffer_bytes && length <= place.buffer_bytes - start;

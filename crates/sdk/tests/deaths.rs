@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tailwater_net::parse::{Headers, parse};
 use tailwater_net::{Nanos, protocol};
-use tailwater_sdk::host::Described;
+use tailwater_sdk::host::FunctionDescription;
 use tailwater_sdk::program::{Given, Instance, Made, Ready, TurnPacket, Waiting, Work};
-use tailwater_sdk::protocol::images::{FlowImages, Offer, file_bytes};
-use tailwater_sdk::protocol::layout::{MAX_BATCH, SLATE_BYTES, Slate};
+use tailwater_sdk::protocol::images::{FlowSnapshots, Offer, file_bytes};
+use tailwater_sdk::protocol::layout::{MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
 use tailwater_sdk::protocol::memory::Memory;
 use tailwater_sdk::testing::frame;
 use tailwater_sdk::{Batch, Config, ConfigError, FlowKey, Function, describe, state};
@@ -113,15 +113,15 @@ impl Server {
     fn process(&self) -> Process {
         let function = Box::leak(Box::new(describe::<Fails>()));
         // SAFETY: `describe` obeys the header's rules; its names and lists are static.
-        let described = unsafe { Described::read(&raw const *function) }.unwrap();
+        let described = unsafe { FunctionDescription::read(&raw const *function) }.unwrap();
         let waiting = Waiting::new(Box::leak(Box::new(described)), "{}").unwrap();
-        let slate = Memory::map(&memory(SLATE_BYTES), SLATE_BYTES, true).unwrap();
+        let slate = Memory::map(&memory(RESPONSE_AREA_BYTES), RESPONSE_AREA_BYTES, true).unwrap();
         let given = Given {
             packets: self.map(),
             buffer_bytes: BUFFER_BYTES,
             flows: Some((PLACES, flows(&self.flows))),
             images: self.images.as_ref().map(|file| (Nanos::ZERO, flows(file))),
-            slate: Arc::new(Slate(slate)),
+            slate: Arc::new(ResponseArea(slate)),
         };
         Process {
             work: waiting.attach(given).unwrap(),
@@ -239,7 +239,7 @@ fn a_flow_that_was_sent_elsewhere_when_a_process_ended_is_decided_anew_by_the_ne
 fn what_came_from_outside_for_a_flow_is_there_for_the_next_process_too() {
     let server = Server::new(true);
     let file = server.images.as_ref().unwrap();
-    let worker = FlowImages::open(flows(file), size_of::<Count>()).unwrap();
+    let worker = FlowSnapshots::open(flows(file), size_of::<Count>()).unwrap();
     worker.put(1, &40u64.to_ne_bytes());
     let offer = Offer {
         restored: true,

@@ -33,7 +33,7 @@ pub struct Pace {
 }
 
 /// Valid factors. Larger or smaller ones belong to a different machine.
-pub const PACES: std::ops::RangeInclusive<f64> = 0.01..=100.0;
+pub const SPEED_FACTORS: std::ops::RangeInclusive<f64> = 0.01..=100.0;
 
 /// Server: cores, and a NIC with a queue for each of them.
 #[derive(Clone, Debug, PartialEq)]
@@ -212,8 +212,8 @@ impl Rack {
             if pace.step == Nanos::ZERO || pace.times.is_empty() {
                 return Err(RackError::new("pace", "steps that last", "none"));
             }
-            if let Some(wrong) = pace.times.iter().find(|times| !PACES.contains(times)) {
-                let expected = format!("{} to {}", PACES.start(), PACES.end());
+            if let Some(wrong) = pace.times.iter().find(|times| !SPEED_FACTORS.contains(times)) {
+                let expected = format!("{} to {}", SPEED_FACTORS.start(), SPEED_FACTORS.end());
                 return Err(RackError::new("pace.times", expected, wrong));
             }
         }

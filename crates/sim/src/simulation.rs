@@ -7,7 +7,7 @@ use crate::rack::{Rack, RackError};
 use crate::report::{
     Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, WindowReport,
 };
-use crate::traffic::{Chunk, Feed, FlowStart, MOST_TENANTS, Packet, Workload};
+use crate::traffic::{Chunk, ChunkReader, FlowStart, MOST_TENANTS, Packet, Workload};
 use std::collections::{BTreeMap, VecDeque};
 use tailwater_net::Nanos;
 use tailwater_traffic::TrafficError;
@@ -184,7 +184,7 @@ pub fn simulate_with(
     for chain in &mut chains {
         let (model, policy) = (chain.model.name.clone(), chain.policy.name.clone());
         names.push((model, chain.workload.name().to_owned(), policy, chain.slo));
-        feeds.push(Feed::new(&mut chain.workload));
+        feeds.push(ChunkReader::new(&mut chain.workload));
     }
     let most = longest(options.window);
     let mut traffic = Merged::new(feeds);
@@ -337,7 +337,7 @@ fn fill_cores(windows: &mut [WindowReport], per_epoch: &[u16], window: Nanos) {
 
 /// Traffic of all chains, merged by time. Equal times are ordered by chain.
 pub(crate) struct Merged<'w, 'a> {
-    feeds: Vec<Feed<'w, 'a>>,
+    feeds: Vec<ChunkReader<'w, 'a>>,
     /// By chain, packets that were read but not returned. With one feed there are none.
     read: Vec<(VecDeque<Packet>, VecDeque<FlowStart>, bool)>,
     packets: Vec<Packet>,
@@ -345,7 +345,7 @@ pub(crate) struct Merged<'w, 'a> {
 }
 
 impl<'w, 'a> Merged<'w, 'a> {
-    pub fn new(feeds: Vec<Feed<'w, 'a>>) -> Self {
+    pub fn new(feeds: Vec<ChunkReader<'w, 'a>>) -> Self {
         let read = feeds.iter().map(|_| Default::default()).collect();
         Merged {
             feeds,

@@ -386,7 +386,7 @@ pub(crate) struct Chunk<'a> {
 }
 
 /// Returns a workload in chunks.
-pub(crate) enum Feed<'w, 'a> {
+pub(crate) enum ChunkReader<'w, 'a> {
     Recorded {
         recording: Arc<Recording>,
         packets: usize,
@@ -395,23 +395,23 @@ pub(crate) enum Feed<'w, 'a> {
     Streamed(&'w mut Stream<'a>),
 }
 
-impl<'w, 'a> Feed<'w, 'a> {
+impl<'w, 'a> ChunkReader<'w, 'a> {
     pub fn new(workload: &'w mut Workload<'a>) -> Self {
         match workload {
-            Workload::Recorded(recording) => Feed::Recorded {
+            Workload::Recorded(recording) => ChunkReader::Recorded {
                 recording: Arc::clone(recording),
                 packets: 0,
                 starts: 0,
             },
-            Workload::Streamed(stream) => Feed::Streamed(stream),
+            Workload::Streamed(stream) => ChunkReader::Streamed(stream),
         }
     }
 
     /// Returns the number of remaining packets, if known.
     pub fn rest(&self) -> Option<u64> {
         match self {
-            Feed::Recorded { recording, packets, .. } => Some((recording.packets.len() - packets) as u64),
-            Feed::Streamed(_) => None,
+            ChunkReader::Recorded { recording, packets, .. } => Some((recording.packets.len() - packets) as u64),
+            ChunkReader::Streamed(_) => None,
         }
     }
 
@@ -421,7 +421,7 @@ impl<'w, 'a> Feed<'w, 'a> {
     /// The source of streamed packets fails.
     pub fn next(&mut self, oldest: u64) -> Result<Chunk<'_>, TrafficError> {
         match self {
-            Feed::Recorded {
+            ChunkReader::Recorded {
                 recording,
                 packets,
                 starts,
@@ -437,7 +437,7 @@ impl<'w, 'a> Feed<'w, 'a> {
                     starts: opened,
                 })
             }
-            Feed::Streamed(stream) => {
+            ChunkReader::Streamed(stream) => {
                 stream.fill(oldest)?;
                 Ok(Chunk {
                     packets: &stream.packets,

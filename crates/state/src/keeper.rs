@@ -9,14 +9,14 @@ use crate::request::{Ask, Entry, Request};
 use std::sync::Arc;
 use tailwater_api::{StateSpec, WhenUnavailable};
 use tailwater_chain::batch::{Batch, MAX_BATCH};
-use tailwater_chain::chain::{Chain, KeptFlow};
-use tailwater_chain::function::MAX_WISHES;
+use tailwater_chain::chain::{Chain, DurableFlow};
+use tailwater_chain::function::MAX_CANDIDATES;
 use tailwater_chain::line::PacketLine;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::{FlowKey, Nanos};
 
 /// Maximum number of read entries per packet: its flow and the companion candidates of its functions.
-const ASKS: usize = 1 + MAX_WISHES;
+const ASKS: usize = 1 + MAX_CANDIDATES;
 /// Maximum number of updates per packet: its flow and the companion.
 const UPDATES: usize = 2;
 /// Flows checked per turn while searching for ones the store lacks.
@@ -48,7 +48,7 @@ pub struct Keeper {
     pieces: u16,
     row_bytes: usize,
     /// Flows of the current batch, and a copy of their state before the functions ran.
-    flows: Vec<KeptFlow>,
+    flows: Vec<DurableFlow>,
     rows: Vec<u8>,
     ways: Vec<Way>,
     wishes: Vec<(u8, u8, FlowKey)>,
@@ -100,7 +100,7 @@ impl Keeper {
             flows: Vec::with_capacity(MAX_BATCH),
             rows: vec![0; MAX_BATCH * row_bytes],
             ways: Vec::with_capacity(MAX_BATCH),
-            wishes: Vec::with_capacity(MAX_WISHES),
+            wishes: Vec::with_capacity(MAX_CANDIDATES),
             origin,
             incarnation: 1,
             search: None,
@@ -252,7 +252,7 @@ impl Keeper {
         }
         if lose {
             let mut ways = self.ways.iter().filter(|way| **way != Way::Wait);
-            let lost = chain.lose_unkept(batch, |_| ways.next() == Some(&Way::Lose));
+            let lost = chain.drop_unavailable(batch, |_| ways.next() == Some(&Way::Lose));
             self.counters.dropped += lost;
         }
         waiting
@@ -260,7 +260,7 @@ impl Keeper {
 
     /// Requests the state of a packet's flow. Returns the request's number, or `None` if its functions cannot name
     /// their companion candidates now.
-    fn ask(&mut self, chain: &mut Chain, packet: &tailwater_chain::batch::Packet, flow: KeptFlow) -> Option<u64> {
+    fn ask(&mut self, chain: &mut Chain, packet: &tailwater_chain::batch::Packet, flow: DurableFlow) -> Option<u64> {
         self.wishes.clear();
         chain.standing(flow).taken = 0;
         if !chain.wishes(packet, &mut self.wishes) {
@@ -309,7 +309,7 @@ impl Keeper {
                     chain.let_go(flow);
                 }
             }
-            chain.lose_unkept(batch, |_| true);
+            chain.drop_unavailable(batch, |_| true);
         }
         Some(leaving)
     }
@@ -322,7 +322,7 @@ impl Keeper {
         self.leave(batch);
         self.note(leaving);
         if leaving.fate == Fate::Drop {
-            chain.lose_unkept(batch, |_| true);
+            chain.drop_unavailable(batch, |_| true);
         }
         Some(leaving)
     }
@@ -358,7 +358,7 @@ impl Keeper {
         }
         let short = self.link.room() < UPDATES * batch.len();
         if short && self.then != WhenUnavailable::Pass {
-            self.counters.dropped += chain.lose_unkept(batch, |_| true);
+            self.counters.dropped += chain.drop_unavailable(batch, |_| true);
         }
     }
 
@@ -386,7 +386,7 @@ impl Keeper {
     /// Functions whose state must be written although it has not changed. The store has another incarnation, lacks the
     /// state or is about to expire it, or the state was read from the store.
     #[inline]
-    fn stale(&mut self, chain: &mut Chain, flow: KeptFlow, now: Nanos) -> u16 {
+    fn stale(&mut self, chain: &mut Chain, flow: DurableFlow, now: Nanos) -> u16 {
         let standing = *chain.standing(flow);
         if standing.took_up == 0 && standing.incarnation == 0 {
             return 0;
@@ -400,7 +400,7 @@ impl Keeper {
         }
     }
 
-    fn write(&mut self, chain: &mut Chain, flow: KeptFlow, pieces: u16, now: Nanos) {
+    fn write(&mut self, chain: &mut Chain, flow: DurableFlow, pieces: u16, now: Nanos) {
         let (standing, open) = (*chain.standing(flow), self.link.open());
         let bucket = chain.kept_bucket(flow);
         let (number, place) = if standing.updated_in == open {
@@ -447,7 +447,7 @@ impl Keeper {
     }
 
     /// Writes a flow's companion with it. The flow's packets open the companion, which may have no packets for long.
-    fn write_companion(&mut self, chain: &mut Chain, flow: KeptFlow, now: Nanos) {
+    fn write_companion(&mut self, chain: &mut Chain, flow: DurableFlow, now: Nanos) {
         let Some(companion) = chain.kept_companion(flow) else {
             return;
         };
@@ -489,7 +489,7 @@ impl Keeper {
         }
         let mut ways = self.ways.iter();
         if self.commits.refuses(count).is_some() {
-            let lost = chain.lose_unkept(batch, |_| ways.next() == Some(&Way::Wait));
+            let lost = chain.drop_unavailable(batch, |_| ways.next() == Some(&Way::Wait));
             self.counters.dropped += lost;
             return 0;
         }

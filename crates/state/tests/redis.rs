@@ -8,7 +8,7 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tailwater_api::{RedisAddress, RedisSpec, Secret};
-use tailwater_chain::chain::KeptFunction;
+use tailwater_chain::chain::DurableFunction;
 use tailwater_net::FlowKey;
 use tailwater_state::keys::write_flow;
 use tailwater_state::link::Store;
@@ -18,8 +18,8 @@ use tailwater_state::request::{Ask, Entry, Request};
 const ROW: usize = 24;
 
 /// Two functions, with state of 16 and 8 bytes per flow.
-fn functions() -> Vec<KeptFunction> {
-    let function = |name: &str, row| KeptFunction {
+fn functions() -> Vec<DurableFunction> {
+    let function = |name: &str, row| DurableFunction {
         name: name.to_owned(),
         kind: "Kind",
         version: 1,

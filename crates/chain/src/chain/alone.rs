@@ -1,19 +1,19 @@
 //! Isolated function, in a process that receives packets which another process has looked up.
 
-use super::imaging::Imaging;
+use super::imaging::Snapshotter;
 use super::segment::Layout;
 use super::{Chain, InputPolicy};
 use crate::batch::{Batch, MAX_BATCH, Packet};
 use crate::buffer::{Buffer, BufferMemory};
 use crate::flow_table::{Companions, FlowIndex, Mirror};
-use crate::function::{FlowStates, NetworkFunction, UNSEEN, Wishes};
+use crate::function::{CompanionCandidates, FlowStates, NetworkFunction, UNSEEN};
 use std::ops::Range;
 use tailwater_api::Fate;
 use tailwater_net::parse::Headers;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::host::find_headers;
 use tailwater_sdk::program::{Made, TurnPacket, Work};
-use tailwater_sdk::protocol::images::FlowImages;
+use tailwater_sdk::protocol::images::FlowSnapshots;
 
 /// Isolated function as a chain of its own.
 pub struct Alone {
@@ -80,9 +80,9 @@ impl Alone {
     ///
     /// # Panics
     /// If the snapshots' pieces differ in size from the function's state.
-    pub fn keeping(mut self, images: FlowImages, origin: Nanos) -> Alone {
+    pub fn keeping(mut self, images: FlowSnapshots, origin: Nanos) -> Alone {
         let stages = self.chain.stages.first();
-        self.chain.imaging = stages.map(|stage| Box::new(Imaging::new(images, origin, stage)));
+        self.chain.imaging = stages.map(|stage| Box::new(Snapshotter::new(images, origin, stage)));
         self
     }
 
@@ -130,7 +130,7 @@ impl Work for Alone {
             return turn;
         };
         let packet = Packet::of_flow(key, rss_hash);
-        let mut wish = Wishes {
+        let mut wish = CompanionCandidates {
             table,
             keys,
             failed: false,

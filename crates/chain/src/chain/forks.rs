@@ -6,7 +6,9 @@
 
 use super::Chain;
 use crate::batch::{Batch, MAX_BATCH, Slot};
-use crate::branches::{Branch, ByWay, MAX_BRANCHES, MAX_WAYS, Path, Route, START, Ways, around, of_classifier, routes};
+use crate::branches::{
+    Branch, ByPath, MAX_BRANCHES, MAX_WAYS, Path, Route, START, Ways, around, of_classifier, routes,
+};
 use std::ops::Range;
 use tailwater_net::Nanos;
 
@@ -25,7 +27,7 @@ struct Fork {
     /// Steps of each arm.
     arms: Vec<Range<usize>>,
     /// Arm for each path. The number after the last arm stands for packets that pass none.
-    arm_of: ByWay<u8>,
+    arm_of: ByPath<u8>,
 }
 
 /// Steps of packets through a segment of a chain with branches.
@@ -119,7 +121,7 @@ impl Tree<'_> {
         start..self.into.steps.len()
     }
 
-    fn fork(&mut self, arms: Vec<Range<usize>>, arm_of: ByWay<u8>) -> Step {
+    fn fork(&mut self, arms: Vec<Range<usize>>, arm_of: ByPath<u8>) -> Step {
         self.into.forks.push(Fork { arms, arm_of });
         Step::Fork(self.into.forks.len() - 1)
     }

@@ -5,26 +5,26 @@ use super::stage::Stage;
 use crate::flow_table::{FlowIndex, FlowTable};
 use crate::function::{NetworkFunction, StateSlot, UNSEEN};
 use tailwater_net::Nanos;
-use tailwater_sdk::protocol::images::FlowImages;
+use tailwater_sdk::protocol::images::FlowSnapshots;
 
 /// Snapshot area of an isolated function's flows.
-pub(super) struct Imaging {
-    images: FlowImages,
+pub(super) struct Snapshotter {
+    images: FlowSnapshots,
     /// Wall-clock time of the run's start.
     origin: Nanos,
     /// Buffer for one piece.
     piece: Vec<u8>,
 }
 
-impl Imaging {
+impl Snapshotter {
     /// Creates the snapshotter.
     ///
     /// # Panics
     /// If the snapshots' pieces differ in size from the function's state.
-    pub(super) fn new(images: FlowImages, origin: Nanos, stage: &Stage) -> Imaging {
+    pub(super) fn new(images: FlowSnapshots, origin: Nanos, stage: &Stage) -> Snapshotter {
         let own = stage.slot.as_ref().map_or(0, |slot| slot.state.len());
         assert_eq!(own, images.piece_bytes(), "images of this function's state");
-        Imaging {
+        Snapshotter {
             images,
             origin,
             piece: vec![0; own],

@@ -1,7 +1,7 @@
 //! Interface between a chain and the store that keeps its flow state externally (Redis).
 //!
 //! A flow's state ends with its [`Standing`], the persistence status of the flow. The store accesses the state by
-//! [`KeptFlow`]s. The pieces that can be stored ([`durable`](NetworkFunction::durable)) form a *row*: each function's
+//! [`DurableFlow`]s. The pieces that can be stored ([`durable`](NetworkFunction::durable)) form a *row*: each function's
 //! piece in turn, aligned to 8 bytes. A set of pieces is a `u16` with one bit for each.
 
 use super::segment::{Cuts, Layout};
@@ -9,12 +9,12 @@ use super::stage::Stage;
 use super::{Chain, InputPolicy};
 use crate::batch::{Batch, Packet, Verdict};
 use crate::flow_table::{FlowIndex, FlowTable};
-use crate::function::{MAX_WISHES, NetworkFunction, UNSEEN, Wishes};
+use crate::function::{CompanionCandidates, MAX_CANDIDATES, NetworkFunction, UNSEEN};
 use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_sdk::protocol::images::{FlowImages, Offer};
+use tailwater_sdk::protocol::images::{FlowSnapshots, Offer};
 
 /// Persistence status of a flow; all zero for a flow that has just been opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -48,9 +48,9 @@ pub struct Standing {
 
 /// Flow whose state is stored externally. It stays valid as long as the flow is in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptFlow(FlowIndex);
+pub struct DurableFlow(FlowIndex);
 
-impl KeptFlow {
+impl DurableFlow {
     /// Index in the flow table.
     #[inline]
     pub fn place(self) -> u32 {
@@ -60,7 +60,7 @@ impl KeptFlow {
 
 /// Function whose flow state is stored externally.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptFunction {
+pub struct DurableFunction {
     /// Name of the function in its chain.
     pub name: String,
     /// Type of the function.
@@ -72,11 +72,11 @@ pub struct KeptFunction {
 }
 
 /// Bookkeeping of a chain's externally stored state.
-pub(super) struct Keep {
+pub(super) struct ExternalState {
     standing: Range<usize>,
     pieces: Vec<Piece>,
-    births: Option<Births>,
-    functions: Vec<KeptFunction>,
+    births: Option<GenerationField>,
+    functions: Vec<DurableFunction>,
     row_bytes: usize,
     /// Wall-clock time of the run's start.
     origin: Nanos,
@@ -85,7 +85,7 @@ pub(super) struct Keep {
     /// Buffer for the companion candidates of one function.
     wished: Vec<(u8, FlowKey)>,
     /// Packets that could not wait for the store, or not any longer.
-    pub(super) unkept: u64,
+    pub(super) lost_unavailable: u64,
 }
 
 /// Piece of a flow's state that belongs to one function.
@@ -102,7 +102,7 @@ enum Lies {
     /// Piece in the flow table.
     Here { version: usize, state: Range<usize> },
     /// Piece of a function in another process, which writes snapshots of it.
-    Elsewhere(Arc<FlowImages>),
+    Elsewhere(Arc<FlowSnapshots>),
 }
 
 /// Size in bytes of a mark, which takes the place of a remote piece in a copied row.
@@ -125,14 +125,14 @@ impl Piece {
 /// Location of the flows' generations, if functions run in other processes: the front of the state of a function of
 /// this chain.
 #[derive(Debug)]
-struct Births {
+struct GenerationField {
     stage: usize,
     state: Range<usize>,
 }
 
 /// Returns the functions of a chain whose state can be stored, with their indices and the ranges of their pieces in a
 /// row. Also returns the size of a row in bytes.
-fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, KeptFunction)>, usize) {
+fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, DurableFunction)>, usize) {
     let (mut rows, mut row_bytes) = (Vec::new(), 0);
     for (stage, (name, function)) in functions.iter_mut().enumerate() {
         let kind = function.kind();
@@ -149,7 +149,7 @@ fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, Ke
         let name = name.clone();
         rows.push((
             stage,
-            KeptFunction {
+            DurableFunction {
                 name,
                 kind,
                 version,
@@ -162,13 +162,13 @@ fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, Ke
 
 /// Returns the functions whose state a chain of these would store externally, and the size of a row in bytes; `None` if
 /// there are none.
-pub fn kept_functions(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> Option<(Vec<KeptFunction>, usize)> {
+pub fn kept_functions(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> Option<(Vec<DurableFunction>, usize)> {
     let (rows, row_bytes) = rows(functions);
-    let functions: Vec<KeptFunction> = rows.into_iter().map(|(_, function)| function).collect();
+    let functions: Vec<DurableFunction> = rows.into_iter().map(|(_, function)| function).collect();
     (!functions.is_empty()).then_some((functions, row_bytes))
 }
 
-impl Keep {
+impl ExternalState {
     /// Index of a stage's piece.
     pub(super) fn piece_of(&self, stage: usize) -> Option<usize> {
         self.pieces.iter().position(|piece| piece.stage == stage)
@@ -261,18 +261,18 @@ impl Chain {
         let (rows, row_bytes) = rows(&mut functions);
         let mut births = None;
         let parts = functions.iter_mut().zip(&layout.slots).enumerate();
-        let images: Vec<Option<Arc<FlowImages>>> = parts
+        let images: Vec<Option<Arc<FlowSnapshots>>> = parts
             .map(|(stage, ((_, function), slot))| {
                 let elsewhere = function.elsewhere()?;
                 if let (None, Some(slot)) = (&births, slot) {
                     let state = slot.state.clone();
-                    births = Some(Births { stage, state });
+                    births = Some(GenerationField { stage, state });
                 }
                 elsewhere.images()
             })
             .collect();
         let mut pieces = Vec::new();
-        for (stage, KeptFunction { row, .. }) in &rows {
+        for (stage, DurableFunction { row, .. }) in &rows {
             let lies = match (&images[*stage], &layout.slots[*stage]) {
                 (Some(images), _) => Lies::Elsewhere(Arc::clone(images)),
                 (None, Some(slot)) => Lies::Here {
@@ -284,7 +284,7 @@ impl Chain {
             let (stage, row) = (*stage, row.clone());
             pieces.push(Piece { stage, lies, row });
         }
-        let keep = Keep {
+        let keep = ExternalState {
             standing,
             pieces,
             births,
@@ -292,8 +292,8 @@ impl Chain {
             row_bytes,
             origin,
             ended: Vec::with_capacity(ENDED),
-            wished: Vec::with_capacity(MAX_WISHES),
-            unkept: 0,
+            wished: Vec::with_capacity(MAX_CANDIDATES),
+            lost_unavailable: 0,
         };
         let mut chain = Chain::with_cuts(functions, table, input, Cuts::NONE);
         chain.ends = crate::flow_table::EndedFlows::new(room, true);
@@ -302,49 +302,49 @@ impl Chain {
     }
 
     /// Functions whose state is stored externally, and the size of a row in bytes; `None` if there are none.
-    pub fn kept_functions(&self) -> Option<(Vec<KeptFunction>, usize)> {
+    pub fn kept_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
         let keep = self.keep.as_ref()?;
         Some((keep.functions.clone(), keep.row_bytes))
     }
 
     /// Flow of a packet; `None` if it was not looked up.
     #[inline]
-    pub fn kept_flow(&self, packet: &Packet) -> Option<KeptFlow> {
-        packet.flow.get().map(|_| KeptFlow(packet.flow))
+    pub fn kept_flow(&self, packet: &Packet) -> Option<DurableFlow> {
+        packet.flow.get().map(|_| DurableFlow(packet.flow))
     }
 
     /// Returns the flow at index `place` if it still has this key.
-    pub fn kept_flow_at(&self, place: u32, key: &FlowKey) -> Option<KeptFlow> {
-        Some(KeptFlow(self.table.as_ref()?.known_at(place, key)?))
+    pub fn kept_flow_at(&self, place: u32, key: &FlowKey) -> Option<DurableFlow> {
+        Some(DurableFlow(self.table.as_ref()?.known_at(place, key)?))
     }
 
     /// Returns the first flow at or after index `place`.
-    pub fn next_kept_flow(&self, place: u32) -> Option<KeptFlow> {
-        Some(KeptFlow(self.table.as_ref()?.next_from(place)?))
+    pub fn next_kept_flow(&self, place: u32) -> Option<DurableFlow> {
+        Some(DurableFlow(self.table.as_ref()?.next_from(place)?))
     }
 
     /// Companion of the flow.
-    pub fn kept_companion(&self, flow: KeptFlow) -> Option<KeptFlow> {
-        Some(KeptFlow(self.table.as_ref()?.companion(flow.0)?))
+    pub fn kept_companion(&self, flow: DurableFlow) -> Option<DurableFlow> {
+        Some(DurableFlow(self.table.as_ref()?.companion(flow.0)?))
     }
 
     /// Key of the flow.
-    pub fn kept_key(&self, flow: KeptFlow) -> FlowKey {
+    pub fn kept_key(&self, flow: DurableFlow) -> FlowKey {
         self.kept_table().1.key(flow.0)
     }
 
     /// Idle timeout of the flow.
-    pub fn kept_timeout(&self, flow: KeptFlow) -> Nanos {
+    pub fn kept_timeout(&self, flow: DurableFlow) -> Nanos {
         let table = self.kept_table().1;
         table.idle_timeout(&table.key(flow.0))
     }
 
-    fn kept_table(&self) -> (&Keep, &FlowTable) {
+    fn kept_table(&self) -> (&ExternalState, &FlowTable) {
         let parts = self.keep.as_deref().zip(self.table.as_ref());
         parts.expect("only chains that keep state are asked")
     }
 
-    fn kept_parts(&mut self) -> (&mut Keep, &mut FlowTable, &mut [Stage]) {
+    fn kept_parts(&mut self) -> (&mut ExternalState, &mut FlowTable, &mut [Stage]) {
         let parts = self.keep.as_deref_mut().zip(self.table.as_mut());
         let (keep, table) = parts.expect("only chains that keep state are asked");
         (keep, table, &mut self.stages)
@@ -355,14 +355,14 @@ impl Chain {
     /// # Panics
     /// If the chain does not store state externally, or the flow has left the table.
     #[inline]
-    pub fn standing(&mut self, flow: KeptFlow) -> &mut Standing {
+    pub fn standing(&mut self, flow: DurableFlow) -> &mut Standing {
         let (keep, table, _) = self.kept_parts();
         keep.standing(table, flow.0)
     }
 
     /// Holds the flow in the table until [`let_go`](Chain::let_go) has been called as often.
     #[inline]
-    pub fn hold(&mut self, flow: KeptFlow) {
+    pub fn hold(&mut self, flow: DurableFlow) {
         let table = self.kept_parts().1;
         let held = table.active(flow.0).map_or(0, |held| held + 1);
         table.set_active(flow.0, Some(held));
@@ -370,7 +370,7 @@ impl Chain {
 
     /// Undoes one [`hold`](Chain::hold).
     #[inline]
-    pub fn let_go(&mut self, flow: KeptFlow) {
+    pub fn let_go(&mut self, flow: DurableFlow) {
         let table = self.kept_parts().1;
         let held = table.active(flow.0).and_then(|held| held.checked_sub(1));
         table.set_active(flow.0, held);
@@ -379,7 +379,7 @@ impl Chain {
     /// Copies the flow's pieces as they are, before functions run. Functions in other processes that have not seen the
     /// flow are sent the store's data on it.
     #[inline]
-    pub fn copy_row(&mut self, flow: KeptFlow, row: &mut [u8]) {
+    pub fn copy_row(&mut self, flow: DurableFlow, row: &mut [u8]) {
         let (keep, table, stages) = self.kept_parts();
         let birth = keep.birth(table, stages, flow.0);
         for (i, piece) in keep.pieces.iter().enumerate() {
@@ -404,7 +404,7 @@ impl Chain {
 
     /// Returns the pieces that have changed since they were [copied](Chain::copy_row).
     #[inline]
-    pub fn changed(&mut self, flow: KeptFlow, row: &[u8]) -> u16 {
+    pub fn changed(&mut self, flow: DurableFlow, row: &[u8]) -> u16 {
         let (keep, table, stages) = self.kept_parts();
         let birth = keep.birth(table, stages, flow.0);
         let mut changed = 0;
@@ -413,10 +413,10 @@ impl Chain {
                 Lies::Here { state, .. } => row[piece.row.clone()] != *table.state(flow.0, state),
                 Lies::Elsewhere(images) => {
                     let (before, after) = (piece.mark(row), images.mark(flow.place()));
-                    if FlowImages::was_refused(before, after) {
+                    if FlowSnapshots::was_refused(before, after) {
                         keep.refused(table, flow.0);
                     }
-                    FlowImages::is_another(before, after) && images.is_of(flow.place(), birth)
+                    FlowSnapshots::has_changed(before, after) && images.is_of(flow.place(), birth)
                 }
             };
             changed |= u16::from(other) << i;
@@ -425,7 +425,7 @@ impl Chain {
     }
 
     /// Returns the pieces that their functions have created or resumed.
-    pub fn seen_pieces(&mut self, flow: KeptFlow) -> u16 {
+    pub fn seen_pieces(&mut self, flow: DurableFlow) -> u16 {
         let (keep, table, stages) = self.kept_parts();
         let birth = keep.birth(table, stages, flow.0);
         let pieces = keep.pieces.iter().enumerate();
@@ -437,7 +437,7 @@ impl Chain {
     /// Copies the flow's pieces in their portable form. Pieces that a function in another process is writing, or was
     /// writing when it was killed, stay unchanged in the row.
     #[inline]
-    pub fn durable_row(&mut self, flow: KeptFlow, row: &mut [u8]) {
+    pub fn durable_row(&mut self, flow: DurableFlow, row: &mut [u8]) {
         let (keep, table, stages) = self.kept_parts();
         let birth = keep.birth(table, stages, flow.0);
         for piece in &keep.pieces {
@@ -455,7 +455,7 @@ impl Chain {
     }
 
     /// Restores pieces from the store, except where a function has seen the flow already.
-    pub fn restore(&mut self, flow: KeptFlow, pieces: u16, row: &[u8]) {
+    pub fn restore(&mut self, flow: DurableFlow, pieces: u16, row: &[u8]) {
         let (keep, table, stages) = self.kept_parts();
         let birth = keep.birth(table, stages, flow.0);
         let (mut restored, mut took_up) = (0, false);
@@ -494,7 +494,7 @@ impl Chain {
         for (i, piece) in keep.pieces.iter().enumerate() {
             let function = &stages[piece.stage].function;
             keys.clear();
-            let mut wish = Wishes {
+            let mut wish = CompanionCandidates {
                 table,
                 keys: &mut keys,
                 failed: false,
@@ -523,7 +523,7 @@ impl Chain {
 
     /// RSS bucket of the flow.
     #[inline]
-    pub fn kept_bucket(&self, flow: KeptFlow) -> u16 {
+    pub fn kept_bucket(&self, flow: DurableFlow) -> u16 {
         self.kept_table().1.bucket(flow.0)
     }
 
@@ -551,7 +551,7 @@ impl Chain {
     }
 
     /// Removes packets from the batch and counts them as lost because the store is unavailable. Returns their number.
-    pub fn lose_unkept(&mut self, batch: &mut Batch, mut lose: impl FnMut(&Packet) -> bool) -> u64 {
+    pub fn drop_unavailable(&mut self, batch: &mut Batch, mut lose: impl FnMut(&Packet) -> bool) -> u64 {
         for packet in batch.iter_mut() {
             if lose(packet) {
                 packet.verdict = Verdict::Drop(0);
@@ -561,7 +561,7 @@ impl Chain {
         batch.compact(|_, _| lost += 1);
         self.lost += lost;
         if let Some(keep) = &mut self.keep {
-            keep.unkept += lost;
+            keep.lost_unavailable += lost;
         }
         lost
     }

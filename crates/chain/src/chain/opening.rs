@@ -32,7 +32,7 @@ impl Chain {
             return false;
         }
         if (segment > 0 || self.alone) && batch.iter().any(|packet| packet.is_rekeyed()) {
-            self.learn_of_rekeyed(segment, batch);
+            self.invalidate_rekeyed(segment, batch);
         }
         let version = self.settled_version(segment);
         let segment = &self.segments[segment];
@@ -52,7 +52,7 @@ impl Chain {
 
     /// Makes the functions of a segment see flows again that a previous segment rekeyed.
     #[cold]
-    fn learn_of_rekeyed(&mut self, segment: usize, batch: &mut Batch) {
+    fn invalidate_rekeyed(&mut self, segment: usize, batch: &mut Batch) {
         let segment = &self.segments[segment];
         let stages = &self.stages[segment.stages.clone()];
         let Some(table) = &mut self.table else {

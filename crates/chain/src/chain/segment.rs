@@ -2,7 +2,7 @@
 
 use super::NetworkFunction;
 use super::forks::Forks;
-use crate::branches::{ByWay, START};
+use crate::branches::{ByPath, START};
 use crate::flow_table::{FlowIndex, FlowTable};
 use crate::function::{SHOWN_BEFORE, StateSlot, UNSEEN};
 use crate::region::CACHE_LINE;
@@ -57,7 +57,7 @@ pub(super) struct Segment {
     pub(super) settled: u32,
     /// In a chain with branches: maps each path to the first equivalent one. Paths are equivalent if the decisions in
     /// front of the segment about its functions with state are the same.
-    pub(super) came: Option<ByWay<u8>>,
+    pub(super) came: Option<ByPath<u8>>,
     /// Routes of packets through the segment, if it has branches of the chain.
     pub(super) forks: Option<Box<Forks>>,
 }

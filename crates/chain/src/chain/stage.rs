@@ -1,7 +1,7 @@
 //! Function in its chain, with its packet counts by reason.
 
 use crate::batch::Batch;
-use crate::branches::ByWay;
+use crate::branches::ByPath;
 use crate::function::{MAX_DROP_REASONS, NetworkFunction, StateSlot};
 
 /// Side of the packet balance on which a count stands.
@@ -31,7 +31,7 @@ pub(super) struct Stage {
     /// `None` for a function without state.
     pub(super) slot: Option<StateSlot>,
     /// In a chain with branches: the paths whose packets pass the function.
-    pub(super) ways: Option<ByWay<bool>>,
+    pub(super) ways: Option<ByPath<bool>>,
     /// Packets dropped for each of the function's reasons; the last element counts all other numbers.
     drops: Box<[u64]>,
     /// `true` for reasons that are losses.

@@ -28,7 +28,7 @@ const READINGS: usize = 256;
 
 /// Time and packets of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Spent {
+pub(super) struct FunctionTotals {
     /// Packets that reached it.
     pub(super) packets: u64,
     /// Packets of batches that count.
@@ -45,7 +45,7 @@ pub(super) struct Stopwatch {
     /// Minimum time between two consecutive readings.
     reading: u64,
     /// Totals of each function.
-    spent: Vec<Spent>,
+    spent: Vec<FunctionTotals>,
 }
 
 impl Stopwatch {
@@ -58,7 +58,7 @@ impl Stopwatch {
             reading: pairs.min().unwrap_or(0),
             read,
             from,
-            spent: vec![Spent::default(); functions],
+            spent: vec![FunctionTotals::default(); functions],
         }
     }
 
@@ -86,7 +86,7 @@ impl Stopwatch {
     }
 
     /// Totals of each function.
-    pub(super) fn spent(&self) -> &[Spent] {
+    pub(super) fn spent(&self) -> &[FunctionTotals] {
         &self.spent
     }
 }
@@ -110,7 +110,7 @@ mod tests {
             watch.note(function, packets, [began, began]);
         };
         work(&mut watch, 0, 10, 90_000);
-        assert_eq!(watch.spent(), [Spent::default(); 2]);
+        assert_eq!(watch.spent(), [FunctionTotals::default(); 2]);
         work(&mut watch, 1, 1, 10_000);
         for _ in 0..3 {
             work(&mut watch, 0, 10, 1000);
@@ -118,7 +118,7 @@ mod tests {
         // The worker was preempted, and then the function was slow.
         work(&mut watch, 0, 10, 2_000_000);
         work(&mut watch, 0, 10, 4000);
-        let spent = |packets, timed, nanos| Spent { packets, timed, nanos };
+        let spent = |packets, timed, nanos| FunctionTotals { packets, timed, nanos };
         assert_eq!(watch.spent(), [spent(50, 40, 7000), spent(1, 1, 10_000)]);
     }
     #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_net::{FlowKey, Nanos};
 
-/// Maximum timer period for [`FlowTable::look_again`]. With a million flows, an eighth of a million timers fire per
+/// Maximum timer period for [`FlowTable::timer_period`]. With a million flows, an eighth of a million timers fire per
 /// second, which is about 1 % of a core's time.
 const LOOK_AGAIN: Nanos = Nanos::from_secs(8);
 
@@ -19,7 +19,7 @@ impl FlowTable {
         self.lifetimes = lifetimes;
     }
 
-    /// Sets the [timer interval](FlowTable::take_looked_at) of flows; each call handles `budget` flows at most.
+    /// Sets the [timer interval](FlowTable::take_due_flow) of flows; each call handles `budget` flows at most.
     pub(crate) fn look_every(&mut self, every: Option<Nanos>, budget: usize) {
         self.look_every = every.map(ticks);
         // Each flow can have a companion.
@@ -29,7 +29,7 @@ impl FlowTable {
     /// Takes a flow whose timer is due, of those that [`expire`](FlowTable::expire) has visited. None of its packets is
     /// in the system.
     #[inline]
-    pub(crate) fn take_looked_at(&mut self) -> Option<FlowIndex> {
+    pub(crate) fn take_due_flow(&mut self) -> Option<FlowIndex> {
         self.looked_at.pop()
     }
 
@@ -46,7 +46,7 @@ impl FlowTable {
             return;
         };
         self.cursor = (bucket + 1) % BUCKETS;
-        let soonest = self.look_again();
+        let soonest = self.timer_period();
         let now = now.0 >> TICK_SHIFT;
         for _ in 0..budget {
             let mask = self.mask();
@@ -101,7 +101,7 @@ impl FlowTable {
 
     /// Maximum period in ticks after which a flow's timer is checked. State that determines the timeout changes while
     /// the timer runs, and functions may have timers of their own.
-    pub(super) fn look_again(&self) -> u32 {
+    pub(super) fn timer_period(&self) -> u32 {
         let changing = self.lifetimes.as_ref().map(|_| ticks(LOOK_AGAIN));
         let soonest = changing.into_iter().chain(self.look_every).min();
         // Limited to the range of the timers.

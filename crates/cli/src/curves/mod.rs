@@ -24,7 +24,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::SystemTime;
-use tailwater_dataplane::cores::{KeepOff, default_core};
+use tailwater_dataplane::cores::{AvoidCores, default_core};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_profile::curve::{Measured, Point};
 use tailwater_profile::profiles::{
@@ -101,7 +101,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
     };
     {
         let mut measuring = Measuring::new();
-        let _elsewhere = KeepOff::new(&[core]);
+        let _elsewhere = AvoidCores::new(&[core]);
         if part != Part::Cache {
             let curve = load_curve(&spec, &trace, &options, &stop, |step| measuring.show(step));
             profile.latency = Some(curve.map_err(CliError::Sweep)?);

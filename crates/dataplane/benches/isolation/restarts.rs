@@ -31,7 +31,7 @@ pub fn restart(folder: &Folder, way: Way) -> Option<f64> {
     let over = AtomicBool::new(false);
     let (report, killed) = thread::scope(|scope| {
         let killer = scope.spawn(|| {
-            let _elsewhere = cores::KeepOff::new(&[cores::default_core()]);
+            let _elsewhere = cores::AvoidCores::new(&[cores::default_core()]);
             kill(folder.library().parent()?, &over)
         });
         let report = folder.run_at(chain, way, RATE, RUN);

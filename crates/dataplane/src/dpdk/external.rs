@@ -1,6 +1,6 @@
 //! External functions behind DPDK ports.
 
-use super::tend::Tended;
+use super::tend::PortMonitor;
 use super::{BESIDES_MTU, DpdkPorts, HugePages, MOST_BUFFERS};
 use crate::external::{Attached, Attachment, Functions, Way};
 use crate::port::OpenError;
@@ -30,7 +30,7 @@ pub struct ExternalPorts {
     /// Devices of each function, until they are opened: the one that packets go to, and the one they come back from if
     /// it is another.
     devices: Vec<(Device, Option<Device>)>,
-    ports: Vec<Tended>,
+    ports: Vec<PortMonitor>,
 }
 
 impl ExternalPorts {
@@ -100,7 +100,7 @@ impl ExternalPorts {
                 let (Some(receives), Some(sends)) = (received.pop(), sent.pop()) else {
                     unreachable!("a port has the queues that were asked for");
                 };
-                self.ports.push(Tended::new(port, false));
+                self.ports.push(PortMonitor::new(port, false));
                 ends.push(End {
                     receives,
                     sends,
@@ -158,7 +158,7 @@ impl Functions<TraceNic> for ExternalPorts {
     }
 
     fn report(&self) -> Vec<PortReport> {
-        self.ports.iter().map(Tended::report).collect()
+        self.ports.iter().map(PortMonitor::report).collect()
     }
 }
 

@@ -13,7 +13,7 @@ const APART: Duration = Duration::from_millis(10);
 
 /// Running port with its monitored state.
 #[derive(Debug)]
-pub(super) struct Tended {
+pub(super) struct PortMonitor {
     port: Port,
     /// Packets are received from it.
     receives: bool,
@@ -93,10 +93,10 @@ impl Count {
     }
 }
 
-impl Tended {
+impl PortMonitor {
     /// A port that packets are received from, or not.
-    pub(super) fn new(port: Port, receives: bool) -> Tended {
-        Tended {
+    pub(super) fn new(port: Port, receives: bool) -> PortMonitor {
+        PortMonitor {
             port,
             receives,
             learner: None,
@@ -106,7 +106,7 @@ impl Tended {
 
     /// Takes arrival times from the device's timestamps, if it has them, on the run's clock. Takes some milliseconds in
     /// that case.
-    pub(super) fn timed(mut self, clock: &Clock) -> Tended {
+    pub(super) fn timed(mut self, clock: &Clock) -> PortMonitor {
         if self.receives && self.port.info().timestamps {
             let learner = Learner::new(clock.clone());
             let mut known = false;

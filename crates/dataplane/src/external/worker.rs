@@ -112,7 +112,7 @@ impl ExternalWorker {
     ) -> ExternalWorker {
         let mut meter = Meter::new(&config, telemetry);
         meter.know_external();
-        queue.tell_ways();
+        queue.mark_directions();
         ExternalWorker {
             goes_back,
             queue,

@@ -6,7 +6,7 @@ use crate::isolated::Isolated;
 use crate::port::Reta;
 use crate::report::FlowReport;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Cuts, KeptFunction};
+use tailwater_chain::chain::{Chain, Cuts, DurableFunction};
 use tailwater_chain::flow_table::FlowCounters;
 use tailwater_functions::accounting::ExportError;
 use tailwater_functions::build::{ChainBuilder, Reconfigure};
@@ -15,7 +15,7 @@ use tailwater_isolation::server::IsolationReport;
 use tailwater_net::Nanos;
 
 /// Factory of the instances.
-pub(super) struct Makers {
+pub(super) struct ChainFactory {
     /// Builder of the part before the first external function, or of the whole chain.
     front: ChainBuilder,
     /// Builders of the parts behind each external function.
@@ -32,9 +32,14 @@ pub(super) struct Instances {
     pub(super) behind: Vec<Chain>,
 }
 
-impl Makers {
+impl ChainFactory {
     /// Starts the processes of isolated functions. `origin` is the start of the run's clock, in wall-clock time.
-    pub(super) fn new(spec: &ChainSpec, config: &RunConfig, cuts: Cuts, origin: Nanos) -> Result<Makers, RunError> {
+    pub(super) fn new(
+        spec: &ChainSpec,
+        config: &RunConfig,
+        cuts: Cuts,
+        origin: Nanos,
+    ) -> Result<ChainFactory, RunError> {
         let parts = spec.parts();
         let isolation = config.isolation.as_ref();
         let isolation = isolation.map(|isolation| Isolated::start(isolation, &parts, &config.cores));
@@ -47,7 +52,7 @@ impl Makers {
         let mut makers = makers.collect::<Result<Vec<_>, _>>()?.into_iter();
         let mut front = makers.next().unwrap_or_else(|| unreachable!("a chain has a part"));
         front.set_origin(origin);
-        Ok(Makers {
+        Ok(ChainFactory {
             front,
             behind: makers.collect(),
             isolation,
@@ -60,7 +65,7 @@ impl Makers {
     }
 
     /// Functions with external state, and the length of a row in bytes, or `None` if there are none.
-    pub(super) fn kept_functions(&self) -> Option<(Vec<KeptFunction>, usize)> {
+    pub(super) fn kept_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
         self.front.kept_functions()
     }
 

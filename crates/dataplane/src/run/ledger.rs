@@ -1,14 +1,14 @@
 //! Recorder of a run: progress while it lasts, and the report at its end.
 
-use super::chains::Makers;
+use super::chains::ChainFactory;
 use super::threads::Ended;
 use super::{Progress, RunConfig, RunError, Unrecorded};
-use crate::batches::BatchNotes;
+use crate::batches::BatchRecorder;
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
 use crate::death::survive;
 use crate::external::Station;
-use crate::kept::KeptRun;
+use crate::kept::DurableRun;
 use crate::port::Port;
 use crate::report::{Collector, CoreReport, LatencyReport, RunReport, SloReport};
 use crate::scaling::buckets::{BucketCounters, ServerReport};
@@ -47,12 +47,12 @@ pub(super) struct Ledger<'r> {
     pub(super) windows: WindowReceiver,
     pub(super) collector: Collector,
     pub(super) capture: Option<CaptureFile>,
-    pub(super) kept: Option<KeptRun>,
+    pub(super) kept: Option<DurableRun>,
     /// Threads that talk to the store. Those of workers that never start end with their links.
     pub(super) stores: Vec<JoinHandle<()>>,
-    pub(super) makers: Makers,
+    pub(super) makers: ChainFactory,
     /// Destination of function times, if functions were timed.
-    pub(super) notes: Option<&'r BatchNotes>,
+    pub(super) notes: Option<&'r BatchRecorder>,
 }
 
 impl Ledger<'_> {
@@ -78,7 +78,7 @@ impl Ledger<'_> {
             gaps: total.gaps,
             cores: core_report(&self.collector, queues, elapsed.as_secs_f64()),
             buckets: total.buckets,
-            state: self.kept.as_ref().map(KeptRun::snapshot),
+            state: self.kept.as_ref().map(DurableRun::snapshot),
             news,
         });
         false

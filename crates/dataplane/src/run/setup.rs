@@ -1,19 +1,19 @@
 //! Set-up of a run: all steps that can fail before the first packet, and all memory allocation.
 
-use super::chains::{Instances, Makers};
+use super::chains::{ChainFactory, Instances};
 use super::ledger::Ledger;
-use super::threads::{AnyWorker, Crew};
+use super::threads::{AnyWorker, WorkerThreads};
 use super::{RunConfig, RunError};
-use crate::batches::{BatchNotes, Book};
+use crate::batches::{BatchRecord, BatchRecorder};
 use crate::capture::{CaptureFile, CaptureTap};
 use crate::clock::Clock;
 use crate::external::{ExternalWorker, Parts};
-use crate::kept::{KeptRun, origin};
+use crate::kept::{DurableRun, origin};
 use crate::port::{Need, Port, PortSender, round_robin};
 use crate::report::Collector;
-use crate::scaling::buckets::{Buckets, KeptBack};
+use crate::scaling::buckets::{Buckets, BufferedSpans};
 use crate::scaling::dispatch::Dispatch;
-use crate::scaling::helper::{AuxiliaryWorker, HelperEnds};
+use crate::scaling::helper::{AuxiliaryEnds, AuxiliaryWorker};
 use crate::scaling::{self, MOST_BUFFERS, server};
 use crate::telemetry::{WindowSender, windows};
 use crate::watch::{Fixed, Watch};
@@ -67,14 +67,14 @@ pub(super) fn ready<'r>(
     spec: &'r ChainSpec,
     (port, clock): (&mut dyn Port, Clock),
     config: &'r RunConfig,
-    notes: Option<&'r BatchNotes>,
-) -> Result<(Crew, Ledger<'r>), RunError> {
+    notes: Option<&'r BatchRecorder>,
+) -> Result<(WorkerThreads, Ledger<'r>), RunError> {
     let queues = config.cores.len() as u16;
     let reta = round_robin(queues);
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
     let origin = origin(clock.now());
-    let mut makers = Makers::new(spec, config, cuts, origin)?;
-    let mut kept = KeptRun::open(spec, makers.kept_functions(), origin)?;
+    let mut makers = ChainFactory::new(spec, config, cuts, origin)?;
+    let mut kept = DurableRun::open(spec, makers.kept_functions(), origin)?;
     let server = config.server.as_ref();
     let server = server.filter(|_| queues > 1 && port.reta_delay().is_some());
     let auxiliary = config.scaling.as_ref();
@@ -112,7 +112,7 @@ pub(super) fn ready<'r>(
     let (mut senders, windows) = windows(workers, reasons.len());
     let helper_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
-    if let Some(from) = notes.and_then(BatchNotes::timed_from) {
+    if let Some(from) = notes.and_then(BatchRecorder::timed_from) {
         for chain in chains.iter_mut().chain(&mut behind) {
             let clock = clock.clone();
             chain.time_functions(Box::new(move || clock.now()), start + from);
@@ -125,8 +125,8 @@ pub(super) fn ready<'r>(
     let times = [epoch, port.reta_delay().unwrap_or(Nanos::ZERO)];
     let connected = server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
     let (server, buckets) = connected.unzip();
-    let store = kept.as_ref().map(KeptRun::health);
-    let mut outfit = Outfit {
+    let store = kept.as_ref().map(DurableRun::health);
+    let mut outfit = WorkerFactory {
         config: WorkerConfig {
             slo: spec.slo.budget(),
             window: config.window,
@@ -159,7 +159,7 @@ pub(super) fn ready<'r>(
         Some(reconfigure) if !isolated => Watch::new(reconfigure, spec.source.began()),
         _ => Watch::new(Fixed::of(spec, isolated), None),
     };
-    let crew = Crew {
+    let crew = WorkerThreads {
         workers: config.cores.iter().copied().zip(workers).collect(),
         helpers: auxiliary.iter().copied().zip(helpers).collect(),
         server: server.map(|server| server.keeping(store)),
@@ -187,25 +187,25 @@ pub(super) fn ready<'r>(
 }
 
 /// Buffers that a worker may hold at a time: two batches, and packets offloaded, buffered or waiting for the store.
-fn buffers(config: &RunConfig, buckets_move: bool, kept: Option<&KeptRun>) -> u32 {
+fn buffers(config: &RunConfig, buckets_move: bool, kept: Option<&DurableRun>) -> u32 {
     let batches = 2 * MAX_BATCH as u32;
     let scaling = config.scaling.as_ref();
     let handed = scaling.map_or(batches, |it| it.buffers.clamp(batches, MOST_BUFFERS));
     let moving = if buckets_move { server::BUFFERS } else { 0 };
-    handed.max(moving) + kept.map_or(0, KeptRun::buffers)
+    handed.max(moving) + kept.map_or(0, DurableRun::buffers)
 }
 
 /// Equipment of all workers and auxiliary cores.
-struct Outfit {
+struct WorkerFactory {
     config: WorkerConfig,
     clock: Clock,
     /// Taps to record sent packets, if requested.
     taps: Vec<CaptureTap>,
     /// Batch records, if requested.
-    books: Vec<Book>,
+    books: Vec<BatchRecord>,
 }
 
-impl Outfit {
+impl WorkerFactory {
     fn tapped<S: PortSender + ?Sized>(&mut self, mut sender: Box<S>) -> Box<S> {
         if let Some(tap) = self.taps.pop() {
             sender.capture(tap);
@@ -216,9 +216,9 @@ impl Outfit {
     fn helpers(
         &mut self,
         port: &mut dyn Port,
-        makers: &Makers,
-        ends: impl Iterator<Item = (HelperEnds, WindowSender)>,
-        kept_back: Option<Arc<KeptBack>>,
+        makers: &ChainFactory,
+        ends: impl Iterator<Item = (AuxiliaryEnds, WindowSender)>,
+        kept_back: Option<Arc<BufferedSpans>>,
     ) -> Vec<AuxiliaryWorker> {
         let helper = |(ends, telemetry)| {
             let sender = self.tapped(port.sender());
@@ -266,7 +266,7 @@ impl Outfit {
         &mut self,
         port: &mut dyn Port,
         equipment: impl Iterator<Item = ((Chain, BufferPool), WindowSender)>,
-        (dispatches, buckets, mut kept): (Vec<Dispatch>, Vec<Buckets>, Option<&mut KeptRun>),
+        (dispatches, buckets, mut kept): (Vec<Dispatch>, Vec<Buckets>, Option<&mut DurableRun>),
         stores: &mut Vec<JoinHandle<()>>,
     ) -> Result<Vec<AnyWorker>, RunError> {
         let (mut dispatches, mut buckets) = (dispatches.into_iter(), buckets.into_iter());

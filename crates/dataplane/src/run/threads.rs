@@ -25,7 +25,7 @@ const SERVER_MAPPER: &str = "server-mapper";
 const WATCH: &str = "watch";
 
 /// Threads of a run, ready to start.
-pub(super) struct Crew {
+pub(super) struct WorkerThreads {
     /// Workers with their cores.
     pub(super) workers: Vec<(usize, AnyWorker)>,
     /// Auxiliary workers with their cores.
@@ -67,7 +67,7 @@ impl Flags {
     }
 }
 
-impl Crew {
+impl WorkerThreads {
     /// Runs until the port ends or `stop` is set. Calls `look` with news of the watched files until it returns `true`,
     /// that is, until all workers have ended. A port's first packet arrives at `start`.
     ///

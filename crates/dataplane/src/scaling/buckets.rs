@@ -58,7 +58,7 @@ impl BucketCounters {
 /// Time span in which packets were buffered during the last move of each bucket. Shared by all workers, since a packet
 /// may be processed on any of them. Only the bucket's new owner writes.
 #[derive(Debug)]
-pub(crate) struct KeptBack(Box<[Span; BUCKETS]>);
+pub(crate) struct BufferedSpans(Box<[Span; BUCKETS]>);
 
 /// Nanoseconds on the run's clock. A reader that sees only one of the two updated may at worst attribute a late packet
 /// to the wrong cause.
@@ -70,16 +70,16 @@ struct Span {
     until: AtomicU64,
 }
 
-impl Default for KeptBack {
+impl Default for BufferedSpans {
     fn default() -> Self {
-        KeptBack(Box::new(std::array::from_fn(|_| Span {
+        BufferedSpans(Box::new(std::array::from_fn(|_| Span {
             since: AtomicU64::new(0),
             until: AtomicU64::new(0),
         })))
     }
 }
 
-impl KeptBack {
+impl BufferedSpans {
     /// Records that a packet of the bucket is buffered.
     fn keep(&self, bucket: u16, now: Nanos) {
         let span = &self.0[usize::from(bucket)];
@@ -200,7 +200,7 @@ pub(crate) struct Buckets {
     kept_back: Vec<Parcel>,
     /// Packets of buckets that have arrived, to be processed before newly received ones.
     next: VecDeque<Parcel>,
-    kept: Arc<KeptBack>,
+    kept: Arc<BufferedSpans>,
     /// Buffered packets left no free buffer for reception.
     no_buffer: bool,
     /// Sleep time of a worker without buckets.
@@ -215,7 +215,7 @@ impl Buckets {
     pub(crate) fn new(
         held: impl Fn(usize) -> bool,
         pool: &BufferPool,
-        (moves, kept): (Arc<Moves>, Arc<KeptBack>),
+        (moves, kept): (Arc<Moves>, Arc<BufferedSpans>),
         links: BucketLinks,
         account: Account,
         rest: Option<Duration>,
@@ -302,7 +302,7 @@ impl Buckets {
     }
 
     /// Record of buffered packets, shared by all workers.
-    pub(crate) fn kept(&self) -> Arc<KeptBack> {
+    pub(crate) fn kept(&self) -> Arc<BufferedSpans> {
         Arc::clone(&self.kept)
     }
 
@@ -448,7 +448,7 @@ mod tests {
 
     #[test]
     fn packets_are_kept_back_until_the_last_one_is_gone_on_with() {
-        let kept = KeptBack::default();
+        let kept = BufferedSpans::default();
         let of = |arrival, sent| kept.of(3, Nanos(arrival), Nanos(sent)).0;
         assert_eq!(of(10, 20), 0, "no move yet");
         kept.keep(3, Nanos(100));

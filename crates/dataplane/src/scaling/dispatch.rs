@@ -2,13 +2,13 @@
 
 use super::ScalingCounters;
 use super::backlog::Backlog;
-use super::link::ToHelper;
+use super::link::ToAuxiliary;
 use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Helper, MAX_HELPERS, Notice, Plan, View};
+use tailwater_policy::core::{CoreMapper, Helper, MAX_AUXILIARY_CORES, Notice, Plan, View};
 
 /// Maximum number of packets looked up per turn, before the local queue is served again.
 pub(crate) const MOST_RECEIVED: usize = 2048;
@@ -23,7 +23,7 @@ pub(crate) struct Dispatch {
     mapper: Box<dyn CoreMapper>,
     backlog: Backlog,
     store: PacketStore,
-    links: Vec<ToHelper>,
+    links: Vec<ToAuxiliary>,
     helpers: Vec<Helper>,
     plan: Plan,
     /// Packets of split flows on their way to auxiliary cores, by the segment before which they leave. Unused for
@@ -41,16 +41,19 @@ impl Dispatch {
     /// Creates dispatcher `number` with the buffers of `pool`, for `chain`.
     ///
     /// # Panics
-    /// If there are more than [`MAX_HELPERS`] links.
+    /// If there are more than [`MAX_AUXILIARY_CORES`] links.
     pub(crate) fn new(
         number: u32,
         mapper: Box<dyn CoreMapper>,
         store: PacketStore,
-        links: Vec<ToHelper>,
+        links: Vec<ToAuxiliary>,
         pool: &BufferPool,
         chain: &Chain,
     ) -> Dispatch {
-        assert!(links.len() <= MAX_HELPERS, "at most {MAX_HELPERS} helpers");
+        assert!(
+            links.len() <= MAX_AUXILIARY_CORES,
+            "at most {MAX_AUXILIARY_CORES} helpers"
+        );
         let buffers = pool.capacity() as u32;
         let parts = (0..chain.segments()).map(|_| Batch::new(pool, MAX_BATCH));
         Dispatch {
@@ -278,7 +281,7 @@ impl Dispatch {
 
     /// Like [`take`](Dispatch::take), but puts all into the batch: no packet is processed after this.
     pub(crate) fn take_undone(&mut self, batch: &mut Batch) -> bool {
-        self.backlog.give_up_held();
+        self.backlog.unpark_all();
         let store = &self.store;
         self.backlog
             .take(batch.room(), |parcel, _| batch.take_in(store, parcel));
@@ -332,7 +335,7 @@ impl Dispatch {
 
     /// Stops auxiliary cores from processing further packets: the run is over.
     pub(crate) fn abandon(&mut self) {
-        self.links.iter().for_each(ToHelper::abandon);
+        self.links.iter().for_each(ToAuxiliary::abandon);
     }
 
     /// Releases all auxiliary cores, at the end.
@@ -347,7 +350,7 @@ impl Dispatch {
 
 /// Activates an auxiliary core for dispatcher `number`, unless it is already. Returns `true` if it works for it now.
 #[inline]
-fn recruit(number: u32, link: &ToHelper, helper: &mut Helper, counters: &mut ScalingCounters) -> bool {
+fn recruit(number: u32, link: &ToAuxiliary, helper: &mut Helper, counters: &mut ScalingCounters) -> bool {
     if !helper.recruited {
         helper.recruited = link.claim.take(number);
         helper.taken = !helper.recruited;

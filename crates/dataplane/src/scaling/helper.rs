@@ -1,9 +1,9 @@
 //! Auxiliary worker: sleeps until a dispatcher offloads packets to it, runs them through its instance of the chain, and
 //! returns the buffers.
 
-use super::buckets::KeptBack;
+use super::buckets::BufferedSpans;
 use super::link::FromDispatcher;
-use crate::batches::{Book, Part};
+use crate::batches::{BatchRecord, Part};
 use crate::clock::Clock;
 use crate::death::survive;
 use crate::meter::Meter;
@@ -34,7 +34,7 @@ struct Source {
 
 /// Auxiliary worker's ends of the links: rings from its dispatchers, access to their packets' memory, and the parking
 /// handle.
-pub(crate) struct HelperEnds {
+pub(crate) struct AuxiliaryEnds {
     pub(crate) links: Vec<(FromDispatcher, BufferMemory)>,
     pub(crate) sleeper: Sleeper,
 }
@@ -51,13 +51,13 @@ pub(crate) struct AuxiliaryWorker {
     /// The chain's loss counter when it was last read.
     lost: u64,
     /// Record of batches, if requested, and the arrival of the first packet.
-    book: Option<(Box<Book>, Nanos)>,
+    book: Option<(Box<BatchRecord>, Nanos)>,
 }
 
 impl AuxiliaryWorker {
     /// Creates an auxiliary worker that runs packets from `ends` through `chain` and sends them to `port`.
     pub(crate) fn new(
-        ends: HelperEnds,
+        ends: AuxiliaryEnds,
         chain: Chain,
         port: Box<dyn PortSender>,
         clock: Clock,
@@ -87,12 +87,12 @@ impl AuxiliaryWorker {
     }
 
     /// Records batch times, in a run that begins at `start`.
-    pub(crate) fn note(&mut self, book: Book, start: Nanos) {
+    pub(crate) fn note(&mut self, book: BatchRecord, start: Nanos) {
         self.book = Some((Box::new(book), start));
     }
 
     /// Enables migration of RSS buckets between the dispatchers: sets the record of buffered packets.
-    pub(crate) fn know(&mut self, kept_back: Arc<KeptBack>) {
+    pub(crate) fn know(&mut self, kept_back: Arc<BufferedSpans>) {
         self.meter.know(kept_back);
     }
 

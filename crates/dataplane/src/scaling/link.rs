@@ -36,7 +36,7 @@ const NOT_CALLED: u64 = u64::MAX;
 
 /// Dispatcher's end.
 #[derive(Debug)]
-pub(crate) struct ToHelper {
+pub(crate) struct ToAuxiliary {
     pub(crate) parcels: Producer<Parcel>,
     pub(crate) receipts: Consumer<Receipt>,
     pub(crate) waker: Waker,
@@ -45,7 +45,7 @@ pub(crate) struct ToHelper {
     abandoned: Arc<AtomicBool>,
 }
 
-impl ToHelper {
+impl ToAuxiliary {
     /// Wakes the auxiliary core, for which packets have been in the ring since `now`.
     #[inline]
     pub(crate) fn call(&self, now: Nanos) {
@@ -86,7 +86,7 @@ impl FromDispatcher {
         (called != NOT_CALLED).then_some(Nanos(called))
     }
 
-    /// Has the effect of [`abandon`](ToHelper::abandon) by the dispatcher.
+    /// Has the effect of [`abandon`](ToAuxiliary::abandon) by the dispatcher.
     pub(crate) fn give_up(&self) {
         self.abandoned.store(true, Ordering::Relaxed);
     }
@@ -99,14 +99,14 @@ impl FromDispatcher {
 
 /// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with an auxiliary core. Neither ring
 /// ever fills up, since it has room for every buffer.
-pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Claim) -> (ToHelper, FromDispatcher) {
+pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Claim) -> (ToAuxiliary, FromDispatcher) {
     let size = buffers as usize;
     let (to, parcels) = ring(size);
     let (receipts, from) = ring(size);
     let abandoned = Arc::new(AtomicBool::new(false));
     let called = Arc::new(AtomicU64::new(NOT_CALLED));
     (
-        ToHelper {
+        ToAuxiliary {
             parcels: to,
             receipts: from,
             waker,

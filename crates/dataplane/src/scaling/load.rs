@@ -22,7 +22,7 @@ pub(crate) const FLOW: f64 = 256.0;
 /// Published statistics of one worker. Only the worker writes, only the mapper's thread reads. Every number is useful
 /// without the others, so no ordering is needed.
 #[derive(Debug)]
-pub(crate) struct LoadBoard {
+pub(crate) struct LoadCounters {
     /// Packets received, by bucket.
     pub(crate) packets: Box<[AtomicU64; BUCKETS]>,
     /// Active flows, by bucket: summed over epochs, times [`FLOW`].
@@ -40,10 +40,10 @@ pub(crate) struct LoadBoard {
     durations: Box<[AtomicU64; QUARTERS]>,
 }
 
-impl Default for LoadBoard {
+impl Default for LoadCounters {
     fn default() -> Self {
         let counts = || Box::new(std::array::from_fn(|_| AtomicU64::new(0)));
-        LoadBoard {
+        LoadCounters {
             packets: counts(),
             flows: counts(),
             received: AtomicU64::new(0),
@@ -74,7 +74,7 @@ impl Default for Durations {
 
 impl Durations {
     /// 99th percentile of the batches since the last call, rounded to a quarter octave. Zero if there are none.
-    pub(crate) fn p99(&mut self, board: &LoadBoard) -> Nanos {
+    pub(crate) fn p99(&mut self, board: &LoadCounters) -> Nanos {
         let mut new = [0; QUARTERS];
         for ((new, before), now) in new.iter_mut().zip(&mut *self.0).zip(&*board.durations) {
             let now = now.load(Ordering::Relaxed);
@@ -95,7 +95,7 @@ struct Count {
 /// Worker's side.
 #[derive(Debug)]
 pub(crate) struct Account {
-    board: Arc<LoadBoard>,
+    board: Arc<LoadCounters>,
     counts: Box<[Count; BUCKETS]>,
     /// Buckets with packets in the epoch. Entries beyond `count` are arbitrary. The length is the next power of two
     /// that exceeds the number of buckets, so no index needs a check.
@@ -119,7 +119,7 @@ pub(crate) struct Account {
 
 impl Account {
     /// Creates an account that is published on `board` at each end of an epoch.
-    pub(crate) fn new(board: Arc<LoadBoard>, epoch: Nanos) -> Account {
+    pub(crate) fn new(board: Arc<LoadCounters>, epoch: Nanos) -> Account {
         let flows = |bits: usize| {
             // With all bits set the estimate is unbounded. This gives more than with all but one.
             let unset = (BITS as f64 - bits as f64).max(0.5);
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn packets_and_flows_are_published_by_bucket() {
-        let board = Arc::new(LoadBoard::default());
+        let board = Arc::new(LoadCounters::default());
         let mut account = Account::new(Arc::clone(&board), Nanos(100));
         account.turn(Nanos(0), true);
         // Twenty flows of five packets in bucket 3, one of one packet in each other bucket.
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn batches_have_a_99th_percentile() {
-        let board = Arc::new(LoadBoard::default());
+        let board = Arc::new(LoadCounters::default());
         let mut account = Account::new(Arc::clone(&board), Nanos(100));
         let mut durations = Durations::default();
         assert_eq!(durations.p99(&board), Nanos::ZERO);

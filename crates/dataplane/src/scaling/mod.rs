@@ -38,7 +38,7 @@ pub mod server;
 mod tests;
 
 use dispatch::Dispatch;
-use helper::HelperEnds;
+use helper::AuxiliaryEnds;
 use link::{Claim, link};
 use serde::Serialize;
 use std::fmt;
@@ -142,7 +142,7 @@ pub(crate) fn connect(
     mappers: Vec<Box<dyn CoreMapper>>,
     pools: &[BufferPool],
     chains: &[Chain],
-) -> (Vec<Dispatch>, Vec<HelperEnds>) {
+) -> (Vec<Dispatch>, Vec<AuxiliaryEnds>) {
     let Some(config) = config else {
         return (Vec::new(), Vec::new());
     };
@@ -159,7 +159,7 @@ pub(crate) fn connect(
             to.push(near);
             links.push((far, pool.memory().clone()));
         }
-        helpers.push(HelperEnds { links, sleeper });
+        helpers.push(AuxiliaryEnds { links, sleeper });
     }
     let links = to.into_iter().zip(stores);
     let parts = mappers.into_iter().zip(links).zip(pools.iter().zip(chains));

@@ -3,8 +3,8 @@
 //! It is an ordinary thread on no dedicated core. Its decisions reach the workers through the NIC's bucket table and a
 //! ring of orders to each (see [`buckets`](super::buckets)).
 
-use super::buckets::{BucketLinks, Buckets, KeptBack, Moves, Order};
-use super::load::{Account, Durations, FLOW, LoadBoard};
+use super::buckets::{BucketLinks, Buckets, BufferedSpans, Moves, Order};
+use super::load::{Account, Durations, FLOW, LoadCounters};
 use crate::clock::Clock;
 use crate::port::{Port, Reta};
 use std::fmt;
@@ -69,7 +69,7 @@ pub(crate) struct Server {
     reta: Reta,
     moves: Arc<Moves>,
     orders: Vec<Producer<Order>>,
-    boards: Vec<Arc<LoadBoard>>,
+    boards: Vec<Arc<LoadCounters>>,
     before: Vec<Before>,
     /// Packets and flows published before, by bucket, summed over all workers.
     counted: Box<[[u64; 2]; BUCKETS]>,
@@ -89,7 +89,7 @@ pub(crate) fn connect(
     [epoch, reta_delay]: [Nanos; 2],
     clock: Clock,
 ) -> (Server, Vec<Buckets>) {
-    let (moves, kept) = (Arc::new(Moves::default()), Arc::new(KeptBack::default()));
+    let (moves, kept) = (Arc::new(Moves::default()), Arc::new(BufferedSpans::default()));
     let rest = Nanos(reta_delay.0 / 4).min(LONGEST_REST);
     let rest = (rest >= SHORTEST_REST).then_some(Duration::from_nanos(rest.0));
     let workers = pools.len();
@@ -103,7 +103,7 @@ pub(crate) fn connect(
             from.extend(far);
         }
     }
-    let boards: Vec<Arc<LoadBoard>> = pools.iter().map(|_| Arc::default()).collect();
+    let boards: Vec<Arc<LoadCounters>> = pools.iter().map(|_| Arc::default()).collect();
     let mut producers = Vec::new();
     let ends = to.into_iter().zip(from).zip(pools).zip(&boards).enumerate();
     let buckets = ends.map(|(worker, (((to, from), pool), board))| {
@@ -192,7 +192,7 @@ impl Server {
             let now = self.clock.now();
             let mut left = Duration::from_nanos(due.saturating_sub(now).0);
             if self.mapper.on_overload() && now >= last + overload {
-                let behind = |board: &Arc<LoadBoard>| board.behind.load(Ordering::Relaxed);
+                let behind = |board: &Arc<LoadCounters>| board.behind.load(Ordering::Relaxed);
                 if self.boards.iter().any(|board| behind(board) >= OVERLOAD) {
                     left = Duration::ZERO;
                 }

@@ -1,7 +1,7 @@
 mod relief;
 
 use super::dispatch::Dispatch;
-use super::helper::{AuxiliaryWorker, HelperEnds};
+use super::helper::{AuxiliaryEnds, AuxiliaryWorker};
 use super::link::{Claim, link};
 use crate::clock::Clock;
 use crate::port::round_robin;
@@ -143,7 +143,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
     let store = PacketStore::new(&pool);
     let (sleeper, waker) = park(Mode::Sleep);
     let (to, from) = link(1024, store.clone(), waker, Claim::default());
-    let ends = HelperEnds {
+    let ends = AuxiliaryEnds {
         links: vec![(from, pool.memory().clone())],
         sleeper,
     };

@@ -16,7 +16,7 @@ const PART: usize = 1 << 16;
 
 /// A shadowed rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Covered {
+pub struct ShadowedRule {
     /// Index of the rule.
     pub rule: usize,
     /// Index of the first rule that matches everything the rule matches.
@@ -143,7 +143,7 @@ pub fn covered(
     rules: &[Rule],
     (classes, count): (&[u16], u16),
     holds: impl Fn(u16, u16) -> bool,
-) -> Result<Vec<Covered>, ClassifierError> {
+) -> Result<Vec<ShadowedRule>, ClassifierError> {
     assert_eq!(rules.len(), classes.len(), "a class for each rule");
     let parts = rules.chunks(PART).zip(classes.chunks(PART));
     let parts = parts.map(|(rules, classes)| Part::new(rules, classes, count, &holds));
@@ -158,7 +158,7 @@ pub fn covered(
         let first = parts[..=i / PART].iter().enumerate();
         let mut first = first.filter_map(|(at, part)| Some(at * PART + part.first(rule, *class)? as usize));
         if let Some(by) = first.next().filter(|by| *by < i) {
-            found.push(Covered { rule: i, by });
+            found.push(ShadowedRule { rule: i, by });
         }
     }
     Ok(found)

@@ -75,7 +75,7 @@ struct Scratch {
     keys: [FlowKey; MAX_BATCH],
     rules: [Option<u32>; MAX_BATCH],
     /// Rule of each packet whose flow is new, by index in the batch.
-    by_place: [Option<u32>; MAX_BATCH],
+    by_index: [Option<u32>; MAX_BATCH],
 }
 
 /// Decision stored in a flow's state: 0 means forward.
@@ -89,7 +89,7 @@ impl Acl {
         let scratch = Scratch {
             keys: [FlowKey::default(); MAX_BATCH],
             rules: [None; MAX_BATCH],
-            by_place: [None; MAX_BATCH],
+            by_index: [None; MAX_BATCH],
         };
         Acl {
             held: table.rules.current(),
@@ -130,19 +130,19 @@ impl NetworkFunction for Acl {
 
     fn prepare(&mut self, batch: &Batch, new: &[u16]) {
         self.table.rules.refresh(&mut self.held);
-        let Scratch { keys, rules, by_place } = &mut *self.scratch;
+        let Scratch { keys, rules, by_index } = &mut *self.scratch;
         let (keys, rules) = (&mut keys[..new.len()], &mut rules[..new.len()]);
         for (key, at) in keys.iter_mut().zip(new) {
             *key = batch.packet(usize::from(*at)).headers.key;
         }
         self.held.value.classifier.classify_batch(keys, rules);
         for (rule, at) in rules.iter().zip(new) {
-            by_place[usize::from(*at)] = *rule;
+            by_index[usize::from(*at)] = *rule;
         }
     }
 
     fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        let action = self.held.value.action_of(self.scratch.by_place[flow.place()]);
+        let action = self.held.value.action_of(self.scratch.by_index[flow.place()]);
         *flow.state::<Denied>() = Denied::from(action == Action::Deny);
         Verdict::Forward
     }

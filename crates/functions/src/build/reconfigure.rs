@@ -134,7 +134,7 @@ impl Shared {
             (Shared::Policer(live), Of::Policer(_), Of::Policer(new)) => {
                 let now = live.current();
                 let next = now.value.succeed(new.limits.clone(), new.default);
-                if next.lack_flows() {
+                if next.need_missing_flow_state() {
                     return fixed("one limit for all packets, and none of flows");
                 }
                 let what = count(next.limits().len(), "limit");

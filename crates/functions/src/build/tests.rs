@@ -1,6 +1,6 @@
 use super::*;
 use std::path::Path;
-use tailwater_chain::commons::Commons;
+use tailwater_chain::commons::SharedCounters;
 
 fn spec(functions: &str) -> ChainSpec {
     let text = format!(
@@ -45,7 +45,7 @@ fn no_function_with_state_is_behind_a_tunnels_end() {
     ] {
         let spec = spec(&functions);
         let mixes = spec.functions.iter();
-        let mixes = mixes.map(|function| Demands::of(&function.config, 1).mixes_flows);
+        let mixes = mixes.map(|function| Requirements::of(&function.config, 1).mixes_flows);
         assert!(mixes.eq(expected), "{functions}");
     }
     for (functions, wrong) in [
@@ -75,13 +75,13 @@ fn user_planes_are_tunnels_ends_and_share_their_sessions() {
     let error = error.err().unwrap().to_string();
     let expected = "function accounting keeps state for each flow, and cannot be behind upf";
     assert!(error.starts_with(expected), "{error}");
-    let surroundings = Surroundings {
+    let surroundings = IsolationContext {
         rss: RssHasher::default(),
         part: [0, 1],
-        commons: Commons::of_this_process(),
+        commons: SharedCounters::of_this_process(),
         capacity: 1,
     };
-    let alone = by_itself(&spec(&format!("[{upf}]")).functions[0], surroundings);
+    let alone = build_isolated(&spec(&format!("[{upf}]")).functions[0], surroundings);
     assert!(matches!(alone, Err(BuildError::Shares { .. })));
 }
 
@@ -89,13 +89,13 @@ fn user_planes_are_tunnels_ends_and_share_their_sessions() {
 fn what_a_guard_counts_is_not_cut_into_processes() {
     let guard = spec("[{dnsGuard: {limits: {responses: 5}}}]");
     let alone = |of| {
-        let surroundings = Surroundings {
+        let surroundings = IsolationContext {
             rss: RssHasher::default(),
             part: [0, of],
-            commons: Commons::of_this_process(),
+            commons: SharedCounters::of_this_process(),
             capacity: 0,
         };
-        by_itself(&guard.functions[0], surroundings)
+        build_isolated(&guard.functions[0], surroundings)
     };
     assert!(alone(1).is_ok());
     assert!(matches!(alone(2), Err(BuildError::Shares { .. })));

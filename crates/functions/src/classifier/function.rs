@@ -17,7 +17,7 @@ pub struct Classifier {
     counts: Vec<u64>,
     scratch: Box<Scratch>,
     /// Target of each packet whose flow is new, by index in the batch.
-    by_place: Box<[u8; MAX_BATCH]>,
+    by_index: Box<[u8; MAX_BATCH]>,
 }
 
 /// Target stored in a flow's state.
@@ -31,7 +31,7 @@ impl Classifier {
             in_flow: true,
             counts: vec![0; table.targets()],
             scratch: Box::default(),
-            by_place: Box::new([0; MAX_BATCH]),
+            by_index: Box::new([0; MAX_BATCH]),
             table,
         }
     }
@@ -86,12 +86,12 @@ impl NetworkFunction for Classifier {
         }
         self.held.value.find(&mut self.scratch, new.len());
         for (target, at) in self.scratch.targets.iter().zip(new) {
-            self.by_place[usize::from(*at)] = *target;
+            self.by_index[usize::from(*at)] = *target;
         }
     }
 
     fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        *flow.state::<Target>() = Target::from(self.by_place[flow.place()]);
+        *flow.state::<Target>() = Target::from(self.by_index[flow.place()]);
         Verdict::Forward
     }
 

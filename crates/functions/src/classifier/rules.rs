@@ -3,7 +3,7 @@
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{self, Rule};
 use tailwater_chain::batch::MAX_BATCH;
-use tailwater_chain::branches::{ByWay, Path, START, Ways};
+use tailwater_chain::branches::{ByPath, Path, START, Ways};
 use tailwater_chain::live::Live;
 use tailwater_net::FlowKey;
 
@@ -78,7 +78,7 @@ impl ClassifierRules {
 pub struct ClassifierTable {
     rules: Live<ClassifierRules>,
     /// For each target, the path on which a packet continues, by the path on which it arrived.
-    onward: Vec<ByWay<u8>>,
+    onward: Vec<ByPath<u8>>,
     notes: &'static [&'static str],
 }
 

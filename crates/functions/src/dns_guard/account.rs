@@ -99,12 +99,12 @@ fn change(value: &AtomicU64, now: u64, mut to: impl FnMut(u64) -> u64) {
 }
 
 /// Time in milliseconds after which an unused byte account may be evicted as if it were full.
-const FORGOTTEN: u64 = 10 * 60 * 1000;
+const MAX_IDLE_MS: u64 = 10 * 60 * 1000;
 
 /// Returns the bytes spent from an account with a maximum of `most`, or 0 if it has been unused for ten minutes.
 pub(super) fn spent(value: u64, now: u64, most: u64) -> u64 {
     let age = (now / (SECOND / 1000)).saturating_sub(value >> BYTES);
-    match age < FORGOTTEN {
+    match age < MAX_IDLE_MS {
         true => most.saturating_sub(value & MAX_BYTES),
         false => 0,
     }

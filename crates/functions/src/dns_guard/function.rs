@@ -3,7 +3,7 @@
 use super::account::{self, NOTHING, Standing, ticks};
 use super::ledger::Found;
 use super::message::{Hash, Sort, Way, class, subject, way};
-use super::rules::{DnsGuardTable, Fragments, InForce, Mode, is_among};
+use super::rules::{CompiledRules, DnsGuardTable, Fragments, Mode, is_among};
 use super::truncate::truncate;
 use crate::firewall::fragment::Place;
 use std::net::IpAddr;
@@ -69,7 +69,7 @@ enum Fate {
 #[derive(Debug)]
 pub struct DnsGuard {
     table: Arc<DnsGuardTable>,
-    held: Arc<Version<InForce>>,
+    held: Arc<Version<CompiledRules>>,
     /// Scratch space for a name.
     name: Name,
     notes: [u64; NOTES.len()],
@@ -90,7 +90,7 @@ impl DnsGuard {
 /// Context for the decision on one packet.
 struct Turn<'a> {
     table: &'a DnsGuardTable,
-    force: &'a InForce,
+    force: &'a CompiledRules,
     name: &'a mut Name,
     notes: &'a mut [u64; NOTES.len()],
     now: u64,
@@ -121,7 +121,7 @@ impl<'a> Turn<'a> {
             match fate {
                 Fate::Pass => self.forget(packet, frame),
                 // A truncated response is complete: its other fragments are useless.
-                _ => self.remember(packet, frame),
+                _ => self.mark_dropped(packet, frame),
             }
         }
         fate
@@ -221,7 +221,7 @@ impl<'a> Turn<'a> {
 
     /// Returns `true` if a query waits for this response. A response without a question matches any query: servers send
     /// it if they could not parse the query.
-    fn was_asked_for(&mut self, headers: &Headers, message: Option<&Message<'_>>) -> bool {
+    fn is_solicited(&mut self, headers: &Headers, message: Option<&Message<'_>>) -> bool {
         let Some(message) = message.filter(|message| message.is_response()) else {
             return false;
         };
@@ -244,7 +244,7 @@ impl<'a> Turn<'a> {
         let key = &headers.key;
         let (server, client) = (key.source(), key.destination());
         let rules = &self.force.rules;
-        if rules.mode == Mode::Strict && is_among(&rules.clients, client) && !self.was_asked_for(headers, message) {
+        if rules.mode == Mode::Strict && is_among(&rules.clients, client) && !self.is_solicited(headers, message) {
             return Fate::Drop(UNSOLICITED);
         }
         if !self.is_limited(server, client) {
@@ -325,7 +325,7 @@ impl<'a> Turn<'a> {
     }
 
     /// Records that the later fragments of this datagram are to be dropped.
-    fn remember(&mut self, packet: &Packet, frame: &[u8]) {
+    fn mark_dropped(&mut self, packet: &Packet, frame: &[u8]) {
         if self.force.rules.fragments != Fragments::Follow {
             return;
         }

@@ -1,6 +1,6 @@
 //! Classification of DNS packets, and the hashes of their accounts.
 
-use super::rules::InForce;
+use super::rules::CompiledRules;
 use std::net::IpAddr;
 use tailwater_chain::batch::Packet;
 use tailwater_net::FlowKey;
@@ -150,7 +150,7 @@ impl Hash {
     }
 
     /// Hashes the prefix of a client.
-    pub(super) fn of_client(seed: u64, rules: &InForce, client: IpAddr) -> Hash {
+    pub(super) fn of_client(seed: u64, rules: &CompiledRules, client: IpAddr) -> Hash {
         Hash::new(seed).address(client, Some(&rules.masks))
     }
 

@@ -101,7 +101,7 @@ pub(super) fn is_among(prefixes: &[IpNet], address: IpAddr) -> bool {
 
 /// Rules with their values in ticks.
 #[derive(Debug)]
-pub(super) struct InForce {
+pub(super) struct CompiledRules {
     pub(super) rules: GuardRules,
     /// Ticks in which a response of each [`Sort`](super::message::Sort) is repaid; 0 for no limit. `all` and `queries`
     /// are the same for responses of all kinds and for queries.
@@ -114,15 +114,15 @@ pub(super) struct InForce {
     pub(super) masks: [u128; 2],
 }
 
-impl InForce {
-    fn new(rules: GuardRules) -> InForce {
+impl CompiledRules {
+    fn new(rules: GuardRules) -> CompiledRules {
         let limits = &rules.limits;
         let interval = |rate: Option<u32>| rate.map_or(0, |rate| SECOND / u64::from(rate.clamp(1, MAX_RATE)));
         let mask = |bits: u8, of: u32| {
             let without = of.saturating_sub(bits.into());
             u128::MAX.checked_shl(without).unwrap_or(0)
         };
-        InForce {
+        CompiledRules {
             intervals: [
                 interval(limits.responses),
                 interval(limits.nodata),
@@ -152,7 +152,7 @@ pub struct Sizes {
 /// Rules and accounts shared by all instances.
 #[derive(Debug)]
 pub struct DnsGuardTable {
-    pub(super) live: Live<InForce>,
+    pub(super) live: Live<CompiledRules>,
     pub(super) accounts: Ledger,
     /// Byte accounts of client prefixes, if bytes are limited.
     pub(super) credits: Option<Ledger>,
@@ -164,7 +164,7 @@ pub struct DnsGuardTable {
 }
 
 /// Maximum number of remembered datagrams whose first fragment was dropped.
-const FRAGMENTED: usize = 1 << 14;
+const MAX_DROPPED_DATAGRAMS: usize = 1 << 14;
 
 impl DnsGuardTable {
     /// Creates a table without accounts. An attacker who does not know `seed` cannot choose names or addresses whose
@@ -174,8 +174,8 @@ impl DnsGuardTable {
             accounts: Ledger::new(sizes.accounts),
             credits: rules.amplification.map(|_| Ledger::new(sizes.accounts)),
             queries: (rules.mode == Mode::Strict).then(|| Ledger::new(sizes.queries)),
-            fragments: Ledger::new(FRAGMENTED),
-            live: Live::new(InForce::new(rules)),
+            fragments: Ledger::new(MAX_DROPPED_DATAGRAMS),
+            live: Live::new(CompiledRules::new(rules)),
             seed,
         }
     }
@@ -183,7 +183,7 @@ impl DnsGuardTable {
     /// Replaces the rules and returns the new version number. Debts are kept. The mode and the presence of an
     /// amplification limit must not change.
     pub fn replace(&self, rules: GuardRules) -> u32 {
-        self.live.replace(InForce::new(rules))
+        self.live.replace(CompiledRules::new(rules))
     }
 }
 

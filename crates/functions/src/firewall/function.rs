@@ -9,7 +9,7 @@ use super::known::First;
 use super::rule_set::RuleSet;
 use super::rules::{Action, State};
 use super::table::{FirewallTable, Fragments, is_icmp};
-use super::tcp::{Judgement, Phase, Segment, Tcp};
+use super::tcp::{Phase, Segment, SegmentVerdict, Tcp};
 use bytemuck::Zeroable;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
@@ -73,7 +73,7 @@ pub struct Firewall {
     table: Arc<FirewallTable>,
     held: Arc<Version<RuleSet>>,
     /// Action for each packet whose flow is new, by index in the batch.
-    by_place: Box<[Action; MAX_BATCH]>,
+    by_index: Box<[Action; MAX_BATCH]>,
     notes: [u64; NOTES.len()],
 }
 
@@ -83,7 +83,7 @@ impl Firewall {
         Firewall {
             held: table.rules.current(),
             table,
-            by_place: Box::new([Action::Deny; MAX_BATCH]),
+            by_index: Box::new([Action::Deny; MAX_BATCH]),
             notes: [0; NOTES.len()],
         }
     }
@@ -218,7 +218,7 @@ impl Firewall {
             false => Ok(()),
         };
         let reason = match state.tcp.take(side, &segment) {
-            Judgement::Fits => {
+            SegmentVerdict::Fits => {
                 state.last = now;
                 state.flags |= [0, ANSWERED][side];
                 let phase = state.tcp.phase();
@@ -230,21 +230,21 @@ impl Firewall {
                 }
                 return allowed(state);
             }
-            Judgement::Tolerated => {
+            SegmentVerdict::Tolerated => {
                 self.notes[NOTED_TOLERATED] += 1;
                 return allowed(state);
             }
-            Judgement::Reopens => {
+            SegmentVerdict::Reopens => {
                 self.end(packet, state);
                 return self.open(packet, frame, state, None);
             }
-            Judgement::OutOfWindow if self.table.options.liberal => {
+            SegmentVerdict::OutOfWindow if self.table.options.liberal => {
                 self.notes[NOTED_OUT_OF_WINDOW] += 1;
                 return allowed(state);
             }
-            Judgement::OutOfWindow => OUT_OF_WINDOW,
-            Judgement::ResetOutOfWindow => RESET_OUT_OF_WINDOW,
-            Judgement::Flags => TCP_FLAGS,
+            SegmentVerdict::OutOfWindow => OUT_OF_WINDOW,
+            SegmentVerdict::ResetOutOfWindow => RESET_OUT_OF_WINDOW,
+            SegmentVerdict::Flags => TCP_FLAGS,
         };
         self.invalid(packet, reason)
     }
@@ -495,7 +495,7 @@ impl NetworkFunction for Firewall {
         let rules = &self.held.value;
         rules.decide_new(&keys[..count], &entries[..count], &mut actions[..count]);
         for (action, at) in actions.iter().zip(new) {
-            self.by_place[usize::from(*at)] = *action;
+            self.by_index[usize::from(*at)] = *action;
         }
     }
 
@@ -531,7 +531,7 @@ impl NetworkFunction for Firewall {
         }
         // The rules have just been evaluated for this packet. An earlier decision no longer applies.
         state.clear();
-        let action = self.by_place[place];
+        let action = self.by_index[place];
         state.kind = refusal(action);
         state.flags = if packet.is_reversed() { REVERSED } else { 0 };
         if action != Action::Allow {

@@ -6,7 +6,7 @@
 //! a hash with a secret seed. Two keys have the same fingerprint with a probability of about 2⁻⁶⁰.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::commons::{Commons, SharedNumbers};
+use tailwater_chain::commons::{CounterArray, SharedCounters};
 use tailwater_net::{FlowKey, Nanos};
 
 /// Words of a set: one cache line.
@@ -14,7 +14,7 @@ const WAYS: usize = 8;
 
 /// Set-associative table of fingerprints. Each set is a cache line.
 #[derive(Debug)]
-struct Sets(SharedNumbers);
+struct Sets(CounterArray);
 
 impl Sets {
     /// Returns the number of words, in whole sets, for at least `words` words.
@@ -22,7 +22,7 @@ impl Sets {
         WAYS * words.div_ceil(WAYS).next_power_of_two()
     }
 
-    fn new(words: usize, commons: &Commons) -> Sets {
+    fn new(words: usize, commons: &SharedCounters) -> Sets {
         Sets(commons.take(Sets::words(words)))
     }
 
@@ -49,7 +49,7 @@ impl Connections {
     }
 
     /// Creates a table for `capacity` connections. All but a few in ten thousand find room.
-    pub(super) fn new(capacity: usize, seed: u64, commons: &Commons) -> Connections {
+    pub(super) fn new(capacity: usize, seed: u64, commons: &SharedCounters) -> Connections {
         Connections {
             sets: Sets::new(2 * capacity, commons),
             seed,
@@ -121,7 +121,7 @@ impl Datagrams {
     }
 
     /// Creates a table for about `capacity` datagrams at a time. When it is full, the oldest are evicted.
-    pub(super) fn new(capacity: usize, seed: u64, commons: &Commons) -> Datagrams {
+    pub(super) fn new(capacity: usize, seed: u64, commons: &SharedCounters) -> Datagrams {
         Datagrams {
             sets: Sets::new(capacity, commons),
             seed,
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn connections_are_there_until_they_are_removed() {
-        let known = Connections::new(4096, 7, &Commons::of_this_process());
+        let known = Connections::new(4096, 7, &SharedCounters::of_this_process());
         let found = (0..4096).filter(|n| known.insert(&key(*n))).count();
         assert!(found >= 4000, "{found}");
         let there = (0..4096).filter(|n| known.contains(&key(*n))).count();
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn datagrams_are_told_apart_and_forgotten() {
-        let datagrams = Datagrams::new(256, 7, &Commons::of_this_process());
+        let datagrams = Datagrams::new(256, 7, &SharedCounters::of_this_process());
         let start = Nanos::from_secs(16_000);
         let passed = First {
             passed: true,

@@ -7,7 +7,7 @@ use super::rules::{Action, Rule, Zone};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::commons::{Commons, SharedNumbers};
+use tailwater_chain::commons::{CounterArray, SharedCounters};
 use tailwater_chain::function::Lifetimes;
 use tailwater_chain::live::Live;
 use tailwater_net::{FlowKey, Nanos, protocol};
@@ -121,7 +121,7 @@ const DATAGRAMS: usize = 1 << 16;
 pub(super) struct Handshakes {
     limit: HalfOpen,
     /// The total, followed by the counters of the destinations.
-    counts: SharedNumbers,
+    counts: CounterArray,
     seed: u64,
 }
 
@@ -195,7 +195,7 @@ impl FirewallTable {
         capacity: usize,
         seed: u64,
     ) -> Result<FirewallTable, RuleSetError> {
-        let commons = Commons::of_this_process();
+        let commons = SharedCounters::of_this_process();
         FirewallTable::with_commons((zones, rules, default), options, (capacity, seed), &commons)
     }
 
@@ -209,7 +209,7 @@ impl FirewallTable {
         rules: (&[Zone], &[Rule], Action),
         options: Options,
         capacity: usize,
-        commons: &Commons,
+        commons: &SharedCounters,
     ) -> Result<FirewallTable, RuleSetError> {
         let seed = &commons.take(1)[0];
         let drawn = RandomState::new().hash_one(capacity).max(1);
@@ -228,7 +228,7 @@ impl FirewallTable {
             Datagrams::words(DATAGRAMS),
             Handshakes::WORDS,
         ];
-        taken.map(Commons::bytes_of).iter().sum()
+        taken.map(SharedCounters::bytes_of).iter().sum()
     }
 
     /// Bytes of flow state per connection.
@@ -238,7 +238,7 @@ impl FirewallTable {
         (zones, rules, default): (&[Zone], &[Rule], Action),
         options: Options,
         (capacity, seed): (usize, u64),
-        commons: &Commons,
+        commons: &SharedCounters,
     ) -> Result<FirewallTable, RuleSetError> {
         Ok(FirewallTable {
             rules: Live::new(RuleSet::new(zones, rules, default)?),

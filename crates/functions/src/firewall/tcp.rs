@@ -82,7 +82,7 @@ pub(super) struct Segment {
 
 /// Relation of a segment to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Judgement {
+pub(super) enum SegmentVerdict {
     /// The segment belongs to the connection.
     Fits,
     /// The segment passes and changes nothing. Such segments let ends resynchronise after a loss of state.
@@ -193,11 +193,11 @@ impl Tcp {
         }
     }
 
-    /// Processes a segment of the initiator (0) or the responder (1). Only a segment that [fits](Judgement::Fits)
+    /// Processes a segment of the initiator (0) or the responder (1). Only a segment that [fits](SegmentVerdict::Fits)
     /// changes the state.
-    pub(super) fn take(&mut self, from: usize, segment: &Segment) -> Judgement {
+    pub(super) fn take(&mut self, from: usize, segment: &Segment) -> SegmentVerdict {
         if !segment.makes_sense() {
-            return Judgement::Flags;
+            return SegmentVerdict::Flags;
         }
         if segment.has(TcpFlags::RST) {
             return self.reset(from, segment);
@@ -206,7 +206,7 @@ impl Tcp {
         let (seen, answered) = (self.marks[from] & SYN != 0, self.marks[to] & SYN != 0);
         let (syn, ack) = (segment.has(TcpFlags::SYN), segment.has(TcpFlags::ACK));
         if syn && !ack && matches!(self.phase(), Phase::TimeWait | Phase::Closed) {
-            return Judgement::Reopens;
+            return SegmentVerdict::Reopens;
         }
         if syn && !seen {
             return self.answer(from, segment);
@@ -218,26 +218,26 @@ impl Tcp {
                     if segment.end() != self.sides[0].end {
                         *self = Tcp::opened(segment);
                     }
-                    Judgement::Fits
+                    SegmentVerdict::Fits
                 }
-                (0, true) => Judgement::Tolerated,
-                _ if segment.end() == self.sides[1].end => Judgement::Tolerated,
-                _ => Judgement::Flags,
+                (0, true) => SegmentVerdict::Tolerated,
+                _ if segment.end() == self.sides[1].end => SegmentVerdict::Tolerated,
+                _ => SegmentVerdict::Flags,
             };
         }
         if !seen {
             // The responder acknowledges an old connection, which the initiator then resets (RFC 9293 §3.5.1).
             let bare = segment.length == 0 && !segment.has(TcpFlags::FIN);
             return match bare {
-                true => Judgement::Tolerated,
-                false => Judgement::OutOfWindow,
+                true => SegmentVerdict::Tolerated,
+                false => SegmentVerdict::OutOfWindow,
             };
         }
         if !answered || !self.fits(from, segment) {
-            return Judgement::OutOfWindow;
+            return SegmentVerdict::OutOfWindow;
         }
         self.advance(from, segment);
-        Judgement::Fits
+        SegmentVerdict::Fits
     }
 
     /// Returns `true` if a segment lies within the bounds. The receiver must have room for its data, which may not be
@@ -287,14 +287,14 @@ impl Tcp {
     }
 
     /// Processes the responder's SYN, either with an acknowledgment or as a simultaneous open.
-    fn answer(&mut self, from: usize, segment: &Segment) -> Judgement {
+    fn answer(&mut self, from: usize, segment: &Segment) -> SegmentVerdict {
         let to = 1 - from;
         let peer = self.sides[to];
         let acknowledged = segment.acknowledgment;
         let ack = segment.has(TcpFlags::ACK);
         // Part of a SYN's data may be acknowledged (RFC 7413).
         if ack && (!after(acknowledged, peer.acked) || after(acknowledged, peer.end)) {
-            return Judgement::OutOfWindow;
+            return SegmentVerdict::OutOfWindow;
         }
         let mut me = Side::opened(segment);
         // The peer's SYN has announced a window for the data after this SYN.
@@ -317,10 +317,10 @@ impl Tcp {
         } else {
             peer.limit = peer.end.wrapping_add(me.window);
         }
-        Judgement::Fits
+        SegmentVerdict::Fits
     }
 
-    fn reset(&mut self, from: usize, segment: &Segment) -> Judgement {
+    fn reset(&mut self, from: usize, segment: &Segment) -> SegmentVerdict {
         let (me, peer) = (self.sides[from], self.sides[1 - from]);
         let exact = match [self.marks[from], self.marks[1 - from]].map(|marks| marks & SYN != 0) {
             // The responder rejects the SYN, which the acknowledgment must cover.
@@ -329,7 +329,7 @@ impl Tcp {
                 let refuses =
                     segment.has(TcpFlags::ACK) && after(acknowledged, peer.acked) && !after(acknowledged, peer.end);
                 if !refuses {
-                    return Judgement::ResetOutOfWindow;
+                    return SegmentVerdict::ResetOutOfWindow;
                 }
                 true
             }
@@ -340,15 +340,15 @@ impl Tcp {
                 let outside = after(sequence, me.limit) || after(me.end.wrapping_sub(peer.window), sequence);
                 let ahead = segment.has(TcpFlags::ACK) && after(segment.acknowledgment, peer.end);
                 if outside || ahead {
-                    return Judgement::ResetOutOfWindow;
+                    return SegmentVerdict::ResetOutOfWindow;
                 }
                 sequence == me.end || sequence == me.acked
             }
         };
         if !exact {
-            return Judgement::Tolerated;
+            return SegmentVerdict::Tolerated;
         }
         self.marks[from] |= RESET;
-        Judgement::Fits
+        SegmentVerdict::Fits
     }
 }

@@ -23,7 +23,7 @@ const TURN: usize = 1024;
 /// Polling interval of an outlet without records.
 const LOOK: Duration = Duration::from_millis(50);
 /// Time for which a message waits for more records.
-const LINGER: Duration = Duration::from_millis(500);
+const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Transport to a collector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -158,7 +158,7 @@ impl Sender {
 
 /// Thread that exports records to an outlet.
 #[derive(Debug)]
-struct Teller {
+struct OutletThread {
     outlet: Outlet,
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<Sent>>>,
@@ -166,7 +166,7 @@ struct Teller {
     ended: Mutex<Option<io::Result<Sent>>>,
 }
 
-impl Teller {
+impl OutletThread {
     /// Waits until all records are exported or lost, or the outlet hangs.
     fn end(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,7 +203,7 @@ impl Teller {
     }
 }
 
-impl Drop for Teller {
+impl Drop for OutletThread {
     fn drop(&mut self) {
         // A caller interested in losses has called `finish`.
         self.shared.abandoned.store(true, Ordering::Release);
@@ -215,7 +215,7 @@ impl Drop for Teller {
 #[derive(Debug)]
 pub struct FlowStatsTable {
     options: Options,
-    tellers: Vec<Teller>,
+    outlet_threads: Vec<OutletThread>,
     /// Start of the run in wall-clock time.
     origin: Arc<Origin>,
     unsent: Arc<AtomicU64>,
@@ -231,7 +231,7 @@ impl FlowStatsTable {
     pub fn new(options: Options) -> Result<FlowStatsTable, ExportError> {
         let origin = Arc::<Origin>::default();
         let unsent = Arc::new(AtomicU64::new(0));
-        let tellers = options.outlets.iter().map(|outlet| {
+        let outlet_threads = options.outlets.iter().map(|outlet| {
             let error = |source| ExportError::Write {
                 file: outlet.name(),
                 source,
@@ -248,7 +248,7 @@ impl FlowStatsTable {
                 .name("flow-export".to_owned())
                 .spawn(move || tell(&rings, session))
                 .map_err(error)?;
-            Ok(Teller {
+            Ok(OutletThread {
                 outlet: outlet.clone(),
                 shared,
                 thread: Mutex::new(Some(thread)),
@@ -256,7 +256,7 @@ impl FlowStatsTable {
             })
         });
         Ok(FlowStatsTable {
-            tellers: tellers.collect::<Result<_, ExportError>>()?,
+            outlet_threads: outlet_threads.collect::<Result<_, ExportError>>()?,
             options,
             origin,
             unsent,
@@ -272,7 +272,7 @@ impl FlowStatsTable {
     /// Returns a worker's senders, one per outlet and in their order. [`leave`](FlowStatsTable::leave) takes them back.
     pub(super) fn senders(&self) -> Vec<Sender> {
         self.instances.fetch_add(1, Ordering::Relaxed);
-        let senders = self.tellers.iter().map(|teller| {
+        let senders = self.outlet_threads.iter().map(|teller| {
             let (ring, consumer) = ring(RING);
             let shared = Arc::clone(&teller.shared);
             let mut rings = shared.rings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -306,12 +306,12 @@ impl FlowStatsTable {
 
     /// Waits until all records are sent or lost. Every worker must have [left](FlowStatsTable::leave).
     pub(super) fn end(&self) {
-        self.tellers.iter().for_each(Teller::end);
+        self.outlet_threads.iter().for_each(OutletThread::end);
     }
 
     /// Declares that a worker receives no more packets. From then on it waits for slow outlets.
     pub(super) fn ending(&self) {
-        for teller in &self.tellers {
+        for teller in &self.outlet_threads {
             teller.shared.ending.store(true, Ordering::Release);
         }
     }
@@ -322,7 +322,7 @@ impl FlowStatsTable {
     /// # Errors
     /// The error of the first outlet that lost records or whose file could not be written.
     pub fn finish(&self) -> Result<Vec<Exported>, ExportError> {
-        let finished: Vec<_> = self.tellers.iter().map(Teller::finish).collect();
+        let finished: Vec<_> = self.outlet_threads.iter().map(OutletThread::finish).collect();
         finished.into_iter().filter_map(Result::transpose).collect()
     }
 }
@@ -365,7 +365,7 @@ fn tell(shared: &Shared, mut session: Session) -> Sent {
         if abandoned || over && rings.is_empty() {
             return session.end(abandoned);
         }
-        if waiting.elapsed() >= LINGER {
+        if waiting.elapsed() >= FLUSH_INTERVAL {
             session.flush();
             waiting = Instant::now();
         }

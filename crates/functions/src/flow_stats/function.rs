@@ -152,7 +152,7 @@ impl NetworkFunction for FlowStats {
         false
     }
 
-    fn looks_every(&self) -> Option<Nanos> {
+    fn timer_interval(&self) -> Option<Nanos> {
         Some(self.timeouts.idle.min(self.timeouts.active))
     }
 

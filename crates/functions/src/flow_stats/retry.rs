@@ -10,16 +10,16 @@ const HELD: Duration = AFTER[1];
 
 /// Schedule of connection attempts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retry {
+pub(super) struct Backoff {
     at: Option<Instant>,
     after: Duration,
     connected: Option<Instant>,
 }
 
-impl Retry {
+impl Backoff {
     /// Creates a schedule whose first attempt may be made at once.
-    pub(super) fn new() -> Retry {
-        Retry {
+    pub(super) fn new() -> Backoff {
+        Backoff {
             at: None,
             after: AFTER[0],
             connected: None,
@@ -54,7 +54,7 @@ mod tests {
     /// Returns the delay in seconds after each attempt. An attempt fails (`None`), or its connection lasts for the
     /// given number of seconds.
     fn waits(connections: &[Option<u64>]) -> Vec<u64> {
-        let (mut retry, mut now) = (Retry::new(), Instant::now());
+        let (mut retry, mut now) = (Backoff::new(), Instant::now());
         assert_eq!(retry.wait(now), Duration::ZERO);
         let waits = connections.iter().map(|held| {
             if let Some(held) = held {

@@ -3,7 +3,7 @@
 use super::export::{Options, Outlet, Shared, Transport};
 use super::ipfix::{Message, NotSent};
 use super::record::FlowRecord;
-use super::retry::Retry;
+use super::retry::Backoff;
 use crate::origin::Origin;
 use crate::out_file::OutFile;
 use std::collections::VecDeque;
@@ -75,7 +75,7 @@ pub(super) struct Session {
     refresh_at: Refresh,
     /// Interval of repetition; `None` to repeat only at the end.
     refresh: Option<Duration>,
-    retry: Retry,
+    retry: Backoff,
     /// Rate limit, and the time at which the next message may be sent.
     bits_per_second: Option<u64>,
     next_at: Instant,
@@ -134,7 +134,7 @@ impl Session {
             sequence: 0,
             refresh_at: Refresh::First,
             refresh,
-            retry: Retry::new(),
+            retry: Backoff::new(),
             bits_per_second,
             next_at: now,
             last: NotSent::default(),
@@ -190,7 +190,7 @@ impl Session {
             self.lose_backlog();
             // The loss counters are final now.
             if !matches!(self.stream, Stream::None) {
-                self.tell_options(Templates::Told);
+                self.send_options(Templates::Told);
             }
         }
         if let Stream::File(file) = &mut self.stream {
@@ -281,17 +281,17 @@ impl Session {
         }
         let repeated = matches!(self.stream, Stream::Udp(_));
         match self.refresh_at {
-            Refresh::First => self.tell_options(Templates::Due),
+            Refresh::First => self.send_options(Templates::Due),
             Refresh::At(at) if Instant::now() >= at => match repeated {
-                true => self.tell_options(Templates::Due),
-                false => self.tell_options(Templates::Told),
+                true => self.send_options(Templates::Due),
+                false => self.send_options(Templates::Told),
             },
             Refresh::At(_) | Refresh::Never => true,
         }
     }
 
     /// Sends the options data, after their templates if these are due. Returns `false` if the connection was lost.
-    fn tell_options(&mut self, templates: Templates) -> bool {
+    fn send_options(&mut self, templates: Templates) -> bool {
         self.message.clear();
         if templates == Templates::Due {
             self.message.add_templates();

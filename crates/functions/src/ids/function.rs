@@ -2,7 +2,7 @@
 
 use super::table::IdsTable;
 use crate::chunks::ChunkSender;
-use crate::stock::{self, Lender};
+use crate::stock::{self, StreamPoolCache};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction};
@@ -29,9 +29,9 @@ const NAMES: [&str; NOTES] = {
 
 /// One instance's slots of the buffer pool for streams.
 #[derive(Debug)]
-struct StockSlots(Lender);
+struct BufferPoolSlots(StreamPoolCache);
 
-impl Slots for StockSlots {
+impl Slots for BufferPoolSlots {
     #[inline]
     fn open(&mut self, lease: Lease) -> bool {
         let stock = self.0.stock().number();
@@ -68,7 +68,7 @@ pub struct Ids {
     table: Arc<IdsTable>,
     held: Arc<Version<Arc<RuleSet>>>,
     inspector: Inspector,
-    slots: StockSlots,
+    slots: BufferPoolSlots,
     /// `None` if alerts are not written to a file.
     sender: Option<ChunkSender<Alert>>,
     notes: [u64; NOTES],
@@ -83,7 +83,7 @@ impl Ids {
         Ids {
             inspector: Inspector::new(rules, thresholds, table.options.settings),
             held,
-            slots: StockSlots(Lender::new(Arc::clone(&table.stock))),
+            slots: BufferPoolSlots(StreamPoolCache::new(Arc::clone(&table.stock))),
             sender: table.eve.as_ref().and_then(|eve| eve.sender()),
             notes: [0; NOTES],
             table,

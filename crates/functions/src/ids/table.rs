@@ -3,7 +3,7 @@
 use super::eve::Eve;
 use super::sources::{Loaded, Sources};
 use crate::accounting::{ExportError, Exported};
-use crate::stock::{Stock, stride};
+use crate::stock::{StreamPool, stride};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,7 +55,7 @@ pub enum IdsError {
 pub struct IdsTable {
     pub(super) rules: Live<Arc<RuleSet>>,
     pub(super) thresholds: Arc<Thresholds>,
-    pub(super) stock: Arc<Stock>,
+    pub(super) stock: Arc<StreamPool>,
     pub(super) options: Options,
     pub(super) eve: Option<Eve>,
     names: Mutex<BitNames>,
@@ -70,7 +70,7 @@ impl IdsTable {
         let mut names = BitNames::default();
         let rules = Arc::new(RuleSet::new(loaded.rules.to_vec(), &mut names)?);
         let bytes = slot_bytes(options.settings.window);
-        let stock = Stock::new(options.streams, bytes).map_err(|source| IdsError::Memory {
+        let stock = StreamPool::new(options.streams, bytes).map_err(|source| IdsError::Memory {
             streams: options.streams,
             source,
         })?;

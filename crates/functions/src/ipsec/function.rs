@@ -4,7 +4,7 @@ use super::association::PolicyAction;
 use super::cipher::{ICV, IV};
 use super::headers::{ECN, ESP, Inner, UDP, leaving_ecn, set_ecn};
 use super::sequence::Refused;
-use super::table::{Coming, IpsecTable, Leaving};
+use super::table::{InboundSa, IpsecTable, Leaving};
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
@@ -274,8 +274,8 @@ impl NetworkFunction for Ipsec {
 }
 
 /// Position of the decrypted inner packet within its frame.
-struct Uncovered<'a> {
-    association: &'a Coming,
+struct Decapsulated<'a> {
+    association: &'a InboundSa,
     start: usize,
     length: usize,
     ethertype: u16,
@@ -287,7 +287,7 @@ fn uncover<'a>(
     headers: &Headers,
     frame: &mut [u8],
     in_udp: bool,
-) -> Result<Option<Uncovered<'a>>, u8> {
+) -> Result<Option<Decapsulated<'a>>, u8> {
     if headers.fragment != Fragment::Whole {
         return Err(FRAGMENT);
     }
@@ -350,9 +350,9 @@ fn uncover<'a>(
         _ => return Err(NEXT_HEADER),
     };
     let outer = outside.get(headers.network_offset.into()..).and_then(Inner::of);
-    tell_congestion(outer.ok_or(MALFORMED)?, datagram)?;
+    copy_ecn(outer.ok_or(MALFORMED)?, datagram)?;
     let start = start + ESP + IV;
-    Ok(Some(Uncovered {
+    Ok(Some(Decapsulated {
         association,
         start,
         length,
@@ -370,7 +370,7 @@ fn fills_its_packet(headers: &Headers, frame: &[u8]) -> bool {
 
 /// Copies congestion marks of the outer header to the inner packet (RFC 6040).
 #[inline]
-fn tell_congestion(outer: Inner, datagram: &mut [u8]) -> Result<(), u8> {
+fn copy_ecn(outer: Inner, datagram: &mut [u8]) -> Result<(), u8> {
     let inner = Inner::of(datagram).ok_or(INNER_MALFORMED)?.class;
     let bits = leaving_ecn(outer.class, inner).ok_or(CONGESTION)?;
     if bits != inner & ECN {

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tailwater_chain::commons::{Commons, SharedNumbers};
+use tailwater_chain::commons::{CounterArray, SharedCounters};
 
 /// Last 32-bit sequence number.
 const LAST_SHORT: u64 = u32::MAX as u64;
@@ -17,7 +17,7 @@ const LAST_LONG: u64 = u64::MAX - (1 << 32);
 #[derive(Debug)]
 pub(super) struct Sequence {
     /// Count of numbers given, and base of the initialisation vectors, 0 until set.
-    shared: SharedNumbers,
+    shared: CounterArray,
     first: u64,
     last: u64,
 }
@@ -27,7 +27,7 @@ impl Sequence {
     pub(super) const SHARED: usize = 2;
 
     /// Starts at `first`; numbers have 64 bits if `extended`.
-    pub(super) fn new(first: u64, extended: bool, commons: &Commons) -> Sequence {
+    pub(super) fn new(first: u64, extended: bool, commons: &SharedCounters) -> Sequence {
         let last = if extended { LAST_LONG } else { LAST_SHORT };
         Sequence {
             shared: commons.take(Sequence::SHARED),
@@ -81,9 +81,9 @@ const WORD: u64 = 32;
 #[derive(Debug)]
 pub(super) struct Window {
     /// Highest number received, relative to the number before the first.
-    ahead: SharedNumbers,
+    ahead: CounterArray,
     /// Per word: low 32 bits of the block's number, and 32 bits of received flags. All zero: none received.
-    words: SharedNumbers,
+    words: CounterArray,
     size: u64,
     /// Lowest valid number.
     first: u64,
@@ -99,7 +99,7 @@ impl Window {
     }
 
     /// Creates a window of `size` numbers. `first` is at least 1; numbers have 64 bits if `extended`.
-    pub(super) fn new(size: u32, extended: bool, first: u64, commons: &Commons) -> Window {
+    pub(super) fn new(size: u32, extended: bool, first: u64, commons: &SharedCounters) -> Window {
         let [ahead, words] = Window::shared(size).map(|count| commons.take(count));
         Window {
             ahead,

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tailwater_chain::commons::Commons;
+use tailwater_chain::commons::SharedCounters;
 use tailwater_net::FlowKey;
 
 /// Reasons rules cannot be applied.
@@ -49,7 +49,7 @@ impl Numbers {
     fn leaving(
         &mut self,
         outbound: &Outbound,
-        (iv, commons): (u64, &Commons),
+        (iv, commons): (u64, &SharedCounters),
     ) -> Result<(Arc<Sequence>, u64), IpsecError> {
         let association = &outbound.association;
         let counting = (outbound.first, association.extended, None);
@@ -66,7 +66,7 @@ impl Numbers {
     }
 
     /// Returns the inbound window, if any.
-    fn coming(&mut self, inbound: &Inbound, commons: &Commons) -> Result<Option<Arc<Window>>, IpsecError> {
+    fn coming(&mut self, inbound: &Inbound, commons: &SharedCounters) -> Result<Option<Arc<Window>>, IpsecError> {
         let association = &inbound.association;
         let counting = (inbound.first, association.extended, inbound.window);
         let known = self.coming.entry(association.keying.secret().to_vec());
@@ -92,7 +92,7 @@ pub(super) struct Leaving {
 }
 
 /// Inbound association, ready for use.
-pub(super) struct Coming {
+pub(super) struct InboundSa {
     pub(super) sealer: Sealer,
     pub(super) destination: IpAddr,
     pub(super) udp: Option<u16>,
@@ -100,7 +100,7 @@ pub(super) struct Coming {
     allow: Vec<Rule>,
 }
 
-impl Coming {
+impl InboundSa {
     /// Returns `true` if an inner packet with this key is allowed.
     #[inline]
     pub(super) fn allows(&self, key: &FlowKey) -> bool {
@@ -128,7 +128,7 @@ pub struct IpsecTable {
     /// Sequence number state of this and earlier versions.
     numbers: Numbers,
     pub(super) leaving: Vec<Leaving>,
-    coming: Vec<Coming>,
+    coming: Vec<InboundSa>,
     by_spi: SpiTable,
     /// This endpoint's addresses, each with its UDP port if ESP is in UDP; sorted.
     ends: Vec<(IpAddr, Option<u16>)>,
@@ -156,15 +156,15 @@ impl IpsecTable {
     ///
     /// # Errors
     /// As [`new`](IpsecTable::new).
-    pub fn sharing(rules: &IpsecRules, commons: &Commons) -> Result<IpsecTable, IpsecError> {
+    pub fn sharing(rules: &IpsecRules, commons: &SharedCounters) -> Result<IpsecTable, IpsecError> {
         IpsecTable::with_numbers(rules, now(), Numbers::default(), commons)
     }
 
     /// Returns the bytes processes with these rules share. Rules that use one key twice share less.
     pub fn shared_bytes(rules: &IpsecRules) -> usize {
-        let leaving = rules.outbound.len() * Commons::bytes_of(Sequence::SHARED);
+        let leaving = rules.outbound.len() * SharedCounters::bytes_of(Sequence::SHARED);
         let sizes = rules.inbound.iter().filter_map(|inbound| inbound.window);
-        let coming = sizes.map(|size| Window::shared(size).map(Commons::bytes_of));
+        let coming = sizes.map(|size| Window::shared(size).map(SharedCounters::bytes_of));
         leaving + coming.flatten().sum::<usize>()
     }
 
@@ -177,13 +177,13 @@ impl IpsecTable {
         if rules.inbound.is_empty() == self.decapsulates() {
             return Err(IpsecError::Decapsulates);
         }
-        let commons = Commons::of_this_process();
+        let commons = SharedCounters::of_this_process();
         IpsecTable::with_numbers(rules, now(), self.numbers.clone(), &commons)
     }
 
     /// Like [`new`](IpsecTable::new), with the given initialisation vector for each association's first packet.
     pub(super) fn starting_at(rules: &IpsecRules, iv: u64) -> Result<IpsecTable, IpsecError> {
-        let commons = Commons::of_this_process();
+        let commons = SharedCounters::of_this_process();
         IpsecTable::with_numbers(rules, iv, Numbers::default(), &commons)
     }
 
@@ -191,7 +191,7 @@ impl IpsecTable {
         rules: &IpsecRules,
         iv: u64,
         mut numbers: Numbers,
-        commons: &Commons,
+        commons: &SharedCounters,
     ) -> Result<IpsecTable, IpsecError> {
         let matching: Vec<Rule> = rules.policies.iter().map(|policy| policy.rule.clone()).collect();
         let mut leaving = |outbound: &Outbound| {
@@ -214,7 +214,7 @@ impl IpsecTable {
         let mut coming = |inbound: &Inbound| {
             let association = &inbound.association;
             let sealer = Sealer::new(&association.keying, association.extended);
-            Ok(Coming {
+            Ok(InboundSa {
                 sealer: sealer.ok_or_else(|| IpsecError::Key(association.name.clone()))?,
                 destination: inbound.destination,
                 udp: inbound.udp,
@@ -273,7 +273,7 @@ impl IpsecTable {
 
     /// Returns the inbound association with this SPI, if it belongs to this address and port.
     #[inline]
-    pub(super) fn coming(&self, spi: u32, address: IpAddr, port: Option<u16>) -> Option<&Coming> {
+    pub(super) fn coming(&self, spi: u32, address: IpAddr, port: Option<u16>) -> Option<&InboundSa> {
         let found = self.coming.get(self.by_spi.find(spi)?)?;
         (found.destination == address && found.udp == port).then_some(found)
     }

@@ -8,11 +8,11 @@ use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_net::FlowKey;
 use tailwater_sdk::abi;
-use tailwater_sdk::host::{self, Configured, Described, NO_PACKET, Place};
+use tailwater_sdk::host::{self, Configured, FunctionDescription, NO_PACKET, Place};
 
 /// Function from a library.
 pub struct Foreign {
-    library: &'static Described,
+    library: &'static FunctionDescription,
     shared: Arc<Configured>,
     instance: *mut c_void,
     /// Current batch in the library's format.

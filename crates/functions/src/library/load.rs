@@ -8,23 +8,23 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use tailwater_sdk::abi;
-use tailwater_sdk::host::Described;
+use tailwater_sdk::host::FunctionDescription;
 
 /// All libraries loaded so far, which stay loaded, by the linker's handle: loading a file again gives the same library.
-static LOADED: Mutex<Vec<(usize, &'static Described)>> = Mutex::new(Vec::new());
+static LOADED: Mutex<Vec<(usize, &'static FunctionDescription)>> = Mutex::new(Vec::new());
 
 /// Loads a library, or returns the one already loaded.
 ///
 /// # Errors
 /// If the file cannot be loaded, or is not for this program.
-pub fn load(path: &Path) -> Result<&'static Described, LibraryError> {
+pub fn load(path: &Path) -> Result<&'static FunctionDescription, LibraryError> {
     let handle = open(path)?;
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-    let there = |(other, _): &&(usize, &'static Described)| *other == handle as usize;
+    let there = |(other, _): &&(usize, &'static FunctionDescription)| *other == handle as usize;
     if let Some((_, library)) = loaded.iter().find(there) {
         return Ok(library);
     }
-    let library: &'static Described = Box::leak(Box::new(read(handle)?));
+    let library: &'static FunctionDescription = Box::leak(Box::new(read(handle)?));
     loaded.push((handle as usize, library));
     Ok(library)
 }
@@ -34,11 +34,11 @@ pub fn load(path: &Path) -> Result<&'static Described, LibraryError> {
 ///
 /// # Errors
 /// Same as [`load`].
-pub(super) fn load_for_a_trial(path: &Path) -> Result<&'static Described, LibraryError> {
+pub(super) fn load_for_a_trial(path: &Path) -> Result<&'static FunctionDescription, LibraryError> {
     Ok(Box::leak(Box::new(read(open(path)?)?)))
 }
 
-fn read(handle: *mut c_void) -> Result<Described, LibraryError> {
+fn read(handle: *mut c_void) -> Result<FunctionDescription, LibraryError> {
     // SAFETY: a handle of `dlopen`, never closed, and a name that ends with a zero byte.
     let symbol = unsafe { libc::dlsym(handle, abi::SYMBOL.as_ptr()) };
     let function = symbol.cast::<abi::Function>();
@@ -47,7 +47,7 @@ fn read(handle: *mut c_void) -> Result<Described, LibraryError> {
     }
     // SAFETY: aligned, as checked above. By the header's rules, a library exports a function under this name, which
     // stays as long as the library is loaded.
-    Ok(unsafe { Described::read(function) }?)
+    Ok(unsafe { FunctionDescription::read(function) }?)
 }
 
 /// Makes the linker load a library if it is not loaded yet.

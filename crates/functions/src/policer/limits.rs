@@ -153,7 +153,7 @@ impl PolicerRules {
 
     /// Returns `true` if the limits need per-flow buckets but functions started with the first version do not look
     /// flows up.
-    pub fn lack_flows(&self) -> bool {
+    pub fn need_missing_flow_state(&self) -> bool {
         !self.of_flows && self.limits.iter().any(|limit| limit.scope == Scope::Flow)
     }
 

@@ -328,13 +328,13 @@ fn what_was_taken_counts_under_new_rates() {
         vec![Limit { scope, ..limit }]
     };
     let all = PolicerRules::new(one(Scope::All), Outcome::Pass);
-    assert!(all.succeed(one(Scope::Flow), Outcome::Pass).lack_flows());
+    assert!(all.succeed(one(Scope::Flow), Outcome::Pass).need_missing_flow_state());
     let flows = PolicerRules::new(one(Scope::Flow), Outcome::Pass);
     assert!(
         !flows
             .succeed(one(Scope::All), Outcome::Pass)
             .succeed(one(Scope::Flow), Outcome::Pass)
-            .lack_flows()
+            .need_missing_flow_state()
     );
 }
 

@@ -63,7 +63,7 @@ pub(super) fn error_indication(batch: &mut Batch, i: usize, teid: u32) -> Option
 
 /// Returns `true` if an ICMP error may be sent about a packet (RFC 1122 §3.2.2, RFC 4443 §2.4). The packet must be
 /// whole or a first fragment, unicast, and not itself an ICMP error; in IPv4 it must have "don't fragment" set.
-pub(super) fn may_be_told(headers: &Headers, frame: &[u8]) -> bool {
+pub(super) fn may_send_icmp_error(headers: &Headers, frame: &[u8]) -> bool {
     let key = &headers.key;
     let of_one = match key.source() {
         IpAddr::V4(a) => !(a.is_unspecified() || a.is_multicast() || a.is_broadcast() || a.is_loopback()),

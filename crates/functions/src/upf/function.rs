@@ -271,7 +271,7 @@ impl Hands {
     /// Handles a packet with an unknown TEID: sends an error indication if the rate permits.
     #[cold]
     fn unknown(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, teid: u32) -> Result<(), u8> {
-        if !table.may_tell(0, batch.packet(i).arrival) {
+        if !table.may_send_error(0, batch.packet(i).arrival) {
             return Err(UNKNOWN_TEID);
         }
         answer::error_indication(batch, i, teid).ok_or(NO_ROOM)?;
@@ -336,8 +336,8 @@ impl Hands {
         let packet = batch.packet(i);
         let source = table.options.error_sources[usize::from(!packet.headers.key.is_v4())];
         let own = source.ok_or(TOO_BIG)?;
-        let may = answer::may_be_told(&packet.headers, batch.frame(i));
-        if !may || !table.may_tell(1, packet.arrival) {
+        let may = answer::may_send_icmp_error(&packet.headers, batch.frame(i));
+        if !may || !table.may_send_error(1, packet.arrival) {
             return Err(TOO_BIG);
         }
         let left = table.options.mtu.saturating_sub(front as u16);

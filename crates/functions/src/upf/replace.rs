@@ -35,7 +35,7 @@ impl UpfTable {
                 let known = writer.sessions.get(id);
                 known.is_some_and(|(_, owner)| *owner == Owner::Api) && named.binary_search(id).is_err()
             };
-            let mut taken = table.in_the_way(session).filter(|(_, other)| stays(other));
+            let mut taken = table.identifier_conflicts(session).filter(|(_, other)| stays(other));
             let why = if let Some((what, other)) = taken.next() {
                 Some(Refused::Taken { what, other })
             } else if at >= room {

@@ -273,14 +273,14 @@ impl UpfTable {
 
     /// Checks that no other session has one of the session's identifiers.
     fn check_free(&self, session: &Session) -> Result<(), Refused> {
-        match self.in_the_way(session).next() {
+        match self.identifier_conflicts(session).next() {
             None => Ok(()),
             Some((what, other)) => Err(Refused::Taken { what, other }),
         }
     }
 
     /// Iterates over conflicts: identifiers that belong to other sessions, with those sessions' numbers.
-    pub(super) fn in_the_way(&self, session: &Session) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(super) fn identifier_conflicts(&self, session: &Session) -> impl Iterator<Item = (&'static str, u64)> {
         let teid = self.find_teid(session.teid);
         let address = session.address.and_then(|address| self.find_user(address.into()));
         let prefix = session.prefix.and_then(|prefix| self.find_prefix(prefix));
@@ -452,7 +452,7 @@ impl UpfTable {
 
     /// Returns `true` if the rate permits one more error of this kind: 0 for indications, 1 for ICMP.
     #[inline]
-    pub(super) fn may_tell(&self, kind: usize, now: Nanos) -> bool {
+    pub(super) fn may_send_error(&self, kind: usize, now: Nanos) -> bool {
         self.options.errors_per_second > 0 && take(&self.errors, &self.error_buckets[kind], now, 1)
     }
 

@@ -3,7 +3,7 @@
 
 use super::normalize::MAX_HOST;
 use super::parser::Text;
-use crate::stock::{Lease, Lender, Stock, Window, stride};
+use crate::stock::{Lease, StreamPool, StreamPoolCache, Window, stride};
 use bytemuck::{Pod, Zeroable};
 use std::io;
 use std::sync::Arc;
@@ -51,10 +51,10 @@ pub(super) const fn buffer_memory(size: usize) -> usize {
 ///
 /// # Panics
 /// If `size` is not a power of two, or less than a cache line.
-pub(super) fn stock(count: usize, size: usize) -> io::Result<Stock> {
+pub(super) fn stock(count: usize, size: usize) -> io::Result<StreamPool> {
     let fits = size.is_power_of_two() && size >= CACHE_LINE;
     assert!(fits, "a ring of {size} bytes");
-    Stock::new(count, content(size))
+    StreamPool::new(count, content(size))
 }
 
 impl Stretch {
@@ -90,7 +90,7 @@ pub(super) struct NoRoom;
 /// An instance's access to the buffer pool. Nothing is allocated after [`Pool::new`].
 #[derive(Debug)]
 pub(super) struct Pool {
-    window: Lender,
+    window: StreamPoolCache,
     /// Target and host of a stream without a buffer.
     scratch: Box<[u8]>,
     size: usize,
@@ -98,10 +98,10 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Creates an instance's access to a buffer pool.
-    pub(super) fn new(stock: Arc<Stock>) -> Pool {
+    pub(super) fn new(stock: Arc<StreamPool>) -> Pool {
         let size = (stock.bytes() - HEAD - MAX_HOST) / 2;
         Pool {
-            window: Lender::new(stock),
+            window: StreamPoolCache::new(stock),
             scratch: vec![0; size + MAX_HOST].into(),
             size,
         }

@@ -3,7 +3,7 @@
 use super::pattern::Pattern;
 use super::reassembly::{buffer_memory, stock};
 use super::table::{TableError, UrlTable};
-use crate::stock::Stock;
+use crate::stock::StreamPool;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tailwater_api::Fate;
@@ -76,7 +76,7 @@ impl FilterConfig {
 pub struct FilterTable {
     patterns: Live<UrlTable>,
     config: FilterConfig,
-    stock: Arc<Stock>,
+    stock: Arc<StreamPool>,
 }
 
 impl FilterTable {
@@ -111,7 +111,7 @@ impl FilterTable {
     }
 
     /// Returns the buffer pool of all instances.
-    pub(super) fn stock(&self) -> &Arc<Stock> {
+    pub(super) fn stock(&self) -> &Arc<StreamPool> {
         &self.stock
     }
 }

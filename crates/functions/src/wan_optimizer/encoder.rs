@@ -46,7 +46,7 @@ impl Outbound {
     }
 
     /// Applies a request of the remote end. Returns `false` if its epoch is not the current one.
-    pub(super) fn heed(&self, request: &Request<'_>) -> bool {
+    pub(super) fn apply_request(&self, request: &Request<'_>) -> bool {
         let epoch = self.epoch.load(Relaxed);
         if request.epoch != epoch {
             return false;

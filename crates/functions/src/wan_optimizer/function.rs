@@ -154,7 +154,7 @@ impl WanOptimizer {
             Message::Content(content) => content,
             Message::Request(request) => {
                 let stream = ports.request.ok_or(MALFORMED)?;
-                let heeded = self.table.outbound(stream).heed(&request);
+                let heeded = self.table.outbound(stream).apply_request(&request);
                 return Err(if heeded { REQUEST } else { STALE });
             }
         };

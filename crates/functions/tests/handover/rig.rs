@@ -81,8 +81,8 @@ impl NetworkFunction for Relay {
     fn finish(&mut self) {
         self.instances.iter_mut().for_each(|instance| instance.finish());
     }
-    fn looks_every(&self) -> Option<Nanos> {
-        self.instances[0].looks_every()
+    fn timer_interval(&self) -> Option<Nanos> {
+        self.instances[0].timer_interval()
     }
     fn look(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
         self.instances[0].look(key, state, now);

@@ -5,7 +5,7 @@ use super::numbers::{is_name, range, signed, whole, within};
 use super::options::{Opt, bytes, quotation, unescaped};
 use super::{Problem, nearest, quoted};
 use crate::buffer::{Buffer, BufferKey};
-use crate::pattern::{Expression, Flags, NoExpression};
+use crate::pattern::{Expression, ExpressionError, Flags};
 use crate::rule::{
     Bit, Comparison, Content, Direction, Field, FlagsMode, FlagsTest, FlowBit, NumberAt, PacketTest, Place, Test,
     Threshold, ThresholdKind, Track,
@@ -18,10 +18,10 @@ const FAR: u64 = 1 << 24;
 
 /// Cache of compiled expressions, which rules often share.
 #[derive(Debug, Default)]
-pub(super) struct Expressions(HashMap<(String, String), Result<Arc<Expression>, NoExpression>>);
+pub(super) struct Expressions(HashMap<(String, String), Result<Arc<Expression>, ExpressionError>>);
 
 impl Expressions {
-    fn get(&mut self, source: &str, letters: &str, flags: Flags) -> Result<Arc<Expression>, NoExpression> {
+    fn get(&mut self, source: &str, letters: &str, flags: Flags) -> Result<Arc<Expression>, ExpressionError> {
         let key = (source.to_owned(), letters.to_owned());
         let known = self.0.entry(key);
         known
@@ -436,8 +436,8 @@ fn pcre(draft: &mut Draft, option: &Opt<'_>, expressions: &mut Expressions) -> R
         }
     }
     let expression = expressions.get(source, letters, flags).map_err(|no| match no {
-        NoExpression::Unsupported(what) => Problem::unsupported(what),
-        NoExpression::Wrong(what) => Problem::wrong(format!("pcre {}: {what}", quoted(source))),
+        ExpressionError::Unsupported(what) => Problem::unsupported(what),
+        ExpressionError::Wrong(what) => Problem::wrong(format!("pcre {}: {what}", quoted(source))),
     })?;
     let test = Test::Pattern {
         expression,

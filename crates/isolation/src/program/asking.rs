@@ -6,29 +6,29 @@ use std::sync::Arc;
 use tailwater_chain::flow_table::{Companions, NoCompanion};
 use tailwater_net::FlowKey;
 use tailwater_sdk::program::YIELDS;
-use tailwater_sdk::protocol::layout::{Answer, Slate, Wish, WishKind};
+use tailwater_sdk::protocol::layout::{Answer, CompanionRequest, CompanionRequestKind, ResponseArea};
 
 /// Requests companions from the worker.
 #[derive(Debug)]
-pub(super) struct Asking {
-    slate: Arc<Slate>,
+pub(super) struct CompanionClient {
+    slate: Arc<ResponseArea>,
     /// Number of the last request.
     number: Cell<u64>,
 }
 
-impl Asking {
-    pub(super) fn new(slate: Arc<Slate>) -> Asking {
-        Asking {
+impl CompanionClient {
+    pub(super) fn new(slate: Arc<ResponseArea>) -> CompanionClient {
+        CompanionClient {
             slate,
             number: Cell::new(0),
         }
     }
 
     /// Sends the worker a request and waits for its response.
-    fn ask(&self, kind: WishKind, at: u16, key: &FlowKey, rss_hash: u32) -> Answer {
+    fn ask(&self, kind: CompanionRequestKind, at: u16, key: &FlowKey, rss_hash: u32) -> Answer {
         let number = self.number.get() + 1;
         self.number.set(number);
-        self.slate.set_wish(&Wish {
+        self.slate.set_companion_request(&CompanionRequest {
             number,
             kind,
             at,
@@ -51,20 +51,20 @@ impl Asking {
     }
 }
 
-impl Companions for Asking {
+impl Companions for CompanionClient {
     fn open(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion> {
-        let answer = self.ask(WishKind::Open, at, key, rss_hash);
+        let answer = self.ask(CompanionRequestKind::Open, at, key, rss_hash);
         answer.map_err(no_companion)
     }
 
     fn rejoin(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion> {
-        let answer = self.ask(WishKind::Rejoin, at, key, rss_hash);
+        let answer = self.ask(CompanionRequestKind::Rejoin, at, key, rss_hash);
         answer.map_err(no_companion)
     }
 
     fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
         // The bucket is the lowest bits of the hash.
-        self.ask(WishKind::Free, 0, key, bucket.into()).is_ok()
+        self.ask(CompanionRequestKind::Free, 0, key, bucket.into()).is_ok()
     }
 }
 

@@ -3,8 +3,8 @@
 use super::{Configuration, Configured, ProgramError, Refusal, run};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use tailwater_chain::commons::Commons;
-use tailwater_functions::build::{Surroundings, by_itself};
+use tailwater_chain::commons::SharedCounters;
+use tailwater_functions::build::{IsolationContext, build_isolated};
 use tailwater_functions::spec::FunctionSpec;
 use tailwater_net::toeplitz::RssHasher;
 
@@ -32,16 +32,16 @@ fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Resul
         Refusal::of_all(rest.trim_start_matches([':', ' ']))
     };
     let commons = match &configuration.commons {
-        None => Ok(Commons::of_this_process()),
-        Some(file) => Commons::in_file(file),
+        None => Ok(SharedCounters::of_this_process()),
+        Some(file) => SharedCounters::in_file(file),
     };
-    let surroundings = Surroundings {
+    let surroundings = IsolationContext {
         rss: RssHasher::default(),
         part: configuration.part,
         commons: commons.map_err(|error| refused(error.to_string()))?,
         capacity,
     };
-    let made = by_itself(&function, surroundings);
+    let made = build_isolated(&function, surroundings);
     let (function, records) = made.map_err(|error| refused(error.to_string()))?;
     Ok(Configured {
         function,

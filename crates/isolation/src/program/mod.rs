@@ -11,7 +11,7 @@ pub use library::run_library;
 pub use tailwater_sdk::program::{Configuration, ProgramError, Refusal};
 
 use crate::message::Description;
-use asking::Asking;
+use asking::CompanionClient;
 use std::io;
 use std::sync::Arc;
 use tailwater_chain::batch::MAX_BATCH;
@@ -20,7 +20,7 @@ use tailwater_chain::chain::Alone;
 use tailwater_chain::flow_table::{Companions, Mirror, MirrorConfig};
 use tailwater_chain::function::NetworkFunction;
 use tailwater_sdk::program::{Given, Ready, serve};
-use tailwater_sdk::protocol::images::FlowImages;
+use tailwater_sdk::protocol::images::FlowSnapshots;
 
 /// A configured function.
 pub struct Configured {
@@ -111,7 +111,7 @@ impl Ready for Waiting {
                 // SAFETY: the server gives these flows only to processes of this function, and each flow's packets to
                 // one process at a time. In this process one thread accesses them, only during its turn.
                 let mirror = unsafe { Mirror::open(memory, config)? };
-                let asking: Box<dyn Companions> = Box::new(Asking::new(slate));
+                let asking: Box<dyn Companions> = Box::new(CompanionClient::new(slate));
                 Some((mirror, asking))
             }
         };
@@ -127,7 +127,7 @@ impl Ready for Waiting {
         let alone = unsafe { Alone::new(named, memory, flows) };
         Ok(match images {
             None => alone,
-            Some((origin, memory)) => alone.keeping(FlowImages::open(memory, self.piece_bytes)?, origin),
+            Some((origin, memory)) => alone.keeping(FlowSnapshots::open(memory, self.piece_bytes)?, origin),
         })
     }
 }

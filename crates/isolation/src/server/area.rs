@@ -2,7 +2,7 @@
 
 use super::error::IsolationError;
 use super::shown::Shown;
-use crate::layout::{BOARD_BYTES, Board, SLATE_BYTES, Slate};
+use crate::layout::{REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea};
 use crate::memory::{Memory, file, filled, read_only};
 use crate::message::Description;
 use std::fs::File;
@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::flow_table::MirrorConfig;
-use tailwater_functions::build::Demands;
+use tailwater_functions::build::Requirements;
 use tailwater_net::Nanos;
-use tailwater_sdk::protocol::images::{self, FlowImages};
+use tailwater_sdk::protocol::images::{self, FlowSnapshots};
 
 /// Flow state of each function. All processes of a function share it, so a flow continues with its state when its
 /// process is replaced, or when its RSS bucket moves to another worker.
@@ -33,14 +33,14 @@ struct FlowsOf {
     /// `None` for a stateless function.
     flows: Option<Arc<File>>,
     /// Snapshots of the state; only if it is also stored externally.
-    images: Option<(Arc<File>, Arc<FlowImages>)>,
+    images: Option<(Arc<File>, Arc<FlowSnapshots>)>,
     /// Flow lifetimes; only if this function determines them.
     lifetimes: Option<Arc<Shown>>,
 }
 
 impl FlowsOf {
     fn create(
-        (function, demands): (&Description, &Demands),
+        (function, demands): (&Description, &Requirements),
         (capacity, connections): (usize, bool),
         kept: bool,
     ) -> io::Result<FlowsOf> {
@@ -67,7 +67,7 @@ impl FlowsOf {
         let bytes = images::file_bytes(config.places(), piece_bytes);
         let file = Arc::new(filled("tailwater-images", bytes)?);
         let memory = Memory::whole(&file, Duration::MAX)?;
-        let images = Arc::new(FlowImages::open(memory, piece_bytes)?);
+        let images = Arc::new(FlowSnapshots::open(memory, piece_bytes)?);
         Ok(FlowsOf {
             flows: Some(flows),
             images: Some((file, images)),
@@ -78,7 +78,7 @@ impl FlowsOf {
 
 impl Flows {
     pub(super) fn create(
-        functions: &[(Description, Demands)],
+        functions: &[(Description, Requirements)],
         (capacity, connections): (usize, bool),
         origin: Option<Nanos>,
     ) -> Result<Flows, IsolationError> {
@@ -100,9 +100,9 @@ impl Flows {
 /// Shared memory of a group; see [`layout`](crate::layout).
 #[derive(Debug)]
 pub(super) struct Area {
-    pub(super) board: Board,
+    pub(super) board: RequestArea,
     pub(super) packets: Memory,
-    pub(super) slates: Vec<Slate>,
+    pub(super) slates: Vec<ResponseArea>,
     pub(super) buffer_bytes: usize,
     pub(super) capacity: usize,
     pub(super) connections: bool,
@@ -119,18 +119,18 @@ impl Area {
     }
 
     fn try_create(functions: usize, buffer_bytes: usize, flows: &Flows) -> io::Result<Area> {
-        let board_file = file("tailwater-board", BOARD_BYTES)?;
+        let board_file = file("tailwater-board", REQUEST_AREA_BYTES)?;
         let packets_bytes = MAX_BATCH * buffer_bytes;
         let packets_file = file("tailwater-packets", packets_bytes)?;
         let mut slates = Vec::new();
         let mut slate_files = Vec::new();
         for _ in 0..functions {
-            let slate = file("tailwater-slate", SLATE_BYTES)?;
-            slates.push(Slate(Memory::map(&slate, SLATE_BYTES, true)?));
+            let slate = file("tailwater-slate", RESPONSE_AREA_BYTES)?;
+            slates.push(ResponseArea(Memory::map(&slate, RESPONSE_AREA_BYTES, true)?));
             slate_files.push([read_only(&slate)?, slate]);
         }
         Ok(Area {
-            board: Board(Memory::map(&board_file, BOARD_BYTES, true)?),
+            board: RequestArea(Memory::map(&board_file, REQUEST_AREA_BYTES, true)?),
             packets: Memory::map(&packets_file, packets_bytes, true)?,
             slates,
             buffer_bytes,
@@ -160,7 +160,7 @@ impl Area {
     }
 
     /// Returns the snapshots of function `k`'s flow state, if it is stored externally.
-    pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowImages>> {
+    pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowSnapshots>> {
         self.flows[k].images.as_ref().map(|(_, images)| images)
     }
 }

@@ -49,7 +49,7 @@ pub enum IsolationError {
     Build(#[from] BuildError),
     /// Processes of one function return different descriptions.
     #[error("processes of one function describe it in different ways")]
-    Differ,
+    DescriptionMismatch,
     /// There is not enough memory.
     #[error("there is no memory for isolated functions: {0}")]
     Memory(io::Error),

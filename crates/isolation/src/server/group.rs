@@ -31,7 +31,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const ENDING: Duration = Duration::from_millis(200);
 
 /// Slot of one function in a group.
-pub(super) struct Seat {
+pub(super) struct FunctionSlot {
     pub(super) program: Program,
     /// Memory shared by all processes of the function.
     commons: Option<Arc<File>>,
@@ -43,7 +43,7 @@ pub(super) struct Seat {
     first: Option<Detached>,
     /// The process being attached.
     attaching: Option<Attaching>,
-    spare: Spare,
+    spare: Standby,
     /// Time of the next check of the standby process.
     look_at: Instant,
     /// Number of processes attached so far.
@@ -59,7 +59,7 @@ pub(super) struct Seat {
 }
 
 /// State of the standby process.
-enum Spare {
+enum Standby {
     None,
     Starting,
     Ready(Detached),
@@ -88,21 +88,21 @@ pub(super) enum Cause {
     /// It did not yield in time.
     Overdue,
     /// It responded invalidly.
-    Lied,
+    InvalidResponse,
 }
 
 /// The step that a process failed at during attachment.
 const NOT_ATTACHED: &str = "map its memory";
 
-impl Seat {
+impl FunctionSlot {
     /// Slot for the process `first`, with a standby process unless the program is [single-instance](Program::alone).
     pub(super) fn new(
         (program, commons): (Program, Option<Arc<File>>),
         first: Detached,
         spare: Option<Detached>,
-    ) -> Seat {
+    ) -> FunctionSlot {
         let now = Instant::now();
-        Seat {
+        FunctionSlot {
             report: FunctionReport {
                 name: program.function.clone(),
                 start_ms: first.took.as_secs_f64() * 1e3,
@@ -116,7 +116,7 @@ impl Seat {
             first: Some(first),
             attaching: None,
             look_at: now,
-            spare: spare.map_or(Spare::None, Spare::Ready),
+            spare: spare.map_or(Standby::None, Standby::Ready),
             attached: 0,
             attached_at: now,
             failures: 0,
@@ -127,9 +127,9 @@ impl Seat {
 
     /// Slot without a process.
     #[cfg(test)]
-    pub(super) fn vacant(program: Program, description: Description) -> Seat {
+    pub(super) fn vacant(program: Program, description: Description) -> FunctionSlot {
         let now = Instant::now();
-        Seat {
+        FunctionSlot {
             report: FunctionReport::default(),
             program,
             commons: None,
@@ -139,7 +139,7 @@ impl Seat {
             first: None,
             attaching: None,
             look_at: now,
-            spare: Spare::None,
+            spare: Standby::None,
             attached: 0,
             attached_at: now,
             failures: 0,
@@ -162,7 +162,7 @@ impl Seat {
     }
 
     /// Advances the standby process. A program that can no longer be started is retried after a delay.
-    fn tend_spare(&mut self, now: Instant) {
+    fn poll_standby(&mut self, now: Instant) {
         let is_served = self.process.is_some() || self.attaching.is_some();
         let Some(starter) = &self.starter else {
             return;
@@ -170,27 +170,27 @@ impl Seat {
         if now < self.not_before || (self.program.alone && is_served) {
             return;
         }
-        let useless = match std::mem::replace(&mut self.spare, Spare::None) {
-            Spare::None => {
+        let useless = match std::mem::replace(&mut self.spare, Standby::None) {
+            Standby::None => {
                 starter.start();
-                self.spare = Spare::Starting;
+                self.spare = Standby::Starting;
                 return;
             }
-            Spare::Starting => match starter.started() {
+            Standby::Starting => match starter.started() {
                 None => {
-                    self.spare = Spare::Starting;
+                    self.spare = Standby::Starting;
                     return;
                 }
                 // Its description must equal that of the function's other processes.
                 Some(Ok(detached)) if detached.description == self.description => {
                     let took = detached.took.as_secs_f64() * 1e3;
                     self.report.start_ms = self.report.start_ms.max(took);
-                    self.spare = Spare::Ready(detached);
+                    self.spare = Standby::Ready(detached);
                     return;
                 }
                 Some(started) => started.ok(),
             },
-            Spare::Ready(mut detached) => {
+            Standby::Ready(mut detached) => {
                 let look = now >= self.look_at;
                 if look {
                     self.look_at = now + LOOK;
@@ -199,7 +199,7 @@ impl Seat {
                 let process = &mut detached.process;
                 let is_stopped = look && schedule::state(process.id()).0 == 'T';
                 if process.ended().is_none() && !is_stopped {
-                    self.spare = Spare::Ready(detached);
+                    self.spare = Standby::Ready(detached);
                     return;
                 }
                 Some(detached)
@@ -223,7 +223,7 @@ impl Seat {
 pub(super) struct Group {
     core: usize,
     part: [u16; 2],
-    pub(super) seats: Vec<Seat>,
+    pub(super) seats: Vec<FunctionSlot>,
     pub(super) area: Option<Arc<Area>>,
     pub(super) status: Arc<Status>,
     /// The function whose turn it is, the round, the time at which this was first observed, and its CPU time then.
@@ -231,7 +231,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(core: usize, part: [u16; 2], seats: Vec<Seat>) -> Group {
+    pub(super) fn new(core: usize, part: [u16; 2], seats: Vec<FunctionSlot>) -> Group {
         Group {
             core,
             part,
@@ -358,43 +358,43 @@ impl Group {
 
     /// Ends failed processes and attaches standby ones.
     pub(super) fn tend(&mut self, deadline: Duration, patience: Duration, now: Instant) {
-        let overdue = match self.status.is_patient() {
+        let overdue = match self.status.is_last_round() {
             // In the last round processes write files, and a process waiting for a disk counts as idle.
             true => self.overdue([patience, patience], now),
             false => self.overdue([deadline, 10 * deadline], now),
         };
         for k in 0..self.seats.len() {
-            self.condemn(k, overdue == Some(k));
+            self.end_if_failed(k, overdue == Some(k));
             self.take_down(k, now);
-            if self.status.is_patient() {
+            if self.status.is_last_round() {
                 // A replacement would have nothing left to do.
                 continue;
             }
             self.replace(k, now);
-            self.seats[k].tend_spare(now);
+            self.seats[k].poll_standby(now);
         }
     }
 
     /// Returns `true` if a process is being ended or attached, which a worker may be waiting for.
-    pub(super) fn is_hurried(&self) -> bool {
+    pub(super) fn needs_fast_poll(&self) -> bool {
         let mut seats = self.seats.iter();
         seats.any(|seat| seat.ending.is_some() || seat.attaching.is_some())
     }
 
     /// Ends function `k`'s process if it responded invalidly, is overdue, or has ended.
-    fn condemn(&mut self, k: usize, is_overdue: bool) {
+    fn end_if_failed(&mut self, k: usize, is_overdue: bool) {
         let seat = &mut self.seats[k];
         let Some(process) = seat.process.as_mut().filter(|_| seat.ending.is_none()) else {
             return;
         };
-        let cause = if self.status.has_lied(k) {
-            Some(Cause::Lied)
+        let cause = if self.status.has_invalid_response(k) {
+            Some(Cause::InvalidResponse)
         } else if is_overdue {
             Some(Cause::Overdue)
         } else {
             // In the last round processes exit by themselves after their turn.
             let ended = self.status.take_ended(k, || process.ended()).is_some();
-            (ended && (!self.status.is_patient() || self.owes(k))).then_some(Cause::Ended)
+            (ended && (!self.status.is_last_round() || self.has_pending_turn(k))).then_some(Cause::Ended)
         };
         let seat = &mut self.seats[k];
         if let (Some(_), Some(process)) = (cause, &mut seat.process) {
@@ -428,13 +428,13 @@ impl Group {
         seat.fail(now, |restarts| match cause {
             Cause::Ended => &mut restarts.ended,
             Cause::Overdue => &mut restarts.overdue,
-            Cause::Lied => &mut restarts.lied,
+            Cause::InvalidResponse => &mut restarts.lied,
         });
         self.turn = None;
     }
 
     /// Returns `true` if function `k` has not yet finished its turn of the current round.
-    fn owes(&self, k: usize) -> bool {
+    fn has_pending_turn(&self, k: usize) -> bool {
         let round = self.status.busy();
         let area = self.area.as_ref();
         round != 0 && area.is_some_and(|area| area.slates[k].done() != round)
@@ -451,8 +451,8 @@ impl Group {
         }
         let (mut attaching, offered, bound) = match seat.attaching.take() {
             Some(attaching) => (attaching, Ok(()), Duration::ZERO),
-            None => match std::mem::replace(&mut seat.spare, Spare::None) {
-                Spare::Ready(detached) => {
+            None => match std::mem::replace(&mut seat.spare, Standby::None) {
+                Standby::Ready(detached) => {
                     let attaching = Attaching::new(detached);
                     let offered = self.offer(k, &attaching.process);
                     (attaching, offered, ATTACHED_SOON)

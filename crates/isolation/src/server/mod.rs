@@ -32,7 +32,7 @@ pub use substitute::FAILED;
 
 use crate::memory::filled;
 use area::{Area, Flows};
-use group::{Group, Seat};
+use group::{FunctionSlot, Group};
 use process::{Detached, Starting};
 use round::Round;
 use std::io;
@@ -129,9 +129,9 @@ impl Isolation {
                 let spare = spare.map(|spare| spare.wait(until)).transpose()?;
                 let same = |spare: &Detached| spare.description == first.description;
                 if !spare.as_ref().is_none_or(same) {
-                    return Err(IsolationError::Differ);
+                    return Err(IsolationError::DescriptionMismatch);
                 }
-                seats.push(Seat::new((program.clone(), commons.clone()), first, spare));
+                seats.push(FunctionSlot::new((program.clone(), commons.clone()), first, spare));
             }
             groups.push(Group::new(core, [part as u16, of], seats));
         }
@@ -139,7 +139,7 @@ impl Isolation {
         let of_first = groups.first().map(Group::descriptions);
         for group in &groups {
             if of_first.as_ref() != Some(&group.descriptions()) {
-                return Err(IsolationError::Differ);
+                return Err(IsolationError::DescriptionMismatch);
             }
         }
         let seats = groups.first().map_or(&[][..], |group| &group.seats);
@@ -155,7 +155,7 @@ impl Isolation {
     }
 
     /// Returns prototypes of the functions that workers [get](Isolation::functions).
-    pub fn likenesses(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
+    pub fn prototypes(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
         let seats = self.groups.first().map_or(&[][..], |group| &group.seats);
         substitute::all((seats, self.config.connections), &Arc::new(Mutex::new(None)))
     }

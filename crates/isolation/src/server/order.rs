@@ -26,7 +26,7 @@ pub(super) struct Order {
     status: Arc<Status>,
     area: Arc<Area>,
     /// `true` for each function that may request companions.
-    wishing: Box<[bool]>,
+    may_request_companions: Box<[bool]>,
     /// Set if the functions may be queued in another order than the chain's.
     lost: bool,
     /// Time of the last check of the order.
@@ -42,12 +42,12 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Creates the order. `wishing[k]` is `true` if function `k` may request companions.
-    pub(super) fn new(status: Arc<Status>, area: Arc<Area>, wishing: Box<[bool]>) -> Order {
+    /// Creates the order. `may_request_companions[k]` is `true` if function `k` may request companions.
+    pub(super) fn new(status: Arc<Status>, area: Arc<Area>, may_request_companions: Box<[bool]>) -> Order {
         Order {
             status,
             area,
-            wishing,
+            may_request_companions,
             lost: true,
             looked: Instant::now(),
             new_flows: false,
@@ -59,7 +59,7 @@ impl Order {
 
     /// Notes that the next batch has a flow that no function has seen.
     #[inline]
-    pub(super) fn expect_wishes(&mut self) {
+    pub(super) fn expect_companion_requests(&mut self) {
         self.new_flows = true;
     }
 
@@ -72,7 +72,7 @@ impl Order {
             && let Some(wishes) = self.next_wishing(0)
         {
             self.held_behind = Some(wishes);
-            self.set_back(wishes + 1..self.wishing.len());
+            self.set_back(wishes + 1..self.may_request_companions.len());
         }
     }
 
@@ -90,7 +90,7 @@ impl Order {
         }
         if lost {
             self.lost = false;
-            self.queue(0..self.wishing.len());
+            self.queue(0..self.may_request_companions.len());
         }
     }
 
@@ -109,7 +109,9 @@ impl Order {
         self.held_behind = self.next_wishing(held + 1);
         self.alone = None;
         self.looks += 1;
-        let end = self.held_behind.map_or(self.wishing.len(), |next| next + 1);
+        let end = self
+            .held_behind
+            .map_or(self.may_request_companions.len(), |next| next + 1);
         self.queue(held + 1..end);
     }
 
@@ -122,7 +124,7 @@ impl Order {
         self.set_back(0..k);
         if self.held_behind != Some(k) {
             self.held_behind = Some(k);
-            self.set_back(k + 1..self.wishing.len());
+            self.set_back(k + 1..self.may_request_companions.len());
         }
         self.alone = Some(k);
         self.lost = true;
@@ -137,8 +139,8 @@ impl Order {
     }
 
     fn next_wishing(&self, from: usize) -> Option<usize> {
-        let mut wishing = self.wishing.iter().enumerate().skip(from);
-        wishing.find(|(_, wishes)| **wishes).map(|(k, _)| k)
+        let mut may_request_companions = self.may_request_companions.iter().enumerate().skip(from);
+        may_request_companions.find(|(_, wishes)| **wishes).map(|(k, _)| k)
     }
 
     /// Queues these functions in order behind all others.

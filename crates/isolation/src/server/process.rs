@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_confine::{Confinement, ContainerRuntime, End, Status, Stopped};
-use tailwater_functions::build::Demands;
+use tailwater_functions::build::Requirements;
 use tailwater_functions::library::Code;
 use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 
@@ -32,11 +32,11 @@ const LOOK: Duration = Duration::from_millis(20);
 const ENDING: Duration = Duration::from_secs(2);
 
 /// The first step of a program, for error messages.
-const WHAT_IT_SPEAKS: &str = "say what it speaks, as libtailwater_nf does";
+const FIRST_STEP: &str = "say what it speaks, as libtailwater_nf does";
 
 /// Disables glibc's rseq registration. With it, the kernel records the thread's core at each context switch, for
 /// per-core data. A function stays on one core, and the record costs a tenth of a switch.
-const NO_NOTES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
+const NO_RSEQ: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
 
 /// Command that starts a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ pub struct Program {
     /// Confinement; `None` for a trusted program with this process's rights.
     pub confined: Option<Confined>,
     /// The function's requirements, from the spec.
-    pub demands: Demands,
+    pub demands: Requirements,
 }
 
 impl Program {
@@ -116,7 +116,7 @@ impl Program {
                 launch: own.with([place.to_string().into()]),
                 config: configuration(function, capacity),
                 confined: None,
-                demands: Demands::of(&function.config, capacity),
+                demands: Requirements::of(&function.config, capacity),
                 alone: function.config.exports(),
             }
         });
@@ -137,7 +137,7 @@ impl Program {
             config: config.to_owned(),
             confined: None,
             alone: false,
-            demands: Demands::default(),
+            demands: Requirements::default(),
         }
     }
 
@@ -357,7 +357,7 @@ impl Starting {
     fn step(&mut self, bound: Duration) -> Result<Option<Description>, IsolationError> {
         let process = &mut self.process;
         let due = match self.configure {
-            Some(_) => WHAT_IT_SPEAKS,
+            Some(_) => FIRST_STEP,
             None => "describe itself",
         };
         let message = match receive_within(&process.socket, bound) {
@@ -427,7 +427,7 @@ impl Starting {
         match self.configure {
             Some(_) => {
                 let reason = format!("it said nothing for {} s", HELLO.as_secs());
-                self.process.silent(WHAT_IT_SPEAKS, reason)
+                self.process.silent(FIRST_STEP, reason)
             }
             None => self.process.silent("be ready", "it takes too long"),
         }
@@ -447,7 +447,7 @@ fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
     let mut command = Command::new(&launch.program);
     command
         .args(&launch.arguments)
-        .env(NO_NOTES.0, NO_NOTES.1)
+        .env(NO_RSEQ.0, NO_RSEQ.1)
         .stdin(Stdio::from(socket.0))
         .stdout(Stdio::null())
         // An interrupt from the terminal goes to the run only, which ends its functions after their work.
@@ -456,7 +456,7 @@ fn trusted(launch: &Launch, socket: Socket) -> io::Result<Child> {
     unsafe {
         command.pre_exec(|| {
             // The calling thread may have a high priority.
-            schedule::be_ordinary()?;
+            schedule::set_ordinary_priority()?;
             // The kernel kills the process when this one exits.
             Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
         });
@@ -469,7 +469,7 @@ fn confine(launch: &Launch, confined: &Confined, socket: &Socket) -> io::Result<
     let errors = io::stderr();
     let mut program = tailwater_confine::Program::new(&launch.program);
     program.arguments.clone_from(&launch.arguments);
-    let (name, value) = NO_NOTES;
+    let (name, value) = NO_RSEQ;
     program.environment = vec![(name.into(), value.into())];
     program.input = Some(socket.0.as_fd());
     program.errors = Some(errors.as_fd());

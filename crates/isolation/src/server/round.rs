@@ -5,7 +5,8 @@ use super::group::Group;
 use super::order::Order;
 use super::status::{Measured, Status};
 use crate::layout::{
-    ENDED, Ended, FINISHING, Known, MASKS, Masks, OVER, Place, WISHING, Wish, WishKind, all_of, places,
+    COMPANION_QUERY, CompanionRequest, CompanionRequestKind, DRAINING, ENDED, Ended, Known, MASKS, Masks, OVER, Place,
+    all_of, places,
 };
 use crate::program::number_of;
 use rustix::thread::sched_yield;
@@ -14,12 +15,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tailwater_chain::batch::{Batch, DEFAULT_BATCH, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::flow_table::NoCompanion;
-use tailwater_chain::function::{FlowStates, Lifetimes, MAX_WISHES, Wishes};
+use tailwater_chain::function::{CompanionCandidates, FlowStates, Lifetimes, MAX_CANDIDATES};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_policy::isolation::{BatchBounds, BatchSize};
 use tailwater_sdk::host::find_headers;
-use tailwater_sdk::protocol::images::FlowImages;
+use tailwater_sdk::protocol::images::FlowSnapshots;
 
 /// Worker's state of a flow: its generation and its slot.
 pub(super) type Opened = [u64; 2];
@@ -100,7 +101,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const REPLACED_SOON: Duration = Duration::from_millis(10);
 
 /// Number of bits of a worker's own generation counter.
-const BIRTH_BITS: u32 = 48;
+const GENERATION_BITS: u32 = 48;
 
 impl Round {
     pub(super) fn new(
@@ -116,8 +117,8 @@ impl Round {
             ..Peer::default()
         });
         let area = group.area.as_ref()?;
-        let (status, wishing) = (&group.status, peers.clone());
-        let wishing = wishing.map(|peer| peer.opens_companions);
+        let (status, may_request_companions) = (&group.status, peers.clone());
+        let may_request_companions = may_request_companions.map(|peer| peer.opens_companions);
         Some(Round {
             area: Arc::clone(area),
             status: Arc::clone(&group.status),
@@ -128,8 +129,8 @@ impl Round {
             rests: false,
             waited: Duration::ZERO,
             told: 0,
-            birth: u64::from(worker) << BIRTH_BITS,
-            order: Order::new(Arc::clone(status), Arc::clone(area), wishing.collect()),
+            birth: u64::from(worker) << GENERATION_BITS,
+            order: Order::new(Arc::clone(status), Arc::clone(area), may_request_companions.collect()),
             peers: peers.collect(),
             through: vec![Masks::default(); group.seats.len() + 1],
             moved: Masks::default(),
@@ -145,15 +146,15 @@ impl Round {
     }
 
     /// Returns a new flow generation, which no other flow of this or another worker has.
-    pub(super) fn give_birth(&mut self) -> u64 {
+    pub(super) fn next_generation(&mut self) -> u64 {
         self.birth += 1;
         self.birth
     }
 
-    /// Like [`give_birth`](Round::give_birth), for a flow of the next batch that no function has seen.
-    pub(super) fn give_birth_to_new(&mut self) -> u64 {
-        self.order.expect_wishes();
-        self.give_birth()
+    /// Like [`next_generation`](Round::next_generation), for a flow of the next batch that no function has seen.
+    pub(super) fn next_generation_of_new_flow(&mut self) -> u64 {
+        self.order.expect_companion_requests();
+        self.next_generation()
     }
 
     /// Runs a batch through all functions and stores the verdicts for [`tell`](Round::tell).
@@ -181,7 +182,7 @@ impl Round {
                 let turns = failed.map_or(self.peers.len(), |failed| failed.turns);
                 let liar = self.judge(count, turns);
                 if let Some(liar) = liar {
-                    self.accuse(liar);
+                    self.report_invalid_response(liar);
                     // Functions from the invalid response on do not count.
                     self.judge(count, liar);
                 }
@@ -279,7 +280,7 @@ impl Round {
                     *note = [note[0].wrapping_add(note[1]), 0];
                 }
             }
-            if number == 0 || self.status.has_lied(k) {
+            if number == 0 || self.status.has_invalid_response(k) {
                 down = down.or(Some(k));
             }
         }
@@ -326,7 +327,7 @@ impl Round {
         &mut self,
         count: usize,
         now: u64,
-        mut grant: impl FnMut(&mut Round, usize, Wish) -> Result<(u32, u64), u8>,
+        mut grant: impl FnMut(&mut Round, usize, CompanionRequest) -> Result<(u32, u64), u8>,
     ) -> Option<Failed> {
         self.round += 1;
         let (round, functions) = (self.round, self.peers.len());
@@ -390,9 +391,15 @@ impl Round {
     }
 
     /// Opens a companion flow that function `k` requests.
-    fn grant(&mut self, k: usize, wish: Wish, batch: &Batch, flows: &mut FlowStates<'_>) -> Result<(u32, u64), u8> {
+    fn grant(
+        &mut self,
+        k: usize,
+        wish: CompanionRequest,
+        batch: &Batch,
+        flows: &mut FlowStates<'_>,
+    ) -> Result<(u32, u64), u8> {
         if !self.peers[k].opens_companions {
-            self.accuse(k);
+            self.report_invalid_response(k);
             return Err(number_of(NoCompanion::NoPlace));
         }
         // Whatever it requests: only for a packet of this batch, and in its flow's bucket.
@@ -402,26 +409,32 @@ impl Round {
         }
         let packet = batch.packet(at);
         let opened = match wish.kind {
-            WishKind::Open => flows.open_companion::<Opened>(packet, &wish.key, wish.rss_hash),
-            WishKind::Rejoin => {
+            CompanionRequestKind::Open => flows.open_companion::<Opened>(packet, &wish.key, wish.rss_hash),
+            CompanionRequestKind::Rejoin => {
                 let images = self.area.images(k);
                 let is_new = |place, opened: &mut Opened| {
-                    images.is_some_and(|images: &Arc<FlowImages>| !images.is_of(place, opened[0]))
+                    images.is_some_and(|images: &Arc<FlowSnapshots>| !images.is_of(place, opened[0]))
                 };
                 flows.rejoin_companion(packet, &wish.key, wish.rss_hash, is_new)
             }
-            WishKind::Free => Err(NoCompanion::NoPlace),
+            CompanionRequestKind::Free => Err(NoCompanion::NoPlace),
         };
         let (place, state) = opened.map_err(number_of)?;
         if state[0] == 0 {
-            *state = [self.give_birth(), place.into()];
+            *state = [self.next_generation(), place.into()];
         }
         Ok((place, state[0]))
     }
 
     /// Returns function `k`'s companion candidates for a packet's flow through `wish`, from attempt `turn` on. Returns
     /// the attempt they belong to, or `None` if no response is available.
-    pub(super) fn wishes(&mut self, k: usize, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> Option<u8> {
+    pub(super) fn wishes(
+        &mut self,
+        k: usize,
+        packet: &Packet,
+        turn: u8,
+        wish: &mut CompanionCandidates<'_>,
+    ) -> Option<u8> {
         if self.meet().is_some() {
             return None;
         }
@@ -439,24 +452,24 @@ impl Round {
             &packet.headers,
         );
         let flags = self.flags;
-        self.flags |= WISHING;
+        self.flags |= COMPANION_QUERY;
         let failed = self.go(0, 0, |_, _, asked| {
             let bucket = bucket_of(asked.rss_hash);
             match asked.kind {
-                WishKind::Free if wish.is_free(&asked.key, bucket) => Ok((0, 0)),
-                WishKind::Free => Err(number_of(NoCompanion::Taken)),
-                WishKind::Open | WishKind::Rejoin => Err(number_of(NoCompanion::NoPlace)),
+                CompanionRequestKind::Free if wish.is_free(&asked.key, bucket) => Ok((0, 0)),
+                CompanionRequestKind::Free => Err(number_of(NoCompanion::Taken)),
+                CompanionRequestKind::Open | CompanionRequestKind::Rejoin => Err(number_of(NoCompanion::NoPlace)),
             }
         });
         self.flags = flags;
         let slate = &self.area.slates[k];
         let told = failed.is_none().then(|| {
             for (number, key) in slate.list() {
-                if usize::from(number) < MAX_WISHES {
+                if usize::from(number) < MAX_CANDIDATES {
                     wish.ask(number, key);
                 }
             }
-            slate.list_turn()
+            slate.candidates_attempt()
         });
         self.status.end();
         told
@@ -469,13 +482,13 @@ impl Round {
     }
 
     /// Returns the snapshots of function `k`'s flow state.
-    pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowImages>> {
+    pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowSnapshots>> {
         self.area.images(k)
     }
 
     /// Reports an invalid response of the process that function `k` had at the start of the round.
-    fn accuse(&self, k: usize) {
-        self.status.accuse(k, self.peers[k].number);
+    fn report_invalid_response(&self, k: usize) {
+        self.status.report_invalid_response(k, self.peers[k].number);
     }
 
     /// Reads the verdicts of the first `functions` functions. Returns the first one whose response is invalid.
@@ -483,7 +496,7 @@ impl Round {
         self.through[0] = std::array::from_fn(|word| all_of(count, word));
         self.moved = Masks::default();
         for k in 0..functions {
-            if !self.believe(k, count) {
+            if !self.read_response(k, count) {
                 return Some(k);
             }
         }
@@ -494,7 +507,7 @@ impl Round {
     }
 
     /// Reads function `k`'s verdicts on the packets that reached it. Returns `true` if the response is valid.
-    fn believe(&mut self, k: usize, count: usize) -> bool {
+    fn read_response(&mut self, k: usize, count: usize) -> bool {
         let Area {
             slates, buffer_bytes, ..
         } = &*self.area;
@@ -589,7 +602,7 @@ impl Round {
         if self.waiting() >= ENDED {
             // A round without packets makes room. If it fails, the oldest ends are overwritten.
             self.run_empty_patiently();
-            if self.flags & FINISHING != 0 {
+            if self.flags & DRAINING != 0 {
                 for k in 0..self.peers.len() {
                     if self.waiting_for(k) >= ENDED {
                         self.status.miss(k);
@@ -640,7 +653,7 @@ impl Round {
     /// Like [`run_empty`](Round::run_empty). At the end of the run it waits for processes, since no later round
     /// delivers the flow ends.
     fn run_empty_patiently(&mut self) {
-        let bound = match self.flags & FINISHING {
+        let bound = match self.flags & DRAINING {
             0 => Duration::ZERO,
             _ => REPLACED.saturating_sub(self.waited),
         };
@@ -673,7 +686,7 @@ impl Round {
 
     /// Marks the start of the run's end: only flow ends follow.
     pub(super) fn begin_to_finish(&mut self) {
-        self.flags |= FINISHING;
+        self.flags |= DRAINING;
     }
 
     /// Ends all processes with a last round.
@@ -682,7 +695,7 @@ impl Round {
             // After this, all processes that can be replaced are attached.
             self.run_empty_patiently();
             self.flags |= OVER;
-            self.status.be_patient();
+            self.status.set_last_round();
             self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::NoPlace)));
             self.status.end();
         }

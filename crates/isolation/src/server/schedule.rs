@@ -18,7 +18,7 @@ fn set_priority(process: u32, priority: u8) -> io::Result<()> {
 }
 
 /// Sets the calling thread's scheduling policy to `SCHED_OTHER`.
-pub(super) fn be_ordinary() -> io::Result<()> {
+pub(super) fn set_ordinary_priority() -> io::Result<()> {
     set_policy(0, libc::SCHED_OTHER, 0)
 }
 

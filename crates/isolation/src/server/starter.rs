@@ -22,7 +22,7 @@ pub(super) struct Starter {
 
 enum Order {
     Start,
-    Bury(Process),
+    Reap(Process),
 }
 
 impl Starter {
@@ -39,7 +39,7 @@ impl Starter {
                 match order {
                     // The receiver may be gone.
                     Order::Start => drop(tell.send(start(&is_over))),
-                    Order::Bury(process) => drop(process),
+                    Order::Reap(process) => drop(process),
                 }
             }
         })?;
@@ -71,7 +71,7 @@ impl Starter {
     /// Kills a process and leaves the wait for its exit to the thread.
     pub(super) fn bury(&self, mut process: Process) {
         process.kill();
-        self.order(Order::Bury(process));
+        self.order(Order::Reap(process));
     }
 
     /// Sends an order to the thread. If the thread has ended, the order is dropped, so a process is reaped here.

@@ -116,12 +116,12 @@ impl Status {
 
     /// Reports an invalid response of the process with this number, which the watchdog then ends if it still runs.
     #[cold]
-    pub(super) fn accuse(&self, k: usize, number: u32) {
+    pub(super) fn report_invalid_response(&self, k: usize, number: u32) {
         self.functions[k].liar.store(number, Ordering::Release);
     }
 
     /// Returns `true` if the attached process responded invalidly.
-    pub(super) fn has_lied(&self, k: usize) -> bool {
+    pub(super) fn has_invalid_response(&self, k: usize) -> bool {
         let (liar, up) = (self.functions[k].liar.load(Ordering::Acquire), self.up(k));
         up != 0 && liar == up
     }
@@ -151,11 +151,11 @@ impl Status {
         self.busy.load(Ordering::SeqCst)
     }
 
-    pub(super) fn be_patient(&self) {
+    pub(super) fn set_last_round(&self) {
         self.patient.store(true, Ordering::Release);
     }
 
-    pub(super) fn is_patient(&self) -> bool {
+    pub(super) fn is_last_round(&self) -> bool {
         self.patient.load(Ordering::Acquire)
     }
 

@@ -1,19 +1,19 @@
 //! Proxy functions: stand in a worker's chain for functions in processes of their own.
 
-use super::group::Seat;
+use super::group::FunctionSlot;
 use super::round::{Opened, Round};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{Elsewhere, FlowStates, Lifetimes, NetworkFunction, NewFlow, Wishes};
+use tailwater_chain::function::{CompanionCandidates, Elsewhere, FlowStates, Lifetimes, NetworkFunction, NewFlow};
 use tailwater_net::FlowKey;
-use tailwater_sdk::protocol::images::FlowImages;
+use tailwater_sdk::protocol::images::FlowSnapshots;
 
 /// Drop reason of packets that a process held when it failed, and of those that arrived while it had no process.
 pub const FAILED: &str = "process-failed";
 
 /// Proxy of an isolated function in the worker's chain. The first proxy of a chain runs the round for all of them; each
 /// one reports its own function's verdicts.
-pub(super) struct Substitute {
+pub(super) struct ProxyFunction {
     /// Index of the function in the chain.
     k: usize,
     kind: &'static str,
@@ -41,10 +41,10 @@ pub(super) struct Substitute {
 
 /// Returns proxies for all functions of a chain.
 pub(super) fn all(
-    (seats, connections): (&[Seat], bool),
+    (seats, connections): (&[FunctionSlot], bool),
     round: &Arc<Mutex<Option<Round>>>,
 ) -> Vec<(String, Box<dyn NetworkFunction>)> {
-    let any = |what: fn(&Seat) -> bool| seats.iter().any(what);
+    let any = |what: fn(&FunctionSlot) -> bool| seats.iter().any(what);
     let [has_state, tracks_connections, wants_flow_ends, opens_companions] = [
         any(|seat| seat.description.state_bytes > 0),
         any(|seat| seat.program.demands.tracks_connections),
@@ -56,7 +56,7 @@ pub(super) fn all(
         let description = &seat.description;
         let reasons = description.drop_reasons.iter();
         let names = reasons.clone().map(|(name, _)| &**name).chain([FAILED]);
-        let function: Box<dyn NetworkFunction> = Box::new(Substitute {
+        let function: Box<dyn NetworkFunction> = Box::new(ProxyFunction {
             k,
             kind: kept(&[&description.name])[0],
             drop_reasons: kept(&names.collect::<Vec<_>>()),
@@ -92,7 +92,7 @@ fn kept(names: &[&str]) -> &'static [&'static str] {
     list
 }
 
-impl Substitute {
+impl ProxyFunction {
     /// Calls `use_it` with this function's index, the worker's rounds and this function's counters.
     fn with_round(&mut self, use_it: impl FnOnce(usize, &mut Round, &mut [u64])) {
         let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,7 +102,7 @@ impl Substitute {
     }
 }
 
-impl NetworkFunction for Substitute {
+impl NetworkFunction for ProxyFunction {
     fn kind(&self) -> &'static str {
         self.kind
     }
@@ -173,7 +173,7 @@ impl NetworkFunction for Substitute {
             let opened = flow.state::<Opened>();
             // A store of external state may have assigned a generation before.
             if opened[0] == 0 {
-                *opened = [round.give_birth_to_new(), place.into()];
+                *opened = [round.next_generation_of_new_flow(), place.into()];
             }
         });
         Verdict::Forward
@@ -189,7 +189,7 @@ impl NetworkFunction for Substitute {
         self.durable
     }
 
-    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut Wishes<'_>) -> u8 {
+    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
         if !self.wishes {
             return turn;
         }
@@ -234,19 +234,19 @@ impl NetworkFunction for Substitute {
     }
 }
 
-impl Elsewhere for Substitute {
+impl Elsewhere for ProxyFunction {
     fn piece_bytes(&self) -> usize {
         self.piece_bytes
     }
 
-    fn images(&self) -> Option<Arc<FlowImages>> {
+    fn images(&self) -> Option<Arc<FlowSnapshots>> {
         let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         round.as_ref()?.images(self.k).cloned()
     }
 
     fn birth(&mut self, state: &mut [u8], place: u32) -> u64 {
         let mut given = 0;
-        self.with_round(|_, round, _| given = round.give_birth());
+        self.with_round(|_, round, _| given = round.next_generation());
         state[..8].copy_from_slice(&given.to_ne_bytes());
         state[8..16].copy_from_slice(&u64::from(place).to_ne_bytes());
         given

@@ -41,7 +41,7 @@ impl Watch {
                     for group in groups.iter_mut() {
                         group.tend(by.deadline, by.patience, Instant::now());
                     }
-                    let hurried = groups.iter().any(Group::is_hurried);
+                    let hurried = groups.iter().any(Group::needs_fast_poll);
                     drop(groups);
                     thread::park_timeout(if hurried { HURRIED } else { PERIOD });
                 }

@@ -11,7 +11,7 @@ use std::fs;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tailwater_functions::build::Demands;
+use tailwater_functions::build::Requirements;
 
 use tailwater_api::Fate;
 use tailwater_api::{IdleTimeouts, WhenFull};
@@ -37,7 +37,7 @@ fn program(attack: &str, confinement: &Confinement, container: &Option<Container
         },
         config: format!("\"{attack}\""),
         alone: false,
-        demands: Demands::default(),
+        demands: Requirements::default(),
         confined: Some(Confined {
             confinement: confinement.clone(),
             container: container.clone(),

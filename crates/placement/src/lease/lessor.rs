@@ -29,7 +29,7 @@ struct Granted {
 
 /// Lease state of a server at the controller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Lessor {
+pub struct LeaseServer {
     terms: Terms,
     /// Total capacity, without the part that always belongs to on-demand instances.
     capacity: Amount,
@@ -41,11 +41,11 @@ pub struct Lessor {
     granted: Vec<Granted>,
 }
 
-impl Lessor {
+impl LeaseServer {
     /// Creates the state of a server without any earlier lease. `capacity` excludes the part that always belongs to
     /// on-demand instances.
     pub fn new(terms: Terms, epoch: u64, capacity: Amount) -> Self {
-        Lessor {
+        LeaseServer {
             terms,
             capacity,
             reserved: Amount::NONE,
@@ -64,10 +64,10 @@ impl Lessor {
             amount: capacity.less(reserved),
             until: now + terms.counted(),
         };
-        Lessor {
+        LeaseServer {
             reserved,
             granted: vec![granted],
-            ..Lessor::new(terms, epoch, capacity)
+            ..LeaseServer::new(terms, epoch, capacity)
         }
     }
 

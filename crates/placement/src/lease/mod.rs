@@ -1,6 +1,6 @@
 //! Leases: resources that a server's agent divides among on-demand instances on its own for a limited time (ResQ §5.3).
 //!
-//! Cores and ways of a server without a reserved SLO are spare. The controller ([`Lessor`]) leases them to the server's
+//! Cores and ways of a server without a reserved SLO are spare. The controller ([`LeaseServer`]) leases them to the server's
 //! agent ([`Holder`]), which divides them without further requests. The controller may place reserved SLOs on resources
 //! that are not leased. Leased ones become available when the lease has expired or the agent has reported a smaller
 //! use.
@@ -24,7 +24,7 @@ mod holder;
 mod lessor;
 
 pub use holder::{Exceeds, Holder};
-pub use lessor::{Lessor, NotFree};
+pub use lessor::{LeaseServer, NotFree};
 
 use tailwater_net::Nanos;
 

@@ -17,7 +17,7 @@ mod model;
 mod patterns;
 mod rounding;
 
-use crate::bound::{Cheapest, whole};
+use crate::bound::{MinimumCost, whole};
 use crate::cluster::Cluster;
 use crate::plan::Plan;
 use crate::schedule::{Request, place_all};
@@ -85,7 +85,7 @@ impl Optimised {
 pub fn optimise(cluster: &Cluster, requests: &[Request], effort: Effort) -> Result<Optimised, SolveError> {
     let began = Instant::now();
     let mut plan = Plan::new(cluster.clone());
-    let mut cheapest = Cheapest::default();
+    let mut cheapest = MinimumCost::default();
     requests.iter().for_each(|r| cheapest.add(&r.cheapest));
     let parts = requests.len().div_ceil(effort.part.max(1)).max(1);
     let mut bound = cheapest.servers();

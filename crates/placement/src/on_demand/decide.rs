@@ -5,7 +5,7 @@ use super::divide::{Wanted, approach};
 use super::mask::{Piece, WayMask, arrange, settle};
 use super::relief::Relief;
 use super::shares::{Claim, level, shares};
-use super::want::Want;
+use super::want::DemandEstimator;
 use super::{Cache, Config, Decision, MAX_INSTANCES, Observed, Share, Situation};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ fn numbered(number: usize) -> String {
 pub struct OnDemand {
     config: Config,
     allocation: Allocation,
-    wants: BTreeMap<String, Want>,
+    wants: BTreeMap<String, DemandEstimator>,
     /// Instances that have a class of their own.
     isolated: BTreeSet<String>,
     relief: Relief,
@@ -241,7 +241,7 @@ impl OnDemand {
             let class = self.allocation.class_of(&seen.name);
             let alone = class.filter(|class| class.instances.len() == 1 && class.kind != Kind::Reserved);
             let alone = alone.map(|class| class.mask.ways());
-            let want = self.wants.entry(seen.name.clone()).or_insert_with(Want::new);
+            let want = self.wants.entry(seen.name.clone()).or_insert_with(DemandEstimator::new);
             want.observe(seen, &self.config, alone, fair, self.short);
         }
     }
@@ -259,7 +259,7 @@ impl OnDemand {
             return Vec::new();
         }
         let patience = self.config.patience.max(1);
-        let calm = |want: &Want| want.on_time >= self.config.rejoin && want.ways() <= f64::from(least);
+        let calm = |want: &DemandEstimator| want.on_time >= self.config.rejoin && want.ways() <= f64::from(least);
         // While ways are short, an instance that exceeds its share would be isolated again at once.
         let short = self.short;
         self.isolated.retain(|name| short || !calm(&self.wants[name]));

@@ -38,7 +38,7 @@ pub struct Tenant {
 
 /// Performance of a tenant in a tick, without measurement noise.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fare {
+pub struct TenantPerformance {
     /// Bytes of cache that it occupied.
     pub held: f64,
     /// Packets per second that it could process.
@@ -73,7 +73,7 @@ impl Model {
 
     /// Runs a tick with this allocation and policing. Returns the performance of each tenant. A tenant without a class
     /// has no cache.
-    pub fn tick(&mut self, allocation: &Allocation, policing: &[Policing]) -> Vec<Fare> {
+    pub fn tick(&mut self, allocation: &Allocation, policing: &[Policing]) -> Vec<TenantPerformance> {
         let fares = self.fares(allocation, policing);
         self.before = allocation.clone();
         fares
@@ -90,7 +90,7 @@ impl Model {
         ways * self.cache.way_bytes as f64
     }
 
-    fn fares(&self, allocation: &Allocation, policing: &[Policing]) -> Vec<Fare> {
+    fn fares(&self, allocation: &Allocation, policing: &[Policing]) -> Vec<TenantPerformance> {
         let admitted = |tenant: &Tenant| {
             let limit = policing.iter().find(|limit| limit.name == tenant.name);
             tenant
@@ -124,7 +124,7 @@ impl Model {
                 true => tenant.curves.load.latency(load),
                 false => Nanos(tenant.curves.load.latency(1.0).0.saturating_mul(OVERLOADED)),
             };
-            Fare {
+            TenantPerformance {
                 held,
                 capacity,
                 admitted: admitted(tenant),
@@ -136,7 +136,7 @@ impl Model {
     }
 
     /// Returns an agent's measurements. `noise` returns the relative error of each measurement.
-    pub fn observed(&self, fares: &[Fare], mut noise: impl FnMut() -> f64) -> Vec<Observed> {
+    pub fn observed(&self, fares: &[TenantPerformance], mut noise: impl FnMut() -> f64) -> Vec<Observed> {
         let mut off = |value: f64| (value * (1.0 + noise())).max(0.0);
         let pairs = self.tenants.iter().zip(fares).enumerate();
         let observed = pairs.map(|(number, (tenant, fare))| Observed {

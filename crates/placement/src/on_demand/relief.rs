@@ -1,7 +1,7 @@
 //! Measures for an instance that misses its objective with its share of the cache: more instances, another server, or
 //! policed input.
 
-use super::want::{Enough, Want};
+use super::want::{DemandEstimator, Enough};
 use super::{Config, Observed};
 use crate::slo::ISOLATED;
 use std::collections::BTreeMap;
@@ -71,7 +71,14 @@ impl Relief {
     }
 
     /// Returns the request for an instance with a share of `share` ways, if one is due.
-    pub(super) fn ask(&mut self, now: Nanos, seen: &Observed, want: &Want, share: f64, config: &Config) -> Option<Ask> {
+    pub(super) fn ask(
+        &mut self,
+        now: Nanos,
+        seen: &Observed,
+        want: &DemandEstimator,
+        share: f64,
+        config: &Config,
+    ) -> Option<Ask> {
         let limited = self.limits.contains_key(&seen.name);
         if want.late < config.patience.max(1) && !limited {
             // The instance is on time again: its request is obsolete.
@@ -109,7 +116,13 @@ impl Relief {
     }
 
     /// Returns the policing of an instance's input. Only SLOs with all of their instances are policed.
-    pub(super) fn police(&mut self, seen: &Observed, want: &Want, share: f64, config: &Config) -> Option<Policing> {
+    pub(super) fn police(
+        &mut self,
+        seen: &Observed,
+        want: &DemandEstimator,
+        share: f64,
+        config: &Config,
+    ) -> Option<Policing> {
         if seen.instances < seen.most {
             self.limits.remove(&seen.name);
             return None;

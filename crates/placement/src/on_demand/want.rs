@@ -16,7 +16,7 @@ const MOST_BACKOFF: u32 = 64;
 
 /// State of an instance.
 #[derive(Clone, Debug)]
-pub(super) struct Want {
+pub(super) struct DemandEstimator {
     /// Demand in ways, with hysteresis.
     held: f64,
     /// Sufficiency of this server's cache for the objective.
@@ -62,9 +62,9 @@ struct Trial {
     left: u32,
 }
 
-impl Want {
+impl DemandEstimator {
     pub(super) fn new() -> Self {
-        Want {
+        DemandEstimator {
             held: 0.0,
             enough: Enough::Unknown,
             load: None,

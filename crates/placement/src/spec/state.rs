@@ -104,11 +104,11 @@ struct Kept {
     spread: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     apart: Option<String>,
-    instances: Vec<KeptInstance>,
+    instances: Vec<StoredInstance>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
-struct KeptInstance {
+struct StoredInstance {
     server: String,
     node: u16,
     ways: u16,
@@ -135,7 +135,7 @@ impl From<Earlier> for Kept {
             spread: slo.spread,
             apart: slo.apart,
             instances: instances
-                .map(|(server, node, ways)| KeptInstance { server, node, ways })
+                .map(|(server, node, ways)| StoredInstance { server, node, ways })
                 .collect(),
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::rig::{Noise, cache, tenant};
 use tailwater_net::Nanos;
-use tailwater_placement::on_demand::model::{Fare, Model};
+use tailwater_placement::on_demand::model::{Model, TenantPerformance};
 use tailwater_placement::on_demand::{
     Allocation, AskKind, Config, Decision, Kind, OnDemand, Policing, Reserved, Situation,
 };
@@ -59,7 +59,7 @@ impl Rig {
     }
 
     /// Runs a tick: measures with the current allocation, and decides. Reserved SLOs must be met in each tick.
-    fn tick(&mut self) -> (Vec<Fare>, Decision) {
+    fn tick(&mut self) -> (Vec<TenantPerformance>, Decision) {
         for (reserved, curves, rate) in &self.reserved {
             if self.tick > 0 {
                 assert!(
@@ -85,7 +85,7 @@ impl Rig {
         (fares, decision)
     }
 
-    fn run(&mut self, ticks: u32) -> (Vec<Fare>, Decision) {
+    fn run(&mut self, ticks: u32) -> (Vec<TenantPerformance>, Decision) {
         let mut last = self.tick();
         for _ in 1..ticks {
             last = self.tick();
@@ -112,7 +112,7 @@ const SETTLED: u32 = 40;
 /// Ticks in which instances return to the shared class, at most one after the other.
 const REJOINED: u32 = 120;
 
-fn late(fares: &[Fare]) -> usize {
+fn late(fares: &[TenantPerformance]) -> usize {
     fares.iter().filter(|fare| !fare.on_time).count()
 }
 

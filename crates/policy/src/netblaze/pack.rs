@@ -4,7 +4,7 @@ use super::exact::{self, MAX_BINS, MAX_ITEMS};
 use super::lower_bound::{Line, hull};
 use super::{grown, sum};
 use crate::capacity::EpochFrontier;
-use crate::core::{Load, MAX_HELPERS, Place, QueuedFlow, View};
+use crate::core::{Load, MAX_AUXILIARY_CORES, Place, QueuedFlow, View};
 
 /// Number of classes of packet counts by which flows are sorted. They are equally wide, up to the maximum packets of a
 /// group.
@@ -109,7 +109,7 @@ pub(super) struct Packer {
     pub frontier: EpochFrontier,
     lines: Vec<Line>,
     /// This core, then the active auxiliary cores, then the idle ones, each sorted by number.
-    bins: [Bin; MAX_HELPERS + 1],
+    bins: [Bin; MAX_AUXILIARY_CORES + 1],
     /// Number of bins that are this core or active auxiliary cores.
     working: usize,
     /// Number of bins.
@@ -123,7 +123,7 @@ pub(super) struct Packer {
     /// Alternative placement of the flows.
     other: Vec<Place>,
     /// Loads of the bins with the flows placed in order of arrival.
-    by_arrival: [Load; MAX_HELPERS + 1],
+    by_arrival: [Load; MAX_AUXILIARY_CORES + 1],
 }
 
 impl Packer {
@@ -136,14 +136,14 @@ impl Packer {
         Packer {
             lines: hull(&frontier),
             frontier,
-            bins: [nothing; MAX_HELPERS + 1],
+            bins: [nothing; MAX_AUXILIARY_CORES + 1],
             working: 1,
             count: 1,
             largest_flow: 0,
             split: 0,
             order: Vec::new(),
             other: Vec::new(),
-            by_arrival: [Load::default(); MAX_HELPERS + 1],
+            by_arrival: [Load::default(); MAX_AUXILIARY_CORES + 1],
         }
     }
 
@@ -442,7 +442,7 @@ impl Packer {
 
     /// Recomputes each bin's load from `places`.
     fn recount(&mut self, queued: &[QueuedFlow], places: &[Place]) {
-        let mut of_place = [0; MAX_HELPERS + 1];
+        let mut of_place = [0; MAX_AUXILIARY_CORES + 1];
         for (i, bin) in self.bins[..self.count].iter_mut().enumerate() {
             bin.load = bin.before;
             of_place[bin.place.index()] = i;

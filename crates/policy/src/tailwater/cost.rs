@@ -27,7 +27,7 @@ pub(super) struct Costs {
     /// Lower and upper limit of the estimate per packet, in sixteenths of a nanosecond.
     bounds: (u64, u64),
     /// Minimum number of packets of a batch that the cost per packet is learnt from.
-    telling: u32,
+    min_batch: u32,
     /// `true` if the cost per packet is known.
     known: bool,
     /// [`packet`](Costs::packet) in nanoseconds.
@@ -46,7 +46,7 @@ impl Costs {
             new_flow: 0,
             new_share: 0,
             bounds: (10 << FRACTION, 100_000 << FRACTION),
-            telling: 0,
+            min_batch: 0,
             known: false,
             per_packet: 0,
             per_flow: 0,
@@ -64,7 +64,7 @@ impl Costs {
 
     /// Sets the maximum batch size.
     pub fn fit(&mut self, batch: u32) {
-        self.telling = (batch * TELLING.0 / TELLING.1).max(1);
+        self.min_batch = (batch * TELLING.0 / TELLING.1).max(1);
     }
 
     fn refresh(&mut self) {
@@ -74,7 +74,7 @@ impl Costs {
 
     /// Updates the estimates from a batch of `packets`, of which `new` opened a flow.
     pub fn learn(&mut self, packets: u32, new: u32, took: Nanos) {
-        if packets == 0 || self.known && packets < self.telling {
+        if packets == 0 || self.known && packets < self.min_batch {
             return;
         }
         let took = took.0.min(u64::from(packets) * self.bounds.1) << FRACTION;
@@ -91,7 +91,7 @@ impl Costs {
                 true => towards(self.packet, sample),
                 false => sample,
             };
-            self.known |= packets >= self.telling;
+            self.known |= packets >= self.min_batch;
         }
         self.refresh();
     }

@@ -15,10 +15,10 @@
 //!
 //! **Placing.** A flowlet goes to the first of these that applies:
 //!
-//! 1. this core, if it would be done within [`recruit_percent`] of the budget, or, while auxiliary cores are active and
+//! 1. this core, if it would be done within [`activate_percent`] of the budget, or, while auxiliary cores are active and
 //!    so paid for, within [`share_percent`];
-//! 2. the first active auxiliary core that completes it sooner and within `recruit_percent`;
-//! 3. this core, if within `recruit_percent`;
+//! 2. the first active auxiliary core that completes it sooner and within `activate_percent`;
+//! 3. this core, if within `activate_percent`;
 //! 4. an idle auxiliary core, if it wakes up in time to be sooner;
 //! 5. the core that completes it first.
 //!
@@ -34,7 +34,7 @@
 //! - Packets behind the first of their flows count for more, up to a wake-up time. They belong to trains that continue.
 //! - This core itself processes little at a time (`share_percent` divided by the number of active auxiliary cores, up
 //!   to four), since meanwhile it offloads nothing.
-//! - Another auxiliary core is activated once the wait reaches `recruit_percent` less a third, or the time of a filled
+//! - Another auxiliary core is activated once the wait reaches `activate_percent` less a third, or the time of a filled
 //!   auxiliary core plus a batch.
 //!
 //! **Batches** take a tenth of the budget at most, but have at least 12 packets. Packets that arrive meanwhile wait for
@@ -47,7 +47,7 @@
 //!
 //! **Recursion.** Packets that follow others to an auxiliary core can make it late, too. One whose load, of several
 //! flows, takes longer than [`relieve_percent`] is [relieved](Plan::relieve), as long as another core, this one
-//! included, would begin within `recruit_percent`. Its flows are then placed like any flowlet, with all their parked
+//! included, would begin within `activate_percent`. Its flows are then placed like any flowlet, with all their parked
 //! packets.
 //!
 //! **Whales.** A flow that would be late by itself gets an idle auxiliary core of its own. That core then has a long
@@ -60,7 +60,7 @@
 //! work has fit within `share_percent` for the release timeout of an auxiliary core. It requires two usable auxiliary
 //! cores, or there would be less processing than before.
 //!
-//! **Release.** An auxiliary core without work for [`hold_percent`] of the budget (and at least the wake-up time) is
+//! **Release.** An auxiliary core without work for [`release_percent`] of the budget (and at least the wake-up time) is
 //! released.
 //!
 //! # Results
@@ -114,7 +114,7 @@
 //! Three things did not help:
 //!
 //! - Letting half a percent of the packets wait longer before an auxiliary core is activated, as the 99th percentile
-//!   allows. It was no better than a later `recruit_percent`.
+//!   allows. It was no better than a later `activate_percent`.
 //! - Activating because of the dispatcher's own delay. It used a few more cores, and p99 was no lower.
 //! - Boost mode with a single auxiliary core, or where batches rather than dispatching delay packets. There was less
 //!   processing than before, and queues of milliseconds.
@@ -129,9 +129,9 @@
 //! in a simpler model of queues that the simulator has replaced.
 //!
 //! [`TailwaterServerMapper`]: crate::server::TailwaterServerMapper
-//! [`recruit_percent`]: TailwaterOptions::recruit_percent
+//! [`activate_percent`]: TailwaterOptions::recruit_percent
 //! [`share_percent`]: TailwaterOptions::share_percent
-//! [`hold_percent`]: TailwaterOptions::hold_percent
+//! [`release_percent`]: TailwaterOptions::hold_percent
 //! [`relieve_percent`]: TailwaterOptions::relieve_percent
 
 mod cost;
@@ -140,7 +140,7 @@ mod relief;
 mod tests;
 
 use crate::capacity::{CapacityProfile, ServiceCosts, SplitProfile};
-use crate::core::{CoreMapper, Flowlet, Helper, Load, Loads, MAX_HELPERS, Notice, Place, Plan, View};
+use crate::core::{CoreMapper, Flowlet, Helper, Load, Loads, MAX_AUXILIARY_CORES, Notice, Place, Plan, View};
 use cost::Costs;
 use tailwater_net::Nanos;
 
@@ -159,12 +159,12 @@ pub struct TailwaterOptions {
     pub buffers: u32,
     /// Expected delay of a packet above which an auxiliary core is activated, in percent of the budget (the objective
     /// less the network's allowance).
-    pub recruit_percent: u32,
+    pub activate_percent: u32,
     /// Expected delay of a packet above which it is offloaded while auxiliary cores are active, in percent of the
-    /// budget. At most `recruit_percent`.
+    /// budget. At most `activate_percent`.
     pub share_percent: u32,
     /// Time without work after which an auxiliary core is released, in percent of the budget, but at least `wake`.
-    pub hold_percent: u32,
+    pub release_percent: u32,
     /// Wait of an auxiliary core above which it is relieved, in percent of the budget, or `None` for never.
     pub relieve_percent: Option<u32>,
     /// Number of decisions in a row with late dispatching after which boost mode begins, or `None` for never.
@@ -181,9 +181,9 @@ impl TailwaterOptions {
             wake: Nanos::from_micros(20),
             costs: None,
             buffers: 2048,
-            recruit_percent: 60,
+            activate_percent: 60,
             share_percent: 20,
-            hold_percent: 50,
+            release_percent: 50,
             relieve_percent: Some(60),
             boost_after: Some(4),
         }
@@ -236,7 +236,7 @@ const MOST_WAITING: u64 = 4;
 /// Minimum time between decisions, in nanoseconds.
 const LEAST_INTERVAL: u64 = 5_000;
 /// Nanoseconds that each queued packet adds to that.
-const LOOK_APART: u64 = 16;
+const INTERVAL_PER_PACKET: u64 = 16;
 
 /// Tailwater's core mapper. See the [module](self).
 #[derive(Debug)]
@@ -266,7 +266,7 @@ pub struct TailwaterMapper {
     wake: u64,
     boost_after: Option<u32>,
     /// Time at which each activated auxiliary core is awake.
-    awake: [u64; MAX_HELPERS],
+    awake: [u64; MAX_AUXILIARY_CORES],
     /// Number of active auxiliary cores.
     working: u64,
     /// Earliest time of the next decision.
@@ -283,7 +283,7 @@ pub struct TailwaterMapper {
     /// Flowlets since the last decision that no core can process in time.
     beyond: u32,
     /// Wait of each auxiliary core, within the current decision.
-    waits: [u64; MAX_HELPERS],
+    waits: [u64; MAX_AUXILIARY_CORES],
 }
 
 impl TailwaterMapper {
@@ -302,7 +302,7 @@ impl TailwaterMapper {
             costs: Costs::new(options.costs),
             splits,
             budget,
-            recruit_most: part(options.recruit_percent),
+            recruit_most: part(options.activate_percent),
             recruit: 0,
             share_most: part(options.share_percent),
             share: 0,
@@ -310,11 +310,11 @@ impl TailwaterMapper {
             batch: 0,
             full_batch: 0,
             queue: u64::from(options.buffers / QUEUES).max(1),
-            hold: part(options.hold_percent).max(options.wake.0),
+            hold: part(options.release_percent).max(options.wake.0),
             relieve: options.relieve_percent.map_or(u64::MAX, part),
             wake: options.wake.0,
             boost_after: options.boost_after,
-            awake: [0; MAX_HELPERS],
+            awake: [0; MAX_AUXILIARY_CORES],
             working: 0,
             next: 0,
             tick: 0,
@@ -323,7 +323,7 @@ impl TailwaterMapper {
             boosting: false,
             calm: None,
             beyond: 0,
-            waits: [0; MAX_HELPERS],
+            waits: [0; MAX_AUXILIARY_CORES],
         };
         mapper.batch = match options.costs {
             Some(_) => (budget / BATCHES / mapper.costs.packet(false)).clamp(LEAST_BATCH, BATCH),
@@ -524,7 +524,7 @@ impl CoreMapper for TailwaterMapper {
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
         let now = view.now.0;
         // A decision costs time for each queued packet, which must stay a small share.
-        let looking = u64::from(view.packets) * LOOK_APART;
+        let looking = u64::from(view.packets) * INTERVAL_PER_PACKET;
         self.next = now + LEAST_INTERVAL.max(self.share / 4) + looking;
         self.tick = now + LEAST_INTERVAL.max(self.hold / 4);
         let wait = self.costs.of(Load {

@@ -49,15 +49,15 @@ pub struct Observation {
 
 /// Observations of [`TrainingMapper`]s. Clones share them.
 #[derive(Clone, Debug)]
-pub struct TrainingNotes {
+pub struct TrainingRecorder {
     seen: Arc<Mutex<Vec<Observation>>>,
     most: usize,
 }
 
-impl TrainingNotes {
+impl TrainingRecorder {
     /// Creates an empty list for up to `most` observations. Later ones are dropped.
     pub fn new(most: usize) -> Self {
-        TrainingNotes {
+        TrainingRecorder {
             seen: Arc::new(Mutex::new(Vec::with_capacity(most))),
             most,
         }
@@ -108,7 +108,7 @@ struct Busy {
 /// Core mapper that moves nothing and measures its core's capacity. See the [module](self).
 #[derive(Debug)]
 pub struct TrainingMapper {
-    notes: TrainingNotes,
+    notes: TrainingRecorder,
     epoch: Nanos,
     ends: Nanos,
     busy: Option<Busy>,

@@ -6,14 +6,14 @@ const EPOCH: Nanos = Nanos::from_micros(80);
 /// Core with a scripted queue and clock.
 struct Core {
     mapper: TrainingMapper,
-    notes: TrainingNotes,
+    notes: TrainingRecorder,
     now: Nanos,
     plan: Plan,
 }
 
 impl Core {
     fn new() -> Core {
-        let notes = TrainingNotes::new(100);
+        let notes = TrainingRecorder::new(100);
         Core {
             mapper: notes.mapper(EPOCH),
             notes,

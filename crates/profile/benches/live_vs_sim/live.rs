@@ -5,7 +5,7 @@ use crate::{BUFFERS, Cell, LENGTH, RING, SPIN, WINDOW};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use tailwater_dataplane::batches::BatchNotes;
+use tailwater_dataplane::batches::BatchRecorder;
 use tailwater_dataplane::cores::available;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
@@ -81,7 +81,7 @@ impl Lab {
         let mut results: Vec<Vec<Live>> = policies.iter().map(|_| Vec::new()).collect();
         for _ in 0..runs {
             for (policy, results) in policies.iter().zip(&mut results) {
-                let notes = BatchNotes::new(MOST_BATCHES);
+                let notes = BatchRecorder::new(MOST_BATCHES);
                 let report = self.run(cell, policy, profile, trace.clone(), &notes);
                 let batches = notes.take().concat();
                 let pace = pace(trace, profile, &batches, STEP).expect("a trace in memory");
@@ -107,7 +107,14 @@ impl Lab {
         results
     }
 
-    fn run(&self, cell: &Cell, policy: &str, profile: &CapacityProfile, trace: Trace, notes: &BatchNotes) -> RunReport {
+    fn run(
+        &self,
+        cell: &Cell,
+        policy: &str,
+        profile: &CapacityProfile,
+        trace: Trace,
+        notes: &BatchRecorder,
+    ) -> RunReport {
         let spec = cell.spec();
         let named = Policy::named(policy).expect("a policy");
         let mapper = named.mappers(spec.slo.budget(), profile).expect("a mapper");

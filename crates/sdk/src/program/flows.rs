@@ -6,7 +6,7 @@
 //! lines. The server zeroes the file and gives it to one process of this function after the other.
 
 use crate::abi;
-use crate::protocol::images::FlowImages;
+use crate::protocol::images::FlowSnapshots;
 use crate::protocol::memory::Memory;
 use crate::sys::prefetch;
 use std::io;
@@ -113,7 +113,7 @@ impl Flows {
         key: impl FnOnce() -> FlowKey,
         rekeyed: bool,
         gathered: &[impl Gathered],
-        images: Option<&FlowImages>,
+        images: Option<&FlowSnapshots>,
     ) -> (bool, *mut u8) {
         if self.entry(place).birth != birth {
             self.begin(place, birth, &key());
@@ -134,7 +134,7 @@ impl Flows {
 
     /// Records that the packet after those gathered requests a decision of the function. The flow counts as seen only
     /// after [`saw`](Flows::saw). If the process dies during the batch, the next packet repeats the request.
-    fn ask(&mut self, place: u32, birth: u64, gathered: &[impl Gathered], images: Option<&FlowImages>) {
+    fn ask(&mut self, place: u32, birth: u64, gathered: &[impl Gathered], images: Option<&FlowSnapshots>) {
         let entry = self.entry(place);
         let (unseen, before) = (entry.seen == UNSEEN, entry.asked);
         entry.asked = gathered.len() as u64 + 1;
@@ -169,7 +169,7 @@ impl Flows {
     /// # Panics
     /// If the slot does not exist, or the state is smaller than that part.
     #[inline]
-    pub(super) fn piece(&self, place: u32, images: &FlowImages) -> &[u8] {
+    pub(super) fn piece(&self, place: u32, images: &FlowSnapshots) -> &[u8] {
         let (place, bytes) = (place as usize, images.piece_bytes());
         assert!(place < self.places && bytes <= self.stride, "a flow's state");
         // SAFETY: in bounds; any bytes are valid. This process accesses it through `self` alone, except for the
@@ -178,7 +178,7 @@ impl Flows {
     }
 
     /// As [`piece`](Flows::piece), for writing.
-    fn piece_mut(&mut self, place: u32, images: &FlowImages) -> &mut [u8] {
+    fn piece_mut(&mut self, place: u32, images: &FlowSnapshots) -> &mut [u8] {
         let (place, bytes) = (place as usize, images.piece_bytes());
         assert!(place < self.places && bytes <= self.stride, "a flow's state");
         // SAFETY: as in `piece`; `&mut self` makes it the only reference.

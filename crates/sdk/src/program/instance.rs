@@ -5,8 +5,8 @@
 use super::flows::{Flows, Gathered};
 use super::{Given, Made, Ready, Refusal, TurnPacket, Work};
 use crate::abi;
-use crate::host::{self, Configured, Described, NO_PACKET, Place};
-use crate::protocol::images::FlowImages;
+use crate::host::{self, Configured, FunctionDescription, NO_PACKET, Place};
+use crate::protocol::images::FlowSnapshots;
 use crate::protocol::layout::MAX_BATCH;
 use crate::protocol::memory::Memory;
 use crate::protocol::message::Description;
@@ -30,7 +30,7 @@ impl Waiting {
     ///
     /// # Errors
     /// The function rejects its configuration, or returns no instance.
-    pub fn new(what: &'static Described, config: &str) -> Result<Waiting, Refusal> {
+    pub fn new(what: &'static FunctionDescription, config: &str) -> Result<Waiting, Refusal> {
         let configured = Configured::new(what, config).map_err(|wrong| Refusal::Config {
             field: wrong.field,
             message: wrong.message,
@@ -86,13 +86,13 @@ impl Ready for Waiting {
             flows: flows.transpose()?,
             images: match given.images {
                 // Functions' state must not contain times, so nothing is translated.
-                Some((_, memory)) => Some(FlowImages::open(memory, state_bytes)?),
+                Some((_, memory)) => Some(FlowSnapshots::open(memory, state_bytes)?),
                 None => None,
             },
             raw: Box::new([NO_PACKET; MAX_BATCH]),
             keys: Box::new([abi::FlowKey::default(); MAX_BATCH]),
             known: Box::new([Known::default(); MAX_BATCH]),
-            of_flows: Box::new([OfFlow::default(); MAX_BATCH]),
+            of_flows: Box::new([PacketFlow::default(); MAX_BATCH]),
             count: 0,
             counters: vec![0; what.counters.len()].into(),
             function: self,
@@ -113,7 +113,7 @@ struct Known {
 
 /// Flow of a packet, for a stateful function.
 #[derive(Clone, Copy, Debug, Default)]
-struct OfFlow {
+struct PacketFlow {
     /// Slot in the flow table.
     flow: u32,
     /// `true`: the function must decide on it.
@@ -122,7 +122,7 @@ struct OfFlow {
     birth: u64,
 }
 
-impl Gathered for OfFlow {
+impl Gathered for PacketFlow {
     #[inline]
     fn flow(&self) -> (u32, u64) {
         (self.flow, self.birth)
@@ -182,17 +182,17 @@ impl Buffers {
 /// Function by the C interface: the only instance in its process.
 #[derive(Debug)]
 pub struct Instance {
-    what: &'static Described,
+    what: &'static FunctionDescription,
     buffers: Buffers,
     flows: Option<Flows>,
     /// Snapshots of its flow state, if it is stored externally.
-    images: Option<FlowImages>,
+    images: Option<FlowSnapshots>,
     /// The batch as the function sees it, the keys of its packets, and further data of the packets.
     raw: Box<[abi::Packet; MAX_BATCH]>,
     keys: Box<[abi::FlowKey; MAX_BATCH]>,
     known: Box<[Known; MAX_BATCH]>,
     /// Flows of the packets; used by stateful functions only.
-    of_flows: Box<[OfFlow; MAX_BATCH]>,
+    of_flows: Box<[PacketFlow; MAX_BATCH]>,
     /// Packets in the batch, at most [`MAX_BATCH`].
     count: usize,
     counters: Box<[u64]>,
@@ -218,7 +218,7 @@ impl Instance {
             let (gathered, images) = (&self.of_flows[..i], self.images.as_ref());
             (new, state) = flows.arrive(flow, key, packet.rekeyed, gathered, images);
             let (flow, birth) = flow;
-            self.of_flows[i] = OfFlow { flow, new, birth };
+            self.of_flows[i] = PacketFlow { flow, new, birth };
         }
         self.known[i] = Known {
             at: packet.at,

@@ -12,8 +12,8 @@ pub use instance::{Instance, Waiting};
 pub use turns::{LastTurn, Made, TurnPacket, Turns, Work, YIELDS};
 
 use crate::abi;
-use crate::host::{Described, WrongFunction};
-use crate::protocol::layout::{BOARD_BYTES, Board, MAX_BATCH, SLATE_BYTES, Slate, VERSION};
+use crate::host::{FunctionDescription, WrongFunction};
+use crate::protocol::layout::{MAX_BATCH, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, VERSION};
 use crate::protocol::memory::Memory;
 use crate::protocol::message::{Description, FromProgram, FromServer, NoMessage};
 use crate::protocol::socket::Socket;
@@ -71,7 +71,7 @@ pub struct Given {
     /// zero at first.
     pub images: Option<(Nanos, Memory)>,
     /// Response area, read by its worker.
-    pub slate: Arc<Slate>,
+    pub slate: Arc<ResponseArea>,
 }
 
 /// Reasons for which a function cannot be run.
@@ -211,7 +211,9 @@ pub fn serve<R: Ready, E: FnOnce() -> Result<(), String>>(
 ///
 /// # Errors
 /// As [`serve`].
-pub fn serve_function(find: impl FnOnce() -> Result<&'static Described, Refusal>) -> Result<(), ProgramError> {
+pub fn serve_function(
+    find: impl FnOnce() -> Result<&'static FunctionDescription, Refusal>,
+) -> Result<(), ProgramError> {
     serve(|configuration| {
         let waiting = Waiting::new(find()?, &configuration.config)?;
         Ok((waiting, || Ok(())))
@@ -222,7 +224,7 @@ pub fn serve_function(find: impl FnOnce() -> Result<&'static Described, Refusal>
 /// number of the program's arguments, which takes none. Returns the program's exit code.
 ///
 /// # Safety
-/// `function` meets the requirements of [`Described::read`].
+/// `function` meets the requirements of [`FunctionDescription::read`].
 pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
     const DONE: u8 = 0;
     const FAILED: u8 = 1;
@@ -236,7 +238,7 @@ pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
     }
     let find = || {
         // SAFETY: guaranteed by the caller.
-        let described = unsafe { Described::read(function) }?;
+        let described = unsafe { FunctionDescription::read(function) }?;
         Ok(&*Box::leak(Box::new(described)))
     };
     // The panic hook has printed the message of a panic.
@@ -278,14 +280,14 @@ fn attach<R: Ready>(
     }
     let mut files = files.into_iter();
     let mut next = || files.next().ok_or(ProgramError::Expected("another file"));
-    let board = Board(Memory::map(&next()?, BOARD_BYTES, false)?);
+    let board = RequestArea(Memory::map(&next()?, REQUEST_AREA_BYTES, false)?);
     let packets = Memory::map(&next()?, MAX_BATCH * buffer_bytes, true)?;
-    let slate = Arc::new(Slate(Memory::map(&next()?, SLATE_BYTES, true)?));
+    let slate = Arc::new(ResponseArea(Memory::map(&next()?, RESPONSE_AREA_BYTES, true)?));
     let origin = origin.filter(|_| is_durable);
     let last = u8::from(has_state) + u8::from(origin.is_some());
     let in_front = match count.saturating_sub(last) {
         3 => None,
-        _ => Some(Slate(Memory::map(&next()?, SLATE_BYTES, false)?)),
+        _ => Some(ResponseArea(Memory::map(&next()?, RESPONSE_AREA_BYTES, false)?)),
     };
     // Before the first round there is time to map everything.
     let bound = match round {

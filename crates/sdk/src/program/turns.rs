@@ -1,6 +1,8 @@
 //! Turns of a program: its main loop.
 
-use crate::protocol::layout::{Board, ENDED, FINISHING, MAX_WISHES, OVER, Place, Slate, WISHING, all_of, places};
+use crate::protocol::layout::{
+    COMPANION_QUERY, DRAINING, ENDED, MAX_CANDIDATES, OVER, Place, RequestArea, ResponseArea, all_of, places,
+};
 use crate::sys::sched_yield;
 use std::sync::Arc;
 use tailwater_net::parse::Headers;
@@ -64,7 +66,7 @@ pub trait Work {
     fn run(&mut self, now: Nanos, each: impl FnMut(u16, Made));
 
     /// Appends the function's companion candidates for a new flow of that key and RSS hash, from attempt `turn` on: at
-    /// most [`MAX_WISHES`] keys with their numbers. Returns the attempt they belong to.
+    /// most [`MAX_CANDIDATES`] keys with their numbers. Returns the attempt they belong to.
     fn wishes(&self, flow: (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let _ = (flow, keys);
         turn
@@ -83,9 +85,9 @@ pub trait Work {
 /// Turns of a function's process.
 #[derive(Debug)]
 pub struct Turns<W> {
-    board: Board,
-    slate: Arc<Slate>,
-    in_front: Option<Slate>,
+    board: RequestArea,
+    slate: Arc<ResponseArea>,
+    in_front: Option<ResponseArea>,
     work: W,
     buffer_bytes: usize,
     /// Last completed round.
@@ -98,7 +100,7 @@ pub struct Turns<W> {
 /// Last turn, not yet reported as done.
 #[derive(Debug)]
 pub struct LastTurn {
-    slate: Arc<Slate>,
+    slate: Arc<ResponseArea>,
     round: u64,
 }
 
@@ -112,9 +114,9 @@ impl LastTurn {
 impl<W: Work> Turns<W> {
     /// Creates the turns after round `last`, in the server's memory, with buffers of `buffer_bytes` bytes.
     pub fn new(
-        board: Board,
-        slate: Arc<Slate>,
-        in_front: Option<Slate>,
+        board: RequestArea,
+        slate: Arc<ResponseArea>,
+        in_front: Option<ResponseArea>,
         work: W,
         buffer_bytes: usize,
         last: u64,
@@ -127,7 +129,7 @@ impl<W: Work> Turns<W> {
             buffer_bytes,
             last,
             finishing: false,
-            wishes: Vec::with_capacity(MAX_WISHES),
+            wishes: Vec::with_capacity(MAX_CANDIDATES),
         }
     }
 
@@ -174,15 +176,15 @@ impl<W: Work> Turns<W> {
         self.wishes.clear();
         let turn = known.arrival as u8;
         let turn = self.work.wishes(flow, turn, &mut self.wishes);
-        self.slate.set_list(turn, &self.wishes);
+        self.slate.set_candidates(turn, &self.wishes);
     }
 
     fn turn(&mut self, round: u64, flags: u64) {
-        if flags & WISHING != 0 {
+        if flags & COMPANION_QUERY != 0 {
             return self.wish();
         }
         let Turns { board, slate, work, .. } = self;
-        if flags & FINISHING != 0 && !self.finishing {
+        if flags & DRAINING != 0 && !self.finishing {
             self.finishing = true;
             work.finish();
         }
@@ -202,13 +204,13 @@ impl<W: Work> Turns<W> {
                 Some(_) => self.process::<true>(round, count, word),
             }
         }
-        self.slate.set_said(round);
+        self.slate.set_masks_round(round);
         for (i, count) in self.work.notes().enumerate() {
-            self.slate.set_note(i, count);
+            self.slate.set_counter(i, count);
         }
     }
 
-    /// Processes the 64 packets that a word of the [masks](Slate::masks) covers, of a batch of `count`. `CHANGED`:
+    /// Processes the 64 packets that a word of the [masks](ResponseArea::masks) covers, of a batch of `count`. `CHANGED`:
     /// preceding functions may have changed frames.
     fn process<const CHANGED: bool>(&mut self, round: u64, count: usize, word: usize) {
         let Turns {
@@ -230,7 +232,7 @@ impl<W: Work> Turns<W> {
         // Frames moved by preceding functions stay moved, unless this function reports otherwise.
         let mut moves = 0;
         for i in places(word, left) {
-            let (flow, start) = board.to_fetch(i);
+            let (flow, start) = board.prefetch_hint(i);
             work.prefetch(flow, i as u16, start);
         }
         for i in places(word, left) {

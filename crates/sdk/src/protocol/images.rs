@@ -70,25 +70,25 @@ impl Offer {
 
 /// Snapshots of all flows of a function.
 #[derive(Debug)]
-pub struct FlowImages {
+pub struct FlowSnapshots {
     memory: Memory,
     places: usize,
     words: usize,
     piece_bytes: usize,
 }
 
-impl FlowImages {
+impl FlowSnapshots {
     /// Opens the snapshots in `memory`, which is zero at first, of `piece_bytes` bytes each.
     ///
     /// # Errors
     /// The memory is too small for one snapshot.
-    pub fn open(memory: Memory, piece_bytes: usize) -> io::Result<FlowImages> {
+    pub fn open(memory: Memory, piece_bytes: usize) -> io::Result<FlowSnapshots> {
         let words = words(piece_bytes);
         let places = memory.len() / (words * WORD);
         if places == 0 || u32::try_from(places).is_err() {
             return Err(io::Error::other("memory of no flows"));
         }
-        Ok(FlowImages {
+        Ok(FlowSnapshots {
             memory,
             places,
             words,
@@ -190,7 +190,7 @@ impl FlowImages {
     }
 
     /// Returns `true` if the snapshot changed between two marks.
-    pub fn is_another(before: u64, after: u64) -> bool {
+    pub fn has_changed(before: u64, after: u64) -> bool {
         before as u32 != after as u32
     }
 
@@ -231,7 +231,7 @@ impl FlowImages {
         self.word(place, OFFER).store(offer.encode(), Release);
     }
 
-    /// Worker side: writes restored state, which the function reads after [`tell`](FlowImages::tell).
+    /// Worker side: writes restored state, which the function reads after [`tell`](FlowSnapshots::tell).
     ///
     /// # Panics
     /// If the slot does not exist.
@@ -263,7 +263,7 @@ mod tests {
     const PIECE_BYTES: usize = 12;
 
     /// Returns the same snapshots twice, as mapped by function and worker.
-    fn images(name: &str) -> [FlowImages; 2] {
+    fn images(name: &str) -> [FlowSnapshots; 2] {
         let path = std::env::temp_dir().join(format!("tailwater-{name}-{}", std::process::id()));
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(true);
@@ -272,7 +272,7 @@ mod tests {
         file.set_len(file_bytes(16, PIECE_BYTES) as u64).unwrap();
         [(), ()].map(|()| {
             let memory = Memory::whole(&file, Duration::MAX).unwrap();
-            FlowImages::open(memory, PIECE_BYTES).unwrap()
+            FlowSnapshots::open(memory, PIECE_BYTES).unwrap()
         })
     }
 
@@ -283,18 +283,18 @@ mod tests {
         assert!(!worker.is_of(3, 7) && !worker.is_of(3, 0));
         let before = worker.mark(3);
         function.show(3, 7, b"twelve bytes");
-        assert!(FlowImages::is_another(before, worker.mark(3)));
+        assert!(FlowSnapshots::has_changed(before, worker.mark(3)));
         assert!(worker.copy(3, 7, &mut piece));
         assert_eq!(&piece, b"twelve bytes");
         // The same state is no change; other state is, and another flow in the slot too.
         let before = worker.mark(3);
         function.show(3, 7, b"twelve bytes");
-        assert!(!FlowImages::is_another(before, worker.mark(3)));
+        assert!(!FlowSnapshots::has_changed(before, worker.mark(3)));
         function.show(3, 7, b"other twelve");
         let other = worker.mark(3);
-        assert!(FlowImages::is_another(before, other));
+        assert!(FlowSnapshots::has_changed(before, other));
         function.show(3, 8, b"other twelve");
-        assert!(FlowImages::is_another(other, worker.mark(3)));
+        assert!(FlowSnapshots::has_changed(other, worker.mark(3)));
         assert!(!worker.copy(3, 7, &mut piece) && worker.copy(3, 8, &mut piece));
         assert!(!worker.is_of(2, 8));
     }
@@ -305,9 +305,9 @@ mod tests {
         let before = worker.mark(0);
         function.refuse(0);
         let after = worker.mark(0);
-        assert!(FlowImages::was_refused(before, after) && !FlowImages::is_another(before, after));
+        assert!(FlowSnapshots::was_refused(before, after) && !FlowSnapshots::has_changed(before, after));
         function.show(0, 1, &[1; 12]);
-        assert!(!FlowImages::was_refused(after, worker.mark(0)));
+        assert!(!FlowSnapshots::was_refused(after, worker.mark(0)));
     }
 
     #[test]
@@ -349,7 +349,7 @@ mod tests {
             prop_assert_eq!(piece, first);
             let torn = worker.mark(5);
             function.show(5, 1, &second);
-            prop_assert!(FlowImages::is_another(torn, worker.mark(5)));
+            prop_assert!(FlowSnapshots::has_changed(torn, worker.mark(5)));
             prop_assert!(worker.copy(5, 1, &mut piece));
             prop_assert_eq!(piece, second);
         }

@@ -2,8 +2,8 @@
 //!
 //! | memory | written by | read by |
 //! |---|---|---|
-//! | *request area* ([`Board`]): the round, data of each packet on arrival, flows that ended | the worker | all functions |
-//! | *response area* ([`Slate`]) of each function: last completed round, forwarded packets, counters | the function, and the worker its responses | the worker, and the next function |
+//! | *request area* ([`RequestArea`]): the round, data of each packet on arrival, flows that ended | the worker | all functions |
+//! | *response area* ([`ResponseArea`]) of each function: last completed round, forwarded packets, counters | the function, and the worker its responses | the worker, and the next function |
 //! | *packets*: one buffer per slot of a batch | all, in their turn | all, in their turn |
 //! | *flows* of each function | the function | nobody else |
 //!
@@ -23,7 +23,7 @@ use tailwater_net::parse::{Fragment, Headers, Network};
 pub const MAX_BATCH: usize = 256;
 
 /// Maximum number of a function's companion candidates for a flow.
-pub const MAX_WISHES: usize = 4;
+pub const MAX_CANDIDATES: usize = 4;
 
 /// Version of this protocol and of its layouts.
 pub const VERSION: u16 = 3;
@@ -149,13 +149,13 @@ pub struct Ended {
 /// Capacity of the request area for ended flows.
 pub const ENDED: u64 = 1024;
 
-/// `Board::flags`: the last packet has passed; only ends of flows follow.
-pub const FINISHING: u64 = 1;
-/// `Board::flags`: nothing follows. The program ends after this turn.
+/// `RequestArea::flags`: the last packet has passed; only ends of flows follow.
+pub const DRAINING: u64 = 1;
+/// `RequestArea::flags`: nothing follows. The program ends after this turn.
 pub const OVER: u64 = 2;
-/// `Board::flags`: the round has no packets. Functions report their companion candidates for the flow of the first
+/// `RequestArea::flags`: the round has no packets. Functions report their companion candidates for the flow of the first
 /// packet's data, from the attempt in its arrival field on.
-pub const WISHING: u64 = 4;
+pub const COMPANION_QUERY: u64 = 4;
 
 const ROUND: usize = 0;
 const COUNT: usize = 1;
@@ -170,13 +170,13 @@ const REST_WORDS: usize = 4;
 const ENDS: usize = REST + REST_WORDS * MAX_BATCH;
 
 /// Size of the request area in bytes.
-pub const BOARD_BYTES: usize = (ENDS + 2 * ENDED as usize) * 8;
+pub const REQUEST_AREA_BYTES: usize = (ENDS + 2 * ENDED as usize) * 8;
 
 /// Request area: written by the worker for all functions.
 #[derive(Debug)]
-pub struct Board(pub Memory);
+pub struct RequestArea(pub Memory);
 
-impl Board {
+impl RequestArea {
     /// Returns the current or last round.
     #[inline]
     pub fn round(&self) -> u64 {
@@ -203,7 +203,7 @@ impl Board {
         self.0.load(NOW, Relaxed)
     }
 
-    /// Returns the flags: [`FINISHING`], [`OVER`], [`WISHING`].
+    /// Returns the flags: [`DRAINING`], [`OVER`], [`COMPANION_QUERY`].
     pub fn flags(&self) -> u64 {
         self.0.load(FLAGS, Relaxed)
     }
@@ -253,7 +253,7 @@ impl Board {
     /// Returns what to prefetch for packet `i`: its flow's slot in the flow table (`u32::MAX` for none), and the offset
     /// of its frame on arrival.
     #[inline(always)]
-    pub fn to_fetch(&self, i: usize) -> (u32, u16) {
+    pub fn prefetch_hint(&self, i: usize) -> (u32, u16) {
         let word = self.0.load_line(KNOWN + LINE * i);
         ((word(1) >> 32) as u32, word(3) as u16)
     }
@@ -340,7 +340,7 @@ impl Board {
 
 /// Kind of a companion request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WishKind {
+pub enum CompanionRequestKind {
     /// Open a companion flow.
     Open,
     /// As `Open`, or make a flow that the function has not seen the companion.
@@ -349,23 +349,23 @@ pub enum WishKind {
     Free,
 }
 
-impl WishKind {
-    fn decode(number: u8) -> WishKind {
+impl CompanionRequestKind {
+    fn decode(number: u8) -> CompanionRequestKind {
         match number {
-            1 => WishKind::Rejoin,
-            2 => WishKind::Free,
-            _ => WishKind::Open,
+            1 => CompanionRequestKind::Rejoin,
+            2 => CompanionRequestKind::Free,
+            _ => CompanionRequestKind::Open,
         }
     }
 }
 
 /// Request of a function for a companion of a packet's flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Wish {
+pub struct CompanionRequest {
     /// Number of the request, one more than the last.
     pub number: u64,
     /// Kind of the request.
-    pub kind: WishKind,
+    pub kind: CompanionRequestKind,
     /// Slot of the packet.
     pub at: u16,
     /// RSS hash of the companion's packets.
@@ -378,7 +378,7 @@ pub struct Wish {
 pub type Answer = Result<(u32, u64), u8>;
 
 /// Maximum number of a function's counters.
-pub const MAX_NOTES: usize = 32;
+pub const MAX_FUNCTION_COUNTERS: usize = 32;
 
 const DONE: usize = 0;
 /// Futex word.
@@ -388,25 +388,25 @@ const WISH: usize = 3 * LINE;
 const ANSWER: usize = 5 * LINE;
 const NOTES: usize = 6 * LINE;
 /// Round of the masks.
-const SAID: usize = NOTES + MAX_NOTES;
+const SAID: usize = NOTES + MAX_FUNCTION_COUNTERS;
 const LEFT: usize = SAID + 1;
 const MOVED: usize = LEFT + MASKS;
-const SLATE_PLACES: usize = (MOVED + MASKS).next_multiple_of(LINE);
+const RESPONSE_WORDS: usize = (MOVED + MASKS).next_multiple_of(LINE);
 
 /// Offset of the companion candidates, after the packets' words.
-const LIST: usize = SLATE_PLACES + MAX_BATCH;
+const LIST: usize = RESPONSE_WORDS + MAX_BATCH;
 /// Words of a companion candidate: a number and a key.
 const LIST_WORDS: usize = 6;
-const SLATE_WORDS: usize = (LIST + 1 + MAX_WISHES * LIST_WORDS).next_multiple_of(LINE);
+const SLATE_WORDS: usize = (LIST + 1 + MAX_CANDIDATES * LIST_WORDS).next_multiple_of(LINE);
 
 /// Size of a response area in bytes.
-pub const SLATE_BYTES: usize = SLATE_WORDS * 8;
+pub const RESPONSE_AREA_BYTES: usize = SLATE_WORDS * 8;
 
 /// Response area: written by a function for its worker and the next function.
 #[derive(Debug)]
-pub struct Slate(pub Memory);
+pub struct ResponseArea(pub Memory);
 
-impl Slate {
+impl ResponseArea {
     /// Returns the last round that the function completed.
     #[inline]
     pub fn done(&self) -> u64 {
@@ -427,7 +427,7 @@ impl Slate {
 
     /// Sets the round of the masks.
     #[inline]
-    pub fn set_said(&self, round: u64) {
+    pub fn set_masks_round(&self, round: u64) {
         self.0.store(SAID, round, Relaxed);
     }
 
@@ -447,13 +447,13 @@ impl Slate {
     /// Returns the response word of packet `i`. Valid only if the masks show that the packet was dropped or moved.
     #[inline]
     pub fn place(&self, i: usize) -> u64 {
-        self.0.load(SLATE_PLACES + i, Relaxed)
+        self.0.load(RESPONSE_WORDS + i, Relaxed)
     }
 
     /// Writes the response word of packet `i`.
     #[inline]
     pub fn set_place(&self, i: usize, word: u64) {
-        self.0.store(SLATE_PLACES + i, word, Relaxed);
+        self.0.store(RESPONSE_WORDS + i, word, Relaxed);
     }
 
     /// Puts the function to sleep until it is woken, unless `awake` returns `true`.
@@ -467,7 +467,7 @@ impl Slate {
         self.0.wake(ASLEEP)
     }
 
-    /// Returns the number of [ended](Board::ended) flows that the function has handled.
+    /// Returns the number of [ended](RequestArea::ended) flows that the function has handled.
     #[inline]
     pub fn taken(&self) -> u64 {
         self.0.load(TAKEN, Relaxed)
@@ -486,17 +486,17 @@ impl Slate {
 
     /// Writes counter `i` of the function.
     #[inline]
-    pub fn set_note(&self, i: usize, count: u64) {
+    pub fn set_counter(&self, i: usize, count: u64) {
         self.0.store(NOTES + i, count, Relaxed);
     }
 
     /// Returns the function's last companion request. A hostile function may have written any value.
-    pub fn wish(&self) -> Wish {
+    pub fn wish(&self) -> CompanionRequest {
         let number = self.0.load(WISH, Acquire);
         let word = |at| self.0.load(WISH + at, Relaxed);
-        Wish {
+        CompanionRequest {
             number,
-            kind: WishKind::decode((word(1) >> 16) as u8),
+            kind: CompanionRequestKind::decode((word(1) >> 16) as u8),
             at: word(1) as u16,
             rss_hash: (word(1) >> 32) as u32,
             key: FlowKey::from_words([word(2), word(3), word(4), word(5), word(6)]),
@@ -510,7 +510,7 @@ impl Slate {
     }
 
     /// Writes a companion request.
-    pub fn set_wish(&self, wish: &Wish) {
+    pub fn set_companion_request(&self, wish: &CompanionRequest) {
         let set = |at, value| self.0.store(WISH + at, value, Relaxed);
         let kind = wish.kind as u64;
         set(1, u64::from(wish.at) | kind << 16 | u64::from(wish.rss_hash) << 32);
@@ -521,8 +521,8 @@ impl Slate {
     }
 
     /// Writes the companion candidates for a flow: the attempt, and keys with their numbers.
-    pub fn set_list(&self, turn: u8, keys: &[(u8, FlowKey)]) {
-        let keys = &keys[..keys.len().min(MAX_WISHES)];
+    pub fn set_candidates(&self, turn: u8, keys: &[(u8, FlowKey)]) {
+        let keys = &keys[..keys.len().min(MAX_CANDIDATES)];
         let head = u64::from(turn) | (keys.len() as u64) << 8;
         self.0.store(LIST, head, Relaxed);
         for (i, (number, key)) in keys.iter().enumerate() {
@@ -535,14 +535,14 @@ impl Slate {
     }
 
     /// Returns the attempt of the companion candidates. A hostile function may have written any list.
-    pub fn list_turn(&self) -> u8 {
+    pub fn candidates_attempt(&self) -> u8 {
         self.0.load(LIST, Relaxed) as u8
     }
 
     /// Returns the companion candidates.
     pub fn list(&self) -> impl Iterator<Item = (u8, FlowKey)> {
         let count = (self.0.load(LIST, Relaxed) >> 8) as usize;
-        (0..count.min(MAX_WISHES)).map(|i| {
+        (0..count.min(MAX_CANDIDATES)).map(|i| {
             let word = |j| self.0.load(LIST + 1 + i * LIST_WORDS + j, Relaxed);
             let key = FlowKey::from_words([word(1), word(2), word(3), word(4), word(5)]);
             (word(0) as u8, key)
@@ -573,7 +573,7 @@ impl Slate {
 
     /// Resets the area for a new process, which counts as having done `round` and handled `taken` ended flows.
     pub fn reset(&self, round: u64, taken: u64) {
-        for word in 0..SLATE_BYTES / 8 {
+        for word in 0..RESPONSE_AREA_BYTES / 8 {
             // Nobody sleeps on it: the previous process is gone, and the next has not started.
             self.0.store(word, 0, Relaxed);
         }

@@ -386,7 +386,7 @@ impl<'a> Rest<'a> {
             drop_reasons.push((name, self.u8()? != 0));
         }
         let notes = usize::from(self.u8()?);
-        if notes > super::layout::MAX_NOTES {
+        if notes > super::layout::MAX_FUNCTION_COUNTERS {
             return Err(expected("fewer counts"));
         }
         let notes = (0..notes).map(|_| self.name()).collect::<Result<_, _>>()?;

@@ -2,7 +2,7 @@
 
 use super::fifo::Arrived;
 use super::meter::flow_hash;
-use super::tenant::{BucketSteering, HELD, Ingress, NOBODY, PendingRow, SEEN, SteeredFlow, Steering};
+use super::tenant::{BucketSteering, HELD, Ingress, NO_CORE, PendingRow, SEEN, SteeredFlow, Steering};
 use super::{Control, Engine};
 use crate::report::Loss;
 use crate::traffic::{FlowStart, NO_PLACE, Packet};
@@ -102,7 +102,7 @@ impl Engine<'_> {
             }
             Steering::Flows(steering) => {
                 let flow = &mut steering.flows[packet.flow as usize];
-                if flow.core == NOBODY {
+                if flow.core == NO_CORE {
                     self.place_flow(number, packet);
                     return self.send_placed(number, packet);
                 }
@@ -165,7 +165,7 @@ impl Engine<'_> {
                 }
                 let known = &mut steering.flows[flow];
                 // The controller may still store a flow that every other part has removed.
-                if known.core == NOBODY {
+                if known.core == NO_CORE {
                     *known = SteeredFlow::NEW;
                 }
                 known.shard = packet.bucket() as u16;

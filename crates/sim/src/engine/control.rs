@@ -1,6 +1,6 @@
 //! Periodic and delayed events: ends of windows, decisions of mappers and controllers, changes of tables.
 
-use super::tenant::{FlowSteering, NOBODY, Section, Snapshot, Steering};
+use super::tenant::{FlowSteering, NO_CORE, Snapshot, Steering, SteeringDomain};
 use super::{Control, Engine};
 use crate::report::Decisions;
 use tailwater_net::Nanos;
@@ -124,7 +124,7 @@ impl Engine<'_> {
         self.at(at.max(now + 1), Control::Remap(tenant, number));
     }
 
-    fn section(&mut self, tenant: usize, number: usize) -> Option<&mut Section> {
+    fn section(&mut self, tenant: usize, number: usize) -> Option<&mut SteeringDomain> {
         match &mut self.tenants[tenant].steering {
             Steering::Buckets(steering) => steering.sections.get_mut(number),
             Steering::Flows(_) => None,
@@ -321,7 +321,7 @@ impl Engine<'_> {
             let silent = tick.saturating_sub(steered.seen) > *memory && steered.seen < oldest;
             if silent && steered.transit == 0 {
                 gone.push(cores[usize::from(steered.core)]);
-                (steered.core, steered.holder) = (NOBODY, NOBODY);
+                (steered.core, steered.holder) = (NO_CORE, NO_CORE);
                 return false;
             }
             true

@@ -147,9 +147,9 @@ pub(crate) struct Core {
     /// Activation by a dispatcher, if it serves as an auxiliary core.
     pub claim: Option<Claim>,
     /// Arrival of the first packet offloaded to it.
-    pub guest_at: u64,
+    pub offloaded_at: u64,
     /// `true` if its last batch was an offloaded one.
-    pub guest_last: bool,
+    pub last_was_offloaded: bool,
     pub transit: Transit,
     pub attribution: Attribution,
     pub stats: Stats,
@@ -177,8 +177,8 @@ impl Core {
             reclaim: false,
             dispatch: None,
             claim: None,
-            guest_at: NEVER,
-            guest_last: false,
+            offloaded_at: NEVER,
+            last_was_offloaded: false,
             transit: Transit::default(),
             attribution: Attribution::new(slo),
             stats: Stats::default(),
@@ -197,7 +197,7 @@ impl Core {
     /// Returns the time of its next work. `poll` is the delay until it notices a packet.
     #[inline]
     pub fn next(&self, poll: u64) -> u64 {
-        let mut next = self.watch.min(self.guest_at);
+        let mut next = self.watch.min(self.offloaded_at);
         if self.dedicated.is_some() {
             let dispatch = self.dispatch.as_deref();
             if let Some(first) = self.fifo.first()

@@ -256,9 +256,9 @@ impl Engine<'_> {
         let mut told = 0;
         dispatch.receipt_at = NEVER;
         for helper in bits(dispatch.busy) {
-            let heard = dispatch.lanes[helper].heard(now);
-            told += heard as u64;
-            for at in 0..heard {
+            let receipts_due = dispatch.lanes[helper].receipts_due(now);
+            told += receipts_due as u64;
+            for at in 0..receipts_due {
                 let slot = dispatch.lanes[helper].slot(at);
                 if let Some(flow) = dispatch.done_by(slot, helper, now) {
                     self.tenants[tenant].slots[flow as usize] = NONE;
@@ -269,7 +269,7 @@ impl Engine<'_> {
                 }
             }
             let lane = &mut dispatch.lanes[helper];
-            lane.forget(heard);
+            lane.forget(receipts_due);
             dispatch.receipt_at = dispatch.receipt_at.min(lane.receipt_at());
         }
         told
@@ -368,7 +368,7 @@ impl Engine<'_> {
                 guest.attribution.woke(Nanos(wake));
             }
             lane.hand_over(here);
-            guest.guest_at = here;
+            guest.offloaded_at = here;
             self.schedule(core);
         }
         time
@@ -476,7 +476,7 @@ impl Engine<'_> {
         core.ready = end;
         let told = end + self.timing.receipt;
         lane.finish(count, told);
-        core.guest_at = lane.next();
+        core.offloaded_at = lane.next();
         if !lane.is_busy() {
             core.attribution.idle();
         }

@@ -97,7 +97,7 @@ impl Lane {
 
     /// Returns the number of receipts by `now`.
     #[inline]
-    pub fn heard(&self, now: u64) -> usize {
+    pub fn receipts_due(&self, now: u64) -> usize {
         let done = &self.packets.as_slice()[..self.done];
         let count = done.iter().position(|packet| packet.at > now);
         count.unwrap_or(done.len())
@@ -152,10 +152,13 @@ mod tests {
         assert_eq!((lane.receipt_at(), lane.next()), (50, 20));
         lane.finish(1, 60);
         assert_eq!((lane.next(), lane.is_busy()), (NEVER, false));
-        assert_eq!((lane.heard(49), lane.heard(50), lane.heard(60)), (0, 4, 5));
+        assert_eq!(
+            (lane.receipts_due(49), lane.receipts_due(50), lane.receipts_due(60)),
+            (0, 4, 5)
+        );
         assert_eq!((lane.slot(0), lane.slot(3)), (0, 3));
         lane.forget(4);
-        assert_eq!((lane.heard(50), lane.slot(0), lane.receipt_at()), (0, 4, 60));
+        assert_eq!((lane.receipts_due(50), lane.slot(0), lane.receipt_at()), (0, 4, 60));
         // Completed packets delay no others.
         lane.hand_over(30);
         assert_eq!((lane.next(), lane.put_down()), (30, 0));

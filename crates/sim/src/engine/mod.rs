@@ -54,7 +54,7 @@ use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
 use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
-use tenant::{BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant, Warmth};
+use tenant::{BucketSteering, CacheResidency, FlowSteering, Ingress, NO_CORE, SEEN, Steering, SteeringDomain, Tenant};
 use tree::{NEVER, Tree};
 use usage::Usage;
 use watch::Watch;
@@ -253,10 +253,10 @@ impl<'r> Engine<'r> {
     fn add(&mut self, setup: TenantSetup) {
         let number = self.tenants.len();
         let epoch = Tenant::epoch(setup.slo);
-        let section = |cores: Vec<u16>, mapper, delay: Nanos| Section {
+        let section = |cores: Vec<u16>, mapper, delay: Nanos| SteeringDomain {
             cores,
-            table: Box::new([NOBODY; BUCKETS]),
-            holder: Box::new([NOBODY; BUCKETS]),
+            table: Box::new([NO_CORE; BUCKETS]),
+            holder: Box::new([NO_CORE; BUCKETS]),
             transit: Box::new([0; BUCKETS]),
             moving: 0,
             decided: 0,
@@ -281,7 +281,7 @@ impl<'r> Engine<'r> {
                     let mapper: Box<dyn ServerMapper> = make();
                     section(cores.clone(), Some(mapper), server.reta_delay)
                 });
-                let sections: Vec<Section> = sections.collect();
+                let sections: Vec<SteeringDomain> = sections.collect();
                 let servers = sections.len();
                 Steering::Buckets(BucketSteering {
                     sections,
@@ -315,7 +315,7 @@ impl<'r> Engine<'r> {
             }
         };
         self.timing.poll = self.timing.poll.max(setup.costs.poll);
-        let warmth = Warmth::new(setup.costs.cold_after);
+        let warmth = CacheResidency::new(setup.costs.cold_after);
         self.tenants.push(Tenant {
             costs: setup.costs,
             speed: self.rack.pace.as_ref().map(machine::Speed::new),

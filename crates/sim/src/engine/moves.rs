@@ -7,7 +7,7 @@
 use super::Engine;
 use super::core::Waiting;
 use super::dispatch::Dispatch;
-use super::tenant::{Moving, NOBODY, Steering};
+use super::tenant::{Moving, NO_CORE, Steering};
 use super::tree::NEVER;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
@@ -58,7 +58,7 @@ impl Engine<'_> {
         let others = others.filter(|&core| core != number && self.cores[core].server == me.server);
         let mut helpers: Vec<u16> = others.map(|core| core as u16).collect();
         helpers.sort_by_key(|core| self.cores[usize::from(*core)].node != me.node);
-        helpers.truncate(tailwater_policy::core::MAX_HELPERS);
+        helpers.truncate(tailwater_policy::core::MAX_AUXILIARY_CORES);
         helpers
     }
 
@@ -94,7 +94,7 @@ impl Engine<'_> {
             return;
         };
         let known = steering.flows[flow as usize];
-        if known.core == NOBODY || known.core == to || known.transit != 0 {
+        if known.core == NO_CORE || known.core == to || known.transit != 0 {
             return;
         }
         let (from, target) = (steering.cores[usize::from(known.core)], steering.cores[usize::from(to)]);
@@ -158,7 +158,7 @@ impl Engine<'_> {
         // The old core's current work is done when the core is ready.
         for transit in 0..self.tenants[tenant].transits.len() {
             let moving = self.tenants[tenant].transits[transit];
-            let begun = moving.from != NOBODY && moving.since == now;
+            let begun = moving.from != NO_CORE && moving.since == now;
             if begun && moving.outstanding == 0 {
                 let ready = self.cores[usize::from(moving.from)].ready;
                 self.hand_over(tenant, transit as u32, now.max(ready));
@@ -209,7 +209,7 @@ impl Engine<'_> {
         let moving = &mut self.tenants[tenant].transits[transit as usize];
         let (from, to) = (usize::from(moving.from), usize::from(moving.to));
         // No core holds it now.
-        moving.from = NOBODY;
+        moving.from = NO_CORE;
         let here = time + self.timing.migration;
         self.cores[to].transit.inbox.push((here, transit));
         self.cores[from].transit.leaving -= 1;

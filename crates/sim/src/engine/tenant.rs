@@ -15,7 +15,7 @@ use tailwater_policy::flows::{FlowMapper, FlowPlan};
 use tailwater_policy::server::{IngressMapper, ServerMapper};
 
 /// Marks the absence of a transit, core or server.
-pub(crate) const NOBODY: u16 = u16::MAX;
+pub(crate) const NO_CORE: u16 = u16::MAX;
 
 /// State of a chain.
 pub(crate) struct Tenant {
@@ -31,7 +31,7 @@ pub(crate) struct Tenant {
     /// By flow: its slot at the core that dispatches it. Only used with core mappers.
     pub slots: Vec<u16>,
     /// Cache state of flows, if the model distinguishes cold packets.
-    pub warmth: Option<Warmth>,
+    pub warmth: Option<CacheResidency>,
     pub steering: Steering,
     /// Buckets or flows in migration, by number. Completed entries are free.
     pub transits: Vec<Moving>,
@@ -47,17 +47,17 @@ pub(crate) struct Tenant {
 
 /// Cache state of flows: a flow is warm if few packets were processed since its last one.
 #[derive(Debug)]
-pub(crate) struct Warmth {
+pub(crate) struct CacheResidency {
     after: u32,
     packets: u32,
     /// By flow: number of packets that had been processed at its last one.
     seen: Vec<u32>,
 }
 
-impl Warmth {
+impl CacheResidency {
     /// Returns the state for a chain model's limit, or `None` if `after` is 0.
-    pub fn new(after: u32) -> Option<Warmth> {
-        (after > 0).then_some(Warmth {
+    pub fn new(after: u32) -> Option<CacheResidency> {
+        (after > 0).then_some(CacheResidency {
             after,
             packets: 0,
             seen: Vec::new(),
@@ -101,7 +101,7 @@ pub(crate) enum Steering {
 type TransitNumber = u32;
 
 /// Steering domain: a set of cores with one bucket table, either a server or a whole rack.
-pub(crate) struct Section {
+pub(crate) struct SteeringDomain {
     /// Cores that can have a queue, by their numbers for the mapper.
     pub cores: Vec<u16>,
     /// Destination of arrivals, and owner, of each bucket, by core of the rack.
@@ -126,7 +126,7 @@ pub(crate) struct Section {
 
 /// Steering by RSS bucket, in one domain or, with an ingress, in one per server.
 pub(crate) struct BucketSteering {
-    pub sections: Vec<Section>,
+    pub sections: Vec<SteeringDomain>,
     pub ingress: Option<Ingress>,
 }
 
@@ -162,7 +162,7 @@ pub(crate) struct PendingRow {
 /// State of a flow that a controller places.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SteeredFlow {
-    /// Destination of its packets, as a number of the mapper, or [`NOBODY`] if the flow is not stored.
+    /// Destination of its packets, as a number of the mapper, or [`NO_CORE`] if the flow is not stored.
     pub core: u16,
     /// Core that can process them.
     pub holder: u16,
@@ -178,8 +178,8 @@ pub(crate) struct SteeredFlow {
 
 impl SteeredFlow {
     pub const NEW: SteeredFlow = SteeredFlow {
-        core: NOBODY,
-        holder: NOBODY,
+        core: NO_CORE,
+        holder: NO_CORE,
         shard: 0,
         packets: 0,
         transit: 0,
@@ -244,7 +244,7 @@ impl Steering {
 
     /// Records the processing of a buffered packet. Returns `true` if it is the first of a flow that migrated from
     /// another core.
-    pub fn greet(&mut self, packet: &Packet) -> bool {
+    pub fn is_first_after_migration(&mut self, packet: &Packet) -> bool {
         match self {
             // The flows of a bucket are not tracked: each buffered packet counts.
             Steering::Buckets(_) => true,
@@ -253,7 +253,7 @@ impl Steering {
     }
 }
 
-impl Section {
+impl SteeringDomain {
     /// Returns `true` if no migration is in progress or pending.
     pub fn is_settled(&self) -> bool {
         self.moving == 0 && self.decided == 0

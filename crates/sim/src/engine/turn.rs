@@ -5,7 +5,7 @@ use super::check::Segment;
 use super::core::{Core, Waiting};
 use super::fifo::Arrived;
 use super::meter::{Sent, flow_hash};
-use super::tenant::{Tenant, Warmth};
+use super::tenant::{CacheResidency, Tenant};
 use super::tree::NEVER;
 use crate::chain::{Work, random, spend};
 use crate::report::Loss;
@@ -14,7 +14,7 @@ use tailwater_net::Nanos;
 
 /// Sums up the packets that a core is about to process.
 #[inline]
-pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut Option<Warmth>) -> Work {
+pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut Option<CacheResidency>) -> Work {
     let mut work = Work::default();
     for packet in packets {
         work.packets += 1;
@@ -140,11 +140,11 @@ impl Engine<'_> {
             self.adopt(number, now);
         }
         let core = &mut self.cores[number];
-        if core.guest_at <= now && (core.dedicated.is_none() || !core.guest_last) {
-            core.guest_last = true;
+        if core.offloaded_at <= now && (core.dedicated.is_none() || !core.last_was_offloaded) {
+            core.last_was_offloaded = true;
             self.help(number, now);
         } else if let Some((tenant, _)) = core.dedicated {
-            core.guest_last = false;
+            core.last_was_offloaded = false;
             match core.dispatch.take() {
                 Some(mut dispatch) => {
                     self.turn(number, usize::from(tenant), &mut dispatch, now);
@@ -256,7 +256,7 @@ impl Engine<'_> {
         let packets = batch.iter().map(|waiting| &waiting.packet);
         let mut work = work(packets, &mut self.tenants[tenant].warmth);
         for waiting in batch.iter().filter(|waiting| waiting.kept) {
-            work.migrated += u64::from(self.tenants[tenant].steering.greet(&waiting.packet));
+            work.migrated += u64::from(self.tenants[tenant].steering.is_first_after_migration(&waiting.packet));
         }
         work
     }

@@ -107,7 +107,7 @@ mod weights;
 
 use crate::chain::{COUNTED, ChainModel};
 use crate::simulation::{Merged, RunOptions, SimError};
-use crate::traffic::{Feed, MOST_TENANTS, NO_PLACE, Packet, Workload};
+use crate::traffic::{ChunkReader, MOST_TENANTS, NO_PLACE, Packet, Workload};
 use demand::{Blocks, Demand};
 use peak::Peak;
 use serde::{Deserialize, Serialize};
@@ -239,7 +239,7 @@ fn bounds(
         })?;
         let traffic = chain.workload.name().to_owned();
         known.push(Chain::new(name, traffic, chain.slo, Weights::of(&costs)));
-        feeds.push(Feed::new(&mut chain.workload));
+        feeds.push(ChunkReader::new(&mut chain.workload));
     }
     let mut rack = Bounds::new(known);
     let mut traffic = Merged::new(feeds);

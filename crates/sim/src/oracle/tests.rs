@@ -385,7 +385,7 @@ fn weights_are_the_least_that_there_can_be() {
         let packets = [(Nanos(0), 1, 100), (Nanos(1), 1, 100)];
         let recording = Arc::new(Recording::of_packets("x", packets, 1));
         let mut feed = Workload::from(recording);
-        let mut feed = Feed::new(&mut feed);
+        let mut feed = ChunkReader::new(&mut feed);
         feed.next(0).unwrap().packets[usize::from(!first)]
     };
     let work = |model: &ChainModel, first| Weights::of(&model.compile().unwrap()).work(&packet(first));

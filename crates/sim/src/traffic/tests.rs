@@ -2,7 +2,7 @@ use super::*;
 
 /// Returns all packets and flow starts of a feed.
 fn all(workload: &mut Workload<'_>) -> (Vec<Packet>, Vec<FlowStart>) {
-    let mut feed = Feed::new(workload);
+    let mut feed = ChunkReader::new(workload);
     let (mut packets, mut starts) = (Vec::new(), Vec::new());
     loop {
         let chunk = feed.next(u64::MAX).unwrap();

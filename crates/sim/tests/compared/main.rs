@@ -14,7 +14,7 @@ use tailwater_policy::capacity::{EpochFrontier, ServiceCosts, SplitPoint, SplitP
 use tailwater_policy::catalog::MakeMapper;
 use tailwater_policy::netblaze::{Capacity, NetBlazeMapper, NetBlazeOptions};
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
-use tailwater_policy::training::TrainingNotes;
+use tailwater_policy::training::TrainingRecorder;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, ChainRun, Rack, RackPolicy, Recording, RunOptions, SplitCost, Workload, simulate};
 use traffic::{Kind, generate};
@@ -179,7 +179,7 @@ fn train(service: Service, epoch: Nanos) -> EpochFrontier {
         Kind::Whale(60, 300),
         Kind::Surge(60, 150),
     ];
-    let notes = TrainingNotes::new(1 << 16);
+    let notes = TrainingRecorder::new(1 << 16);
     for kind in kinds {
         for seed in 9000..9003 {
             let traffic = generate(kind, &service, 20_000_000, seed);
@@ -392,14 +392,14 @@ struct Tried {
 fn options_tried() {
     let all: [(&str, Change); 13] = [
         ("as they are", |_| {}),
-        ("recruit at 40 %", |o| o.recruit_percent = 40),
-        ("recruit at 50 %", |o| o.recruit_percent = 50),
-        ("recruit at 70 %", |o| o.recruit_percent = 70),
+        ("recruit at 40 %", |o| o.activate_percent = 40),
+        ("recruit at 50 %", |o| o.activate_percent = 50),
+        ("recruit at 70 %", |o| o.activate_percent = 70),
         ("share at 10 %", |o| o.share_percent = 10),
         ("share at 40 %", |o| o.share_percent = 40),
         ("share as late as recruit", |o| o.share_percent = 60),
-        ("hold for 25 %", |o| o.hold_percent = 25),
-        ("hold for 100 %", |o| o.hold_percent = 100),
+        ("hold for 25 %", |o| o.release_percent = 25),
+        ("hold for 100 %", |o| o.release_percent = 100),
         ("relieve at 60 %", |o| o.relieve_percent = Some(60)),
         ("relieve at 100 %", |o| o.relieve_percent = Some(100)),
         ("no relief", |o| o.relieve_percent = None),

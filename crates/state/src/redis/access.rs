@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tailwater_api::{RedisAddress, RedisSpec, Secret};
-use tailwater_chain::chain::KeptFunction;
+use tailwater_chain::chain::DurableFunction;
 
 /// Timeout after which Redis counts as unavailable.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -121,7 +121,7 @@ impl Access {
     pub fn open(
         spec: &RedisSpec,
         (chain, instance): (&str, Option<&str>),
-        functions: &[KeptFunction],
+        functions: &[DurableFunction],
     ) -> Result<Access, AccessError> {
         let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();
         if let Some(user) = &spec.user {

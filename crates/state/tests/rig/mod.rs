@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, KeptFunction};
+use tailwater_chain::chain::{Chain, DurableFunction};
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::parse::parse;
@@ -131,7 +131,7 @@ impl Instance {
     }
 
     /// An instance with any store, created for the functions with external state.
-    pub fn on(spec: &ChainSpec, origin: Nanos, store: impl FnOnce(&[KeptFunction]) -> Box<dyn Store>) -> Instance {
+    pub fn on(spec: &ChainSpec, origin: Nanos, store: impl FnOnce(&[DurableFunction]) -> Box<dyn Store>) -> Instance {
         let rss = RssHasher::default();
         let mut builder = ChainBuilder::new(spec, &rss, 1).unwrap();
         builder.set_origin(origin);

@@ -105,7 +105,7 @@ impl Backlog {
 
     /// Moves all parked packets into the local queue, although packets in front of them are on auxiliary cores. No
     /// packet is processed after this.
-    pub(crate) fn give_up_held(&mut self) {
+    pub(crate) fn unpark_all(&mut self) {
         // If the mapper panicked in the middle of a batch, some packets were not parked yet.
         self.hold();
         if self.waiting.packets == 0 {

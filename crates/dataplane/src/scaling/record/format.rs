@@ -3,7 +3,7 @@
 use crate::scaling::MOST_BUFFERS;
 use std::time::SystemTime;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{MAX_HELPERS, Notice, Place, Plan, QueuedFlow, View};
+use tailwater_policy::core::{MAX_AUXILIARY_CORES, Notice, Place, Plan, QueuedFlow, View};
 
 /// First bytes of a file.
 pub(super) const MAGIC: &[u8; 20] = b"tailwater-decisions\n";
@@ -33,7 +33,8 @@ pub(super) const A_FLOW: usize = 2;
 pub(super) const A_LARGE_FLOW: usize = 3;
 
 /// Numbers of the longest decision, including the leading count.
-pub(super) const MOST_WORDS: usize = 1 + FIXED + MAX_HELPERS * A_HELPER + MOST_SPLITS * A_SPLIT + MOST_LISTED * A_FLOW;
+pub(super) const MOST_WORDS: usize =
+    1 + FIXED + MAX_AUXILIARY_CORES * A_HELPER + MOST_SPLITS * A_SPLIT + MOST_LISTED * A_FLOW;
 
 const _: () = assert!(MOST_LARGEST * A_LARGE_FLOW <= MOST_LISTED * A_FLOW);
 

@@ -8,7 +8,7 @@ use super::server::{self, MOST_SERVER_WORDS, ServerDecision};
 use crate::scaling::MOST_BUFFERS;
 use std::io::{self, BufRead};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{Helper, Load, MAX_HELPERS, Notice, Place, Split};
+use tailwater_policy::core::{Helper, Load, MAX_AUXILIARY_CORES, Notice, Place, Split};
 
 /// Maximum number of flows in a queue: the number of a dispatcher's buffers.
 const MOST_FLOWS: u64 = MOST_BUFFERS as u64;
@@ -191,7 +191,8 @@ impl<R: BufRead> Reader<R> {
         reader.header.epoch = Nanos(reader.number()?);
         let offset = reader.offset;
         let helpers = reader.number()?;
-        reader.header.helpers = at_most("helpers", helpers, MAX_HELPERS as u64).map_err(|p| error(offset, p))? as usize;
+        reader.header.helpers =
+            at_most("helpers", helpers, MAX_AUXILIARY_CORES as u64).map_err(|p| error(offset, p))? as usize;
         reader.header.started = Nanos(reader.number()?);
         reader.header.chain = reader.text("chain")?;
         reader.header.policy = reader.text("policy")?;

@@ -5,7 +5,7 @@ mod server;
 use super::*;
 use std::sync::atomic::AtomicBool;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, SplitPoint, SplitProfile};
-use tailwater_policy::core::{Helper, Load, MAX_HELPERS, Notice, QueuedFlow, Split};
+use tailwater_policy::core::{Helper, Load, MAX_AUXILIARY_CORES, Notice, QueuedFlow, Split};
 use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 
 /// File that is deleted on drop.
@@ -484,7 +484,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
 
 #[test]
 fn the_longest_decision_fits() {
-    let helpers = MAX_HELPERS;
+    let helpers = MAX_AUXILIARY_CORES;
     let situation = Situation {
         helpers: vec![Helper::default(); helpers],
         ..Situation::quiet(

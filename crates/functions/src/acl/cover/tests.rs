@@ -62,7 +62,7 @@ proptest! {
                 continue;
             }
             let by = (0..i).find(|by| wider(classes[*by], classes[i]) && holds(&rules[*by], rule));
-            expected.extend(by.map(|by| Covered { rule: i, by }));
+            expected.extend(by.map(|by| ShadowedRule { rule: i, by }));
         }
         prop_assert_eq!(covered(&rules, (&classes, 3), wider).unwrap(), expected);
     }
@@ -81,7 +81,7 @@ fn long_lists() {
     let classes = vec![0; rules.len()];
     let found = covered(&rules, (&classes, 1), |_, _| true).unwrap();
     assert!(found.len() > 10, "{}", found.len());
-    for Covered { rule, by } in found.iter().step_by(found.len() / 10) {
+    for ShadowedRule { rule, by } in found.iter().step_by(found.len() / 10) {
         assert!(holds(&rules[*by], &rules[*rule]));
         for key in matching_keys(&rules[*rule..=*rule], 10, 1) {
             assert!(linear::classify(&rules, &key).unwrap() as usize <= *by);
@@ -101,5 +101,5 @@ fn long_lists() {
     rules.push(ports(443));
     let classes = vec![0; rules.len()];
     let found = covered(&rules, (&classes, 1), |_, _| true).unwrap();
-    assert_eq!(found, [Covered { rule: PART, by: 443 }]);
+    assert_eq!(found, [ShadowedRule { rule: PART, by: 443 }]);
 }

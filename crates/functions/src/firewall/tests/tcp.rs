@@ -1,6 +1,6 @@
 //! Tests of the state machine against an oracle that stores every segment, with sequence numbers that do not wrap.
 
-use crate::firewall::tcp::{Judgement, Phase, Segment, Tcp};
+use crate::firewall::tcp::{Phase, Segment, SegmentVerdict, Tcp};
 use proptest::prelude::*;
 use tailwater_net::tcp::TcpFlags;
 
@@ -113,11 +113,11 @@ impl Oracle {
         }
     }
 
-    fn judge(&mut self, sent: &Sent) -> Judgement {
+    fn judge(&mut self, sent: &Sent) -> SegmentVerdict {
         let (from, to) = (sent.from, 1 - sent.from);
         let controls = [sent.syn, sent.fin, sent.reset].iter().filter(|c| **c).count();
         if controls > 1 || !(sent.syn || sent.reset || sent.ack) {
-            return Judgement::Flags;
+            return SegmentVerdict::Flags;
         }
         let below = sent.sequence < self.end(from) - self.widest(to);
         if sent.reset {
@@ -125,7 +125,7 @@ impl Oracle {
                 (false, _) => {
                     let refuses = sent.ack && (1..=self.end(to)).contains(&sent.acknowledgment);
                     if !refuses {
-                        return Judgement::ResetOutOfWindow;
+                        return SegmentVerdict::ResetOutOfWindow;
                     }
                     true
                 }
@@ -133,24 +133,28 @@ impl Oracle {
                 (true, true) => {
                     let ahead = sent.ack && sent.acknowledgment > self.end(to);
                     if sent.sequence > self.limit(from) || below || ahead {
-                        return Judgement::ResetOutOfWindow;
+                        return SegmentVerdict::ResetOutOfWindow;
                     }
                     [self.end(from), self.acked(from)].contains(&sent.sequence)
                 }
             };
             self.reset |= exact;
-            return if exact { Judgement::Fits } else { Judgement::Tolerated };
+            return if exact {
+                SegmentVerdict::Fits
+            } else {
+                SegmentVerdict::Tolerated
+            };
         }
         if sent.syn && !sent.ack && matches!(self.phase(), Phase::TimeWait | Phase::Closed) {
-            return Judgement::Reopens;
+            return SegmentVerdict::Reopens;
         }
         if sent.syn && !self.seen(from) {
             let answers = (1..=self.end(to)).contains(&sent.acknowledgment);
             if sent.ack && !answers {
-                return Judgement::OutOfWindow;
+                return SegmentVerdict::OutOfWindow;
             }
             self.accepted.push(*sent);
-            return Judgement::Fits;
+            return SegmentVerdict::Fits;
         }
         if sent.syn && !sent.ack {
             let first = self.of(from).find(|s| s.syn).map(Sent::end);
@@ -159,17 +163,17 @@ impl Oracle {
                     if Some(sent.end()) != first {
                         self.accepted = vec![*sent];
                     }
-                    Judgement::Fits
+                    SegmentVerdict::Fits
                 }
-                0 => Judgement::Tolerated,
-                _ if Some(sent.end()) == Some(self.end(1)) => Judgement::Tolerated,
-                _ => Judgement::Flags,
+                0 => SegmentVerdict::Tolerated,
+                _ if Some(sent.end()) == Some(self.end(1)) => SegmentVerdict::Tolerated,
+                _ => SegmentVerdict::Flags,
             };
         }
         if !self.seen(from) {
             return match sent.length == 0 && !sent.fin {
-                true => Judgement::Tolerated,
-                false => Judgement::OutOfWindow,
+                true => SegmentVerdict::Tolerated,
+                false => SegmentVerdict::OutOfWindow,
             };
         }
         let fits = self.seen(to)
@@ -179,10 +183,10 @@ impl Oracle {
             && sent.acknowledgment >= self.end(to) - self.widest(from).max(66_000)
             && !(self.fin_acked(from) && sent.end() > self.end(from));
         if !fits {
-            return Judgement::OutOfWindow;
+            return SegmentVerdict::OutOfWindow;
         }
         self.accepted.push(*sent);
-        Judgement::Fits
+        SegmentVerdict::Fits
     }
 }
 
@@ -285,7 +289,7 @@ proptest! {
             let before = tcp;
             let judgement = tcp.take(sent.from, &segment(&sent, first));
             prop_assert_eq!(judgement, oracle.judge(&sent), "{:?}", sent);
-            if judgement == Judgement::Reopens {
+            if judgement == SegmentVerdict::Reopens {
                 break;
             }
             for (from, first) in first.iter_mut().enumerate() {
@@ -295,7 +299,7 @@ proptest! {
                     own.sequence = 0;
                 }
             }
-            if judgement != Judgement::Fits {
+            if judgement != SegmentVerdict::Fits {
                 prop_assert_eq!(tcp, before, "only what fits changes anything");
             }
             prop_assert_eq!(tcp.phase(), oracle.phase(), "after {:?}", sent);
@@ -330,7 +334,7 @@ proptest! {
         let mut tcp = Tcp::opened(&syn);
         let answer = of(flags(&[TcpFlags::SYN, TcpFlags::ACK]), first[1], first[0].wrapping_add(1),
             windows[1], 0, Some(shifts[1]));
-        prop_assert_eq!(tcp.take(1, &answer), Judgement::Fits);
+        prop_assert_eq!(tcp.take(1, &answer), SegmentVerdict::Fits);
         let ack = |from: usize, end: &End, sequence, length, shift: [u8; 2]| {
             of(TcpFlags::ACK, sequence, end.expects, (end.window >> shift[from]) as u16, length, None)
         };
@@ -340,10 +344,10 @@ proptest! {
             unacked: first[i].wrapping_add(1),
             window: u32::from(windows[i]) << shifts[i],
         });
-        prop_assert_eq!(tcp.take(0, &ack(0, &ends[0], ends[0].next, 0, shifts)), Judgement::Fits);
+        prop_assert_eq!(tcp.take(0, &ack(0, &ends[0], ends[0].next, 0, shifts)), SegmentVerdict::Fits);
         // The window of a SYN is not scaled: the responder announces its room with its first ACK.
         let told = ack(1, &ends[1], ends[1].next, 0, shifts);
-        prop_assert_eq!(tcp.take(1, &told), Judgement::Fits);
+        prop_assert_eq!(tcp.take(1, &told), SegmentVerdict::Fits);
         prop_assert_eq!(tcp.phase(), Phase::Established);
         for (from, kind, length) in steps {
             let (me, peer) = (ends[from], ends[1 - from]);
@@ -355,7 +359,7 @@ proptest! {
             match kind {
                 // Data that arrives.
                 0..=2 if length > 0 => {
-                    prop_assert_eq!(tcp.take(from, &data), Judgement::Fits);
+                    prop_assert_eq!(tcp.take(from, &data), SegmentVerdict::Fits);
                     ends[from].next = me.next.wrapping_add(length);
                     ends[1 - from].expects = ends[from].next;
                 }
@@ -363,11 +367,11 @@ proptest! {
                 3 => {
                     let again = me.next.wrapping_sub(me.unacked);
                     let data = ack(from, &me, me.unacked, again.min(length.max(1)), shifts);
-                    prop_assert_eq!(tcp.take(from, &data), Judgement::Fits);
+                    prop_assert_eq!(tcp.take(from, &data), SegmentVerdict::Fits);
                 }
                 // An acknowledgment.
                 _ => {
-                    prop_assert_eq!(tcp.take(from, &ack(from, &me, me.next, 0, shifts)), Judgement::Fits);
+                    prop_assert_eq!(tcp.take(from, &ack(from, &me, me.next, 0, shifts)), SegmentVerdict::Fits);
                     ends[1 - from].unacked = me.expects;
                 }
             }
@@ -376,14 +380,14 @@ proptest! {
             // A FIN takes one number of the window.
             let (me, peer) = (ends[from], ends[1 - from]);
             let all = ack(1 - from, &peer, peer.next, 0, shifts);
-            prop_assert_eq!(tcp.take(1 - from, &all), Judgement::Fits);
+            prop_assert_eq!(tcp.take(1 - from, &all), SegmentVerdict::Fits);
             let mut fin = ack(from, &me, me.next, 0, shifts);
             fin.flags = flags(&[TcpFlags::FIN, TcpFlags::ACK]);
-            prop_assert_eq!(tcp.take(from, &fin), Judgement::Fits);
+            prop_assert_eq!(tcp.take(from, &fin), SegmentVerdict::Fits);
             ends[from].next = me.next.wrapping_add(1);
             ends[1 - from].expects = ends[from].next;
             let peer = ends[1 - from];
-            prop_assert_eq!(tcp.take(1 - from, &ack(1 - from, &peer, peer.next, 0, shifts)), Judgement::Fits);
+            prop_assert_eq!(tcp.take(1 - from, &ack(1 - from, &peer, peer.next, 0, shifts)), SegmentVerdict::Fits);
         }
         prop_assert_eq!(tcp.phase(), Phase::TimeWait);
     }
@@ -405,16 +409,25 @@ fn a_picked_up_connection_goes_on() {
     let mut tcp = Tcp::picked_up(&first);
     assert_eq!(tcp.phase(), Phase::Established);
     // The responder acknowledges earlier data and sends data in flight.
-    assert_eq!(tcp.take(1, &of(TcpFlags::ACK, 5_000, 60_000, 1400)), Judgement::Fits);
+    assert_eq!(
+        tcp.take(1, &of(TcpFlags::ACK, 5_000, 60_000, 1400)),
+        SegmentVerdict::Fits
+    );
     assert_eq!(
         tcp.take(1, &of(TcpFlags::ACK, 4_000_000, 71_000, 1400)),
-        Judgement::Fits
+        SegmentVerdict::Fits
     );
-    assert_eq!(tcp.take(0, &of(TcpFlags::ACK, 71_000, 4_001_400, 0)), Judgement::Fits);
+    assert_eq!(
+        tcp.take(0, &of(TcpFlags::ACK, 71_000, 4_001_400, 0)),
+        SegmentVerdict::Fits
+    );
     let fin = TcpFlags(0x11);
-    assert_eq!(tcp.take(0, &of(fin, 71_000, 4_001_400, 0)), Judgement::Fits);
-    assert_eq!(tcp.take(1, &of(fin, 4_001_400, 71_001, 0)), Judgement::Fits);
+    assert_eq!(tcp.take(0, &of(fin, 71_000, 4_001_400, 0)), SegmentVerdict::Fits);
+    assert_eq!(tcp.take(1, &of(fin, 4_001_400, 71_001, 0)), SegmentVerdict::Fits);
     assert_eq!(tcp.phase(), Phase::Closing);
-    assert_eq!(tcp.take(0, &of(TcpFlags::ACK, 71_001, 4_001_401, 0)), Judgement::Fits);
+    assert_eq!(
+        tcp.take(0, &of(TcpFlags::ACK, 71_001, 4_001_401, 0)),
+        SegmentVerdict::Fits
+    );
     assert_eq!(tcp.phase(), Phase::TimeWait);
 }

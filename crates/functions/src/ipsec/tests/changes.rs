@@ -1,7 +1,7 @@
 //! Tests of replacing associations under running workers.
 
 use super::*;
-use tailwater_chain::commons::Commons;
+use tailwater_chain::commons::SharedCounters;
 use tailwater_chain::rig::unlinked_file;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, protocol};
@@ -107,7 +107,7 @@ fn processes_share_numbers_and_windows() {
         let file = unlinked_file(IpsecTable::shared_bytes(rules));
         let rules = rules.clone();
         move || {
-            let commons = Commons::in_file(&file).unwrap();
+            let commons = SharedCounters::in_file(&file).unwrap();
             let table = IpsecTable::sharing(&rules, &commons).unwrap();
             instance(&Arc::new(Live::new(table)))
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use tailwater_chain::commons::Commons;
+use tailwater_chain::commons::SharedCounters;
 
 /// Reference model of a window: the set of all numbers received.
 struct Plain {
@@ -41,7 +41,7 @@ proptest! {
         start in prop_oneof![Just(0u64), (1u64 << 32) - 5000..(1 << 32) - 4000],
         steps in prop::collection::vec((-700i64..800, any::<bool>()), 1..300),
     ) {
-        let window = Window::new(size, false, 1, &Commons::of_this_process());
+        let window = Window::new(size, false, 1, &SharedCounters::of_this_process());
         let mut plain = Plain { size: size.into(), first: 1, seen: BTreeSet::new() };
         for (step, near) in steps {
             // Mostly near the top, sometimes near the start.
@@ -63,7 +63,7 @@ proptest! {
         ],
         steps in prop::collection::vec(-200i64..800, 1..300),
     ) {
-        let window = Window::new(size, true, start, &Commons::of_this_process());
+        let window = Window::new(size, true, start, &SharedCounters::of_this_process());
         let mut plain = Plain { size: size.into(), first: start, seen: BTreeSet::new() };
         for step in steps {
             let sequence = plain.top().saturating_add_signed(step);
@@ -83,7 +83,7 @@ proptest! {
 
 #[test]
 fn the_last_numbers_are_taken_once() {
-    let window = Window::new(64, false, 1, &Commons::of_this_process());
+    let window = Window::new(64, false, 1, &SharedCounters::of_this_process());
     for sequence in [u64::from(u32::MAX) - 1, u32::MAX.into()] {
         assert_eq!(take(&window, sequence), Ok(()));
         assert_eq!(take(&window, sequence), Err(Refused::Replayed));
@@ -97,7 +97,7 @@ fn the_last_numbers_are_taken_once() {
 #[test]
 fn no_number_below_the_first_is_taken() {
     let first = (5 << 32) + 3;
-    let window = Window::new(64, true, first, &Commons::of_this_process());
+    let window = Window::new(64, true, first, &SharedCounters::of_this_process());
     for below in 1..60 {
         assert_eq!(window.check((first - below) as u32), Err(Refused::TooOld), "{below}");
     }
@@ -109,7 +109,7 @@ fn no_number_below_the_first_is_taken() {
 /// Checking an unauthenticated number does not move the window.
 #[test]
 fn looking_moves_nothing() {
-    let window = Window::new(64, false, 1, &Commons::of_this_process());
+    let window = Window::new(64, false, 1, &SharedCounters::of_this_process());
     assert_eq!(window.check(1_000_000), Ok(1_000_000));
     assert_eq!(take(&window, 1), Ok(()));
 }
@@ -120,7 +120,7 @@ fn looking_moves_nothing() {
 fn of_many_threads_one_takes_a_number() {
     const NUMBERS: u64 = 20_000;
     const SIZE: u32 = 1024;
-    let window = Window::new(SIZE, false, 1, &Commons::of_this_process());
+    let window = Window::new(SIZE, false, 1, &SharedCounters::of_this_process());
     let taken: Vec<AtomicU64> = (0..=NUMBERS).map(|_| AtomicU64::new(0)).collect();
     let (turn, threads) = (AtomicU64::new(0), 4);
     thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn of_many_threads_one_takes_a_number() {
 #[test]
 fn threads_far_apart_take_no_number_twice() {
     const NUMBERS: u64 = 50_000;
-    let window = Window::new(64, false, 1, &Commons::of_this_process());
+    let window = Window::new(64, false, 1, &SharedCounters::of_this_process());
     let taken: Vec<AtomicU64> = (0..=NUMBERS).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -173,7 +173,7 @@ fn threads_far_apart_take_no_number_twice() {
 #[test]
 fn numbers_are_given_once_and_end() {
     let last = u64::from(u32::MAX);
-    let sequence = Sequence::new(last - 9_999, false, &Commons::of_this_process());
+    let sequence = Sequence::new(last - 9_999, false, &SharedCounters::of_this_process());
     let given: Vec<Vec<u64>> = thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
             .map(|thread| {
@@ -198,6 +198,6 @@ fn numbers_are_given_once_and_end() {
         assert!(sequence.take(256).is_empty());
     }
     // 64-bit numbers continue.
-    let sequence = Sequence::new(last, true, &Commons::of_this_process());
+    let sequence = Sequence::new(last, true, &SharedCounters::of_this_process());
     assert_eq!(sequence.take(3), last..last + 3);
 }

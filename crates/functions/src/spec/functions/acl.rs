@@ -3,7 +3,7 @@
 use super::Context;
 use super::idle::{self, Idle};
 use super::rules::{Decisions, RuleList, rule_list};
-use crate::acl::cover::{Covered, covered};
+use crate::acl::cover::{ShadowedRule, covered};
 use crate::acl::{Action, Rule};
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
@@ -68,7 +68,7 @@ impl AclConfig {
             Action::Allow => "allow",
             Action::Deny => "deny",
         };
-        let told = |Covered { rule, by }| {
+        let told = |ShadowedRule { rule, by }| {
             let actions = [by, rule].map(|at: usize| self.rules[at].action);
             Idle {
                 line: self.lines[rule],

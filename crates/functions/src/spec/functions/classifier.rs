@@ -5,7 +5,7 @@ use super::idle::{self, Idle};
 use super::rules::{Decisions, RuleList, rule_list};
 use crate::acl::Rule;
 use crate::acl::classifier::ClassifierError;
-use crate::acl::cover::{Covered, covered};
+use crate::acl::cover::{ShadowedRule, covered};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use tailwater_api::document::is_label;
@@ -147,7 +147,7 @@ impl ClassifierConfig {
         self.ways_out().any(|target| target == Target::Send)
     }
 
-    fn covered(&self) -> Result<Vec<Covered>, ClassifierError> {
+    fn covered(&self) -> Result<Vec<ShadowedRule>, ClassifierError> {
         let classes = vec![0; self.rules.len()];
         covered(&self.rules, (&classes, 1), |_, _| true)
     }
@@ -182,7 +182,7 @@ impl ClassifierConfig {
             let known = names.iter().find(|(_, known)| *known == target);
             known.map_or(String::new(), |(name, _)| (*name).to_owned())
         };
-        let told = |Covered { rule, by }| {
+        let told = |ShadowedRule { rule, by }| {
             let [first, second] = [by, rule].map(|at: usize| self.targets[at]);
             Idle {
                 line: self.lines[rule],

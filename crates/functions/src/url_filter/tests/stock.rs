@@ -2,17 +2,17 @@
 
 use super::super::reassembly::Pool;
 use super::*;
-use crate::stock::{Lease, SILENT, Stock};
+use crate::stock::{Lease, SILENT, StreamPool};
 use std::sync::mpsc::sync_channel;
 
 const SIZE: usize = 1024;
 const NOW: Nanos = Nanos::from_secs(100);
 
-fn stock(count: usize) -> Arc<Stock> {
+fn stock(count: usize) -> Arc<StreamPool> {
     Arc::new(super::super::reassembly::stock(count, SIZE).unwrap())
 }
 
-fn pool(stock: &Arc<Stock>) -> Pool {
+fn pool(stock: &Arc<StreamPool>) -> Pool {
     Pool::new(Arc::clone(stock))
 }
 

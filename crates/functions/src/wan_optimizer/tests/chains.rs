@@ -1,14 +1,14 @@
 //! Tests with whole packets through chains: both ends as functions, their messages, and packets they leave unchanged.
 
 use super::Chance;
-use crate::build::{BuildError, ChainBuilder, Surroundings, by_itself};
+use crate::build::{BuildError, ChainBuilder, IsolationContext, build_isolated};
 use crate::spec::{ChainSpec, FunctionConfig};
 use crate::wan_optimizer::header::{ENTRY, HEADER};
 use std::path::Path;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_chain::commons::Commons;
+use tailwater_chain::commons::SharedCounters;
 use tailwater_net::builder::{FrameBuilder, fragment};
 use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
 use tailwater_net::ipv4::Ipv4View;
@@ -378,13 +378,13 @@ fn fragments_of_the_tunnels_packets_and_wrong_lengths_are_dropped() {
 #[test]
 fn it_is_a_tunnels_end_and_not_by_itself() {
     let spec = spec(V4, BEHIND);
-    let surroundings = Surroundings {
+    let surroundings = IsolationContext {
         rss: RssHasher::default(),
         part: [0, 1],
-        commons: Commons::of_this_process(),
+        commons: SharedCounters::of_this_process(),
         capacity: 0,
     };
-    let alone = by_itself(&spec.functions[0], surroundings);
+    let alone = build_isolated(&spec.functions[0], surroundings);
     assert!(matches!(alone, Err(BuildError::Shares { .. })));
     let mut with_nat = spec.clone();
     with_nat.functions.extend(

@@ -87,7 +87,7 @@ proptest! {
                         prop_assert_eq!(lost, Lost::Missing);
                         prop_assert!(request.len() <= sent.len() + header::ENTRY);
                         if requests_lost == 0 || chance.next() % 4 >= requests_lost {
-                            near.heed(&request);
+                            near.apply_request(&request);
                         }
                     }
                 }
@@ -97,7 +97,7 @@ proptest! {
             let content = chance.content(&files, 1000);
             let sent = near.encode(&content);
             if let Err((_, request)) = far.decode(&sent) {
-                prop_assert!(near.heed(&request));
+                prop_assert!(near.apply_request(&request));
                 let again = near.encode(&content);
                 prop_assert_eq!(far.decode(&again).ok(), Some(content));
             }
@@ -144,7 +144,7 @@ fn what_was_lost_is_not_referred_to_for_long() {
     let asked: Vec<_> = request_in(&request).ranges().collect();
     // After the opening's eight lines follow those of the first attempt, then those of the second.
     assert_eq!(asked, [[9, 22], [31, 22]]);
-    assert!(near.heed(&request));
+    assert!(near.apply_request(&request));
     let third = near.encode(&segment);
     assert_eq!(third.len(), header::HEADER + segment.len());
     assert_eq!(far.decode(&third).unwrap(), segment);
@@ -165,7 +165,7 @@ fn a_decoder_that_begins_anew_says_what_it_cannot_have() {
     far = Far::new(LEAST_CACHE);
     let sent = near.encode(&contents[0]);
     let (_, request) = far.decode(&sent).unwrap_err();
-    assert!(near.heed(&request));
+    assert!(near.apply_request(&request));
     for content in contents.iter().chain(&contents[1..]) {
         let sent = near.encode(content);
         assert_eq!(far.decode(&sent).as_ref(), Ok(content));
@@ -180,10 +180,10 @@ fn stale_requests_are_not_heeded() {
     near.encode(&content);
     let mut request = [0; 24];
     header::write_request(&mut request, [4, 100, 1], true, &[[1, 13]]).unwrap();
-    assert!(!near.heed(&request));
+    assert!(!near.apply_request(&request));
     assert_eq!(near.encode(&content).len(), header::HEADER + header::ENTRY);
     header::write_request(&mut request, [5, 1, 4096], false, &[[1, 26]]).unwrap();
-    assert!(near.heed(&request));
+    assert!(near.apply_request(&request));
     assert_eq!(near.encode(&content).len(), header::HEADER + content.len());
 }
 
@@ -200,7 +200,7 @@ fn a_smaller_cache_at_the_other_end_is_heeded() {
             Ok(restored) => assert_eq!(&restored, content),
             Err((_, request)) => {
                 lost += 1;
-                assert!(near.heed(&request));
+                assert!(near.apply_request(&request));
             }
         }
     }

@@ -80,7 +80,7 @@ proptest! {
                 prop_assert!(far.decode(&bytes).is_err());
             }
             Ok(Message::Request(request)) => {
-                near.outbound.heed(&request);
+                near.outbound.apply_request(&request);
             }
             Err(_) => {}
         }
@@ -109,7 +109,7 @@ fn an_epoch_that_comes_again_is_found_out() {
     assert_eq!(sent.len(), HEADER + ENTRY);
     let (lost, request) = far.decode(&sent).unwrap_err();
     assert_eq!(lost, Lost::Damaged);
-    assert!(request_in(&request).reset && near.heed(&request));
+    assert!(request_in(&request).reset && near.apply_request(&request));
     for content in contents.iter().chain(&contents) {
         let sent = near.encode(content);
         assert_eq!(content_in(&sent).epoch, 2);

@@ -90,8 +90,8 @@ impl Near {
     }
 
     /// Applies a request as the function does.
-    pub(super) fn heed(&self, request: &[u8]) -> bool {
-        self.outbound.heed(&request_in(request))
+    pub(super) fn apply_request(&self, request: &[u8]) -> bool {
+        self.outbound.apply_request(&request_in(request))
     }
 }
 

@@ -117,7 +117,7 @@ proptest! {
                     Ok(restored) => prop_assert_eq!(Some(restored), expected),
                     Err((lost, request)) => {
                         prop_assert_eq!((lost, expected), (Lost::Missing, None));
-                        near.heed(&request);
+                        near.apply_request(&request);
                     }
                 }
             }

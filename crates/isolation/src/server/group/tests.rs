@@ -4,7 +4,7 @@ use super::*;
 use crate::server::Launch;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
-use tailwater_functions::build::Demands;
+use tailwater_functions::build::Requirements;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -17,7 +17,7 @@ fn program() -> Program {
         },
         config: String::new(),
         alone: false,
-        demands: Demands::default(),
+        demands: Requirements::default(),
         confined: None,
     }
 }
@@ -27,7 +27,7 @@ fn program() -> Program {
 fn a_slow_start_holds_nobody_up() {
     let (begun, has_begun) = channel();
     let (go_on, may_go_on) = channel::<()>();
-    let mut seat = Seat::vacant(program(), Description::default());
+    let mut seat = FunctionSlot::vacant(program(), Description::default());
     let start = move |over: &std::sync::atomic::AtomicBool| {
         begun.send(()).unwrap();
         // Blocks until the test sends, or has failed.
@@ -42,7 +42,7 @@ fn a_slow_start_holds_nobody_up() {
     has_begun.recv().unwrap();
     for _ in 0..3 {
         group.tend(deadline, PATIENCE, Instant::now());
-        assert!(matches!(group.seats[0].spare, Spare::Starting));
+        assert!(matches!(group.seats[0].spare, Standby::Starting));
         assert_eq!(group.seats[0].report.restarts.total(), 0);
     }
     go_on.send(()).unwrap();

@@ -1,10 +1,10 @@
 //! Rounds with functions that are threads of the test.
 
 use super::*;
-use crate::layout::{MAX_BATCH, Slate};
+use crate::layout::{MAX_BATCH, ResponseArea};
 use crate::message::Description;
 use crate::server::area::Flows;
-use crate::server::group::Seat;
+use crate::server::group::FunctionSlot;
 use crate::server::substitute;
 use crate::server::{Launch, Program};
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use std::thread;
 use tailwater_api::Fate as Unfit;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, InputPolicy};
-use tailwater_functions::build::Demands;
+use tailwater_functions::build::Requirements;
 use tailwater_net::FlowKey;
 use tailwater_net::builder::FrameBuilder;
 
@@ -29,15 +29,15 @@ fn group(descriptions: &[Description]) -> Group {
         },
         config: String::new(),
         alone: false,
-        demands: Demands::default(),
+        demands: Requirements::default(),
         confined: None,
     };
     let seats = descriptions
         .iter()
-        .map(|description| Seat::vacant(program.clone(), description.clone()));
+        .map(|description| FunctionSlot::vacant(program.clone(), description.clone()));
     let mut group = Group::new(0, [0, 1], seats.collect());
     let functions = descriptions.iter().cloned();
-    let functions: Vec<_> = functions.map(|it| (it, Demands::default())).collect();
+    let functions: Vec<_> = functions.map(|it| (it, Requirements::default())).collect();
     let flows = Flows::create(&functions, (0, false), None).unwrap();
     let area = Area::create(descriptions.len(), BUFFER_BYTES, &flows).unwrap();
     group.area = Some(Arc::new(area));
@@ -81,7 +81,7 @@ impl Drop for Over<'_> {
 }
 
 /// Takes function `k`'s turns until `over`: `turn` runs each, and all packets are forwarded.
-fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&Slate, u64)) {
+fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&ResponseArea, u64)) {
     let slate = &area.slates[k];
     let mut last = slate.done();
     while !over.load(Ordering::Relaxed) {
@@ -98,7 +98,7 @@ fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&Slate, u6
             };
             slate.set_masks(word, masks);
         }
-        slate.set_said(round);
+        slate.set_masks_round(round);
         last = round;
         slate.set_done(round);
     }
@@ -120,9 +120,9 @@ fn who_may_not_wish_for_companions_lies_when_it_does() {
                     if area.board.count() == 0 {
                         return;
                     }
-                    slate.set_wish(&Wish {
+                    slate.set_companion_request(&CompanionRequest {
                         number: 1,
-                        kind: WishKind::Open,
+                        kind: CompanionRequestKind::Open,
                         at: 0,
                         rss_hash: 0,
                         key: FlowKey::default(),
@@ -137,7 +137,7 @@ fn who_may_not_wish_for_companions_lies_when_it_does() {
             let _at_end = Over(&over);
             chain.process(&mut batch, Nanos(1));
         });
-        assert!(group.status.has_lied(0));
+        assert!(group.status.has_invalid_response(0));
     }
 }
 
@@ -154,12 +154,12 @@ fn an_accusation_is_of_the_process_that_lied() {
         }
         // The same as if it had returned no verdict on the packet.
         assert_eq!(round.judge(1, 1), Some(0));
-        round.accuse(0);
-        assert_eq!(status.has_lied(0), !found_late);
+        round.report_invalid_response(0);
+        assert_eq!(status.has_invalid_response(0), !found_late);
     }
     assert_eq!(round.meet(), None);
-    round.accuse(0);
-    assert!(status.has_lied(0));
+    round.report_invalid_response(0);
+    assert!(status.has_invalid_response(0));
 }
 
 /// A process replaced between two rounds leaves no round to its successor, while the worker continues.
@@ -229,7 +229,7 @@ fn what_functions_say_of_packets_is_checked() {
         for (slate, (of, masks, place)) in area.slates.iter().zip(said) {
             slate.set_masks(0, masks);
             slate.set_place(1, place.encode(ROUND));
-            slate.set_said(of);
+            slate.set_masks_round(of);
         }
         assert_eq!(round.judge(3, 2), liar, "{said:?}");
         if liar.is_none() {
@@ -245,7 +245,7 @@ fn what_functions_say_of_packets_is_checked() {
     // A verdict of the previous round is invalid.
     area.slates[1].set_masks(0, [ALL, 0b010]);
     area.slates[0].set_masks(0, [ALL, 0]);
-    area.slates.iter().for_each(|slate| slate.set_said(ROUND));
+    area.slates.iter().for_each(|slate| slate.set_masks_round(ROUND));
     area.slates[1].set_place(1, here(0, 64).encode(ROUND - 1));
     assert_eq!(round.judge(3, 2), Some(1));
     // Responses of the failed function and of those behind it do not count; the packets it held are lost by it.

@@ -37,8 +37,8 @@ proptest! {
         words: [u64; 5], numbers: (u64, u32, u32, u64), i in 0..MAX_BATCH, at: u16, number: u64,
     ) {
         let (arrival, rss_hash, flow, birth) = numbers;
-        let board = file(BOARD_BYTES as u64);
-        let board = Board(Memory::map(&board, BOARD_BYTES, true).unwrap());
+        let board = file(REQUEST_AREA_BYTES as u64);
+        let board = RequestArea(Memory::map(&board, REQUEST_AREA_BYTES, true).unwrap());
         let key = FlowKey::from_words(words);
         let [a, b, c, d] = [0, 16, 32, 48].map(|by| (arrival >> by) as u16);
         let known = Known { place: [at, !at], arrival, rss_hash, entry: at as u8 & 1, flow, birth };
@@ -65,33 +65,33 @@ proptest! {
             let mut read = Headers::default();
             board.headers(i, &mut read);
             prop_assert_eq!((board.known(i), read), (known, headers));
-            prop_assert_eq!(board.to_fetch(i), (flow, known.place[0]));
+            prop_assert_eq!(board.prefetch_hint(i), (flow, known.place[0]));
             prop_assert_eq!(board.place(i), known.place);
         }
 
-        let slate = file(SLATE_BYTES as u64);
-        let slate = Slate(Memory::map(&slate, SLATE_BYTES, true).unwrap());
-        for kind in [WishKind::Open, WishKind::Rejoin, WishKind::Free] {
-            let wish = Wish { number, kind, at, rss_hash, key };
-            slate.set_wish(&wish);
+        let slate = file(RESPONSE_AREA_BYTES as u64);
+        let slate = ResponseArea(Memory::map(&slate, RESPONSE_AREA_BYTES, true).unwrap());
+        for kind in [CompanionRequestKind::Open, CompanionRequestKind::Rejoin, CompanionRequestKind::Free] {
+            let wish = CompanionRequest { number, kind, at, rss_hash, key };
+            slate.set_companion_request(&wish);
             prop_assert_eq!(slate.wish(), wish);
         }
         let list = [(3, key), (0, FlowKey::default()), (255, key)];
-        slate.set_list(number as u8, &list);
-        prop_assert_eq!(slate.list_turn(), number as u8);
+        slate.set_candidates(number as u8, &list);
+        prop_assert_eq!(slate.candidates_attempt(), number as u8);
         prop_assert_eq!(slate.list().collect::<Vec<_>>(), list);
         for answer in [Ok((flow, birth)), Err(1), Err(255)] {
             slate.set_answer(number, answer);
             prop_assert_eq!(slate.answer(number), Some(answer));
             prop_assert_eq!(slate.answer(number.wrapping_add(1)), None);
         }
-        slate.set_note(MAX_NOTES - 1, number);
+        slate.set_counter(MAX_FUNCTION_COUNTERS - 1, number);
         slate.set_place(MAX_BATCH - 1, birth);
-        prop_assert_eq!((slate.note(MAX_NOTES - 1), slate.place(MAX_BATCH - 1)), (number, birth));
-        slate.set_said(arrival);
+        prop_assert_eq!((slate.note(MAX_FUNCTION_COUNTERS - 1), slate.place(MAX_BATCH - 1)), (number, birth));
+        slate.set_masks_round(arrival);
         slate.set_masks(MASKS - 1, [birth, number]);
         prop_assert_eq!((slate.said(), slate.masks(MASKS - 1)), (arrival, [birth, number]));
-        prop_assert_eq!((slate.note(MAX_NOTES - 1), slate.place(0)), (number, 0));
+        prop_assert_eq!((slate.note(MAX_FUNCTION_COUNTERS - 1), slate.place(0)), (number, 0));
         slate.reset(arrival, birth);
         prop_assert_eq!((slate.done(), slate.taken(), slate.wishes()), (arrival, birth, 0));
     }
@@ -99,8 +99,8 @@ proptest! {
 
 #[test]
 fn the_last_ended_flows_are_remembered() {
-    let board = file(BOARD_BYTES as u64);
-    let board = Board(Memory::map(&board, BOARD_BYTES, true).unwrap());
+    let board = file(REQUEST_AREA_BYTES as u64);
+    let board = RequestArea(Memory::map(&board, REQUEST_AREA_BYTES, true).unwrap());
     for n in 0..ENDED + 3 {
         board.add_ended(Ended {
             flow: n as u32,

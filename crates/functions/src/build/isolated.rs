@@ -9,12 +9,12 @@ use crate::spec::{FunctionConfig, FunctionSpec};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use tailwater_chain::branches::Ways;
-use tailwater_chain::commons::Commons;
+use tailwater_chain::commons::SharedCounters;
 use tailwater_chain::function::{Lifetimes, NetworkFunction};
 use tailwater_chain::live::Live;
 use tailwater_net::toeplitz::RssHasher;
 
-/// Output of an [isolated](by_itself) function's flow records, if it writes any.
+/// Output of an [isolated](build_isolated) function's flow records, if it writes any.
 pub struct Records(Shared);
 
 impl Records {
@@ -27,23 +27,23 @@ impl Records {
     }
 }
 
-/// Context that the host gives an [isolated](by_itself) function.
+/// Context that the host gives an [isolated](build_isolated) function.
 #[derive(Debug)]
-pub struct Surroundings {
+pub struct IsolationContext {
     /// RSS hash of the port that feeds the chain.
     pub rss: RssHasher,
     /// Index of this process, and the number of processes of the function.
     pub part: [u16; 2],
-    /// Counters that these processes share, [sized as required](Demands::shared_bytes). They share nothing else.
-    pub commons: Commons,
+    /// Counters that these processes share, [sized as required](Requirements::shared_bytes). They share nothing else.
+    pub commons: SharedCounters,
     /// Capacity of the flow table.
     pub capacity: usize,
 }
 
-/// Requirements of an [isolated](by_itself) function, taken from its spec without querying its process.
+/// Requirements of an [isolated](build_isolated) function, taken from its spec without querying its process.
 #[derive(Clone, Debug, Default)]
-pub struct Demands {
-    /// Size in bytes of the [`Commons`] that its processes share.
+pub struct Requirements {
+    /// Size in bytes of the [`SharedCounters`] that its processes share.
     pub shared_bytes: usize,
     /// `true` if [packets of one flow can leave in several](NetworkFunction::mixes_flows).
     pub mixes_flows: bool,
@@ -53,36 +53,36 @@ pub struct Demands {
     pub lifetimes: Option<(Arc<dyn Lifetimes>, usize)>,
 }
 
-impl Demands {
+impl Requirements {
     /// Returns the requirements of a function with this configuration, in a chain with this flow table capacity.
-    pub fn of(config: &FunctionConfig, capacity: usize) -> Demands {
+    pub fn of(config: &FunctionConfig, capacity: usize) -> Requirements {
         let tracks_connections = config.tracks_connections();
         match config {
-            FunctionConfig::Firewall(firewall) => Demands {
+            FunctionConfig::Firewall(firewall) => Requirements {
                 shared_bytes: FirewallTable::shared_bytes(capacity),
                 tracks_connections,
                 lifetimes: Some((Arc::new(firewall.options.timeouts), FirewallTable::STATE_BYTES)),
-                ..Demands::default()
+                ..Requirements::default()
             },
-            FunctionConfig::Ipsec(ipsec) => Demands {
+            FunctionConfig::Ipsec(ipsec) => Requirements {
                 shared_bytes: IpsecTable::shared_bytes(&ipsec.rules),
                 mixes_flows: !ipsec.rules.inbound.is_empty(),
-                ..Demands::default()
+                ..Requirements::default()
             },
-            FunctionConfig::Upf(_) | FunctionConfig::WanOptimizer(_) => Demands {
+            FunctionConfig::Upf(_) | FunctionConfig::WanOptimizer(_) => Requirements {
                 mixes_flows: true,
-                ..Demands::default()
+                ..Requirements::default()
             },
-            _ => Demands {
+            _ => Requirements {
                 tracks_connections,
-                ..Demands::default()
+                ..Requirements::default()
             },
         }
     }
 }
 
 /// Checks that functions created elsewhere can be combined. The iterator yields, in chain order, each function's name,
-/// whether it [mixes flows](Demands::mixes_flows), and whether it has flow state.
+/// whether it [mixes flows](Requirements::mixes_flows), and whether it has flow state.
 ///
 /// # Errors
 /// If a function with flow state follows one that mixes flows.
@@ -98,11 +98,11 @@ pub fn check_apart<'f>(functions: impl Iterator<Item = (&'f str, [bool; 2])>) ->
 ///
 /// # Panics
 /// If the shared counters have too little room.
-pub fn by_itself(
+pub fn build_isolated(
     function: &FunctionSpec,
-    surroundings: Surroundings,
+    surroundings: IsolationContext,
 ) -> Result<(Box<dyn NetworkFunction>, Records), BuildError> {
-    let Surroundings {
+    let IsolationContext {
         rss,
         part: [part, of],
         commons,
