@@ -139,7 +139,7 @@ Policies: static, tailwater, netblaze, netblaze-core-static-safe, netblaze-core-
 netblaze-no-core-mapper, netblaze-no-boost, netblaze-server-static-safe,
 netblaze-server-static-unsafe, netblaze-on-demand-rss, rss++.
 
-On ports, in a program built with --features dpdk (docs/nics.md):
+On ports, in a program built with --features dpdk (docs/how-to/use-ports.md):
   tailwater run chain.yaml --port 0000:3b:00.0 --port 0000:3b:00.1 --both-ways
   tailwater run chain.yaml --port net_af_packet0,iface=veth0 --port net_af_packet1,iface=veth1
 
@@ -218,7 +218,7 @@ pub struct RunArgs {
     /// Capture the packets that the chain sends
     #[arg(long, value_name = "FILE.pcap")]
     pub capture_out: Option<PathBuf>,
-    /// Run each function in its own confined process or container (docs/isolation.md)
+    /// Run each function in its own confined process or container (docs/how-to/isolate-functions.md)
     #[arg(long, value_name = "none|process|container", default_value = "none")]
     #[arg(hide_possible_values = true, conflicts_with = "auxiliary")]
     pub isolation: Isolated,

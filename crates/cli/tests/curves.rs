@@ -133,11 +133,11 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
 fn what_is_documented_is_what_is_printed() {
     let folder = Folder::new();
     let file = made_up(&folder, "a.yaml", true, 1500);
-    let page = include_str!("../../../docs/profiling.md");
+    let page = include_str!("../../../docs/reference/profile-files.md");
     let example = page
         .split_once("```yaml\n")
         .and_then(|(_, rest)| rest.split_once("```"));
-    Profiles::parse(example.expect("an example").0, "docs/profiling.md").unwrap();
+    Profiles::parse(example.expect("an example").0, "docs/reference/profile-files.md").unwrap();
 
     let output = profile(&["curves", name(&file)]);
     assert!(output.status.success(), "{}", text(&output.stderr));

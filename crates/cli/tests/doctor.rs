@@ -39,7 +39,7 @@ fn a_report_for_programs_has_the_documented_fields() {
     assert_eq!(report["verdict"]["slo_us"], 1000.0);
     let mut found = BTreeSet::new();
     names(&report, &mut found);
-    let page = include_str!("../../../docs/doctor.md");
+    let page = include_str!("../../../docs/reference/commands/doctor.md");
     let documented: BTreeSet<String> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `"))
@@ -47,14 +47,14 @@ fn a_report_for_programs_has_the_documented_fields() {
         .filter_map(|path| Some(path.rsplit(['.', ']']).next()?.to_owned()))
         .collect();
     let missing: Vec<_> = found.difference(&documented).collect();
-    assert!(missing.is_empty(), "not in docs/doctor.md: {missing:?}");
+    assert!(missing.is_empty(), "not in docs/reference/commands/doctor.md: {missing:?}");
 }
 
 #[test]
 fn every_check_is_documented() {
     let (json, _) = doctor(&["--output", "json", "--duration", "50ms"]);
     let report: Value = serde_json::from_str(&json).unwrap();
-    let page = include_str!("../../../docs/doctor.md");
+    let page = include_str!("../../../docs/reference/commands/doctor.md");
     for finding in report["findings"].as_array().unwrap() {
         let check = finding["check"].as_str().unwrap();
         assert!(page.contains(&format!("| {check} |")), "{check}");

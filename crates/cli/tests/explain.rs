@@ -254,7 +254,7 @@ fn another_policy_is_shown_the_same_buckets() {
 fn every_field_and_flag_is_documented_and_what_is_documented_is_there() {
     let folder = Folder::new();
     let file = record(&folder);
-    let page = include_str!("../../../docs/explain.md");
+    let page = include_str!("../../../docs/reference/commands/explain.md");
     let document = json(&file, &["--policy", "netblaze-core-static-safe"]);
     assert_eq!(fields(&document, &[]), documented(page, "## JSON"));
 

@@ -298,7 +298,7 @@ mod with_dpdk {
         assert_eq!(port["arrival_times"], "software");
         // Every field is documented.
         let document = serde_json::json!({"ports": report["ports"]});
-        let page = include_str!("../../../docs/run.md");
+        let page = include_str!("../../../docs/reference/commands/run.md");
         assert_eq!(fields(&document, &[]), documented(page, "### Ports, as JSON"));
     }
 

@@ -89,7 +89,7 @@ fn a_profile_is_written_printed_and_used() {
     let corners = document["frontier"].as_array().unwrap();
     assert_eq!(corners.len(), profile.frontier.corners().len());
 
-    let page = include_str!("../../../docs/profile.md");
+    let page = include_str!("../../../docs/reference/commands/profile-capacity.md");
     let mut found = fields(&document, &[]);
     let mut expected = documented(page, "## JSON");
     // Lists may be empty: a chain of one function cannot be cut, and a busy machine may meet no rate.
@@ -323,9 +323,9 @@ fn flags<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
 #[test]
 fn every_flag_is_documented_and_every_documented_flag_is_there() {
     for (command, page) in [
-        (&["run"][..], include_str!("../../../docs/run.md")),
-        (&["profile", "capacity"], include_str!("../../../docs/profile.md")),
-        (&["profile", "all"], include_str!("../../../docs/profiling.md")),
+        (&["run"][..], include_str!("../../../docs/reference/commands/run.md")),
+        (&["profile", "capacity"], include_str!("../../../docs/reference/commands/profile-capacity.md")),
+        (&["profile", "all"], include_str!("../../../docs/reference/commands/profile-curves.md")),
     ] {
         let output = tailwater().arg("help").args(command).output().unwrap();
         assert!(output.status.success());

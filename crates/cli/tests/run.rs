@@ -306,6 +306,6 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
             "timeline.list[].lost_by_reason",
         ],
     );
-    let page = include_str!("../../../docs/run.md");
+    let page = include_str!("../../../docs/reference/commands/run.md");
     assert_eq!(found, documented(page, "## JSON"));
 }

@@ -124,7 +124,7 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
         "runs[].chains[].packets.lost_by_reason",
         "runs[].chains[].late_by_cause",
     ];
-    let page = include_str!("../../../docs/simulate.md");
+    let page = include_str!("../../../docs/reference/commands/simulate.md");
     assert_eq!(fields(&document, &maps), documented(page, "## JSON"));
 }
 
@@ -140,7 +140,7 @@ fn csv_has_a_row_for_each_chain_of_each_run() {
     let document = document(&rack, &more);
     let csv = simulated(&rack, &[&more[..], &["--output", "csv"]].concat());
     let rows: Vec<Vec<String>> = csv.lines().map(cells).collect();
-    let page = include_str!("../../../docs/simulate.md");
+    let page = include_str!("../../../docs/reference/commands/simulate.md");
     let names: BTreeSet<String> = rows[0].iter().cloned().collect();
     assert_eq!(names.len(), rows[0].len());
     assert_eq!(names, documented(page, "## CSV"));
@@ -189,13 +189,13 @@ fn cells(line: &str) -> Vec<String> {
 
 #[test]
 fn every_flag_and_field_of_a_rack_is_documented() {
-    let page = include_str!("../../../docs/simulate.md");
+    let page = include_str!("../../../docs/reference/commands/simulate.md");
     let help = run(&[&"simulate", &"--help"]);
     let help = text(&help.stdout);
     for flag in help.split_whitespace().filter(|word| word.starts_with("--")) {
         let flag = flag.trim_end_matches([',', '.']);
         if !matches!(flag, "--help") {
-            assert!(page.contains(flag), "{flag} is not in docs/simulate.md");
+            assert!(page.contains(flag), "{flag} is not in docs/reference/commands/simulate.md");
         }
     }
     for name in comparable() {

@@ -153,7 +153,7 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
     let more = [&more[..], &["--seed", "1,2"]].concat();
     let rack = slow(&folder);
     let found = document(&rack, &more);
-    let page = include_str!("../../../docs/simulate.md");
+    let page = include_str!("../../../docs/reference/commands/simulate.md");
     assert_eq!(fields(&found, &[]), documented(page, "### Found, as JSON"));
     let csv = printed(&rack, &[&more[..], &["--output", "csv"]].concat());
     let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();

@@ -95,7 +95,7 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
         "{stderr}"
     );
     let document = serde_json::from_slice(&output.stdout).unwrap();
-    let page = include_str!("../../../docs/trace.md");
+    let page = include_str!("../../../docs/reference/commands/trace.md");
     assert_eq!(fields(&document, &["malformed"]), documented(page, "### JSON"));
 }
 
@@ -167,7 +167,7 @@ fn bursts_are_studied_and_drawn() {
     let svg = std::fs::read_to_string(&picture).unwrap();
     assert!(svg.starts_with("<svg ") && svg.contains("whales"));
     let document = serde_json::from_str(&study(&["--output", "json"])).unwrap();
-    let page = include_str!("../../../docs/trace.md");
+    let page = include_str!("../../../docs/reference/commands/trace.md");
     assert_eq!(fields(&document, &[]), documented(page, "### JSON of a study"));
     // Half the speed: twice the duration.
     let slow: serde_json::Value = serde_json::from_str(&study(&["--output", "json", "--rate-scale", "0.5"])).unwrap();

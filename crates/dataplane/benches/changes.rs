@@ -16,7 +16,7 @@
 //!   reason.
 //!
 //! Exits with 1 if any packet was lost. One case takes no longer than [`LONGEST_CASE`]. `-- table FILE` makes a table
-//! for `docs/performance.md` from such lines.
+//! for `docs/lab/performance.md` from such lines.
 
 #[allow(dead_code, reason = "other benchmarks use the rest of it")]
 mod cases;

@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p tailwater-dataplane --bench functions [-- FUNCTION...] [--runs N] [--flows 10k,100k,1M] [--sizes
 //! 64B,imix,1024B]` prints one JSON line per figure, named `functions/<function>/<size>/<flows>/<what>`. `-- table
-//! FILE` makes a table for `docs/performance.md` from such lines. The functions are those of [`FUNCTIONS`].
+//! FILE` makes a table for `docs/lab/performance.md` from such lines. The functions are those of [`FUNCTIONS`].
 //!
 //! A run passes a trace of whole rounds of the flows: the first time with an empty flow table, and then for at least
 //! 0.1 s. The excess of the first pass over the same number of packets of known flows is the cost of its new flows. The

@@ -285,7 +285,7 @@ fn unusual_but_valid_yaml() {
 
 #[test]
 fn the_example_of_the_documentation_is_accepted() {
-    let page = fs::read_to_string("../../docs/chain-spec.md").expect("the page");
+    let page = fs::read_to_string("../../docs/reference/chain-spec.md").expect("the page");
     let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
     let example = example.expect("a YAML block");
     let spec = ChainSpec::parse(example, "chain-spec.md", Path::new("")).unwrap_or_else(|error| panic!("{error}"));

@@ -12,7 +12,7 @@ pub const MEASURE_EXAMPLES: &str = "\
 The chain is run on one core, again and again, for less than a minute. Curves are printed and kept beside
 the chain; a further run replaces what it measures anew. For throughput over cache the core is given ways
 of the last-level cache (CAT), or else another core that shares it holds what the chain is not to have
-(docs/profiling.md).
+(docs/reference/commands/profile-curves.md).
 
 Examples:
   tailwater profile all examples/acl-nat.yaml

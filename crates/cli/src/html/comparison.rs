@@ -105,7 +105,7 @@ pub fn page(document: &Document, spec: &str) -> Result<String, CliError> {
     }
     show_spec(&mut page, "Rack spec", spec);
     let (json, whole) = embedded(document)?;
-    end(&mut page, "", "simulate.md", (&json, whole));
+    end(&mut page, "", "how-to/simulate-a-rack.md", (&json, whole));
     Ok(page)
 }
 

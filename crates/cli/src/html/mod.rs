@@ -62,7 +62,7 @@ pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String,
     show_spec(&mut page, "Chain spec", spec);
     let (json, whole) = embedded(report)?;
     let when = format!(" on {}", utc(ended));
-    end(&mut page, &when, "report.md", (&json, whole));
+    end(&mut page, &when, "how-to/read-a-report.md", (&json, whole));
     Ok(page)
 }
 

@@ -48,7 +48,7 @@ pub fn page(profiles: &Profiles, file: &Path, ended: SystemTime) -> Result<Strin
     costs(&mut page, shown());
     let json = json(&documents(profiles, file))?;
     let when = format!(" on {}", utc(ended));
-    end(&mut page, &when, "profiling.md", (&json, true));
+    end(&mut page, &when, "reference/commands/profile-curves.md", (&json, true));
     Ok(page)
 }
 

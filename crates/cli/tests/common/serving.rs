@@ -18,7 +18,7 @@ pub fn get(address: SocketAddr, request: &str) -> String {
 
 /// Returns the metrics that the documentation names.
 pub fn documented() -> BTreeSet<&'static str> {
-    let documentation = include_str!("../../../../docs/metrics.md");
+    let documentation = include_str!("../../../../docs/reference/metrics.md");
     let rows = documentation.lines();
     rows.filter_map(|line| line.strip_prefix("| `")?.split('`').next())
         .collect()

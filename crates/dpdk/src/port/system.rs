@@ -48,14 +48,14 @@ pub(super) fn check(name: &PortName) -> Result<(), String> {
         );
         if bound {
             return Err(format!(
-                "it is bound to the kernel driver {}: dpdk-devbind.py --bind=vfio-pci {} (see docs/nics.md)",
+                "it is bound to the kernel driver {}: dpdk-devbind.py --bind=vfio-pci {} (see docs/how-to/use-ports.md)",
                 driver.unwrap_or_default(),
                 name.device()
             ));
         }
         if driver.is_none() {
             return Err(format!(
-                "no driver is bound to it: dpdk-devbind.py --bind=vfio-pci {} (see docs/nics.md)",
+                "no driver is bound to it: dpdk-devbind.py --bind=vfio-pci {} (see docs/how-to/use-ports.md)",
                 name.device()
             ));
         }

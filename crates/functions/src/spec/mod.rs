@@ -1,7 +1,7 @@
 //! Chain specs: the YAML a user writes, validated and converted to types.
 //!
 //! [`ChainSpec::read`] is the only entry point. A spec that it returns can run as it is. Any problem is a [`SpecError`]
-//! that names file, line, column, field, expected and found value. `docs/chain-spec.md` describes every field.
+//! that names file, line, column, field, expected and found value. `docs/reference/chain-spec.md` describes every field.
 //!
 //! The text is parsed into a tree of located nodes (`yaml`). These are read field by field (`located`, `values`) into
 //! the types of `chain`, `sequence` and `functions`. A new function type is a file in `functions/` and a line in its

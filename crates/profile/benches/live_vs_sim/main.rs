@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p tailwater-profile --bench live_vs_sim [-- FILTER...] [--runs N] [--save DIRECTORY] [--from
 //! DIRECTORY]` prints a JSON line for each combination of chain, traffic, objective and policy, and the table of
-//! `docs/simulator.md`. A filter is part of `chain/traffic/slo/policy`.
+//! `docs/lab/live-vs-sim.md`. A filter is part of `chain/traffic/slo/policy`.
 //!
 //! 1. Each chain is trained for each objective, on [`TRAINING`] traffic.
 //! 2. Each [`Cell`]'s packets are generated with another seed. They run live on one dedicated and one auxiliary core,

@@ -1,4 +1,4 @@
-//! Files of profiles: YAML, in the form of all Tailwater objects. `docs/profiling.md` describes every field.
+//! Files of profiles: YAML, in the form of all Tailwater objects. `docs/reference/profile-files.md` describes every field.
 
 use super::{
     CacheProfile, ChainProfile, Key, LatencyProfile, MAX_POINTS, MAX_PROFILES, MAX_TEXT, Machine, NotHeld, Occupied,

@@ -1,7 +1,7 @@
 //! Rack specs: YAML descriptions of simulations, checked and converted to types.
 //!
 //! [`RackSpec::read`] is the only entry point. Every error is a [`SpecError`] with file, line, column, field, and the
-//! expected and found values. `docs/simulate.md` describes every field.
+//! expected and found values. `docs/reference/rack-spec.md` describes every field.
 
 mod chain;
 mod costs;
