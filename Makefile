@@ -6,15 +6,10 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 TRAFFIC ?= bursty
 MINUTES ?= 10
 
-# What the feature `dpdk` changes.
-WITH_DPDK = -p tailwater-dpdk -p tailwater-dataplane -p tailwater --features tailwater/dpdk
-# What of the tests there is besides.
-DPDK_TESTS = --lib --test ports --test kernel_ports
-
 .DEFAULT_GOAL := help
 # Cargo itself uses all cores; two of them would wait for each other's lock.
 .NOTPARALLEL:
-.PHONY: help deps build demo test soak chaos loom check bench bench-chains bench-functions bench-changes bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
+.PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-changes bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -42,10 +37,15 @@ endif
 
 test: ## all tests, and why any were skipped
 	@tools/deps.sh build test ports milp
-	@tools/test.sh
-	@tools/with-dpdk.sh tools/test.sh $(WITH_DPDK) $(DPDK_TESTS)
+	@tools/test.sh $$(tools/features.sh)
+	@tools/test.sh --locked -p tailwater --test ports --test place -- without_
 	@tools/loom.sh
-	@tools/milp.sh
+
+quick: ## what a change needs within a minute: formatting, lints, unit tests of the crates that differ from BASE
+	@tools/quick.sh $(BASE)
+
+mutants: ## cargo-mutants on the lines that differ from BASE=main
+	@tools/mutants.sh $(BASE)
 
 soak: ## cores, flows and buckets change all the time for MINUTES=10; exits 1 if anything differs from one core; SEED=n repeats a round
 	@tools/deps.sh build
@@ -59,19 +59,15 @@ loom: ## model checks of what hands packets between cores; `test` runs them, too
 	@tools/deps.sh build
 	@tools/loom.sh
 
-# Fuzz targets run with nightly and sanitizers; here they are only kept compiling.
+# One configuration for everything; then the default features of what they change.
 check: ## formatting, lints, documentation
-	@tools/deps.sh build ports
+	@tools/deps.sh build ports milp
 	cargo fmt --all --check
-	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
-	cargo clippy --locked --workspace --all-targets -- -D warnings
-	@tools/with-dpdk.sh cargo clippy --locked --all-targets $(WITH_DPDK) -- -D warnings
-	@tools/milp.sh clippy
-	cargo clippy --locked --manifest-path fuzz/Cargo.toml -- -D warnings
+	cargo clippy $$(tools/features.sh) --all-targets -- -D warnings
+	cargo clippy --locked -p tailwater --all-targets -- -D warnings
 	cargo clippy --locked --manifest-path examples/functions/dns-filter/Cargo.toml --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --workspace --no-deps
-	@RUSTDOCFLAGS="-D warnings" tools/with-dpdk.sh cargo doc --locked --no-deps $(WITH_DPDK)
+	RUSTDOCFLAGS="-D warnings" cargo doc $$(tools/features.sh) --no-deps
 	@tools/check-links.sh
 	@tools/check-shell.sh
 
@@ -119,8 +115,8 @@ bench-live-vs-sim: ## the same packets live on two cores and simulated with the 
 bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; HiGHS is built first, for minutes
 	@tools/deps.sh build milp
 	@cargo bench --locked -p tailwater-placement --bench on_demand
-	@if tools/with-milp.sh; then cargo bench --locked -p tailwater-placement --features milp --bench placement; \
-	else echo "without HiGHS (see \`tools/with-milp.sh true\`), its rows are left out" >&2; \
+	@if tools/features.sh milp; then cargo bench --locked -p tailwater-placement --features milp --bench placement; \
+	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are left out" >&2; \
 	cargo bench --locked -p tailwater-placement --bench placement; fi
 
 bench-state: ## what flow state in Redis costs: a packet's time on the worker, what it waits, how many changes a second
@@ -146,4 +142,3 @@ bench-changes: ## what it costs to change each function while packets pass: late
 
 clean: ## remove what was built
 	cargo clean
-	cargo clean --manifest-path fuzz/Cargo.toml

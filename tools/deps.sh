@@ -133,9 +133,9 @@ ports() {
     optional curl iperf3 openssl tcpreplay ethtool
 }
 
-# What is there of it, tools/with-milp.sh knows.
+# tools/features.sh finds what is installed of it.
 milp() {
-    tools/with-milp.sh && return
+    tools/features.sh milp && return
     local missing=(libclang-dev)
     have cmake || missing+=(cmake)
     have c++ || missing+=(g++)

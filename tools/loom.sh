@@ -1,18 +1,16 @@
 #!/usr/bin/env bash
-# Runs the model checks of what cores hand packets over with (crates/handover): every order of the
-# threads' steps, with every stale value that the memory model allows. Under a minute; building
-# what they need takes as long, once.
+# Model checks of the lock-free code that moves packets between cores (crates/handover): every order of the threads'
+# steps, with every stale value that the memory model allows. Under a minute after the first build.
 #
 # usage: tools/loom.sh [arguments of the test program]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# Checks are long loops, so they are optimised; but nobody measures them, and without optimisation across
-# crates they are built in two thirds of the time.
+# The checks are long loops, so they are optimised; they measure nothing, so link-time optimisation is left out.
 export CARGO_PROFILE_RELEASE_LTO=off
 export CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16
 export CARGO_PROFILE_RELEASE_DEBUG=0
-# Atomics are loom's with this flag, in this folder only: other builds are not touched.
+# This flag swaps the atomics for loom's. The target directory of its own keeps other builds valid.
 export RUSTFLAGS="${RUSTFLAGS:-} --cfg loom"
 cargo test --locked --release -p tailwater-handover --test loom \
     --target-dir "${CARGO_TARGET_DIR:-target}/loom" -- "$@"

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs all tests and says for each skipped one why: a test without what it needs (a program, data)
-# passes, and prints a line that starts with "skipped". The test runner would hide that line.
+# Runs `cargo test` and reports why tests were skipped: a test that lacks a program or data passes, and prints a line that
+# starts with "skipped", which the test runner would hide.
 #
-# usage: tools/test.sh [arguments of cargo test, -p PACKAGE among them if not all are meant]
+# usage: tools/test.sh CARGO-ARGUMENTS... [-- TEST-ARGUMENTS...]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -32,9 +32,10 @@ only_skips() {
     done
 }
 
-case " $* " in
-*' -p '*) packages=() ;;
-*) packages=(--workspace) ;;
-esac
-
-cargo test --locked "${packages[@]}" --no-fail-fast "$@" -- --show-output 2>&1 | only_skips
+cargo_args=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    cargo_args+=("$1")
+    shift
+done
+[ $# -eq 0 ] || shift
+cargo test --no-fail-fast "${cargo_args[@]}" -- --show-output "$@" 2>&1 | only_skips
