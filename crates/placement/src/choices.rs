@@ -150,7 +150,7 @@ fn even(demand: &Demand, most: usize) -> Vec<Vec<Slot>> {
 
 /// So many instances, which are given a way each in turn until they are enough (ResQ §5.3.1); the largest
 /// first. `None` if they are not, with `most` ways each.
-pub(crate) fn dealt(count: usize, rate: impl Fn(u16) -> f64, most: u16, demand: &Demand) -> Option<Vec<u16>> {
+pub fn dealt(count: usize, rate: impl Fn(u16) -> f64, most: u16, demand: &Demand) -> Option<Vec<u16>> {
     // All of them with as many ways, then the first few with one more.
     let enough =
         |ways: u16, more: usize| demand.is_met(rate(ways) * (count - more) as f64 + rate(ways + 1) * more as f64);

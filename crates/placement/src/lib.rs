@@ -7,7 +7,7 @@
 //! - [`cluster`]: servers, their cores and ways of cache;
 //! - [`demand`], [`choices`](mod@choices): what an SLO takes: how many instances, of which sizes;
 //! - [`plan`], [`check`](mod@check): what runs where, and whether that keeps all promises;
-//! - [`schedule`]: what a scheduler is; [`greedy`] is ResQ's, [`tailwater`] ours;
+//! - [`schedule`]: what a scheduler is; [`tailwater`] is ours, others are in `tailwater-baselines`;
 //! - [`reconcile`](mod@reconcile): from what was placed and what is wanted now to a plan;
 //! - `spec`, with the feature of that name: YAML in, and the state that is kept;
 //! - `milp`, with the feature of that name: plans with the fewest servers, by HiGHS;
@@ -19,20 +19,19 @@
 //! - [`improve`]: whether another plan is worth its moves;
 //! - [`policing`]: which rates instances are policed at, of an SLO with a cap;
 //! - [`bound`]: fewer servers than this cannot do;
-//! - [`baselines`]: schedulers without isolation, and a model of instances that share a cache;
+//! - [`contention`]: a model of instances that share a cache;
 //! - [`published`]: the curves and mixes of ResQ's evaluation.
 
 #![forbid(unsafe_code)]
 
 pub mod admit;
-pub mod baselines;
 pub mod bound;
 pub mod check;
 pub mod choices;
 pub mod cluster;
+pub mod contention;
 pub mod curve;
 pub mod demand;
-pub mod greedy;
 pub mod improve;
 pub mod lease;
 pub mod migrate;

@@ -71,14 +71,16 @@ pub fn place_all<'a>(
 }
 
 /// The rooms of a plan while an SLO's instances are tried out in them.
-pub(crate) struct Trial<'a> {
+#[derive(Clone, Debug)]
+pub struct Trial<'a> {
     slo: &'a Slo,
     rooms: Vec<Room>,
     taken: Vec<(usize, Slot)>,
 }
 
 impl<'a> Trial<'a> {
-    pub(crate) fn new(plan: &Plan, slo: &'a Slo) -> Self {
+    /// Rooms that instances of `slo` may go into: without servers that its spread or its group rules out.
+    pub fn new(plan: &Plan, slo: &'a Slo) -> Self {
         let mut rooms = plan.rooms().to_vec();
         // What it has already, where instances were lost.
         if slo.spread
@@ -98,7 +100,7 @@ impl<'a> Trial<'a> {
     }
 
     /// The rooms that an instance of a size fits into, by number, in the servers' order.
-    pub(crate) fn fitting(&self, slot: Slot) -> impl Iterator<Item = (usize, &Room)> {
+    pub fn fitting(&self, slot: Slot) -> impl Iterator<Item = (usize, &Room)> {
         self.rooms.iter().enumerate().filter(move |(_, room)| {
             usize::from(room.kind) == slot.kind
                 && room.holds(slot.cores, slot.ways)
@@ -112,20 +114,20 @@ impl<'a> Trial<'a> {
     }
 
     /// Puts an instance into a room, by its number.
-    pub(crate) fn take(&mut self, room: usize, slot: Slot) {
+    pub fn take(&mut self, room: usize, slot: Slot) {
         self.rooms[room].take(slot.cores, slot.ways);
         self.taken.push((room, slot));
     }
 
     /// All instances are taken out again.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         for (room, slot) in self.taken.drain(..) {
             self.rooms[room].give(slot.cores, slot.ways);
         }
     }
 
     /// What was taken.
-    pub(crate) fn instances(&self) -> Vec<Instance> {
+    pub fn instances(&self) -> Vec<Instance> {
         let instances = self.taken.iter().map(|&(room, slot)| Instance {
             server: self.rooms[room].server as usize,
             node: self.rooms[room].node,

@@ -8,6 +8,7 @@
 //! would follow until the flow may go elsewhere. So auxiliary cores shed flows to each other, by the
 //! decisions of the core that knows all of them.
 
+use std::sync::Arc;
 use tailwater_net::Nanos;
 
 /// The most helpers a core can have.
@@ -228,3 +229,6 @@ pub trait CoreMapper: Send {
         let _ = (packets, new, took);
     }
 }
+
+/// Makes a core mapper for each core that dispatches.
+pub type MakeMapper = Arc<dyn Fn() -> Box<dyn CoreMapper> + Send + Sync>;

@@ -7,28 +7,25 @@
 //! - [`core`]: what one core sees of its own queue and of the cores that help it, and the
 //!   [`CoreMapper`](core::CoreMapper) that decides about them in microseconds;
 //! - [`capacity`]: what a core can process, as frontiers and as files;
-//! - [`netblaze`]: the core mapper of NetBlaze;
+//! - [`tailwater`]: our own core mapper;
 //! - [`training`]: a mapper that moves nothing and learns a core's capacity;
-//! - [`catalog`]: core mappers by name;
 //! - [`server`]: what is known of a server's RSS buckets and cores, and the
-//!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so; NetBlaze's server and
-//!   ingress mappers;
+//!   [`ServerMapper`](server::ServerMapper) that moves buckets every second or so; our own server mapper, and
+//!   NetBlaze's ingress mapper;
 //! - [`flows`]: what is known of a rack's flows, and the [`FlowMapper`](flows::FlowMapper) that places
 //!   them one by one;
-//! - [`isolation`]: how many packets isolated functions process in a turn;
-//! - [`baselines`]: the systems that others are compared with.
+//! - [`isolation`]: how many packets isolated functions process in a turn.
+//!
+//! The systems that these are compared with, and the policies by name, are in `tailwater-baselines`.
 //!
 //! The algorithms come from the papers named beside them, or are our own.
 
 #![forbid(unsafe_code)]
 
-pub mod baselines;
 pub mod capacity;
-pub mod catalog;
 pub mod core;
 pub mod flows;
 pub mod isolation;
-pub mod netblaze;
 pub mod server;
 pub mod tailwater;
 pub mod training;

@@ -1,7 +1,7 @@
 //! A server in a closed loop: what instances do with the cache that they are given, so that policies can be tried.
 //!
 //! Alone in a class an instance holds its ways, up to its working set; instances of one class share as
-//! [`contention`](crate::baselines::contention) says. A way that was another's a tick ago counts half: it is filled
+//! [`contention`](crate::contention) says. A way that was another's a tick ago counts half: it is filled
 //! within the tick. Its curves say how fast an instance is with that, and how late its packets are at its load. The
 //! chance in measurements is passed in.
 
@@ -9,7 +9,7 @@ use super::allocation::{Allocation, Class, Kind};
 use super::mask::WayMask;
 use super::relief::Policing;
 use super::{Cache, Observed, Reserved};
-use crate::baselines::contention::{Shared, shares};
+use crate::contention::{Shared, shares};
 use crate::slo::Curves;
 use std::sync::Arc;
 use tailwater_net::Nanos;

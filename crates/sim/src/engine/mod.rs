@@ -51,7 +51,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
-use tailwater_policy::catalog::MakeMapper;
+use tailwater_policy::core::MakeMapper;
 use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
 use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
 use tenant::{BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant, Warmth};

@@ -8,11 +8,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use tailwater_api::SpecError;
 use tailwater_api::document::{Fields, Located, duration, label, nearest};
+use tailwater_baselines::catalog::epoch;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
     CapacityProfile, EpochFrontier, MAX_BYTES, ProfileError, RateFrontier, SplitPoint, SplitProfile,
 };
-use tailwater_policy::catalog::epoch;
 use tailwater_policy::core::Load;
 use tailwater_policy::server::IngressConfig;
 use tailwater_traffic::generate::{PRESETS, preset};

@@ -1,0 +1,16 @@
+//! RSS as a NIC has it: the table is filled once, and nothing ever moves.
+
+use tailwater_net::Nanos;
+use tailwater_policy::server::{Move, ServerMapper, ServerView};
+
+/// Never moves anything, and never takes or gives back a core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StaticRss;
+
+impl ServerMapper for StaticRss {
+    fn period(&self) -> Nanos {
+        Nanos::from_secs(1)
+    }
+
+    fn remap(&mut self, _: &ServerView<'_>, _: &mut Vec<Move>) {}
+}
