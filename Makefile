@@ -60,8 +60,9 @@ loom: ## model checks of what hands packets between cores; `test` runs them, too
 	@tools/loom.sh
 
 # Fuzz targets run with nightly and sanitizers; here they are only kept compiling.
-check: ## formatting, lints, documentation
-	@tools/deps.sh build ports
+check: ## formatting, lints, documentation, which crate and file imports which
+	@tools/deps.sh build check ports
+	@tools/check-imports.py
 	cargo fmt --all --check
 	cargo fmt --manifest-path fuzz/Cargo.toml --check
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
