@@ -6,6 +6,7 @@ use crate::policies::RackPolicy;
 use crate::rack::{Rack, RackError};
 use crate::report::{
     Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, WindowReport,
+    is_met,
 };
 use crate::traffic::{Chunk, Feed, FlowStart, MOST_TENANTS, Packet, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -275,11 +276,6 @@ pub fn simulate_with(
         seed: options.seed,
         missed,
     })
-}
-
-/// Whether a chain meets its objective that was offered so many packets, of which so many were late.
-pub(crate) fn is_met(late: u64, offered: u64) -> bool {
-    late * 100 <= offered
 }
 
 /// A chain made ready. Of each server it may have a share of the cores.

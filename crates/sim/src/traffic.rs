@@ -5,6 +5,8 @@
 
 mod flows;
 
+pub use flows::FlowOptions;
+
 use flows::FlowIndex;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -77,25 +79,6 @@ impl Packet {
 pub(crate) struct FlowStart {
     /// Where its packets go.
     pub destination: IpAddr,
-}
-
-/// How flows are remembered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowOptions {
-    /// A flow that was silent for so long is forgotten: its next packet opens it anew.
-    pub idle_timeout: Nanos,
-    /// The most flows that are remembered. Packets of others are lost: there is no place for them.
-    pub most: u32,
-}
-
-impl Default for FlowOptions {
-    /// Ten seconds; 16.8 million flows, which take at most a GiB: half here, half in the engine.
-    fn default() -> Self {
-        FlowOptions {
-            idle_timeout: Nanos::from_secs(10),
-            most: 1 << 24,
-        }
-    }
 }
 
 /// Traffic for a simulation.

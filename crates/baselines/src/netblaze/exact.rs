@@ -1,5 +1,6 @@
 //! All ways to cut a few flows.
 
+use super::load::{grown, sum};
 use tailwater_policy::capacity::EpochFrontier;
 use tailwater_policy::core::Load;
 
@@ -26,7 +27,7 @@ pub(super) fn assign(
     let mut sets = 1;
     for packets in packets {
         for set in 0..sets {
-            loads[set + sets] = super::grown(loads[set], packets);
+            loads[set + sets] = grown(loads[set], packets);
         }
         sets *= 2;
     }
@@ -43,7 +44,7 @@ pub(super) fn assign(
         let load = before.get(bins)?;
         if bins == 0 || *load != before[bins - 1] {
             for (fits, subset) in fits[..sets].iter_mut().zip(&loads) {
-                *fits = frontier.admits(super::sum(*load, *subset));
+                *fits = frontier.admits(sum(*load, *subset));
             }
         }
         let mut next = [false; SETS];

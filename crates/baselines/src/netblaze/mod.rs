@@ -53,6 +53,7 @@
 //! one owner does not let a helper do that without the dispatching core in between.
 
 mod exact;
+mod load;
 mod lower_bound;
 mod pack;
 mod server;
@@ -60,6 +61,7 @@ mod shed;
 #[cfg(test)]
 mod tests;
 
+use load::{grown, sum};
 use pack::Packer;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, SplitProfile};
@@ -286,23 +288,6 @@ impl NetBlazeMapper {
             }
         }
         self.packer.keep(whole);
-    }
-}
-
-/// Both loads together.
-fn sum(a: Load, b: Load) -> Load {
-    Load {
-        flows: a.flows.saturating_add(b.flows),
-        packets: a.packets.saturating_add(b.packets),
-    }
-}
-
-/// A load and a flow more.
-#[inline]
-fn grown(load: Load, packets: u32) -> Load {
-    Load {
-        flows: load.flows.saturating_add(1),
-        packets: load.packets.saturating_add(packets),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Cutting a backlog into groups: first fit, largest first if that may help, exact if small.
 
 use super::exact::{self, MAX_BINS, MAX_ITEMS};
+use super::load::{grown, sum};
 use super::lower_bound::{Line, hull};
-use super::{grown, sum};
 use tailwater_policy::capacity::EpochFrontier;
 use tailwater_policy::core::{Load, MAX_HELPERS, Place, QueuedFlow, View};
 

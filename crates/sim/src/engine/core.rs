@@ -1,42 +1,14 @@
 //! A core's state: what is on its way to it, what it is doing, and what is known of its load.
 
-use super::dispatch::{Dispatch, NONE};
-use super::fifo::{Arrived, Fifo};
+use super::dispatch::Dispatch;
+use super::fifo::Fifo;
 use super::machine::Pausing;
 use super::tree::NEVER;
-use crate::traffic::Packet;
+use super::waiting::Waiting;
 use std::collections::VecDeque;
 use tailwater_measure::attribution::Attribution;
 use tailwater_measure::durations::{self, QUARTERS};
 use tailwater_net::Nanos;
-
-/// A packet that waits at a core.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Waiting {
-    pub packet: Packet,
-    /// When it came to the core.
-    pub at: u64,
-    /// Its flow's number at the core that dispatches it.
-    pub slot: u16,
-    /// Only so many of the chain's last functions are left to do; 0: all are.
-    pub last_functions: u8,
-    /// It was kept back because its bucket or flow was on its way.
-    pub kept: bool,
-}
-
-impl Waiting {
-    /// One that has come out of the ring.
-    #[inline]
-    pub fn new(arrived: &Arrived) -> Waiting {
-        Waiting {
-            packet: arrived.packet,
-            at: arrived.at,
-            slot: NONE,
-            last_functions: 0,
-            kept: false,
-        }
-    }
-}
 
 /// What a core did since somebody last asked.
 #[derive(Clone, Debug)]

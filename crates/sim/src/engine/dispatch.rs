@@ -1,17 +1,14 @@
 //! What a core knows that hands flows to helpers: the flows with packets in the system, and its own
 //! queue. The rules are those of the live data plane's `scaling`.
 
-use super::core::Waiting;
 use super::held::{Held, List};
 use super::lane::Lane;
 use super::queue::Queue;
 use super::tree::NEVER;
+use super::waiting::{NONE, Waiting};
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Helper, Load, Place, Plan, QueuedFlow};
-
-/// No number: none of the flow's packets is in the system.
-pub(crate) const NONE: u16 = u16::MAX;
 
 /// No place in a list.
 const UNLISTED: u32 = u32::MAX;

@@ -1,6 +1,6 @@
 //! Packets that wait until their flows leave a helper: a list for each flow, all in one array.
 
-use super::core::Waiting;
+use super::waiting::Waiting;
 
 /// No place: fewer packets are in a core's hands.
 const NONE: u16 = u16::MAX;

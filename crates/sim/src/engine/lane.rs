@@ -3,9 +3,9 @@
 //! In front are those that the helper is done with and the core has not heard of, then those that it
 //! has been handed, last those that are only put down. None is copied from one to the next.
 
-use super::core::Waiting;
 use super::queue::Queue;
 use super::tree::NEVER;
+use super::waiting::Waiting;
 
 /// See the [module](self).
 #[derive(Debug, Default)]

@@ -15,11 +15,12 @@
 //! | `moves` | buckets and flows between cores |
 //! | `machine` | what takes a core away for moments |
 //! | `control` | mappers, controllers, windows |
-//! | `watch` | the burst that a report shows |
+//! | `watch`, `burst` | the burst that a report shows |
 //! | `check` | what must always hold |
 
 mod account;
 mod arrive;
+mod burst;
 mod check;
 mod control;
 mod core;
@@ -37,6 +38,7 @@ mod tenant;
 mod tree;
 mod turn;
 mod usage;
+mod waiting;
 mod watch;
 
 use crate::chain::Costs;
@@ -44,6 +46,7 @@ use crate::policies::Steered;
 use crate::rack::Rack;
 use crate::report::Burst;
 use crate::traffic::Packet;
+use burst::Watch;
 use check::Checker;
 use core::Core;
 use meter::Meter;
@@ -57,7 +60,7 @@ use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
 use tenant::{BucketSteering, FlowSteering, Ingress, NOBODY, SEEN, Section, Steering, Tenant, Warmth};
 use tree::{NEVER, Tree};
 use usage::Usage;
-use watch::Watch;
+use waiting::Waiting;
 
 pub(crate) use meter::Counts;
 
@@ -175,7 +178,7 @@ pub(crate) struct Engine<'r> {
     /// No more packets come.
     draining: bool,
     /// Reused.
-    batch: Vec<core::Waiting>,
+    batch: Vec<Waiting>,
     lost: Vec<Packet>,
     /// No packet older than this is in the system, and chunks since that was looked at.
     known_oldest: u64,

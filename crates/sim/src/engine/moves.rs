@@ -5,10 +5,10 @@
 //! its helpers. Then the bucket or flow goes over, and what was kept back comes first.
 
 use super::Engine;
-use super::core::Waiting;
 use super::dispatch::Dispatch;
 use super::tenant::{Moving, NOBODY, Steering};
 use super::tree::NEVER;
+use super::waiting::Waiting;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
 

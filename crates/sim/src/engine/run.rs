@@ -1,12 +1,10 @@
 //! Virtual time passes: packets arrive, controls are due, and cores take turns.
 
 use super::core::Core;
-use super::meter::{Counts, Meter};
 use super::tenant::{Steering, Tenant};
 use super::tree::NEVER;
 use super::{Control, Due, Engine, turn};
-use crate::report::Loss;
-use crate::simulation::is_met;
+use crate::report::{Loss, is_met};
 use crate::traffic::Chunk;
 
 /// How long after the last arrival packets are still processed.
@@ -69,7 +67,7 @@ impl Engine<'_> {
             self.do_control();
         }
         for tenant in &mut self.tenants {
-            let inside = inside(&tenant.meter);
+            let inside = tenant.meter.inside();
             (0..inside).for_each(|_| tenant.meter.lost(Loss::NotDrained));
         }
         self.end()
@@ -104,7 +102,7 @@ impl Engine<'_> {
 
     /// Packets that have arrived, and neither left nor got lost.
     fn inside(&self) -> u64 {
-        self.tenants.iter().map(|tenant| inside(&tenant.meter)).sum()
+        self.tenants.iter().map(|tenant| tenant.meter.inside()).sum()
     }
 
     /// Lets the cores work until a time.
@@ -179,11 +177,4 @@ impl Engine<'_> {
         }
         self.known_oldest
     }
-}
-
-/// Packets of a chain that have arrived, and neither left nor got lost.
-pub(super) fn inside(meter: &Meter) -> u64 {
-    let (window, total) = (&meter.window, &meter.total);
-    let out = |counts: &Counts| counts.delivered + counts.lost_in_all();
-    (window.offered + total.offered) - out(window) - out(total)
 }

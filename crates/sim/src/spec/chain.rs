@@ -24,6 +24,8 @@ const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
 /// What a queue of its own keeps up with for long, as a share of what its core can do. Where nothing was
 /// measured: queues grow without bound at 1.
 const SUSTAINED: f64 = 0.85;
+/// The largest seed: all digits of it are kept by whatever reads JSON.
+pub(super) const MOST_SEED: u64 = 1 << 53;
 
 /// A chain on a rack.
 #[derive(Clone, Debug)]
@@ -263,7 +265,7 @@ fn traffic(node: &Located<'_>, base_dir: &Path) -> Result<TrafficSpec, SpecError
         rate_scale: scale("rateScale")?,
         seed: match fields.optional("seed") {
             None => None,
-            Some(node) => Some(node.whole(0..=super::MOST_SEED)?),
+            Some(node) => Some(node.whole(0..=MOST_SEED)?),
         },
         source,
     };
