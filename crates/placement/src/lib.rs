@@ -43,6 +43,7 @@ pub mod policing;
 pub mod progress;
 pub mod published;
 pub mod reconcile;
+mod request;
 pub mod schedule;
 pub mod slo;
 #[cfg(feature = "spec")]

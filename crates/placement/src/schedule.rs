@@ -1,49 +1,10 @@
 //! What all schedulers that give each instance its own cache have in common.
 
-use crate::bound::Cheapest;
-use crate::choices::{Choices, choices};
-use crate::cluster::Cluster;
-use crate::demand::{Demand, Slot, Unfit};
+use crate::demand::Slot;
 use crate::plan::{Instance, Plan, Room};
-use crate::slo::{Slo, Target};
+use crate::slo::Slo;
 
-/// The most instances of an SLO.
-pub const MAX_INSTANCES: usize = 4096;
-
-/// An SLO and what it takes on a cluster.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The SLO.
-    pub slo: Slo,
-    /// What it takes.
-    pub demand: Demand,
-    /// The ways to keep it.
-    pub choices: Choices,
-    /// What it costs at least.
-    pub cheapest: Cheapest,
-}
-
-impl Request {
-    /// What an SLO takes on a cluster.
-    ///
-    /// # Errors
-    /// No server can hold an instance that counts.
-    pub fn new(slo: Slo, cluster: &Cluster) -> Result<Self, Unfit> {
-        let demand = Demand::new(&slo, cluster)?;
-        let most = match slo.target {
-            Target::Reserved { .. } => MAX_INSTANCES,
-            // It begins with one.
-            Target::OnDemand { .. } => 1,
-        };
-        let choices = choices(&demand, most);
-        Ok(Request {
-            cheapest: Cheapest::new(&demand, &choices, cluster),
-            choices,
-            slo,
-            demand,
-        })
-    }
-}
+pub use crate::request::{MAX_INSTANCES, Request};
 
 /// Where an SLO's instances go, while all others stay where they are.
 pub trait Scheduler {

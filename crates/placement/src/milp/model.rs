@@ -1,6 +1,6 @@
 //! The program: what its variables and rows are, and the columns that are found on the way.
 
-use super::Effort;
+use super::effort::Effort;
 use super::patterns::{Node, Pattern};
 use crate::bound::cheapest;
 use crate::cluster::Cluster;

@@ -5,8 +5,9 @@ use super::divide::{Wanted, approach};
 use super::mask::{Piece, WayMask, arrange, settle};
 use super::relief::Relief;
 use super::shares::{Claim, level, shares};
+use super::situation::{Cache, Config, MAX_INSTANCES, Observed, Situation};
 use super::want::Want;
-use super::{Cache, Config, Decision, MAX_INSTANCES, Observed, Share, Situation};
+use super::{Decision, Share};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of the class that a number has: on-demand classes are numbered, not named after who is in them.

@@ -8,7 +8,7 @@
 use super::allocation::{Allocation, Class, Kind};
 use super::mask::WayMask;
 use super::relief::Policing;
-use super::{Cache, Observed, Reserved};
+use super::situation::{Cache, Observed, Reserved};
 use crate::contention::{Shared, shares};
 use crate::slo::Curves;
 use std::sync::Arc;

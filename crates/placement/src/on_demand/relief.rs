@@ -1,8 +1,8 @@
 //! What becomes of an instance that cannot keep its objective with the cache that it gets: more instances, another
 //! server, or less input.
 
+use super::situation::{Config, Observed};
 use super::want::{Enough, Want};
-use super::{Config, Observed};
 use crate::slo::ISOLATED;
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;

@@ -1,6 +1,6 @@
 //! How many ways an instance has a use for, from what is seen of it tick by tick.
 
-use super::{Cache, Config, Observed};
+use super::situation::{Cache, Config, Observed};
 use crate::slo::ISOLATED;
 
 /// Demands are kept in parts of a way: instances that share a class may want less than one.
