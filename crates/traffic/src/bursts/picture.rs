@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::series::Point;
+use super::study::{BurstStudy, LatencyRow};
 use super::text::micros;
-use super::{BurstStudy, LatencyRow};
 
 /// Pixels of the document and of a panel within it.
 const WIDTH: f64 = 1_000.0;

@@ -8,6 +8,7 @@ mod bytes;
 mod link;
 mod pcap;
 mod pcapng;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -25,11 +26,8 @@ use self::bytes::{Bytes, Magic, Stop};
 use self::link::{HEADROOM, LinkType};
 use self::pcap::Pcap;
 use self::pcapng::PcapNg;
+use self::record::{Record, Step};
 use crate::{MAX_FRAME, Notice, Packet, PacketSource, TrafficError};
-
-/// The most captured bytes of one record: the largest snap length of capture tools (libpcap's
-/// `MAXIMUM_SNAPLEN`). A record that claims more is damage, not a packet.
-const MAX_CAPTURED: u32 = 262_144;
 
 /// How to read captures.
 #[derive(Clone, Debug, Default)]
@@ -58,23 +56,6 @@ pub struct CaptureReader {
 enum Container {
     Pcap(Pcap),
     PcapNg(PcapNg),
-}
-
-/// A packet record as its container gives it.
-struct Record {
-    timestamp: Nanos,
-    link: LinkType,
-    /// Where its bytes lie in the buffer.
-    data: Range<usize>,
-    wire_length: u32,
-}
-
-/// What a container found next.
-enum Step {
-    Record(Record),
-    End,
-    /// Nothing after this can be trusted.
-    Damage(String),
 }
 
 #[derive(Default)]
@@ -351,33 +332,5 @@ impl PacketSource for CaptureReader {
 
     fn name(&self) -> &str {
         &self.file
-    }
-}
-
-/// Four bytes at `offset`, which the caller has read.
-fn u32_at(bytes: &[u8], offset: usize, big_endian: bool) -> u32 {
-    let word = bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk::<4>())
-        .copied()
-        .unwrap_or_default();
-    if big_endian {
-        u32::from_be_bytes(word)
-    } else {
-        u32::from_le_bytes(word)
-    }
-}
-
-/// Two bytes at `offset`, which the caller has read.
-fn u16_at(bytes: &[u8], offset: usize, big_endian: bool) -> u16 {
-    let word = bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk::<2>())
-        .copied()
-        .unwrap_or_default();
-    if big_endian {
-        u16::from_be_bytes(word)
-    } else {
-        u16::from_le_bytes(word)
     }
 }

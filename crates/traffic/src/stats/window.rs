@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tailwater_net::Nanos;
 
-use super::as_nanos;
+use super::nanos::as_nanos;
 
 /// The most of everything that falls in any window of one length.
 ///
