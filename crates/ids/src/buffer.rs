@@ -1,6 +1,7 @@
 //! The buffers that rules test: what each is, and where it comes from.
 
-use crate::rule::{App, Direction};
+use crate::app::App;
+use crate::direction::Direction;
 
 /// When what a rule tests is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,7 +1,7 @@
 //! What is kept of each connection in the flow table.
 
 use crate::rule::{App, Bit, Direction};
-use crate::ruleset::BitStep;
+use crate::signature::BitStep;
 use bytemuck::{Pod, Zeroable};
 
 /// Most bits of a connection that are set at a time.

@@ -7,7 +7,8 @@ use crate::dns;
 use crate::follow::{Buffers, DEAD, Stream};
 use crate::packet::{Input, Subject};
 use crate::rule::{App, Direction};
-use crate::ruleset::{Place, RuleSet};
+use crate::ruleset::RuleSet;
+use crate::signature::Place;
 use crate::slots::{Slots, split};
 use crate::stream::Side;
 use crate::threshold::Thresholds;
@@ -19,6 +20,8 @@ use tailwater_net::parse::Fragment;
 use tailwater_net::protocol;
 use tailwater_net::tcp::TcpFlags;
 
+pub use crate::settings::Settings;
+
 const FIN: u8 = TcpFlags::FIN.0;
 const SYN: u8 = TcpFlags::SYN.0;
 const RST: u8 = TcpFlags::RST.0;
@@ -26,36 +29,6 @@ const ACK: u8 = TcpFlags::ACK.0;
 
 /// DNS servers' port.
 const DNS_PORT: u16 = 53;
-
-/// How packets are inspected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Bytes of each direction of a connection that are kept at a time.
-    pub window: usize,
-    /// Bytes of each direction that are looked at in all.
-    pub depth: u64,
-    /// Bytes of a body without content coding that are looked at.
-    pub decoded: usize,
-    /// Whether rules may drop packets, rather than only tell.
-    pub drops: bool,
-    /// Whether packets are dropped, too, that cannot be looked into. Only with `drops`.
-    pub strict: bool,
-    /// Whether packets with a wrong checksum are passed over, as their receivers do.
-    pub checksums: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            window: 8192,
-            depth: 1 << 20,
-            decoded: 1 << 15,
-            drops: false,
-            strict: false,
-            checksums: true,
-        }
-    }
-}
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,6 +6,9 @@ use crate::pattern::Expression;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+pub use crate::app::App;
+pub use crate::direction::Direction;
+
 /// What happens to what a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
@@ -36,48 +39,6 @@ pub enum Protocol {
     App(App),
 }
 
-/// A protocol above TCP or UDP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum App {
-    /// HTTP/1.x.
-    Http = 1,
-    /// TLS.
-    Tls = 2,
-    /// DNS.
-    Dns = 3,
-    /// SMTP.
-    Smtp = 4,
-    /// FTP's control connection.
-    Ftp = 5,
-    /// SMB 1 to 3.
-    Smb = 6,
-    /// SSH.
-    Ssh = 7,
-    /// DCE/RPC over TCP.
-    Dcerpc = 8,
-}
-
-impl App {
-    /// The names in rules and alerts.
-    pub const NAMES: [(&'static str, App); 8] = [
-        ("http", App::Http),
-        ("tls", App::Tls),
-        ("dns", App::Dns),
-        ("smtp", App::Smtp),
-        ("ftp", App::Ftp),
-        ("smb", App::Smb),
-        ("ssh", App::Ssh),
-        ("dcerpc", App::Dcerpc),
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        let known = App::NAMES.iter().find(|(_, app)| *app == self);
-        known.map_or("", |(name, _)| name)
-    }
-}
-
 /// From whom to whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -95,32 +56,6 @@ pub struct Header {
     pub destination: Arc<AddressSet>,
     /// Receivers' ports.
     pub destination_ports: Arc<PortSet>,
-}
-
-/// Which way a packet of a connection goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From the one who opened it.
-    ToServer,
-    /// To the one who opened it.
-    ToClient,
-}
-
-impl Direction {
-    /// Its place, 0 or 1.
-    #[inline]
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The other one.
-    #[inline]
-    pub fn opposite(self) -> Direction {
-        match self {
-            Direction::ToServer => Direction::ToClient,
-            Direction::ToClient => Direction::ToServer,
-        }
-    }
 }
 
 /// What the connection must be.

@@ -1,6 +1,6 @@
 //! A rule in the making: what its options have said so far, and whether that goes together.
 
-use super::Problem;
+use super::problem::Problem;
 use crate::buffer::{Buffer, BufferKey};
 use crate::rule::{
     About, App, Content, Direction, Flow, FlowBit, Header, PacketTest, Part, Protocol, Rule, Test, Threshold,

@@ -1,6 +1,6 @@
 //! The header of a rule: action, protocol, addresses and ports, which may be variables.
 
-use super::{Problem, nearest, quoted};
+use super::problem::{Problem, nearest, quoted};
 use crate::address::{AddressSet, PortSet, Set};
 use crate::interval::Intervals;
 use crate::rule::{Action, App, Header, Protocol};

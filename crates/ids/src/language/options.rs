@@ -1,6 +1,6 @@
 //! A rule's options, apart from each other.
 
-use super::Problem;
+use super::problem::Problem;
 
 /// An option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

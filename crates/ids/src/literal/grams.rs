@@ -1,6 +1,6 @@
 //! Strings by a few bytes in a row of each, in a table of bits: only one of so many places of a text is looked up.
 
-use super::{Allowance, CASE, REACH, Strings, common};
+use super::strings::{Allowance, CASE, REACH, Strings, common};
 
 /// Bytes of a text that are looked at together, and those of the last places' words behind them.
 const BLOCK: usize = 32;

@@ -2,7 +2,7 @@
 //! once, in tables of 16 places that tell which of 16 groups of strings they may be of (as "Teddy" of Hyperscan does:
 //! Wang et al., "Hyperscan: a fast multi-pattern regex matcher for modern CPUs", NSDI 2019).
 
-use super::{Allowance, REACH, Strings, common};
+use super::strings::{Allowance, REACH, Strings, common};
 
 /// Bytes that stand for a string.
 const BYTES: usize = 4;
@@ -53,7 +53,7 @@ pub(super) struct Nibbles {
 }
 
 /// Bits by which a capital letter differs from a small one.
-const CASE: u32 = super::CASE as u32;
+const CASE: u32 = super::strings::CASE as u32;
 
 impl Nibbles {
     /// For strings in lower case. `None` without strings.
