@@ -60,8 +60,9 @@ loom: ## model checks of what hands packets between cores; `test` runs them, too
 	@tools/loom.sh
 
 # One configuration for everything; then the default features of what they change.
-check: ## formatting, lints, documentation
+check: ## formatting, lints, documentation, imports
 	@tools/deps.sh build ports milp
+	@tools/check-imports.py
 	cargo fmt --all --check
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
 	cargo clippy $$(tools/features.sh) --all-targets -- -D warnings

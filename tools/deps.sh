@@ -5,6 +5,7 @@
 # usage: tools/deps.sh [GROUP...]
 #
 #   build   a C linker, CA certificates, Rust: needed for anything
+#   check   python3: which crate and file imports which
 #   test    tshark: an independent reader for the captures we write; zstd: packed rule sets; crun: functions in containers;
 #           redis-server, openssl: flow state in Redis; nfdump: an independent collector of flow records;
 #           libpcap: expressions of bpfFilter
@@ -143,13 +144,14 @@ milp() {
         say "going on without ${missing[*]}: what needs it is skipped"
 }
 
-[ $# -gt 0 ] || set -- build test bench ports milp
+[ $# -gt 0 ] || set -- build check test bench ports milp
 for group in "$@"; do
     case $group in
     build)
         build_packages
         rust
         ;;
+    check) have python3 || apt_install python3 || fail "cannot go on without python3" ;;
     test)
         optional tshark zstd crun redis-server openssl nfdump
         pcap
@@ -160,6 +162,6 @@ for group in "$@"; do
         ;;
     ports) ports ;;
     milp) milp ;;
-    *) fail "there is no group $group: the groups are build, test, bench, ports, milp" ;;
+    *) fail "there is no group $group: the groups are build, check, test, bench, ports, milp" ;;
     esac
 done

@@ -8,10 +8,10 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use tailwater_api::PortName;
+use tailwater_baselines::catalog::Policy;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_placement::improve::Saving;
-use tailwater_policy::catalog::Policy;
 use tailwater_traffic::convert::MOST_COPIES;
 
 /// Runs chains of network functions and reports whether they meet their latency objectives.

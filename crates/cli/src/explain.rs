@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
+use tailwater_baselines::catalog::{Policy, epoch};
 use tailwater_dataplane::scaling::record::{
     Entry, Explainer, Explanation, Header, Problem, Reader, RecordError, Recorded, Recorder, Replay, Replayer,
     ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer,
@@ -16,7 +17,7 @@ use tailwater_dataplane::scaling::record::{
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_policy::catalog::{MakeServerMapper, Policy, epoch};
+use tailwater_policy::server::MakeServerMapper;
 
 /// Maximum number of printed differences of a replay.
 const MOST_DIFFERENCES: usize = 10;

@@ -12,11 +12,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
+use tailwater_baselines::catalog::epoch;
 use tailwater_dataplane::cores::{AvoidCores, default_core};
 use tailwater_functions::spec::{ChainSpec, Match};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_policy::catalog::epoch;
 use tailwater_profile::{Depth, TrainOptions, train_capacity};
 use tailwater_traffic::Trace;
 

@@ -18,7 +18,7 @@ use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
-use tailwater_policy::catalog::epoch;
+use tailwater_baselines::catalog::epoch;
 use tailwater_sim::policies::comparable;
 use tailwater_sim::spec::{RackSpec, TrafficSource};
 use tailwater_sim::{OracleReport, SimReport};

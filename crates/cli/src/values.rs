@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 use tailwater_api::PortName;
+use tailwater_baselines::catalog::Policy;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_placement::improve::Saving;
-use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::{comparable, unknown as unknown_policy};
 
 /// Maximum duration of a flag, and of a trace.

@@ -47,7 +47,10 @@ fn a_report_for_programs_has_the_documented_fields() {
         .filter_map(|path| Some(path.rsplit(['.', ']']).next()?.to_owned()))
         .collect();
     let missing: Vec<_> = found.difference(&documented).collect();
-    assert!(missing.is_empty(), "not in docs/reference/commands/doctor.md: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "not in docs/reference/commands/doctor.md: {missing:?}"
+    );
 }
 
 #[test]

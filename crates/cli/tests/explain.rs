@@ -5,11 +5,11 @@ mod common;
 use common::*;
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use tailwater_baselines::catalog::Policy;
 use tailwater_dataplane::cores::available;
 use tailwater_dataplane::scaling::record::{Header, Recorder};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier};
-use tailwater_policy::catalog::Policy;
 use tailwater_policy::core::{Helper, Load, Plan, QueuedFlow, View};
 use tailwater_policy::server::{BucketLoad, CoreLoad, ServerMapper, ServerView};
 

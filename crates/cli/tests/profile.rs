@@ -324,8 +324,14 @@ fn flags<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
 fn every_flag_is_documented_and_every_documented_flag_is_there() {
     for (command, page) in [
         (&["run"][..], include_str!("../../../docs/reference/commands/run.md")),
-        (&["profile", "capacity"], include_str!("../../../docs/reference/commands/profile-capacity.md")),
-        (&["profile", "all"], include_str!("../../../docs/reference/commands/profile-curves.md")),
+        (
+            &["profile", "capacity"],
+            include_str!("../../../docs/reference/commands/profile-capacity.md"),
+        ),
+        (
+            &["profile", "all"],
+            include_str!("../../../docs/reference/commands/profile-curves.md"),
+        ),
     ] {
         let output = tailwater().arg("help").args(command).output().unwrap();
         assert!(output.status.success());

@@ -195,7 +195,10 @@ fn every_flag_and_field_of_a_rack_is_documented() {
     for flag in help.split_whitespace().filter(|word| word.starts_with("--")) {
         let flag = flag.trim_end_matches([',', '.']);
         if !matches!(flag, "--help") {
-            assert!(page.contains(flag), "{flag} is not in docs/reference/commands/simulate.md");
+            assert!(
+                page.contains(flag),
+                "{flag} is not in docs/reference/commands/simulate.md"
+            );
         }
     }
     for name in comparable() {

@@ -4,11 +4,11 @@
 //! `cargo bench -p tailwater-dataplane --bench epoch_end` prints one JSON line per figure: the median, and the 5th and
 //! 95th percentile as `min` and `max`.
 
+use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_dataplane::scaling::overhead::EpochEnd;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, SplitProfile};
 use tailwater_policy::core::Load;
-use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 
 /// Planning and re-mapping at an epoch's end, on the deciding core.
 fn main() {

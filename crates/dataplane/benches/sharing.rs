@@ -17,6 +17,7 @@
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tailwater_baselines::catalog::{Policy, epoch};
 use tailwater_dataplane::cores::{available, pin_to};
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
@@ -28,7 +29,6 @@ use tailwater_handover::priority::Priority;
 use tailwater_handover::ring::ring;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
-use tailwater_policy::catalog::{Policy, epoch};
 use tailwater_traffic::generate::preset;
 use tailwater_traffic::{LoadOptions, Trace};
 

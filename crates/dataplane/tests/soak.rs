@@ -16,11 +16,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tailwater_baselines::catalog::Policy;
 use tailwater_dataplane::report::{PacketReport, RunReport};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier};
-use tailwater_policy::catalog::Policy;
 
 /// Name, functions after accounting, and number of functions including it.
 const CHAINS: [(&str, &str, usize); 3] = [("nat", NAT, 2), ("acl-nat", ACL_NAT, 3), ("load-balancer", BALANCER, 2)];

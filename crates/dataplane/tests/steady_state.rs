@@ -5,6 +5,7 @@ mod library;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_dataplane::batches::{BatchRecorder, Part};
 use tailwater_dataplane::clock::Clock;
@@ -21,7 +22,6 @@ use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_policy::capacity::{EpochFrontier, SplitPoint, SplitProfile};
 use tailwater_policy::core::Load;
-use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_traffic::generate::UniformConfig;
 use tailwater_traffic::generate::{Bursty, BurstyConfig, FrameSize, Transport, Uniform};
 use tailwater_traffic::{LoadOptions, PacketSource, Trace};

@@ -6,7 +6,10 @@ use crate::pattern::Expression;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// Action of a rule.
+pub use crate::app::App;
+pub use crate::direction::Direction;
+
+/// What happens to what a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Let the packet pass, and evaluate no further rules.
@@ -36,49 +39,7 @@ pub enum Protocol {
     App(App),
 }
 
-/// Application protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum App {
-    /// HTTP/1.x.
-    Http = 1,
-    /// TLS.
-    Tls = 2,
-    /// DNS.
-    Dns = 3,
-    /// SMTP.
-    Smtp = 4,
-    /// Control connection of FTP.
-    Ftp = 5,
-    /// SMB 1 to 3.
-    Smb = 6,
-    /// SSH.
-    Ssh = 7,
-    /// DCE/RPC over TCP.
-    Dcerpc = 8,
-}
-
-impl App {
-    /// Names in rules and alerts.
-    pub const NAMES: [(&'static str, App); 8] = [
-        ("http", App::Http),
-        ("tls", App::Tls),
-        ("dns", App::Dns),
-        ("smtp", App::Smtp),
-        ("ftp", App::Ftp),
-        ("smb", App::Smb),
-        ("ssh", App::Ssh),
-        ("dcerpc", App::Dcerpc),
-    ];
-
-    /// Returns the name.
-    pub fn name(self) -> &'static str {
-        let known = App::NAMES.iter().find(|(_, app)| *app == self);
-        known.map_or("", |(name, _)| name)
-    }
-}
-
-/// Header of a rule.
+/// From whom to whom.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Action.
@@ -97,33 +58,7 @@ pub struct Header {
     pub destination_ports: Arc<PortSet>,
 }
 
-/// Direction of a packet within its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From the end that opened the connection.
-    ToServer,
-    /// To the end that opened the connection.
-    ToClient,
-}
-
-impl Direction {
-    /// Returns the index, 0 or 1.
-    #[inline]
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns the opposite direction.
-    #[inline]
-    pub fn opposite(self) -> Direction {
-        match self {
-            Direction::ToServer => Direction::ToClient,
-            Direction::ToClient => Direction::ToServer,
-        }
-    }
-}
-
-/// Conditions on the connection (`flow`).
+/// What the connection must be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Direction of the packet.

@@ -1,130 +1,16 @@
 //! Compiled rule set: rules sorted by the hooks at which they are evaluated.
 
-use crate::buffer::{Buffer, BufferKey, Moment};
-use crate::evaluate::Checks;
+use crate::buffer::{Buffer, Moment};
 use crate::port_groups::PortGroups;
 use crate::prefilter::Group;
-use crate::rule::{App, Bit, Direction, Field, FlagsMode, FlagsTest, PacketTest, Protocol, Rule, Test};
+use crate::rule::{App, Bit, Direction, Field, PacketTest, Protocol, Rule};
+use crate::signature::{Place, Signature, Transport, app, is_anchored};
 use crate::station::{Station, Waiting, fast_content};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tailwater_net::{FlowKey, protocol};
 
-/// Hook: point of packet processing at which rules are evaluated, and the data they see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub(crate) enum Place {
-    /// First packet of a connection in a direction.
-    FlowStart,
-    /// TCP packet.
-    PacketTcp,
-    /// UDP packet.
-    PacketUdp,
-    /// ICMP packet.
-    PacketIcmp,
-    /// Any other packet.
-    PacketOther,
-    /// New stream bytes to the server.
-    StreamToServer,
-    /// New stream bytes to the client.
-    StreamToClient,
-    /// Head of an HTTP request.
-    Request,
-    /// Complete HTTP request.
-    RequestBody,
-    /// Head of an HTTP response.
-    Response,
-    /// Complete HTTP response.
-    ResponseBody,
-    /// TLS ClientHello.
-    ClientHello,
-    /// Certificate of a TLS server.
-    Certificate,
-    /// Question of a DNS request.
-    DnsQuery,
-}
-
-impl Place {
-    pub(crate) const COUNT: usize = Place::DnsQuery as usize + 1;
-
-    /// Returns the transport protocol of the hook's packets, if there is only one.
-    fn transport(self) -> Transport {
-        match self {
-            Place::FlowStart | Place::PacketOther | Place::DnsQuery => Transport::Any,
-            Place::PacketUdp => Transport::Udp,
-            Place::PacketIcmp => Transport::Icmp,
-            Place::PacketTcp
-            | Place::StreamToServer
-            | Place::StreamToClient
-            | Place::Request
-            | Place::RequestBody
-            | Place::Response
-            | Place::ResponseBody
-            | Place::ClientHello
-            | Place::Certificate => Transport::Tcp,
-        }
-    }
-
-    /// Returns the hook for new stream bytes of a direction.
-    pub(crate) fn stream(direction: Direction) -> Place {
-        match direction {
-            Direction::ToServer => Place::StreamToServer,
-            Direction::ToClient => Place::StreamToClient,
-        }
-    }
-}
-
-/// Flowbit numbers by name. Numbers are preserved when rules are reloaded.
-#[derive(Clone, Debug, Default)]
-pub struct BitNames(HashMap<String, u16>);
-
-impl BitNames {
-    /// Returns a name's number, at least 1, or `None` if there are too many names.
-    fn number(&mut self, name: &str) -> Option<u16> {
-        if let Some(number) = self.0.get(name) {
-            return Some(*number);
-        }
-        let number = u16::try_from(self.0.len() + 1).ok()?;
-        self.0.insert(name.to_owned(), number);
-        Some(number)
-    }
-}
-
-/// Operation on a connection's flowbits.
-#[derive(Debug)]
-pub(crate) struct BitStep {
-    pub(crate) what: Bit,
-    pub(crate) bits: Vec<u16>,
-}
-
-/// Compiled rule.
-#[derive(Debug)]
-pub(crate) struct Signature {
-    /// Rule without its buffer tests.
-    pub(crate) rule: Rule,
-    pub(crate) checks: Vec<Checks>,
-    /// Flowbit conditions.
-    pub(crate) asks: Vec<BitStep>,
-    /// Flowbit changes on a match.
-    pub(crate) sets: Vec<BitStep>,
-    /// Application protocol.
-    pub(crate) app: Option<App>,
-    /// Transport protocols.
-    pub(crate) transport: Transport,
-    /// `true` if a test depends on the stream's start.
-    pub(crate) from_start: bool,
-}
-
-/// Transport protocols a rule applies to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
-    Any,
-    Tcp,
-    Udp,
-    Icmp,
-    /// Transports that carry application protocols.
-    TcpOrUdp,
-}
+pub use crate::signature::{BitNames, RuleSetError};
 
 /// Compiled rule set.
 #[derive(Debug)]
@@ -135,18 +21,6 @@ pub struct RuleSet {
     tcp_ports: PortGroups,
     udp_ports: PortGroups,
 }
-
-/// Reason rules cannot be compiled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RuleSetError(pub(crate) String);
-
-impl std::fmt::Display for RuleSetError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for RuleSetError {}
 
 impl RuleSet {
     /// Compiles rules. They are evaluated in the given order, except that actions sort first: `pass`, then `drop`.
@@ -291,25 +165,7 @@ fn rank(rule: &Rule) -> u8 {
     }
 }
 
-/// Returns the application protocol a rule applies to.
-fn app(rule: &Rule) -> Option<App> {
-    match rule.header.protocol {
-        Protocol::App(app) => Some(app),
-        _ => rule.parts.iter().find_map(|part| part.buffer.buffer.app()),
-    }
-}
-
-/// Returns `true` if payload tests depend on the payload's start or end.
-fn is_anchored(rule: &Rule) -> bool {
-    let payload = rule.parts.iter().filter(|part| part.buffer == BufferKey::PAYLOAD);
-    payload.flat_map(|part| &part.tests).any(|test| match test {
-        Test::Content(content) => content.place.is_anchored() && !content.place.is_relative(),
-        Test::Size(_) => true,
-        test => !test.is_relative() && !matches!(test, Test::Pattern { .. }),
-    })
-}
-
-/// Returns the hooks at which a rule is evaluated.
+/// Where a rule is asked.
 fn places(rule: &Rule) -> Vec<Place> {
     let app = app(rule);
     let buffers = || rule.parts.iter().map(|part| part.buffer.buffer);
@@ -380,63 +236,4 @@ fn port_groups(rules: &[Rule], places: &[Vec<Place>], of: Transport) -> PortGrou
     });
     let filtered = of_protocol.filter(|(rule, _)| fast_content(rule).is_some());
     PortGroups::new(filtered.map(|(rule, _)| (&rule.header, rule.flow.directions())))
-}
-
-impl Signature {
-    fn new(rule: Rule, names: &mut BitNames) -> Result<Signature, RuleSetError> {
-        let (mut asks, mut sets) = (Vec::new(), Vec::new());
-        for bit in &rule.bits {
-            let bits = bit.names.iter().map(|name| names.number(name));
-            let bits = bits
-                .collect::<Option<Vec<u16>>>()
-                .ok_or_else(|| RuleSetError(format!("rules name more than {} bits of flows", u16::MAX)))?;
-            let step = BitStep { what: bit.what, bits };
-            match bit.what {
-                Bit::IsSet | Bit::IsNotSet => asks.push(step),
-                _ => sets.push(step),
-            }
-        }
-        let app = app(&rule);
-        let transport = match rule.header.protocol {
-            Protocol::Ip => Transport::Any,
-            Protocol::Tcp | Protocol::TcpPacket => Transport::Tcp,
-            Protocol::Udp => Transport::Udp,
-            Protocol::Icmp => Transport::Icmp,
-            Protocol::App(_) => Transport::TcpOrUdp,
-        };
-        let checks = rule.parts.iter().map(Checks::new).collect();
-        let from_start = is_anchored(&rule);
-        Ok(Signature {
-            rule: Rule {
-                parts: Vec::new(),
-                ..rule
-            },
-            checks,
-            asks,
-            sets,
-            app,
-            transport,
-            from_start,
-        })
-    }
-
-    /// Returns `true` if a packet with these flags may match, whatever its other properties.
-    pub(crate) fn may_have_flags(&self, flags: u8) -> bool {
-        let mut tests = self.rule.packet.iter().filter_map(|test| match test {
-            PacketTest::Flags(test) => Some(test),
-            _ => None,
-        });
-        tests.all(|test| (0..4).any(|high| flags_match(test, flags | high << 6)))
-    }
-}
-
-/// Returns `true` if TCP flags satisfy a test.
-pub(crate) fn flags_match(test: &FlagsTest, flags: u8) -> bool {
-    let flags = flags & !test.ignored;
-    match test.mode {
-        FlagsMode::Exactly => flags == test.flags,
-        FlagsMode::AllOf => flags & test.flags == test.flags,
-        FlagsMode::AnyOf => flags & test.flags != 0,
-        FlagsMode::NoneOf => flags & test.flags == 0,
-    }
 }

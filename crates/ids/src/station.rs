@@ -6,7 +6,7 @@ use crate::buffer::{Buffer, BufferKey};
 use crate::port_groups::{GroupSet, PortGroups};
 use crate::prefilter::{Group, Wanted};
 use crate::rule::{Direction, Rule, Test};
-use crate::ruleset::{Place, RuleSetError, Signature};
+use crate::signature::{Place, RuleSetError, Signature};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

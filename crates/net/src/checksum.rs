@@ -27,8 +27,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::bytes;
+use crate::headers::{Fragment, Headers, Network};
 use crate::ipv6::Ipv6View;
-use crate::parse::{Fragment, Headers, Network};
 use crate::protocol;
 
 /// Returns the ones' complement sum of the bytes as big-endian 16-bit words. An odd last byte is followed by a zero.

@@ -4,10 +4,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::bytes;
 use crate::flow::FlowKey;
+use crate::headers::{Fragment, Headers, Network};
 use crate::ipv4;
 use crate::ipv6::{self, Extensions};
 use crate::malformed::Malformed;
-use crate::parse::{Fragment, Headers, Network};
 use crate::protocol;
 
 /// Size of the header in bytes: type, code, checksum and four bytes that depend on the type.

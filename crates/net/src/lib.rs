@@ -69,6 +69,7 @@ pub mod checksum;
 pub mod dns;
 pub mod ethernet;
 pub mod flow;
+mod headers;
 pub mod icmp;
 pub mod ipv4;
 pub mod ipv6;

@@ -16,89 +16,11 @@ use crate::ipv4;
 use crate::ipv6::{self, MAX_EXTENSIONS};
 use crate::protocol::{self, ethertype};
 
+pub use crate::headers::{Fragment, Headers, Network};
 pub use crate::malformed::Malformed;
 
 /// Maximum length of a frame that [`parse`] accepts, in bytes.
 pub const MAX_FRAME: usize = u16::MAX as usize;
-
-/// Network layer of a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Network {
-    /// Neither IPv4 nor IPv6 (ARP, LLDP, ...): it has no flow.
-    #[default]
-    NotIp,
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-/// Fragmentation of a packet.
-///
-/// An IPv6 "atomic fragment" (a fragment header with offset zero and no more fragments) is a whole datagram (RFC 6946).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Fragment {
-    /// A whole datagram.
-    #[default]
-    Whole,
-    /// First fragment, which has the transport header.
-    First,
-    /// Later fragment, without transport header; its flow key has no ports.
-    Later,
-}
-
-/// Offsets of a packet's headers, in bytes from the start of the frame: `network_offset <= transport_offset <=
-/// payload_offset <= end <= frame length`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Headers {
-    /// Network layer.
-    pub network: Network,
-    /// Fragment or whole.
-    pub fragment: Fragment,
-    /// Start of the IP header (of the payload after Ethernet and VLAN tags if not IP).
-    pub network_offset: u16,
-    /// Start of the transport header (of the fragment's data in a later fragment).
-    pub transport_offset: u16,
-    /// Start of the transport payload (equal to `transport_offset` for unknown protocols).
-    pub payload_offset: u16,
-    /// End of the IP datagram. The rest of the frame is padding.
-    pub end: u16,
-    /// 5-tuple; the default key if not IP. A first fragment has its ports, a later one zeros. The protocol of a later
-    /// IPv6 fragment is the next header of its fragment header, which may be another extension header.
-    pub key: FlowKey,
-}
-
-impl Headers {
-    /// Returns `true` if the frame has a transport header: it is IP, and not a later fragment.
-    #[inline]
-    pub fn has_transport(&self) -> bool {
-        self.network != Network::NotIp && self.fragment != Fragment::Later
-    }
-
-    /// Returns the IP datagram without padding (everything after Ethernet and VLAN tags if not IP). Empty if the
-    /// headers belong to another frame.
-    #[inline]
-    pub fn datagram<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        between(frame, self.network_offset, self.end)
-    }
-
-    /// Returns the transport header and its payload. Empty if the headers belong to another frame.
-    #[inline]
-    pub fn transport<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        between(frame, self.transport_offset, self.end)
-    }
-
-    /// Returns the transport payload, without Ethernet padding. Empty if the headers belong to another frame.
-    #[inline]
-    pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
-        between(frame, self.payload_offset, self.end)
-    }
-}
-
-#[inline]
-fn between(frame: &[u8], start: u16, end: u16) -> &[u8] {
-    frame.get(start as usize..end as usize).unwrap_or_default()
-}
 
 /// Finds the headers of an Ethernet frame (without preamble and frame check sequence).
 ///

@@ -6,13 +6,13 @@
 //! omitted.
 
 use std::time::Instant;
-use tailwater_placement::baselines::{
+use tailwater_baselines::schedulers::ResqGreedy;
+use tailwater_baselines::schedulers::{
     Servers, Tenant, agnostic, elastic, predictor, violated_evenly, violated_sharing,
 };
 use tailwater_placement::bound::whole;
 use tailwater_placement::check::check;
 use tailwater_placement::cluster::Cluster;
-use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::plan::Plan;
 use tailwater_placement::published::{ALL_WAYS, MIXES, Mix, TARGET, WAY_BYTES, server, slos};
 use tailwater_placement::schedule::{Request, Scheduler, place_all};

@@ -149,7 +149,7 @@ fn even(demand: &Demand, most: usize) -> Vec<Vec<Slot>> {
 
 /// Returns the ways of `count` instances, largest first, when each gets one more way in turn until they suffice (ResQ
 /// §5.3.1). Returns `None` if `most` ways each do not suffice.
-pub(crate) fn dealt(count: usize, rate: impl Fn(u16) -> f64, most: u16, demand: &Demand) -> Option<Vec<u16>> {
+pub fn dealt(count: usize, rate: impl Fn(u16) -> f64, most: u16, demand: &Demand) -> Option<Vec<u16>> {
     // All of them with the same number of ways, then the first few with one more.
     let enough =
         |ways: u16, more: usize| demand.is_met(rate(ways) * (count - more) as f64 + rate(ways + 1) * more as f64);

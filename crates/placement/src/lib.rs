@@ -25,14 +25,13 @@
 #![forbid(unsafe_code)]
 
 pub mod admit;
-pub mod baselines;
 pub mod bound;
 pub mod check;
 pub mod choices;
 pub mod cluster;
+pub mod contention;
 pub mod curve;
 pub mod demand;
-pub mod greedy;
 pub mod improve;
 pub mod lease;
 pub mod migrate;
@@ -44,6 +43,7 @@ pub mod policing;
 pub mod progress;
 pub mod published;
 pub mod reconcile;
+mod request;
 pub mod schedule;
 pub mod slo;
 #[cfg(feature = "spec")]

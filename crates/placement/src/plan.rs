@@ -2,7 +2,7 @@
 
 use crate::bound::MinimumCost;
 use crate::cluster::Cluster;
-use crate::schedule::Request;
+use crate::request::Request;
 use crate::slo::Slo;
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,49 +1,10 @@
 //! Interface and common parts of schedulers that give each instance its own cache.
 
-use crate::bound::MinimumCost;
-use crate::choices::{Choices, choices};
-use crate::cluster::Cluster;
-use crate::demand::{Demand, Slot, Unfit};
+use crate::demand::Slot;
 use crate::plan::{Instance, Plan, Room};
-use crate::slo::{Slo, Target};
+use crate::slo::Slo;
 
-/// Maximum number of instances of an SLO.
-pub const MAX_INSTANCES: usize = 4096;
-
-/// SLO with its demand on a cluster.
-#[derive(Clone, Debug)]
-pub struct Request {
-    /// The SLO.
-    pub slo: Slo,
-    /// Resources that it needs.
-    pub demand: Demand,
-    /// Choices of instances that meet it.
-    pub choices: Choices,
-    /// Its minimum cost.
-    pub cheapest: MinimumCost,
-}
-
-impl Request {
-    /// Computes the demand of an SLO on a cluster.
-    ///
-    /// # Errors
-    /// No server can hold a useful instance.
-    pub fn new(slo: Slo, cluster: &Cluster) -> Result<Self, Unfit> {
-        let demand = Demand::new(&slo, cluster)?;
-        let most = match slo.target {
-            Target::Reserved { .. } => MAX_INSTANCES,
-            // It begins with one instance.
-            Target::OnDemand { .. } => 1,
-        };
-        let choices = choices(&demand, most);
-        Ok(Request {
-            cheapest: MinimumCost::new(&demand, &choices, cluster),
-            choices,
-            slo,
-            demand,
-        })
-    }
-}
+pub use crate::request::{MAX_INSTANCES, Request};
 
 /// Scheduler: places an SLO's instances while all others stay where they are.
 pub trait Scheduler {
@@ -70,15 +31,17 @@ pub fn place_all<'a>(
     Ok(())
 }
 
-/// Rooms of a plan with tentative instances of an SLO.
-pub(crate) struct Trial<'a> {
+/// The rooms of a plan while an SLO's instances are tried out in them.
+#[derive(Clone, Debug)]
+pub struct Trial<'a> {
     slo: &'a Slo,
     rooms: Vec<Room>,
     taken: Vec<(usize, Slot)>,
 }
 
 impl<'a> Trial<'a> {
-    pub(crate) fn new(plan: &Plan, slo: &'a Slo) -> Self {
+    /// Rooms that instances of `slo` may go into: without servers that its spread or its group rules out.
+    pub fn new(plan: &Plan, slo: &'a Slo) -> Self {
         let mut rooms = plan.rooms().to_vec();
         // Remaining instances of an SLO that has lost some.
         if slo.spread
@@ -98,7 +61,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Returns the rooms that an instance of a size fits into, with their indices, in the order of servers.
-    pub(crate) fn fitting(&self, slot: Slot) -> impl Iterator<Item = (usize, &Room)> {
+    pub fn fitting(&self, slot: Slot) -> impl Iterator<Item = (usize, &Room)> {
         self.rooms.iter().enumerate().filter(move |(_, room)| {
             usize::from(room.kind) == slot.kind
                 && room.holds(slot.cores, slot.ways)
@@ -112,20 +75,20 @@ impl<'a> Trial<'a> {
     }
 
     /// Adds an instance to a room, given by its index.
-    pub(crate) fn take(&mut self, room: usize, slot: Slot) {
+    pub fn take(&mut self, room: usize, slot: Slot) {
         self.rooms[room].take(slot.cores, slot.ways);
         self.taken.push((room, slot));
     }
 
     /// Removes all tentative instances.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         for (room, slot) in self.taken.drain(..) {
             self.rooms[room].give(slot.cores, slot.ways);
         }
     }
 
     /// Returns the tentative instances.
-    pub(crate) fn instances(&self) -> Vec<Instance> {
+    pub fn instances(&self) -> Vec<Instance> {
         let instances = self.taken.iter().map(|&(room, slot)| Instance {
             server: self.rooms[room].server as usize,
             node: self.rooms[room].node,

@@ -1,9 +1,9 @@
 //! Migration from one plan to another, step by step.
 
 use std::collections::BTreeMap;
+use tailwater_baselines::schedulers::ResqGreedy;
 use tailwater_placement::check::check;
 use tailwater_placement::cluster::Cluster;
-use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::improve::{Proposal, Saving, proposal};
 use tailwater_placement::migrate::{Migration, MigrationError, Step, aligned, migration};
 use tailwater_placement::plan::{Instance, Placed, Plan};

@@ -4,12 +4,12 @@
 use proptest::prelude::*;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tailwater_baselines::schedulers::ResqGreedy;
 use tailwater_net::Nanos;
 use tailwater_placement::check::check;
 use tailwater_placement::cluster::{Cluster, ServerKind};
 use tailwater_placement::curve::{CacheCurve, LoadCurve};
 use tailwater_placement::demand::Demand;
-use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::milp::{Effort, SolveError, optimise};
 use tailwater_placement::plan::Plan;
 use tailwater_placement::published::{MIXES, server, slos};

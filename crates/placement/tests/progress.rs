@@ -1,10 +1,10 @@
 //! Partly completed migrations, while servers, SLOs and rooms change.
 
 use std::collections::BTreeMap;
+use tailwater_baselines::schedulers::ResqGreedy;
 use tailwater_placement::admit::Answer;
 use tailwater_placement::check::check;
 use tailwater_placement::cluster::{Cluster, Server};
-use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::migrate::migration;
 use tailwater_placement::plan::{Placed, Plan};
 use tailwater_placement::progress::{Action, DoneError, NamedStep, Pending, Resumed, Stopped, abandon, resume};

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use std::sync::Arc;
+use tailwater_baselines::schedulers::ResqGreedy;
 use tailwater_net::Nanos;
 use tailwater_placement::admit::{Answer, Denial, Nearest, Reason, admit, try_admit};
 use tailwater_placement::bound::whole;
@@ -10,7 +11,6 @@ use tailwater_placement::choices::choices;
 use tailwater_placement::cluster::{Cluster, Server, ServerKind};
 use tailwater_placement::curve::{CacheCurve, LoadCurve};
 use tailwater_placement::demand::{Demand, Slot};
-use tailwater_placement::greedy::ResqGreedy;
 use tailwater_placement::plan::Plan;
 use tailwater_placement::reconcile::{Course, Earlier, reconcile};
 use tailwater_placement::schedule::Scheduler;

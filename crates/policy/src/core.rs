@@ -7,6 +7,7 @@
 //! dispatching core [relieves](Plan::relieve) it: it parks later packets until the flow can move. So auxiliary cores
 //! shed flows to each other by decisions of the one core that has the state of all of them.
 
+use std::sync::Arc;
 use tailwater_net::Nanos;
 
 /// Maximum number of auxiliary cores per dispatching core.
@@ -227,3 +228,6 @@ pub trait CoreMapper: Send {
         let _ = (packets, new, took);
     }
 }
+
+/// Makes a core mapper for each core that dispatches.
+pub type MakeMapper = Arc<dyn Fn() -> Box<dyn CoreMapper> + Send + Sync>;

@@ -21,13 +21,10 @@
 
 #![forbid(unsafe_code)]
 
-pub mod baselines;
 pub mod capacity;
-pub mod catalog;
 pub mod core;
 pub mod flows;
 pub mod isolation;
-pub mod netblaze;
 pub mod server;
 pub mod tailwater;
 pub mod training;

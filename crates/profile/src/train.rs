@@ -8,15 +8,15 @@ use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
 use crate::{fingerprint, machine};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
+use tailwater_baselines::catalog::epoch;
+use tailwater_baselines::netblaze::NetBlazeError;
 use tailwater_dataplane::RunError;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
     CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
 };
-use tailwater_policy::catalog::epoch;
 use tailwater_policy::core::Load;
-use tailwater_policy::netblaze::NetBlazeError;
 use tailwater_traffic::generate::FrameSize;
 use tailwater_traffic::{Trace, TrafficError};
 

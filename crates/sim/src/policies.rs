@@ -10,16 +10,17 @@
 //!
 //! Comparisons also list `oracle`, which is not a policy: its values come from [`oracle`](crate::oracle()).
 
-use tailwater_net::Nanos;
-use tailwater_policy::baselines::{
+use tailwater_baselines::catalog::{NoRates, Policy};
+use tailwater_baselines::netblaze::NetBlazeError;
+use tailwater_baselines::{
     Dyssect, DyssectConfig, Metron, MetronConfig, Quadrant, QuadrantConfig, QuadrantMetron, RssPlusPlus,
     RssPlusPlusConfig,
 };
+use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_policy::catalog::{MakeMapper, MakeServerMapper, NoRates, Policy};
+use tailwater_policy::core::MakeMapper;
 use tailwater_policy::flows::FlowMapper;
-use tailwater_policy::netblaze::NetBlazeError;
-use tailwater_policy::server::{IngressConfig, ServerMapper};
+use tailwater_policy::server::{IngressConfig, MakeServerMapper, ServerMapper};
 
 /// Steering of flows to cores.
 pub enum Steered {

@@ -302,3 +302,8 @@ pub struct BurstStep {
     /// Packets offloaded to auxiliary cores.
     pub packets_handed: u64,
 }
+
+/// Whether a chain meets its objective that was offered so many packets, of which so many were late.
+pub(crate) fn is_met(late: u64, offered: u64) -> bool {
+    late * 100 <= offered
+}

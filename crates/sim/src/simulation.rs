@@ -6,6 +6,7 @@ use crate::policies::RackPolicy;
 use crate::rack::{Rack, RackError};
 use crate::report::{
     Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, WindowReport,
+    is_met,
 };
 use crate::traffic::{Chunk, ChunkReader, FlowStart, MOST_TENANTS, Packet, Workload};
 use std::collections::{BTreeMap, VecDeque};
@@ -276,12 +277,7 @@ pub fn simulate_with(
     })
 }
 
-/// Returns `true` if a chain with `offered` packets, of which `late` were late, meets its objective.
-pub(crate) fn is_met(late: u64, offered: u64) -> bool {
-    late * 100 <= offered
-}
-
-/// Prepares a chain. It gets a share of each server's cores.
+/// A chain made ready. Of each server it may have a share of the cores.
 fn setup(
     rack: &Rack,
     chain: &mut ChainRun<'_>,

@@ -5,6 +5,8 @@
 
 mod flows;
 
+pub use flows::FlowOptions;
+
 use flows::FlowIndex;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -77,25 +79,6 @@ impl Packet {
 pub(crate) struct FlowStart {
     /// Destination of its packets.
     pub destination: IpAddr,
-}
-
-/// Limits of the flow table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowOptions {
-    /// Silence after which a flow is removed. Its next packet opens it again.
-    pub idle_timeout: Nanos,
-    /// Maximum number of flows. Packets of others are lost.
-    pub most: u32,
-}
-
-impl Default for FlowOptions {
-    /// Returns ten seconds and 16.8 million flows, which take at most a GiB: half here, half in the engine.
-    fn default() -> Self {
-        FlowOptions {
-            idle_timeout: Nanos::from_secs(10),
-            most: 1 << 24,
-        }
-    }
 }
 
 /// Traffic for a simulation.

@@ -10,11 +10,10 @@ mod common;
 
 use common::{MS, Random, US, conserved, costs};
 use std::sync::Arc;
+use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, ServiceCosts, SplitProfile};
-use tailwater_policy::catalog::MakeMapper;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
-use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, MakeMapper, Place, Plan, Split, View};
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{

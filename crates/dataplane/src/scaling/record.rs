@@ -63,9 +63,8 @@ use std::time::Instant;
 use tailwater_functions::chunks::{ChunkReceiver, ChunkSender, Chunks};
 use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
-use tailwater_policy::catalog::{MakeMapper, MakeServerMapper};
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
-use tailwater_policy::server::{Move, ServerMapper, ServerView};
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, MakeMapper, Place, Plan, View};
+use tailwater_policy::server::{MakeServerMapper, Move, ServerMapper, ServerView};
 
 /// Words per chunk: several of the longest records.
 const CHUNK: usize = 8 * MOST_WORDS;

@@ -9,8 +9,7 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_policy::catalog::MakeMapper;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, MakeMapper, Place, Plan, Split, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
 /// Places flows at random. Every few microseconds it moves or splits those in the local queue, and relieves auxiliary

@@ -13,6 +13,7 @@
 //! SLOs with anti-affinity rules are treated by the program as if they had none, so its bound holds for them, too.
 //! Their instances are distributed afterwards, and those without a suitable node go to additional servers.
 
+mod effort;
 mod model;
 mod patterns;
 mod rounding;
@@ -22,38 +23,12 @@ use crate::cluster::Cluster;
 use crate::plan::Plan;
 use crate::schedule::{Request, place_all};
 use crate::tailwater::Tailwater;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+pub use effort::Effort;
 pub use model::SolveError;
 
-/// Limits of the search.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Effort {
-    /// Time limit for all parts together, after which the solver is not called again and a running one is stopped. The
-    /// solver checks its clock between its own steps, which it may exceed by. SLOs that are not solved by then are
-    /// placed by [`Tailwater`]. Counting choices and placing takes additional time, milliseconds for thousands of SLOs.
-    pub time: Duration,
-    /// Threads of the solver.
-    pub threads: u32,
-    /// Relative gap to the bound at which the search stops.
-    pub gap: f64,
-    /// Maximum number of SLOs that are solved together. Larger sets are divided into parts, each on servers of its own.
-    pub part: usize,
-}
-
-impl Default for Effort {
-    /// Returns a minute on two cores, exact to the last server, with 1,000 SLOs together.
-    fn default() -> Self {
-        Effort {
-            time: Duration::from_secs(60),
-            threads: 2,
-            gap: 0.0,
-            part: 1000,
-        }
-    }
-}
-
-/// Plan, and its quality.
+/// A plan, and how good it is.
 #[derive(Clone, Debug)]
 pub struct Optimised {
     /// The plan.

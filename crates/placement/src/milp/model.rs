@@ -1,6 +1,6 @@
 //! The program: its variables and rows, and the generated columns.
 
-use super::Effort;
+use super::effort::Effort;
 use super::patterns::{Node, Pattern};
 use crate::bound::cheapest;
 use crate::cluster::Cluster;

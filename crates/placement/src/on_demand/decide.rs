@@ -5,8 +5,9 @@ use super::divide::{Wanted, approach};
 use super::mask::{Piece, WayMask, arrange, settle};
 use super::relief::Relief;
 use super::shares::{Claim, level, shares};
+use super::situation::{Cache, Config, MAX_INSTANCES, Observed, Situation};
 use super::want::DemandEstimator;
-use super::{Cache, Config, Decision, MAX_INSTANCES, Observed, Share, Situation};
+use super::{Decision, Share};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the name of a numbered class. On-demand classes are not named after their instances.

@@ -8,8 +8,8 @@
 use super::allocation::{Allocation, Class, Kind};
 use super::mask::WayMask;
 use super::relief::Policing;
-use super::{Cache, Observed, Reserved};
-use crate::baselines::contention::{Shared, shares};
+use super::situation::{Cache, Observed, Reserved};
+use crate::contention::{Shared, shares};
 use crate::slo::Curves;
 use std::sync::Arc;
 use tailwater_net::Nanos;

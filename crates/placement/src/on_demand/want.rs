@@ -1,6 +1,6 @@
 //! Demand of an instance in ways, estimated from its observations tick by tick.
 
-use super::{Cache, Config, Observed};
+use super::situation::{Cache, Config, Observed};
 use crate::slo::ISOLATED;
 
 /// Fractions of a way in which demands are stored: instances that share a class may need less than one.

@@ -7,20 +7,17 @@
 //!
 //! | to | use |
 //! |---|---|
-//! | map buckets as NetBlaze does, or as one of its ablations | [`NetBlazeServerMapper`] |
-//! | map them to as few cores as hold the load, all equally full | [`TailwaterServerMapper`] |
-//! | map them as another system does | [`baselines`](crate::baselines) |
+//! | map buckets to as few cores as hold the load, all equally full | [`TailwaterServerMapper`] |
+//! | map them as NetBlaze or another system does | `tailwater-baselines` |
 //! | steer destination prefixes to servers | [`IngressMapper`] |
 
 mod ingress;
-mod netblaze;
-mod shed;
 mod tailwater;
 
 pub use ingress::{IngressConfig, IngressMapper, ServerNumber, Steering};
-pub use netblaze::{NetBlazeServerConfig, NetBlazeServerMapper};
 pub use tailwater::{TailwaterServerConfig, TailwaterServerMapper};
 
+use std::sync::Arc;
 use tailwater_net::Nanos;
 
 /// Core of the server, as an index in [`ServerView::cores`].
@@ -99,3 +96,6 @@ pub trait ServerMapper: Send {
     /// If a bucket's owner is no index in [`ServerView::cores`].
     fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>);
 }
+
+/// Makes a server mapper for each run.
+pub type MakeServerMapper = Arc<dyn Fn() -> Box<dyn ServerMapper> + Send + Sync>;

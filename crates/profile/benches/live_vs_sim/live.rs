@@ -5,6 +5,7 @@ use crate::{BUFFERS, Cell, LENGTH, RING, SPIN, WINDOW};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use tailwater_baselines::catalog::Policy;
 use tailwater_dataplane::batches::BatchRecorder;
 use tailwater_dataplane::cores::available;
 use tailwater_dataplane::report::RunReport;
@@ -14,7 +15,6 @@ use tailwater_dataplane::{RunConfig, run_noted};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_policy::catalog::Policy;
 use tailwater_profile::pace;
 use tailwater_traffic::Trace;
 

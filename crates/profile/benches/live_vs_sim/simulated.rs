@@ -3,8 +3,8 @@
 use crate::live::{Live, STEP};
 use crate::{BUFFERS, Cell, RING, SPIN, WINDOW};
 use std::sync::Arc;
+use tailwater_baselines::catalog::Policy;
 use tailwater_policy::capacity::CapacityProfile;
-use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
     ChainModel, ChainReport, ChainRun, Pace, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,

@@ -153,7 +153,7 @@ impl Engine<'_> {
         let tenant = &mut self.tenants[number];
         tenant.meter.window.new += 1;
         if tenant.make.is_some() && tenant.slots.len() <= flow {
-            tenant.slots.resize(flow + 1, super::dispatch::NONE);
+            tenant.slots.resize(flow + 1, super::waiting::NONE);
         }
         if let Some(check) = &mut tenant.check {
             check.opened(packet.flow);

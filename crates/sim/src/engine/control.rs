@@ -64,7 +64,7 @@ impl Engine<'_> {
     /// Ends the warm-up and resets all counters. Packets in the system count as if they had just arrived.
     fn begin_report(&mut self, now: u64) {
         for tenant in &mut self.tenants {
-            let offered = super::run::inside(&tenant.meter);
+            let offered = tenant.meter.inside();
             tenant.meter.restart(offered);
             tenant.decisions = Decisions::default();
             (tenant.dedicated, tenant.auxiliary, tenant.worked) = (0, 0, 0);

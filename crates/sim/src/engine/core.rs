@@ -1,44 +1,16 @@
 //! State of a core: packets on their way to it, its current work, and its load counters.
 
-use super::dispatch::{Dispatch, NONE};
-use super::fifo::{Arrived, Fifo};
+use super::dispatch::Dispatch;
+use super::fifo::Fifo;
 use super::machine::Pausing;
 use super::tree::NEVER;
-use crate::traffic::Packet;
+use super::waiting::Waiting;
 use std::collections::VecDeque;
 use tailwater_measure::attribution::Attribution;
 use tailwater_measure::durations::{self, QUARTERS};
 use tailwater_net::Nanos;
 
-/// Packet that waits at a core.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Waiting {
-    pub packet: Packet,
-    /// Time of its arrival at the core.
-    pub at: u64,
-    /// Its flow's slot at the dispatching core.
-    pub slot: u16,
-    /// Number of the chain's last functions that are left. 0 stands for all.
-    pub last_functions: u8,
-    /// `true` if it was buffered while its bucket or flow migrated.
-    pub kept: bool,
-}
-
-impl Waiting {
-    /// Creates the entry of a packet from the ring.
-    #[inline]
-    pub fn new(arrived: &Arrived) -> Waiting {
-        Waiting {
-            packet: arrived.packet,
-            at: arrived.at,
-            slot: NONE,
-            last_functions: 0,
-            kept: false,
-        }
-    }
-}
-
-/// Counters of a core since the last query.
+/// What a core did since somebody last asked.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
     pub busy: u64,

@@ -1,19 +1,16 @@
 //! State of a dispatching core: the flows with packets in the system, and its own queue. The rules are those of the
 //! live data plane's `scaling`.
 
-use super::core::Waiting;
 use super::held::{Held, List};
 use super::lane::Lane;
 use super::queue::Queue;
 use super::tree::NEVER;
+use super::waiting::{NONE, Waiting};
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Helper, Load, Place, Plan, QueuedFlow};
 
-/// Marks a flow without packets in the system.
-pub(crate) const NONE: u16 = u16::MAX;
-
-/// Marks a flow that is not in the list of queued flows.
+/// No place in a list.
 const UNLISTED: u32 = u32::MAX;
 
 /// Minimum number of flows that must have left before the list of queued flows is compacted. They must also be more

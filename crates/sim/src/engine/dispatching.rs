@@ -3,11 +3,12 @@
 
 use super::Engine;
 use super::check::Segment;
-use super::core::{Claim, Waiting};
-use super::dispatch::{Dispatch, NONE, Turn};
+use super::core::Claim;
+use super::dispatch::{Dispatch, Turn};
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
 use super::turn::{note_queue, spend_at, work};
+use super::waiting::{NONE, Waiting};
 use crate::chain::{Work, random, spend};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Loads, Notice, Place};

@@ -1,6 +1,6 @@
 //! Packets parked until their flows leave an auxiliary core: a list per flow, all in one array.
 
-use super::core::Waiting;
+use super::waiting::Waiting;
 
 /// Marks the end of a list. A core has fewer packet buffers than this.
 const NONE: u16 = u16::MAX;

@@ -3,9 +3,9 @@
 //! In front are packets that are done but whose receipts the core has not processed. Next are offloaded packets, then
 //! staged ones. Packets change state without being copied.
 
-use super::core::Waiting;
 use super::queue::Queue;
 use super::tree::NEVER;
+use super::waiting::Waiting;
 
 /// Packets between a core and one auxiliary core. See the [module](self).
 #[derive(Debug, Default)]

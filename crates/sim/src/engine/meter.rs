@@ -167,4 +167,11 @@ impl Meter {
         self.window = Counts::default();
         self.latency.clear();
     }
+
+    /// Packets of a chain that have arrived, and neither left nor got lost.
+    pub fn inside(&self) -> u64 {
+        let (window, total) = (&self.window, &self.total);
+        let out = |counts: &Counts| counts.delivered + counts.lost_in_all();
+        (window.offered + total.offered) - out(window) - out(total)
+    }
 }

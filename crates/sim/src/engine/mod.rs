@@ -20,6 +20,7 @@
 
 mod account;
 mod arrive;
+mod burst;
 mod check;
 mod control;
 mod core;
@@ -37,6 +38,7 @@ mod tenant;
 mod tree;
 mod turn;
 mod usage;
+mod waiting;
 mod watch;
 
 use crate::chain::Costs;
@@ -44,6 +46,7 @@ use crate::policies::Steered;
 use crate::rack::Rack;
 use crate::report::Burst;
 use crate::traffic::Packet;
+use burst::Watch;
 use check::Checker;
 use core::Core;
 use meter::Meter;
@@ -51,13 +54,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
-use tailwater_policy::catalog::MakeMapper;
+use tailwater_policy::core::MakeMapper;
 use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
 use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
 use tenant::{BucketSteering, CacheResidency, FlowSteering, Ingress, NO_CORE, SEEN, Steering, SteeringDomain, Tenant};
 use tree::{NEVER, Tree};
 use usage::Usage;
-use watch::Watch;
+use waiting::Waiting;
 
 pub(crate) use meter::Counts;
 
@@ -175,7 +178,7 @@ pub(crate) struct Engine<'r> {
     /// `true` if no more packets arrive.
     draining: bool,
     /// Batch memory, reused.
-    batch: Vec<core::Waiting>,
+    batch: Vec<Waiting>,
     lost: Vec<Packet>,
     /// Lower bound on the arrival of all packets in the system, and the chunks since it was computed.
     known_oldest: u64,

@@ -5,10 +5,10 @@
 //! bucket or flow is transferred, and the buffered packets are processed first.
 
 use super::Engine;
-use super::core::Waiting;
 use super::dispatch::Dispatch;
 use super::tenant::{Moving, NO_CORE, Steering};
 use super::tree::NEVER;
+use super::waiting::Waiting;
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
 

@@ -1,12 +1,10 @@
 //! Passage of virtual time: packets arrive, controls are due, and cores run loop iterations.
 
 use super::core::Core;
-use super::meter::{Counts, Meter};
 use super::tenant::{Steering, Tenant};
 use super::tree::NEVER;
 use super::{Control, Due, Engine, turn};
-use crate::report::Loss;
-use crate::simulation::is_met;
+use crate::report::{Loss, is_met};
 use crate::traffic::Chunk;
 
 /// Time in nanoseconds after the last arrival for which packets are still processed.
@@ -68,7 +66,7 @@ impl Engine<'_> {
             self.do_control();
         }
         for tenant in &mut self.tenants {
-            let inside = inside(&tenant.meter);
+            let inside = tenant.meter.inside();
             (0..inside).for_each(|_| tenant.meter.lost(Loss::NotDrained));
         }
         self.end()
@@ -103,7 +101,7 @@ impl Engine<'_> {
 
     /// Returns the number of packets that have arrived, and neither left nor been lost.
     fn inside(&self) -> u64 {
-        self.tenants.iter().map(|tenant| inside(&tenant.meter)).sum()
+        self.tenants.iter().map(|tenant| tenant.meter.inside()).sum()
     }
 
     /// Lets the cores work until a given time.
@@ -178,11 +176,4 @@ impl Engine<'_> {
         }
         self.known_oldest
     }
-}
-
-/// Returns the number of a chain's packets that have arrived, and neither left nor been lost.
-pub(super) fn inside(meter: &Meter) -> u64 {
-    let (window, total) = (&meter.window, &meter.total);
-    let out = |counts: &Counts| counts.delivered + counts.lost_in_all();
-    (window.offered + total.offered) - out(window) - out(total)
 }

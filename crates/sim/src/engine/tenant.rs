@@ -10,7 +10,7 @@ use crate::traffic::Packet;
 use std::collections::HashMap;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
-use tailwater_policy::catalog::MakeMapper;
+use tailwater_policy::core::MakeMapper;
 use tailwater_policy::flows::{FlowMapper, FlowPlan};
 use tailwater_policy::server::{IngressMapper, ServerMapper};
 

@@ -2,11 +2,12 @@
 
 use super::Engine;
 use super::check::Segment;
-use super::core::{Core, Waiting};
+use super::core::Core;
 use super::fifo::Arrived;
 use super::meter::{Sent, flow_hash};
 use super::tenant::{CacheResidency, Tenant};
 use super::tree::NEVER;
+use super::waiting::Waiting;
 use crate::chain::{Work, random, spend};
 use crate::report::Loss;
 use crate::traffic::Packet;

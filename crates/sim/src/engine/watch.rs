@@ -4,77 +4,10 @@
 //! Memory is bounded: only the last steps and those around the busiest millisecond so far are stored. The choice
 //! depends on the traffic alone, so all policies show the same burst.
 
-use super::run::inside;
+use super::burst::Watch;
 use super::{Control, Engine};
 use crate::chain::COUNTED;
-use crate::report::{Burst, BurstStep};
-use std::collections::VecDeque;
-use tailwater_net::Nanos;
-
-/// Number of steps of the busiest millisecond.
-const BUSIEST: usize = 10;
-/// Steps stored before it. [`AFTER`] counts the steps from its start on.
-const BEFORE: usize = 20;
-const AFTER: usize = 60;
-
-/// Data that a chain's burst is chosen from.
-#[derive(Debug, Default)]
-pub(crate) struct Watch {
-    /// Counts up to the last step's end, and the start of counting.
-    before: BurstStep,
-    from: u64,
-    /// Most recent steps.
-    recent: VecDeque<BurstStep>,
-    /// Maximum packets of a millisecond so far, and the steps around it.
-    most: u64,
-    kept: Burst,
-    /// Number of later steps that still belong to it.
-    wanted: usize,
-}
-
-impl Watch {
-    /// Records the counts up to `now`. Cumulative counts are converted to differences per step.
-    fn step(&mut self, counts: BurstStep, now: u64) {
-        let before = std::mem::replace(&mut self.before, counts);
-        let start = now - COUNTED.0;
-        if start < self.from {
-            return;
-        }
-        let step = BurstStep {
-            start_s: Nanos(start).as_secs_f64(),
-            offered: counts.offered - before.offered,
-            delivered: counts.delivered - before.delivered,
-            lost: counts.lost - before.lost,
-            late: counts.late - before.late,
-            decisions: counts.decisions - before.decisions,
-            flows_moved: counts.flows_moved - before.flows_moved,
-            packets_handed: counts.packets_handed - before.packets_handed,
-            ..counts
-        };
-        if self.recent.len() == BEFORE + BUSIEST {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(step);
-        let first = self.recent.len().saturating_sub(BUSIEST);
-        let offered = self.recent.range(first..).map(|step| step.offered).sum();
-        if offered > self.most {
-            self.most = offered;
-            self.kept = Burst {
-                start_s: self.recent[first].start_s,
-                steps: self.recent.iter().copied().collect(),
-            };
-            self.wanted = AFTER - BUSIEST;
-        } else if self.wanted > 0 {
-            self.wanted -= 1;
-            self.kept.steps.push(step);
-        }
-    }
-
-    /// Returns the busiest burst, if there was a packet.
-    pub fn finish(self) -> Option<Burst> {
-        (self.most > 0).then_some(self.kept)
-    }
-}
+use crate::report::BurstStep;
 
 impl Engine<'_> {
     /// Starts sampling of the chains that have core mappers.
@@ -102,11 +35,7 @@ impl Engine<'_> {
         let counts = self.counts();
         for (watch, before) in self.watches.iter_mut().zip(counts) {
             if let Some(watch) = watch {
-                *watch = Watch {
-                    before,
-                    from: now,
-                    ..Watch::default()
-                };
+                *watch = Watch::begin(before, now);
             }
         }
     }
@@ -120,7 +49,7 @@ impl Engine<'_> {
             counts.delivered = window.delivered + total.delivered;
             counts.lost = window.lost_in_all() + total.lost_in_all();
             counts.late = window.late.iter().chain(&total.late).sum();
-            counts.waiting = inside(&tenant.meter);
+            counts.waiting = tenant.meter.inside();
             counts.dedicated = tenant.cores;
             counts.decisions = tenant.decisions.decisions;
             counts.flows_moved = tenant.decisions.flows_moved;

@@ -8,11 +8,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use tailwater_api::SpecError;
 use tailwater_api::document::{Fields, Located, duration, label, nearest};
+use tailwater_baselines::catalog::epoch;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
     CapacityProfile, EpochFrontier, MAX_BYTES, ProfileError, RateFrontier, SplitPoint, SplitProfile,
 };
-use tailwater_policy::catalog::epoch;
 use tailwater_policy::core::Load;
 use tailwater_policy::server::IngressConfig;
 use tailwater_traffic::generate::{PRESETS, preset};
@@ -24,6 +24,8 @@ const SCALE: RangeInclusive<f64> = 1e-3..=1e6;
 /// Sustainable load of a core with its own queue, as a share of its capacity. Used if nothing was measured: queues grow
 /// without bound at 1.
 const SUSTAINED: f64 = 0.85;
+/// The largest seed: all digits of it are kept by whatever reads JSON.
+pub(super) const MOST_SEED: u64 = 1 << 53;
 
 /// A chain on a rack.
 #[derive(Clone, Debug)]
@@ -264,7 +266,7 @@ fn traffic(node: &Located<'_>, base_dir: &Path) -> Result<TrafficSpec, SpecError
         rate_scale: scale("rateScale")?,
         seed: match fields.optional("seed") {
             None => None,
-            Some(node) => Some(node.whole(0..=super::MOST_SEED)?),
+            Some(node) => Some(node.whole(0..=MOST_SEED)?),
         },
         source,
     };

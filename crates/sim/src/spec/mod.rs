@@ -27,8 +27,6 @@ const WHAT: &str = "a rack spec";
 const DURATION: RangeInclusive<Nanos> = Nanos::from_micros(100)..=LONGEST_RUN;
 /// Valid lengths of a window.
 const WINDOW: RangeInclusive<Nanos> = SHORTEST_WINDOW..=LONGEST_RUN;
-/// Maximum seed. JSON readers preserve all its digits.
-const MOST_SEED: u64 = 1 << 53;
 
 /// A rack, its chains and their traffic.
 #[derive(Clone, Debug)]
@@ -126,7 +124,7 @@ fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError
         window,
         seed: match fields.optional("seed") {
             None => 1,
-            Some(node) => node.whole(0..=MOST_SEED)?,
+            Some(node) => node.whole(0..=chain::MOST_SEED)?,
         },
         policies: match fields.optional("policies") {
             None => Vec::new(),

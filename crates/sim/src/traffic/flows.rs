@@ -1,9 +1,27 @@
 //! Flow index: small numbers for flows, with removal of silent ones.
 
-use super::FlowOptions;
 use tailwater_net::Nanos;
 
-/// Entry of the table. 16 bytes, so that a look-up touches one cache line.
+/// How flows are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowOptions {
+    /// A flow that was silent for so long is forgotten: its next packet opens it anew.
+    pub idle_timeout: Nanos,
+    /// The most flows that are remembered. Packets of others are lost: there is no place for them.
+    pub most: u32,
+}
+
+impl Default for FlowOptions {
+    /// Ten seconds; 16.8 million flows, which take at most a GiB: half here, half in the engine.
+    fn default() -> Self {
+        FlowOptions {
+            idle_timeout: Nanos::from_secs(10),
+            most: 1 << 24,
+        }
+    }
+}
+
+/// A place of the table. 16 bytes, so that a look-up touches one line.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     number: u64,

@@ -9,10 +9,10 @@
 mod traffic;
 
 use std::sync::Arc;
+use tailwater_baselines::netblaze::{Capacity, NetBlazeMapper, NetBlazeOptions};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, ServiceCosts, SplitPoint, SplitProfile};
-use tailwater_policy::catalog::MakeMapper;
-use tailwater_policy::netblaze::{Capacity, NetBlazeMapper, NetBlazeOptions};
+use tailwater_policy::core::MakeMapper;
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_policy::training::TrainingRecorder;
 use tailwater_sim::policies::Steered;

@@ -17,6 +17,7 @@ mod latencies;
 mod picture;
 mod queues;
 mod series;
+mod study;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -24,15 +25,16 @@ mod text;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use serde::Serialize;
 use tailwater_net::Nanos;
 
 pub use self::arrivals::{Arrival, Arrivals, PacketArrivals};
 use self::latencies::Latencies;
 use self::queues::{Cores, TRIED, serve};
 use self::series::{Point, Series};
-use crate::stats::as_nanos;
-use crate::{Notice, TrafficError};
+pub use self::study::{
+    BurstStudy, FlowBytes, LatencyRow, MinnowRow, NewFlows, PacketBytes, WhaleRow, WorstMillisecond,
+};
+use crate::TrafficError;
 
 /// Approximate memory of a flow in bytes, without 8 bytes for each service time.
 const BYTES_PER_FLOW: u64 = 88;
@@ -48,133 +50,6 @@ pub struct StudyOptions {
     pub services: Vec<Nanos>,
     /// Memory limit in bytes.
     pub memory_limit_bytes: u64,
-}
-
-/// Results of a study. Field names are those of the JSON output, and stable.
-#[derive(Clone, Debug, Serialize)]
-pub struct BurstStudy {
-    /// Name of the source.
-    pub name: String,
-    /// Number of packets.
-    pub packets: u64,
-    /// Bytes of all frames, without the frame check sequence.
-    pub bytes: u64,
-    /// Time from the first packet to the last (in JSON `duration_ns`).
-    #[serde(rename = "duration_ns", serialize_with = "as_nanos")]
-    pub duration: Nanos,
-    /// Number of flows; each direction is a flow.
-    pub flows: u64,
-    /// New flows per second.
-    pub new_flows_per_second: NewFlows,
-    /// Packet sizes in bytes.
-    pub packet_bytes: PacketBytes,
-    /// Flow sizes in bytes.
-    pub flow_bytes: FlowBytes,
-    /// Longest time from a flow's first packet to its last (in JSON `longest_flow_ns`).
-    #[serde(rename = "longest_flow_ns", serialize_with = "as_nanos")]
-    pub longest_flow: Nanos,
-    /// Largest values of any millisecond (counted from the first packet).
-    pub worst_millisecond: WorstMillisecond,
-    /// NetBlaze's Table 1, one row per service time.
-    pub whales: Vec<WhaleRow>,
-    /// NetBlaze's Table 2.
-    pub minnows: Vec<MinnowRow>,
-    /// Packets with an earlier time than the packet before. They count as arriving with it.
-    pub packets_out_of_order: u64,
-    /// Warnings of the source.
-    pub notices: Vec<Notice>,
-    #[serde(skip)]
-    series: Series,
-}
-
-/// New flows per second.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct NewFlows {
-    /// Mean over the duration; absent if the duration is zero.
-    pub mean: Option<f64>,
-    /// Maximum in one second (counted from the first packet).
-    pub max: u64,
-}
-
-/// Packet sizes in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct PacketBytes {
-    /// Mean.
-    pub mean: f64,
-    /// Shortest.
-    pub min: u32,
-    /// Longest.
-    pub max: u32,
-}
-
-/// Flow sizes in bytes, within the traffic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct FlowBytes {
-    /// Smallest flow.
-    pub min: u64,
-    /// Largest flow.
-    pub max: u64,
-}
-
-/// Largest values of any millisecond, each taken independently.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WorstMillisecond {
-    /// Maximum number of packets.
-    pub packets: u32,
-    /// Maximum number of packets of one flow: a whale.
-    pub flow_packets: u32,
-    /// Maximum number of new flows: minnows.
-    pub new_flows: u32,
-}
-
-/// Result with a core of its own for every flow.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct WhaleRow {
-    /// Service time per packet.
-    #[serde(rename = "service_ns", serialize_with = "as_nanos")]
-    pub service: Nanos,
-    /// Latency of packets, from arrival to the end of service.
-    #[serde(flatten)]
-    pub latency: LatencyRow,
-}
-
-/// Result with shaped flows, hashed to cores.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct MinnowRow {
-    /// Service time per packet.
-    #[serde(rename = "service_ns", serialize_with = "as_nanos")]
-    pub service: Nanos,
-    /// Fewest cores that keep the median below ten service times. Absent, like the latency, if 4096 cores are too few.
-    pub cores: Option<u32>,
-    /// Utilisation of the cores: the fraction of their time spent on service.
-    pub load: Option<f64>,
-    /// Latency of packets, from the shaper's output to the end of service.
-    #[serde(flatten)]
-    pub latency: Option<LatencyRow>,
-}
-
-/// Percentiles of latency, accurate to 1 %.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct LatencyRow {
-    /// Median (in JSON `p50_ns`).
-    #[serde(rename = "p50_ns", serialize_with = "as_nanos")]
-    pub p50: Nanos,
-    /// 99th percentile (in JSON `p99_ns`).
-    #[serde(rename = "p99_ns", serialize_with = "as_nanos")]
-    pub p99: Nanos,
-    /// Maximum (in JSON `max_ns`).
-    #[serde(rename = "max_ns", serialize_with = "as_nanos")]
-    pub max: Nanos,
-}
-
-impl LatencyRow {
-    fn of(latencies: &Latencies) -> Self {
-        LatencyRow {
-            p50: latencies.percentile(0.5),
-            p99: latencies.percentile(0.99),
-            max: latencies.max(),
-        }
-    }
 }
 
 impl BurstStudy {

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use super::series::Point;
+use super::study::{BurstStudy, LatencyRow};
 use super::text::micros;
-use super::{BurstStudy, LatencyRow};
 
 /// Width of the document in pixels; sizes of a panel within it follow.
 const WIDTH: f64 = 1_000.0;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::Notice;
 use crate::bursts::queues::core;
 use tailwater_net::FlowKey;
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tailwater_net::Nanos;
 
-use super::{BurstStudy, LatencyRow};
+use super::study::{BurstStudy, LatencyRow};
 
 /// Formats several lines with one value each, and the two tables; without a heading and without notices.
 impl fmt::Display for BurstStudy {

@@ -7,6 +7,7 @@ mod bytes;
 mod link;
 mod pcap;
 mod pcapng;
+mod record;
 #[cfg(test)]
 mod tests;
 
@@ -24,13 +25,10 @@ use self::bytes::{Bytes, Magic, Stop};
 use self::link::{HEADROOM, LinkType};
 use self::pcap::Pcap;
 use self::pcapng::PcapNg;
+use self::record::{Record, Step};
 use crate::{MAX_FRAME, Notice, Packet, PacketSource, TrafficError};
 
-/// Maximum captured bytes of a record: the largest snap length of capture tools (libpcap's `MAXIMUM_SNAPLEN`). A record
-/// with more is damaged.
-const MAX_CAPTURED: u32 = 262_144;
-
-/// Options for reading captures.
+/// How to read captures.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
     /// Skips and counts packets that cannot be replayed, instead of rejecting the file. These are empty packets,
@@ -57,23 +55,6 @@ pub struct CaptureReader {
 enum Container {
     Pcap(Pcap),
     PcapNg(PcapNg),
-}
-
-/// Packet record as stored in its container.
-struct Record {
-    timestamp: Nanos,
-    link: LinkType,
-    /// Range of its bytes in the buffer.
-    data: Range<usize>,
-    wire_length: u32,
-}
-
-/// Next item in a container.
-enum Step {
-    Record(Record),
-    End,
-    /// Damage; all further data is unreliable.
-    Damage(String),
 }
 
 #[derive(Default)]
@@ -351,33 +332,5 @@ impl PacketSource for CaptureReader {
 
     fn name(&self) -> &str {
         &self.file
-    }
-}
-
-/// Returns four bytes at `offset`, which must be in bounds.
-fn u32_at(bytes: &[u8], offset: usize, big_endian: bool) -> u32 {
-    let word = bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk::<4>())
-        .copied()
-        .unwrap_or_default();
-    if big_endian {
-        u32::from_be_bytes(word)
-    } else {
-        u32::from_le_bytes(word)
-    }
-}
-
-/// Returns two bytes at `offset`, which must be in bounds.
-fn u16_at(bytes: &[u8], offset: usize, big_endian: bool) -> u16 {
-    let word = bytes
-        .get(offset..)
-        .and_then(|rest| rest.first_chunk::<2>())
-        .copied()
-        .unwrap_or_default();
-    if big_endian {
-        u16::from_be_bytes(word)
-    } else {
-        u16::from_le_bytes(word)
     }
 }

@@ -5,7 +5,7 @@ use tailwater_net::Nanos;
 
 use super::bytes::{Bytes, Stop};
 use super::link::LinkType;
-use super::{MAX_CAPTURED, Record, Step, u32_at};
+use super::record::{MAX_CAPTURED, Record, Step, u32_at};
 
 /// Size of the file header in bytes.
 const FILE_HEADER: usize = 24;

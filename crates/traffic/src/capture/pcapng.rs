@@ -10,7 +10,7 @@ use tailwater_net::Nanos;
 
 use super::bytes::{Bytes, Stop};
 use super::link::LinkType;
-use super::{MAX_CAPTURED, Record, Step, u16_at, u32_at};
+use super::record::{MAX_CAPTURED, Record, Step, u16_at, u32_at};
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;

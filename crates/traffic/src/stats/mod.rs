@@ -1,5 +1,6 @@
 //! Statistics of a trace, shown by `tailwater trace info`.
 
+mod nanos;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -7,10 +8,11 @@ mod window;
 
 use std::collections::{BTreeMap, HashMap};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use tailwater_net::parse::{Malformed, Network, parse};
 use tailwater_net::{FlowKey, Nanos, protocol};
 
+pub(crate) use self::nanos::as_nanos;
 pub use self::window::Burst;
 use self::window::{NO_FLOW, Sample, burst};
 use crate::{MAX_FRAME, Notice, PacketSource, TrafficError};
@@ -336,9 +338,4 @@ fn sizes(lengths: &[u64], packets: u64, bytes: u64) -> Sizes {
         p99: percentile(99),
         max: percentile(100),
     }
-}
-
-/// Serialises a time as an integer in nanoseconds.
-pub(crate) fn as_nanos<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(time.0)
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tailwater_net::Nanos;
 
-use super::as_nanos;
+use super::nanos::as_nanos;
 
 /// Burst maxima: the largest amounts that fall into any window of a given length.
 ///

@@ -2,8 +2,8 @@
 
 use crate::values::OBJECTIVES;
 use std::collections::BTreeMap;
+use tailwater_baselines::catalog::epoch;
 use tailwater_net::Nanos;
-use tailwater_policy::catalog::epoch;
 
 /// Steps per octave: neighbours are 1.1 % apart.
 const OCTAVE: i32 = 64;

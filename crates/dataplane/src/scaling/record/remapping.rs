@@ -2,8 +2,7 @@
 
 use super::server::ServerDecision;
 use serde::Serialize;
-use tailwater_policy::catalog::MakeServerMapper;
-use tailwater_policy::server::{Move, ServerMapper};
+use tailwater_policy::server::{MakeServerMapper, Move, ServerMapper};
 
 /// Explanation of a server mapper's decisions. Field names are stable.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]

@@ -8,8 +8,7 @@
 use super::read::Decision;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tailwater_policy::catalog::MakeMapper;
-use tailwater_policy::core::{CoreMapper, Load, Notice, Place, Plan, QueuedFlow, View};
+use tailwater_policy::core::{CoreMapper, Load, MakeMapper, Notice, Place, Plan, QueuedFlow, View};
 
 /// Outline of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

@@ -4,9 +4,9 @@ mod server;
 
 use super::*;
 use std::sync::atomic::AtomicBool;
+use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, SplitPoint, SplitProfile};
 use tailwater_policy::core::{Helper, Load, MAX_AUXILIARY_CORES, Notice, QueuedFlow, Split};
-use tailwater_policy::netblaze::{NetBlazeMapper, NetBlazeOptions};
 
 /// File that is deleted on drop.
 struct TestFile(PathBuf);

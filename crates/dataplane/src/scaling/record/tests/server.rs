@@ -2,8 +2,7 @@
 
 use super::super::server::MOST_SERVER_WORDS;
 use super::*;
-use tailwater_policy::catalog::MakeServerMapper;
-use tailwater_policy::server::{BucketLoad, CoreLoad};
+use tailwater_policy::server::{BucketLoad, CoreLoad, MakeServerMapper};
 
 const CORES: u64 = 5;
 

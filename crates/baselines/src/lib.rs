@@ -1,0 +1,43 @@
+//! Policies of the systems that NetBlaze is compared with.
+//!
+//! | policy | moves | every | to |
+//! |---|---|---|---|
+//! | [`StaticRss`] | nothing | | |
+//! | [`RssPlusPlus`] | RSS buckets | 0.1 to 1 s | balance the cores' load |
+//! | [`Metron`] | halves of a core's traffic class | 0.5 s | stop losses |
+//! | [`Quadrant`] | flows | 50 ms | keep the estimated p99 latency below the objective |
+//! | [`QuadrantMetron`] | Metron's classes | 50 ms | stop losses |
+//! | [`Dyssect`] | shards and flows | 100 ms | keep each core's load below a bound from the median latency |
+//!
+//! The first three map RSS buckets and are [server mappers](tailwater_policy::server::ServerMapper), the
+//! others place flows and are [flow mappers](tailwater_policy::flows::FlowMapper). Each one's page says what
+//! its paper states, what is not published, and what was chosen for it.
+//!
+//! Policies implement the traits of `tailwater-policy`, schedulers those of `tailwater-placement`. Neither of these
+//! crates imports this one.
+
+#![forbid(unsafe_code)]
+//! The first three map RSS buckets and are [server mappers](crate::server::ServerMapper). The others place flows and
+//! are [flow mappers](crate::flows::FlowMapper). Each module lists what its paper states, what is not published, and
+//! what was chosen here.
+
+mod by_core;
+pub mod catalog;
+mod classes;
+mod dyssect;
+mod metron;
+pub mod netblaze;
+mod quadrant;
+mod quadrant_metron;
+mod rss_plus_plus;
+pub mod schedulers;
+mod static_rss;
+#[cfg(test)]
+mod tests;
+
+pub use dyssect::{Dyssect, DyssectConfig};
+pub use metron::{Metron, MetronConfig};
+pub use quadrant::{LatencySignal, Quadrant, QuadrantConfig, shed_rate};
+pub use quadrant_metron::QuadrantMetron;
+pub use rss_plus_plus::{RssPlusPlus, RssPlusPlusConfig};
+pub use static_rss::StaticRss;

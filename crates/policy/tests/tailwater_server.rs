@@ -1,0 +1,84 @@
+//! Tailwater's server mapper, from outside: how many cores it takes, how equally they are filled, and that no plan
+//! allocates.
+
+mod server;
+
+use proptest::prelude::*;
+use server::{Server, allocations};
+use tailwater_policy::capacity::RateFrontier;
+use tailwater_policy::server::{TailwaterServerConfig, TailwaterServerMapper};
+
+/// Tailwater's, for cores of 100 packets/s.
+fn tailwater(pooled: f64) -> TailwaterServerMapper {
+    let config = TailwaterServerConfig {
+        pooled,
+        ..TailwaterServerConfig::default()
+    };
+    TailwaterServerMapper::new(config, RateFrontier::constant(100.0))
+}
+
+/// So many cores, on one of which there are 512 buckets of equal rates that come to `rate`.
+fn all_on_one(cores: usize, rate: f64) -> Server {
+    let buckets: Vec<_> = (0..512).map(|_| (0, 0.0, rate / 512.0)).collect();
+    Server::new(cores, &buckets)
+}
+
+#[test]
+fn tailwaters_cores_are_as_few_as_hold_the_load_and_go_when_it_falls() {
+    let (mut server, mut mapper) = (all_on_one(64, 960.0), tailwater(1.0));
+    // Ten cores would be filled to 96 %.
+    server.period(&mut mapper);
+    assert_eq!(server.dedicated(), 10);
+    assert!(server.period(&mut mapper).is_empty(), "nothing has changed");
+    // Nine would be filled to 97 %: not enough to give one back.
+    let scale = |server: &mut Server, by: f64| {
+        server.buckets.iter_mut().for_each(|bucket| bucket.rate *= by);
+    };
+    scale(&mut server, 870.0 / 960.0);
+    assert!(server.period(&mut mapper).is_empty());
+    scale(&mut server, 830.0 / 870.0);
+    server.period(&mut mapper);
+    assert_eq!(server.dedicated(), 9);
+    scale(&mut server, 0.0);
+    server.period(&mut mapper);
+    assert_eq!(server.dedicated(), 1);
+}
+
+#[test]
+fn dispatchers_own_several_cores_load_while_the_server_has_cores_to_spare() {
+    let dedicated = |rate: f64| {
+        let mut server = all_on_one(64, rate);
+        server.period(&mut tailwater(4.0));
+        server.dedicated()
+    };
+    // 90 packets/s are one core's load, 800 are two pools of four; beyond a quarter of the server they get smaller.
+    assert_eq!(dedicated(90.0), 1);
+    assert_eq!(dedicated(770.0), 2);
+    assert_eq!(dedicated(3200.0), 17);
+    assert_eq!(dedicated(6400.0), 64);
+}
+
+proptest! {
+    /// However loads were spread before: afterwards two cores differ by no more than two buckets, and what
+    /// is let pass as even.
+    #[test]
+    fn tailwaters_cores_are_equally_full(
+        buckets in prop::collection::vec((0_u16..16, 0.0_f64..40.0, 0.0_f64..2.0), 1..300),
+        pooled in 1.0_f64..5.0,
+    ) {
+        let loads: Vec<_> = buckets.iter().map(|&(core, flows, rate)| (core, flows, rate)).collect();
+        let (mut server, mut mapper) = (Server::new(16, &loads), tailwater(pooled));
+        server.period(&mut mapper);
+        let cores: Vec<f64> = (0..16).filter(|core| server.cores[*core].dedicated)
+            .map(|core| server.on(core).1).collect();
+        let largest = server.buckets.iter().map(|bucket| bucket.rate).fold(0.0, f64::max);
+        let (most, least) = (cores.iter().copied().fold(0.0, f64::max), cores.iter().copied().fold(f64::MAX, f64::min));
+        let mean = cores.iter().sum::<f64>() / cores.len() as f64;
+        prop_assert!(most - least <= 2.0 * largest + 0.04 * mean + 1e-9, "{cores:?}");
+    }
+}
+
+#[test]
+fn no_plan_allocates() {
+    assert_eq!(allocations(&mut tailwater(1.0)), 0);
+}
