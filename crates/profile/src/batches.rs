@@ -5,7 +5,7 @@
 //! busy as a core should be, and the time of each batch is set against what was in it.
 
 use crate::costs::{BatchCosts, BatchSample, fit_batches, is_interrupted};
-use crate::train::TrainError;
+use crate::error::TrainError;
 use std::collections::HashMap;
 use tailwater_dataplane::batches::{NotedBatch, Part};
 use tailwater_net::Nanos;

@@ -4,7 +4,7 @@
 //! tens of nanoseconds, and where more do, the thread was not running. (Linux's `hwlat` tracer and `oslat` of
 //! the real-time tests go the same way.)
 
-use crate::train::TrainError;
+use crate::error::TrainError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::pin_to;

@@ -6,7 +6,8 @@
 //! wait for each other: what is in the cache takes as long as in a small buffer, what is not as long as in a
 //! large one. So it knows its share of misses without any counter of the processor's.
 
-use super::{CacheControl, CacheError, Caches, Held, Method, sharing};
+use super::control::{CacheControl, CacheError, Held, Method};
+use super::geometry::{Caches, sharing};
 use memmap2::MmapMut;
 use std::collections::VecDeque;
 use std::hint::black_box;

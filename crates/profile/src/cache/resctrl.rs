@@ -3,7 +3,8 @@
 //! What runs on the core is in the partition, and on all other cores everything goes without its ways. A task keeps
 //! lines that it has in ways that were taken from it, and hits them: when ways are given up, another core fills them.
 
-use super::{CacheControl, CacheError, Caches, Held, Method, sharing};
+use super::control::{CacheControl, CacheError, Held, Method};
+use super::geometry::{Caches, sharing};
 use memmap2::MmapMut;
 use std::hint::black_box;
 use tailwater_dataplane::cores::pin_to;

@@ -1,6 +1,6 @@
 //! The machine that a profile was measured on.
 
-use super::MAX_TEXT;
+use super::values::MAX_TEXT;
 use crate::cache::Caches;
 use std::fmt;
 

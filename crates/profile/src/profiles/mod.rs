@@ -6,23 +6,16 @@ mod costs;
 mod curves;
 mod file;
 mod machine;
+mod values;
 
 pub use compare::{Change, Curve, Difference, compare};
 pub use costs::{CostProfile, FunctionCost};
 pub use curves::{CurvesError, Rising, placement};
 pub use machine::Machine;
+pub use values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, VERSION};
 
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
-
-/// The version of files.
-pub const VERSION: u64 = 1;
-/// The most profiles of a file.
-pub const MAX_PROFILES: usize = 10_000;
-/// The most points of a curve.
-pub const MAX_POINTS: usize = 1024;
-/// The most bytes of a text in a file.
-pub const MAX_TEXT: usize = 256;
 
 /// What a profile is of.
 #[derive(Clone, Debug, PartialEq)]
