@@ -1,87 +1,17 @@
 //! A part of the cache for some tasks and cores.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::ask::{Ask, Mode, Place};
 use crate::changes::Changes;
 use crate::error::Error;
 use crate::info::Level;
-use crate::mask::Mask;
+use crate::inner::Inner;
 use crate::owner::{Name, Part};
 use crate::text::Schemata;
 use crate::watch::{CacheUse, Watch, usage};
-use crate::{Inner, Resctrl};
-
-/// Which ways.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// So many, wherever they are free, but never where hardware writes, too.
-    Ways(u32),
-    /// These.
-    Exactly(Mask),
-}
-
-/// What a partition is to have.
-#[derive(Debug, Clone)]
-pub struct Ask {
-    /// Of which caches.
-    pub level: Level,
-    /// Their numbers ([`Resctrl::cache_of_core`]); all, if empty.
-    pub caches: Vec<u32>,
-    /// Which ways of each.
-    pub place: Place,
-    /// Whether nobody else may have them: everything else on the machine goes without.
-    pub alone: bool,
-    /// The limit on memory bandwidth, in per cent (in MiB/s if mounted with `mba_MBps`).
-    pub bandwidth: Option<u32>,
-    /// Tasks (threads) that are in it.
-    pub tasks: Vec<i32>,
-    /// Cores on which tasks that are in no other group are in it.
-    pub cores: Vec<u32>,
-}
-
-impl Ask {
-    /// `ways` ways of every last-level cache, for its tasks alone.
-    pub fn alone(ways: u32) -> Ask {
-        Ask {
-            level: Level::L3,
-            caches: Vec::new(),
-            place: Place::Ways(ways),
-            alone: true,
-            bandwidth: None,
-            tasks: Vec::new(),
-            cores: Vec::new(),
-        }
-    }
-
-    /// At most `ways` ways of every last-level cache, which others use, too.
-    pub fn shared(ways: u32) -> Ask {
-        Ask {
-            alone: false,
-            ..Ask::alone(ways)
-        }
-    }
-}
-
-/// Whether the kernel lets another group have the same ways.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// It does.
-    Shareable,
-    /// It refuses. All ways of the group, of all its caches, must be its own.
-    Exclusive,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Shareable => "shareable",
-            Mode::Exclusive => "exclusive",
-        })
-    }
-}
 
 /// A part of the cache, with tasks and cores. When dropped, it is gone: its ways, tasks and cores are the default
 /// group's again.
@@ -94,14 +24,9 @@ pub struct Partition {
     alone: bool,
 }
 
-impl Resctrl {
-    /// Makes a partition. Hardware's ways (DDIO) are left out, unless asked for; nobody's tasks, cores or ways are taken
-    /// but the default group's.
-    ///
-    /// # Errors
-    /// If it cannot be had; then everything is as it was.
-    pub fn partition(&self, ask: &Ask) -> Result<Partition, Error> {
-        let inner = &self.inner;
+impl Partition {
+    /// Makes a partition: [`Resctrl::partition`](crate::Resctrl::partition).
+    pub(crate) fn new(inner: &Arc<Inner>, ask: &Ask) -> Result<Partition, Error> {
         let _locks = inner.lock()?;
         let plan = inner.plan(ask.level)?;
         let groups: Vec<String> = plan.groups.iter().map(|group| group.name.clone()).collect();
@@ -171,13 +96,8 @@ impl Resctrl {
         }
     }
 
-    /// Gives partitions other ways, all at once: neighbours are shifted to make room. Where one goes by number, all
-    /// of these count as free, the largest is placed first.
-    ///
-    /// # Errors
-    /// If they do not all fit, or the kernel refuses; then everything is as it was.
-    pub fn assign(&self, wanted: &[(&Partition, Place)]) -> Result<(), Error> {
-        let inner = &self.inner;
+    /// Gives partitions other ways: [`Resctrl::assign`](crate::Resctrl::assign).
+    pub(crate) fn assign(inner: &Inner, wanted: &[(&Partition, Place)]) -> Result<(), Error> {
         let _locks = inner.lock()?;
         let size = |place: &Place| match place {
             Place::Ways(ways) => (1, *ways),
@@ -356,15 +276,12 @@ impl Partition {
         self.inner.tree.schemata(&self.name)
     }
 
-    /// Gives it as many ways, or these: [`Resctrl::assign`] for one.
+    /// Gives it as many ways, or these: [`Resctrl::assign`](crate::Resctrl::assign) for one.
     ///
     /// # Errors
     /// If they cannot be had; then it keeps those that it has.
     pub fn resize(&self, place: Place) -> Result<(), Error> {
-        let resctrl = Resctrl {
-            inner: self.inner.clone(),
-        };
-        resctrl.assign(&[(self, place)])
+        Partition::assign(&self.inner, &[(self, place)])
     }
 
     /// Limits the memory bandwidth of one cache's tasks, in per cent (in MiB/s if mounted with `mba_MBps`).
