@@ -4,7 +4,8 @@
 //! believed.
 
 use super::flows::{Flows, Gathered};
-use super::{Given, Made, Ready, Refusal, TurnPacket, Work};
+use super::ready::{Given, Ready, Refusal};
+use super::turns::{Made, TurnPacket, Work};
 use crate::abi;
 use crate::host::{self, Configured, Described, NO_PACKET, Place};
 use crate::protocol::images::FlowImages;

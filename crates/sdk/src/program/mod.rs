@@ -5,16 +5,18 @@
 
 mod flows;
 mod instance;
+mod ready;
 mod turns;
 
 pub use instance::{Instance, Waiting};
+pub use ready::{Given, Ready, Refusal};
 pub use turns::{LastTurn, Made, TurnPacket, Turns, Work, YIELDS};
 
 use crate::abi;
-use crate::host::{Described, WrongFunction};
+use crate::host::Described;
 use crate::protocol::layout::{BOARD_BYTES, Board, MAX_BATCH, SLATE_BYTES, Slate, VERSION};
 use crate::protocol::memory::Memory;
-use crate::protocol::message::{Description, FromProgram, FromServer, NoMessage};
+use crate::protocol::message::{FromProgram, FromServer, NoMessage};
 use crate::protocol::socket::Socket;
 use crate::sys;
 use std::error::Error;
@@ -41,73 +43,6 @@ pub struct Configuration {
     pub part: [u16; 2],
     /// A file in memory that all these processes have, zero at first, if the server gives them one.
     pub commons: Option<Arc<File>>,
-}
-
-/// A function, configured, that is given memory when its chain needs it.
-pub trait Ready {
-    /// What it is then.
-    type Work: Work;
-
-    /// What it says of itself.
-    fn describe(&self) -> Description;
-
-    /// Makes it one that works in this memory.
-    ///
-    /// # Errors
-    /// What the system says.
-    fn attach(self, given: Given) -> io::Result<Self::Work>;
-}
-
-/// The memory that a function is given.
-#[derive(Debug)]
-pub struct Given {
-    /// The packets' buffers, [`MAX_BATCH`] of them.
-    pub packets: Memory,
-    /// Bytes of a buffer.
-    pub buffer_bytes: usize,
-    /// The flow table's capacity, and the memory that the function's part of the flows is in, zero at first; if it keeps
-    /// state.
-    pub flows: Option<(usize, Memory)>,
-    /// The memory of the images of these flows, zero at first, and when the run began, on the clock of the world; if their
-    /// state is kept outside.
-    pub images: Option<(Nanos, Memory)>,
-    /// What it tells its worker.
-    pub slate: Arc<Slate>,
-}
-
-/// Why a function cannot be run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// Its configuration is wrong.
-    Config {
-        /// The field; empty for all of it.
-        field: String,
-        /// What is wrong.
-        message: String,
-    },
-    /// It is no function that could be run, however it is configured.
-    Unfit {
-        /// What is wrong.
-        message: String,
-    },
-}
-
-impl Refusal {
-    /// That the configuration is wrong as a whole.
-    pub fn of_all(message: impl Into<String>) -> Refusal {
-        Refusal::Config {
-            field: String::new(),
-            message: message.into(),
-        }
-    }
-}
-
-impl From<WrongFunction> for Refusal {
-    fn from(wrong: WrongFunction) -> Refusal {
-        Refusal::Unfit {
-            message: wrong.to_string(),
-        }
-    }
 }
 
 /// Why a program ended before its time.

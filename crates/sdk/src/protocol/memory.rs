@@ -3,15 +3,12 @@
 //! One of the few modules with `unsafe` code. Other processes may write this memory at any time, whatever they
 //! were asked to do. So it is only ever read and written through atomics, or copied as bytes of which any will do.
 
-use crate::sys::{Map, futex_wait, futex_wake};
+use crate::sys::{HUGE_PAGE, Map, futex_wait, futex_wake};
 use std::fs::File;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
-
-/// Bytes of a huge page: one fault, and one address for the processor to know, instead of 512.
-pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// A file in memory, mapped.
 #[derive(Debug)]
