@@ -5,7 +5,7 @@
 //! related to its contents.
 
 use crate::costs::{BatchCosts, BatchSample, fit_batches, is_interrupted};
-use crate::train::TrainError;
+use crate::error::TrainError;
 use std::collections::HashMap;
 use tailwater_dataplane::batches::{BatchTimes, Part};
 use tailwater_net::Nanos;

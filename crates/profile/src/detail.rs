@@ -8,9 +8,9 @@
 
 use crate::batches::{Contents, QueueCosts, explain, fit_queue_costs};
 use crate::costs::BatchCosts;
+use crate::error::TrainError;
 use crate::lab::{Lab, SATURATED_WINDOW, Setting};
 use crate::traffic::{at_rate, frames, steady};
-use crate::train::TrainError;
 use std::sync::Arc;
 use tailwater_dataplane::batches::BatchTimes;
 use tailwater_dataplane::cores::available;

@@ -1,6 +1,6 @@
 //! Short runs of the data plane, and their evaluation.
 
-use crate::train::TrainError;
+use crate::error::TrainError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_chain::chain::FunctionTime;

@@ -26,6 +26,7 @@ pub mod cache;
 mod costs;
 pub mod curve;
 mod detail;
+mod error;
 mod identity;
 mod lab;
 mod pauses;
@@ -37,6 +38,7 @@ mod traffic;
 mod train;
 
 pub use batches::pace;
+pub use error::TrainError;
 pub use identity::{Fnv, fingerprint, machine};
 pub use sweep::{SweepError, SweepOptions, cache_curve, function_costs, load_curve, uniform};
-pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity, train_costs};
+pub use train::{Depth, Step, TrainOptions, train_capacity, train_costs};

@@ -3,7 +3,7 @@
 //! A thread reads the clock in a loop. Two readings are some tens of nanoseconds apart; after a larger gap the thread
 //! was not running. (Linux's `hwlat` tracer and `oslat` of the real-time tests use the same method.)
 
-use crate::train::TrainError;
+use crate::error::TrainError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::pin_to;

@@ -2,10 +2,11 @@
 
 use crate::cache::{CacheControl, CacheError};
 use crate::curve::{Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial};
+use crate::error::TrainError;
 use crate::lab::{Lab, SATURATED_WINDOW, Setting, evaluated_windows};
 use crate::profiles::{CacheProfile, CostProfile, FunctionCost, LatencyProfile, NotHeld, Occupied};
 use crate::traffic::evenly;
-use crate::train::{Step, TrainError, without_files};
+use crate::train::{Step, without_files};
 use std::sync::atomic::AtomicBool;
 use tailwater_chain::chain::FunctionTime;
 use tailwater_dataplane::report::{LatencyReport, RunReport, WindowReport};

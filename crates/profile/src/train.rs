@@ -2,6 +2,7 @@
 
 use crate::costs::{Sample, fit};
 use crate::detail::Detailed;
+use crate::error::TrainError;
 use crate::lab::{BUFFERS, EpochLoad, Lab};
 use crate::pauses::pauses;
 use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
@@ -9,16 +10,14 @@ use crate::{fingerprint, machine};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 use tailwater_baselines::catalog::epoch;
-use tailwater_baselines::netblaze::NetBlazeError;
-use tailwater_dataplane::RunError;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{
     CapacityProfile, DetailedCosts, EpochFrontier, RateFrontier, ServiceCosts, SplitPoint, SplitProfile,
 };
 use tailwater_policy::core::Load;
+use tailwater_traffic::Trace;
 use tailwater_traffic::generate::FrameSize;
-use tailwater_traffic::{Trace, TrafficError};
 
 /// Depth of training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,41 +54,7 @@ pub struct Step {
     pub of: usize,
 }
 
-/// Reasons for a missing profile.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    /// The objective leaves no time for an epoch.
-    #[error(transparent)]
-    Epoch(#[from] NetBlazeError),
-    /// A run failed.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// The traffic cannot be generated.
-    #[error(transparent)]
-    Traffic(#[from] TrafficError),
-    /// The caller stopped it.
-    #[error("measuring was stopped")]
-    Stopped,
-    /// The chain processed nothing, since its core was preempted.
-    #[error(
-        "core {core} was taken by others for all of {length}: expected one that ordinary programs leave some time, such as \
-         another of --cores"
-    )]
-    Away {
-        /// The preempted core.
-        core: usize,
-        /// Length of the last attempt.
-        length: Nanos,
-    },
-    /// A packet takes longer than an epoch.
-    #[error("the chain processes no packet in an epoch of {epoch}: expected a longer latency objective")]
-    NoCapacity {
-        /// The epoch.
-        epoch: Nanos,
-    },
-}
-
-/// Flow counts at which the frontier is always measured. 310 is NetBlaze's largest.
+/// Flow counts at which the frontier is always measured, NetBlaze's largest among them.
 const FLOWS: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 310];
 const QUICK_FLOWS: [u32; 3] = [1, 8, 64];
 /// Flow counts at which rates are measured.

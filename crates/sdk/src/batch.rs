@@ -3,8 +3,9 @@
 //! One of the few modules with `unsafe` code: it turns the pointers of a call into references that do not outlive the
 //! call.
 
+use crate::FlowKey;
 use crate::abi;
-use crate::{FlowKey, State};
+use crate::flow_state::State;
 use std::marker::PhantomData;
 use std::slice;
 

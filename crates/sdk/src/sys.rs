@@ -2,7 +2,6 @@
 //!
 //! One of the few modules with `unsafe` code. A crate for them would be this crate's only external dependency.
 
-use crate::protocol::memory::HUGE_PAGE;
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::fs::File;
 use std::io;
@@ -19,6 +18,9 @@ compile_error!("functions are programs of 64-bit Linux");
 const FUTEX: c_long = 202;
 #[cfg(any(target_arch = "aarch64", target_arch = "riscv64"))]
 const FUTEX: c_long = 98;
+
+/// Bytes of a huge page: one fault, and one address for the processor to know, instead of 512.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 const FUTEX_WAIT: c_int = 0;
 const FUTEX_WAKE: c_int = 1;

@@ -1,4 +1,4 @@
-//! What is divided, and what is seen of it at a tick.
+//! What a cache agent is told at a tick: the cache, and what is on it.
 
 use crate::cluster::MAX_WAYS;
 use crate::slo::Curves;

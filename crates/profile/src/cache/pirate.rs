@@ -5,7 +5,8 @@
 //! accessed more often than those of others. From time to time it measures a few dependent accesses: a hit takes as
 //! long as in a small buffer, a miss as long as in a large one. This gives its miss ratio without hardware counters.
 
-use super::{CacheControl, CacheError, Caches, Held, Method, sharing};
+use super::control::{CacheControl, CacheError, Held, Method};
+use super::geometry::{Caches, sharing};
 use memmap2::MmapMut;
 use std::collections::VecDeque;
 use std::hint::black_box;

@@ -4,7 +4,8 @@
 //! ways that were taken from it, and still hits them. So when the partition shrinks, another core overwrites the
 //! released ways.
 
-use super::{CacheControl, CacheError, Caches, Held, Method, sharing};
+use super::control::{CacheControl, CacheError, Held, Method};
+use super::geometry::{Caches, sharing};
 use memmap2::MmapMut;
 use std::hint::black_box;
 use tailwater_dataplane::cores::pin_to;

@@ -1,7 +1,6 @@
 //! Cost per packet by function.
 
-use super::MAX_TEXT;
-use super::file::{Quoted, numbers};
+use super::values::{MAX_TEXT, Quoted, numbers};
 use crate::curve::Measured;
 use std::fmt;
 use tailwater_api::SpecError;

@@ -1,6 +1,6 @@
 //! Profiles in the form that `tailwater place` reads.
 
-use super::file::Quoted;
+use super::values::Quoted;
 use super::{ChainProfile, LatencyProfile, Machine, Profiles};
 use std::fmt::Write as _;
 

@@ -1,9 +1,7 @@
 //! Files of profiles: YAML, in the form of all Tailwater objects. `docs/reference/profile-files.md` describes every field.
 
-use super::{
-    CacheProfile, ChainProfile, Key, LatencyProfile, MAX_POINTS, MAX_PROFILES, MAX_TEXT, Machine, NotHeld, Occupied,
-    Profiles, VERSION, costs,
-};
+use super::values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, Quoted, VERSION, numbers, one};
+use super::{CacheProfile, ChainProfile, Key, LatencyProfile, Machine, NotHeld, Occupied, Profiles, costs};
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
 use std::fmt::{self, Write as _};
@@ -15,9 +13,6 @@ use tailwater_api::document::{Document, Fields, Located, label, line};
 const KIND: &str = "ChainProfiles";
 /// Name of the file type, in errors.
 const WHAT: &str = "profiles of chains";
-/// Maximum number in a file; no rate, time or size is larger.
-const MAX_NUMBER: f64 = 1e15;
-
 impl Profiles {
     /// Reads a file.
     ///
@@ -221,27 +216,6 @@ fn words(fields: &Fields<'_>, name: &'static str) -> Result<String, SpecError> {
     Ok(line(&node, MAX_TEXT)?.to_owned())
 }
 
-/// Reads a non-negative number.
-fn one(node: &Located<'_>) -> Result<f64, SpecError> {
-    let number = node.number("a number from 0 up")?;
-    match (0.0..=MAX_NUMBER).contains(&number) {
-        true => Ok(number),
-        false => Err(node.expected("a number from 0 up")),
-    }
-}
-
-pub(super) fn numbers<const N: usize>(node: &Located<'_>) -> Result<[f64; N], SpecError> {
-    let list = node.list("numbers", N)?;
-    if list.len() != N {
-        return Err(node.error(format!("expected {N} numbers, found {}", list.len())));
-    }
-    let mut numbers = [0.0; N];
-    for (number, node) in numbers.iter_mut().zip(list) {
-        *number = one(&node)?;
-    }
-    Ok(numbers)
-}
-
 fn measured(node: &Located<'_>, [value, noise, runs]: [f64; 3]) -> Result<Measured, SpecError> {
     let fits = value > 0.0 && (1.0..=1e6).contains(&runs) && runs.fract() == 0.0;
     match fits {
@@ -278,27 +252,7 @@ fn points(node: &Located<'_>, most: u32) -> Result<Vec<Point>, SpecError> {
     Ok(points)
 }
 
-/// Formats a text as a double-quoted YAML scalar.
-pub(super) struct Quoted<'a>(pub &'a str);
-
-impl fmt::Display for Quoted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_char('"')?;
-        for c in self.0.chars() {
-            match c {
-                '"' | '\\' => write!(f, "\\{c}")?,
-                // YAML excludes some printable characters: byte order marks, surrogates and the like.
-                ' '..='~' | '\u{a0}'..='\u{d7ff}' if c != '\u{2028}' && c != '\u{2029}' => {
-                    f.write_char(c)?;
-                }
-                c => write!(f, "\\U{:08X}", u32::from(c))?,
-            }
-        }
-        f.write_char('"')
-    }
-}
-
-/// Formats points as lists of numbers.
+/// Points as lists of numbers.
 struct Listed<'a>(&'a [Point]);
 
 impl fmt::Display for Listed<'_> {

@@ -1,6 +1,6 @@
 //! Machine on which a profile was measured.
 
-use super::MAX_TEXT;
+use super::values::MAX_TEXT;
 use crate::cache::Caches;
 use std::fmt;
 

@@ -6,25 +6,18 @@ mod costs;
 mod curves;
 mod file;
 mod machine;
+mod values;
 
 pub use compare::{Change, Curve, Difference, compare};
 pub use costs::{CostProfile, FunctionCost};
 pub use curves::{CurvesError, Rising, placement};
 pub use machine::Machine;
+pub use values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, VERSION};
 
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
 
-/// Version of the file format.
-pub const VERSION: u64 = 1;
-/// Maximum profiles in a file.
-pub const MAX_PROFILES: usize = 10_000;
-/// Maximum points of a curve.
-pub const MAX_POINTS: usize = 1024;
-/// Maximum length of a text in a file, bytes.
-pub const MAX_TEXT: usize = 256;
-
-/// Identity of a profile.
+/// What a profile is of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     /// The chain's name, an RFC 1123 label.

@@ -3,7 +3,8 @@
 //! One of the few modules with `unsafe` code: the calls into the function. Its results are validated before use.
 
 use super::flows::{Flows, Gathered};
-use super::{Given, Made, Ready, Refusal, TurnPacket, Work};
+use super::ready::{Given, Ready, Refusal};
+use super::turns::{Made, TurnPacket, Work};
 use crate::abi;
 use crate::host::{self, Configured, FunctionDescription, NO_PACKET, Place};
 use crate::protocol::images::FlowSnapshots;

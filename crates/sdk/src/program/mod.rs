@@ -6,16 +6,18 @@
 
 mod flows;
 mod instance;
+mod ready;
 mod turns;
 
 pub use instance::{Instance, Waiting};
+pub use ready::{Given, Ready, Refusal};
 pub use turns::{LastTurn, Made, TurnPacket, Turns, Work, YIELDS};
 
 use crate::abi;
-use crate::host::{FunctionDescription, WrongFunction};
+use crate::host::FunctionDescription;
 use crate::protocol::layout::{MAX_BATCH, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, VERSION};
 use crate::protocol::memory::Memory;
-use crate::protocol::message::{Description, FromProgram, FromServer, NoMessage};
+use crate::protocol::message::{FromProgram, FromServer, NoMessage};
 use crate::protocol::socket::Socket;
 use crate::sys;
 use std::error::Error;
@@ -43,73 +45,7 @@ pub struct Configuration {
     pub commons: Option<Arc<File>>,
 }
 
-/// Configured function, which receives memory when its chain needs it.
-pub trait Ready {
-    /// The function once it has its memory.
-    type Work: Work;
-
-    /// Returns the function's description.
-    fn describe(&self) -> Description;
-
-    /// Attaches the function to this memory.
-    ///
-    /// # Errors
-    /// An error of the system.
-    fn attach(self, given: Given) -> io::Result<Self::Work>;
-}
-
-/// Memory passed to a function.
-#[derive(Debug)]
-pub struct Given {
-    /// Packet buffers, [`MAX_BATCH`] of them.
-    pub packets: Memory,
-    /// Size of a buffer in bytes.
-    pub buffer_bytes: usize,
-    /// For a stateful function: capacity of the flow table, and memory of the function's flow state, zero at first.
-    pub flows: Option<(usize, Memory)>,
-    /// If flow state is stored externally: wall-clock time of the run's start, and memory of the state's snapshots,
-    /// zero at first.
-    pub images: Option<(Nanos, Memory)>,
-    /// Response area, read by its worker.
-    pub slate: Arc<ResponseArea>,
-}
-
-/// Reasons for which a function cannot be run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// The configuration is invalid.
-    Config {
-        /// Field; empty for the whole configuration.
-        field: String,
-        /// Description of the error.
-        message: String,
-    },
-    /// The function cannot be run with any configuration.
-    Unfit {
-        /// Description of the error.
-        message: String,
-    },
-}
-
-impl Refusal {
-    /// Creates an error about the configuration as a whole.
-    pub fn of_all(message: impl Into<String>) -> Refusal {
-        Refusal::Config {
-            field: String::new(),
-            message: message.into(),
-        }
-    }
-}
-
-impl From<WrongFunction> for Refusal {
-    fn from(wrong: WrongFunction) -> Refusal {
-        Refusal::Unfit {
-            message: wrong.to_string(),
-        }
-    }
-}
-
-/// Reasons for which a program ends early.
+/// Why a program ended before its time.
 #[derive(Debug)]
 pub enum ProgramError {
     /// Standard input is not connected to a server.

@@ -3,17 +3,14 @@
 //! One of the few modules with `unsafe` code. Other processes may write this memory at any time, against all rules. So
 //! it is only accessed through atomics, or copied as bytes for which any values are valid.
 
-use crate::sys::{Map, futex_wait, futex_wake};
+use crate::sys::{HUGE_PAGE, Map, futex_wait, futex_wake};
 use std::fs::File;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Size of a huge page in bytes: one page fault and one TLB entry instead of 512.
-pub(crate) const HUGE_PAGE: usize = 2 << 20;
-
-/// Mapped memory file.
+/// A file in memory, mapped.
 #[derive(Debug)]
 pub struct Memory {
     map: Map,

@@ -1,4 +1,4 @@
-//! What a study found.
+//! A study of bursts: its figures, by name.
 
 use serde::Serialize;
 use tailwater_net::Nanos;
