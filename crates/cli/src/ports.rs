@@ -146,7 +146,7 @@ pub fn find(
     (spec, cores): (&ChainSpec, &[usize]),
     clock: &Clock,
 ) -> Result<Box<dyn Port>, CliError> {
-    use tailwater_api::Fate;
+    use tailwater_api::PacketAction;
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
     use tailwater_dataplane::external::Beside;
     let ring = args.ring.map(|ring| {

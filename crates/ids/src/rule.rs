@@ -218,7 +218,7 @@ pub enum PacketTest {
 
 /// Position constraints of a content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct PositionConstraint {
     /// Earliest start in the buffer.
     pub offset: u32,
     /// Length of the search range, from `offset` on.
@@ -231,7 +231,7 @@ pub struct Place {
     pub at_end: bool,
 }
 
-impl Place {
+impl PositionConstraint {
     /// Returns `true` if the position is relative to the previous test's end.
     #[inline]
     pub fn is_relative(&self) -> bool {
@@ -254,7 +254,7 @@ pub struct Content {
     /// If `true`, the bytes must be absent.
     pub negated: bool,
     /// Position constraints.
-    pub place: Place,
+    pub position: PositionConstraint,
     /// If `true`, the rule selects this content as its fast pattern.
     pub fast: bool,
 }
@@ -349,7 +349,7 @@ impl Test {
     #[inline]
     pub fn is_relative(&self) -> bool {
         match self {
-            Test::Content(content) => content.place.is_relative(),
+            Test::Content(content) => content.position.is_relative(),
             Test::Pattern { relative, .. } | Test::DataAt { relative, .. } => *relative,
             Test::Compare { number, .. } | Test::Jump { number, .. } => number.relative,
             Test::Size(_) => false,
@@ -359,7 +359,7 @@ impl Test {
 
 /// Ordered tests of one buffer.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct BufferTests {
     /// Buffer.
     pub buffer: BufferKey,
     /// Tests.
@@ -385,7 +385,7 @@ pub enum Bit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowBit {
     /// Operation.
-    pub what: Bit,
+    pub operation: Bit,
     /// Names of the bits; a condition applies to any of them.
     pub names: Vec<String>,
 }
@@ -431,7 +431,7 @@ pub struct Threshold {
 
 /// Descriptive options of a rule, shown in alerts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct RuleInfo {
     /// Generator identifier (`gid`).
     pub generator: u32,
     /// Signature identifier (`sid`).
@@ -460,7 +460,7 @@ pub struct Rule {
     /// Tests of packet headers.
     pub packet: Vec<PacketTest>,
     /// Tests of buffers.
-    pub parts: Vec<Part>,
+    pub parts: Vec<BufferTests>,
     /// Flowbit options.
     pub bits: Vec<FlowBit>,
     /// Rate limits of alerts.
@@ -468,5 +468,5 @@ pub struct Rule {
     /// If `true`, matches raise no alert (`noalert`).
     pub silent: bool,
     /// Descriptive options.
-    pub about: About,
+    pub about: RuleInfo,
 }

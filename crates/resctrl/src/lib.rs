@@ -32,13 +32,13 @@ mod default;
 mod error;
 mod info;
 mod mask;
+mod monitor_group;
 mod mount;
 mod owner;
 mod partition;
 mod plan;
 mod text;
 mod tree;
-mod watch;
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -47,11 +47,11 @@ use std::sync::Arc;
 pub use error::Error;
 pub use info::{BandwidthInfo, CacheInfo, Info, Level, MonitorInfo};
 pub use mask::Mask;
+pub use monitor_group::{CacheUse, MonitorGroup, Reading};
 pub use mount::Settings;
-pub use partition::{Ask, Mode, Partition, Place};
-pub use plan::Others;
+pub use partition::{Mode, Partition, PartitionRequest, WayChoice};
+pub use plan::CacheAllocation;
 pub use text::{Schemata, Use, parse_bit_usage};
-pub use watch::{CacheUse, Reading, Watch};
 
 use changes::{Changes, all_or_nothing};
 use mount::{User, check_available, find_or_mount, lock_state, lock_tree, unmount};
@@ -91,7 +91,7 @@ impl Inner {
     }
 
     fn settle(&self) -> Result<(), Error> {
-        default::settle(&self.tree, &self.settings.state, &default::Instead::new())
+        default::settle(&self.tree, &self.settings.state, &default::MaskOverrides::new())
     }
 
     fn all_or_nothing<T>(&self, change: impl FnOnce(&mut Changes) -> Result<T, Error>) -> Result<T, Error> {
@@ -230,8 +230,8 @@ impl Resctrl {
     ///
     /// # Errors
     /// If the groups cannot be read, or the level is not controlled.
-    pub fn others(&self, level: Level, cache: u32, but: &[&Partition]) -> Result<Others, Error> {
-        Ok(self.inner.plan(level)?.others(cache, but))
+    pub fn other_allocations(&self, level: Level, cache: u32, but: &[&Partition]) -> Result<CacheAllocation, Error> {
+        Ok(self.inner.plan(level)?.other_allocations(cache, but))
     }
 
     /// Returns the cache occupancy and memory traffic of the default group's tasks, by cache.
@@ -239,15 +239,15 @@ impl Resctrl {
     /// # Errors
     /// If the counters cannot be read.
     pub fn usage(&self) -> Result<BTreeMap<u32, CacheUse>, Error> {
-        watch::usage(&self.inner.tree, &self.inner.tree.root)
+        monitor_group::usage(&self.inner.tree, &self.inner.tree.root)
     }
 
     /// Monitors tasks of the default group separately.
     ///
     /// # Errors
     /// If the processor has no monitoring or no free RMID, or if a task is not in the default group.
-    pub fn watch(&self, tasks: &[i32]) -> Result<Watch, Error> {
-        Watch::new(&self.inner, "", tasks)
+    pub fn watch(&self, tasks: &[i32]) -> Result<MonitorGroup, Error> {
+        MonitorGroup::new(&self.inner, "", tasks)
     }
 
     /// Returns the identifier of the cache that a core uses.

@@ -9,14 +9,14 @@ use crate::changes::Changes;
 use crate::error::Error;
 use crate::info::Level;
 use crate::mask::Mask;
+use crate::monitor_group::{CacheUse, MonitorGroup, usage};
 use crate::owner::{Name, Part};
 use crate::text::Schemata;
-use crate::watch::{CacheUse, Watch, usage};
 use crate::{Inner, Resctrl};
 
 /// Choice of ways.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum WayChoice {
     /// Any free ways of this number, excluding those into which hardware writes.
     Ways(u32),
     /// Exactly these ways.
@@ -25,13 +25,13 @@ pub enum Place {
 
 /// Request for a partition.
 #[derive(Debug, Clone)]
-pub struct Ask {
+pub struct PartitionRequest {
     /// Level of the caches.
     pub level: Level,
     /// Identifiers of the caches ([`Resctrl::cache_of_core`]). If empty, all caches of the level.
     pub caches: Vec<u32>,
     /// Ways of each cache.
-    pub place: Place,
+    pub ways: WayChoice,
     /// `true` for exclusive use: no other group on the machine keeps the ways.
     pub alone: bool,
     /// Limit on memory bandwidth, in per cent (in MiB/s if mounted with `mba_MBps`).
@@ -42,13 +42,13 @@ pub struct Ask {
     pub cores: Vec<u32>,
 }
 
-impl Ask {
+impl PartitionRequest {
     /// Requests `ways` ways of every last-level cache for exclusive use.
-    pub fn alone(ways: u32) -> Ask {
-        Ask {
+    pub fn exclusive(ways: u32) -> PartitionRequest {
+        PartitionRequest {
             level: Level::L3,
             caches: Vec::new(),
-            place: Place::Ways(ways),
+            ways: WayChoice::Ways(ways),
             alone: true,
             bandwidth: None,
             tasks: Vec::new(),
@@ -57,10 +57,10 @@ impl Ask {
     }
 
     /// Requests `ways` ways of every last-level cache, shared with other groups.
-    pub fn shared(ways: u32) -> Ask {
-        Ask {
+    pub fn shared(ways: u32) -> PartitionRequest {
+        PartitionRequest {
             alone: false,
-            ..Ask::alone(ways)
+            ..PartitionRequest::exclusive(ways)
         }
     }
 }
@@ -99,7 +99,7 @@ impl Resctrl {
     ///
     /// # Errors
     /// If the partition cannot be created. All changes are undone then.
-    pub fn partition(&self, ask: &Ask) -> Result<Partition, Error> {
+    pub fn partition(&self, ask: &PartitionRequest) -> Result<Partition, Error> {
         let inner = &self.inner;
         let _locks = inner.lock()?;
         let plan = inner.plan(ask.level)?;
@@ -115,7 +115,7 @@ impl Resctrl {
         let mut masks = BTreeMap::new();
         for &id in &caches {
             plan.known(id)?;
-            masks.insert(id, plan.choose(id, ask.place, ask.alone, &[], 0)?.bits());
+            masks.insert(id, plan.choose(id, ask.ways, ask.alone, &[], 0)?.bits());
         }
         let mut lines = plan.lines(&masks);
         if let Some(limit) = ask.bandwidth {
@@ -171,21 +171,21 @@ impl Resctrl {
     }
 
     /// Changes the ways of several partitions at once, so that adjacent ones can be moved to make room. For
-    /// [`Place::Ways`], the ways of all these partitions count as free, and the largest partition is placed first.
+    /// [`WayChoice::Ways`], the ways of all these partitions count as free, and the largest partition is placed first.
     ///
     /// # Errors
     /// If the partitions do not all fit, or the kernel rejects a change. All changes are undone then.
-    pub fn assign(&self, wanted: &[(&Partition, Place)]) -> Result<(), Error> {
+    pub fn assign(&self, wanted: &[(&Partition, WayChoice)]) -> Result<(), Error> {
         let inner = &self.inner;
         let _locks = inner.lock()?;
-        let size = |place: &Place| match place {
-            Place::Ways(ways) => (1, *ways),
-            Place::Exactly(mask) => (2, mask.ways()),
+        let size = |place: &WayChoice| match place {
+            WayChoice::Ways(ways) => (1, *ways),
+            WayChoice::Exactly(mask) => (2, mask.ways()),
         };
         let mut wanted = wanted.to_vec();
         wanted.sort_by_key(|(_, place)| std::cmp::Reverse(size(place)));
         let moving: Vec<&str> = wanted.iter().map(|(partition, _)| partition.name.as_str()).collect();
-        let mut instead = crate::default::Instead::new();
+        let mut instead = crate::default::MaskOverrides::new();
         let mut lines = Vec::new();
         for level in [Level::L2, Level::L3] {
             let of_level = || wanted.iter().filter(|(partition, _)| partition.level == level);
@@ -359,7 +359,7 @@ impl Partition {
     ///
     /// # Errors
     /// If the ways are not available. The partition keeps its ways then.
-    pub fn resize(&self, place: Place) -> Result<(), Error> {
+    pub fn resize(&self, place: WayChoice) -> Result<(), Error> {
         let resctrl = Resctrl {
             inner: self.inner.clone(),
         };
@@ -446,8 +446,8 @@ impl Partition {
     ///
     /// # Errors
     /// If the processor has no monitoring or no free RMID, or if a task is not in this partition.
-    pub fn watch(&self, tasks: &[i32]) -> Result<Watch, Error> {
-        Watch::new(&self.inner, &self.name, tasks)
+    pub fn watch(&self, tasks: &[i32]) -> Result<MonitorGroup, Error> {
+        MonitorGroup::new(&self.inner, &self.name, tasks)
     }
 
     /// Removes the partition and reports errors, which a drop ignores.

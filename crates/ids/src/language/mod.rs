@@ -21,7 +21,7 @@ use header::Sets;
 use std::fmt;
 
 /// Largest number of mistakes reported individually.
-pub const MOST_TOLD: usize = 1000;
+pub const MAX_REPORTED: usize = 1000;
 /// Largest number of rules in a text.
 pub const MAX_RULES: usize = 250_000;
 
@@ -66,7 +66,7 @@ pub struct Parsed {
     pub rules: Vec<Rule>,
     /// Unsupported rules.
     pub skipped: Vec<Skipped>,
-    /// Errors, up to [`MOST_TOLD`].
+    /// Errors, up to [`MAX_REPORTED`].
     pub mistakes: Vec<Mistake>,
     /// Number of further errors.
     pub more: usize,
@@ -203,7 +203,7 @@ impl Reader {
                         suggestion,
                     },
                 )) => {
-                    if parsed.mistakes.len() == MOST_TOLD {
+                    if parsed.mistakes.len() == MAX_REPORTED {
                         parsed.more += 1;
                         continue;
                     }
