@@ -170,7 +170,7 @@ pub fn find(
         huge_pages: HugePages::IfThere,
         cores: cores.to_vec(),
         naps: args.nap,
-        checksums: spec.packets.malformed == Fate::Drop,
+        checksums: spec.packets.malformed == PacketAction::Drop,
     };
     let ports = DpdkPorts::find(config, clock.clone());
     let ports = ports.map_err(|error| CliError::Input(error.to_string()))?;
