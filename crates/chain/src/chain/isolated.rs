@@ -99,7 +99,7 @@ impl IsolatedChain {
     #[inline]
     fn reflect(&mut self) {
         let Chain {
-            snapshotter: snapshotter,
+            snapshotter,
             table,
             stages,
             ..
