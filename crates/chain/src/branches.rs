@@ -4,7 +4,7 @@
 //! functions after the classifier. A packet passes the list from front to back on any branch and skips the functions
 //! that are not on its path, so there are no cycles.
 
-/// Branch of a chain, to which a [classifier](crate::classifier::Classifier) sends packets.
+/// Branch of a chain, to which a classifier sends packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
     /// Name, unique within its classifier; [`SEND`] for packets that leave the chain at once.

@@ -186,7 +186,7 @@ pub trait NetworkFunction: Send {
     fn drain(&mut self) {}
 
     /// Version of the state's format, if a flow's state is meaningful outside this process and can be stored externally
-    /// ([`spec.state`](crate::spec::StateSpec)). With `None`, another instance decides about the flow anew. Stored
+    /// (`spec.state`). With `None`, another instance decides about the flow anew. Stored
     /// bytes may come from another instance or an untrusted writer: whatever they hold, they must not endanger memory
     /// other than the function's own.
     fn durable(&self) -> Option<u32> {

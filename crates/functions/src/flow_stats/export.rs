@@ -317,7 +317,7 @@ impl FlowStatsTable {
     }
 
     /// Waits until all records are sent or given up. All workers' chains must have
-    /// [drained](crate::chain::Chain::drain).
+    /// [drained](tailwater_chain::chain::Chain::drain).
     ///
     /// # Errors
     /// The error of the first outlet that lost records or whose file could not be written.

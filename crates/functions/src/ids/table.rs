@@ -111,7 +111,7 @@ impl IdsTable {
         self.rules.replace(rules)
     }
 
-    /// Waits until all alerts are in the file. All workers' chains must have [drained](crate::chain::Chain::drain).
+    /// Waits until all alerts are in the file. All workers' chains must have [drained](tailwater_chain::chain::Chain::drain).
     /// Returns `None` if there is no file or it was finished before.
     ///
     /// # Errors

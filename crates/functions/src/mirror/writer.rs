@@ -304,7 +304,7 @@ impl MirrorTable {
     }
 
     /// Waits until all copies are written or given up. All workers' chains must have
-    /// [drained](crate::chain::Chain::drain). Returns `None` without an outlet, or if it was finished before.
+    /// [drained](tailwater_chain::chain::Chain::drain). Returns `None` without an outlet, or if it was finished before.
     ///
     /// # Errors
     /// Some copies could not be written, or not in time.

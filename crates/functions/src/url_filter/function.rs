@@ -26,7 +26,7 @@ const OVERFLOW: u8 = 3;
 /// Drop reason: a fragment of a TCP segment.
 const FRAGMENT: u8 = 4;
 
-/// Counters of packets that pass; indices into [`UrlFilter::notes`].
+/// Counters of packets that pass; indices into [`UrlFilter::counters`].
 const NOTE_URL: usize = 0;
 const NOTE_SNI: usize = 1;
 const NOTE_CONFLICT: usize = 2;
