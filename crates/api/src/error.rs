@@ -27,7 +27,7 @@ pub struct SpecError {
 }
 
 /// Maximum number of errors in a rules file that are reported individually.
-pub const MOST_TOLD: usize = 1000;
+pub const MAX_REPORTED: usize = 1000;
 
 impl SpecError {
     /// Creates an error about a whole file.
@@ -70,14 +70,14 @@ impl SpecError {
     }
 
     /// Formats this error without those that follow it.
-    pub fn alone(&self) -> String {
-        struct Alone<'a>(&'a SpecError);
-        impl fmt::Display for Alone<'_> {
+    pub fn to_line(&self) -> String {
+        struct WithoutNext<'a>(&'a SpecError);
+        impl fmt::Display for WithoutNext<'_> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 self.0.write(f)
             }
         }
-        Alone(self).to_string()
+        WithoutNext(self).to_string()
     }
 
     /// Writes this error without those that follow it.

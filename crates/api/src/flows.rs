@@ -2,7 +2,7 @@
 
 use crate::error::SpecError;
 use crate::located::Located;
-use crate::values::{Fate, duration};
+use crate::values::{PacketAction, duration};
 use std::ops::RangeInclusive;
 use tailwater_net::Nanos;
 
@@ -131,9 +131,9 @@ fn idle_timeout(node: &Located<'_>, default: IdleTimeouts) -> Result<IdleTimeout
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PacketsSpec {
     /// Treatment of packets with invalid headers.
-    pub malformed: Fate,
+    pub malformed: PacketAction,
     /// Treatment of packets that are not IP.
-    pub non_ip: Fate,
+    pub non_ip: PacketAction,
     /// Maximum batch size: 1 to 256.
     pub batch: u16,
 }
@@ -141,8 +141,8 @@ pub struct PacketsSpec {
 impl Default for PacketsSpec {
     fn default() -> Self {
         PacketsSpec {
-            malformed: Fate::Drop,
-            non_ip: Fate::Pass,
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Pass,
             batch: 32,
         }
     }
@@ -157,7 +157,7 @@ pub fn packets(node: &Located<'_>) -> Result<PacketsSpec, SpecError> {
     let fields = node.fields(&["malformed", "nonIp", "batch"])?;
     let fate = |name, default| {
         let node = fields.optional(name);
-        node.map_or(Ok(default), |node| Fate::parse(&node))
+        node.map_or(Ok(default), |node| PacketAction::parse(&node))
     };
     Ok(PacketsSpec {
         malformed: fate("malformed", default.malformed)?,

@@ -24,4 +24,4 @@ pub use port_name::{PortName, PortNameError};
 pub use ports::{DdioSpec, PortSetup, PortsSpec};
 pub use slo::Slo;
 pub use state::{RedisAddress, RedisSpec, Secret, StateSpec, WhenUnavailable};
-pub use values::{Fate, Throughput};
+pub use values::{PacketAction, Throughput};

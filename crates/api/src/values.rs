@@ -33,17 +33,17 @@ pub enum Throughput {
 
 /// Treatment of a class of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum PacketAction {
     /// Drop the packets.
     Drop,
     /// Pass the packets unchanged.
     Pass,
 }
 
-impl Fate {
+impl PacketAction {
     /// Parses `drop` or `pass`.
     pub fn parse(node: &Located<'_>) -> Result<Self, SpecError> {
-        node.word(&[("drop", Fate::Drop), ("pass", Fate::Pass)])
+        node.word(&[("drop", PacketAction::Drop), ("pass", PacketAction::Pass)])
     }
 }
 

@@ -152,7 +152,7 @@ struct Builder<'a> {
     /// Size of the document so far, with aliases expanded.
     document: Size,
     /// Size of the copies in `anchors`.
-    kept: Size,
+    anchors_size: Size,
     root: Option<Node>,
 }
 
@@ -163,7 +163,7 @@ impl<'a> Builder<'a> {
             open: Vec::new(),
             anchors: HashMap::new(),
             document: Size::default(),
-            kept: Size::default(),
+            anchors_size: Size::default(),
             root: None,
         }
     }
@@ -192,7 +192,7 @@ impl<'a> Builder<'a> {
                     value: Value::scalar(&text, style == ScalarStyle::Plain),
                 };
                 if anchor != 0 {
-                    self.keep(anchor, &node, size, span)?;
+                    self.store_anchor(anchor, &node, size, span)?;
                 }
                 self.push(node);
             }
@@ -243,15 +243,15 @@ impl<'a> Builder<'a> {
                 nodes: self.document.nodes - open.before.nodes,
                 bytes: self.document.bytes - open.before.bytes,
             };
-            self.keep(open.anchor, &node, size, span)?;
+            self.store_anchor(open.anchor, &node, size, span)?;
         }
         self.push(node);
         Ok(())
     }
 
     /// Stores a copy of an anchored node; its size counts like that of the node itself.
-    fn keep(&mut self, anchor: usize, node: &Node, size: Size, span: &Span) -> Result<(), SpecError> {
-        self.kept.add(size);
+    fn store_anchor(&mut self, anchor: usize, node: &Node, size: Size, span: &Span) -> Result<(), SpecError> {
+        self.anchors_size.add(size);
         self.check_size(span)?;
         let anchored = Anchor {
             node: node.clone(),
@@ -306,7 +306,7 @@ impl<'a> Builder<'a> {
 
     fn check_size(&self, span: &Span) -> Result<(), SpecError> {
         let mut total = self.document;
-        total.add(self.kept);
+        total.add(self.anchors_size);
         if total.nodes > MAX_NODES || total.bytes > MAX_SCALAR_BYTES {
             let message = format!(
                 "expected at most {MAX_NODES} values and {} MiB of text after expanding aliases, \

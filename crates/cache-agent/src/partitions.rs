@@ -6,7 +6,9 @@ use std::fmt;
 use tailwater_placement::cluster::MAX_WAYS;
 use tailwater_placement::on_demand::mask::WayMask;
 use tailwater_placement::on_demand::{Cache, CacheAllocator, Step};
-use tailwater_resctrl::{Ask, CacheUse, Error, Level, Mask, Partition, Place, Reading, Resctrl, Watch};
+use tailwater_resctrl::{
+    CacheUse, Error, Level, Mask, MonitorGroup, Partition, PartitionRequest, Reading, Resctrl, WayChoice,
+};
 
 /// Reason why `resctrl` refused a step.
 #[derive(Debug)]
@@ -55,7 +57,7 @@ struct Watched {
     class: String,
     tasks: Vec<u32>,
     /// `None` if the processor has no free monitoring ids.
-    watch: Option<Watch>,
+    watch: Option<MonitorGroup>,
 }
 
 /// Last-level cache partitioned through `resctrl`. Dropping it removes all partitions.
@@ -73,14 +75,14 @@ fn numbers(tasks: &[u32]) -> Vec<i32> {
     tasks.iter().filter_map(|task| i32::try_from(*task).ok()).collect()
 }
 
-fn place(mask: WayMask) -> Result<Place, Error> {
+fn place(mask: WayMask) -> Result<WayChoice, Error> {
     let bits = mask.bits();
     let known = Mask::from_bits(bits).ok_or_else(|| Error::BadMask {
         resource: Level::L3.name().to_owned(),
         mask: bits,
         why: "a group has neighbouring ways".to_owned(),
     })?;
-    Ok(Place::Exactly(known))
+    Ok(WayChoice::Exactly(known))
 }
 
 impl Partitions {
@@ -131,10 +133,10 @@ impl CacheAllocator for Partitions {
     fn step(&mut self, step: &Step) -> Result<(), PartitionError> {
         match step {
             Step::Create { class, mask } => {
-                let ask = Ask {
+                let ask = PartitionRequest {
                     caches: vec![self.id],
-                    place: place(*mask)?,
-                    ..Ask::alone(0)
+                    ways: place(*mask)?,
+                    ..PartitionRequest::exclusive(0)
                 };
                 let partition = self.resctrl.partition(&ask)?;
                 self.partitions.insert(class.clone(), partition);
@@ -159,7 +161,7 @@ impl Cut for Partitions {
         let info = self.resctrl.info();
         let l3 = info.l3.as_ref().ok_or(Error::Unsupported { what })?;
         let ours: Vec<&Partition> = self.partitions.values().collect();
-        let others = self.resctrl.others(Level::L3, self.id, &ours)?;
+        let others = self.resctrl.other_allocations(Level::L3, self.id, &ours)?;
         let ways = (l3.mask.count_ones() as u16).min(MAX_WAYS);
         // Ways that devices write into also belong to everything else. Without such ways it needs one of its own.
         let rest = match l3.shareable {

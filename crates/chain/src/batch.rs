@@ -172,17 +172,17 @@ impl Batch {
     /// # Panics
     /// If the buffers have already been moved out.
     #[inline]
-    pub fn hand_over(&mut self) -> impl ExactSizeIterator<Item = (Buffer, u16, u16)> {
+    pub fn take_buffers(&mut self) -> impl ExactSizeIterator<Item = (Buffer, u16, u16)> {
         let pool = self.memory.pool();
         self.packets.iter_mut().map(move |Slot { packet, buffer }| {
             assert!(buffer.is_of(pool), "a buffer of another pool");
-            (buffer.take_away(), packet.start, packet.length)
+            (buffer.lend(), packet.start, packet.length)
         })
     }
 
     /// Removes the packets at these ascending indices, which a device did not send.
     #[cold]
-    pub fn take_out(&mut self, places: &[u16]) {
+    pub fn remove_unsent(&mut self, places: &[u16]) {
         let (mut place, mut next) = (0, places.iter());
         let mut unsent = next.next();
         let gone = self.packets.extract_if(.., |_| {
@@ -312,7 +312,7 @@ impl Batch {
         assert!(start.max(length) <= MAX_FRAME, "a frame of {length} bytes");
         let Slot { packet, buffer } = &mut self.packets[i];
         write(&mut self.memory.bytes_mut(buffer)[start..start + length]);
-        packet.set_place(start as u16, length as u16);
+        packet.set_location(start as u16, length as u16);
     }
 
     /// Adds a packet that another process described, in a buffer of the batch's memory. Returns `false` and adds
@@ -420,7 +420,7 @@ impl Batch {
     /// Removes, in order, the packets for whose flow `number` returns a number, and sends them as parcels. The others
     /// stay.
     #[inline]
-    pub fn send_away(
+    pub fn offload(
         &mut self,
         store: &PacketStore,
         mut number: impl FnMut(&Packet) -> Option<u16>,
@@ -443,7 +443,7 @@ impl Batch {
     /// # Panics
     /// If the batch is full, or if the parcel's pool differs from that of the batch or of the store.
     #[inline]
-    pub fn take_in(&mut self, store: &PacketStore, parcel: Parcel) {
+    pub fn add_parcel(&mut self, store: &PacketStore, parcel: Parcel) {
         assert!(self.room() > 0, "the batch is full");
         let (packet, buffer) = store.take(parcel);
         // The headers are in another core's cache or in none, and are needed soon.
@@ -455,7 +455,7 @@ impl Batch {
 
     /// Empties the batch: yields every buffer, including those of dropped packets, with its flow's number.
     #[inline]
-    pub fn send_back(&mut self) -> impl Iterator<Item = Receipt> {
+    pub fn return_buffers(&mut self) -> impl Iterator<Item = Receipt> {
         let kept = self.packets.drain(..).chain(self.bypass.drain(..));
         let kept = kept.map(|slot| (slot.buffer, slot.packet.number));
         let dropped = self.dropped.drain(..);
@@ -469,10 +469,10 @@ impl Batch {
     /// If `pool` is not the batch's pool.
     #[inline]
     pub fn release(&mut self, pool: &mut BufferPool) {
-        let sent = self.packets.iter().all(|slot| slot.buffer.is_away());
+        let sent = self.packets.iter().all(|slot| slot.buffer.is_lent());
         if sent {
             // The usual case when the buffers belong to a device.
-            pool.let_go(self.packets.len());
+            pool.forget_sent(self.packets.len());
             self.packets.clear();
         } else {
             pool.give_all(self.packets.drain(..).map(|slot| slot.buffer));

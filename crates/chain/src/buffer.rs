@@ -45,7 +45,7 @@ impl Buffer {
     /// Moves the buffer out. The handle that remains can only be returned to its pool, which detects that the buffer
     /// went elsewhere. Access to its bytes fails as if it belonged to another pool.
     #[inline]
-    pub(crate) fn take_away(&mut self) -> Buffer {
+    pub(crate) fn lend(&mut self) -> Buffer {
         let sent = Buffer {
             index: self.index,
             pool: SENT,
@@ -59,9 +59,9 @@ impl Buffer {
         self.pool == pool
     }
 
-    /// Returns `true` if the buffer was [moved out](Buffer::take_away).
+    /// Returns `true` if the buffer was [moved out](Buffer::lend).
     #[inline]
-    pub(crate) fn is_away(&self) -> bool {
+    pub(crate) fn is_lent(&self) -> bool {
         self.pool == SENT
     }
 }
@@ -341,7 +341,7 @@ impl BufferPool {
     /// soon as its index is known. Only for a pool of [lent](BufferPool::lent) buffers.
     #[inline]
     pub fn claims(&mut self, count: usize) -> Claims {
-        self.hold(count);
+        self.add_held(count);
         Claims {
             pool: self.memory.pool,
             count: self.memory.count,
@@ -355,7 +355,7 @@ impl BufferPool {
     #[inline]
     pub fn dismiss(&mut self, buffer: &Buffer) {
         assert!(self.memory.owns(buffer), "a buffer of another pool");
-        self.let_go(1);
+        self.forget_sent(1);
     }
 
     /// Takes over a buffer that another pool of the same memory [released](BufferPool::dismiss).
@@ -365,7 +365,7 @@ impl BufferPool {
     #[inline]
     pub fn admit(&mut self, buffer: &Buffer) {
         assert!(self.memory.owns(buffer), "a buffer of another pool");
-        self.hold(1);
+        self.add_held(1);
     }
 
     /// Drains the returned buffers, which belong to the device from now on.
@@ -384,7 +384,7 @@ impl BufferPool {
     pub fn take(&mut self) -> Option<Buffer> {
         match self.free.pop() {
             Some(index) => {
-                self.hold(1);
+                self.add_held(1);
                 Some(Buffer {
                     index,
                     pool: self.memory.pool,
@@ -402,7 +402,7 @@ impl BufferPool {
     pub fn take_many(&mut self, count: usize) -> impl ExactSizeIterator<Item = Buffer> {
         let there = count.min(self.free.len());
         self.exhausted += u64::from(there < count);
-        self.hold(there);
+        self.add_held(there);
         let pool = self.memory.pool;
         self.free
             .drain(self.free.len() - there..)
@@ -420,7 +420,7 @@ impl BufferPool {
 
     /// Counts further buffers of a device as held.
     #[inline]
-    fn hold(&mut self, buffers: usize) {
+    fn add_held(&mut self, buffers: usize) {
         if let Some(lent) = &mut self.lent {
             lent.held += buffers;
         }
@@ -437,7 +437,7 @@ impl BufferPool {
             let (mut given, free) = (0, &mut self.free);
             buffers.for_each(|buffer| {
                 given += 1;
-                if !buffer.is_away() {
+                if !buffer.is_lent() {
                     assert!(memory.owns(&buffer), "a buffer of another pool");
                     free.push(buffer.index);
                 }
@@ -453,7 +453,7 @@ impl BufferPool {
 
     /// Counts `buffers` fewer as held: they have been sent.
     #[inline]
-    pub(crate) fn let_go(&mut self, buffers: usize) {
+    pub(crate) fn forget_sent(&mut self, buffers: usize) {
         if let Some(lent) = &mut self.lent {
             lent.held -= buffers;
         }
@@ -528,7 +528,7 @@ mod tests {
         assert_eq!(memory.bytes(&kept).len(), 448);
         memory.bytes_mut(&mut kept).fill(7);
         assert_eq!(pool.available(), 0);
-        assert_eq!(sent.take_away().index(), 1);
+        assert_eq!(sent.lend().index(), 1);
         pool.give_all([sent].into_iter());
         // One buffer moves to another worker, and returns to the device from there.
         pool.dismiss(&kept);
@@ -546,7 +546,7 @@ mod tests {
         let mut pool = BufferPool::lent(memory.clone(), 1);
         // SAFETY: there is no device, and this is the only handle.
         let mut buffer = unsafe { pool.claim(0) };
-        let _ = buffer.take_away();
+        let _ = buffer.lend();
         memory.bytes(&buffer);
     }
 

@@ -1,16 +1,16 @@
 //! Chains: functions in order, run to completion on one batch at a time.
 
-mod alone;
+mod external_state;
 mod forks;
-mod imaging;
-mod keep;
+mod isolated;
 mod opening;
 mod segment;
+mod snapshotter;
 mod stage;
 mod stopwatch;
 
-pub use alone::Alone;
-pub use keep::{DurableFlow, DurableFunction, Standing, kept_functions, kept_state_bytes};
+pub use external_state::{DurableFlow, DurableFunction, PersistState, durable_functions, state_bytes_with_persistence};
+pub use isolated::IsolatedChain;
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
 pub use stopwatch::{FunctionTime, ReadClock};
@@ -19,14 +19,14 @@ use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use crate::branches::START;
 use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
 use crate::function::{FlowStates, NetworkFunction, StateSlot, UNSEEN};
-use forks::Waiting;
-use imaging::Snapshotter;
-use keep::ExternalState;
+use external_state::ExternalState;
+use forks::SplitPool;
 use segment::{Layout, Segment};
+use snapshotter::Snapshotter;
 use stage::Stage;
 use std::ops::Range;
 use stopwatch::Stopwatch;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_net::Nanos;
 use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
 
@@ -34,10 +34,10 @@ use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
 const EXPIRE_BUDGET: usize = 64;
 
 /// Verdict on a packet that functions cannot process.
-fn unfit_verdict(fate: Fate) -> Verdict {
+fn unfit_verdict(fate: PacketAction) -> Verdict {
     match fate {
-        Fate::Drop => Verdict::Drop(0),
-        Fate::Pass => Verdict::Bypass,
+        PacketAction::Drop => Verdict::Drop(0),
+        PacketAction::Pass => Verdict::Bypass,
     }
 }
 
@@ -45,9 +45,9 @@ fn unfit_verdict(fate: Fate) -> Verdict {
 #[derive(Clone, Copy, Debug)]
 pub struct InputPolicy {
     /// Packets whose headers are truncated, contradictory or out of range.
-    pub malformed: Fate,
+    pub malformed: PacketAction,
     /// Packets that are not IP (ARP, LLDP, ...).
-    pub non_ip: Fate,
+    pub non_ip: PacketAction,
 }
 
 /// Returns the size in bytes of the flow state that these functions need together.
@@ -69,21 +69,21 @@ pub struct Chain {
     input: InputPolicy,
     malformed: [u64; Malformed::COUNT],
     non_ip: u64,
-    no_place: u64,
-    foreign: u64,
+    flow_table_full: u64,
+    bucket_not_owned: u64,
     lost: u64,
     /// Batch indices of packets whose flows a function has not seen.
     unseen: Vec<u16>,
     /// Flow state kept in Redis; `None` if all flow state is local.
-    keep: Option<Box<ExternalState>>,
+    external_state: Option<Box<ExternalState>>,
     /// Writes snapshots of an isolated function's flows, if its state is kept in Redis.
-    imaging: Option<Box<Snapshotter>>,
+    snapshotter: Option<Box<Snapshotter>>,
     /// `true` if the chain's other functions run in other processes.
-    alone: bool,
+    isolated: bool,
     /// `true` if the chain has branches.
     branches: bool,
     /// Packets that wait while other branches run.
-    waiting: Waiting,
+    waiting: SplitPool,
     /// Timer of the functions, if they are timed.
     stopwatch: Option<Box<Stopwatch>>,
 }
@@ -159,7 +159,7 @@ impl Chain {
                 .filter_map(|((_, f), slot)| Some((f.lifetimes()?, slot.as_ref()?.state.clone())));
             table.set_lifetimes(lifetimes.next());
             let looks = functions.iter().filter_map(|(_, f)| f.timer_interval());
-            table.look_every(looks.min(), EXPIRE_BUDGET);
+            table.set_timer_interval(looks.min(), EXPIRE_BUDGET);
         }
         // State of other segments may be in another core's cache; the core that processes a packet prefetches it.
         if let (Some(table), [first, _, ..]) = (&mut table, &segments[..]) {
@@ -178,15 +178,15 @@ impl Chain {
             input,
             malformed: [0; Malformed::COUNT],
             non_ip: 0,
-            no_place: 0,
-            foreign: 0,
+            flow_table_full: 0,
+            bucket_not_owned: 0,
             lost: 0,
             unseen: Vec::with_capacity(MAX_BATCH),
-            keep: None,
-            imaging: None,
-            alone: false,
+            external_state: None,
+            snapshotter: None,
+            isolated: false,
             branches: false,
-            waiting: Waiting::default(),
+            waiting: SplitPool::default(),
             stopwatch: None,
         }
     }
@@ -203,7 +203,7 @@ impl Chain {
     pub fn release(&mut self, bucket: u16) -> Option<Partition> {
         let table = self.table.as_mut()?;
         for stage in &mut self.stages {
-            stage.function.flows_leave();
+            stage.function.before_flows_move();
         }
         table.release(bucket)
     }
@@ -216,9 +216,9 @@ impl Chain {
     /// Maximum size of the next batch, if a function requires one.
     #[inline]
     pub fn wanted_batch(&self) -> Option<usize> {
-        let wishes = self.stages.iter();
-        let wishes = wishes.filter_map(|stage| stage.function.wanted_batch());
-        wishes.min()
+        let sizes = self.stages.iter();
+        let sizes = sizes.filter_map(|stage| stage.function.wanted_batch());
+        sizes.min()
     }
 
     /// Returns `true` if the chain looks flows up.
@@ -252,7 +252,7 @@ impl Chain {
         self.classify(batch);
         if self.branches {
             // A packet may come from another chain.
-            batch.iter_mut().for_each(|packet| packet.way = START);
+            batch.iter_mut().for_each(|packet| packet.path = START);
         }
         for segment in 0..self.segments.len() {
             if self.segments[segment].opens_companions {
@@ -261,7 +261,7 @@ impl Chain {
         }
         if let Some(table) = &mut self.table {
             table.lookup(batch.slots_mut(), now, &mut self.ends);
-            tell_ends(&mut self.stages, &mut self.ends);
+            report_flow_ends(&mut self.stages, &mut self.ends);
             // A packet without an entry for its flow cannot be processed.
             let mut refused = false;
             for packet in batch.iter_mut().filter(|packet| packet.flow().is_none()) {
@@ -273,8 +273,8 @@ impl Chain {
                 batch.compact(|packet, _| {
                     self.lost += 1;
                     match table.holds(packet.rss_hash) {
-                        true => self.no_place += 1,
-                        false => self.foreign += 1,
+                        true => self.flow_table_full += 1,
+                        false => self.bucket_not_owned += 1,
                     }
                 });
             }
@@ -420,7 +420,7 @@ impl Chain {
             watch.note(i, packets, [now, began]);
         }
         if self.segments[segment].opens_companions {
-            tell_ends(&mut self.stages, &mut self.ends);
+            report_flow_ends(&mut self.stages, &mut self.ends);
         }
     }
 
@@ -472,22 +472,22 @@ impl Chain {
         if let Some(table) = &mut self.table {
             table.expire(now, EXPIRE_BUDGET, &mut self.ends);
             while let Some(flow) = table.take_due_flow() {
-                look_at(&mut self.stages, table, flow, now);
+                run_timers(&mut self.stages, table, flow, now);
             }
-            if let Some(keep) = &mut self.keep {
-                self.ends.each(|key, state| keep.note_ended(key, state));
+            if let Some(keep) = &mut self.external_state {
+                self.ends.each(|key, state| keep.record_ended(key, state));
             }
-            tell_ends(&mut self.stages, &mut self.ends);
+            report_flow_ends(&mut self.stages, &mut self.ends);
         }
     }
 
     /// Ends the run after the last packet: ends every remaining flow, so that functions that report flows see all of
     /// them. Returns the packets counted during the call for each of the [`reasons`](Chain::reasons).
-    pub fn finish(mut self) -> Vec<u64> {
+    pub fn drain(mut self) -> Vec<u64> {
         let before: Vec<u64> = self.reason_counts().collect();
         self.end_flows();
         for stage in &mut self.stages {
-            stage.function.finished();
+            stage.function.after_flow_ends();
         }
         let counted = self.reason_counts().zip(before);
         counted.map(|(after, before)| after - before).collect()
@@ -495,7 +495,7 @@ impl Chain {
 
     fn end_flows(&mut self) {
         for stage in &mut self.stages {
-            stage.function.finish();
+            stage.function.drain();
         }
         let wanted = self.stages.iter().any(|stage| stage.function.wants_flow_ends());
         let Some(table) = self.table.as_mut().filter(|_| wanted) else {
@@ -504,7 +504,7 @@ impl Chain {
         loop {
             // At most the number of flows, with companions, that `ends` has room for.
             let more = table.end_some(MAX_BATCH, &mut self.ends);
-            tell_ends(&mut self.stages, &mut self.ends);
+            report_flow_ends(&mut self.stages, &mut self.ends);
             if !more {
                 return;
             }
@@ -553,8 +553,8 @@ impl Chain {
     /// All reasons under which the chain counts packets.
     pub fn reasons(&self) -> Vec<Reason> {
         let outcome = |fate| match fate {
-            Fate::Drop => Outcome::Dropped,
-            Fate::Pass => Outcome::Passed,
+            PacketAction::Drop => Outcome::Dropped,
+            PacketAction::Pass => Outcome::Passed,
         };
         let malformed = Malformed::ALL.iter().map(|reason| Reason {
             name: format!("malformed/{}", reason.name()),
@@ -564,7 +564,7 @@ impl Chain {
             name: "non-ip".to_owned(),
             outcome: outcome(self.input.non_ip),
         };
-        let lost_unavailable = self.keep.as_ref().map(|_| "state-unavailable");
+        let lost_unavailable = self.external_state.as_ref().map(|_| "state-unavailable");
         let lost = ["flow-table-full", "bucket-not-held"].into_iter();
         let lost = lost.chain(lost_unavailable).map(|name| Reason {
             name: name.to_owned(),
@@ -577,8 +577,8 @@ impl Chain {
     /// Packets counted so far under each of the [`reasons`](Chain::reasons), in their order.
     pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
         let functions = self.stages.iter().flat_map(Stage::reason_counts);
-        let own = [self.non_ip, self.no_place, self.foreign];
-        let lost_unavailable = self.keep.as_ref().map(|keep| keep.lost_unavailable);
+        let own = [self.non_ip, self.flow_table_full, self.bucket_not_owned];
+        let lost_unavailable = self.external_state.as_ref().map(|keep| keep.lost_unavailable);
         let own = own.into_iter().chain(lost_unavailable);
         self.malformed.iter().copied().chain(own).chain(functions)
     }
@@ -591,7 +591,7 @@ impl Chain {
 }
 
 /// Calls the timer of each function that has one, on its state of a flow.
-fn look_at(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Nanos) {
+fn run_timers(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Nanos) {
     let key = table.key(flow);
     for Stage { function, slot, .. } in stages {
         let Some(slot) = slot.as_ref().filter(|_| function.timer_interval().is_some()) else {
@@ -601,7 +601,7 @@ fn look_at(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Na
         for reversed in [false, true].into_iter().take(directions) {
             if *table.word(flow, slot.version_at(reversed)) != UNSEEN {
                 let key = if reversed { key.reversed() } else { key };
-                function.look(&key, table.state(flow, &slot.state_of(reversed)), now);
+                function.on_timer(&key, table.state(flow, &slot.state_of(reversed)), now);
             }
         }
     }
@@ -609,7 +609,7 @@ fn look_at(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Na
 
 /// Reports the flows that have left the table to the functions.
 #[inline]
-fn tell_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
+fn report_flow_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
     ends.drain(|key, state| {
         for Stage { function, slot, .. } in stages.iter_mut() {
             let Some(slot) = slot.as_ref().filter(|_| function.wants_flow_ends()) else {

@@ -61,17 +61,17 @@ pub(crate) struct PartitionLinks<'a> {
 }
 
 impl PartitionLinks<'_> {
-    /// Links of the flow in slot `place` of the partition.
+    /// Links of the flow in slot `index` of the partition.
     ///
     /// # Panics
     /// If the partition has no such slot.
     #[inline]
-    pub(crate) fn at(&mut self, place: u32) -> &mut Links {
-        let place = place as usize;
-        assert!(place < self.count, "a place of the partition");
+    pub(crate) fn at(&mut self, index: u32) -> &mut Links {
+        let index = index as usize;
+        assert!(index < self.count, "a place of the partition");
         // SAFETY: in bounds by the assertion, and exclusive as guaranteed by the caller of `FlowMemory::partition`;
         // from there on `&mut self` makes it the only reference. The key is not touched.
-        unsafe { &mut (*self.first.add(place)).links }
+        unsafe { &mut (*self.first.add(index)).links }
     }
 }
 
@@ -80,7 +80,7 @@ impl PartitionLinks<'_> {
 pub(crate) struct FlowMemory {
     entries: Region,
     states: Option<Region>,
-    places: usize,
+    slots: usize,
     state_bytes: usize,
 }
 
@@ -88,45 +88,45 @@ pub(crate) struct FlowMemory {
 unsafe impl Sync for FlowMemory {}
 
 impl FlowMemory {
-    /// Allocates memory for `places` flows with `state_lines` cache lines of state each.
-    pub(crate) fn new(places: usize, state_lines: usize) -> io::Result<FlowMemory> {
+    /// Allocates memory for `slots` flows with `state_lines` cache lines of state each.
+    pub(crate) fn new(slots: usize, state_lines: usize) -> io::Result<FlowMemory> {
         let state_bytes = state_lines * CACHE_LINE;
         let states = match state_bytes {
             0 => None,
-            _ => Some(Region::zeroed(places * state_bytes)?),
+            _ => Some(Region::zeroed(slots * state_bytes)?),
         };
         Ok(FlowMemory {
-            entries: Region::zeroed(places * CACHE_LINE)?,
+            entries: Region::zeroed(slots * CACHE_LINE)?,
             states,
-            places,
+            slots,
             state_bytes,
         })
     }
 
-    /// Size in bytes of the memory for `places` flows, for [`shared`](FlowMemory::shared).
-    pub(crate) fn file_bytes(places: usize, state_lines: usize) -> usize {
-        places * (1 + state_lines) * CACHE_LINE
+    /// Size in bytes of the memory for `slots` flows, for [`shared`](FlowMemory::shared).
+    pub(crate) fn file_bytes(slots: usize, state_lines: usize) -> usize {
+        slots * (1 + state_lines) * CACHE_LINE
     }
 
     /// Same as [`new`](FlowMemory::new), in memory of a file, so that it outlives a process. The caller's obligation
     /// covers other processes that map the file.
-    pub(crate) fn shared(memory: &Arc<Memory>, places: usize, state_lines: usize) -> io::Result<FlowMemory> {
+    pub(crate) fn shared(memory: &Arc<Memory>, slots: usize, state_lines: usize) -> io::Result<FlowMemory> {
         let state_bytes = state_lines * CACHE_LINE;
-        let entries = places * CACHE_LINE;
+        let entries = slots * CACHE_LINE;
         let states = match state_bytes {
             0 => None,
-            _ => Some(Region::shared(memory, entries, places * state_bytes)?),
+            _ => Some(Region::shared(memory, entries, slots * state_bytes)?),
         };
         Ok(FlowMemory {
             entries: Region::shared(memory, 0, entries)?,
             states,
-            places,
+            slots,
             state_bytes,
         })
     }
 
     /// Offsets in a replica's entry of the two halves of the flow's generation, high half first.
-    pub(crate) fn births() -> [usize; 2] {
+    pub(crate) fn generation_offsets() -> [usize; 2] {
         let links = offset_of!(Entry, links);
         [links + offset_of!(Links, next), links + offset_of!(Links, previous)]
     }
@@ -140,17 +140,17 @@ impl FlowMemory {
     }
 
     #[inline]
-    pub(crate) fn prefetch_entry(&self, place: usize) {
-        prefetch(self.entries.base().wrapping_add(place * CACHE_LINE));
+    pub(crate) fn prefetch_entry(&self, index: usize) {
+        prefetch(self.entries.base().wrapping_add(index * CACHE_LINE));
     }
 
     /// Prefetches these bytes of a flow's state.
     #[inline]
-    pub(crate) fn prefetch_state(&self, place: usize, bytes: &Range<usize>) {
+    pub(crate) fn prefetch_state(&self, index: usize, bytes: &Range<usize>) {
         if let Some(states) = &self.states
             && !bytes.is_empty()
         {
-            let start = place.wrapping_mul(self.state_bytes) + bytes.start;
+            let start = index.wrapping_mul(self.state_bytes) + bytes.start;
             let start = states.base().wrapping_add(start);
             prefetch(start);
             // Most chains have one line of state. Lines beyond two are fetched on access.
@@ -166,7 +166,7 @@ impl FlowMemory {
     /// The caller holds the partition, and no other reference to its links exists.
     #[inline]
     pub(crate) unsafe fn partition(&self, partition: usize, count: usize) -> PartitionLinks<'_> {
-        assert!((partition + 1) * count <= self.places);
+        assert!((partition + 1) * count <= self.slots);
         PartitionLinks {
             first: self.first().wrapping_add(partition * count),
             count,
@@ -183,50 +183,50 @@ impl FlowMemory {
     /// Key of one flow.
     ///
     /// # Safety
-    /// `place` is below the number of slots, and nothing writes the key while the reference exists: the caller holds
+    /// `index` is below the number of slots, and nothing writes the key while the reference exists: the caller holds
     /// the partition, or a packet of the flow.
     #[inline]
-    pub(crate) unsafe fn key(&self, place: usize) -> &FlowKey {
-        debug_assert!(place < self.places);
+    pub(crate) unsafe fn key(&self, index: usize) -> &FlowKey {
+        debug_assert!(index < self.slots);
         // SAFETY: in bounds and shared, as guaranteed by the caller.
-        unsafe { &(*self.first().add(place)).key }
+        unsafe { &(*self.first().add(index)).key }
     }
 
     /// Writes the key of one flow.
     ///
     /// # Safety
-    /// `place` is below the number of slots, the caller holds its partition, and no packet of the flow is in the
+    /// `index` is below the number of slots, the caller holds its partition, and no packet of the flow is in the
     /// system.
     #[inline]
-    pub(crate) unsafe fn set_key(&self, place: usize, key: &FlowKey) {
-        debug_assert!(place < self.places);
+    pub(crate) unsafe fn set_key(&self, index: usize, key: &FlowKey) {
+        debug_assert!(index < self.slots);
         // SAFETY: in bounds and exclusive, as guaranteed by the caller.
-        unsafe { (*self.first().add(place)).key = *key };
+        unsafe { (*self.first().add(index)).key = *key };
     }
 
     /// Links of one flow.
     ///
     /// # Safety
-    /// `place` is below the number of slots, the caller holds its partition, and nothing writes the links while the
+    /// `index` is below the number of slots, the caller holds its partition, and nothing writes the links while the
     /// reference exists.
     #[inline]
-    pub(crate) unsafe fn links(&self, place: usize) -> &Links {
-        debug_assert!(place < self.places);
+    pub(crate) unsafe fn links(&self, index: usize) -> &Links {
+        debug_assert!(index < self.slots);
         // SAFETY: in bounds and shared, as guaranteed by the caller.
-        unsafe { &(*self.first().add(place)).links }
+        unsafe { &(*self.first().add(index)).links }
     }
 
     /// Mutable links of one flow.
     ///
     /// # Safety
-    /// `place` is below the number of slots, the caller holds its partition, and no other reference to the links
+    /// `index` is below the number of slots, the caller holds its partition, and no other reference to the links
     /// exists.
     #[inline]
     #[expect(clippy::mut_from_ref)]
-    pub(crate) unsafe fn links_mut(&self, place: usize) -> &mut Links {
-        debug_assert!(place < self.places);
+    pub(crate) unsafe fn links_mut(&self, index: usize) -> &mut Links {
+        debug_assert!(index < self.slots);
         // SAFETY: in bounds and exclusive, as guaranteed by the caller.
-        unsafe { &mut (*self.first().add(place)).links }
+        unsafe { &mut (*self.first().add(index)).links }
     }
 
     /// Address of these bytes of one flow's state. Access requires the same as [`state`](Self::state).
@@ -234,10 +234,10 @@ impl FlowMemory {
     /// # Panics
     /// If the slot or the bytes are out of range.
     #[inline]
-    pub(crate) fn state_address(&self, place: usize, bytes: &Range<usize>) -> *mut u8 {
+    pub(crate) fn state_address(&self, index: usize, bytes: &Range<usize>) -> *mut u8 {
         let inside = bytes.start <= bytes.end && bytes.end <= self.state_bytes;
-        assert!(place < self.places && inside, "bytes of a flow's state");
-        let start = place * self.state_bytes + bytes.start;
+        assert!(index < self.slots && inside, "bytes of a flow's state");
+        let start = index * self.state_bytes + bytes.start;
         match &self.states {
             Some(states) => states.base().wrapping_add(start),
             None => std::ptr::null_mut(),
@@ -247,7 +247,7 @@ impl FlowMemory {
     /// These bytes of one flow's state. The state as a whole is aligned to a cache line.
     ///
     /// # Safety
-    /// - `place` is below the number of slots.
+    /// - `index` is below the number of slots.
     /// - The caller owns these bytes of the flow. It is the core that received the flow's packets, or it holds the
     ///   partition and no other core that accesses these bytes has a packet of the flow.
     /// - No other reference to the bytes exists.
@@ -256,15 +256,15 @@ impl FlowMemory {
     /// If the bytes exceed the state.
     #[inline]
     #[expect(clippy::mut_from_ref)]
-    pub(crate) unsafe fn state(&self, place: usize, bytes: &Range<usize>) -> &mut [u8] {
-        debug_assert!(place < self.places);
+    pub(crate) unsafe fn state(&self, index: usize, bytes: &Range<usize>) -> &mut [u8] {
+        debug_assert!(index < self.slots);
         let inside = bytes.start <= bytes.end && bytes.end <= self.state_bytes;
         assert!(inside, "bytes of the flow's state");
         match &self.states {
-            // SAFETY: the region has `places * state_bytes` bytes, and the range lies within the slot's by the
+            // SAFETY: the region has `slots * state_bytes` bytes, and the range lies within the slot's by the
             // assertion. The bytes are initialised, and exclusive as guaranteed by the caller.
             Some(states) => unsafe {
-                let start = states.base().add(place * self.state_bytes + bytes.start);
+                let start = states.base().add(index * self.state_bytes + bytes.start);
                 std::slice::from_raw_parts_mut(start, bytes.end - bytes.start)
             },
             None => &mut [],

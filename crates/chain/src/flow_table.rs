@@ -16,14 +16,14 @@ mod ageing;
 mod companions;
 mod config;
 mod ended;
-mod mirror;
 mod partition;
+mod replica;
 
 pub use companions::NoCompanion;
 pub use config::FlowTableConfig;
 pub(crate) use ended::EndedFlows;
-pub use mirror::{Companions, Mirror, MirrorConfig};
 pub use partition::Partition;
+pub use replica::{Companions, FlowTableReplica, ReplicaConfig};
 use tailwater_api::{IdleTimeouts, WhenFull};
 
 use crate::batch::{MAX_BATCH, Slot};
@@ -52,8 +52,8 @@ impl FlowIndex {
 
     /// Index of a flow in another process's table.
     #[inline]
-    pub(crate) fn of_another(place: u32) -> FlowIndex {
-        FlowIndex(place)
+    pub(crate) fn of_another(index: u32) -> FlowIndex {
+        FlowIndex(index)
     }
 
     #[inline]
@@ -62,7 +62,7 @@ impl FlowIndex {
     }
 
     #[inline]
-    pub(crate) fn place(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.0 as usize
     }
 }
@@ -111,7 +111,7 @@ pub struct FlowTable {
     /// Source of idle timeouts, with the range of state bytes it receives.
     lifetimes: Option<(Arc<dyn Lifetimes>, Range<usize>)>,
     /// Timer interval of flows in ticks, if a function has one, and the flows whose timer is due.
-    look_every: Option<u32>,
+    timer_interval: Option<u32>,
     looked_at: Vec<FlowIndex>,
     /// Opens companions, if the flows belong to another process.
     companions: Option<Box<dyn Companions>>,
@@ -156,7 +156,7 @@ impl FlowTable {
             fetched,
             connections: false,
             lifetimes: None,
-            look_every: None,
+            timer_interval: None,
             looked_at: Vec::new(),
             companions: None,
             last_companion: None,
@@ -179,7 +179,7 @@ impl FlowTable {
             fetched: self.fetched.clone(),
             connections: self.connections,
             lifetimes: self.lifetimes.clone(),
-            look_every: self.look_every,
+            timer_interval: self.timer_interval,
             looked_at: Vec::new(),
             companions: None,
             last_companion: None,
@@ -198,7 +198,7 @@ impl FlowTable {
     /// While this view processes a packet, no other core accesses the bytes of the flow's state that it accesses, and
     /// earlier accesses of other cores happen before. The flow has an [active number](FlowTable::set_active), so that
     /// it stays in the table.
-    pub unsafe fn of_handed_flows(&self) -> FlowTable {
+    pub unsafe fn for_migrated_flows(&self) -> FlowTable {
         FlowTable {
             handed: true,
             ..self.sharing()
@@ -260,9 +260,9 @@ impl FlowTable {
         self.check(flow);
         // SAFETY: the slot is in range. Either this table holds its partition: then the dispatcher keeps packets of
         // offloaded flows out of its chain, or out of the segments that run on another core. Or the flow arrived with
-        // the packet, for the segments to which these bytes belong ([`FlowTable::of_handed_flows`]). `&mut self` makes
+        // the packet, for the segments to which these bytes belong ([`FlowTable::for_migrated_flows`]). `&mut self` makes
         // the reference the only one.
-        unsafe { self.memory.state(flow.place(), bytes) }
+        unsafe { self.memory.state(flow.index(), bytes) }
     }
 
     /// Address of these bytes of a flow's state. Until the table is used again, the caller may access them as if
@@ -273,7 +273,7 @@ impl FlowTable {
     #[inline]
     pub(crate) fn state_address(&mut self, flow: FlowIndex, bytes: &Range<usize>) -> *mut u8 {
         self.check(flow);
-        self.memory.state_address(flow.place(), bytes)
+        self.memory.state_address(flow.index(), bytes)
     }
 
     /// Entire state of a flow.
@@ -298,20 +298,20 @@ impl FlowTable {
     /// Prefetches these bytes of a flow's state.
     #[inline]
     pub(crate) fn prefetch_state(&self, flow: FlowIndex, bytes: &Range<usize>) {
-        self.memory.prefetch_state(flow.place(), bytes);
+        self.memory.prefetch_state(flow.index(), bytes);
     }
 
     /// Key under which a packet's flow was looked up, before functions rewrote the packet.
     pub(crate) fn key(&self, flow: FlowIndex) -> FlowKey {
         self.check(flow);
         // SAFETY: in range as in `state`. Keys of flows with packets in the system are not written.
-        unsafe { *self.memory.key(flow.place()) }
+        unsafe { *self.memory.key(flow.index()) }
     }
 
     /// Rejects flows of packets that were not looked up, or were looked up in another table.
     #[inline]
     fn check(&self, flow: FlowIndex) {
-        let partition = self.partitions.get(flow.place() >> self.shift);
+        let partition = self.partitions.get(flow.index() >> self.shift);
         let held = partition.is_some_and(|partition| partition.is_some() || self.handed);
         assert!(held, "the packet has no flow in this table");
     }
@@ -319,7 +319,7 @@ impl FlowTable {
     #[inline]
     fn key_of(&self, flow: FlowIndex) -> &FlowKey {
         // SAFETY: as in `links`. Only `open` writes keys, and it has `&mut self`.
-        unsafe { self.memory.key(flow.place()) }
+        unsafe { self.memory.key(flow.index()) }
     }
 
     #[inline]
@@ -327,13 +327,13 @@ impl FlowTable {
         // SAFETY: indices used in this module are slots of partitions that this table holds: `lookup` and
         // `open_companion` check the home slot, and all others are in the same partition. Shared, since `&self`
         // excludes `links_mut`.
-        unsafe { self.memory.links(flow.place()) }
+        unsafe { self.memory.links(flow.index()) }
     }
 
     #[inline]
     fn links_mut(&mut self, flow: FlowIndex) -> &mut Links {
         // SAFETY: as in `links`; `&mut self` makes the reference the only one.
-        unsafe { self.memory.links_mut(flow.place()) }
+        unsafe { self.memory.links_mut(flow.index()) }
     }
 
     /// Partition held by this view, with its flows' links.
@@ -430,7 +430,7 @@ impl FlowTable {
                 packet.flow = flow;
                 packet.set_new(found.is_none());
                 self.links_mut(flow).last_seen = tick;
-                self.memory.prefetch_state(flow.place(), &self.fetched);
+                self.memory.prefetch_state(flow.index(), &self.fetched);
             }
         }
     }
@@ -446,20 +446,20 @@ impl FlowTable {
         self.known(key, bucket).is_some()
     }
 
-    /// Returns the flow in slot `place` if it still has this key.
-    pub(crate) fn known_at(&self, place: u32, key: &FlowKey) -> Option<FlowIndex> {
-        let partition = self.partitions.get((place >> self.shift) as usize)?;
-        let taken = partition.as_ref()?.0.is_taken(place & self.mask());
-        let flow = FlowIndex(place);
+    /// Returns the flow in slot `index` if it still has this key.
+    pub(crate) fn known_at(&self, index: u32, key: &FlowKey) -> Option<FlowIndex> {
+        let partition = self.partitions.get((index >> self.shift) as usize)?;
+        let taken = partition.as_ref()?.0.is_taken(index & self.mask());
+        let flow = FlowIndex(index);
         (taken && self.key_of(flow) == key).then_some(flow)
     }
 
-    /// Returns the first flow at or after slot `place` that is in a partition held.
-    pub(crate) fn next_from(&self, place: u32) -> Option<FlowIndex> {
-        let first = (place >> self.shift) as usize;
+    /// Returns the first flow at or after slot `index` that is in a partition held.
+    pub(crate) fn next_from(&self, index: u32) -> Option<FlowIndex> {
+        let first = (index >> self.shift) as usize;
         (first..BUCKETS).find_map(|bucket| {
             let from = match bucket == first {
-                true => place & self.mask(),
+                true => index & self.mask(),
                 false => 0,
             };
             let near = self.partitions[bucket].as_ref()?.0.taken_from(from)?;
@@ -499,7 +499,7 @@ impl FlowTable {
     #[inline]
     fn prefetch_near(&self, home: u32, mut near: u32) {
         while near != 0 {
-            self.memory.prefetch_entry(self.at(home, near.trailing_zeros()).place());
+            self.memory.prefetch_entry(self.at(home, near.trailing_zeros()).index());
             near &= near - 1;
         }
     }
@@ -508,9 +508,9 @@ impl FlowTable {
     fn find(&self, home: FlowIndex, key: &FlowKey) -> Option<FlowIndex> {
         let mut near = self.links(home).near;
         while near != 0 {
-            let place = self.at(home.0, near.trailing_zeros());
-            if *self.key_of(place) == *key {
-                return Some(place);
+            let index = self.at(home.0, near.trailing_zeros());
+            if *self.key_of(index) == *key {
+                return Some(index);
             }
             near &= near - 1;
         }
@@ -545,18 +545,18 @@ impl FlowTable {
         links.distance = distance as u8;
         links.active = 0;
         // SAFETY: in range as in `links`. The slot was free, so no packet of a flow there is in the system.
-        unsafe { self.memory.set_key(flow.place(), key) };
+        unsafe { self.memory.set_key(flow.index(), key) };
         self.whole_state(flow).fill(0);
         let timeout = ticks(self.timeouts.of(key.protocol())).min(self.timer_period());
         let (partition, mut flows) = self.partition(bucket)?;
-        let place = flow.0 & mask;
-        partition.set_taken(place, true);
+        let index = flow.0 & mask;
+        partition.set_taken(index, true);
         partition.live += 1;
         match timer {
             Timer::Own => {
-                partition.wheel.insert(&mut flows, place, now + u64::from(timeout));
+                partition.wheel.insert(&mut flows, index, now + u64::from(timeout));
             }
-            Timer::Companions => Wheel::leave_out(&mut flows, place),
+            Timer::Companions => Wheel::leave_out(&mut flows, index),
         }
         self.counters.opened += 1;
         Some(flow)

@@ -32,35 +32,35 @@ impl Wheel {
         }
     }
 
-    /// Inserts the entry at `place` into the slot after tick `due`. It must not be in the wheel.
-    pub(crate) fn insert(&mut self, flows: &mut PartitionLinks<'_>, place: u32, due: u64) {
+    /// Inserts the entry at `index` into the slot after tick `due`. It must not be in the wheel.
+    pub(crate) fn insert(&mut self, flows: &mut PartitionLinks<'_>, index: u32, due: u64) {
         // Never the slot being emptied, which is `done + 1` again after a whole revolution. Too early is harmless: the
         // timer is checked and set again.
         let grain = ((due >> self.grain_shift) + 1).clamp(self.done + 1, self.done + SLOTS - 1);
         let slot = (grain % SLOTS) as usize;
         let head = self.heads[slot];
-        let links = flows.at(place);
+        let links = flows.at(index);
         (links.next, links.previous, links.wheel_slot) = (head, Links::NONE, slot as u8);
         if head != Links::NONE {
-            flows.at(head).previous = place;
+            flows.at(head).previous = index;
         }
-        self.heads[slot] = place;
+        self.heads[slot] = index;
     }
 
-    /// Marks the entry at `place`, which is not in the wheel, as one that never will be.
-    pub(crate) fn leave_out(flows: &mut PartitionLinks<'_>, place: u32) {
-        flows.at(place).previous = place;
+    /// Marks the entry at `index`, which is not in the wheel, as one that never will be.
+    pub(crate) fn leave_out(flows: &mut PartitionLinks<'_>, index: u32) {
+        flows.at(index).previous = index;
     }
 
-    /// Removes the entry at `place`, unless it was [left out](Wheel::leave_out).
-    pub(crate) fn remove(&mut self, flows: &mut PartitionLinks<'_>, place: u32) {
+    /// Removes the entry at `index`, unless it was [left out](Wheel::leave_out).
+    pub(crate) fn remove(&mut self, flows: &mut PartitionLinks<'_>, index: u32) {
         let &mut Links {
             next,
             previous,
             wheel_slot,
             ..
-        } = flows.at(place);
-        if previous == place {
+        } = flows.at(index);
+        if previous == index {
             return;
         }
         if next != Links::NONE {
@@ -111,31 +111,31 @@ mod tests {
             let mut wheel = Wheel::new(longest);
             let mut due: BTreeMap<u32, u64> = BTreeMap::new();
             let mut now = 0;
-            for (operation, place, span) in operations {
+            for (operation, index, span) in operations {
                 let span = span % (u64::from(longest) + 1);
                 match operation {
-                    0 if !due.contains_key(&place) => {
-                        wheel.insert(flows, place, now + span);
-                        due.insert(place, now + span);
+                    0 if !due.contains_key(&index) => {
+                        wheel.insert(flows, index, now + span);
+                        due.insert(index, now + span);
                     }
-                    1 if due.remove(&place).is_some() => wheel.remove(flows, place),
+                    1 if due.remove(&index).is_some() => wheel.remove(flows, index),
                     1 => {
-                        Wheel::leave_out(flows, place);
-                        wheel.remove(flows, place);
+                        Wheel::leave_out(flows, index);
+                        wheel.remove(flows, index);
                     }
                     _ => now += span,
                 }
-                while let Some(place) = wheel.next_due(now) {
-                    wheel.remove(flows, place);
-                    let at = due.remove(&place);
-                    prop_assert!(at.is_some(), "place {} was not in the wheel", place);
+                while let Some(index) = wheel.next_due(now) {
+                    wheel.remove(flows, index);
+                    let at = due.remove(&index);
+                    prop_assert!(at.is_some(), "place {} was not in the wheel", index);
                     prop_assert!(at <= Some(now), "early: {:?} at {}", at, now);
                 }
             }
             now += 2 * u64::from(longest) + 2 * SLOTS;
-            while let Some(place) = wheel.next_due(now) {
-                wheel.remove(flows, place);
-                prop_assert!(due.remove(&place).is_some());
+            while let Some(index) = wheel.next_due(now) {
+                wheel.remove(flows, index);
+                prop_assert!(due.remove(&index).is_some());
             }
             prop_assert!(due.is_empty());
         }

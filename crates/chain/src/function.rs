@@ -62,18 +62,18 @@ pub trait NetworkFunction: Send {
 
     /// Returns `true` if packets dropped for this reason are *lost* for lack of resources, not dropped by a decision of
     /// the function.
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         let _ = reason;
         false
     }
 
     /// Stable names of the function's counters of packets that pass. Reports list them next to the drops.
-    fn notes(&self) -> &'static [&'static str] {
+    fn counters(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Values of the [counters](NetworkFunction::notes), in their order.
-    fn note_counts(&self) -> &[u64] {
+    /// Values of the [counters](NetworkFunction::counters), in their order.
+    fn counter_values(&self) -> &[u64] {
         &[]
     }
 
@@ -85,7 +85,7 @@ pub trait NetworkFunction: Send {
 
     /// Returns `true` if the state belongs to this function. A proxy for several functions declares the bytes of all of
     /// them; this result tells them apart, so that errors name the right function.
-    fn keeps_state(&self) -> bool {
+    fn has_own_state(&self) -> bool {
         self.state_bytes() > 0
     }
 
@@ -109,7 +109,7 @@ pub trait NetworkFunction: Send {
         1
     }
 
-    /// Called before [`new_flow`](NetworkFunction::new_flow) with the [batch indices](NewFlow::place) of the packets it
+    /// Called before [`new_flow`](NetworkFunction::new_flow) with the [batch indices](NewFlow::batch_index) of the packets it
     /// will be called for. Of several packets of one flow, only the first is then decided about. For functions that
     /// decide about many flows at once faster than one by one.
     fn prepare(&mut self, batch: &Batch, new: &[u16]) {
@@ -161,7 +161,7 @@ pub trait NetworkFunction: Send {
         let _ = (key, state);
     }
 
-    /// Approximate interval of the [timer](NetworkFunction::look) on each flow's state, which also runs while the flow
+    /// Approximate interval of the [timer](NetworkFunction::on_timer) on each flow's state, which also runs while the flow
     /// has no packets. It is not shorter than the chain's expiry of idle flows. A function in a process of its own has
     /// no timer.
     fn timer_interval(&self) -> Option<Nanos> {
@@ -170,23 +170,23 @@ pub trait NetworkFunction: Send {
 
     /// Timer callback on a flow's state, between batches. The function has accepted the flow, and none of its packets
     /// is in the system.
-    fn look(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
+    fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
         let _ = (key, state, now);
     }
 
     /// Called before flows move to another instance, which then owns their indices in the flow table. The function
     /// completes pending work for flows that have ended there.
-    fn flows_leave(&mut self) {}
+    fn before_flows_move(&mut self) {}
 
     /// Called after the flows remaining at the end of the run have ended.
-    fn finished(&mut self) {}
+    fn after_flow_ends(&mut self) {}
 
     /// Called after the last packet. The ends of all remaining flows follow, off the data path, so the function may
     /// block from now on.
-    fn finish(&mut self) {}
+    fn drain(&mut self) {}
 
     /// Version of the state's format, if a flow's state is meaningful outside this process and can be stored externally
-    /// ([`spec.state`](crate::spec::StateSpec)). With `None`, another instance decides about the flow anew. Stored
+    /// (`spec.state`). With `None`, another instance decides about the flow anew. Stored
     /// bytes may come from another instance or an untrusted writer: whatever they hold, they must not endanger memory
     /// other than the function's own.
     fn durable(&self) -> Option<u32> {
@@ -201,7 +201,7 @@ pub trait NetworkFunction: Send {
 
     /// Converts a flow's state from its portable form, the reverse of [`to_durable`](NetworkFunction::to_durable), for
     /// this instance.
-    fn take_durable(&mut self, state: &mut [u8], origin: Nanos) {
+    fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
         let _ = (state, origin);
     }
 
@@ -215,13 +215,13 @@ pub trait NetworkFunction: Send {
     /// Adds the keys of candidate companions, one of which `new_flow` will open if this flow is new. Redis is queried
     /// whether another instance has them. There are at most [`MAX_CANDIDATES`] keys, best first, each with a number below
     /// that for [`NewFlow::is_taken`]. The search starts at `turn`; the turn that was used is returned.
-    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
-        let _ = (packet, wish);
+    fn companion_candidates(&self, packet: &Packet, turn: u8, candidates: &mut CompanionCandidates<'_>) -> u8 {
+        let _ = (packet, candidates);
         turn
     }
 
     /// State of an isolated function for which this one is the proxy.
-    fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
+    fn remote_state(&mut self) -> Option<&mut dyn RemoteState> {
         None
     }
 
@@ -239,16 +239,16 @@ pub trait Lifetimes: Debug + Send + Sync {
 }
 
 /// Flow state of a function in another process.
-pub trait Elsewhere {
+pub trait RemoteState {
     /// Size in bytes of the part of its state that can be stored externally.
     fn piece_bytes(&self) -> usize;
 
     /// Snapshots that the function writes of its state, if it is stored externally.
-    fn images(&self) -> Option<Arc<FlowSnapshots>>;
+    fn snapshots(&self) -> Option<Arc<FlowSnapshots>>;
 
     /// Returns the generation of the flow in slot `place`, which `state` begins with: that of the first function of the
     /// chain with state there. A flow without a generation is given one; it is never 0.
-    fn birth(&mut self, state: &mut [u8], place: u32) -> u64;
+    fn generation(&mut self, state: &mut [u8], place: u32) -> u64;
 }
 
 /// Maximum number of drop reasons of one function.
@@ -257,7 +257,7 @@ pub const MAX_DROP_REASONS: usize = 17;
 /// Maximum number of candidate companion keys for one flow.
 pub const MAX_CANDIDATES: usize = 4;
 
-/// Candidate companions of a flow, as [`wishes`](NetworkFunction::wishes) collects them.
+/// Candidate companions of a flow, as [`companion_candidates`](NetworkFunction::companion_candidates) collects them.
 pub struct CompanionCandidates<'a> {
     pub(crate) table: &'a FlowTable,
     pub(crate) keys: &'a mut Vec<(u8, FlowKey)>,
@@ -267,7 +267,7 @@ pub struct CompanionCandidates<'a> {
 impl CompanionCandidates<'_> {
     /// Returns `true` if no local flow has the key.
     pub fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
-        match self.table.is_free_elsewhere(key, bucket) {
+        match self.table.is_free_remotely(key, bucket) {
             Some(free) => free,
             None => !self.table.contains(key, bucket),
         }
@@ -279,7 +279,7 @@ impl CompanionCandidates<'_> {
     }
 
     /// Adds a key to query, under this number.
-    pub fn ask(&mut self, number: u8, key: FlowKey) {
+    pub fn add(&mut self, number: u8, key: FlowKey) {
         self.keys.push((number, key));
     }
 }
@@ -409,11 +409,11 @@ impl FlowStates<'_> {
         let table = self.table.as_mut();
         let table = table.expect("only functions with state ask for it");
         let bucket = bucket_of(rss_hash);
-        let (companion, new) = table.open_companion_again(packet.flow, key, bucket, self.now, self.ends)?;
+        let (companion, new) = table.reopen_companion(packet.flow, key, bucket, self.now, self.ends)?;
         if new {
             *table.word(companion, self.slot.version) = self.version;
         }
-        Ok((companion.place() as u32, self.slot.typed(table, companion, false)))
+        Ok((companion.index() as u32, self.slot.typed(table, companion, false)))
     }
 
     /// Same as [`open_companion`](FlowStates::open_companion), except for an existing flow with that key. If `is_new`
@@ -435,11 +435,11 @@ impl FlowStates<'_> {
         let table = self.table.as_mut();
         let table = table.expect("only functions with state ask for it");
         let bucket = bucket_of(rss_hash);
-        let opened = table.open_companion_again(packet.flow, key, bucket, self.now, self.ends);
+        let opened = table.reopen_companion(packet.flow, key, bucket, self.now, self.ends);
         let companion = match opened {
             Err(NoCompanion::Taken) => {
                 let there = table.known(key, bucket).ok_or(NoCompanion::Taken)?;
-                let place = there.place() as u32;
+                let place = there.index() as u32;
                 if !is_new(place, self.slot.typed(table, there, false)) {
                     return Err(NoCompanion::Taken);
                 }
@@ -449,7 +449,7 @@ impl FlowStates<'_> {
             other => other?.0,
         };
         *table.word(companion, self.slot.version) = self.version;
-        Ok((companion.place() as u32, self.slot.typed(table, companion, false)))
+        Ok((companion.index() as u32, self.slot.typed(table, companion, false)))
     }
 
     /// Key of the packet's flow as it entered the chain, before any function rewrote it.
@@ -479,7 +479,7 @@ pub struct NewFlow<'a> {
     /// Index of the packet in the batch.
     pub(crate) at: u16,
     /// Bit map of the candidate companions that are taken, and their turn; `None` if Redis was not queried.
-    pub(crate) wishes: Option<(u8, u8)>,
+    pub(crate) taken_candidates: Option<(u8, u8)>,
 }
 
 impl NewFlow<'_> {
@@ -490,7 +490,7 @@ impl NewFlow<'_> {
 
     /// Index of the packet in the batch, as passed to [`prepare`](NetworkFunction::prepare).
     #[inline]
-    pub fn place(&self) -> usize {
+    pub fn batch_index(&self) -> usize {
         usize::from(self.at)
     }
 
@@ -523,7 +523,7 @@ impl NewFlow<'_> {
     /// # Errors
     /// If the flow already has a companion, or if the key is taken, belongs to another bucket, or finds no slot.
     pub fn open_companion<T: Pod>(&mut self, key: &FlowKey, rss_hash: u32) -> Result<&mut T, NoCompanion> {
-        let elsewhere = self.table.ask_for_companion(self.packet.number, key, rss_hash);
+        let elsewhere = self.table.request_companion(self.packet.number, key, rss_hash);
         let companion = match elsewhere {
             Some(opened) => opened?,
             None => self
@@ -534,15 +534,15 @@ impl NewFlow<'_> {
         Ok(self.slot.typed(self.table, companion, false))
     }
 
-    /// Turn of the function's [companion candidates](NetworkFunction::wishes), if Redis was queried.
+    /// Turn of the function's [companion candidates](NetworkFunction::companion_candidates), if Redis was queried.
     pub fn turn(&self) -> Option<u8> {
-        self.wishes.map(|(_, turn)| turn)
+        self.taken_candidates.map(|(_, turn)| turn)
     }
 
     /// Returns `true` if another instance has the candidate key with this number.
     #[inline]
     pub fn is_taken(&self, number: usize) -> bool {
-        self.wishes
+        self.taken_candidates
             .is_some_and(|(taken, _)| number < MAX_CANDIDATES && taken >> number & 1 != 0)
     }
 
@@ -553,7 +553,7 @@ impl NewFlow<'_> {
     /// Same as [`open_companion`](NewFlow::open_companion).
     pub fn rejoin_companion<T: Pod>(&mut self, key: &FlowKey, rss_hash: u32) -> Result<&mut T, NoCompanion> {
         let (flow, bucket) = (self.packet.flow, bucket_of(rss_hash));
-        let elsewhere = self.table.ask_to_rejoin_companion(self.packet.number, key, rss_hash);
+        let elsewhere = self.table.request_companion_rejoin(self.packet.number, key, rss_hash);
         let open = match elsewhere {
             Some(joined) => joined,
             None => self.table.open_companion(flow, key, bucket, self.now, self.ends),

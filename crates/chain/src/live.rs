@@ -52,7 +52,7 @@ impl<T> Live<T> {
     }
 
     /// Frees versions that no worker holds any more, so that the next replacement need not spend time on it.
-    pub fn free_unheld(&self) {
+    pub fn free_unused(&self) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.retain(|version| Arc::strong_count(version) > 1);
     }
@@ -107,10 +107,10 @@ mod tests {
         live.replace("three");
         assert_eq!(live.retired.lock().unwrap().len(), 1);
         // So does an explicit call, but not while the version has a holder.
-        live.free_unheld();
+        live.free_unused();
         assert_eq!(live.retired.lock().unwrap().len(), 1);
         live.refresh(&mut held);
-        live.free_unheld();
+        live.free_unused();
         assert_eq!(live.retired.lock().unwrap().len(), 0);
     }
 

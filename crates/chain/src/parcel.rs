@@ -64,34 +64,34 @@ impl Receipt {
 /// Metadata of packets in queues, indexed by buffer. Clones are cheap and share one store.
 #[derive(Clone, Debug)]
 pub struct PacketStore {
-    places: Arc<[Place]>,
+    slots: Arc<[PacketSlot]>,
     pool: u16,
 }
 
 /// Slot in cache lines of its own, so that neighbours on different cores do not share one.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Place(UnsafeCell<MaybeUninit<Packet>>);
+struct PacketSlot(UnsafeCell<MaybeUninit<Packet>>);
 
 // SAFETY: access to a slot requires the unique parcel or buffer of its index. `Packet` is plain data without a
 // destructor.
-unsafe impl Sync for Place {}
+unsafe impl Sync for PacketSlot {}
 
 impl PacketStore {
     /// Creates a store for the buffers of `pool`.
     pub fn new(pool: &BufferPool) -> PacketStore {
-        let places = (0..pool.capacity()).map(|_| Place(UnsafeCell::new(MaybeUninit::uninit())));
+        let slots = (0..pool.capacity()).map(|_| PacketSlot(UnsafeCell::new(MaybeUninit::uninit())));
         PacketStore {
-            places: places.collect(),
+            slots: slots.collect(),
             pool: pool.memory().pool(),
         }
     }
 
     /// Slot of a buffer, which must belong to the store's pool.
     #[inline]
-    fn place(&self, receipt: &Receipt) -> *mut MaybeUninit<Packet> {
+    fn slot(&self, receipt: &Receipt) -> *mut MaybeUninit<Packet> {
         assert!(receipt.pool == self.pool, "a buffer of another pool");
-        self.places[receipt.index as usize].0.get()
+        self.slots[receipt.index as usize].0.get()
     }
 
     /// Stores a packet's metadata in its buffer's slot.
@@ -100,7 +100,7 @@ impl PacketStore {
         let number = packet.number;
         let receipt = Receipt::new(buffer, number);
         // SAFETY: this core held the slot's buffer until now, so nothing else can access the slot.
-        unsafe { (*self.place(&receipt)).write(packet) };
+        unsafe { (*self.slot(&receipt)).write(packet) };
         Parcel(receipt)
     }
 
@@ -109,7 +109,7 @@ impl PacketStore {
     pub(crate) fn take(&self, parcel: Parcel) -> (Packet, Buffer) {
         // SAFETY: only `put` creates parcels with metadata, and this call consumes the parcel. A parcel from another
         // core came through a queue, so the write happened before.
-        let packet = unsafe { (*self.place(&parcel.0)).assume_init_read() };
+        let packet = unsafe { (*self.slot(&parcel.0)).assume_init_read() };
         (packet, parcel.0.into_buffer())
     }
 
@@ -117,22 +117,22 @@ impl PacketStore {
     #[inline]
     pub fn arrival(&self, parcel: &Parcel) -> Nanos {
         // SAFETY: as in `take`; the parcel remains, so the slot is only read.
-        unsafe { (*self.place(&parcel.0)).assume_init_ref().arrival }
+        unsafe { (*self.slot(&parcel.0)).assume_init_ref().arrival }
     }
 
     /// Next [segment](crate::chain::Chain::segments) of the chain for the packet.
     #[inline]
     pub fn segment(&self, parcel: &Parcel) -> usize {
         // SAFETY: as in `arrival`.
-        let packet = unsafe { (*self.place(&parcel.0)).assume_init_ref() };
+        let packet = unsafe { (*self.slot(&parcel.0)).assume_init_ref() };
         usize::from(packet.segment)
     }
 
     /// Prefetches the metadata of a packet.
     #[inline]
     pub fn prefetch(&self, parcel: &Parcel) {
-        if let Some(place) = self.places.get(parcel.0.index as usize) {
-            let first = place.0.get().cast::<u8>();
+        if let Some(slot) = self.slots.get(parcel.0.index as usize) {
+            let first = slot.0.get().cast::<u8>();
             crate::region::prefetch(first);
             crate::region::prefetch(first.wrapping_add(crate::region::CACHE_LINE));
         }
@@ -154,17 +154,17 @@ mod tests {
         }
         let mut parcels = Vec::new();
         let number = |packet: &Packet| (packet.rss_hash % 2 == 1).then_some(7);
-        batch.send_away(&store, number, |parcel| parcels.push(parcel));
+        batch.offload(&store, number, |parcel| parcels.push(parcel));
         assert_eq!((batch.len(), batch.frame(1)[0]), (2, 2));
         assert!(parcels.iter().all(|parcel| parcel.number() == 7));
 
         let mut other = Batch::new(&pool, 4);
-        parcels.into_iter().for_each(|parcel| other.take_in(&store, parcel));
+        parcels.into_iter().for_each(|parcel| other.add_parcel(&store, parcel));
         assert_eq!((other.frame(0), other.frame(1)), (&[1; 20][..], &[3; 20][..]));
         assert_eq!(other.iter().map(|packet| packet.arrival.0).collect::<Vec<_>>(), [1, 3]);
         other.packet_mut(0).0.verdict = Verdict::Drop(0);
         other.compact(|_, _| {});
-        let receipts: Vec<Receipt> = other.send_back().collect();
+        let receipts: Vec<Receipt> = other.return_buffers().collect();
         assert_eq!(receipts.iter().map(Receipt::number).collect::<Vec<_>>(), [7, 7]);
         receipts
             .into_iter()
@@ -180,6 +180,6 @@ mod tests {
         let store = PacketStore::new(&BufferPool::new(1, 64).unwrap());
         let mut batch = Batch::new(&pool, 1);
         assert!(batch.push(&mut pool, &[0; 20], Nanos::ZERO, 0));
-        batch.send_away(&store, |_| Some(0), |_| ());
+        batch.offload(&store, |_| Some(0), |_| ());
     }
 }

@@ -22,12 +22,12 @@ const HUGE_PAGE: usize = 2 << 20;
 pub struct Region {
     base: *mut u8,
     bytes: usize,
-    _kept: Kept,
+    _mapping: Mapping,
 }
 
 /// Mapping that backs the region, kept as long as the region.
 #[derive(Debug)]
-enum Kept {
+enum Mapping {
     Own(#[expect(dead_code)] MmapRaw),
     Shared(#[expect(dead_code)] Arc<Memory>),
 }
@@ -59,7 +59,7 @@ impl Region {
         Ok(Region {
             base: map.as_mut_ptr(),
             bytes: map.len(),
-            _kept: Kept::Own(map),
+            _mapping: Mapping::Own(map),
         })
     }
 
@@ -75,7 +75,7 @@ impl Region {
         Ok(Region {
             base: memory.base().wrapping_add(offset),
             bytes,
-            _kept: Kept::Shared(Arc::clone(memory)),
+            _mapping: Mapping::Shared(Arc::clone(memory)),
         })
     }
 

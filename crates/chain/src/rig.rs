@@ -8,7 +8,7 @@ use crate::function::NetworkFunction;
 use std::fs::File;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tailwater_api::{Fate, IdleTimeouts, WhenFull};
+use tailwater_api::{IdleTimeouts, PacketAction, WhenFull};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
@@ -26,8 +26,8 @@ pub struct ChainRig {
 
 /// Drops malformed packets and passes non-IP packets.
 pub const INPUT: InputPolicy = InputPolicy {
-    malformed: Fate::Drop,
-    non_ip: Fate::Pass,
+    malformed: PacketAction::Drop,
+    non_ip: PacketAction::Pass,
 };
 
 impl ChainRig {
@@ -114,7 +114,7 @@ pub fn udp(source_port: u16) -> Vec<u8> {
     FrameBuilder::new(&key).payload(b"question").to_vec().unwrap()
 }
 
-/// File of `bytes` zero bytes without a name: memory for [`SharedCounters`](crate::commons::SharedCounters) of several processes.
+/// File of `bytes` zero bytes without a name: memory for [`SharedCounters`](crate::shared_counters::SharedCounters) of several processes.
 ///
 /// # Panics
 /// The file cannot be made.

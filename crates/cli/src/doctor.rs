@@ -8,7 +8,7 @@ use crate::text::one_line;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use tailwater_dataplane::cores::{default_core, isolated};
-use tailwater_doctor::{Diagnosis, Finding, Live, Purpose, Severity, examine, measure};
+use tailwater_doctor::{Diagnosis, Finding, LiveSystem, Purpose, Severity, examine, measure};
 
 /// Examines this machine, and prints whether an objective is realistic on it.
 ///
@@ -24,7 +24,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
         }),
     };
     let stop = stop_on_signals()?;
-    let findings = examine(&Live, &purpose);
+    let findings = examine(&LiveSystem, &purpose);
     let measured = match args.no_measuring {
         true => None,
         false => {
@@ -35,7 +35,7 @@ pub fn doctor(args: &DoctorArgs) -> Result<ExitCode, CliError> {
             })?)
         }
     };
-    let diagnosis = Diagnosis::new(&Live, &purpose, findings, measured);
+    let diagnosis = Diagnosis::new(&LiveSystem, &purpose, findings, measured);
     match args.output {
         ReportOutput::Table => print(&table(&diagnosis))?,
         ReportOutput::Json => print(&json(&diagnosis)?)?,

@@ -10,7 +10,7 @@ use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tailwater_confine::{Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces};
-use tailwater_functions::library::{Apart, Code, LibraryError};
+use tailwater_functions::library::{Code, CodeExaminer, LibraryError};
 use tailwater_functions::spec::{ChainSpec, FunctionConfig, FunctionSpec};
 use tailwater_isolation::program::{ProgramError, run_function, run_library};
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationError, Launch, Program};
@@ -194,8 +194,8 @@ impl Isolating {
 }
 
 /// Third-party functions are tried out with the same confinement as in the run, so they never have more rights.
-impl Apart for Isolating {
-    fn learn(&self, code: &Code<'_>, config: &str) -> Result<String, LibraryError> {
+impl CodeExaminer for Isolating {
+    fn read_name(&self, code: &Code<'_>, config: &str) -> Result<String, LibraryError> {
         check_file(code)?;
         let mut program = Program::of_code("", code, config, &self.own);
         self.confine(&mut program, files_of(code), 0);

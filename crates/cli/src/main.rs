@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         Err(error) => {
             match &error {
                 // All errors, one line each.
-                error::CliError::Spec(errors) => errors.each().for_each(|error| complain("error", &error.alone())),
+                error::CliError::Spec(errors) => errors.each().for_each(|error| complain("error", &error.to_line())),
                 error => complain("error", &error.to_string()),
             }
             error.exit_code()

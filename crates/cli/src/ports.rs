@@ -146,7 +146,7 @@ pub fn find(
     (spec, cores): (&ChainSpec, &[usize]),
     clock: &Clock,
 ) -> Result<Box<dyn Port>, CliError> {
-    use tailwater_api::Fate;
+    use tailwater_api::PacketAction;
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
     use tailwater_dataplane::external::Beside;
     let ring = args.ring.map(|ring| {
@@ -170,7 +170,7 @@ pub fn find(
         huge_pages: HugePages::IfThere,
         cores: cores.to_vec(),
         naps: args.nap,
-        checksums: spec.packets.malformed == Fate::Drop,
+        checksums: spec.packets.malformed == PacketAction::Drop,
     };
     let ports = DpdkPorts::find(config, clock.clone());
     let ports = ports.map_err(|error| CliError::Input(error.to_string()))?;

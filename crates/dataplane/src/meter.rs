@@ -386,7 +386,7 @@ impl Pace {
 mod tests {
     use super::*;
     use crate::telemetry::windows;
-    use tailwater_api::Fate;
+    use tailwater_api::PacketAction;
     use tailwater_chain::chain::InputPolicy;
 
     fn meter(chain: &Chain) -> Meter {
@@ -401,8 +401,8 @@ mod tests {
 
     fn no_functions() -> Chain {
         let input = InputPolicy {
-            malformed: Fate::Drop,
-            non_ip: Fate::Drop,
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Drop,
         };
         Chain::new(Vec::new(), None, input)
     }

@@ -133,7 +133,7 @@ impl Attachment for Pretended {
                 self.coming[0].push_back((back, own(self.seen)));
             }
         }
-        batch.take_out(&refused);
+        batch.remove_unsent(&refused);
         refused.len()
     }
 

@@ -136,7 +136,7 @@ proptest! {
             .map(|(_, count)| count)
             .sum();
         prop_assert_eq!(sent + gone, flows.len() as u64);
-        chain.finish();
+        chain.drain();
     }
 }
 

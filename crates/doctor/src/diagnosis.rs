@@ -1,7 +1,7 @@
 //! Diagnosis: all findings and the verdict.
 
 use crate::finding::Severity;
-use crate::{Answer, CpuList, Finding, Measured, Purpose, System};
+use crate::{CpuList, Finding, Measured, Probe, Purpose, System};
 use serde::Serialize;
 
 /// Latency above which memory counts as slow, because it is remote or the machine is busy.
@@ -53,13 +53,13 @@ impl Diagnosis {
             (None, None) => "nothing that was read stands against it; nothing was measured".to_owned(),
         };
         let model = match system.read("/proc/cpuinfo") {
-            Answer::Is(text) => text.lines().find_map(|line| {
+            Probe::Value(text) => text.lines().find_map(|line| {
                 let (name, value) = line.split_once(':')?;
                 (name.trim() == "model name").then(|| value.trim().to_owned())
             }),
-            Answer::Absent | Answer::Forbidden => None,
+            Probe::Absent | Probe::Forbidden => None,
         };
-        let kernel = system.read("/proc/sys/kernel/osrelease").told();
+        let kernel = system.read("/proc/sys/kernel/osrelease").value();
         Diagnosis {
             machine: format!(
                 "{}, Linux {}",

@@ -19,7 +19,7 @@ pub use cpus::CpuList;
 pub use diagnosis::{Diagnosis, Verdict};
 pub use finding::{Finding, Severity};
 pub use measured::{Gaps, Measured, MemoryLatency, measure};
-pub use system::{Answer, Live, System};
+pub use system::{LiveSystem, Probe, System};
 
 use tailwater_net::Nanos;
 

@@ -78,7 +78,7 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
         let clock = clock.clone();
         move || {
             cores::pin_to(core).map_err(io::Error::other)?;
-            let mut watch = Watch::new(core, purpose.slo, clock.now());
+            let mut watch = InterferenceMonitor::new(core, purpose.slo, clock.now());
             let until = clock.now() + time;
             while watch.last < until && !stop.load(Ordering::Relaxed) {
                 // Checks the shared flag only once per 64 readings of the clock.
@@ -112,7 +112,7 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
 }
 
 /// Detector of gaps between readings of the clock.
-struct Watch {
+struct InterferenceMonitor {
     slo: Nanos,
     began: Nanos,
     last: Nanos,
@@ -122,9 +122,9 @@ struct Watch {
     gaps: Gaps,
 }
 
-impl Watch {
-    fn new(core: usize, slo: Nanos, now: Nanos) -> Watch {
-        Watch {
+impl InterferenceMonitor {
+    fn new(core: usize, slo: Nanos, now: Nanos) -> InterferenceMonitor {
+        InterferenceMonitor {
             slo,
             began: now,
             last: now,
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     fn watched(slo: Nanos, readings: impl IntoIterator<Item = Nanos>) -> Gaps {
-        let mut watch = Watch::new(3, slo, Nanos::ZERO);
+        let mut watch = InterferenceMonitor::new(3, slo, Nanos::ZERO);
         readings.into_iter().for_each(|now| watch.at(now));
         watch.end()
     }

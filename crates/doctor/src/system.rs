@@ -7,38 +7,38 @@ use std::time::{Duration, Instant};
 
 /// Result of a query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer<T> {
+pub enum Probe<T> {
     /// The value.
-    Is(T),
+    Value(T),
     /// The queried object does not exist.
     Absent,
     /// Permission denied.
     Forbidden,
 }
 
-impl<T> Answer<T> {
+impl<T> Probe<T> {
     /// Returns the value, if available.
-    pub fn told(self) -> Option<T> {
+    pub fn value(self) -> Option<T> {
         match self {
-            Answer::Is(value) => Some(value),
-            Answer::Absent | Answer::Forbidden => None,
+            Probe::Value(value) => Some(value),
+            Probe::Absent | Probe::Forbidden => None,
         }
     }
 
     /// Converts the value.
-    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Answer<U> {
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Probe<U> {
         match self {
-            Answer::Is(value) => Answer::Is(change(value)),
-            Answer::Absent => Answer::Absent,
-            Answer::Forbidden => Answer::Forbidden,
+            Probe::Value(value) => Probe::Value(change(value)),
+            Probe::Absent => Probe::Absent,
+            Probe::Forbidden => Probe::Forbidden,
         }
     }
 
-    fn of(result: io::Result<T>) -> Answer<T> {
+    fn of(result: io::Result<T>) -> Probe<T> {
         match result {
-            Ok(value) => Answer::Is(value),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Answer::Forbidden,
-            Err(_) => Answer::Absent,
+            Ok(value) => Probe::Value(value),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Probe::Forbidden,
+            Err(_) => Probe::Absent,
         }
     }
 }
@@ -46,40 +46,40 @@ impl<T> Answer<T> {
 /// A machine that can be queried.
 pub trait System {
     /// Returns a file's text without leading and trailing white space.
-    fn read(&self, path: &str) -> Answer<String>;
+    fn read(&self, path: &str) -> Probe<String>;
 
     /// Returns the sorted names in a directory.
-    fn list(&self, path: &str) -> Answer<Vec<String>>;
+    fn list(&self, path: &str) -> Probe<Vec<String>>;
 
     /// Returns the last component of a symbolic link's target.
-    fn link(&self, path: &str) -> Answer<String>;
+    fn link(&self, path: &str) -> Probe<String>;
 
     /// Returns the output of a program if it is installed and succeeds.
-    fn run(&self, program: &str, arguments: &[&str]) -> Answer<String>;
+    fn run(&self, program: &str, arguments: &[&str]) -> Probe<String>;
 }
 
 /// Maximum bytes read from a file or from a program's output.
 const MOST_BYTES: u64 = 4 << 20;
 
 /// Time limit of a program.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The local machine.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Live;
+pub struct LiveSystem;
 
-impl System for Live {
-    fn read(&self, path: &str) -> Answer<String> {
+impl System for LiveSystem {
+    fn read(&self, path: &str) -> Probe<String> {
         let read = || {
             let mut bytes = Vec::new();
             let file = std::fs::File::open(path)?;
             file.take(MOST_BYTES).read_to_end(&mut bytes)?;
             Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
         };
-        Answer::of(read())
+        Probe::of(read())
     }
 
-    fn list(&self, path: &str) -> Answer<Vec<String>> {
+    fn list(&self, path: &str) -> Probe<Vec<String>> {
         let list = || {
             let mut names = Vec::new();
             for entry in std::fs::read_dir(path)? {
@@ -88,27 +88,27 @@ impl System for Live {
             names.sort();
             Ok(names)
         };
-        Answer::of(list())
+        Probe::of(list())
     }
 
-    fn link(&self, path: &str) -> Answer<String> {
-        Answer::of(std::fs::read_link(path)).map(|target| {
+    fn link(&self, path: &str) -> Probe<String> {
+        Probe::of(std::fs::read_link(path)).map(|target| {
             let name = target.file_name().unwrap_or_default();
             name.to_string_lossy().into_owned()
         })
     }
 
-    fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
+    fn run(&self, program: &str, arguments: &[&str]) -> Probe<String> {
         // Administrative programs are not in every user's path.
         let found = ["/usr/sbin/", "/sbin/", "/usr/bin/", "/bin/"]
             .map(|folder| format!("{folder}{program}"))
             .into_iter()
             .find(|path| Path::new(path).exists());
-        found.map_or(Answer::Absent, |path| Answer::of(output(&path, arguments)))
+        found.map_or(Probe::Absent, |path| Probe::of(output(&path, arguments)))
     }
 }
 
-/// Runs a program and returns its output. Kills it after [`PATIENCE`].
+/// Runs a program and returns its output. Kills it after [`TIMEOUT`].
 fn output(program: &str, arguments: &[&str]) -> io::Result<String> {
     let mut child = Command::new(program)
         .args(arguments)
@@ -122,7 +122,7 @@ fn output(program: &str, arguments: &[&str]) -> io::Result<String> {
         let read = stdout.map(|out| out.take(MOST_BYTES).read_to_end(&mut bytes));
         read.transpose().map(|_| bytes)
     });
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TIMEOUT;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -146,20 +146,20 @@ mod tests {
 
     #[test]
     fn this_machine_answers() {
-        assert!(matches!(Live.read("/proc/self/status"), Answer::Is(text) if text.contains("Pid:")));
-        assert_eq!(Live.read("/proc/no such file"), Answer::Absent);
-        assert!(matches!(Live.list("/proc/self"), Answer::Is(names) if names.is_sorted()));
-        assert!(matches!(Live.link("/proc/self/exe"), Answer::Is(name) if !name.contains('/')));
-        let said = Live.run("echo", &["a", "b"]);
-        assert_eq!(said, Answer::Is("a b".to_owned()));
-        assert_eq!(Live.run("false", &[]), Answer::Absent);
-        assert_eq!(Live.run("no-such-program", &[]), Answer::Absent);
+        assert!(matches!(LiveSystem.read("/proc/self/status"), Probe::Value(text) if text.contains("Pid:")));
+        assert_eq!(LiveSystem.read("/proc/no such file"), Probe::Absent);
+        assert!(matches!(LiveSystem.list("/proc/self"), Probe::Value(names) if names.is_sorted()));
+        assert!(matches!(LiveSystem.link("/proc/self/exe"), Probe::Value(name) if !name.contains('/')));
+        let said = LiveSystem.run("echo", &["a", "b"]);
+        assert_eq!(said, Probe::Value("a b".to_owned()));
+        assert_eq!(LiveSystem.run("false", &[]), Probe::Absent);
+        assert_eq!(LiveSystem.run("no-such-program", &[]), Probe::Absent);
     }
 
     #[test]
     fn a_program_that_does_not_end_is_killed() {
         let began = Instant::now();
-        assert_eq!(Live.run("sleep", &["60"]), Answer::Absent);
+        assert_eq!(LiveSystem.run("sleep", &["60"]), Probe::Absent);
         assert!(began.elapsed() < Duration::from_secs(30));
     }
 }

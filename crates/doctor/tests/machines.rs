@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use tailwater_doctor::{Answer, Diagnosis, Finding, Gaps, Measured, MemoryLatency, Purpose, Severity, System, examine};
+use tailwater_doctor::{Diagnosis, Finding, Gaps, Measured, MemoryLatency, Probe, Purpose, Severity, System, examine};
 use tailwater_net::Nanos;
 
 /// Machine described by files, links and program outputs. Directories follow from the paths.
@@ -47,17 +47,17 @@ impl Written {
 }
 
 impl System for Written {
-    fn read(&self, path: &str) -> Answer<String> {
+    fn read(&self, path: &str) -> Probe<String> {
         match self.files.get(path) {
-            _ if self.is_forbidden(path) => Answer::Forbidden,
-            Some(text) => Answer::Is(text.trim().to_owned()),
-            None => Answer::Absent,
+            _ if self.is_forbidden(path) => Probe::Forbidden,
+            Some(text) => Probe::Value(text.trim().to_owned()),
+            None => Probe::Absent,
         }
     }
 
-    fn list(&self, path: &str) -> Answer<Vec<String>> {
+    fn list(&self, path: &str) -> Probe<Vec<String>> {
         if self.is_forbidden(path) {
-            return Answer::Forbidden;
+            return Probe::Forbidden;
         }
         let all = self.files.keys().chain(self.links.keys());
         let mut names: Vec<String> = all
@@ -67,20 +67,22 @@ impl System for Written {
         names.sort();
         names.dedup();
         match names.is_empty() {
-            true => Answer::Absent,
-            false => Answer::Is(names),
+            true => Probe::Absent,
+            false => Probe::Value(names),
         }
     }
 
-    fn link(&self, path: &str) -> Answer<String> {
-        self.links.get(path).map_or(Answer::Absent, |to| Answer::Is(to.clone()))
+    fn link(&self, path: &str) -> Probe<String> {
+        self.links
+            .get(path)
+            .map_or(Probe::Absent, |to| Probe::Value(to.clone()))
     }
 
-    fn run(&self, program: &str, arguments: &[&str]) -> Answer<String> {
+    fn run(&self, program: &str, arguments: &[&str]) -> Probe<String> {
         let command = [&[program], arguments].concat().join(" ");
         self.prints
             .get(&command)
-            .map_or(Answer::Absent, |text| Answer::Is(text.clone()))
+            .map_or(Probe::Absent, |text| Probe::Value(text.clone()))
     }
 }
 

@@ -375,7 +375,7 @@ impl TxQueue {
         assert!(batch.memory().is(self.mempool.memory()), "a batch of another pool");
         let count = batch.len();
         let view = self.mempool.view();
-        for (place, (buffer, start, length)) in self.mbufs.iter_mut().zip(batch.hand_over()) {
+        for (place, (buffer, start, length)) in self.mbufs.iter_mut().zip(batch.take_buffers()) {
             *place = view.mbuf(buffer.index());
             // SAFETY: the buffer is of this pool, and its handle is gone, so only we own its mbuf; the frame lies in
             // it, as the batch guarantees.
@@ -390,7 +390,7 @@ impl TxQueue {
             self.divide(batch);
         }
         if !self.unsent.is_empty() {
-            batch.take_out(&self.unsent);
+            batch.remove_unsent(&self.unsent);
         }
         self.unsent.len()
     }

@@ -223,10 +223,10 @@ fn main() {
     let wanted = |name: &str| filter.is_none_or(|filter| name.contains(filter.as_str()));
     for sessions in SESSIONS.into_iter().take(if measured { 3 } else { 1 }) {
         for (size, sizes) in SIZES {
-            let ways = WAYS.into_iter();
-            let name = |way: &str| format!("functions/upf/{way}/{size}/{}", short(sessions));
+            let directions = WAYS.into_iter();
+            let name = |direction: &str| format!("functions/upf/{direction}/{size}/{}", short(sessions));
             let mut rigs: Vec<(String, Rig)> = Vec::new();
-            for (way, up, profile, more) in ways.filter(|(way, ..)| wanted(&name(way))) {
+            for (direction, up, profile, more) in directions.filter(|(direction, ..)| wanted(&name(direction))) {
                 let functions = format!(
                     "[{{upf: {{addresses: [192.0.2.1], mtu: 9000, capacity: {sessions}, {more}\
                      profiles: {{all: {{qfi: 9{profile}}}}}, sessions: [{}]}}}}]",
@@ -238,13 +238,13 @@ fn main() {
                     let (start, bytes) = (Instant::now(), table.memory_bytes());
                     add(&table, sessions);
                     let each = start.elapsed().as_nanos() as f64 / f64::from(sessions);
-                    if way == "down" && size == "64B" {
+                    if direction == "down" && size == "64B" {
                         let of = |what| format!("functions/upf/{what}/{}", short(sessions));
                         print(&of("state"), "B", &mut [bytes as f64 / f64::from(sessions)]);
                         print(&of("new-session"), "ns", &mut [each]);
                     }
                 }
-                rigs.push((name(way), Rig::new(builder, sessions, sizes, up)));
+                rigs.push((name(direction), Rig::new(builder, sessions, sizes, up)));
             }
             if wanted(&name("forward")) {
                 let forward = builder("[{forward: {}}]", 512);

@@ -39,10 +39,10 @@ use crate::url_filter::{FilterTable, UrlFilter};
 use crate::wan_optimizer::{WanOptimizer, WanTable};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tailwater_api::Fate;
-use tailwater_chain::branches::{Branch, Path, Ways, follow, of_classifier, routes};
+use tailwater_api::PacketAction;
+use tailwater_chain::branches::{Branch, BranchSet, PathTable, can_follow, of_classifier, routes};
 use tailwater_chain::chain::{
-    Chain, Cuts, DurableFunction, InputPolicy, kept_functions, kept_state_bytes, state_bytes_with_cuts,
+    Chain, Cuts, DurableFunction, InputPolicy, durable_functions, state_bytes_with_cuts, state_bytes_with_persistence,
 };
 use tailwater_chain::flow_table::{FlowTable, FlowTableConfig, Partition};
 use tailwater_chain::function::NetworkFunction;
@@ -87,7 +87,7 @@ impl Shared {
         config: &FunctionConfig,
         rss: &RssHasher,
         (capacity, seed): (usize, u64),
-        (branches, ways): (&[Branch], &Ways),
+        (branches, ways): (&[Branch], &PathTable),
     ) -> Result<Shared, BuildError> {
         Ok(match config {
             FunctionConfig::Acl(acl) => {
@@ -102,7 +102,7 @@ impl Shared {
                 Shared::Nat(Arc::new(Live::new(table)), rss.clone())
             }
             FunctionConfig::LoadBalancer(config) => {
-                let drop_others = config.no_service == Fate::Drop;
+                let drop_others = config.no_service == PacketAction::Drop;
                 let table = LoadBalancerTable::new(&config.services, config.table_size, drop_others);
                 Shared::LoadBalancer(Arc::new(table.map_err(|source| BuildError::LoadBalancer {
                     function: name.to_owned(),
@@ -159,7 +159,7 @@ impl Shared {
                     source,
                 })?;
                 let options = ForwardOptions {
-                    pass_local: config.local == Fate::Pass,
+                    pass_local: config.local == PacketAction::Pass,
                     in_flow: config.cached,
                 };
                 Shared::IpForward(Arc::new(Live::new(table)), options)
@@ -315,8 +315,8 @@ fn nat_rules(nat: &NatConfig) -> NatRules {
         external: nat.external.iter().flat_map(addresses).collect(),
         internal: nat.internal.clone(),
         ports: nat.ports.clone(),
-        drop_others: nat.other_protocols == Fate::Drop,
-        drop_inbound: nat.inbound == Fate::Drop,
+        drop_others: nat.other_protocols == PacketAction::Drop,
+        drop_inbound: nat.inbound == PacketAction::Drop,
     }
 }
 
@@ -327,13 +327,13 @@ fn route_table(config: &IpForwardConfig) -> Result<RouteTable, crate::ip_forward
 
 fn tunnel_rules(config: &TunnelConfig) -> TunnelRules {
     let default = match config.default {
-        Fate::Pass => Action::Pass,
-        Fate::Drop => Action::Drop,
+        PacketAction::Pass => Action::Pass,
+        PacketAction::Drop => Action::Drop,
     };
     TunnelRules::new(&config.rules, default)
 }
 
-fn mirror_rules(config: &MirrorConfig) -> Result<MirrorRules, crate::bpf_filter::Refused> {
+fn mirror_rules(config: &MirrorConfig) -> Result<MirrorRules, crate::bpf_filter::VerifyError> {
     MirrorRules::new(config.program.as_deref(), config.sampling, config.snap)
 }
 
@@ -375,11 +375,11 @@ fn check_cached_paths(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFun
     let routes = routes(&spec.branches, &places(&spec.functions));
     for (classifier, _) in functions.iter().filter(|(_, function)| function.state_bytes() == 0) {
         let branches = of_classifier(&spec.branches, classifier);
-        let branches: Path = branches.map(|(at, _)| Path::of(at)).collect();
+        let branches: BranchSet = branches.map(|(at, _)| BranchSet::with_branch(at)).collect();
         let decided = functions
             .iter()
             .zip(&routes)
-            .find(|((_, function), route)| function.keeps_state() && route.within.and(route.gone).meets(branches));
+            .find(|((_, function), route)| function.has_own_state() && route.within.and(route.gone).meets(branches));
         if let Some(((function, _), _)) = decided {
             return Err(BuildError::Uncached {
                 function: function.clone(),
@@ -447,7 +447,7 @@ impl ChainBuilder {
     ) -> Result<ChainBuilder, BuildError> {
         let flows = (spec.flows.capacity as usize, seed);
         let branches = &spec.branches[..];
-        let ways = Ways::new(branches, &places(&spec.functions)).ok_or(BuildError::Ways)?;
+        let ways = PathTable::new(branches, &places(&spec.functions)).ok_or(BuildError::Ways)?;
         let functions = spec
             .functions
             .iter()
@@ -476,7 +476,9 @@ impl ChainBuilder {
             let has_state = function.state_bytes() > 0;
             (&**name, [function.mixes_flows(), has_state])
         });
-        check_mixed_flows(has, |before, behind| follow(&spec.branches, &places, [before, behind]))?;
+        check_mixed_flows(has, |before, behind| {
+            can_follow(&spec.branches, &places, [before, behind])
+        })?;
         check_cached_paths(spec, &instances)?;
         builder.make_flows_of(spec, &mut instances, seed)?;
         Ok(builder)
@@ -503,10 +505,10 @@ impl ChainBuilder {
         functions: &mut [(String, Box<dyn NetworkFunction>)],
         seed: u64,
     ) -> Result<(), BuildError> {
-        self.kept = spec.state.as_ref().and_then(|_| kept_functions(functions));
+        self.kept = spec.state.as_ref().and_then(|_| durable_functions(functions));
         self.origin = self.kept.as_ref().map(|_| wall_clock());
         let state_bytes = match self.kept {
-            Some(_) => kept_state_bytes(functions),
+            Some(_) => state_bytes_with_persistence(functions),
             None => state_bytes_with_cuts(functions, self.cuts),
         };
         self.make_flows(spec, state_bytes, seed)
@@ -590,7 +592,7 @@ impl ChainBuilder {
     }
 
     /// Waits until all flow records and alerts are in their files. Every [`instance`](Self::instance) must have
-    /// [finished](Chain::finish), or the call never returns.
+    /// [drained](Chain::drain), or the call never returns.
     ///
     /// # Errors
     /// If a file is incomplete: the error names the first one.
@@ -651,7 +653,7 @@ impl ChainBuilder {
         free.extract_if(.., |partition| owns(partition.bucket()))
             .for_each(|partition| view.adopt(partition));
         if let Some(origin) = self.origin {
-            return Chain::keeping(functions, Some(view), self.input, origin);
+            return Chain::with_external_state(functions, Some(view), self.input, origin);
         }
         let chain = Chain::with_cuts(functions, Some(view), self.input, self.cuts);
         self.branching(chain)
@@ -674,7 +676,7 @@ impl ChainBuilder {
     pub unsafe fn helper_instance(&self) -> Chain {
         let table = self.flows.as_ref();
         // SAFETY: guaranteed by the caller.
-        let table = table.map(|(table, _)| unsafe { table.of_handed_flows() });
+        let table = table.map(|(table, _)| unsafe { table.for_migrated_flows() });
         self.branching(Chain::with_cuts(
             self.instances(Vec::new()),
             table,

@@ -101,7 +101,7 @@ impl<T: Copy> ChunkSender<T> {
             next.is_some()
         });
         if let Some(next) = next {
-            self.hand_over(next);
+            self.send_chunk(next);
         }
         came
     }
@@ -115,7 +115,7 @@ impl<T: Copy> ChunkSender<T> {
         }
         match self.empty.try_recv() {
             Ok(next) => {
-                self.hand_over(next);
+                self.send_chunk(next);
                 true
             }
             Err(_) => false,
@@ -133,7 +133,7 @@ impl<T: Copy> ChunkSender<T> {
     }
 
     #[cold]
-    fn hand_over(&mut self, next: Vec<T>) {
+    fn send_chunk(&mut self, next: Vec<T>) {
         let items = std::mem::replace(&mut self.chunk, next);
         let chunk = Chunk {
             items,

@@ -27,7 +27,7 @@ pub mod policer;
 pub mod reload;
 mod rewrite;
 pub mod spec;
-mod stock;
+mod stream_pool;
 pub mod synthetic;
 pub mod tunnel;
 pub mod upf;

@@ -174,7 +174,7 @@ impl<'a> Ports<'a> {
 #[derive(Debug)]
 pub struct Nat {
     table: Arc<Live<NatTable>>,
-    held: Arc<Version<NatTable>>,
+    cached_rules: Arc<Version<NatTable>>,
 }
 
 /// All external ports to the remote end are in use in the flow's bucket.
@@ -184,13 +184,13 @@ const NO_BINDING: u8 = 1;
 /// A packet of an internal host that is neither TCP nor UDP over IPv4, or a fragment.
 const NOT_TRANSLATABLE: u8 = 2;
 /// The flow table has no slot for the return direction.
-const NO_PLACE: u8 = 3;
+const FLOW_TABLE_FULL: u8 = 3;
 
 impl Nat {
     /// Creates an instance for a worker.
     pub fn new(table: Arc<Live<NatTable>>) -> Nat {
         Nat {
-            held: table.current(),
+            cached_rules: table.current(),
             table,
         }
     }
@@ -198,7 +198,7 @@ impl Nat {
     /// Opens the return direction of a connection on a free external port.
     fn bind(&self, key: &FlowKey, ends: (Ipv4Addr, Ipv4Addr), flow: &mut NewFlow<'_>) -> Verdict {
         let inside = (ends.0, key.source_port());
-        let found = Ports::new(&self.held.value, key, ends, flow.bucket());
+        let found = Ports::new(&self.cached_rules.value, key, ends, flow.bucket());
         // The start is arbitrary: the first try nearly always finds a free port.
         let (mut from, mut most) = (found.first, found.ports.len());
         if let Some(turn) = flow.turn() {
@@ -221,7 +221,7 @@ impl Nat {
                     Translation::new(SOURCE, inside, outside).write(flow.state());
                     return Verdict::Forward;
                 }
-                Err(NoCompanion::NoPlace) => return Verdict::Drop(NO_PLACE),
+                Err(NoCompanion::TableFull) => return Verdict::Drop(FLOW_TABLE_FULL),
                 Err(NoCompanion::HasOne) => return Verdict::Drop(NOT_TRANSLATABLE),
                 Err(NoCompanion::Taken | NoCompanion::OtherBucket) => {}
             }
@@ -237,8 +237,8 @@ impl Nat {
         };
         let translated = matches!(key.protocol(), protocol::TCP | protocol::UDP)
             && packet.headers.fragment == Fragment::Whole
-            && !self.held.value.is_external(remote)
-            && self.held.value.is_internal(host);
+            && !self.cached_rules.value.is_external(remote)
+            && self.cached_rules.value.is_internal(host);
         translated.then_some((host, remote))
     }
 
@@ -258,8 +258,8 @@ impl NetworkFunction for Nat {
         &["ports-exhausted", "no-binding", "not-translatable", "flow-table-full"]
     }
 
-    fn loses(&self, reason: u8) -> bool {
-        matches!(reason, PORTS_EXHAUSTED | NO_PLACE)
+    fn is_loss(&self, reason: u8) -> bool {
+        matches!(reason, PORTS_EXHAUSTED | FLOW_TABLE_FULL)
     }
 
     fn state_bytes(&self) -> usize {
@@ -275,12 +275,12 @@ impl NetworkFunction for Nat {
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        self.table.refresh(&mut self.held);
+        self.table.refresh(&mut self.cached_rules);
         if flow.state::<Translation>().mode != PASS {
             // A connection seen again keeps its translation.
             return Verdict::Forward;
         }
-        let table = &self.held.value;
+        let table = &self.cached_rules.value;
         let key = &packet.headers.key;
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {
             return Nat::pass(flow);
@@ -303,7 +303,7 @@ impl NetworkFunction for Nat {
     /// Resumes a binding that another instance made, from either direction's first packet, if this instance could have
     /// made it.
     fn resume(&mut self, packet: &Packet, flow: &mut NewFlow<'_>) -> bool {
-        let (table, key) = (&self.held.value, &packet.headers.key);
+        let (table, key) = (&self.cached_rules.value, &packet.headers.key);
         let state = *flow.state::<Translation>();
         let (IpAddr::V4(source), IpAddr::V4(destination)) = (key.source(), key.destination()) else {
             return false;
@@ -341,12 +341,12 @@ impl NetworkFunction for Nat {
         true
     }
 
-    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
+    fn companion_candidates(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
         let Some(ends) = self.translated_ends(packet) else {
             return turn;
         };
         let bucket = bucket_of(packet.rss_hash);
-        let found = Ports::new(&self.held.value, &packet.headers.key, ends, bucket);
+        let found = Ports::new(&self.cached_rules.value, &packet.headers.key, ends, bucket);
         let turns = found.ports.len().div_ceil(MAX_CANDIDATES).min(255) as u8;
         let key_of = |from: usize, number| found.back(found.ports[(from + number) % found.ports.len()]).0;
         // First turn with a port that is free locally. If there is none, any turn will do.
@@ -358,7 +358,7 @@ impl NetworkFunction for Nat {
         let turn = later.into_iter().find(is_free).unwrap_or(turn);
         let (from, count) = found.turn(turn);
         for number in 0..count {
-            wish.ask(number as u8, key_of(from, number));
+            wish.add(number as u8, key_of(from, number));
         }
         turn
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Maximum time a file may accept nothing before it is given up, and a pipe may have no reader.
 pub const GRACE: Duration = Duration::from_secs(5);
 /// Polling interval.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Progress indicator of a thread; clones share it. After [`GRACE`] without progress, a waiting caller marks the thread
 /// as given up for all callers.
@@ -51,7 +51,7 @@ impl Pulse {
             } else if since.elapsed() >= GRACE {
                 self.0.given_up.store(true, Ordering::Relaxed);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         true
     }
@@ -127,7 +127,7 @@ pub fn create(path: &Path) -> io::Result<File> {
             }
             Err(error) => return Err(error),
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

@@ -8,7 +8,7 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::spec::ChainSpec;
-use tailwater_functions::upf::{Owner, Refused, Session, Tunnel};
+use tailwater_functions::upf::{Owner, Session, SessionError, Tunnel};
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
@@ -358,7 +358,7 @@ fn sessions_run_out_and_come_back() {
         table.set(&session(number), Owner::Api).unwrap();
     }
     for _ in 0..3 {
-        assert_eq!(table.set(&session(65), Owner::Api), Err(Refused::Full(64)));
+        assert_eq!(table.set(&session(65), Owner::Api), Err(SessionError::Full(64)));
         assert_eq!(table.sessions(), 64);
         assert!(!to(65));
     }

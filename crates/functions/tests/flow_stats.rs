@@ -79,7 +79,7 @@ impl Rig {
         let reasons = self.chain.reasons();
         let at = reasons.iter().position(|reason| reason.name == name);
         let before = self.count(note);
-        let counted = self.chain.finish();
+        let counted = self.chain.drain();
         (before + counted[at.unwrap()], self.builder.finish_exports())
     }
 }

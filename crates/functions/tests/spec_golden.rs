@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tailwater_api::WhenFull;
 use tailwater_api::{
-    DdioSpec, Fate, PortSetup, RedisAddress, RedisSpec, Secret, StateSpec, Throughput, WhenUnavailable,
+    DdioSpec, PacketAction, PortSetup, RedisAddress, RedisSpec, Secret, StateSpec, Throughput, WhenUnavailable,
 };
 use tailwater_functions::acl::Action;
 use tailwater_functions::flow_stats::{Outlet, Transport};
@@ -180,7 +180,10 @@ fn minimal_spec_has_the_documented_defaults() {
     assert_eq!(spec.flows.idle_timeout.udp, Nanos::from_secs(60));
     assert_eq!(spec.flows.idle_timeout.other, Nanos::from_secs(30));
     assert_eq!(spec.flows.when_full, WhenFull::Evict);
-    assert_eq!((spec.packets.malformed, spec.packets.non_ip), (Fate::Drop, Fate::Pass));
+    assert_eq!(
+        (spec.packets.malformed, spec.packets.non_ip),
+        (PacketAction::Drop, PacketAction::Pass)
+    );
     assert_eq!(spec.packets.batch, 32);
 }
 
@@ -227,7 +230,10 @@ fn full_spec_keeps_every_field() {
     assert_eq!(text, ["203.0.113.0/28", "198.51.100.7/32"]);
     assert_eq!(nat.internal.len(), 1);
     assert_eq!(nat.ports, 2048..=4095);
-    assert_eq!((nat.other_protocols, nat.inbound), (Fate::Pass, Fate::Pass));
+    assert_eq!(
+        (nat.other_protocols, nat.inbound),
+        (PacketAction::Pass, PacketAction::Pass)
+    );
 
     let FunctionConfig::Forward(forward) = &spec.functions[2].config else {
         panic!("{:?}", spec.functions[2]);
@@ -242,7 +248,10 @@ fn full_spec_keeps_every_field() {
     assert_eq!(spec.flows.idle_timeout.tcp, Nanos::from_secs(600));
     assert_eq!(spec.flows.idle_timeout.udp, Nanos::from_secs(60));
     assert_eq!(spec.flows.idle_timeout.other, Nanos::from_millis(500));
-    assert_eq!((spec.packets.malformed, spec.packets.non_ip), (Fate::Pass, Fate::Drop));
+    assert_eq!(
+        (spec.packets.malformed, spec.packets.non_ip),
+        (PacketAction::Pass, PacketAction::Drop)
+    );
     assert_eq!(spec.packets.batch, 64);
 }
 
@@ -328,7 +337,7 @@ fn external_functions_keep_every_field_and_cut_the_chain() {
     let ports: Vec<_> = firewall.ports().map(|port| port.interface()).collect();
     assert_eq!(ports, [Some("fw-in"), Some("fw-out")]);
     assert_eq!((firewall.timeout, firewall.outside), (Nanos::from_millis(20), 1024));
-    assert_eq!((firewall.missing, firewall.own), (Missing::Dropped, Fate::Drop));
+    assert_eq!((firewall.missing, firewall.own), (Missing::Dropped, PacketAction::Drop));
     let changes = Changes {
         ip_id: true,
         payload: true,
@@ -338,7 +347,7 @@ fn external_functions_keep_every_field_and_cut_the_chain() {
     // The documented defaults.
     assert_eq!(other.return_port, None);
     assert_eq!((other.timeout, other.outside), (Nanos::from_millis(100), 16_384));
-    assert_eq!((other.missing, other.own), (Missing::Lost, Fate::Pass));
+    assert_eq!((other.missing, other.own), (Missing::Lost, PacketAction::Pass));
     assert_eq!(other.changes, Changes::default());
     let kinds = spec.parts().into_iter().map(|part| {
         let kinds = part.functions.iter().map(|function| function.config.kind());
@@ -399,7 +408,7 @@ fn all_that_is_wrong_in_a_file_of_rules_is_told() {
         for (i, error) in told.iter().enumerate() {
             let line = 700 * i + 350;
             assert_eq!(error.line, line, "{format}: {error}");
-            let what = error.alone();
+            let what = error.to_line();
             assert!(what.contains(&(70_000 + line).to_string()), "{what}");
             assert!(what.contains("expected"), "{what}");
         }

@@ -1,7 +1,6 @@
 //! Buffers that rules test, with their protocols and directions.
 
-use crate::app::App;
-use crate::direction::Direction;
+use crate::rule::{App, Direction};
 
 /// Moment at which a buffer becomes available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

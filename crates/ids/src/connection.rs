@@ -1,7 +1,7 @@
 //! Connection state kept in the flow table.
 
 use crate::rule::{App, Bit, Direction};
-use crate::signature::BitStep;
+use crate::ruleset::BitStep;
 use bytemuck::{Pod, Zeroable};
 
 /// Largest number of flowbits set on a connection at a time.
@@ -11,7 +11,7 @@ const MAX_BITS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// Slot number, from 1.
-    pub place: u32,
+    pub slot: u32,
     /// Generation of the slot.
     pub generation: u32,
 }
@@ -21,7 +21,7 @@ pub struct Lease {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Connection {
-    place: u32,
+    slot: u32,
     generation: u32,
     /// Sequence numbers of the streams' first bytes, by [`Direction`].
     pub(crate) firsts: [u32; 2],
@@ -130,15 +130,15 @@ impl Connection {
     /// Returns the lease of its streams' slot.
     #[inline]
     pub fn lease(&self) -> Option<Lease> {
-        (self.place != 0).then_some(Lease {
-            place: self.place,
+        (self.slot != 0).then_some(Lease {
+            slot: self.slot,
             generation: self.generation,
         })
     }
 
     pub(crate) fn set_lease(&mut self, lease: Option<Lease>) {
-        (self.place, self.generation) = match lease {
-            Some(lease) => (lease.place, lease.generation),
+        (self.slot, self.generation) = match lease {
+            Some(lease) => (lease.slot, lease.generation),
             None => (0, 0),
         };
     }
@@ -150,7 +150,7 @@ impl Connection {
     /// Returns `true` if the flowbits satisfy a rule's condition.
     pub(crate) fn bits_are(&self, step: &BitStep) -> bool {
         let any = step.bits.iter().any(|bit| self.has_bit(*bit));
-        any == (step.what == Bit::IsSet)
+        any == (step.operation == Bit::IsSet)
     }
 
     /// Applies a rule's change to the flowbits. Returns `false` if there is no room for another bit.
@@ -158,7 +158,7 @@ impl Connection {
         let mut room = true;
         for &bit in &step.bits {
             let known = self.bits.iter_mut().find(|known| **known == bit);
-            match (known, step.what) {
+            match (known, step.operation) {
                 (Some(known), Bit::Unset | Bit::Toggle) => *known = 0,
                 (None, Bit::Set | Bit::Toggle) => match self.bits.iter_mut().find(|known| **known == 0) {
                     Some(free) => *free = bit,

@@ -4,7 +4,7 @@
 //! bounds the cost.
 
 use crate::buffer::BufferKey;
-use crate::rule::{Comparison, NumberAt, Part, Place, Test};
+use crate::rule::{BufferTests, Comparison, NumberAt, PositionConstraint, Test};
 use memchr::memmem::Finder;
 
 /// Budget of an evaluation: one unit is a search, or a number of bytes scanned.
@@ -67,7 +67,7 @@ pub(crate) struct Bytes<'a> {
 }
 
 impl Checks {
-    pub(crate) fn new(part: &Part) -> Checks {
+    pub(crate) fn new(part: &BufferTests) -> Checks {
         let tests = &part.tests;
         let checks = tests.iter().enumerate().map(|(i, test)| Check {
             test: test.clone(),
@@ -87,7 +87,7 @@ impl Checks {
     }
 
     /// Returns `true` if all tests hold; `false` when the budget runs out.
-    pub(crate) fn hold(&self, bytes: Bytes<'_>, budget: &mut Budget) -> bool {
+    pub(crate) fn all_match(&self, bytes: Bytes<'_>, budget: &mut Budget) -> bool {
         chain(&self.tests, bytes, 0, budget)
     }
 }
@@ -127,8 +127,8 @@ fn chain(checks: &[Check], bytes: Bytes<'_>, at: usize, budget: &mut Budget) -> 
                 return false;
             };
             let text = if content.nocase { bytes.lower } else { bytes.plain };
-            let (mut from, to) = stretch(&content.place, at, length);
-            if content.place.at_end {
+            let (mut from, to) = stretch(&content.position, at, length);
+            if content.position.at_end {
                 // Only one position is at the end.
                 from = from.max(length.saturating_sub(content.bytes.len()));
             }
@@ -142,7 +142,7 @@ fn chain(checks: &[Check], bytes: Bytes<'_>, at: usize, budget: &mut Budget) -> 
                     return false;
                 }
                 let end = found.map(|found| from + found + content.bytes.len());
-                let end = end.filter(|end| !content.place.at_end || *end == length);
+                let end = end.filter(|end| !content.position.at_end || *end == length);
                 if content.negated {
                     return end.is_none() && chain(rest, bytes, at, budget);
                 }
@@ -237,7 +237,7 @@ fn chain(checks: &[Check], bytes: Bytes<'_>, at: usize, budget: &mut Budget) -> 
 }
 
 /// Returns the range a content must lie in; its start may exceed its end.
-fn stretch(place: &Place, at: usize, length: usize) -> (usize, usize) {
+fn stretch(place: &PositionConstraint, at: usize, length: usize) -> (usize, usize) {
     let (offset, at) = (i64::from(place.offset), at as i64);
     let depth = place.depth.map(i64::from);
     let (from, to) = if place.is_relative() {

@@ -1,15 +1,15 @@
 //! Protocol parsing of a stream: detection, messages, and evaluation of rules on them.
 
-use crate::asker::{RuleEvaluator, note, payload_unit};
 use crate::buffer::{Buffer, BufferKey};
 use crate::connection::{CONNECT_REQUEST, Connection, HEAD_REQUEST};
 use crate::dns::{self, DNS};
 use crate::http::body::{Inflater, unchunk};
-use crate::http::{self, CHUNKED, Framing, HEAD, Head, INSPECTED, Made, Step};
+use crate::http::{self, CHUNKED, DerivedBuffers, Framing, HEAD, Head, INSPECTED, Step};
+use crate::inspector::Settings;
 use crate::packet::Subject;
 use crate::rule::{App, Direction};
-use crate::settings::Settings;
-use crate::signature::Place;
+use crate::rule_evaluator::{RuleEvaluator, counter, payload_unit};
+use crate::ruleset::Hook;
 use crate::stream::Side;
 use crate::tls::{self, TLS};
 use crate::unit::Unit;
@@ -63,7 +63,7 @@ impl<'a> Stream<'a> {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     head: Head,
-    made: Made,
+    made: DerivedBuffers,
     body: Vec<u8>,
     inflater: Inflater,
     handshake: Vec<u8>,
@@ -75,7 +75,7 @@ impl Buffers {
     pub(crate) fn new(settings: &Settings) -> Buffers {
         Buffers {
             head: Head::new(),
-            made: Made::with_room(settings.window),
+            made: DerivedBuffers::with_room(settings.window),
             body: Vec::with_capacity(settings.window),
             inflater: Inflater::new(settings.decoded),
             handshake: Vec::with_capacity(settings.window),
@@ -88,7 +88,7 @@ impl Buffers {
     pub(crate) fn follow(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
@@ -101,11 +101,11 @@ impl Buffers {
         }
         let window = &*stream.window;
         let unit = payload_unit(&window[..stream.side.filled()]);
-        asker.evaluate_stream((stream.side, fresh.start), &unit, subject, connection);
+        evaluator.evaluate_stream((stream.side, fresh.start), &unit, subject, connection);
         match stream.side.phase {
-            phase if http::is_phase(phase) => self.http(stream, asker, subject, connection),
-            TLS => self.tls(stream, asker, subject, connection),
-            DNS => self.dns(stream, asker, subject, connection),
+            phase if http::is_phase(phase) => self.http(stream, evaluator, subject, connection),
+            TLS => self.tls(stream, evaluator, subject, connection),
+            DNS => self.dns(stream, evaluator, subject, connection),
             _ => {}
         }
         if stream.side.end() >= stream.depth {
@@ -117,11 +117,11 @@ impl Buffers {
     pub(crate) fn finish(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
-        self.body_so_far(stream, asker, subject, connection);
+        self.body_so_far(stream, evaluator, subject, connection);
         stream.side.phase = DEAD;
     }
 
@@ -129,30 +129,30 @@ impl Buffers {
     pub(crate) fn make_room(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) -> bool {
         let history = stream.window.len() / HISTORY;
         let by_history = stream.side.filled().saturating_sub(history);
-        let mut by = by_history.min(self.held(stream.side));
+        let mut by = by_history.min(self.buffered(stream.side));
         if by == 0 && by_history > 0 {
             // The message exceeds the window: the available part is inspected, and the rest skipped.
             match stream.side.phase {
                 HEAD | TLS | DNS => {
-                    asker.notes[note::HTTP_LOST] += u64::from(stream.side.phase == HEAD);
+                    evaluator.counters[counter::HTTP_LOST] += u64::from(stream.side.phase == HEAD);
                     stream.side.phase = RAW;
                 }
-                _ => self.body_so_far(stream, asker, subject, connection),
+                _ => self.body_so_far(stream, evaluator, subject, connection),
             }
-            by = by_history.min(self.held(stream.side));
+            by = by_history.min(self.buffered(stream.side));
         }
         stream.side.slide(stream.window, by);
         by > 0
     }
 
     /// Returns the number of bytes at the window's start that no message needs.
-    fn held(&self, side: &Side) -> usize {
+    fn buffered(&self, side: &Side) -> usize {
         match side.phase {
             TLS | DNS | HEAD => side.at(side.message),
             phase if http::is_phase(phase) && side.message_flags & INSPECTED == 0 => side.at(side.message),
@@ -164,7 +164,7 @@ impl Buffers {
     fn http(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
@@ -177,18 +177,18 @@ impl Buffers {
                     match first {
                         // The stream only resembled HTTP.
                         true => connection.set_app(None),
-                        false => asker.notes[note::HTTP_LOST] += 1,
+                        false => evaluator.counters[counter::HTTP_LOST] += 1,
                     }
                     return;
                 }
                 Step::Head => {
-                    if !self.head(stream, asker, subject, connection) {
+                    if !self.head(stream, evaluator, subject, connection) {
                         stream.side.phase = RAW;
                         return;
                     }
                 }
                 Step::End => {
-                    self.body_so_far(stream, asker, subject, connection);
+                    self.body_so_far(stream, evaluator, subject, connection);
                     http::next_message(stream.side);
                 }
             }
@@ -199,7 +199,7 @@ impl Buffers {
     fn head(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) -> bool {
@@ -207,18 +207,18 @@ impl Buffers {
         let text = stream.bytes(stream.side.message, stream.side.head_end);
         self.head.read(text, direction);
         let place = match direction {
-            Direction::ToServer => Place::Request,
-            Direction::ToClient => Place::Response,
+            Direction::ToServer => Hook::Request,
+            Direction::ToClient => Hook::Response,
         };
         let method = self.head.method(text);
         let (heads, tunnels) = (method == b"HEAD", method == b"CONNECT");
         let status = self.head.target(text);
         let switches = connection.has(CONNECT_REQUEST) && status.starts_with(b"2");
         let framing = self.head.framing(text, direction, connection.has(HEAD_REQUEST));
-        if asker.rules.has_rules_at(place) {
+        if evaluator.rules.has_rules_at(place) {
             let mut unit = payload_unit(text);
             self.head.fill(text, direction, &mut self.made, &mut unit);
-            asker.ask(place, &unit, subject, connection);
+            evaluator.evaluate(place, &unit, subject, connection);
         }
         match direction {
             Direction::ToServer => {
@@ -239,7 +239,7 @@ impl Buffers {
                 true
             }
             None => {
-                asker.unclear(note::HTTP_LOST);
+                evaluator.unclear(counter::HTTP_LOST);
                 false
             }
         }
@@ -249,7 +249,7 @@ impl Buffers {
     fn body_so_far(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
@@ -264,8 +264,8 @@ impl Buffers {
         let body = stream.bytes(head_end, side.parsed);
         let direction = subject.direction;
         let place = match direction {
-            Direction::ToServer => Place::RequestBody,
-            Direction::ToClient => Place::ResponseBody,
+            Direction::ToServer => Hook::RequestBody,
+            Direction::ToClient => Hook::ResponseBody,
         };
         let body = match side.message_flags & CHUNKED {
             0 => body,
@@ -275,7 +275,7 @@ impl Buffers {
                 &self.body
             }
         };
-        if !body.is_empty() && asker.rules.has_rules_at(place) {
+        if !body.is_empty() && evaluator.rules.has_rules_at(place) {
             self.head.read(text, direction);
             let mut unit = payload_unit(stream.bytes(message, side.parsed));
             self.head.fill(text, direction, &mut self.made, &mut unit);
@@ -287,7 +287,7 @@ impl Buffers {
             let coding = self.head.field(text, "content-encoding");
             let file = coding.and_then(|coding| self.inflater.decode(coding, body));
             unit.set(Buffer::FileData, file.unwrap_or(body));
-            asker.ask(place, &unit, subject, connection);
+            evaluator.evaluate(place, &unit, subject, connection);
         }
         stream.side.message_flags |= INSPECTED;
     }
@@ -295,7 +295,7 @@ impl Buffers {
     fn tls(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
@@ -310,8 +310,8 @@ impl Buffers {
         // Rules are evaluated once on the name or the certificates.
         if stream.side.message_flags & INSPECTED == 0 {
             let done = match subject.direction {
-                Direction::ToServer => self.hello(asker, subject, connection),
-                Direction::ToClient => self.certificates(asker, subject, connection),
+                Direction::ToServer => self.hello(evaluator, subject, connection),
+                Direction::ToClient => self.certificates(evaluator, subject, connection),
             };
             if done {
                 stream.side.message_flags |= INSPECTED;
@@ -323,7 +323,7 @@ impl Buffers {
         }
     }
 
-    fn hello(&self, asker: &mut RuleEvaluator, subject: &Subject<'_>, connection: &mut Connection) -> bool {
+    fn hello(&self, evaluator: &mut RuleEvaluator, subject: &Subject<'_>, connection: &mut Connection) -> bool {
         let Some(name) = tls::server_name(&self.handshake) else {
             return false;
         };
@@ -333,12 +333,17 @@ impl Buffers {
             dotted[1..=length].copy_from_slice(&name[..length]);
             let mut unit = Unit::new();
             unit.set_dotted(Buffer::ServerName, &dotted[..=length]);
-            asker.ask(Place::ClientHello, &unit, subject, connection);
+            evaluator.evaluate(Hook::ClientHello, &unit, subject, connection);
         }
         true
     }
 
-    fn certificates(&mut self, asker: &mut RuleEvaluator, subject: &Subject<'_>, connection: &mut Connection) -> bool {
+    fn certificates(
+        &mut self,
+        evaluator: &mut RuleEvaluator,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) -> bool {
         let Some(certificates) = tls::certificates(&self.handshake) else {
             return false;
         };
@@ -351,7 +356,7 @@ impl Buffers {
                 unit.set(Buffer::Issuer, &self.texts.issuer);
                 unit.set(Buffer::Serial, &self.texts.serial);
             }
-            asker.ask(Place::Certificate, &unit, subject, connection);
+            evaluator.evaluate(Hook::Certificate, &unit, subject, connection);
         }
         true
     }
@@ -359,7 +364,7 @@ impl Buffers {
     fn dns(
         &mut self,
         stream: &mut Stream<'_>,
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
@@ -373,7 +378,7 @@ impl Buffers {
                 return;
             };
             if subject.direction == Direction::ToServer && !dns::is_answer(text) {
-                self.questions(text, asker, subject, connection);
+                self.questions(text, evaluator, subject, connection);
             }
             stream.side.message = message + 2 + length as u64;
         }
@@ -383,18 +388,18 @@ impl Buffers {
     pub(crate) fn questions(
         &mut self,
         message: &[u8],
-        asker: &mut RuleEvaluator,
+        evaluator: &mut RuleEvaluator,
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
-        if !asker.rules.has_rules_at(Place::DnsQuery) {
+        if !evaluator.rules.has_rules_at(Hook::DnsQuery) {
             return;
         }
         dns::questions(message, &mut self.name, |name| {
             let mut unit = Unit::new();
             unit.set(BufferKey::PAYLOAD, message);
             unit.set_dotted(Buffer::DnsQuery, name);
-            asker.ask(Place::DnsQuery, &unit, subject, connection);
+            evaluator.evaluate(Hook::DnsQuery, &unit, subject, connection);
         });
     }
 }

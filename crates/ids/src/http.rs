@@ -179,24 +179,24 @@ pub(crate) fn next_message(side: &mut Side) {
 }
 
 /// Range of a head: start and end.
-type Stretch = [u16; 2];
+type ByteRange = [u16; 2];
 
 /// Parsed head of a message, as ranges.
 #[derive(Debug)]
 pub(crate) struct Head {
-    line: Stretch,
+    line: ByteRange,
     /// Method, target and protocol, or protocol, status and reason phrase.
-    parts: [Stretch; 3],
-    fields: [[Stretch; 2]; MAX_FIELDS],
+    parts: [ByteRange; 3],
+    fields: [[ByteRange; 2]; MAX_FIELDS],
     count: usize,
     fields_from: usize,
 }
 
-fn slice(bytes: &[u8], [from, to]: Stretch) -> &[u8] {
+fn slice(bytes: &[u8], [from, to]: ByteRange) -> &[u8] {
     bytes.get(from.into()..to.into()).unwrap_or_default()
 }
 
-fn trimmed(bytes: &[u8], [from, to]: [usize; 2]) -> Stretch {
+fn trimmed(bytes: &[u8], [from, to]: [usize; 2]) -> ByteRange {
     let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
     let text = &bytes[from..to];
     let front = text.iter().take_while(|byte| is_blank(byte)).count();
@@ -311,7 +311,13 @@ impl Head {
     }
 
     /// Adds the buffers of the head to a unit.
-    pub(crate) fn fill<'a>(&'a self, bytes: &'a [u8], direction: Direction, made: &'a mut Made, unit: &mut Unit<'a>) {
+    pub(crate) fn fill<'a>(
+        &'a self,
+        bytes: &'a [u8],
+        direction: Direction,
+        made: &'a mut DerivedBuffers,
+        unit: &mut Unit<'a>,
+    ) {
         made.read(self, bytes, direction);
         let made = &*made;
         let mut field = |buffer: Buffer, name: &str| {
@@ -359,7 +365,7 @@ impl Head {
 
 /// Buffers derived from a message.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct DerivedBuffers {
     uri: Vec<u8>,
     /// Host with a leading dot.
     host: Vec<u8>,
@@ -368,12 +374,12 @@ pub(crate) struct Made {
     start: Vec<u8>,
 }
 
-impl Made {
+impl DerivedBuffers {
     /// Allocates room for the buffers of a head of this many bytes.
-    pub(crate) fn with_room(bytes: usize) -> Made {
+    pub(crate) fn with_room(bytes: usize) -> DerivedBuffers {
         // Each field may gain a missing space and carriage return.
         let room = || Vec::with_capacity(bytes + 4 * MAX_FIELDS + 16);
-        Made {
+        DerivedBuffers {
             uri: room(),
             host: room(),
             header: room(),

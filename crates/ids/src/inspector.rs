@@ -1,14 +1,13 @@
 //! Packet inspection: connection tracking, stream reassembly and rule evaluation, packet by packet.
 
 use crate::alert::Alert;
-use crate::asker::{Fate, RuleEvaluator, note, payload_unit};
 use crate::connection::{BLOCKED, Connection, ENDED, ESTABLISHED, LOST, NUMBERED, PASSED, SEEN, STARTED};
 use crate::dns;
 use crate::follow::{Buffers, DEAD, Stream};
 use crate::packet::{Input, Subject};
 use crate::rule::{App, Direction};
-use crate::ruleset::RuleSet;
-use crate::signature::Place;
+use crate::rule_evaluator::{PacketOutcome, RuleEvaluator, counter, payload_unit};
+use crate::ruleset::{Hook, RuleSet};
 use crate::slots::{Slots, split};
 use crate::stream::Side;
 use crate::threshold::Thresholds;
@@ -20,8 +19,6 @@ use tailwater_net::parse::Fragment;
 use tailwater_net::protocol;
 use tailwater_net::tcp::TcpFlags;
 
-pub use crate::settings::Settings;
-
 const FIN: u8 = TcpFlags::FIN.0;
 const SYN: u8 = TcpFlags::SYN.0;
 const RST: u8 = TcpFlags::RST.0;
@@ -30,7 +27,37 @@ const ACK: u8 = TcpFlags::ACK.0;
 /// Port of DNS servers.
 const DNS_PORT: u16 = 53;
 
-/// What becomes of a packet.
+/// Settings of packet inspection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of the reassembly window, per direction of a connection.
+    pub window: usize,
+    /// Bytes inspected in total, per direction of a connection.
+    pub depth: u64,
+    /// Bytes inspected of a body after removing its content coding.
+    pub decoded: usize,
+    /// If `true`, rules may drop packets; otherwise they only alert.
+    pub drops: bool,
+    /// If `true`, packets that cannot be inspected are dropped as well. Requires `drops`.
+    pub strict: bool,
+    /// If `true`, packets with a wrong checksum are ignored, as by their receivers.
+    pub checksums: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            window: 8192,
+            depth: 1 << 20,
+            decoded: 1 << 15,
+            drops: false,
+            strict: false,
+            checksums: true,
+        }
+    }
+}
+
+/// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Forward.
@@ -54,10 +81,10 @@ pub enum Reason {
 }
 
 /// Names of the drop reasons, in order.
-pub const REASONS: &[&str] = &["dropped", "rejected", "flow-blocked", "overflow"];
+pub const DROP_REASONS: &[&str] = &["dropped", "rejected", "flow-blocked", "overflow"];
 
 /// Names of the counters.
-pub const NOTES: &[&str] = &[
+pub const COUNTERS: &[&str] = &[
     "alerts",
     "alerts-lost",
     "budget-spent",
@@ -74,7 +101,7 @@ pub const NOTES: &[&str] = &[
 /// Inspects a worker's packets. Packets that match no rule cause no allocation.
 #[derive(Debug)]
 pub struct Inspector {
-    asker: RuleEvaluator,
+    evaluator: RuleEvaluator,
     buffers: Buffers,
     settings: Settings,
 }
@@ -85,7 +112,7 @@ impl Inspector {
         // Room for a message's buffers in lower case: its head several times, its body twice.
         let room = 8 * settings.window + settings.decoded + (1 << 16);
         Inspector {
-            asker: RuleEvaluator::new((version, rules), thresholds, room),
+            evaluator: RuleEvaluator::new((version, rules), thresholds, room),
             buffers: Buffers::new(&settings),
             settings,
         }
@@ -93,29 +120,29 @@ impl Inspector {
 
     /// Switches to a new rule set.
     pub fn renew(&mut self, version: u32, rules: Arc<RuleSet>) {
-        self.asker.renew(version, rules);
+        self.evaluator.renew(version, rules);
     }
 
     /// Returns the version number of the current rule set.
     #[inline]
     pub fn version(&self) -> u32 {
-        self.asker.version
+        self.evaluator.version
     }
 
     /// Returns the alerts of the last packet.
     #[inline]
     pub fn alerts(&self) -> &[Alert] {
-        &self.asker.alerts
+        &self.evaluator.alerts
     }
 
-    /// Returns the counters, in the order of [`NOTES`].
-    pub fn notes(&self) -> &[u64] {
-        &self.asker.notes
+    /// Returns the counters, in the order of [`COUNTERS`].
+    pub fn counters(&self) -> &[u64] {
+        &self.evaluator.counters
     }
 
     /// Inspects a packet.
     pub fn packet(&mut self, input: &Input<'_>, connection: &mut Connection, slots: &mut impl Slots) -> Verdict {
-        self.asker.begin();
+        self.evaluator.begin();
         let headers = input.headers;
         let tcp = headers.key.protocol() == protocol::TCP && headers.fragment == Fragment::Whole;
         match input.segment() {
@@ -130,18 +157,18 @@ impl Inspector {
         if let Some(lease) = connection.lease()
             && slots.open(lease)
         {
-            slots.give();
+            slots.release();
         }
         connection.set_lease(None);
     }
 
     fn verdict(&self) -> Verdict {
-        match self.asker.fate {
-            Fate::Reject => Verdict::Drop(Reason::Rejected),
-            Fate::Drop => Verdict::Drop(Reason::Dropped),
-            Fate::Blocked => Verdict::Drop(Reason::FlowBlocked),
-            Fate::Unclear if self.settings.strict && self.settings.drops => Verdict::Drop(Reason::Overflow),
-            Fate::Unclear | Fate::Pass => Verdict::Pass,
+        match self.evaluator.fate {
+            PacketOutcome::Reject => Verdict::Drop(Reason::Rejected),
+            PacketOutcome::Drop => Verdict::Drop(Reason::Dropped),
+            PacketOutcome::Blocked => Verdict::Drop(Reason::FlowBlocked),
+            PacketOutcome::Unclear if self.settings.strict && self.settings.drops => Verdict::Drop(Reason::Overflow),
+            PacketOutcome::Unclear | PacketOutcome::Pass => Verdict::Pass,
         }
     }
 
@@ -159,21 +186,22 @@ impl Inspector {
     fn first(&mut self, subject: &Subject<'_>, connection: &mut Connection) {
         if !connection.has_for(STARTED, subject.direction) {
             connection.set_for(STARTED, subject.direction);
-            self.asker.ask(Place::FlowStart, &Unit::new(), subject, connection);
+            self.evaluator
+                .evaluate(Hook::FlowStart, &Unit::new(), subject, connection);
         }
     }
 
     /// Evaluates the rules on single packets.
-    fn alone(&mut self, place: Place, subject: &Subject<'_>, connection: &mut Connection) {
+    fn inspect_packet(&mut self, place: Hook, subject: &Subject<'_>, connection: &mut Connection) {
         let payload = subject.input.payload();
-        if payload.is_empty() && !self.asker.rules.has_rules_without_payload(place, subject.flags()) {
+        if payload.is_empty() && !self.evaluator.rules.has_rules_without_payload(place, subject.flags()) {
             return;
         }
         let mut unit = Unit::new();
         if !payload.is_empty() {
             unit = payload_unit(payload);
         }
-        self.asker.ask(place, &unit, subject, connection);
+        self.evaluator.evaluate(place, &unit, subject, connection);
     }
 
     /// Inspects a packet that is not a whole TCP segment.
@@ -190,8 +218,8 @@ impl Inspector {
         let headers = input.headers;
         if headers.fragment != Fragment::Whole {
             // Fragments are not reassembled.
-            self.asker.unclear(note::FRAGMENT);
-            return self.alone(Place::PacketOther, &subject, connection);
+            self.evaluator.unclear(counter::FRAGMENT);
+            return self.inspect_packet(Hook::PacketOther, &subject, connection);
         }
         match headers.key.protocol() {
             protocol::UDP => {
@@ -202,16 +230,16 @@ impl Inspector {
                 if dns {
                     connection.set_app(Some(App::Dns));
                 }
-                self.alone(Place::PacketUdp, &subject, connection);
+                self.inspect_packet(Hook::PacketUdp, &subject, connection);
                 if dns && asks && !dns::is_answer(payload) {
-                    let asker = &mut self.asker;
-                    self.buffers.questions(payload, asker, &subject, connection);
+                    let evaluator = &mut self.evaluator;
+                    self.buffers.questions(payload, evaluator, &subject, connection);
                 }
             }
             protocol::ICMP | protocol::ICMPV6 => {
-                self.alone(Place::PacketIcmp, &subject, connection);
+                self.inspect_packet(Hook::PacketIcmp, &subject, connection);
             }
-            _ => self.alone(Place::PacketOther, &subject, connection),
+            _ => self.inspect_packet(Hook::PacketOther, &subject, connection),
         }
     }
 
@@ -227,7 +255,7 @@ impl Inspector {
         let counts = !payload.is_empty() || flags & (SYN | FIN | RST) != 0;
         if self.settings.checksums && counts && verify_transport(input.frame, input.headers) == Checksum::Wrong {
             // The receiver discards it.
-            self.asker.notes[note::CHECKSUM] += 1;
+            self.evaluator.counters[counter::CHECKSUM] += 1;
             return;
         }
         if flags & SYN != 0 {
@@ -236,7 +264,7 @@ impl Inspector {
             connection.begin(input.reversed, Direction::ToServer);
         }
         if connection.has(BLOCKED) {
-            self.asker.fate = Fate::Blocked;
+            self.evaluator.fate = PacketOutcome::Blocked;
             return;
         }
         if connection.has(PASSED) {
@@ -254,8 +282,8 @@ impl Inspector {
             connection.set(ESTABLISHED, opened == answered && (last || !opened));
         }
         self.first(&subject, connection);
-        self.alone(Place::PacketTcp, &subject, connection);
-        if !connection.has(LOST) && self.asker.rules.has_stream_rules() {
+        self.inspect_packet(Hook::PacketTcp, &subject, connection);
+        if !connection.has(LOST) && self.evaluator.rules.has_stream_rules() {
             // Data on a SYN starts one sequence number later (RFC 7413).
             let sequence = sequence.wrapping_add(u32::from(flags & SYN != 0));
             let segment = (sequence, acknowledged, flags);
@@ -330,7 +358,7 @@ impl Inspector {
             None if payload.is_empty() || connection.has_for(ENDED, direction) => return,
             None => {
                 let Some(lease) = slots.take(input.arrival) else {
-                    return self.asker.unclear(note::OVERFLOW);
+                    return self.evaluator.unclear(counter::OVERFLOW);
                 };
                 connection.set_lease(Some(lease));
                 let Some(bytes) = slots.bytes() else {
@@ -356,11 +384,12 @@ impl Inspector {
             Direction::ToClient => ((to_client, client_window), (to_server, server_window)),
         };
         if flags & ACK != 0 && other.0.is_started() && other.0.skip_to(other.1, acknowledged) {
-            self.asker.notes[note::GAP] += 1;
+            self.evaluator.counters[counter::GAP] += 1;
             let mut stream = Stream::new(&mut other, self.settings.depth);
             stream.gap();
             let opposite = subject.opposite();
-            self.buffers.follow(&mut stream, &mut self.asker, &opposite, connection);
+            self.buffers
+                .follow(&mut stream, &mut self.evaluator, &opposite, connection);
         }
         if !this.0.is_started() && !payload.is_empty() {
             this.0.start(sequence);
@@ -375,22 +404,25 @@ impl Inspector {
         let exact = !stream.side.is_started() || sequence == stream.side.next();
         if stream.side.is_over() && !connection.has_for(ENDED, direction) {
             connection.set_for(ENDED, direction);
-            self.buffers.finish(&mut stream, &mut self.asker, subject, connection);
+            self.buffers
+                .finish(&mut stream, &mut self.evaluator, subject, connection);
         }
         let mut over = stream.side.phase == DEAD;
         if flags & RST != 0 && exact {
             // The receiver accepts the RST (RFC 5961 §3): both directions have ended.
-            self.buffers.finish(&mut stream, &mut self.asker, subject, connection);
+            self.buffers
+                .finish(&mut stream, &mut self.evaluator, subject, connection);
             let mut stream = Stream::new(&mut other, self.settings.depth);
             let opposite = subject.opposite();
-            self.buffers.finish(&mut stream, &mut self.asker, &opposite, connection);
+            self.buffers
+                .finish(&mut stream, &mut self.evaluator, &opposite, connection);
             connection.set_for(ENDED, Direction::ToServer);
             connection.set_for(ENDED, Direction::ToClient);
         }
         over &= other.0.phase == DEAD;
         let ended = connection.has_for(ENDED, Direction::ToServer) && connection.has_for(ENDED, Direction::ToClient);
         if ended || over {
-            slots.give();
+            slots.release();
             connection.set_lease(None);
             connection.set_for(ENDED, Direction::ToServer);
             connection.set_for(ENDED, Direction::ToClient);
@@ -408,16 +440,16 @@ impl Inspector {
         loop {
             let inserted = stream.side.insert(stream.window, sequence, data);
             if inserted.conflict {
-                self.asker.unclear(note::CONFLICT);
+                self.evaluator.unclear(counter::CONFLICT);
             }
-            self.buffers.follow(stream, &mut self.asker, subject, connection);
+            self.buffers.follow(stream, &mut self.evaluator, subject, connection);
             data = &data[inserted.taken..];
             sequence = sequence.wrapping_add(inserted.taken as u32);
             if data.is_empty() || stream.side.phase == DEAD {
                 return;
             }
-            if !self.buffers.make_room(stream, &mut self.asker, subject, connection) {
-                return self.asker.unclear(note::OVERFLOW);
+            if !self.buffers.make_room(stream, &mut self.evaluator, subject, connection) {
+                return self.evaluator.unclear(counter::OVERFLOW);
             }
         }
     }
@@ -425,6 +457,6 @@ impl Inspector {
     /// Marks the streams as lost: they can no longer be followed.
     fn lost(&mut self, connection: &mut Connection) {
         connection.set(LOST, true);
-        self.asker.unclear(note::OVERFLOW);
+        self.evaluator.unclear(counter::OVERFLOW);
     }
 }

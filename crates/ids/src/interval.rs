@@ -100,7 +100,7 @@ impl<T: Number> Intervals<T> {
     }
 
     /// Returns the complement.
-    pub fn others(&self) -> Intervals<T> {
+    pub fn complement(&self) -> Intervals<T> {
         let mut others = Vec::with_capacity(self.of.len() + 1);
         let mut from = Some(T::LEAST);
         for &(first, last) in &self.of {
@@ -120,9 +120,9 @@ impl<T: Number> Intervals<T> {
     /// Subtracts another set.
     pub fn remove(&mut self, other: &Intervals<T>) {
         // `a - b` is the complement of `complement(a) + b`.
-        let mut gone = self.others();
+        let mut gone = self.complement();
         gone.add(other);
-        *self = gone.others();
+        *self = gone.complement();
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
             less.remove(&right);
             for n in (0..60).chain(65_480..=65_535) {
                 prop_assert_eq!(left.contains(n), inside(&a, n));
-                prop_assert_eq!(left.others().contains(n), !inside(&a, n));
+                prop_assert_eq!(left.complement().contains(n), !inside(&a, n));
                 prop_assert_eq!(less.contains(n), inside(&a, n) && !inside(&b, n));
             }
             for pair in left.intervals().windows(2) {

@@ -45,8 +45,8 @@ impl GroupSet {
 /// Port groups of one transport protocol's connections.
 #[derive(Debug)]
 pub(crate) struct PortGroups {
-    servers: Kinds,
-    clients: Kinds,
+    servers: PortClasses,
+    clients: PortClasses,
 }
 
 impl PortGroups {
@@ -62,8 +62,8 @@ impl PortGroups {
             }
         }
         PortGroups {
-            servers: Kinds::new(servers, SERVERS),
-            clients: Kinds::new(clients, CLIENTS),
+            servers: PortClasses::new(servers, SERVERS),
+            clients: PortClasses::new(clients, CLIENTS),
         }
     }
 
@@ -116,7 +116,7 @@ fn ends(header: &Header, direction: Direction) -> impl Iterator<Item = (&PortSet
 
 /// Port classes.
 #[derive(Debug)]
-struct Kinds {
+struct PortClasses {
     /// First ports of the ranges, from 0 on; `kinds` has each range's class.
     starts: Vec<u16>,
     kinds: Vec<u8>,
@@ -126,15 +126,15 @@ struct Kinds {
 
 /// Port class before merging.
 #[derive(Clone, Debug)]
-struct Kind {
+struct PortClass {
     /// Bitmap of the port sets that contain its ports.
     sets: Vec<u64>,
     weight: u64,
 }
 
-impl Kinds {
+impl PortClasses {
     /// Builds at most `most` classes from port sets, each with the number of rules that name it.
-    fn new(sets: HashMap<&PortSet, u64>, most: usize) -> Kinds {
+    fn new(sets: HashMap<&PortSet, u64>, most: usize) -> PortClasses {
         let mut sets: Vec<(&PortSet, u64)> = sets.into_iter().collect();
         sets.retain(|(set, _)| !set.is_all());
         sets.sort_unstable_by_key(|(set, rules)| (std::cmp::Reverse(*rules), set.intervals()));
@@ -173,21 +173,21 @@ impl Kinds {
             }
         }
         let ends = starts[1..].iter().copied().map(u32::from).chain([1 << 16]);
-        let (mut places, mut all) = (HashMap::new(), Vec::<Kind>::new());
+        let (mut places, mut all) = (HashMap::new(), Vec::<PortClass>::new());
         let mut kinds = Vec::with_capacity(starts.len());
         for ((start, end), sets) in starts.iter().zip(ends).zip(of) {
             let range = *start..=(end - 1) as u16;
             let known = KNOWN.iter().filter(|port| range.contains(port)).count() as u64;
             let place = *places.entry(sets).or_insert_with_key(|sets| {
                 let (sets, weight) = (sets.clone(), 0);
-                all.push(Kind { sets, weight });
+                all.push(PortClass { sets, weight });
                 all.len() - 1
             });
             all[place].weight += u64::from(end) - u64::from(*start) + KNOWN_WEIGHT * known;
             kinds.push(place);
         }
-        let (few, place) = fewer(all, &rules, most);
-        Kinds {
+        let (few, place) = merge_classes(all, &rules, most);
+        PortClasses {
             starts,
             kinds: kinds.iter().map(|kind| place[*kind]).collect(),
             weights: few.iter().map(|kind| kind.weight).collect(),
@@ -216,7 +216,7 @@ impl Kinds {
 
 /// Merges classes until at most `most` remain. The classes of largest weight, and among equals those of most rules,
 /// absorb the others, each where it adds least cost. Returns the classes, and the new index of each old one.
-fn fewer(all: Vec<Kind>, rules: &[u64], most: usize) -> (Vec<Kind>, Vec<u8>) {
+fn merge_classes(all: Vec<PortClass>, rules: &[u64], most: usize) -> (Vec<PortClass>, Vec<u8>) {
     // Number of rules of one class that the other lacks.
     let more = |one: &[u64], other: &[u64]| -> u64 {
         let words = one.iter().zip(other).enumerate();
@@ -236,7 +236,7 @@ fn fewer(all: Vec<Kind>, rules: &[u64], most: usize) -> (Vec<Kind>, Vec<u8>) {
         let kind = &all[*kind];
         std::cmp::Reverse((kind.weight, more(&kind.sets, &none)))
     });
-    let (mut few, mut place): (Vec<Kind>, _) = (Vec::with_capacity(most), vec![0; all.len()]);
+    let (mut few, mut place): (Vec<PortClass>, _) = (Vec::with_capacity(most), vec![0; all.len()]);
     for kind in order {
         if few.len() < most {
             place[kind] = few.len() as u8;
@@ -244,7 +244,7 @@ fn fewer(all: Vec<Kind>, rules: &[u64], most: usize) -> (Vec<Kind>, Vec<u8>) {
             continue;
         }
         let one = &all[kind];
-        let cost = |other: &&mut Kind| {
+        let cost = |other: &&mut PortClass| {
             let there = other.weight.saturating_mul(more(&one.sets, &other.sets));
             there.saturating_add(one.weight.saturating_mul(more(&other.sets, &one.sets)))
         };
@@ -291,7 +291,7 @@ pub(crate) mod tests {
             }
             set
         });
-        prop_oneof![2 => Just(PortSet::all()), 4 => some.clone(), 1 => some.prop_map(|set| set.others())]
+        prop_oneof![2 => Just(PortSet::all()), 4 => some.clone(), 1 => some.prop_map(|set| set.complement())]
     }
 
     const BOTH: [Direction; 2] = [Direction::ToServer, Direction::ToClient];

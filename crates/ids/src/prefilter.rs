@@ -28,7 +28,7 @@ enum Automaton {
 
 /// Rule with its fast pattern.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct FastPattern {
     pub(crate) rule: u32,
     /// Fast pattern, in lower case.
     pub(crate) content: Vec<u8>,
@@ -63,14 +63,14 @@ impl Group {
     ///
     /// # Errors
     /// There are too many patterns.
-    pub(crate) fn new(buffers: Vec<BufferKey>, wanted: Vec<Wanted>, ports: &[(u8, u64)]) -> Result<Group, String> {
+    pub(crate) fn new(buffers: Vec<BufferKey>, wanted: Vec<FastPattern>, ports: &[(u8, u64)]) -> Result<Group, String> {
         Group::with_limit(buffers, wanted, ports, DENSE)
     }
 
     /// Like [`new`](Group::new), with another limit for the dense table.
     fn with_limit(
         buffers: Vec<BufferKey>,
-        wanted: Vec<Wanted>,
+        wanted: Vec<FastPattern>,
         ports: &[(u8, u64)],
         dense: usize,
     ) -> Result<Group, String> {
@@ -360,7 +360,7 @@ mod tests {
                 (groups, [GroupSet::ALL, web, tls], numbers)
             };
             let (groups, sets, numbers) = group_sets;
-            let wanted: Vec<Wanted> = (0..).zip(&contents).map(|(rule, (content, buffer, set))| Wanted {
+            let wanted: Vec<FastPattern> = (0..).zip(&contents).map(|(rule, (content, buffer, set))| FastPattern {
                 rule,
                 content: content.to_ascii_lowercase().into_bytes(),
                 buffer: (*buffer).min(1),
@@ -377,12 +377,12 @@ mod tests {
                 let mut unit = Unit::new();
                 unit.set(one, text.as_bytes());
                 unit.set(other, if same { text.as_bytes() } else { &reversed });
-                let is_in = |one: &Wanted| {
+                let is_in = |one: &FastPattern| {
                     let bytes = if same || one.buffer == 0 { lower.as_bytes() } else { &reversed };
                     let mut places = bytes.windows(one.content.len()).enumerate();
                     places.any(|(at, found)| at + found.len() > from && found == one.content)
                 };
-                let is_wanted = |one: &&Wanted| one.ports.contains(port) && is_in(one);
+                let is_wanted = |one: &&FastPattern| one.ports.contains(port) && is_in(one);
                 let expected: Vec<u32> = wanted.iter().filter(is_wanted).map(|one| one.rule).collect();
                 candidates.clear();
                 group.search(&unit, from, port, |rule| candidates.add(rule));

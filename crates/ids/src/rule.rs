@@ -6,10 +6,7 @@ use crate::pattern::Expression;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-pub use crate::app::App;
-pub use crate::direction::Direction;
-
-/// What happens to what a rule matches.
+/// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
     /// Let the packet pass, and evaluate no further rules.
@@ -39,7 +36,49 @@ pub enum Protocol {
     App(App),
 }
 
-/// From whom to whom.
+/// Application protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum App {
+    /// HTTP/1.x.
+    Http = 1,
+    /// TLS.
+    Tls = 2,
+    /// DNS.
+    Dns = 3,
+    /// SMTP.
+    Smtp = 4,
+    /// Control connection of FTP.
+    Ftp = 5,
+    /// SMB 1 to 3.
+    Smb = 6,
+    /// SSH.
+    Ssh = 7,
+    /// DCE/RPC over TCP.
+    Dcerpc = 8,
+}
+
+impl App {
+    /// Names in rules and alerts.
+    pub const NAMES: [(&'static str, App); 8] = [
+        ("http", App::Http),
+        ("tls", App::Tls),
+        ("dns", App::Dns),
+        ("smtp", App::Smtp),
+        ("ftp", App::Ftp),
+        ("smb", App::Smb),
+        ("ssh", App::Ssh),
+        ("dcerpc", App::Dcerpc),
+    ];
+
+    /// Returns the name.
+    pub fn name(self) -> &'static str {
+        let known = App::NAMES.iter().find(|(_, app)| *app == self);
+        known.map_or("", |(name, _)| name)
+    }
+}
+
+/// Header of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Action.
@@ -58,7 +97,33 @@ pub struct Header {
     pub destination_ports: Arc<PortSet>,
 }
 
-/// What the connection must be.
+/// Direction of a packet within its connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the end that opened the connection.
+    ToServer,
+    /// To the end that opened the connection.
+    ToClient,
+}
+
+impl Direction {
+    /// Returns the index, 0 or 1.
+    #[inline]
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Returns the opposite direction.
+    #[inline]
+    pub fn opposite(self) -> Direction {
+        match self {
+            Direction::ToServer => Direction::ToClient,
+            Direction::ToClient => Direction::ToServer,
+        }
+    }
+}
+
+/// Conditions on the connection (`flow`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Direction of the packet.
@@ -153,7 +218,7 @@ pub enum PacketTest {
 
 /// Position constraints of a content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct PositionConstraint {
     /// Earliest start in the buffer.
     pub offset: u32,
     /// Length of the search range, from `offset` on.
@@ -166,7 +231,7 @@ pub struct Place {
     pub at_end: bool,
 }
 
-impl Place {
+impl PositionConstraint {
     /// Returns `true` if the position is relative to the previous test's end.
     #[inline]
     pub fn is_relative(&self) -> bool {
@@ -189,7 +254,7 @@ pub struct Content {
     /// If `true`, the bytes must be absent.
     pub negated: bool,
     /// Position constraints.
-    pub place: Place,
+    pub position: PositionConstraint,
     /// If `true`, the rule selects this content as its fast pattern.
     pub fast: bool,
 }
@@ -284,7 +349,7 @@ impl Test {
     #[inline]
     pub fn is_relative(&self) -> bool {
         match self {
-            Test::Content(content) => content.place.is_relative(),
+            Test::Content(content) => content.position.is_relative(),
             Test::Pattern { relative, .. } | Test::DataAt { relative, .. } => *relative,
             Test::Compare { number, .. } | Test::Jump { number, .. } => number.relative,
             Test::Size(_) => false,
@@ -294,7 +359,7 @@ impl Test {
 
 /// Ordered tests of one buffer.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub struct BufferTests {
     /// Buffer.
     pub buffer: BufferKey,
     /// Tests.
@@ -320,7 +385,7 @@ pub enum Bit {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowBit {
     /// Operation.
-    pub what: Bit,
+    pub operation: Bit,
     /// Names of the bits; a condition applies to any of them.
     pub names: Vec<String>,
 }
@@ -366,7 +431,7 @@ pub struct Threshold {
 
 /// Descriptive options of a rule, shown in alerts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct RuleInfo {
     /// Generator identifier (`gid`).
     pub generator: u32,
     /// Signature identifier (`sid`).
@@ -395,7 +460,7 @@ pub struct Rule {
     /// Tests of packet headers.
     pub packet: Vec<PacketTest>,
     /// Tests of buffers.
-    pub parts: Vec<Part>,
+    pub parts: Vec<BufferTests>,
     /// Flowbit options.
     pub bits: Vec<FlowBit>,
     /// Rate limits of alerts.
@@ -403,5 +468,5 @@ pub struct Rule {
     /// If `true`, matches raise no alert (`noalert`).
     pub silent: bool,
     /// Descriptive options.
-    pub about: About,
+    pub about: RuleInfo,
 }

@@ -1,26 +1,152 @@
 //! Compiled rule set: rules sorted by the hooks at which they are evaluated.
 
-use crate::buffer::{Buffer, Moment};
+use crate::buffer::{Buffer, BufferKey, Moment};
+use crate::evaluate::Checks;
 use crate::port_groups::PortGroups;
 use crate::prefilter::Group;
-use crate::rule::{App, Bit, Direction, Field, PacketTest, Protocol, Rule};
-use crate::signature::{Place, Signature, Transport, app, is_anchored};
-use crate::station::{Station, Waiting, fast_content};
-use std::collections::BTreeMap;
+use crate::rule::{App, Bit, Direction, Field, FlagsMode, FlagsTest, PacketTest, Protocol, Rule, Test};
+use crate::signature_group::{SignatureGroup, SignatureGroupBuilder, fast_content};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use tailwater_net::{FlowKey, protocol};
 
-pub use crate::signature::{BitNames, RuleSetError};
+/// Hook: point of packet processing at which rules are evaluated, and the data they see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub(crate) enum Hook {
+    /// First packet of a connection in a direction.
+    FlowStart,
+    /// TCP packet.
+    PacketTcp,
+    /// UDP packet.
+    PacketUdp,
+    /// ICMP packet.
+    PacketIcmp,
+    /// Any other packet.
+    PacketOther,
+    /// New stream bytes to the server.
+    StreamToServer,
+    /// New stream bytes to the client.
+    StreamToClient,
+    /// Head of an HTTP request.
+    Request,
+    /// Complete HTTP request.
+    RequestBody,
+    /// Head of an HTTP response.
+    Response,
+    /// Complete HTTP response.
+    ResponseBody,
+    /// TLS ClientHello.
+    ClientHello,
+    /// Certificate of a TLS server.
+    Certificate,
+    /// Question of a DNS request.
+    DnsQuery,
+}
+
+impl Hook {
+    pub(crate) const COUNT: usize = Hook::DnsQuery as usize + 1;
+
+    /// Returns the transport protocol of the hook's packets, if there is only one.
+    fn transport(self) -> Transport {
+        match self {
+            Hook::FlowStart | Hook::PacketOther | Hook::DnsQuery => Transport::Any,
+            Hook::PacketUdp => Transport::Udp,
+            Hook::PacketIcmp => Transport::Icmp,
+            Hook::PacketTcp
+            | Hook::StreamToServer
+            | Hook::StreamToClient
+            | Hook::Request
+            | Hook::RequestBody
+            | Hook::Response
+            | Hook::ResponseBody
+            | Hook::ClientHello
+            | Hook::Certificate => Transport::Tcp,
+        }
+    }
+
+    /// Returns the hook for new stream bytes of a direction.
+    pub(crate) fn stream(direction: Direction) -> Hook {
+        match direction {
+            Direction::ToServer => Hook::StreamToServer,
+            Direction::ToClient => Hook::StreamToClient,
+        }
+    }
+}
+
+/// Flowbit numbers by name. Numbers are preserved when rules are reloaded.
+#[derive(Clone, Debug, Default)]
+pub struct BitNames(HashMap<String, u16>);
+
+impl BitNames {
+    /// Returns a name's number, at least 1, or `None` if there are too many names.
+    fn number(&mut self, name: &str) -> Option<u16> {
+        if let Some(number) = self.0.get(name) {
+            return Some(*number);
+        }
+        let number = u16::try_from(self.0.len() + 1).ok()?;
+        self.0.insert(name.to_owned(), number);
+        Some(number)
+    }
+}
+
+/// Operation on a connection's flowbits.
+#[derive(Debug)]
+pub(crate) struct BitStep {
+    pub(crate) operation: Bit,
+    pub(crate) bits: Vec<u16>,
+}
+
+/// Compiled rule.
+#[derive(Debug)]
+pub(crate) struct Signature {
+    /// Rule without its buffer tests.
+    pub(crate) rule: Rule,
+    pub(crate) checks: Vec<Checks>,
+    /// Flowbit conditions.
+    pub(crate) bit_conditions: Vec<BitStep>,
+    /// Flowbit changes on a match.
+    pub(crate) bit_changes: Vec<BitStep>,
+    /// Application protocol.
+    pub(crate) app: Option<App>,
+    /// Transport protocols.
+    pub(crate) transport: Transport,
+    /// `true` if a test depends on the stream's start.
+    pub(crate) from_start: bool,
+}
+
+/// Transport protocols a rule applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    Any,
+    Tcp,
+    Udp,
+    Icmp,
+    /// Transports that carry application protocols.
+    TcpOrUdp,
+}
 
 /// Compiled rule set.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(crate) signatures: Vec<Signature>,
-    stations: Vec<Station>,
+    signature_groups: Vec<SignatureGroup>,
     any_stream_rules: bool,
     tcp_ports: PortGroups,
     udp_ports: PortGroups,
 }
+
+/// Reason rules cannot be compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleSetError(pub(crate) String);
+
+impl std::fmt::Display for RuleSetError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for RuleSetError {}
 
 impl RuleSet {
     /// Compiles rules. They are evaluated in the given order, except that actions sort first: `pass`, then `drop`.
@@ -30,15 +156,15 @@ impl RuleSet {
     /// There are too many flowbit names or contents.
     pub fn new(mut rules: Vec<Rule>, names: &mut BitNames) -> Result<RuleSet, RuleSetError> {
         rules.sort_by_key(|rule| (rule.header.action, rank(rule)));
-        let all_places: Vec<Vec<Place>> = rules.iter().map(places).collect();
+        let all_places: Vec<Vec<Hook>> = rules.iter().map(hooks).collect();
         let tcp_ports = port_groups(&rules, &all_places, Transport::Tcp);
         let udp_ports = port_groups(&rules, &all_places, Transport::Udp);
-        let ports_in = |place: Place| match place.transport() {
+        let ports_in = |place: Hook| match place.transport() {
             Transport::Tcp => Some(&tcp_ports),
             Transport::Udp => Some(&udp_ports),
             _ => None,
         };
-        let mut waiting: BTreeMap<Place, Waiting> = BTreeMap::new();
+        let mut waiting: BTreeMap<Hook, SignatureGroupBuilder> = BTreeMap::new();
         let mut signatures = Vec::with_capacity(rules.len());
         for (i, (rule, places)) in rules.into_iter().zip(all_places).enumerate() {
             for place in places {
@@ -47,17 +173,17 @@ impl RuleSet {
             }
             signatures.push(Signature::new(rule, names)?);
         }
-        let mut stations = Vec::with_capacity(Place::COUNT);
+        let mut stations = Vec::with_capacity(Hook::COUNT);
         for place in ALL {
             let waiting = waiting.remove(&place).unwrap_or_default();
             stations.push(waiting.station(place, &signatures, ports_in(place))?);
         }
-        let any_stream_rules = ALL[Place::StreamToServer as usize..]
+        let any_stream_rules = ALL[Hook::StreamToServer as usize..]
             .iter()
-            .any(|place| stations[*place as usize].is_asked());
+            .any(|place| stations[*place as usize].has_rules());
         Ok(RuleSet {
             signatures,
-            stations,
+            signature_groups: stations,
             any_stream_rules,
             tcp_ports,
             udp_ports,
@@ -81,7 +207,7 @@ impl RuleSet {
 
     /// Returns the bytes of memory of the prefilters.
     pub fn prefilter_bytes(&self) -> usize {
-        let groups = self.stations.iter().flat_map(|station| &station.groups);
+        let groups = self.signature_groups.iter().flat_map(|station| &station.groups);
         groups.flatten().map(Group::memory_bytes).sum()
     }
 
@@ -100,14 +226,14 @@ impl RuleSet {
 
     /// Returns the prefilters of a hook.
     #[inline]
-    pub(crate) fn groups(&self, place: Place, direction: Direction) -> &[Group] {
-        &self.stations[place as usize].groups[direction.index()]
+    pub(crate) fn groups(&self, place: Hook, direction: Direction) -> &[Group] {
+        &self.signature_groups[place as usize].groups[direction.index()]
     }
 
     /// Returns `true` if any rule is evaluated at a hook.
     #[inline]
-    pub(crate) fn has_rules_at(&self, place: Place) -> bool {
-        self.stations[place as usize].is_asked()
+    pub(crate) fn has_rules_at(&self, place: Hook) -> bool {
+        self.signature_groups[place as usize].has_rules()
     }
 
     /// Returns `true` if any rule is evaluated on streams or messages.
@@ -118,34 +244,34 @@ impl RuleSet {
 
     /// Returns `true` if a rule at a hook applies to packets without payload and with these TCP flags.
     #[inline]
-    pub(crate) fn has_rules_without_payload(&self, place: Place, flags: u8) -> bool {
-        self.stations[place as usize].unfiltered.has_for(flags)
+    pub(crate) fn has_rules_without_payload(&self, place: Hook, flags: u8) -> bool {
+        self.signature_groups[place as usize].unfiltered.has_for(flags)
     }
 
     /// Calls `each` on the rules of a hook without a prefilter.
     #[inline]
-    pub(crate) fn unfiltered(&self, place: Place, ends: [IpAddr; 2], flags: u8, each: impl FnMut(u32)) {
-        let of_flow = place == Place::FlowStart;
-        let unfiltered = &self.stations[place as usize].unfiltered;
+    pub(crate) fn unfiltered(&self, place: Hook, ends: [IpAddr; 2], flags: u8, each: impl FnMut(u32)) {
+        let of_flow = place == Hook::FlowStart;
+        let unfiltered = &self.signature_groups[place as usize].unfiltered;
         unfiltered.each(of_flow.then_some(ends), flags, each);
     }
 }
 
-const ALL: [Place; Place::COUNT] = [
-    Place::FlowStart,
-    Place::PacketTcp,
-    Place::PacketUdp,
-    Place::PacketIcmp,
-    Place::PacketOther,
-    Place::StreamToServer,
-    Place::StreamToClient,
-    Place::Request,
-    Place::RequestBody,
-    Place::Response,
-    Place::ResponseBody,
-    Place::ClientHello,
-    Place::Certificate,
-    Place::DnsQuery,
+const ALL: [Hook; Hook::COUNT] = [
+    Hook::FlowStart,
+    Hook::PacketTcp,
+    Hook::PacketUdp,
+    Hook::PacketIcmp,
+    Hook::PacketOther,
+    Hook::StreamToServer,
+    Hook::StreamToClient,
+    Hook::Request,
+    Hook::RequestBody,
+    Hook::Response,
+    Hook::ResponseBody,
+    Hook::ClientHello,
+    Hook::Certificate,
+    Hook::DnsQuery,
 ];
 
 /// Returns the sort key that puts rules that set flowbits before those that test them.
@@ -153,11 +279,11 @@ fn rank(rule: &Rule) -> u8 {
     let asks = rule
         .bits
         .iter()
-        .any(|bit| matches!(bit.what, Bit::IsSet | Bit::IsNotSet));
+        .any(|bit| matches!(bit.operation, Bit::IsSet | Bit::IsNotSet));
     let sets = rule
         .bits
         .iter()
-        .any(|bit| !matches!(bit.what, Bit::IsSet | Bit::IsNotSet));
+        .any(|bit| !matches!(bit.operation, Bit::IsSet | Bit::IsNotSet));
     match (sets, asks) {
         (true, false) => 0,
         (true, true) => 1,
@@ -165,8 +291,26 @@ fn rank(rule: &Rule) -> u8 {
     }
 }
 
-/// Where a rule is asked.
-fn places(rule: &Rule) -> Vec<Place> {
+/// Returns the application protocol a rule applies to.
+fn app(rule: &Rule) -> Option<App> {
+    match rule.header.protocol {
+        Protocol::App(app) => Some(app),
+        _ => rule.parts.iter().find_map(|part| part.buffer.buffer.app()),
+    }
+}
+
+/// Returns `true` if payload tests depend on the payload's start or end.
+fn is_anchored(rule: &Rule) -> bool {
+    let payload = rule.parts.iter().filter(|part| part.buffer == BufferKey::PAYLOAD);
+    payload.flat_map(|part| &part.tests).any(|test| match test {
+        Test::Content(content) => content.position.is_anchored() && !content.position.is_relative(),
+        Test::Size(_) => true,
+        test => !test.is_relative() && !matches!(test, Test::Pattern { .. }),
+    })
+}
+
+/// Returns the hooks at which a rule is evaluated.
+fn hooks(rule: &Rule) -> Vec<Hook> {
     let app = app(rule);
     let buffers = || rule.parts.iter().map(|part| part.buffer.buffer);
     if let Some(moment) = buffers().filter(|b| b.app().is_some()).map(Buffer::moment).max() {
@@ -177,42 +321,37 @@ fn places(rule: &Rule) -> Vec<Place> {
         };
         return match (app, moment) {
             (Some(App::Tls), _) if rule.flow.direction == Some(Direction::ToServer) => {
-                vec![Place::ClientHello]
+                vec![Hook::ClientHello]
             }
-            (Some(App::Tls), _) => vec![Place::Certificate],
-            (Some(App::Dns), _) => vec![Place::DnsQuery],
-            (_, Moment::Body) => both(Place::RequestBody, Place::ResponseBody),
-            _ => both(Place::Request, Place::Response),
+            (Some(App::Tls), _) => vec![Hook::Certificate],
+            (Some(App::Dns), _) => vec![Hook::DnsQuery],
+            (_, Moment::Body) => both(Hook::RequestBody, Hook::ResponseBody),
+            _ => both(Hook::Request, Hook::Response),
         };
     }
     let packets = match rule.header.protocol {
-        Protocol::Tcp | Protocol::TcpPacket => vec![Place::PacketTcp],
-        Protocol::Udp => vec![Place::PacketUdp],
-        Protocol::Icmp => vec![Place::PacketIcmp],
-        Protocol::App(App::Dns) => vec![Place::PacketTcp, Place::PacketUdp],
-        Protocol::App(_) => vec![Place::PacketTcp],
-        Protocol::Ip => vec![
-            Place::PacketTcp,
-            Place::PacketUdp,
-            Place::PacketIcmp,
-            Place::PacketOther,
-        ],
+        Protocol::Tcp | Protocol::TcpPacket => vec![Hook::PacketTcp],
+        Protocol::Udp => vec![Hook::PacketUdp],
+        Protocol::Icmp => vec![Hook::PacketIcmp],
+        Protocol::App(App::Dns) => vec![Hook::PacketTcp, Hook::PacketUdp],
+        Protocol::App(_) => vec![Hook::PacketTcp],
+        Protocol::Ip => vec![Hook::PacketTcp, Hook::PacketUdp, Hook::PacketIcmp, Hook::PacketOther],
     };
     if rule.parts.is_empty() {
         let asks = rule
             .bits
             .iter()
-            .any(|bit| matches!(bit.what, Bit::IsSet | Bit::IsNotSet));
+            .any(|bit| matches!(bit.operation, Bit::IsSet | Bit::IsNotSet));
         let alone = rule.packet.is_empty() && !asks && app.is_none();
         let plain = alone && rule.flow.established.is_none();
         return match plain {
-            true => vec![Place::FlowStart],
+            true => vec![Hook::FlowStart],
             false => packets,
         };
     }
     let streams = match rule.flow.direction {
-        Some(direction) => vec![Place::stream(direction)],
-        None => vec![Place::StreamToServer, Place::StreamToClient],
+        Some(direction) => vec![Hook::stream(direction)],
+        None => vec![Hook::StreamToServer, Hook::StreamToClient],
     };
     let of_packet = rule.packet.iter().any(|test| {
         let stream = |field: &Field| matches!(field, Field::StreamSize(_));
@@ -220,7 +359,7 @@ fn places(rule: &Rule) -> Vec<Place> {
     });
     match (rule.header.protocol, rule.flow.stream) {
         (Protocol::Udp | Protocol::Icmp | Protocol::Ip | Protocol::TcpPacket, _) | (_, Some(false)) => packets,
-        (Protocol::App(App::Dns), _) => [vec![Place::PacketUdp], streams].concat(),
+        (Protocol::App(App::Dns), _) => [vec![Hook::PacketUdp], streams].concat(),
         (_, Some(true)) => streams,
         _ if of_packet => packets,
         (Protocol::Tcp, _) if is_anchored(rule) => [packets, streams].concat(),
@@ -229,11 +368,73 @@ fn places(rule: &Rule) -> Vec<Place> {
 }
 
 /// Builds the port groups of a protocol's connections from its packet and stream rules.
-fn port_groups(rules: &[Rule], places: &[Vec<Place>], of: Transport) -> PortGroups {
+fn port_groups(rules: &[Rule], places: &[Vec<Hook>], of: Transport) -> PortGroups {
     let of_protocol = rules.iter().zip(places).filter(|(_, places)| {
         let mut places = places.iter();
         places.any(|place| place.transport() == of)
     });
     let filtered = of_protocol.filter(|(rule, _)| fast_content(rule).is_some());
     PortGroups::new(filtered.map(|(rule, _)| (&rule.header, rule.flow.directions())))
+}
+
+impl Signature {
+    fn new(rule: Rule, names: &mut BitNames) -> Result<Signature, RuleSetError> {
+        let (mut asks, mut sets) = (Vec::new(), Vec::new());
+        for bit in &rule.bits {
+            let bits = bit.names.iter().map(|name| names.number(name));
+            let bits = bits
+                .collect::<Option<Vec<u16>>>()
+                .ok_or_else(|| RuleSetError(format!("rules name more than {} bits of flows", u16::MAX)))?;
+            let step = BitStep {
+                operation: bit.operation,
+                bits,
+            };
+            match bit.operation {
+                Bit::IsSet | Bit::IsNotSet => asks.push(step),
+                _ => sets.push(step),
+            }
+        }
+        let app = app(&rule);
+        let transport = match rule.header.protocol {
+            Protocol::Ip => Transport::Any,
+            Protocol::Tcp | Protocol::TcpPacket => Transport::Tcp,
+            Protocol::Udp => Transport::Udp,
+            Protocol::Icmp => Transport::Icmp,
+            Protocol::App(_) => Transport::TcpOrUdp,
+        };
+        let checks = rule.parts.iter().map(Checks::new).collect();
+        let from_start = is_anchored(&rule);
+        Ok(Signature {
+            rule: Rule {
+                parts: Vec::new(),
+                ..rule
+            },
+            checks,
+            bit_conditions: asks,
+            bit_changes: sets,
+            app,
+            transport,
+            from_start,
+        })
+    }
+
+    /// Returns `true` if a packet with these flags may match, whatever its other properties.
+    pub(crate) fn may_have_flags(&self, flags: u8) -> bool {
+        let mut tests = self.rule.packet.iter().filter_map(|test| match test {
+            PacketTest::Flags(test) => Some(test),
+            _ => None,
+        });
+        tests.all(|test| (0..4).any(|high| flags_match(test, flags | high << 6)))
+    }
+}
+
+/// Returns `true` if TCP flags satisfy a test.
+pub(crate) fn flags_match(test: &FlagsTest, flags: u8) -> bool {
+    let flags = flags & !test.ignored;
+    match test.mode {
+        FlagsMode::Exactly => flags == test.flags,
+        FlagsMode::AllOf => flags & test.flags == test.flags,
+        FlagsMode::AnyOf => flags & test.flags != 0,
+        FlagsMode::NoneOf => flags & test.flags == 0,
+    }
 }

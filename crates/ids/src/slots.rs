@@ -21,7 +21,7 @@ pub trait Slots {
     /// Closes the open slot, if any; its connection keeps it.
     fn close(&mut self, now: Nanos);
     /// Releases the open slot.
-    fn give(&mut self);
+    fn release(&mut self);
 }
 
 /// Splits the open slot into the two streams and their windows.
@@ -59,9 +59,9 @@ impl OwnSlots {
 
 impl Slots for OwnSlots {
     fn open(&mut self, lease: Lease) -> bool {
-        let slot = self.slots.get(lease.place as usize - 1);
+        let slot = self.slots.get(lease.slot as usize - 1);
         let there = slot.is_some_and(|(generation, _)| *generation == lease.generation);
-        self.open = if there { lease.place } else { 0 };
+        self.open = if there { lease.slot } else { 0 };
         there
     }
 
@@ -71,7 +71,7 @@ impl Slots for OwnSlots {
         *generation += 1;
         self.open = place;
         Some(Lease {
-            place,
+            slot: place,
             generation: *generation,
         })
     }
@@ -85,7 +85,7 @@ impl Slots for OwnSlots {
         self.open = 0;
     }
 
-    fn give(&mut self) {
+    fn release(&mut self) {
         if self.open != 0 {
             self.slots[self.open as usize - 1].0 += 1;
             self.free.push(std::mem::take(&mut self.open));

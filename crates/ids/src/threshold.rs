@@ -18,7 +18,7 @@ const TIME: u64 = (1 << TIME_BITS) - 1;
 
 /// Decision of a threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum ThresholdDecision {
     /// The rule does not take effect.
     No,
     /// The rule takes effect without an alert.
@@ -55,7 +55,7 @@ impl Thresholds {
         threshold: &Threshold,
         [source, destination]: [IpAddr; 2],
         now: Nanos,
-    ) -> Told {
+    ) -> ThresholdDecision {
         let zero: IpAddr = match source {
             IpAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
@@ -88,7 +88,7 @@ impl Thresholds {
             };
             let known = words.iter().find(same);
             let Some(word) = known.or_else(|| words.iter().max_by_key(oldest)) else {
-                return Told::No;
+                return ThresholdDecision::No;
             };
             let before = word.load(Ordering::Relaxed);
             let goes_on = before >> (COUNT_BITS + TIME_BITS) == print >> (COUNT_BITS + TIME_BITS)
@@ -100,15 +100,15 @@ impl Thresholds {
             let count = (count + 1).min(COUNT);
             let wanted = u64::from(threshold.count);
             let (told, kept) = match threshold.kind {
-                ThresholdKind::Limit if count <= wanted => (Told::WithAlert, count),
-                ThresholdKind::Limit => (Told::WithoutAlert, count),
-                ThresholdKind::Threshold if count >= wanted => (Told::WithAlert, 0),
-                ThresholdKind::Threshold => (Told::No, count),
-                ThresholdKind::Both if count < wanted => (Told::No, count),
-                ThresholdKind::Both if count == wanted => (Told::WithAlert, count),
-                ThresholdKind::Both => (Told::WithoutAlert, count),
-                ThresholdKind::Filter if count > wanted => (Told::WithAlert, count),
-                ThresholdKind::Filter => (Told::No, count),
+                ThresholdKind::Limit if count <= wanted => (ThresholdDecision::WithAlert, count),
+                ThresholdKind::Limit => (ThresholdDecision::WithoutAlert, count),
+                ThresholdKind::Threshold if count >= wanted => (ThresholdDecision::WithAlert, 0),
+                ThresholdKind::Threshold => (ThresholdDecision::No, count),
+                ThresholdKind::Both if count < wanted => (ThresholdDecision::No, count),
+                ThresholdKind::Both if count == wanted => (ThresholdDecision::WithAlert, count),
+                ThresholdKind::Both => (ThresholdDecision::WithoutAlert, count),
+                ThresholdKind::Filter if count > wanted => (ThresholdDecision::WithAlert, count),
+                ThresholdKind::Filter => (ThresholdDecision::No, count),
             };
             let after = print | start << COUNT_BITS | kept;
             let swapped = word.compare_exchange(before, after, Ordering::Relaxed, Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Thresholds {
 mod tests {
     use super::*;
 
-    fn told(kind: ThresholdKind, times: &[u64]) -> Vec<Told> {
+    fn told(kind: ThresholdKind, times: &[u64]) -> Vec<ThresholdDecision> {
         let table = Thresholds::new(5);
         let threshold = Threshold {
             kind,
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn each_kind_tells_what_suricata_says() {
-        use Told::{No, WithAlert, WithoutAlert};
+        use ThresholdDecision::{No, WithAlert, WithoutAlert};
         let times = [0, 1, 2, 3, 9, 10, 11, 12];
         let kinds = [
             (
@@ -192,7 +192,7 @@ mod tests {
                 count: 1,
                 seconds: 10,
             };
-            table.count(rule, &threshold, ends, Nanos::from_secs(1)) == Told::WithAlert
+            table.count(rule, &threshold, ends, Nanos::from_secs(1)) == ThresholdDecision::WithAlert
         };
         assert!(first(Track::Source, 1, [address(1), address(2)]));
         assert!(!first(Track::Source, 1, [address(1), address(3)]));

@@ -7,7 +7,7 @@ use common::oracle::explains;
 use common::rig::Rig;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use tailwater_ids::inspector::{NOTES, Settings};
+use tailwater_ids::inspector::{COUNTERS, Settings};
 use tailwater_ids::language::{Reader, Variables};
 use tailwater_ids::slots::OwnSlots;
 use tailwater_net::Nanos;
@@ -84,7 +84,7 @@ fn what_is_told_of_real_captures() {
         );
         all.extend(told);
     }
-    for (name, count) in NOTES.iter().zip(rig.inspector.notes()) {
+    for (name, count) in COUNTERS.iter().zip(rig.inspector.counters()) {
         eprintln!("{name}: {count}");
     }
     eprintln!("{explained} explained, {unknown} of protocols that the evaluator does not know");

@@ -26,11 +26,11 @@ fn bytes_for(tests: &[Test], start: &[u8]) -> Vec<u8> {
         if content.negated {
             continue;
         }
-        if content.place.at_end {
+        if content.position.at_end {
             last = content.bytes.clone();
             continue;
         }
-        let place = &content.place;
+        let place = &content.position;
         let from = match place.is_relative() {
             true => (at + i64::from(place.distance.unwrap_or(0))).max(0) as usize,
             false if place.offset > 0 || place.depth.is_some() => place.offset as usize,
@@ -301,7 +301,7 @@ fn rules_of_a_published_set_tell_of_packets_made_for_them() {
         let asks = rule
             .bits
             .iter()
-            .any(|bit| matches!(bit.what, Bit::IsSet | Bit::IsNotSet));
+            .any(|bit| matches!(bit.operation, Bit::IsSet | Bit::IsNotSet));
         let counted = rule
             .thresholds
             .iter()

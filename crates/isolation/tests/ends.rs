@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 use tailwater_functions::build::Requirements;
 
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, InputPolicy};
@@ -45,8 +45,8 @@ fn run(programs: Vec<Program>) -> IsolationReport {
         let buffer_bytes = pool.memory().buffer_bytes();
         isolation.attach(buffer_bytes, None, None).unwrap();
         let input = InputPolicy {
-            malformed: Fate::Drop,
-            non_ip: Fate::Drop,
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Drop,
         };
         let mut chain = Chain::new(isolation.functions(0), None, input);
         let mut batch = Batch::new(&pool, 32);
@@ -55,7 +55,7 @@ fn run(programs: Vec<Program>) -> IsolationReport {
         assert!(batch.push(&mut pool, &frame, Nanos(0), 0));
         let _priority = Priority::fifo_or_ordinary(PRIORITY);
         chain.process(&mut batch, Nanos(1));
-        chain.finish();
+        chain.drain();
         tell.send(isolation.finish()).unwrap();
     });
     let report = told.recv_timeout(Duration::from_secs(120));

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
-use tailwater_chain::flow_table::MirrorConfig;
+use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_functions::library::{LibraryFunction, load};
 use tailwater_isolation::layout::{MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
 use tailwater_isolation::program::Waiting as BuiltIn;
@@ -63,7 +63,7 @@ impl<W: Work> Side<W> {
         let description = ready.describe();
         let packets = memory(MAX_BATCH * BUFFER_BYTES);
         let map = || Memory::map(&packets, MAX_BATCH * BUFFER_BYTES, true).unwrap();
-        let config = MirrorConfig {
+        let config = ReplicaConfig {
             capacity: CAPACITY,
             state_bytes: description.state_bytes as usize,
             directed: false,

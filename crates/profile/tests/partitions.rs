@@ -8,7 +8,7 @@ use model::kernel::Machine;
 use tailwater_dataplane::cores::default_core;
 use tailwater_net::Nanos;
 use tailwater_profile::cache::{CacheControl, CacheError, Caches, Method, Partitioned};
-use tailwater_resctrl::{Ask, Error, Resctrl, Settings};
+use tailwater_resctrl::{Error, PartitionRequest, Resctrl, Settings};
 
 fn settings(mounted: &Mounted) -> Settings {
     Settings {
@@ -111,7 +111,7 @@ fn threads_that_are_in_a_group_already_are_left_there() {
     };
     let own = std::fs::read_link("/proc/thread-self").unwrap();
     let own = own.file_name().unwrap().to_str().unwrap().parse().unwrap();
-    let mut ask = Ask::shared(2);
+    let mut ask = PartitionRequest::shared(2);
     ask.tasks = vec![own];
     let resctrl = Resctrl::open(settings(&mounted)).unwrap();
     let partition = resctrl.partition(&ask).unwrap();

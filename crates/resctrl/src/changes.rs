@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::default::{Instead, settle};
+use crate::default::{MaskOverrides, settle};
 use crate::error::Error;
 use crate::tree::Tree;
 
@@ -42,7 +42,7 @@ impl Changes<'_> {
     }
 
     /// Removes ways from the default group that other groups are about to get.
-    pub(crate) fn settle(&mut self, instead: &Instead) -> Result<(), Error> {
+    pub(crate) fn settle(&mut self, instead: &MaskOverrides) -> Result<(), Error> {
         // A group created in this transaction has all ways until its mask is written. Undo removes it first and then
         // restores the default group.
         if !self.done.iter().any(|step| matches!(step, Step::Made(_))) {
@@ -57,7 +57,7 @@ impl Changes<'_> {
             let undone = match step {
                 Step::Made(path) => self.tree.remove(&path),
                 Step::Wrote(path, old) => self.tree.write(&path, &old),
-                Step::Settled => settle(self.tree, self.state, &Instead::new()),
+                Step::Settled => settle(self.tree, self.state, &MaskOverrides::new()),
             };
             match undone {
                 // A removed group or an ended task needs no undo.
@@ -65,7 +65,7 @@ impl Changes<'_> {
                 Err(error) => first = first.and(Err(error)),
             }
         }
-        first.and(settle(self.tree, self.state, &Instead::new()))
+        first.and(settle(self.tree, self.state, &MaskOverrides::new()))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::text::{Schemata, syntax};
 use crate::tree::Tree;
 
 /// Ways by group name and cache, which override the groups' `schemata`.
-pub(crate) type Instead = BTreeMap<String, BTreeMap<u32, u32>>;
+pub(crate) type MaskOverrides = BTreeMap<String, BTreeMap<u32, u32>>;
 
 /// Record of the changed values of the default group.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Journal {
 }
 
 /// Returns the ways that groups use exclusively, by level and cache.
-fn taken(tree: &Tree, instead: &Instead) -> Result<BTreeMap<(String, u32), u32>, Error> {
+fn taken(tree: &Tree, instead: &MaskOverrides) -> Result<BTreeMap<(String, u32), u32>, Error> {
     let mut taken = BTreeMap::new();
     for group in tree.groups()? {
         let part = Name::parse(&group).and_then(|name| name.part);
@@ -115,7 +115,7 @@ fn taken(tree: &Tree, instead: &Instead) -> Result<BTreeMap<(String, u32), u32>,
 }
 
 /// Sets the default group's masks to their correct values. Both locks must be held.
-pub(crate) fn settle(tree: &Tree, state: &Path, instead: &Instead) -> Result<(), Error> {
+pub(crate) fn settle(tree: &Tree, state: &Path, instead: &MaskOverrides) -> Result<(), Error> {
     let path = state.join("default");
     let old = Journal::read(&path)?;
     let taken = taken(tree, instead)?;

@@ -27,36 +27,34 @@
 
 #![forbid(unsafe_code)]
 
-mod ask;
 mod changes;
 mod default;
 mod error;
 mod info;
-mod inner;
 mod mask;
+mod monitor_group;
 mod mount;
 mod owner;
 mod partition;
 mod plan;
 mod text;
 mod tree;
-mod watch;
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::sync::Arc;
 
-pub use ask::{Ask, Mode, Place};
 pub use error::Error;
 pub use info::{BandwidthInfo, CacheInfo, Info, Level, MonitorInfo};
 pub use mask::Mask;
+pub use monitor_group::{CacheUse, MonitorGroup, Reading};
 pub use mount::Settings;
-pub use partition::Partition;
-pub use plan::Others;
+pub use partition::{Mode, Partition, PartitionRequest, WayChoice};
+pub use plan::CacheAllocation;
 pub use text::{Schemata, Use, parse_bit_usage};
-pub use watch::{CacheUse, Reading, Watch};
 
-use inner::Inner;
-use mount::{User, check_available, find_or_mount, lock_state, unmount};
+use changes::{Changes, all_or_nothing};
+use mount::{User, check_available, find_or_mount, lock_state, lock_tree, unmount};
 use owner::Name;
 use text::parse_number;
 use tree::Tree;
@@ -65,6 +63,49 @@ use tree::Tree;
 #[derive(Debug, Clone)]
 pub struct Resctrl {
     inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    settings: Settings,
+    tree: Tree,
+    info: Info,
+    user: User,
+}
+
+/// Exclusive locks. While they are held, no other process changes anything.
+struct Locks {
+    // Dropped in this order: unmounting holds the state lock only.
+    _tree: File,
+    _state: File,
+}
+
+impl Inner {
+    fn lock(&self) -> Result<Locks, Error> {
+        let state = lock_state(&self.settings)?;
+        let tree = lock_tree(&self.tree.root, &self.settings)?;
+        Ok(Locks {
+            _tree: tree,
+            _state: state,
+        })
+    }
+
+    fn settle(&self) -> Result<(), Error> {
+        default::settle(&self.tree, &self.settings.state, &default::MaskOverrides::new())
+    }
+
+    fn all_or_nothing<T>(&self, change: impl FnOnce(&mut Changes) -> Result<T, Error>) -> Result<T, Error> {
+        all_or_nothing(&self.tree, &self.settings.state, change)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // A file system that stays mounted is unmounted by the next process that exits.
+        if let Ok(_state) = lock_state(&self.settings) {
+            let _ = unmount(&self.settings, &self.tree.root, &self.user);
+        }
+    }
 }
 
 impl Resctrl {
@@ -135,25 +176,7 @@ impl Resctrl {
         Ok(swept)
     }
 
-    /// Makes a partition. Hardware's ways (DDIO) are left out, unless asked for; nobody's tasks, cores or ways are taken
-    /// but the default group's.
-    ///
-    /// # Errors
-    /// If it cannot be had; then everything is as it was.
-    pub fn partition(&self, ask: &Ask) -> Result<Partition, Error> {
-        Partition::new(&self.inner, ask)
-    }
-
-    /// Gives partitions other ways, all at once: neighbours are shifted to make room. Where one goes by number, all
-    /// of these count as free, the largest is placed first.
-    ///
-    /// # Errors
-    /// If they do not all fit, or the kernel refuses; then everything is as it was.
-    pub fn assign(&self, wanted: &[(&Partition, Place)]) -> Result<(), Error> {
-        Partition::assign(&self.inner, wanted)
-    }
-
-    /// What the default group has: everything that nobody has put elsewhere.
+    /// Returns the allocation of the default group, to which all tasks and cores in no other group belong.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -207,8 +230,8 @@ impl Resctrl {
     ///
     /// # Errors
     /// If the groups cannot be read, or the level is not controlled.
-    pub fn others(&self, level: Level, cache: u32, but: &[&Partition]) -> Result<Others, Error> {
-        Ok(self.inner.plan(level)?.others(cache, but))
+    pub fn other_allocations(&self, level: Level, cache: u32, but: &[&Partition]) -> Result<CacheAllocation, Error> {
+        Ok(self.inner.plan(level)?.other_allocations(cache, but))
     }
 
     /// Returns the cache occupancy and memory traffic of the default group's tasks, by cache.
@@ -216,15 +239,15 @@ impl Resctrl {
     /// # Errors
     /// If the counters cannot be read.
     pub fn usage(&self) -> Result<BTreeMap<u32, CacheUse>, Error> {
-        watch::usage(&self.inner.tree, &self.inner.tree.root)
+        monitor_group::usage(&self.inner.tree, &self.inner.tree.root)
     }
 
     /// Monitors tasks of the default group separately.
     ///
     /// # Errors
     /// If the processor has no monitoring or no free RMID, or if a task is not in the default group.
-    pub fn watch(&self, tasks: &[i32]) -> Result<Watch, Error> {
-        Watch::new(&self.inner, "", tasks)
+    pub fn watch(&self, tasks: &[i32]) -> Result<MonitorGroup, Error> {
+        MonitorGroup::new(&self.inner, "", tasks)
     }
 
     /// Returns the identifier of the cache that a core uses.

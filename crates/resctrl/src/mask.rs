@@ -68,7 +68,7 @@ fn positions(bits: u32, ways: u32) -> impl Iterator<Item = Mask> {
 
 /// Chooses `ways` adjacent ways within `free` so that the longest possible run of `rest`, the ways left for others,
 /// remains.
-pub(crate) fn place(free: u32, ways: u32, rest: u32) -> Option<Mask> {
+pub(crate) fn find_free(free: u32, ways: u32, rest: u32) -> Option<Mask> {
     let left = |mask: &Mask| longest(rest & !mask.0).map_or(0, Mask::ways);
     // `max_by_key` returns the last of equals, so iterate from the top.
     let all: Vec<Mask> = positions(free, ways).collect();
@@ -94,18 +94,18 @@ mod tests {
     #[test]
     fn what_is_left_stays_in_a_row() {
         // Hardware shares the upper two of 20 ways.
-        assert_eq!(place(0x3_ffff, 4, 0xf_ffff).unwrap().bits(), 0xf);
+        assert_eq!(find_free(0x3_ffff, 4, 0xf_ffff).unwrap().bits(), 0xf);
         // Hardware shares the lower two: choose from the top.
-        assert_eq!(place(0xf_fffc, 4, 0xf_ffff).unwrap().bits(), 0xf_0000);
+        assert_eq!(find_free(0xf_fffc, 4, 0xf_ffff).unwrap().bits(), 0xf_0000);
         // Adjacent to an existing partition.
-        assert_eq!(place(0x3_fff0, 2, 0xf_fff0).unwrap().bits(), 0x30);
-        assert_eq!(place(0b1011, 3, 0xf), None);
+        assert_eq!(find_free(0x3_fff0, 2, 0xf_fff0).unwrap().bits(), 0x30);
+        assert_eq!(find_free(0b1011, 3, 0xf), None);
     }
 
     proptest! {
         #[test]
         fn a_place_is_free_and_as_large_as_asked(free: u32, ways in 1..=32u32, rest: u32) {
-            let found = place(free, ways, rest);
+            let found = find_free(free, ways, rest);
             let mut text = format!("{free:032b}");
             text.push('0');
             prop_assert_eq!(found.is_some(), text.contains(&"1".repeat(ways as usize)));

@@ -1,17 +1,87 @@
 //! Cache partition for a set of tasks and cores.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::ask::{Ask, Mode, Place};
 use crate::changes::Changes;
 use crate::error::Error;
 use crate::info::Level;
-use crate::inner::Inner;
+use crate::mask::Mask;
+use crate::monitor_group::{CacheUse, MonitorGroup, usage};
 use crate::owner::{Name, Part};
 use crate::text::Schemata;
-use crate::watch::{CacheUse, Watch, usage};
+use crate::{Inner, Resctrl};
+
+/// Choice of ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WayChoice {
+    /// Any free ways of this number, excluding those into which hardware writes.
+    Ways(u32),
+    /// Exactly these ways.
+    Exactly(Mask),
+}
+
+/// Request for a partition.
+#[derive(Debug, Clone)]
+pub struct PartitionRequest {
+    /// Level of the caches.
+    pub level: Level,
+    /// Identifiers of the caches ([`Resctrl::cache_of_core`]). If empty, all caches of the level.
+    pub caches: Vec<u32>,
+    /// Ways of each cache.
+    pub ways: WayChoice,
+    /// `true` for exclusive use: no other group on the machine keeps the ways.
+    pub alone: bool,
+    /// Limit on memory bandwidth, in per cent (in MiB/s if mounted with `mba_MBps`).
+    pub bandwidth: Option<u32>,
+    /// Tasks (threads) of the partition.
+    pub tasks: Vec<i32>,
+    /// Cores of the partition. It applies to tasks on these cores that are in no other group.
+    pub cores: Vec<u32>,
+}
+
+impl PartitionRequest {
+    /// Requests `ways` ways of every last-level cache for exclusive use.
+    pub fn exclusive(ways: u32) -> PartitionRequest {
+        PartitionRequest {
+            level: Level::L3,
+            caches: Vec::new(),
+            ways: WayChoice::Ways(ways),
+            alone: true,
+            bandwidth: None,
+            tasks: Vec::new(),
+            cores: Vec::new(),
+        }
+    }
+
+    /// Requests `ways` ways of every last-level cache, shared with other groups.
+    pub fn shared(ways: u32) -> PartitionRequest {
+        PartitionRequest {
+            alone: false,
+            ..PartitionRequest::exclusive(ways)
+        }
+    }
+}
+
+/// Sharing mode of a group, enforced by the kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Other groups may have the same ways.
+    Shareable,
+    /// No other group may have any of the group's ways, in any cache.
+    Exclusive,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Shareable => "shareable",
+            Mode::Exclusive => "exclusive",
+        })
+    }
+}
 
 /// Cache partition with tasks and cores. When dropped, its ways, tasks and cores return to the default group.
 #[derive(Debug)]
@@ -23,9 +93,14 @@ pub struct Partition {
     alone: bool,
 }
 
-impl Partition {
-    /// Makes a partition: [`Resctrl::partition`](crate::Resctrl::partition).
-    pub(crate) fn new(inner: &Arc<Inner>, ask: &Ask) -> Result<Partition, Error> {
+impl Resctrl {
+    /// Creates a partition. Ways into which hardware writes (DDIO) are excluded unless requested. Tasks, cores and ways
+    /// are taken from the default group only.
+    ///
+    /// # Errors
+    /// If the partition cannot be created. All changes are undone then.
+    pub fn partition(&self, ask: &PartitionRequest) -> Result<Partition, Error> {
+        let inner = &self.inner;
         let _locks = inner.lock()?;
         let plan = inner.plan(ask.level)?;
         let groups: Vec<String> = plan.groups.iter().map(|group| group.name.clone()).collect();
@@ -40,7 +115,7 @@ impl Partition {
         let mut masks = BTreeMap::new();
         for &id in &caches {
             plan.known(id)?;
-            masks.insert(id, plan.choose(id, ask.place, ask.alone, &[], 0)?.bits());
+            masks.insert(id, plan.choose(id, ask.ways, ask.alone, &[], 0)?.bits());
         }
         let mut lines = plan.lines(&masks);
         if let Some(limit) = ask.bandwidth {
@@ -95,17 +170,22 @@ impl Partition {
         }
     }
 
-    /// Gives partitions other ways: [`Resctrl::assign`](crate::Resctrl::assign).
-    pub(crate) fn assign(inner: &Inner, wanted: &[(&Partition, Place)]) -> Result<(), Error> {
+    /// Changes the ways of several partitions at once, so that adjacent ones can be moved to make room. For
+    /// [`WayChoice::Ways`], the ways of all these partitions count as free, and the largest partition is placed first.
+    ///
+    /// # Errors
+    /// If the partitions do not all fit, or the kernel rejects a change. All changes are undone then.
+    pub fn assign(&self, wanted: &[(&Partition, WayChoice)]) -> Result<(), Error> {
+        let inner = &self.inner;
         let _locks = inner.lock()?;
-        let size = |place: &Place| match place {
-            Place::Ways(ways) => (1, *ways),
-            Place::Exactly(mask) => (2, mask.ways()),
+        let size = |place: &WayChoice| match place {
+            WayChoice::Ways(ways) => (1, *ways),
+            WayChoice::Exactly(mask) => (2, mask.ways()),
         };
         let mut wanted = wanted.to_vec();
         wanted.sort_by_key(|(_, place)| std::cmp::Reverse(size(place)));
         let moving: Vec<&str> = wanted.iter().map(|(partition, _)| partition.name.as_str()).collect();
-        let mut instead = crate::default::Instead::new();
+        let mut instead = crate::default::MaskOverrides::new();
         let mut lines = Vec::new();
         for level in [Level::L2, Level::L3] {
             let of_level = || wanted.iter().filter(|(partition, _)| partition.level == level);
@@ -279,8 +359,11 @@ impl Partition {
     ///
     /// # Errors
     /// If the ways are not available. The partition keeps its ways then.
-    pub fn resize(&self, place: Place) -> Result<(), Error> {
-        Partition::assign(&self.inner, &[(self, place)])
+    pub fn resize(&self, place: WayChoice) -> Result<(), Error> {
+        let resctrl = Resctrl {
+            inner: self.inner.clone(),
+        };
+        resctrl.assign(&[(self, place)])
     }
 
     /// Limits the memory bandwidth of one cache's tasks, in per cent (in MiB/s if mounted with `mba_MBps`).
@@ -363,8 +446,8 @@ impl Partition {
     ///
     /// # Errors
     /// If the processor has no monitoring or no free RMID, or if a task is not in this partition.
-    pub fn watch(&self, tasks: &[i32]) -> Result<Watch, Error> {
-        Watch::new(&self.inner, &self.name, tasks)
+    pub fn watch(&self, tasks: &[i32]) -> Result<MonitorGroup, Error> {
+        MonitorGroup::new(&self.inner, &self.name, tasks)
     }
 
     /// Removes the partition and reports errors, which a drop ignores.

@@ -2,18 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use crate::ask::Place;
+use crate::Inner;
 use crate::error::Error;
 use crate::info::{CacheInfo, Level};
-use crate::inner::Inner;
-use crate::mask::{Mask, longest, place};
+use crate::mask::{Mask, find_free, longest};
 use crate::owner::Name;
-use crate::partition::Partition;
+use crate::partition::{Partition, WayChoice};
 use crate::text::Schemata;
 
 /// Ways and names of the groups of a cache.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Others {
+pub struct CacheAllocation {
     /// Union of their ways, as bits. No other group can use these exclusively.
     pub ways: u32,
     /// Names of the groups, including those without ways of this cache. Each uses a class of service.
@@ -90,13 +89,13 @@ impl Plan<'_> {
 
     /// Returns the maximum number of ways of a cache that a new group could get.
     pub(crate) fn room(&self, id: u32, alone: bool) -> u32 {
-        let fits = |ways: &u32| self.choose(id, Place::Ways(*ways), alone, &[], 0).is_ok();
+        let fits = |ways: &u32| self.choose(id, WayChoice::Ways(*ways), alone, &[], 0).is_ok();
         (1..=32).rev().find(fits).unwrap_or(0)
     }
 
     /// Returns the allocation of all groups of a cache, without the partitions in `but`.
-    pub(crate) fn others(&self, id: u32, but: &[&Partition]) -> Others {
-        let mut others = Others::default();
+    pub(crate) fn other_allocations(&self, id: u32, but: &[&Partition]) -> CacheAllocation {
+        let mut others = CacheAllocation::default();
         let ours = |group: &&Group| but.iter().any(|partition| partition.name() == group.name);
         for group in self.groups.iter().filter(|group| !ours(group)) {
             let part = Name::parse(&group.name).and_then(|name| name.part);
@@ -110,7 +109,14 @@ impl Plan<'_> {
     }
 
     /// Chooses ways of one cache. The ways of the groups in `moving` count as free, those in `new` as occupied.
-    pub(crate) fn choose(&self, id: u32, want: Place, alone: bool, moving: &[&str], new: u32) -> Result<Mask, Error> {
+    pub(crate) fn choose(
+        &self,
+        id: u32,
+        want: WayChoice,
+        alone: bool,
+        moving: &[&str],
+        new: u32,
+    ) -> Result<Mask, Error> {
         let level = self.level.name();
         let (mut held, mut holders) = (new, Vec::new());
         for group in self
@@ -143,7 +149,7 @@ impl Plan<'_> {
             !touched || longest(default & !mask.bits()).is_some_and(|left| left.ways() >= min)
         };
         let free = all & !held & !self.info.shareable;
-        let find = |ways| place(free, ways, default).filter(|mask| leaves(*mask));
+        let find = |ways| find_free(free, ways, default).filter(|mask| leaves(*mask));
         let no_room = |asked| Error::NoRoom {
             resource: level.to_owned(),
             id,
@@ -152,19 +158,19 @@ impl Plan<'_> {
             holders: holders.clone(),
         };
         match want {
-            Place::Ways(ways) if ways < min => {
+            WayChoice::Ways(ways) if ways < min => {
                 let mask = Mask::new(0, ways).map_or(0, Mask::bits);
                 Err(bad(mask, format!("a group has at least {min} ways")))
             }
-            Place::Ways(ways) => find(ways).ok_or_else(|| no_room(ways)),
-            Place::Exactly(mask) if mask.bits() & !all != 0 => {
+            WayChoice::Ways(ways) => find(ways).ok_or_else(|| no_room(ways)),
+            WayChoice::Exactly(mask) if mask.bits() & !all != 0 => {
                 Err(bad(mask.bits(), format!("the cache has the ways {all:x}")))
             }
-            Place::Exactly(mask) if mask.ways() < min => {
+            WayChoice::Exactly(mask) if mask.ways() < min => {
                 Err(bad(mask.bits(), format!("a group has at least {min} ways")))
             }
-            Place::Exactly(mask) if mask.bits() & held != 0 || !leaves(mask) => Err(no_room(mask.ways())),
-            Place::Exactly(mask) => Ok(mask),
+            WayChoice::Exactly(mask) if mask.bits() & held != 0 || !leaves(mask) => Err(no_room(mask.ways())),
+            WayChoice::Exactly(mask) => Ok(mask),
         }
     }
 

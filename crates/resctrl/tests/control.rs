@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 
 use model::fuse::{Fault, Mounted};
 use model::kernel::{Machine, Ways};
-use tailwater_resctrl::{Ask, Error, Level, Mask, Mode, Place, Reading, Resctrl, Settings, Use};
+use tailwater_resctrl::{Error, Level, Mask, Mode, PartitionRequest, Reading, Resctrl, Settings, Use, WayChoice};
 
 /// Returns the settings for a test.
 fn settings(mounted: &Mounted) -> Settings {
@@ -75,7 +75,7 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
     );
     assert_eq!(resctrl.info().closids(), 8);
     let task = Task::new();
-    let mut ask = Ask::alone(4);
+    let mut ask = PartitionRequest::exclusive(4);
     ask.tasks = vec![task.number()];
     ask.cores = vec![2, 3];
     ask.bandwidth = Some(50);
@@ -92,7 +92,7 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
         "there is no L3 cache 2: there are [0, 1]"
     );
     // On one socket only, without the neighbour's ways.
-    let mut ask = Ask::alone(6);
+    let mut ask = PartitionRequest::exclusive(6);
     ask.caches = vec![1];
     let second = resctrl.partition(&ask).unwrap();
     assert_eq!(second.ways().unwrap(), [(1, 0x3f0)].into());
@@ -105,7 +105,7 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
     assert_eq!((usage[&0][0], usage[&0][19]), (Use::Programs, Use::Both));
     // There is no room between the neighbours: the first grows and the second is moved.
     resctrl
-        .assign(&[(&first, Place::Ways(8)), (&second, Place::Ways(2))])
+        .assign(&[(&first, WayChoice::Ways(8)), (&second, WayChoice::Ways(2))])
         .unwrap();
     assert_eq!(first.ways().unwrap(), [(0, 0xff), (1, 0xff)].into());
     assert_eq!(second.ways().unwrap(), [(1, 0x300)].into());
@@ -133,7 +133,7 @@ fn threads_of_the_default_group_follow_cores() {
     };
     let resctrl = open(&mounted);
     resctrl.follows_cores().unwrap();
-    let mut ask = Ask::shared(2);
+    let mut ask = PartitionRequest::shared(2);
     let own = fs::read_link("/proc/thread-self").unwrap();
     let own: i32 = own.file_name().unwrap().to_str().unwrap().parse().unwrap();
     ask.tasks = vec![own];
@@ -157,18 +157,18 @@ fn code_and_data_have_the_same_ways() {
     let resctrl = open(&mounted);
     assert!(resctrl.info().l3.as_ref().unwrap().cdp);
     assert_eq!(
-        error(resctrl.partition(&Ask::alone(1))),
+        error(resctrl.partition(&PartitionRequest::exclusive(1))),
         "mask 1 of L3: a group has at least 2 ways"
     );
-    let partition = resctrl.partition(&Ask::alone(2)).unwrap();
+    let partition = resctrl.partition(&PartitionRequest::exclusive(2)).unwrap();
     let resources = partition.schemata().unwrap().resources;
     assert_eq!((resources["L3CODE"][&0], resources["L3DATA"][&1]), (3, 3));
     let default = resctrl.default_group().unwrap().resources;
     assert_eq!((default["L3CODE"][&0], default["L3DATA"][&1]), (0xffffc, 0xffffc));
     // 18 ways are not shared with hardware. The default group keeps the other 2.
     assert_eq!(resctrl.bit_usage(Level::L3).unwrap()[&0].len(), 20);
-    partition.resize(Place::Ways(18)).unwrap();
-    assert!(error(partition.resize(Place::Ways(19))).starts_with("L3 0 has no 19 free ways in a row: at most 18"));
+    partition.resize(WayChoice::Ways(18)).unwrap();
+    assert!(error(partition.resize(WayChoice::Ways(19))).starts_with("L3 0 has no 19 free ways in a row: at most 18"));
     drop(partition);
     assert_eq!(mounted.snapshot(), before);
 }
@@ -189,7 +189,7 @@ fn second_level_caches_too() {
     };
     let before = mounted.snapshot();
     let resctrl = open(&mounted);
-    let mut ask = Ask::alone(3);
+    let mut ask = PartitionRequest::exclusive(3);
     ask.level = Level::L2;
     ask.caches = vec![2];
     let partition = resctrl.partition(&ask).unwrap();
@@ -205,14 +205,14 @@ fn second_level_caches_too() {
     );
     // The default group keeps the last way.
     ask.caches = vec![3];
-    ask.place = Place::Ways(8);
+    ask.ways = WayChoice::Ways(8);
     assert_eq!(
         error(resctrl.partition(&ask)),
         "L2 3 has no 8 free ways in a row: at most 7"
     );
     // No other group has ways of the cache above. Of this one, a group does.
     ask.caches = vec![2];
-    ask.place = Place::Ways(6);
+    ask.ways = WayChoice::Ways(6);
     assert_eq!(
         error(resctrl.partition(&ask)),
         "L2 2 has no 6 free ways in a row: at most 4; others are held by ".to_owned() + partition.name()
@@ -228,9 +228,9 @@ fn ways_that_are_shared_and_ways_that_the_kernel_keeps_apart() {
     };
     let before = mounted.snapshot();
     let resctrl = open(&mounted);
-    let mut ask = Ask::shared(2);
+    let mut ask = PartitionRequest::shared(2);
     // Hardware's ways are allocated only if requested.
-    ask.place = Place::Exactly(Mask::new(17, 3).unwrap());
+    ask.ways = WayChoice::Exactly(Mask::new(17, 3).unwrap());
     let shared = resctrl.partition(&ask).unwrap();
     assert_eq!(shared.ways().unwrap()[&0], 0xe0000);
     assert_eq!(resctrl.default_group().unwrap().resources["L3"][&0], 0xfffff);
@@ -239,21 +239,21 @@ fn ways_that_are_shared_and_ways_that_the_kernel_keeps_apart() {
         refused.contains("the kernel refused \"exclusive\": Schemata overlaps (Invalid argument"),
         "{refused}"
     );
-    let alone = resctrl.partition(&Ask::alone(4)).unwrap();
+    let alone = resctrl.partition(&PartitionRequest::exclusive(4)).unwrap();
     alone.set_mode(Mode::Exclusive).unwrap();
     assert_eq!(
         resctrl.bit_usage(Level::L3).unwrap()[&1][..5],
         [[Use::Exclusive; 4].as_slice(), &[Use::Programs]].concat()
     );
-    alone.resize(Place::Ways(6)).unwrap();
+    alone.resize(WayChoice::Ways(6)).unwrap();
     assert_eq!(alone.ways().unwrap()[&0], 0x3f);
     assert_eq!(
         fs::read_to_string(mounted.root().join(alone.name()).join("mode")).unwrap(),
         "exclusive\n"
     );
-    ask.place = Place::Exactly(Mask::new(5, 2).unwrap());
+    ask.ways = WayChoice::Exactly(Mask::new(5, 2).unwrap());
     assert!(error(resctrl.partition(&ask)).contains("has no 2 free ways in a row"));
-    ask.place = Place::Exactly(Mask::new(19, 2).unwrap());
+    ask.ways = WayChoice::Exactly(Mask::new(19, 2).unwrap());
     assert_eq!(
         error(resctrl.partition(&ask)),
         "mask 180000 of L3: the cache has the ways fffff"
@@ -286,7 +286,7 @@ fn nothing_of_others_is_taken() {
     });
     let before = mounted.snapshot();
     let resctrl = open(&mounted);
-    let mut ask = Ask::alone(4);
+    let mut ask = PartitionRequest::exclusive(4);
     let refused = error(resctrl.partition(&ask));
     assert_eq!(
         refused,
@@ -328,10 +328,10 @@ fn nothing_of_others_is_taken() {
     assert_eq!(partition.tasks().unwrap(), []);
     // Tasks can move between partitions of one process.
     let other = resctrl
-        .partition(&Ask {
+        .partition(&PartitionRequest {
             caches: vec![0],
             tasks: vec![mine.number()],
-            ..Ask::alone(1)
+            ..PartitionRequest::exclusive(1)
         })
         .unwrap();
     partition.add_tasks(&[mine.number()]).unwrap();
@@ -361,9 +361,9 @@ fn what_tasks_use_is_watched() {
     let resctrl = open(&mounted);
     let task = Task::new();
     let partition = resctrl
-        .partition(&Ask {
+        .partition(&PartitionRequest {
             tasks: vec![task.number()],
-            ..Ask::shared(4)
+            ..PartitionRequest::shared(4)
         })
         .unwrap();
     let watch = partition.watch(&[task.number()]).unwrap();
@@ -424,16 +424,16 @@ fn what_the_processor_cannot_do_is_told() {
         refused,
         "resctrl is there, but it does not control monitoring of caches (CMT) on this machine"
     );
-    let refused = error(resctrl.partition(&Ask {
+    let refused = error(resctrl.partition(&PartitionRequest {
         bandwidth: Some(50),
-        ..Ask::alone(1)
+        ..PartitionRequest::exclusive(1)
     }));
     assert_eq!(
         refused,
         "resctrl is there, but it does not control memory bandwidth (MBA) on this machine"
     );
     assert_eq!(resctrl.info().monitor, None);
-    drop(resctrl.partition(&Ask::alone(1)).unwrap());
+    drop(resctrl.partition(&PartitionRequest::exclusive(1)).unwrap());
 }
 
 #[test]
@@ -445,7 +445,9 @@ fn classes_run_out() {
     mounted.kernel(|kernel| kernel.write("theirs/schemata", "L3:0=1;1=1\n", 1).unwrap());
     let before = mounted.snapshot();
     let resctrl = open(&mounted);
-    let partitions: Vec<_> = (0..6).map(|_| resctrl.partition(&Ask::alone(1)).unwrap()).collect();
+    let partitions: Vec<_> = (0..6)
+        .map(|_| resctrl.partition(&PartitionRequest::exclusive(1)).unwrap())
+        .collect();
     let masks: Vec<u32> = partitions.iter().map(|it| it.ways().unwrap()[&0]).collect();
     assert_eq!(
         masks.iter().fold(0, |all, mask| all | mask).count_ones(),
@@ -453,7 +455,7 @@ fn classes_run_out() {
         "{masks:x?}"
     );
     let full = mounted.snapshot();
-    let Err(Error::OutOfClosids { limit: 8, groups }) = resctrl.partition(&Ask::alone(1)) else {
+    let Err(Error::OutOfClosids { limit: 8, groups }) = resctrl.partition(&PartitionRequest::exclusive(1)) else {
         panic!()
     };
     assert_eq!(groups.len(), 7);
@@ -461,7 +463,7 @@ fn classes_run_out() {
     drop(partitions);
     mounted.fault(0, Fault::Errno(libc::ENOSPC));
     assert!(matches!(
-        resctrl.partition(&Ask::alone(1)),
+        resctrl.partition(&PartitionRequest::exclusive(1)),
         Err(Error::OutOfClosids { .. })
     ));
     assert_ne!(mounted.snapshot(), full);
@@ -476,11 +478,11 @@ fn whichever_command_fails_nothing_is_half_applied() {
     let resctrl = open(&mounted);
     let task = Task::new();
     let empty = mounted.snapshot();
-    let ask = Ask {
+    let ask = PartitionRequest {
         tasks: vec![task.number()],
         cores: vec![1],
         bandwidth: Some(40),
-        ..Ask::alone(4)
+        ..PartitionRequest::exclusive(4)
     };
     let mut failed = 0;
     let partition = loop {
@@ -499,7 +501,7 @@ fn whichever_command_fails_nothing_is_half_applied() {
     // The commands: create the group, change the default group, set its ways, add a task, add cores.
     assert_eq!(failed, 5);
     mounted.no_faults();
-    let other = resctrl.partition(&Ask::alone(3)).unwrap();
+    let other = resctrl.partition(&PartitionRequest::exclusive(3)).unwrap();
     [&partition, &other]
         .iter()
         .for_each(|it| it.set_mode(Mode::Exclusive).unwrap());
@@ -507,7 +509,7 @@ fn whichever_command_fails_nothing_is_half_applied() {
     let mut failed = 0;
     loop {
         mounted.fault(failed, Fault::Errno(libc::EINVAL));
-        match resctrl.assign(&[(&partition, Place::Ways(2)), (&other, Place::Ways(9))]) {
+        match resctrl.assign(&[(&partition, WayChoice::Ways(2)), (&other, WayChoice::Ways(9))]) {
             Ok(()) => break,
             Err(Error::NotUndone { first, then }) => panic!("{first}; {then}"),
             Err(_) => failed += 1,
@@ -533,9 +535,9 @@ fn a_group_that_vanishes_is_told_and_nothing_stays() {
     };
     let resctrl = open(&mounted);
     let empty = mounted.snapshot();
-    let ask = Ask {
+    let ask = PartitionRequest {
         cores: vec![1],
-        ..Ask::alone(4)
+        ..PartitionRequest::exclusive(4)
     };
     for at in 1..4 {
         let (mut turn, mut made) = (0, String::new());
@@ -556,7 +558,10 @@ fn a_group_that_vanishes_is_told_and_nothing_stays() {
     }
     let partition = resctrl.partition(&ask).unwrap();
     mounted.kernel(|kernel| kernel.rmdir(partition.name()).unwrap());
-    assert!(matches!(partition.resize(Place::Ways(5)), Err(Error::Vanished { .. })));
+    assert!(matches!(
+        partition.resize(WayChoice::Ways(5)),
+        Err(Error::Vanished { .. })
+    ));
     assert!(matches!(partition.ways(), Err(Error::Vanished { .. })));
     assert!(matches!(partition.usage(), Err(Error::Vanished { .. })));
     partition.release().unwrap();
@@ -570,7 +575,7 @@ fn a_mount_that_cannot_be_written() {
     };
     let resctrl = open(&mounted);
     assert_eq!(resctrl.info().closids(), 8);
-    let refused = error(resctrl.partition(&Ask::alone(2)));
+    let refused = error(resctrl.partition(&PartitionRequest::exclusive(2)));
     assert!(
         refused.contains("resctrl is mounted read-only: mount -o remount,rw"),
         "{refused}"
@@ -591,14 +596,14 @@ fn others_locks_are_waited_for_and_respected() {
     .unwrap();
     let locked = fs::File::open(mounted.root()).unwrap();
     locked.lock().unwrap();
-    let refused = error(resctrl.partition(&Ask::alone(2)));
+    let refused = error(resctrl.partition(&PartitionRequest::exclusive(2)));
     assert!(
         refused.contains("is busy: another program has had it locked for 0.05 s"),
         "{refused}"
     );
     assert_eq!(mounted.commands(), 0);
     drop(locked);
-    resctrl.partition(&Ask::alone(2)).unwrap();
+    resctrl.partition(&PartitionRequest::exclusive(2)).unwrap();
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use model::fuse::{Fault, Mounted, own_mounts};
 use model::kernel::Machine;
-use tailwater_resctrl::{Ask, Error, Place, Resctrl, Settings};
+use tailwater_resctrl::{Error, PartitionRequest, Resctrl, Settings, WayChoice};
 
 /// Environment variable that makes a copy of this program act as the [`holder`] in a folder.
 const FOLDER: &str = "TAILWATER_RESCTRL_HOLDER";
@@ -37,14 +37,14 @@ fn holder() {
     let resctrl = Resctrl::open(settings(folder.into())).unwrap();
     let task = std::process::id() as i32;
     let core = std::env::var(CORE).unwrap().parse().unwrap();
-    let ask = Ask {
+    let ask = PartitionRequest {
         tasks: vec![task],
         cores: vec![core],
-        ..Ask::alone(4)
+        ..PartitionRequest::exclusive(4)
     };
     let partition = resctrl.partition(&ask).unwrap();
     let watch = partition.watch(&[task]).unwrap();
-    partition.resize(Place::Ways(6)).unwrap();
+    partition.resize(WayChoice::Ways(6)).unwrap();
     println!("\nholds");
     let _ = std::io::stdin().lines().next();
     drop(watch);

@@ -174,15 +174,15 @@ impl Keeper {
             match entry.ask {
                 Ask::Read => {
                     self.counters.hits += u64::from(entry.found != 0);
-                    let flow = chain.kept_flow_at(entry.flow, &entry.key);
+                    let flow = chain.durable_flow_at(entry.flow, &entry.key);
                     if let Some(flow) = flow.filter(|_| entry.found != 0) {
                         chain.restore(flow, entry.found, request.row(place));
                     }
                 }
                 Ask::Probe if entry.found != 0 => {
                     self.counters.taken += 1;
-                    if let Some(flow) = chain.kept_flow_at(entry.flow, &entry.asker) {
-                        chain.standing(flow).taken |= 1 << entry.number;
+                    if let Some(flow) = chain.durable_flow_at(entry.flow, &entry.asker) {
+                        chain.persist_state(flow).taken |= 1 << entry.number;
                     }
                 }
                 Ask::Probe | Ask::Update | Ask::Forget => {}
@@ -198,10 +198,10 @@ impl Keeper {
         self.ways.clear();
         let (mut gate, mut waiting, mut lose) = (0, 0, false);
         for packet in batch.iter() {
-            let way = match chain.kept_flow(packet) {
+            let way = match chain.durable_flow(packet) {
                 None => Way::Run,
                 Some(flow) => {
-                    let asked = chain.standing(flow).asked;
+                    let asked = chain.persist_state(flow).asked;
                     if self.fenced {
                         // The state known here is outdated.
                         Way::Lose
@@ -221,15 +221,15 @@ impl Keeper {
                             None => Way::Lose,
                         }
                     } else if self.then == WhenUnavailable::Pass {
-                        chain.standing(flow).asked = link::NONE;
+                        chain.persist_state(flow).asked = link::NONE;
                         Way::Run
                     } else {
                         Way::Lose
                     }
                 }
             };
-            if let (Way::Wait, Some(flow)) = (way, chain.kept_flow(packet)) {
-                chain.hold(flow);
+            if let (Way::Wait, Some(flow)) = (way, chain.durable_flow(packet)) {
+                chain.pin(flow);
                 waiting += 1;
             }
             lose |= way == Way::Lose;
@@ -245,8 +245,8 @@ impl Keeper {
                 buckets.join(self.before.last(waiting));
             }
             for packet in self.before.last(waiting) {
-                if let Some(flow) = chain.kept_flow(packet) {
-                    chain.standing(flow).asked = gate;
+                if let Some(flow) = chain.durable_flow(packet) {
+                    chain.persist_state(flow).asked = gate;
                 }
             }
         }
@@ -262,16 +262,16 @@ impl Keeper {
     /// their companion candidates now.
     fn ask(&mut self, chain: &mut Chain, packet: &tailwater_chain::batch::Packet, flow: DurableFlow) -> Option<u64> {
         self.wishes.clear();
-        chain.standing(flow).taken = 0;
-        if !chain.wishes(packet, &mut self.wishes) {
+        chain.persist_state(flow).taken = 0;
+        if !chain.companion_candidates(packet, &mut self.wishes) {
             return None;
         }
-        let key = chain.kept_key(flow);
+        let key = chain.durable_key(flow);
         let entry = Entry {
             ask: Ask::Read,
             key,
             asker: key,
-            flow: flow.place(),
+            flow: flow.index(),
             pieces: self.pieces,
             ..Entry::default()
         };
@@ -288,10 +288,10 @@ impl Keeper {
             number = self.link.push(probe).0;
         }
         if let Some(buckets) = &mut self.buckets {
-            buckets.note(chain.kept_bucket(flow), number);
+            buckets.note(chain.durable_bucket(flow), number);
         }
         // Other packets of the flow in this batch wait for the same request.
-        chain.standing(flow).asked = number;
+        chain.persist_state(flow).asked = number;
         Some(number)
     }
 
@@ -305,8 +305,8 @@ impl Keeper {
         self.note(leaving);
         if leaving.fate == Fate::Drop {
             for packet in batch.iter() {
-                if let Some(flow) = chain.kept_flow(packet) {
-                    chain.let_go(flow);
+                if let Some(flow) = chain.durable_flow(packet) {
+                    chain.unpin(flow);
                 }
             }
             chain.drop_unavailable(batch, |_| true);
@@ -350,7 +350,7 @@ impl Keeper {
     pub fn begin(&mut self, chain: &mut Chain, batch: &mut Batch) {
         self.flows.clear();
         for packet in batch.iter() {
-            if let Some(flow) = chain.kept_flow(packet) {
+            if let Some(flow) = chain.durable_flow(packet) {
                 let at = self.flows.len() * self.row_bytes;
                 chain.copy_row(flow, &mut self.rows[at..at + self.row_bytes]);
                 self.flows.push(flow);
@@ -369,14 +369,14 @@ impl Keeper {
         let flows = std::mem::take(&mut self.flows);
         for (i, &flow) in flows.iter().enumerate() {
             let row = i * self.row_bytes..(i + 1) * self.row_bytes;
-            let mut changed = chain.changed(flow, &self.rows[row]);
+            let mut changed = chain.changed_pieces(flow, &self.rows[row]);
             changed |= self.stale(chain, flow, now);
             if changed != 0 {
                 self.write(chain, flow, changed, now);
                 self.write_companion(chain, flow, now);
             }
             if held {
-                chain.let_go(flow);
+                chain.unpin(flow);
             }
         }
         self.flows = flows;
@@ -387,13 +387,13 @@ impl Keeper {
     /// state or is about to expire it, or the state was read from the store.
     #[inline]
     fn stale(&mut self, chain: &mut Chain, flow: DurableFlow, now: Nanos) -> u16 {
-        let standing = *chain.standing(flow);
+        let standing = *chain.persist_state(flow);
         if standing.took_up == 0 && standing.incarnation == 0 {
             return 0;
         }
         let age = millis(now).saturating_sub(standing.written);
         let fresh =
-            standing.incarnation == self.incarnation && u64::from(age) < millis_of(chain.kept_timeout(flow)) / 2;
+            standing.incarnation == self.incarnation && u64::from(age) < millis_of(chain.durable_timeout(flow)) / 2;
         match fresh {
             true => 0,
             false => chain.seen_pieces(flow),
@@ -401,28 +401,28 @@ impl Keeper {
     }
 
     fn write(&mut self, chain: &mut Chain, flow: DurableFlow, pieces: u16, now: Nanos) {
-        let (standing, open) = (*chain.standing(flow), self.link.open());
-        let bucket = chain.kept_bucket(flow);
+        let (standing, open) = (*chain.persist_state(flow), self.link.open());
+        let bucket = chain.durable_bucket(flow);
         let (number, place) = if standing.updated_in == open {
             (open, standing.entry as usize)
         } else if self.link.room() > 0 {
-            let timeout = millis_of(chain.kept_timeout(flow));
-            let key = chain.kept_key(flow);
+            let timeout = millis_of(chain.durable_timeout(flow));
+            let key = chain.durable_key(flow);
             // For a flow that was written before, no deletion can be pending: it would have ended since.
             if matches!(standing.incarnation, 0 | MISSED) {
-                chain.not_ended(&key);
+                chain.remove_ended(&key);
             }
             self.link.push(Entry {
                 ask: Ask::Update,
                 key,
                 asker: key,
-                flow: flow.place(),
+                flow: flow.index(),
                 // A refresh is due after half the idle timeout. A whole one must remain then.
                 life: u32::try_from(timeout + timeout / 2 + 1).unwrap_or(u32::MAX),
                 ..Entry::default()
             })
         } else {
-            let standing = chain.standing(flow);
+            let standing = chain.persist_state(flow);
             // If the flow ends in this state, its bucket stays until the store has been updated.
             (standing.incarnation, standing.bucket) = (MISSED, bucket);
             self.missed = true;
@@ -437,7 +437,7 @@ impl Keeper {
         entry.pieces |= pieces;
         entry.stamp = self.origin.0.wrapping_add(now.0);
         chain.durable_row(flow, row);
-        let standing = chain.standing(flow);
+        let standing = chain.persist_state(flow);
         standing.bucket = bucket;
         standing.updated_in = number;
         standing.entry = place as u32;
@@ -448,25 +448,25 @@ impl Keeper {
 
     /// Writes a flow's companion with it. The flow's packets open the companion, which may have no packets for long.
     fn write_companion(&mut self, chain: &mut Chain, flow: DurableFlow, now: Nanos) {
-        let Some(companion) = chain.kept_companion(flow) else {
+        let Some(companion) = chain.durable_companion(flow) else {
             return;
         };
-        let (own, other) = (*chain.standing(flow), *chain.standing(companion));
+        let (own, other) = (*chain.persist_state(flow), *chain.persist_state(companion));
         let late = other.incarnation != self.incarnation
-            || millis(now).saturating_sub(other.written) > millis_of(chain.kept_timeout(flow)) as u32 / 2;
+            || millis(now).saturating_sub(other.written) > millis_of(chain.durable_timeout(flow)) as u32 / 2;
         let seen = chain.seen_pieces(companion);
         if !late || seen == 0 {
             return;
         }
         if other.asked == 0 && own.took_up == 0 {
             // The companion is as new as the flow.
-            chain.standing(companion).asked = link::NONE;
+            chain.persist_state(companion).asked = link::NONE;
         }
         self.write(chain, companion, seen, now);
         // The store has both directions before a packet of either leaves. The companion's update may be in the next
         // request.
-        let gate = chain.standing(companion).gate;
-        let own = chain.standing(flow);
+        let gate = chain.persist_state(companion).gate;
+        let own = chain.persist_state(flow);
         own.gate = own.gate.max(gate);
     }
 
@@ -475,8 +475,8 @@ impl Keeper {
         let (mut gate, mut count) = (0, 0);
         self.ways.clear();
         for packet in batch.iter() {
-            let flow = chain.kept_flow(packet);
-            let own = flow.map_or(0, |flow| chain.standing(flow).gate);
+            let flow = chain.durable_flow(packet);
+            let own = flow.map_or(0, |flow| chain.persist_state(flow).gate);
             let waits = !self.commits.is_open(own);
             self.ways.push(if waits { Way::Wait } else { Way::Run });
             if waits {
@@ -499,8 +499,8 @@ impl Keeper {
             buckets.join(self.behind.last(count));
         }
         for packet in self.behind.last(count) {
-            if let Some(flow) = chain.kept_flow(packet) {
-                chain.standing(flow).gate = gate;
+            if let Some(flow) = chain.durable_flow(packet) {
+                chain.persist_state(flow).gate = gate;
             }
         }
         count
@@ -540,10 +540,10 @@ impl Keeper {
             let Some(place) = self.search.filter(|_| self.link.has_half()) else {
                 return;
             };
-            let flow = chain.next_kept_flow(place);
-            self.search = flow.map(|flow| flow.place() + 1);
+            let flow = chain.next_durable_flow(place);
+            self.search = flow.map(|flow| flow.index() + 1);
             let Some(flow) = flow else { return };
-            let standing = *chain.standing(flow);
+            let standing = *chain.persist_state(flow);
             if standing.incarnation != 0 && standing.incarnation != self.incarnation {
                 let pieces = chain.seen_pieces(flow);
                 self.write(chain, flow, pieces, now);

@@ -36,8 +36,8 @@ pub struct Packet {
     /// Header offsets and **current** 5-tuple: a function that rewrites the packet updates them.
     pub headers: Headers,
     pub(crate) flow: FlowIndex,
-    /// Path that the packet has taken through the chain's branches: see [`Ways`](crate::branches::Ways).
-    pub way: u8,
+    /// Path that the packet has taken through the chain's branches: see [`PathTable`](crate::branches::PathTable).
+    pub path: u8,
     /// Next segment of the chain for the packet, if it is in transit to one.
     pub(crate) segment: u8,
     pub(super) marks: Marks,
@@ -170,7 +170,7 @@ impl Packet {
             entry: 0,
             headers: Headers::default(),
             flow: FlowIndex::NONE,
-            way: START,
+            path: START,
             segment: 0,
             marks: Marks::default(),
             number: 0,
@@ -194,7 +194,7 @@ impl Packet {
             entry: packet.entry,
             headers: Headers::default(),
             flow,
-            way: START,
+            path: START,
             segment: 0,
             marks: Marks(rekeyed | reversed),
             number: packet.at,
@@ -218,7 +218,7 @@ impl Packet {
 
     /// Sets the frame's offset and length in its buffer. Both fit [`MAX_FRAME`](crate::buffer::MAX_FRAME), and their
     /// sum fits the buffer.
-    pub fn set_place(&mut self, start: u16, length: u16) {
+    pub fn set_location(&mut self, start: u16, length: u16) {
         (self.start, self.length) = (start, length);
     }
 

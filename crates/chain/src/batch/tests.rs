@@ -26,9 +26,9 @@ fn frames_come_back_as_they_went_in() {
 #[test]
 fn a_device_takes_buffers_away_and_sends_some() {
     let (mut pool, mut batch) = batch(&[b"a", b"bb", b"ccc"]);
-    let taken: Vec<_> = batch.hand_over().collect();
+    let taken: Vec<_> = batch.take_buffers().collect();
     assert_eq!(taken.iter().map(|t| t.2).collect::<Vec<_>>(), [1, 2, 3]);
-    batch.take_out(&[0, 2]);
+    batch.remove_unsent(&[0, 2]);
     assert_eq!((batch.len(), batch.packet(0).length()), (1, 2));
     assert_eq!(batch.in_hand(), 3);
     for (buffer, start, length) in taken {

@@ -7,7 +7,7 @@
 use super::Chain;
 use crate::batch::{Batch, MAX_BATCH, Slot};
 use crate::branches::{
-    Branch, ByPath, MAX_BRANCHES, MAX_WAYS, Path, Route, START, Ways, around, of_classifier, routes,
+    Branch, BranchSet, ByPath, MAX_BRANCHES, MAX_PATHS, PathTable, Route, START, enclosing, of_classifier, routes,
 };
 use std::ops::Range;
 use tailwater_net::Nanos;
@@ -53,12 +53,12 @@ struct Split {
 
 /// Preallocated splits, one for every depth of forks; the first is the outermost that is not in use.
 #[derive(Default)]
-pub(super) struct Waiting(Option<Box<Split>>);
+pub(super) struct SplitPool(Option<Box<Split>>);
 
 /// Functions and branches of a chain, used to build the forks.
 struct Tree<'t> {
     branches: &'t [Branch],
-    ways: &'t Ways,
+    paths: &'t PathTable,
     /// Innermost branch that contains each function.
     within: &'t [Option<usize>],
     routes: &'t [Route],
@@ -68,24 +68,24 @@ struct Tree<'t> {
 impl Tree<'_> {
     /// Returns the branch that contains the function and is a direct child of `parent`.
     fn child(&self, function: usize, parent: Option<usize>) -> Option<usize> {
-        let mut around = around(self.branches, self.within[function]);
+        let mut around = enclosing(self.branches, self.within[function]);
         around.find(|branch| self.branches[*branch].within == parent)
     }
 
     /// Returns the branches within `parent` that end in front of the function, and at whose end packets leave the
     /// chain.
-    fn left_within(&self, parent: Option<usize>, function: usize) -> Path {
+    fn left_within(&self, parent: Option<usize>, function: usize) -> BranchSet {
         let inside = (0..self.branches.len()).filter(|branch| {
-            let mut around = around(self.branches, self.branches[*branch].within);
+            let mut around = enclosing(self.branches, self.branches[*branch].within);
             parent.is_none() || around.any(|outer| Some(outer) == parent)
         });
-        let inside: Path = inside.map(Path::of).collect();
+        let inside: BranchSet = inside.map(BranchSet::with_branch).collect();
         self.routes[function].gone.within(inside)
     }
 
     /// Adds the steps of packets of branch `parent` through the functions in it, without the packets that have `left`
     /// it.
-    fn steps(&mut self, functions: Range<usize>, parent: Option<usize>, left: Path) -> Range<usize> {
+    fn steps(&mut self, functions: Range<usize>, parent: Option<usize>, left: BranchSet) -> Range<usize> {
         let mut steps = Vec::new();
         let mut at = functions.start;
         while at < functions.end {
@@ -93,7 +93,7 @@ impl Tree<'_> {
                 let gone = self.left_within(parent, at);
                 if gone != left {
                     let onward = self.steps(at..functions.end, parent, gone);
-                    let arm_of = self.ways.each(1, |path| u8::from(path.meets(gone)));
+                    let arm_of = self.paths.each(1, |path| u8::from(path.meets(gone)));
                     steps.push(self.fork(vec![onward], arm_of));
                     break;
                 }
@@ -108,12 +108,12 @@ impl Tree<'_> {
                 let others = (at..functions.end).find(|i| self.child(*i, parent) != Some(branch));
                 let part = at..others.unwrap_or(functions.end);
                 at = part.end;
-                arms.push(self.steps(part, Some(branch), Path::START));
-                branches.push(Path::of(branch));
+                arms.push(self.steps(part, Some(branch), BranchSet::START));
+                branches.push(BranchSet::with_branch(branch));
             }
             let none = arms.len() as u8;
-            let arm_of = |path: Path| branches.iter().position(|branch| branch.meets(path));
-            let arm_of = self.ways.each(none, |path| arm_of(path).map_or(none, |arm| arm as u8));
+            let arm_of = |path: BranchSet| branches.iter().position(|branch| branch.meets(path));
+            let arm_of = self.paths.each(none, |path| arm_of(path).map_or(none, |arm| arm as u8));
             steps.push(self.fork(arms, arm_of));
         }
         let start = self.into.steps.len();
@@ -147,7 +147,7 @@ impl Chain {
     /// on, and then by the functions after it.
     ///
     /// # Panics
-    /// - If there are more than [`MAX_BRANCHES`] branches, or more than [`MAX_WAYS`] paths.
+    /// - If there are more than [`MAX_BRANCHES`] branches, or more than [`MAX_PATHS`] paths.
     /// - If `within` does not have one element for each function.
     /// - If the functions of a branch are not consecutive.
     #[must_use]
@@ -158,31 +158,31 @@ impl Chain {
         assert!(branches.len() <= MAX_BRANCHES, "too many branches");
         assert_eq!(within.len(), self.stages.len(), "a place for each function");
         let names = self.stages.iter().map(|stage| stage.name.as_str());
-        let places: Vec<_> = names.zip(within.iter().copied()).collect();
-        let routes = routes(branches, &places);
-        let ways = Ways::new(branches, &places).expect("no more ways than a packet can tell");
+        let positions: Vec<_> = names.zip(within.iter().copied()).collect();
+        let routes = routes(branches, &positions);
+        let paths = PathTable::new(branches, &positions).expect("no more ways than a packet can tell");
         let (mut depth, mut lists) = (0, 0);
         for segment in &mut self.segments {
             let functions = segment.stages.clone();
-            let in_front = places[..functions.start].iter();
-            let known: Path = in_front
+            let in_front = positions[..functions.start].iter();
+            let known: BranchSet = in_front
                 .flat_map(|(name, _)| of_classifier(branches, name))
-                .map(|(at, _)| Path::of(at))
+                .map(|(at, _)| BranchSet::with_branch(at))
                 .collect();
             // Branches that decide which functions with state see a flow here.
-            let deciding: Path = functions
+            let deciding: BranchSet = functions
                 .clone()
                 .filter(|i| self.stages[*i].slot.is_some())
                 .map(|i| routes[i].within.and(routes[i].gone))
                 .collect();
             let deciding = deciding.within(known);
-            segment.came = Some(ways.each(START, |path| {
-                let alike = |(_, other): &(u8, Path)| other.within(deciding) == path.within(deciding);
-                ways.iter().find(alike).map_or(START, |(way, _)| way)
+            segment.path_class = Some(paths.each(START, |path| {
+                let alike = |(_, other): &(u8, BranchSet)| other.within(deciding) == path.within(deciding);
+                paths.iter().find(alike).map_or(START, |(number, _)| number)
             }));
             let mut tree = Tree {
                 branches,
-                ways: &ways,
+                paths: &paths,
                 within,
                 routes: &routes,
                 into: Forks {
@@ -191,7 +191,7 @@ impl Chain {
                     whole: 0..0,
                 },
             };
-            let whole = tree.steps(functions, None, Path::START);
+            let whole = tree.steps(functions, None, BranchSet::START);
             let forks = Forks {
                 whole: whole.clone(),
                 ..tree.into
@@ -202,7 +202,7 @@ impl Chain {
             segment.forks = (!forks.forks.is_empty()).then(|| Box::new(forks));
         }
         for (stage, route) in self.stages.iter_mut().zip(&routes) {
-            stage.ways = Some(ways.each(false, |path| route.passes(path)));
+            stage.paths = Some(paths.each(false, |path| route.passes(path)));
         }
         let splits = (0..depth).fold(None, |deeper, _| {
             Some(Box::new(Split {
@@ -213,7 +213,7 @@ impl Chain {
             }))
         });
         self.branches = true;
-        self.waiting = Waiting(splits);
+        self.waiting = SplitPool(splits);
         self
     }
 
@@ -249,9 +249,9 @@ impl Chain {
     /// Runs each packet through its arm, if it passes one.
     fn run_fork(&mut self, (segment, forks): (usize, &Forks), fork: usize, batch: &mut Batch, how: (Nanos, bool)) {
         let Fork { arms, arm_of } = &forks.forks[fork];
-        let first = batch.first().map_or(0, |packet| packet.way);
+        let first = batch.first().map_or(0, |packet| packet.path);
         let first = arm_of[usize::from(first)];
-        if batch.iter().all(|packet| arm_of[usize::from(packet.way)] == first) {
+        if batch.iter().all(|packet| arm_of[usize::from(packet.path)] == first) {
             if let Some(steps) = arms.get(usize::from(first)) {
                 self.run_steps((segment, forks), steps, batch, how);
             }
@@ -276,11 +276,11 @@ impl Chain {
 
 impl Split {
     /// Moves the batch's packets to the lists of their arms.
-    fn divide(&mut self, batch: &mut Batch, arm_of: &[u8; MAX_WAYS]) {
+    fn divide(&mut self, batch: &mut Batch, arm_of: &[u8; MAX_PATHS]) {
         let packets = batch.slots_mut_vec().drain(..);
         self.count = packets.len();
         for (slot, arrived) in packets.zip(&mut self.arrived) {
-            let arm = arm_of[usize::from(slot.packet.way)];
+            let arm = arm_of[usize::from(slot.packet.path)];
             *arrived = (slot.buffer_index(), arm);
             self.lists[usize::from(arm)].push(slot);
         }

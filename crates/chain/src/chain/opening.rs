@@ -1,7 +1,7 @@
 //! Opening of flows that a segment's functions have not seen under their current versions.
 
 use super::stage::Stage;
-use super::{Chain, tell_ends};
+use super::{Chain, report_flow_ends};
 use crate::batch::{Batch, Verdict};
 use crate::function::{NetworkFunction, NewFlow, SHOWN_BEFORE, StateSlot, UNSEEN};
 use crate::region::write_in_order;
@@ -31,7 +31,7 @@ impl Chain {
         if !self.segments[segment].has_state() {
             return false;
         }
-        if (segment > 0 || self.alone) && batch.iter().any(|packet| packet.is_rekeyed()) {
+        if (segment > 0 || self.isolated) && batch.iter().any(|packet| packet.is_rekeyed()) {
             self.invalidate_rekeyed(segment, batch);
         }
         let version = self.settled_version(segment);
@@ -42,7 +42,7 @@ impl Chain {
         let mut unsettled = false;
         for packet in batch.iter_mut() {
             let at = segment.settled_at(packet.is_reversed());
-            let version = settled_on(version, segment.came(packet.way));
+            let version = settled_on(version, segment.path_class(packet.path));
             let settled = *table.word(packet.flow, at) == version;
             packet.set_settled(settled);
             unsettled |= !settled;
@@ -80,12 +80,12 @@ impl Chain {
                 packet.set_rekeyed(std::mem::take(table.word(packet.flow, pending)) != 0);
             }
             // A version may have changed after the flow was opened under the previous one.
-            let way = packet.way;
-            let passed = stages.iter().filter(|stage| stage.is_on(way));
+            let path = packet.path;
+            let passed = stages.iter().filter(|stage| stage.is_on(path));
             let seen = with_state(passed)
                 .all(|(function, slot)| *table.word(packet.flow, slot.version_at(reversed)) == function.version());
             if seen {
-                let version = settled_on(version, segment.came(way));
+                let version = settled_on(version, segment.path_class(path));
                 *table.word(packet.flow, segment.settled_at(reversed)) = version;
             }
         }
@@ -124,7 +124,7 @@ impl Chain {
                 // An earlier packet of the batch has opened the flow.
                 continue;
             }
-            let (restored, wishes) = match (&self.keep, &mut self.imaging) {
+            let (restored, taken_candidates) = match (&self.external_state, &mut self.snapshotter) {
                 (Some(keep), _) => keep.show(i, table, packet.flow),
                 (None, Some(imaging)) if seen == UNSEEN => imaging.show(table, packet.flow, (&mut **function, slot)),
                 (None, _) => (false, None),
@@ -138,7 +138,7 @@ impl Chain {
                 version,
                 at,
                 rekeyed: false,
-                wishes,
+                taken_candidates,
             };
             if restored && !function.resume(packet, &mut flow) {
                 flow.table.state(packet.flow, &slot.state).fill(0);
@@ -151,17 +151,17 @@ impl Chain {
             }
             match verdict {
                 Verdict::Drop(reason) => {
-                    if let Some(keep) = &self.keep {
+                    if let Some(keep) = &self.external_state {
                         keep.refused(table, packet.flow);
                     }
-                    if let Some(imaging) = &self.imaging {
+                    if let Some(imaging) = &self.snapshotter {
                         imaging.refused(table, packet.flow);
                     }
                     packet.verdict = Verdict::Drop(reason);
                     refused = true;
                 }
                 Verdict::Forward | Verdict::Bypass => {
-                    if let Some(imaging) = &mut self.imaging {
+                    if let Some(imaging) = &mut self.snapshotter {
                         imaging.opened(table, packet.flow, (&**function, slot));
                     }
                     // If the process is killed before the next write, the flow counts as not seen.
@@ -173,14 +173,14 @@ impl Chain {
         if refused {
             self.lost += self.stages[i].compact(batch);
         }
-        tell_ends(&mut self.stages, &mut self.ends);
+        report_flow_ends(&mut self.stages, &mut self.ends);
     }
 }
 
-/// Settled version for packets that reached the segment on path `came`. Never 0.
+/// Settled version for packets that reached the segment on path `class`. Never 0.
 #[inline]
-fn settled_on(version: u32, came: u8) -> u32 {
-    (version ^ u32::from(came).wrapping_mul(0x85eb_ca6b)).max(1)
+fn settled_on(version: u32, class: u8) -> u32 {
+    (version ^ u32::from(class).wrapping_mul(0x85eb_ca6b)).max(1)
 }
 
 /// Iterates over the functions that have state, with its location.

@@ -57,7 +57,7 @@ pub(super) struct Segment {
     pub(super) settled: u32,
     /// In a chain with branches: maps each path to the first equivalent one. Paths are equivalent if the decisions in
     /// front of the segment about its functions with state are the same.
-    pub(super) came: Option<ByPath<u8>>,
+    pub(super) path_class: Option<ByPath<u8>>,
     /// Routes of packets through the segment, if it has branches of the chain.
     pub(super) forks: Option<Box<Forks>>,
 }
@@ -72,9 +72,9 @@ impl Segment {
 
     /// Returns the representative of a packet's path up to this segment, with regard to functions with state.
     #[inline]
-    pub(super) fn came(&self, way: u8) -> u8 {
-        let came = self.came.as_ref();
-        came.map_or(START, |came| came[usize::from(way)])
+    pub(super) fn path_class(&self, path: u8) -> u8 {
+        let class = self.path_class.as_ref();
+        class.map_or(START, |class| class[usize::from(path)])
     }
 
     /// Offset in a flow's state of the settled version, under which all functions have seen the flow, or this direction
@@ -205,7 +205,7 @@ impl Layout {
             apart,
             opens_companions: stateful > 0 && functions.iter().any(|(_, function)| function.opens_companions()),
             settled: UNSEEN,
-            came: None,
+            path_class: None,
             forks: None,
         });
     }

@@ -31,7 +31,7 @@ pub(super) struct Stage {
     /// `None` for a function without state.
     pub(super) slot: Option<StateSlot>,
     /// In a chain with branches: the paths whose packets pass the function.
-    pub(super) ways: Option<ByPath<bool>>,
+    pub(super) paths: Option<ByPath<bool>>,
     /// Packets dropped for each of the function's reasons; the last element counts all other numbers.
     drops: Box<[u64]>,
     /// `true` for reasons that are losses.
@@ -42,22 +42,22 @@ impl Stage {
     pub(super) fn new(name: String, function: Box<dyn NetworkFunction>, slot: Option<StateSlot>) -> Stage {
         let reasons = function.drop_reasons().len();
         assert!(reasons <= MAX_DROP_REASONS, "{name} has {reasons} reasons to drop");
-        let losses = (0..=reasons).map(|reason| reason < reasons && function.loses(reason as u8));
+        let losses = (0..=reasons).map(|reason| reason < reasons && function.is_loss(reason as u8));
         Stage {
             losses: losses.collect(),
             drops: vec![0; reasons + 1].into(),
             name,
             function,
             slot,
-            ways: None,
+            paths: None,
         }
     }
 
     /// Returns `true` if packets on this path pass the function.
     #[inline]
-    pub(super) fn is_on(&self, way: u8) -> bool {
-        let ways = self.ways.as_ref();
-        ways.is_none_or(|ways| ways[usize::from(way)])
+    pub(super) fn is_on(&self, path: u8) -> bool {
+        let paths = self.paths.as_ref();
+        paths.is_none_or(|paths| paths[usize::from(path)])
     }
 
     /// Removes dropped packets from the batch. Returns how many of them are lost.
@@ -79,7 +79,7 @@ impl Stage {
             name: format!("{}/{name}", self.name),
             outcome: if *loss { Outcome::Lost } else { Outcome::Dropped },
         });
-        let notes = self.function.notes().iter().map(|name| Reason {
+        let notes = self.function.counters().iter().map(|name| Reason {
             name: format!("{}/{name}", self.name),
             outcome: Outcome::Passed,
         });
@@ -88,6 +88,6 @@ impl Stage {
 
     /// Counts for the [`reasons`](Stage::reasons), in their order.
     pub(super) fn reason_counts(&self) -> impl Iterator<Item = u64> {
-        self.drops.iter().chain(self.function.note_counts()).copied()
+        self.drops.iter().chain(self.function.counter_values()).copied()
     }
 }

@@ -110,8 +110,8 @@ fn unfit_packets_are_dropped_or_passed_as_the_spec_says() {
     let mut cut = udp(1);
     cut.truncate(30);
     for (fate, expected) in [
-        (Fate::Drop, vec![udp(3)]),
-        (Fate::Pass, vec![udp(3), arp.clone(), cut.clone()]),
+        (PacketAction::Drop, vec![udp(3)]),
+        (PacketAction::Pass, vec![udp(3), arp.clone(), cut.clone()]),
     ] {
         let input = InputPolicy {
             malformed: fate,

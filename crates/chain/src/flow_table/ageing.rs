@@ -11,7 +11,7 @@ use tailwater_net::{FlowKey, Nanos};
 
 /// Maximum timer period for [`FlowTable::timer_period`]. With a million flows, an eighth of a million timers fire per
 /// second, which is about 1 % of a core's time.
-const LOOK_AGAIN: Nanos = Nanos::from_secs(8);
+const TIMEOUT_RECHECK: Nanos = Nanos::from_secs(8);
 
 impl FlowTable {
     /// Sets the source of idle timeouts, and the range of state bytes it receives.
@@ -20,8 +20,8 @@ impl FlowTable {
     }
 
     /// Sets the [timer interval](FlowTable::take_due_flow) of flows; each call handles `budget` flows at most.
-    pub(crate) fn look_every(&mut self, every: Option<Nanos>, budget: usize) {
-        self.look_every = every.map(ticks);
+    pub(crate) fn set_timer_interval(&mut self, every: Option<Nanos>, budget: usize) {
+        self.timer_interval = every.map(ticks);
         // Each flow can have a companion.
         self.looked_at = Vec::with_capacity(every.map_or(0, |_| 2 * budget));
     }
@@ -64,20 +64,20 @@ impl FlowTable {
                 self.counters.expired += 1 + u64::from(self.close(flow, ends));
                 continue;
             }
-            if self.look_every.is_some() {
-                self.note_looked_at(flow);
+            if self.timer_interval.is_some() {
+                self.record_timer_run(flow);
             }
             if let Some((partition, mut flows)) = self.partition(bucket) {
-                let place = flow.0 & mask;
-                partition.wheel.remove(&mut flows, place);
+                let index = flow.0 & mask;
+                partition.wheel.remove(&mut flows, index);
                 let left = (timeout - idle).min(soonest);
-                partition.wheel.insert(&mut flows, place, now + u64::from(left));
+                partition.wheel.insert(&mut flows, index, now + u64::from(left));
             }
         }
     }
 
     /// Records that the timer of a flow and its companion is due, unless another core may have their state.
-    fn note_looked_at(&mut self, flow: FlowIndex) {
+    fn record_timer_run(&mut self, flow: FlowIndex) {
         for flow in [Some(flow), self.companion(flow)].into_iter().flatten() {
             if self.links(flow).active == 0 {
                 self.looked_at.push(flow);
@@ -102,8 +102,8 @@ impl FlowTable {
     /// Maximum period in ticks after which a flow's timer is checked. State that determines the timeout changes while
     /// the timer runs, and functions may have timers of their own.
     pub(super) fn timer_period(&self) -> u32 {
-        let changing = self.lifetimes.as_ref().map(|_| ticks(LOOK_AGAIN));
-        let soonest = changing.into_iter().chain(self.look_every).min();
+        let changing = self.lifetimes.as_ref().map(|_| ticks(TIMEOUT_RECHECK));
+        let soonest = changing.into_iter().chain(self.timer_interval).min();
         // Limited to the range of the timers.
         soonest.map_or(u32::MAX, |soonest| soonest.min(ticks(self.timeouts.longest())))
     }
@@ -113,11 +113,11 @@ impl FlowTable {
         let mut ended = 0;
         for bucket in 0..BUCKETS {
             let taken = |table: &FlowTable| table.partitions[bucket].as_ref()?.0.first_taken();
-            while let Some(place) = taken(self) {
+            while let Some(index) = taken(self) {
                 if ended >= most {
                     return true;
                 }
-                let flow = FlowIndex(((bucket as u32) << self.shift) | place);
+                let flow = FlowIndex(((bucket as u32) << self.shift) | index);
                 ended += 1 + usize::from(self.close(flow, ends));
             }
         }

@@ -19,7 +19,7 @@ pub enum NoCompanion {
     HasOne,
     /// The table is full.
     #[error("the flow table has no place")]
-    NoPlace,
+    TableFull,
 }
 
 impl FlowTable {
@@ -46,7 +46,7 @@ impl FlowTable {
         }
         let companion = self
             .open(home, key, now.0 >> TICK_SHIFT, ends, Timer::Companions)
-            .ok_or(NoCompanion::NoPlace)?;
+            .ok_or(NoCompanion::TableFull)?;
         self.links_mut(companion).companion = flow.0;
         self.links_mut(flow).companion = companion.0;
         Ok(companion)
@@ -70,11 +70,11 @@ impl FlowTable {
         }
         self.links_mut(other).companion = flow.0;
         self.links_mut(flow).companion = other.0;
-        let place = other.0 & self.mask();
+        let index = other.0 & self.mask();
         let bucket = (other.0 >> self.shift) as usize;
         if let Some((partition, mut flows)) = self.partition(bucket) {
-            partition.wheel.remove(&mut flows, place);
-            Wheel::leave_out(&mut flows, place);
+            partition.wheel.remove(&mut flows, index);
+            Wheel::leave_out(&mut flows, index);
         }
         Ok(())
     }

@@ -57,23 +57,23 @@ impl PartitionParts {
         Some(word as u32 * 64 + self.taken[word].trailing_zeros())
     }
 
-    pub(super) fn is_taken(&self, place: u32) -> bool {
-        self.taken[(place / 64) as usize] >> (place % 64) & 1 != 0
+    pub(super) fn is_taken(&self, index: u32) -> bool {
+        self.taken[(index / 64) as usize] >> (index % 64) & 1 != 0
     }
 
-    /// Returns the first slot at or after `place` that holds a flow.
-    pub(super) fn taken_from(&self, place: u32) -> Option<u32> {
-        let first = (place / 64) as usize;
-        let rest = self.taken[first] & (u64::MAX << (place % 64));
+    /// Returns the first slot at or after `index` that holds a flow.
+    pub(super) fn taken_from(&self, index: u32) -> Option<u32> {
+        let first = (index / 64) as usize;
+        let rest = self.taken[first] & (u64::MAX << (index % 64));
         let later = self.taken[first + 1..].iter().copied();
         let mut words = (first..).zip(std::iter::once(rest).chain(later));
         let (word, bits) = words.find(|(_, bits)| *bits != 0)?;
         Some(word as u32 * 64 + bits.trailing_zeros())
     }
 
-    pub(super) fn set_taken(&mut self, place: u32, taken: bool) {
-        let bit = 1 << (place % 64);
-        let word = &mut self.taken[(place / 64) as usize];
+    pub(super) fn set_taken(&mut self, index: u32, taken: bool) {
+        let bit = 1 << (index % 64);
+        let word = &mut self.taken[(index / 64) as usize];
         *word = if taken { *word | bit } else { *word & !bit };
     }
 }

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferMemory;
-use tailwater_chain::chain::Alone;
+use tailwater_chain::chain::IsolatedChain;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::cores;
 use tailwater_functions::library::LibraryFunction;
@@ -299,7 +299,7 @@ pub fn function(arguments: &[String]) -> io::Result<()> {
     let memory = unsafe { BufferMemory::lent(base, MAX_BATCH as u32, [STRIDE, STRIDE], Arc::new(packets))? };
     let named = ("lookups".to_owned(), Box::new(library.instance()) as _);
     // SAFETY: batches are run in this process's turns only.
-    let mut alone = unsafe { Alone::new(named, memory, None) };
+    let mut alone = unsafe { IsolatedChain::new(named, memory, None) };
     let mut round = 0;
     loop {
         round = turns.wait(who, round);

@@ -110,7 +110,7 @@ impl Sender for FakeQueue {
         let mut sent = self.0.sent.lock().unwrap();
         sent.extend((0..batch.len()).map(number));
         let mut free = self.0.free.lock().unwrap();
-        free.extend(batch.hand_over().map(|(buffer, ..)| buffer.index()));
+        free.extend(batch.take_buffers().map(|(buffer, ..)| buffer.index()));
         0
     }
 }

@@ -240,7 +240,7 @@ impl Attachment for Ports {
         if sent < packets {
             self.unsent.clear();
             self.unsent.extend(sent as u16..packets as u16);
-            batch.take_out(&self.unsent);
+            batch.remove_unsent(&self.unsent);
         }
         packets - sent
     }

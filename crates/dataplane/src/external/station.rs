@@ -5,7 +5,7 @@ use super::fingerprint::{Fingerprint, Fingerprints};
 use super::matcher::{Back, Matcher, Outside};
 use crate::histogram::LatencyHistogram;
 use crate::report::{ExternalReport, LatencyReport};
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Outcome, Reason};
@@ -126,7 +126,7 @@ pub(crate) struct Station {
     matcher: Matcher,
     prints: Fingerprints,
     rss: RssHasher,
-    own: Fate,
+    own: PacketAction,
     missing: Missing,
     /// Time outside beyond which a packet counts as detained.
     long: Nanos,
@@ -270,7 +270,7 @@ impl Station {
                 Back::Own => {
                     counters.own += 1;
                     came.own += 1;
-                    if own == Fate::Drop {
+                    if own == PacketAction::Drop {
                         packet.verdict = Verdict::Drop(OWN);
                         return;
                     }
@@ -327,8 +327,8 @@ impl Station {
             Missing::Dropped => Outcome::Dropped,
         };
         let own = match config.own {
-            Fate::Pass => Outcome::Passed,
-            Fate::Drop => Outcome::Dropped,
+            PacketAction::Pass => Outcome::Passed,
+            PacketAction::Drop => Outcome::Dropped,
         };
         let reasons = [
             ("not-returned", missing),

@@ -200,7 +200,7 @@ fn finish(chains: Vec<Chain>, cut: bool, reasons: usize, deaths: &mut Vec<(Strin
     for chain in chains {
         let own = before.len() + chain.reasons().len();
         // A function of a panicked worker may panic again: its final counts are then missing.
-        match survive(|| chain.finish()) {
+        match survive(|| chain.drain()) {
             Ok(counts) => add_reasons(&mut last, &[&before[..], &counts].concat()),
             Err(message) => deaths.push((ENDS.to_owned(), message)),
         }

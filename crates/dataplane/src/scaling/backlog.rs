@@ -308,7 +308,7 @@ impl Backlog {
             }
             Some(number)
         };
-        batch.send_away(store, number, |parcel| lists[list.get()].push(parcel));
+        batch.offload(store, number, |parcel| lists[list.get()].push(parcel));
         self.hold();
     }
 
@@ -505,7 +505,7 @@ impl Backlog {
             list.set(helper + 1);
             Some(number)
         };
-        batch.send_away(store, number, |parcel| lists[list.get()].push(parcel));
+        batch.offload(store, number, |parcel| lists[list.get()].push(parcel));
     }
 
     /// Counts out a packet of the local queue that is done.

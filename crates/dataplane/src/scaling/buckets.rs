@@ -252,7 +252,7 @@ impl Buckets {
             && let Some(parcel) = self.next.pop_front()
         {
             self.kept.go_on(parcel.number(), now);
-            batch.take_in(&self.store, parcel);
+            batch.add_parcel(&self.store, parcel);
         }
         self.no_buffer = !self.kept_back.is_empty() && pool.available() == 0;
         // If some are left, the batch is full, so the port cannot add packets that overtake them.
@@ -274,7 +274,7 @@ impl Buckets {
     fn keep_back(&mut self, batch: &mut Batch, now: Nanos) {
         let (held, kept_back, kept) = (&self.held, &mut self.kept_back, &self.kept);
         let before = kept_back.len();
-        batch.send_away(
+        batch.offload(
             &self.store,
             |packet| {
                 let bucket = bucket_of(packet.rss_hash);
@@ -431,7 +431,7 @@ impl Buckets {
         while batch.room() > 0
             && let Some(parcel) = self.next.pop_front()
         {
-            batch.take_in(&self.store, parcel);
+            batch.add_parcel(&self.store, parcel);
         }
         !batch.is_empty()
     }

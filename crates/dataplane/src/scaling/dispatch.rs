@@ -272,8 +272,8 @@ impl Dispatch {
         backlog.take(room, |parcel, from| {
             taken += 1;
             match from {
-                0 => batch.take_in(store, parcel),
-                from => parts[from].take_in(store, parcel),
+                0 => batch.add_parcel(store, parcel),
+                from => parts[from].add_parcel(store, parcel),
             }
         });
         backlog.here().packets > taken
@@ -284,7 +284,7 @@ impl Dispatch {
         self.backlog.unpark_all();
         let store = &self.store;
         self.backlog
-            .take(batch.room(), |parcel, _| batch.take_in(store, parcel));
+            .take(batch.room(), |parcel, _| batch.add_parcel(store, parcel));
         self.backlog.here().packets as usize > batch.len()
     }
 
@@ -305,7 +305,7 @@ impl Dispatch {
     /// Returns the buffers of a processed batch from the local queue, and counts its packets out.
     #[inline]
     pub(crate) fn done(&mut self, batch: &mut Batch, pool: &mut BufferPool, chain: &mut Chain) {
-        for receipt in batch.send_back() {
+        for receipt in batch.return_buffers() {
             self.backlog.done_here(receipt.number(), chain);
             pool.give(receipt.into_buffer());
         }
@@ -320,7 +320,7 @@ impl Dispatch {
 
     /// Counts out the packets of a part.
     pub(crate) fn done_part(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
-        for receipt in self.parts[from].send_back() {
+        for receipt in self.parts[from].return_buffers() {
             self.backlog.done_here(receipt.number(), chain);
             pool.give(receipt.into_buffer());
         }

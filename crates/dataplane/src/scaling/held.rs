@@ -99,7 +99,7 @@ mod tests {
             if state >> 8 & 7 > 0 && (all.len() as u64) < MOST {
                 batch.push(&mut pool, &[0; 14], Nanos(now), 0);
                 let send = |parcel| held.push(parcel, before == 0);
-                batch.send_away(&store, |_| Some(flow), send);
+                batch.offload(&store, |_| Some(flow), send);
                 all.push((flow, Nanos(now)));
                 continue;
             }

@@ -156,13 +156,13 @@ impl AuxiliaryWorker {
             let Source { link, batches, parcels } = source;
             link.give_up();
             for parcel in parcels.drain(..) {
-                batches[0].take_in(&link.store, parcel);
+                batches[0].add_parcel(&link.store, parcel);
             }
             for batch in batches.iter_mut().filter(|batch| batch.in_hand() > 0) {
                 // The first batch is the one that was being processed.
                 let lost = since(&self.chain, &mut self.lost);
                 self.meter.note_unfinished(batch, lost, now);
-                link.receipts.push_from(&mut batch.send_back());
+                link.receipts.push_from(&mut batch.return_buffers());
             }
         }
     }
@@ -187,7 +187,7 @@ impl AuxiliaryWorker {
         });
         let popped = parcels.len();
         for parcel in parcels.drain(..) {
-            batches[link.store.segment(&parcel)].take_in(&link.store, parcel);
+            batches[link.store.segment(&parcel)].add_parcel(&link.store, parcel);
         }
         for (from, batch) in batches.iter().enumerate() {
             self.chain.prefetch_from(from, batch);
@@ -215,7 +215,7 @@ impl AuxiliaryWorker {
                 let times = [arrival, began, time];
                 book.note_part(Part::Helped, (packets, waiting > popped), *start, times);
             }
-            let pushed = link.receipts.push_from(&mut batch.send_back());
+            let pushed = link.receipts.push_from(&mut batch.return_buffers());
             assert!(pushed == packets, "a ring to a dispatcher is full");
         }
         self.meter.roll(time, &self.chain);
@@ -228,11 +228,11 @@ impl AuxiliaryWorker {
         let Source { link, batches, .. } = &mut self.sources[i];
         let batch = &mut batches[0];
         link.parcels
-            .pop_each(self.most, |parcel| batch.take_in(&link.store, parcel));
+            .pop_each(self.most, |parcel| batch.add_parcel(&link.store, parcel));
         for packet in batch.iter() {
             self.meter.note_undrained(packet.arrival, packet.rss_hash, now);
         }
-        link.receipts.push_from(&mut batch.send_back());
+        link.receipts.push_from(&mut batch.return_buffers());
         true
     }
 }

@@ -11,7 +11,7 @@ use crate::worker::{Worker, WorkerConfig};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Cuts, InputPolicy};
@@ -133,8 +133,8 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
             (format!("meeting-{me}"), function)
         });
         let input = InputPolicy {
-            malformed: Fate::Drop,
-            non_ip: Fate::Drop,
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Drop,
         };
         let cuts = Cuts::before_last(Splitting.split_points());
         Chain::with_cuts(functions.into(), None, input, cuts)

@@ -106,7 +106,7 @@ impl Receiver for Queue {
 impl Sender for Queue {
     fn transmit(&mut self, batch: &mut Batch) -> usize {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let free = batch.hand_over().map(|(buffer, ..)| buffer.index());
+        let free = batch.take_buffers().map(|(buffer, ..)| buffer.index());
         state.free.extend(free);
         0
     }

@@ -55,12 +55,12 @@ pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let cat = flags.is_some_and(|flags| flags.iter().any(|flag| flag == "cat_l3"));
     // The profiler mounts it while it runs.
     let kernel = mounted(system).is_some() || {
-        let types = system.read("/proc/filesystems").told().unwrap_or_default();
+        let types = system.read("/proc/filesystems").value().unwrap_or_default();
         types
             .lines()
             .any(|line| line.split_whitespace().last() == Some("resctrl"))
     };
-    let status = system.read("/proc/self/status").told().unwrap_or_default();
+    let status = system.read("/proc/self/status").value().unwrap_or_default();
     let capabilities = field(&status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
     let root = capabilities.is_some_and(|bits| bits >> SYS_ADMIN & 1 != 0);
     let without = match (cat, kernel, root) {
@@ -72,7 +72,7 @@ pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         (true, false, _) => "the kernel has no resctrl",
         (false, ..) => "no CAT",
     };
-    vec![match beside(system, core) {
+    vec![match cache_siblings(system, core) {
         None => Finding::unknown(
             CHECK,
             format!("the kernel does not tell who shares the cache of core {core}"),
@@ -93,10 +93,10 @@ pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
 }
 
 /// Returns the other cores that share a core's last-level cache.
-fn beside(system: &dyn System, core: usize) -> Option<CpuList> {
+fn cache_siblings(system: &dyn System, core: usize) -> Option<CpuList> {
     let folder = format!("/sys/devices/system/cpu/cpu{core}/cache");
-    let caches = system.list(&folder).told()?.into_iter().filter_map(|cache| {
-        let read = |name: &str| system.read(&format!("{folder}/{cache}/{name}")).told();
+    let caches = system.list(&folder).value()?.into_iter().filter_map(|cache| {
+        let read = |name: &str| system.read(&format!("{folder}/{cache}/{name}")).value();
         let level: u32 = read("level")?.parse().ok()?;
         Some((level, read("shared_cpu_list")?))
     });
@@ -106,7 +106,7 @@ fn beside(system: &dyn System, core: usize) -> Option<CpuList> {
 
 /// Returns the mount point of `resctrl`.
 fn mounted(system: &dyn System) -> Option<String> {
-    let mounts = system.read("/proc/mounts").told()?;
+    let mounts = system.read("/proc/mounts").value()?;
     mounts.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
         let at = fields.next()?;
@@ -119,7 +119,7 @@ fn room(system: &dyn System, at: &str) -> String {
     // With CDP, code and data have the same values.
     let told = ["L3", "L3CODE"].into_iter().find_map(|resource| {
         let read = |name: &str, radix| {
-            let text = system.read(&format!("{at}/info/{resource}/{name}")).told()?;
+            let text = system.read(&format!("{at}/info/{resource}/{name}")).value()?;
             u32::from_str_radix(text.trim(), radix).ok()
         };
         let shareable = read("shareable_bits", 16).unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::{Purpose, System};
 pub(super) fn clock(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "clock";
     const FOLDER: &str = "/sys/devices/system/clocksource/clocksource0";
-    let source = system.read(&format!("{FOLDER}/current_clocksource")).told();
+    let source = system.read(&format!("{FOLDER}/current_clocksource")).value();
     let flags = cpu_flags(system).unwrap_or_default();
     let has = |name: &str| flags.iter().any(|flag| flag == name);
     let steady = has("constant_tsc") && has("nonstop_tsc");

@@ -2,14 +2,14 @@
 
 use crate::cpus::CpuList;
 use crate::finding::{Finding, Severity, boot_with};
-use crate::{Answer, Purpose, System};
+use crate::{Probe, Purpose, System};
 use std::collections::BTreeMap;
 
 const FOLDER: &str = "/sys/devices/system/cpu";
 
 /// Reads a list of processors from a file. Returns an empty list if it cannot be read.
 pub(super) fn list(system: &dyn System, path: &str) -> CpuList {
-    let text = system.read(path).told().unwrap_or_default();
+    let text = system.read(path).value().unwrap_or_default();
     CpuList::parse(&text).unwrap_or_default()
 }
 
@@ -67,7 +67,7 @@ fn named(counts: BTreeMap<String, u64>) -> String {
 }
 
 /// Checks for programs on isolated cores, which must have been placed there explicitly.
-pub(super) fn others(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
+pub(super) fn competing_tasks(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "programs-on-cores";
     let isolated = list(system, &format!("{FOLDER}/isolated"));
     let cores = wanted(purpose).and(&isolated);
@@ -75,7 +75,7 @@ pub(super) fn others(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         // On cores that are not isolated, other programs are expected. Another check reports those cores.
         return Vec::new();
     }
-    let Answer::Is(entries) = system.list("/proc") else {
+    let Probe::Value(entries) = system.list("/proc") else {
         return vec![Finding::unknown(CHECK, "/proc cannot be read")];
     };
     let own = std::process::id().to_string();
@@ -85,7 +85,7 @@ pub(super) fn others(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         .iter()
         .filter(|name| name.bytes().all(|byte| byte.is_ascii_digit()) && **name != own);
     for process in processes {
-        let stat = system.read(&format!("/proc/{process}/stat")).told();
+        let stat = system.read(&format!("/proc/{process}/stat")).value();
         // The name is in parentheses and may contain parentheses itself.
         let Some((front, fields)) = stat.as_deref().and_then(|stat| stat.rsplit_once(')')) else {
             continue;
@@ -116,8 +116,8 @@ pub(super) fn interrupts(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
     let cores = wanted(purpose);
     let online = list(system, &format!("{FOLDER}/online"));
     let text = match system.read("/proc/interrupts") {
-        Answer::Is(text) => text,
-        Answer::Absent | Answer::Forbidden => {
+        Probe::Value(text) => text,
+        Probe::Absent | Probe::Forbidden => {
             return vec![Finding::unknown(CHECK, "/proc/interrupts cannot be read")];
         }
     };

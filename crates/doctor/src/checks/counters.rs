@@ -1,19 +1,19 @@
 //! Check of the hardware performance counters.
 
 use crate::finding::{Finding, Severity};
-use crate::{Answer, Purpose, System};
+use crate::{Probe, Purpose, System};
 
 /// Checks that cache misses and cycles can be counted.
 pub(super) fn counters(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "performance-counters";
     let cpu = system.list("/sys/bus/event_source/devices/cpu");
     let core = system.list("/sys/bus/event_source/devices/cpu_core");
-    if cpu == Answer::Absent && core == Answer::Absent {
+    if cpu == Probe::Absent && core == Probe::Absent {
         let why = "cache use cannot be counted, only timed";
         let found = "the processor shows none, as in most virtual machines";
         return vec![Finding::bad(CHECK, Severity::Missing, found, why)];
     }
-    let level = system.read("/proc/sys/kernel/perf_event_paranoid").told();
+    let level = system.read("/proc/sys/kernel/perf_event_paranoid").value();
     let level = level.and_then(|text| text.parse::<i32>().ok());
     vec![match level {
         Some(level) if level <= 1 => Finding::good(CHECK, "for everybody"),

@@ -27,7 +27,7 @@ fn driver_for(kernel: &str) -> &str {
 pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "dpdk";
     let why = "real ports need it (the trace NIC does not)";
-    let Some(version) = system.run("pkg-config", &["--modversion", "libdpdk"]).told() else {
+    let Some(version) = system.run("pkg-config", &["--modversion", "libdpdk"]).value() else {
         let found = "not found by pkg-config";
         return vec![Finding::bad(CHECK, Severity::Missing, found, why).fixed_by(INSTALL)];
     };
@@ -41,13 +41,18 @@ pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
             Finding::bad(CHECK, Severity::Missing, found, why)
         }
     }];
-    let Some(folder) = system.run("pkg-config", &["--variable=libdir", "libdpdk"]).told() else {
+    let Some(folder) = system.run("pkg-config", &["--variable=libdir", "libdpdk"]).value() else {
         return findings;
     };
     // Debian has a driver directory whose name contains the ABI version.
-    let mut files = system.list(&folder).told().unwrap_or_default();
-    for name in system.list(&format!("{folder}/dpdk")).told().unwrap_or_default() {
-        files.extend(system.list(&format!("{folder}/dpdk/{name}")).told().unwrap_or_default());
+    let mut files = system.list(&folder).value().unwrap_or_default();
+    for name in system.list(&format!("{folder}/dpdk")).value().unwrap_or_default() {
+        files.extend(
+            system
+                .list(&format!("{folder}/dpdk/{name}"))
+                .value()
+                .unwrap_or_default(),
+        );
     }
     for Interface { name, driver, .. } in interfaces_of(system) {
         let Some(driver) = driver.as_deref().map(driver_for) else {

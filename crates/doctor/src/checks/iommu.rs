@@ -1,15 +1,15 @@
 //! Check of IOMMU and VFIO, which give DPDK access to a NIC.
 
 use crate::finding::{Finding, Severity, boot_with};
-use crate::{Answer, Purpose, System};
+use crate::{Probe, Purpose, System};
 
 /// Checks that a NIC can be passed to a program safely.
 pub(super) fn iommu(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "iommu";
-    let units = system.list("/sys/class/iommu").told().unwrap_or_default();
-    let vfio = system.list("/sys/module/vfio_pci") != Answer::Absent;
+    let units = system.list("/sys/class/iommu").value().unwrap_or_default();
+    let vfio = system.list("/sys/module/vfio_pci") != Probe::Absent;
     let parameter = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
-    let unsafe_mode = system.read(parameter).told().is_some_and(|text| text == "Y");
+    let unsafe_mode = system.read(parameter).value().is_some_and(|text| text == "Y");
     let load = "sudo modprobe vfio-pci";
     let why = "a NIC cannot be given to DPDK by vfio-pci (NICs with a split driver, such as mlx5, need none)";
     vec![match (units.is_empty(), vfio) {

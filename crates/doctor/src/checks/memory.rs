@@ -2,7 +2,7 @@
 
 use super::{chosen, field};
 use crate::finding::{Finding, Severity};
-use crate::{Answer, Purpose, System};
+use crate::{Probe, Purpose, System};
 
 /// Memory required for one chain with its buffers and flow table, a generous estimate.
 const WANTED_MIB: u64 = 1024;
@@ -11,7 +11,7 @@ const WANTED_MIB: u64 = 1024;
 pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "huge-pages";
     let text = match system.read("/proc/meminfo") {
-        Answer::Is(text) => text,
+        Probe::Value(text) => text,
         _ => return vec![Finding::unknown(CHECK, "/proc/meminfo cannot be read")],
     };
     let number = |name| {
@@ -44,7 +44,7 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
         let found = format!("{} of {} MiB are free", mib(free), mib(total));
         Finding::good(CHECK, found)
     });
-    let mounts = system.read("/proc/mounts").told().unwrap_or_default();
+    let mounts = system.read("/proc/mounts").value().unwrap_or_default();
     let mounted = mounts.lines().any(|line| {
         let mut words = line.split_whitespace().skip(2);
         words.next() == Some("hugetlbfs")
@@ -63,7 +63,7 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
 pub(super) fn transparent(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "transparent-huge-pages";
     const FOLDER: &str = "/sys/kernel/mm/transparent_hugepage";
-    let read = |name: &str| system.read(&format!("{FOLDER}/{name}")).told();
+    let read = |name: &str| system.read(&format!("{FOLDER}/{name}")).value();
     let enabled = read("enabled").unwrap_or_default();
     let set = |value: &str| format!("echo {value} | sudo tee {FOLDER}/enabled");
     let finding = match chosen(&enabled) {

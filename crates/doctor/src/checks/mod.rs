@@ -19,7 +19,7 @@ pub fn examine(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         memory::huge_pages,
         memory::transparent,
         cores::isolated,
-        cores::others,
+        cores::competing_tasks,
         cores::interrupts,
         cores::siblings,
         scheduling::throttling,
@@ -45,7 +45,7 @@ pub fn examine(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
 
 /// Returns the processor's flags.
 fn cpu_flags(system: &dyn System) -> Option<Vec<String>> {
-    let text = system.read("/proc/cpuinfo").told()?;
+    let text = system.read("/proc/cpuinfo").value()?;
     let line = text.lines().find(|line| line.starts_with("flags"))?;
     let (_, flags) = line.split_once(':')?;
     Some(flags.split_whitespace().map(str::to_owned).collect())

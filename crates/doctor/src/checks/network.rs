@@ -3,7 +3,7 @@
 use super::cores::list;
 use crate::cpus::CpuList;
 use crate::finding::{Finding, Severity};
-use crate::{Answer, Purpose, System};
+use crate::{Probe, Purpose, System};
 
 /// Network interface of a device.
 pub(super) struct Interface {
@@ -19,14 +19,14 @@ pub(super) struct Interface {
 /// Returns the interfaces of devices, without loopback, bridges and the like.
 pub(super) fn interfaces_of(system: &dyn System) -> Vec<Interface> {
     const FOLDER: &str = "/sys/class/net";
-    let names = system.list(FOLDER).told().unwrap_or_default();
+    let names = system.list(FOLDER).value().unwrap_or_default();
     let device = |name: String| {
         let folder = format!("{FOLDER}/{name}");
-        let address = system.link(&format!("{folder}/device")).told()?;
-        let node = system.read(&format!("{folder}/device/numa_node")).told();
-        let queues = system.list(&format!("{folder}/queues")).told().unwrap_or_default();
+        let address = system.link(&format!("{folder}/device")).value()?;
+        let node = system.read(&format!("{folder}/device/numa_node")).value();
+        let queues = system.list(&format!("{folder}/queues")).value().unwrap_or_default();
         Some(Interface {
-            driver: system.link(&format!("{folder}/device/driver")).told(),
+            driver: system.link(&format!("{folder}/device/driver")).value(),
             address: Some(address),
             // The file contains -1 if there is only one node.
             node: node.and_then(|text| text.parse().ok()),
@@ -86,14 +86,14 @@ fn spread(system: &dyn System, interface: &Interface) -> Finding {
         if *queues == 1 { "" } else { "s" }
     );
     let said = system.run("ethtool", &["-x", name]);
-    let entries = said.clone().told().map_or(0, |text| table_entries(&text));
+    let entries = said.clone().value().map_or(0, |text| table_entries(&text));
     if entries > 0 {
         return Finding::good(CHECK, format!("{what}; RSS by a table of {entries}"));
     }
-    if said == Answer::Forbidden {
+    if said == Probe::Forbidden {
         return Finding::unknown(CHECK, format!("{what}; RSS is told to root only"));
     }
-    if system.run("ethtool", &["--version"]) == Answer::Absent {
+    if system.run("ethtool", &["--version"]) == Probe::Absent {
         return Finding::unknown(CHECK, format!("{what}; RSS is told by ethtool, which is not here"))
             .fixed_by("sudo apt install ethtool");
     }

@@ -15,7 +15,7 @@ pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let governors: BTreeSet<String> = purpose
         .cores
         .iter()
-        .filter_map(|core| system.read(&path(core)).told())
+        .filter_map(|core| system.read(&path(core)).value())
         .collect();
     if governors.is_empty() {
         let found = match is_guest(system) {
@@ -48,8 +48,8 @@ pub(super) fn sleep(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let mut deepest: Option<(u64, String)> = None;
     for core in &purpose.cores {
         let folder = format!("{FOLDER}/cpu{core}/cpuidle");
-        for state in system.list(&folder).told().unwrap_or_default() {
-            let read = |name: &str| system.read(&format!("{folder}/{state}/{name}")).told();
+        for state in system.list(&folder).value().unwrap_or_default() {
+            let read = |name: &str| system.read(&format!("{folder}/{state}/{name}")).value();
             let latency = read("latency").and_then(|text| text.parse::<u64>().ok());
             let off = read("disable").is_some_and(|text| text != "0");
             if let (Some(latency), Some(name), false) = (latency, read("name"), off)

@@ -2,13 +2,13 @@
 
 use super::field;
 use crate::finding::{Finding, Severity};
-use crate::{Answer, Purpose, System};
+use crate::{Probe, Purpose, System};
 
 /// Checks real-time throttling, which stops the real-time threads of auxiliary cores for a part of each second.
 pub(super) fn throttling(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "real-time-throttling";
     let number = |name: &str| {
-        let text = system.read(&format!("/proc/sys/kernel/{name}")).told()?;
+        let text = system.read(&format!("/proc/sys/kernel/{name}")).value()?;
         text.parse::<i64>().ok()
     };
     let runtime = number("sched_rt_runtime_us");
@@ -35,21 +35,21 @@ const SYS_NICE: u32 = 23;
 /// Checks that auxiliary cores' threads may have real-time priority.
 pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "real-time-priority";
-    let status = system.read("/proc/self/status").told().unwrap_or_default();
-    let limits = system.read("/proc/self/limits").told().unwrap_or_default();
+    let status = system.read("/proc/self/status").value().unwrap_or_default();
+    let limits = system.read("/proc/self/limits").value().unwrap_or_default();
     let capabilities = field(&status, "CapEff").and_then(|text| u64::from_str_radix(text, 16).ok());
     let nice = capabilities.is_some_and(|bits| bits >> SYS_NICE & 1 != 0);
     let limit =
         field(&limits, "Max realtime priority").and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
     // In cgroup v1, a group's real-time budget can be zero.
-    let groups = system.read("/proc/self/cgroup").told().unwrap_or_default();
+    let groups = system.read("/proc/self/cgroup").value().unwrap_or_default();
     let group = groups.lines().find_map(|line| {
         let (controllers, group) = line.split_once(':')?.1.split_once(':')?;
         controllers.split(',').any(|name| name == "cpu").then_some(group)
     });
     if let Some(group) = group {
         let path = format!("/sys/fs/cgroup/cpu{}/cpu.rt_runtime_us", group.trim_end_matches('/'));
-        if let Answer::Is(text) = system.read(&path)
+        if let Probe::Value(text) = system.read(&path)
             && text == "0"
         {
             let found = format!("the control group {group} is given no real-time");
@@ -72,7 +72,7 @@ pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
 /// Checks for CPU quotas, which a polling thread uses up.
 pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "processor-quota";
-    let Answer::Is(groups) = system.read("/proc/self/cgroup") else {
+    let Probe::Value(groups) = system.read("/proc/self/cgroup") else {
         return vec![Finding::unknown(CHECK, "/proc/self/cgroup cannot be read")];
     };
     let mut quotas = Vec::new();
@@ -85,7 +85,7 @@ pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
             quotas.extend(quotas_above(system, group));
         } else if controllers.split(',').any(|name| name == "cpu") {
             let folder = format!("/sys/fs/cgroup/cpu{group}");
-            let read = |name: &str| system.read(&format!("{folder}/{name}")).told();
+            let read = |name: &str| system.read(&format!("{folder}/{name}")).value();
             let given = read("cpu.cfs_quota_us").zip(read("cpu.cfs_period_us"));
             quotas.extend(given.and_then(|(quota, period)| {
                 Some(Quota {
@@ -125,7 +125,7 @@ fn quotas_above(system: &dyn System, group: &str) -> Vec<Quota> {
     let mut at = Some(group);
     while let Some(group) = at {
         let path = format!("/sys/fs/cgroup{group}/cpu.max");
-        let text = system.read(&path).told();
+        let text = system.read(&path).value();
         quotas.extend(text.and_then(|text| {
             let (quota, period) = text.split_once(' ')?;
             Some(Quota {

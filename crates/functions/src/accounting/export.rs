@@ -229,7 +229,7 @@ impl AccountingTable {
         chunks.as_ref().map(|chunks| chunks.sender(0))
     }
 
-    /// Waits until all records are in the file. All workers' chains must have [finished](crate::chain::Chain::finish).
+    /// Waits until all records are in the file. All workers' chains must have [drained](tailwater_chain::chain::Chain::drain).
     /// Returns `None` if there is no file, or if an earlier call has closed it.
     ///
     /// # Errors

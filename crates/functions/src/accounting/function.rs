@@ -87,7 +87,7 @@ impl NetworkFunction for Accounting {
         change(state, |counts| counts.to_durable(origin));
     }
 
-    fn take_durable(&mut self, state: &mut [u8], origin: Nanos) {
+    fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
         change(state, |counts| counts.of_durable(origin));
     }
 
@@ -102,7 +102,7 @@ impl NetworkFunction for Accounting {
         }
     }
 
-    fn finish(&mut self) {
+    fn drain(&mut self) {
         self.finishing = true;
     }
 

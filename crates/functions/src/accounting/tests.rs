@@ -49,7 +49,7 @@ fn a_flow_is_a_line() {
     rig.run(&[tcp(7, TcpFlags::SYN, b"")], Nanos::from_micros(1500));
     rig.run(&[tcp(7, TcpFlags::ACK, b"12345"), udp(9)], Nanos::from_millis(3));
     rig.run(&[tcp(7, TcpFlags::FIN | TcpFlags::ACK, b"")], Nanos(4_000_999));
-    rig.chain.finish();
+    rig.chain.drain();
     let exported = table.finish().unwrap().unwrap();
     assert_eq!((exported.records, &exported.file), (2, &file.0));
     let text = file.text();
@@ -73,7 +73,7 @@ fn json_is_an_object_a_line() {
     let v6 = FlowKey::v6(1u128.into(), 2u128.into(), protocol::TCP, 5, 6);
     let frame = FrameBuilder::new(&v6).payload(b"x").to_vec().unwrap();
     rig.run(&[frame], Nanos::from_micros(10));
-    rig.chain.finish();
+    rig.chain.drain();
     table.finish().unwrap();
     assert_eq!(
         file.text(),
@@ -120,7 +120,7 @@ proptest! {
             *sum = (sum.0 + 1, sum.1 + frame.len() as u64);
             rig.run(&[frame], now);
         }
-        rig.chain.finish();
+        rig.chain.drain();
         table.finish().unwrap();
         prop_assert_eq!(sums(&file.text()), expected.clone());
         let totals = table.totals();
@@ -141,7 +141,7 @@ fn a_long_flow_has_several_records() {
         (0..512).for_each(|_| rig.chain.expire(now));
         rig.run(&[udp(1)], now);
     }
-    rig.chain.finish();
+    rig.chain.drain();
     table.finish().unwrap();
     let text = file.text();
     let lines: Vec<_> = text
@@ -164,7 +164,7 @@ fn without_a_file_there_are_totals() {
         rig.run(&[udp(port), udp(port)], Nanos::from_secs(1));
     }
     assert_eq!(table.totals(), Totals::default());
-    rig.chain.finish();
+    rig.chain.drain();
     let totals = Totals {
         records: 100,
         packets: 200,
@@ -186,7 +186,7 @@ fn a_full_disk_is_an_error_at_the_end() {
     let table = Arc::new(AccountingTable::with_export(&full, ExportFormat::Csv).unwrap());
     let mut rig = rig(&table);
     (0..2000).for_each(|port| drop(rig.run(&[udp(port)], Nanos::from_secs(1))));
-    rig.chain.finish();
+    rig.chain.drain();
     let error = table.finish().unwrap_err().to_string();
     assert!(error.starts_with("/dev/full: cannot write records: "), "{error}");
     let missing = PathBuf::from("/nonexistent/records.csv");
@@ -216,7 +216,7 @@ fn a_writer_that_is_too_slow_costs_records_not_packets() {
                 received += records.iter().map(|record| record.packets).sum::<u64>();
             });
         });
-        rig.chain.finish();
+        rig.chain.drain();
         table.finish().unwrap();
     });
     let totals = table.totals();

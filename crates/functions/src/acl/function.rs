@@ -64,7 +64,7 @@ impl AclTable {
 /// first packet and stored with the flow, or made for every packet.
 pub struct Acl {
     table: Arc<AclTable>,
-    held: Arc<Version<AclRules>>,
+    cached_rules: Arc<Version<AclRules>>,
     /// `true` if decisions are stored with the flows.
     in_flow: bool,
     scratch: Box<Scratch>,
@@ -92,7 +92,7 @@ impl Acl {
             by_index: [None; MAX_BATCH],
         };
         Acl {
-            held: table.rules.current(),
+            cached_rules: table.rules.current(),
             table,
             in_flow: true,
             scratch: Box::new(scratch),
@@ -129,20 +129,23 @@ impl NetworkFunction for Acl {
     }
 
     fn prepare(&mut self, batch: &Batch, new: &[u16]) {
-        self.table.rules.refresh(&mut self.held);
+        self.table.rules.refresh(&mut self.cached_rules);
         let Scratch { keys, rules, by_index } = &mut *self.scratch;
         let (keys, rules) = (&mut keys[..new.len()], &mut rules[..new.len()]);
         for (key, at) in keys.iter_mut().zip(new) {
             *key = batch.packet(usize::from(*at)).headers.key;
         }
-        self.held.value.classifier.classify_batch(keys, rules);
+        self.cached_rules.value.classifier.classify_batch(keys, rules);
         for (rule, at) in rules.iter().zip(new) {
             by_index[usize::from(*at)] = *rule;
         }
     }
 
     fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        let action = self.held.value.action_of(self.scratch.by_index[flow.place()]);
+        let action = self
+            .cached_rules
+            .value
+            .action_of(self.scratch.by_index[flow.batch_index()]);
         *flow.state::<Denied>() = Denied::from(action == Action::Deny);
         Verdict::Forward
     }
@@ -160,15 +163,15 @@ impl NetworkFunction for Acl {
             }
             return;
         }
-        self.table.rules.refresh(&mut self.held);
+        self.table.rules.refresh(&mut self.cached_rules);
         let Scratch { keys, rules, .. } = &mut *self.scratch;
         let (keys, rules) = (&mut keys[..batch.len()], &mut rules[..batch.len()]);
         for (packet, key) in batch.iter().zip(&mut *keys) {
             *key = packet.headers.key;
         }
-        self.held.value.classifier.classify_batch(keys, rules);
+        self.cached_rules.value.classifier.classify_batch(keys, rules);
         for (packet, rule) in batch.iter_mut().zip(rules) {
-            if self.held.value.action_of(*rule) == Action::Deny {
+            if self.cached_rules.value.action_of(*rule) == Action::Deny {
                 packet.verdict = Verdict::Drop(DENIED);
             }
         }

@@ -3,7 +3,6 @@
 mod address;
 pub mod classbench;
 pub mod classifier;
-pub mod cover;
 mod dispatch;
 pub mod function;
 pub mod generate;
@@ -11,6 +10,7 @@ pub mod linear;
 pub mod rule;
 mod rule_sets;
 mod service;
+pub mod shadow;
 
 pub use classifier::Classifier;
 pub use function::{Acl, AclRules, AclTable};

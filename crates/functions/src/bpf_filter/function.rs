@@ -3,7 +3,7 @@
 use super::interpreter::Filter;
 use super::program::Instruction;
 use std::sync::Arc;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_chain::live::{Live, Version};
@@ -12,12 +12,12 @@ use tailwater_chain::live::{Live, Version};
 pub const MAX_RULES: usize = 15;
 
 /// Drop reasons. The first is for packets that no rule matches.
-const REASONS: [&str; MAX_RULES + 1] = [
+const DROP_REASONS: [&str; MAX_RULES + 1] = [
     "no-rule", "rule-1", "rule-2", "rule-3", "rule-4", "rule-5", "rule-6", "rule-7", "rule-8", "rule-9", "rule-10",
     "rule-11", "rule-12", "rule-13", "rule-14", "rule-15",
 ];
 
-const NOTES: [&str; MAX_RULES] = [
+const COUNTERS: [&str; MAX_RULES] = [
     "rule-1-passed",
     "rule-2-passed",
     "rule-3-passed",
@@ -41,14 +41,14 @@ pub struct Rule {
     /// The BPF program.
     pub program: Vec<Instruction>,
     /// Action for packets that the program matches.
-    pub action: Fate,
+    pub action: PacketAction,
 }
 
 /// Ordered rules. The first rule whose program matches a packet decides.
 #[derive(Debug)]
 pub struct BpfRules {
-    filters: Vec<(Filter, Fate)>,
-    default: Fate,
+    filters: Vec<(Filter, PacketAction)>,
+    default: PacketAction,
 }
 
 impl BpfRules {
@@ -56,7 +56,7 @@ impl BpfRules {
     ///
     /// # Errors
     /// The index of the first rule whose program fails verification, and the reason.
-    pub fn new(rules: &[Rule], default: Fate) -> Result<BpfRules, (usize, super::Refused)> {
+    pub fn new(rules: &[Rule], default: PacketAction) -> Result<BpfRules, (usize, super::VerifyError)> {
         let rules = rules.iter().take(MAX_RULES).enumerate();
         let filters = rules.map(|(at, rule)| {
             let filter = Filter::new(&rule.program).map_err(|refused| (at, refused))?;
@@ -74,7 +74,7 @@ impl BpfRules {
 #[derive(Debug)]
 pub struct BpfFilter {
     rules: Arc<Live<BpfRules>>,
-    held: Arc<Version<BpfRules>>,
+    cached_rules: Arc<Version<BpfRules>>,
     /// Number of rules at the start of the run. Reports have counters for these.
     count: usize,
     passed: [u64; MAX_RULES],
@@ -87,7 +87,7 @@ impl BpfFilter {
         BpfFilter {
             rules,
             count: held.value.filters.len(),
-            held,
+            cached_rules: held,
             passed: [0; MAX_RULES],
         }
     }
@@ -99,20 +99,24 @@ impl NetworkFunction for BpfFilter {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        &REASONS[..=self.count]
+        &DROP_REASONS[..=self.count]
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        &NOTES[..self.count]
+    fn counters(&self) -> &'static [&'static str] {
+        &COUNTERS[..self.count]
     }
 
-    fn note_counts(&self) -> &[u64] {
+    fn counter_values(&self) -> &[u64] {
         &self.passed[..self.count]
     }
 
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
-        self.rules.refresh(&mut self.held);
-        let BpfFilter { held, passed, .. } = self;
+        self.rules.refresh(&mut self.cached_rules);
+        let BpfFilter {
+            cached_rules: held,
+            passed,
+            ..
+        } = self;
         let BpfRules { filters, default } = &held.value;
         batch.for_each(|packet, frame| {
             let found = filters.iter().position(|(filter, _)| filter.matches(frame));
@@ -121,9 +125,9 @@ impl NetworkFunction for BpfFilter {
                 None => (*default, 0),
             };
             match (action, found) {
-                (Fate::Drop, _) => packet.verdict = Verdict::Drop(reason as u8),
-                (Fate::Pass, Some(at)) => passed[at] += 1,
-                (Fate::Pass, None) => {}
+                (PacketAction::Drop, _) => packet.verdict = Verdict::Drop(reason as u8),
+                (PacketAction::Pass, Some(at)) => passed[at] += 1,
+                (PacketAction::Pass, None) => {}
             }
         });
     }

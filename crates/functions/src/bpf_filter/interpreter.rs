@@ -1,7 +1,7 @@
 //! Interpreter of decoded programs. Jump targets are absolute, and a load followed by a comparison is fused into one
 //! step.
 
-use super::program::{Instruction, MEMORY, Refused, code::*, verify};
+use super::program::{Instruction, MEMORY, VerifyError, code::*, verify};
 
 /// Size of an indirect load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +85,7 @@ impl Filter {
     ///
     /// # Errors
     /// See [`verify`].
-    pub fn new(program: &[Instruction]) -> Result<Filter, Refused> {
+    pub fn new(program: &[Instruction]) -> Result<Filter, VerifyError> {
         verify(program)?;
         let steps = (0..program.len()).map(|at| fused(program, at));
         Ok(Filter { steps: steps.collect() })

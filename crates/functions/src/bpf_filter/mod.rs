@@ -11,7 +11,7 @@ mod program;
 pub use function::{BpfFilter, BpfRules, MAX_RULES, Rule};
 pub use interpreter::Filter;
 pub use libpcap::{CompileError, compile};
-pub use program::{Instruction, MAX_INSTRUCTIONS, Refused, SNAPLEN, parse_program, verify};
+pub use program::{Instruction, MAX_INSTRUCTIONS, SNAPLEN, VerifyError, parse_program, verify};
 
 #[cfg(test)]
 mod tests;

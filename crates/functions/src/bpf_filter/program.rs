@@ -73,16 +73,16 @@ use code::*;
 
 /// Reason why a program is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct VerifyError {
     /// Index of the instruction, from 0; `None` for the program as a whole.
     pub at: Option<usize>,
     /// Description of the error.
     pub why: String,
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for VerifyError {}
 
-impl fmt::Display for Refused {
+impl fmt::Display for VerifyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.at {
             Some(at) => write!(f, "instruction {at}: {}", self.why),
@@ -105,8 +105,8 @@ impl fmt::Display for Refused {
 /// # Errors
 /// The first instruction that violates a rule. An error for the whole program if it is empty or has more than
 /// [`MAX_INSTRUCTIONS`] instructions.
-pub fn verify(program: &[Instruction]) -> Result<(), Refused> {
-    let whole = |why: String| Refused { at: None, why };
+pub fn verify(program: &[Instruction]) -> Result<(), VerifyError> {
+    let whole = |why: String| VerifyError { at: None, why };
     if program.is_empty() || program.len() > MAX_INSTRUCTIONS {
         let found = program.len();
         return Err(whole(format!(
@@ -114,11 +114,11 @@ pub fn verify(program: &[Instruction]) -> Result<(), Refused> {
         )));
     }
     for (at, instruction) in program.iter().enumerate() {
-        check(instruction, program.len() - at - 1).map_err(|why| Refused { at: Some(at), why })?;
+        check(instruction, program.len() - at - 1).map_err(|why| VerifyError { at: Some(at), why })?;
     }
     match program.last().map(|last| last.code) {
         Some(RET | RET_A) => Ok(()),
-        _ => Err(Refused {
+        _ => Err(VerifyError {
             at: Some(program.len() - 1),
             why: "expected ret as the last instruction".to_owned(),
         }),

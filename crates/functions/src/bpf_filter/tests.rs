@@ -2,7 +2,7 @@ use super::program::code::*;
 use super::*;
 use proptest::prelude::*;
 use std::sync::Arc;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::function::NetworkFunction;
 use tailwater_chain::live::Live;
 use tailwater_chain::rig::{ChainRig, INPUT};
@@ -327,12 +327,16 @@ fn the_first_rule_that_matches_decides() {
         action,
     };
     let count = |rig: &ChainRig, name: &str| rig.count(&format!("bpffilter/{name}"));
-    let rules = [rule(80, Fate::Pass), rule(80, Fate::Drop), rule(53, Fate::Drop)];
+    let rules = [
+        rule(80, PacketAction::Pass),
+        rule(80, PacketAction::Drop),
+        rule(53, PacketAction::Drop),
+    ];
     let to = |port| {
         let key = FlowKey::v4([10, 0, 0, 1].into(), [192, 0, 2, 1].into(), protocol::UDP, 9, port);
         FrameBuilder::new(&key).to_vec().unwrap()
     };
-    for (default, sent) in [(Fate::Pass, 3), (Fate::Drop, 2)] {
+    for (default, sent) in [(PacketAction::Pass, 3), (PacketAction::Drop, 2)] {
         let live = Arc::new(Live::new(BpfRules::new(&rules, default).unwrap()));
         let function = BpfFilter::new(Arc::clone(&live));
         assert_eq!(function.state_bytes(), 0);
@@ -344,15 +348,19 @@ fn the_first_rule_that_matches_decides() {
         let counts = counts.map(|name| count(&rig, name));
         assert_eq!(counts, [2, 0, 0, 1, 3 - sent as u64]);
         // The new rules are in force from the next batch.
-        let others = [rule(7, Fate::Drop), rule(7, Fate::Drop), rule(80, Fate::Drop)];
-        live.replace(BpfRules::new(&others, Fate::Pass).unwrap());
+        let others = [
+            rule(7, PacketAction::Drop),
+            rule(7, PacketAction::Drop),
+            rule(80, PacketAction::Drop),
+        ];
+        live.replace(BpfRules::new(&others, PacketAction::Pass).unwrap());
         assert_eq!(rig.run(&[to(80), to(53), to(7)], Nanos::ZERO).len(), 1);
         assert_eq!((count(&rig, "rule-1"), count(&rig, "rule-3")), (1, 2));
     }
     let wrong = Rule {
         program: vec![instruction(TAX, [0, 0], 0)],
-        action: Fate::Drop,
+        action: PacketAction::Drop,
     };
-    let (at, _) = BpfRules::new(&[rule(1, Fate::Pass), wrong], Fate::Pass).unwrap_err();
+    let (at, _) = BpfRules::new(&[rule(1, PacketAction::Pass), wrong], PacketAction::Pass).unwrap_err();
     assert_eq!(at, 1);
 }

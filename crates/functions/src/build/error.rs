@@ -8,7 +8,7 @@ use crate::ipsec::IpsecError;
 use crate::load_balancer::TableError;
 use crate::upf::UpfError;
 use std::io;
-use tailwater_chain::branches::MAX_WAYS;
+use tailwater_chain::branches::MAX_PATHS;
 
 /// Error that prevents a valid spec from running.
 #[derive(Debug, thiserror::Error)]
@@ -129,8 +129,8 @@ pub enum BuildError {
         /// Name of the classifier.
         classifier: String,
     },
-    /// There are more than [`MAX_WAYS`] paths through the branches.
-    #[error("there are more than {MAX_WAYS} ways through the chain's branches")]
+    /// There are more than [`MAX_PATHS`] paths through the branches.
+    #[error("there are more than {MAX_PATHS} ways through the chain's branches")]
     Ways,
     /// An isolated function sends packets to branches, which are not in its process.
     #[error("function {function} sends packets to branches of the chain, which it cannot do from a process of its own")]
@@ -146,7 +146,7 @@ pub enum BuildError {
         /// Number of the rule, starting at 1.
         rule: usize,
         /// Defect of the program.
-        source: crate::bpf_filter::Refused,
+        source: crate::bpf_filter::VerifyError,
     },
     /// The classic BPF program that selects packets to mirror is invalid.
     #[error("function {function}: {source}")]
@@ -154,7 +154,7 @@ pub enum BuildError {
         /// Name of the function.
         function: String,
         /// Defect of the program.
-        source: crate::bpf_filter::Refused,
+        source: crate::bpf_filter::VerifyError,
     },
     /// A function's instances share data that instances in several processes cannot share.
     #[error(

@@ -8,10 +8,10 @@ use crate::ipsec::IpsecTable;
 use crate::spec::{FunctionConfig, FunctionSpec};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use tailwater_chain::branches::Ways;
-use tailwater_chain::commons::SharedCounters;
+use tailwater_chain::branches::PathTable;
 use tailwater_chain::function::{Lifetimes, NetworkFunction};
 use tailwater_chain::live::Live;
+use tailwater_chain::shared_counters::SharedCounters;
 use tailwater_net::toeplitz::RssHasher;
 
 /// Output of an [isolated](build_isolated) function's flow records, if it writes any.
@@ -115,7 +115,7 @@ pub fn build_isolated(
         return Err(BuildError::Shares { function, what });
     }
     let seed = RandomState::new().hash_one(&function.name);
-    let line = (&[][..], &Ways::of_line());
+    let line = (&[][..], &PathTable::without_branches());
     let shared = match &function.config {
         FunctionConfig::Classifier(_) => {
             let function = function.name.clone();

@@ -31,7 +31,7 @@ impl Ready {
     /// Prepares the next value of a [`Live`] in `holder`.
     fn new<H: 'static, T: 'static>(what: String, (holder, value): (&Arc<H>, T), live: fn(&H) -> &Live<T>) -> Ready {
         let holder = Arc::clone(holder);
-        live(&holder).free_unheld();
+        live(&holder).free_unused();
         let put = Box::new(move || (live(&holder).replace(value), None));
         Ready { what, put }
     }
@@ -133,7 +133,7 @@ impl Shared {
             }
             (Shared::Policer(live), Of::Policer(_), Of::Policer(new)) => {
                 let now = live.current();
-                let next = now.value.succeed(new.limits.clone(), new.default);
+                let next = now.value.next_version(new.limits.clone(), new.default);
                 if next.need_missing_flow_state() {
                     return fixed("one limit for all packets, and none of flows");
                 }
@@ -180,7 +180,7 @@ impl Shared {
             }
             (Shared::Ipsec(live), Of::Ipsec(_), Of::Ipsec(new)) => {
                 let rules = &new.rules;
-                let next = live.current().value.succeed(rules).map_err(refused)?;
+                let next = live.current().value.next_version(rules).map_err(refused)?;
                 let what = count(rules.outbound.len() + rules.inbound.len(), "association");
                 Ready::new(what, (live, next), |live| live)
             }
@@ -192,7 +192,7 @@ impl Shared {
                 let rules = table.prepare(&new.rules).map_err(refused)?;
                 let what = count(new.rules.len(), "rule");
                 let table = Arc::clone(table);
-                let put = Box::new(move || (table.put(rules), None));
+                let put = Box::new(move || (table.activate(rules), None));
                 Ready { what, put }
             }
             (Shared::Ids(table), Of::Ids(old), Of::Ids(new)) => {
@@ -222,7 +222,7 @@ impl Shared {
                 let what = count(new.sessions.len(), "session");
                 let put = Box::new(move || {
                     let put = sessions.put();
-                    (put.version, put.told())
+                    (put.version, put.message())
                 });
                 Ready { what, put }
             }

@@ -1,6 +1,6 @@
 use super::*;
 use std::path::Path;
-use tailwater_chain::commons::SharedCounters;
+use tailwater_chain::shared_counters::SharedCounters;
 
 fn spec(functions: &str) -> ChainSpec {
     let text = format!(

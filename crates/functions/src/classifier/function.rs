@@ -10,7 +10,7 @@ use tailwater_chain::live::Version;
 /// a flow's first packet and stored with the flow, or made for every packet.
 pub struct Classifier {
     table: Arc<ClassifierTable>,
-    held: Arc<Version<ClassifierRules>>,
+    cached_rules: Arc<Version<ClassifierRules>>,
     /// `true` if decisions are stored with the flows.
     in_flow: bool,
     /// Packets sent to each target.
@@ -27,7 +27,7 @@ impl Classifier {
     /// Creates a worker's instance that stores decisions with the flows.
     pub fn new(table: Arc<ClassifierTable>) -> Classifier {
         Classifier {
-            held: table.live().current(),
+            cached_rules: table.live().current(),
             in_flow: true,
             counts: vec![0; table.targets()],
             scratch: Box::default(),
@@ -49,7 +49,7 @@ impl Classifier {
     fn send(&mut self, batch: &mut Batch, mut target_of: impl FnMut(&Packet, usize, &Scratch) -> usize) {
         for (at, packet) in batch.iter_mut().enumerate() {
             let target = target_of(packet, at, &self.scratch);
-            packet.way = self.table.onward(packet.way, target);
+            packet.path = self.table.next_path(packet.path, target);
             self.counts[target] += 1;
         }
     }
@@ -60,11 +60,11 @@ impl NetworkFunction for Classifier {
         "Classifier"
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        self.table.notes()
+    fn counters(&self) -> &'static [&'static str] {
+        self.table.counters()
     }
 
-    fn note_counts(&self) -> &[u64] {
+    fn counter_values(&self) -> &[u64] {
         &self.counts
     }
 
@@ -80,18 +80,18 @@ impl NetworkFunction for Classifier {
     }
 
     fn prepare(&mut self, batch: &Batch, new: &[u16]) {
-        self.table.live().refresh(&mut self.held);
+        self.table.live().refresh(&mut self.cached_rules);
         for (key, at) in self.scratch.keys.iter_mut().zip(new) {
             *key = batch.packet(usize::from(*at)).headers.key;
         }
-        self.held.value.find(&mut self.scratch, new.len());
+        self.cached_rules.value.find(&mut self.scratch, new.len());
         for (target, at) in self.scratch.targets.iter().zip(new) {
             self.by_index[usize::from(*at)] = *target;
         }
     }
 
     fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        *flow.state::<Target>() = Target::from(self.by_index[flow.place()]);
+        *flow.state::<Target>() = Target::from(self.by_index[flow.batch_index()]);
         Verdict::Forward
     }
 
@@ -104,11 +104,11 @@ impl NetworkFunction for Classifier {
             self.send(batch, |packet, _, _| *flows.state::<Target>(packet) as usize);
             return;
         }
-        self.table.live().refresh(&mut self.held);
+        self.table.live().refresh(&mut self.cached_rules);
         for (key, packet) in self.scratch.keys.iter_mut().zip(batch.iter()) {
             *key = packet.headers.key;
         }
-        self.held.value.find(&mut self.scratch, batch.len());
+        self.cached_rules.value.find(&mut self.scratch, batch.len());
         self.send(batch, |_, at, scratch| usize::from(scratch.targets[at]));
     }
 }

@@ -3,7 +3,7 @@
 use crate::acl::classifier::ClassifierError;
 use crate::acl::{self, Rule};
 use tailwater_chain::batch::MAX_BATCH;
-use tailwater_chain::branches::{ByPath, Path, START, Ways};
+use tailwater_chain::branches::{BranchSet, ByPath, PathTable, START};
 use tailwater_chain::live::Live;
 use tailwater_net::FlowKey;
 
@@ -78,32 +78,32 @@ impl ClassifierRules {
 pub struct ClassifierTable {
     rules: Live<ClassifierRules>,
     /// For each target, the path on which a packet continues, by the path on which it arrived.
-    onward: Vec<ByPath<u8>>,
-    notes: &'static [&'static str],
+    next_path: Vec<ByPath<u8>>,
+    counters: &'static [&'static str],
 }
 
 impl ClassifierTable {
     /// Creates a table for these targets. Each has a name and, if it is a branch, the branch's index in the chain.
-    /// `ways` are the paths of the chain that contains the classifier.
+    /// `paths` are the paths of the chain that contains the classifier.
     ///
     /// # Panics
     /// If a rule's target is not in the list.
-    pub(crate) fn new(rules: ClassifierRules, targets: &[(&str, Option<usize>)], ways: &Ways) -> ClassifierTable {
+    pub(crate) fn new(rules: ClassifierRules, targets: &[(&str, Option<usize>)], paths: &PathTable) -> ClassifierTable {
         let known = |target: &u8| usize::from(*target) < targets.len();
         assert!(
             rules.targets.iter().chain([&rules.default]).all(known),
             "a rule leads nowhere"
         );
         let onward = |(_, branch): &(&str, Option<usize>)| {
-            let on = |path: Path| path.and(branch.map_or(Path::START, Path::of));
-            ways.each(START, |path| ways.number(on(path)).unwrap_or(START))
+            let on = |path: BranchSet| path.and(branch.map_or(BranchSet::START, BranchSet::with_branch));
+            paths.each(START, |path| paths.number(on(path)).unwrap_or(START))
         };
         // Reports need names that live as long as the program: a few leaked bytes per branch, once per run.
         let note = |(name, _): &(&str, _)| &*format!("to-{name}").leak();
         ClassifierTable {
             rules: Live::new(rules),
-            onward: targets.iter().map(onward).collect(),
-            notes: targets.iter().map(note).collect::<Vec<_>>().leak(),
+            next_path: targets.iter().map(onward).collect(),
+            counters: targets.iter().map(note).collect::<Vec<_>>().leak(),
         }
     }
 
@@ -114,18 +114,18 @@ impl ClassifierTable {
     }
 
     /// Returns the names of the counters, one for each target.
-    pub(super) fn notes(&self) -> &'static [&'static str] {
-        self.notes
+    pub(super) fn counters(&self) -> &'static [&'static str] {
+        self.counters
     }
 
     /// Returns the number of targets.
     pub(super) fn targets(&self) -> usize {
-        self.onward.len()
+        self.next_path.len()
     }
 
-    /// Returns the path of a packet that arrived on path `way` and is sent to `target`.
+    /// Returns the path of a packet that arrived on path `path` and is sent to `target`.
     #[inline]
-    pub(super) fn onward(&self, way: u8, target: usize) -> u8 {
-        self.onward[target][usize::from(way)]
+    pub(super) fn next_path(&self, path: u8, target: usize) -> u8 {
+        self.next_path[target][usize::from(path)]
     }
 }

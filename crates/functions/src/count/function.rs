@@ -20,10 +20,10 @@ struct FlowState {
 }
 
 impl FlowState {
-    fn decide(held: &Version<Counters>, packet: &Packet) -> FlowState {
+    fn decide(cached_rules: &Version<Counters>, packet: &Packet) -> FlowState {
         FlowState {
-            counters: held.value.of_flow(&packet.headers.key),
-            version: held.number,
+            counters: cached_rules.value.of_flow(&packet.headers.key),
+            version: cached_rules.number,
             unused: 0,
         }
     }
@@ -34,7 +34,7 @@ pub struct Count {
     table: Arc<CountTable>,
     held: Arc<Version<Counters>>,
     /// Packets and bytes of each counter, alternating.
-    notes: Box<[u64]>,
+    counters: Box<[u64]>,
 }
 
 impl Count {
@@ -42,7 +42,7 @@ impl Count {
     pub fn new(table: Arc<CountTable>) -> Count {
         Count {
             held: table.live().current(),
-            notes: vec![0; table.notes().len()].into(),
+            counters: vec![0; table.names().len()].into(),
             table,
         }
     }
@@ -53,12 +53,12 @@ impl NetworkFunction for Count {
         "Count"
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        self.table.notes()
+    fn counters(&self) -> &'static [&'static str] {
+        self.table.names()
     }
 
-    fn note_counts(&self) -> &[u64] {
-        &self.notes
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
     fn needs_payload(&self) -> bool {
@@ -81,7 +81,9 @@ impl NetworkFunction for Count {
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.table.live().refresh(&mut self.held);
-        let Count { held, notes, .. } = self;
+        let Count {
+            held, counters: notes, ..
+        } = self;
         batch.for_each(|packet, frame| {
             let state = flows.state::<FlowState>(packet);
             if state.version != held.number {
@@ -94,7 +96,7 @@ impl NetworkFunction for Count {
             while left != 0 {
                 let at = 2 * left.trailing_zeros() as usize;
                 left &= left - 1;
-                // `notes` has an entry for every counter that can be in force.
+                // `counters` has an entry for every counter that can be in force.
                 if let Some([packets, bytes]) = notes.get_mut(at..at + 2) {
                     *packets += 1;
                     *bytes += packet.length() as u64;

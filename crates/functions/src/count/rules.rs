@@ -74,7 +74,7 @@ impl Counters {
 pub struct CountTable {
     live: Live<Counters>,
     /// For each counter, its name and the name of its byte count.
-    notes: &'static [&'static str],
+    names: &'static [&'static str],
 }
 
 impl CountTable {
@@ -85,7 +85,7 @@ impl CountTable {
             .flat_map(|name| [name.to_owned(), format!("{name}-bytes")])
             .map(|name| &*String::leak(name));
         CountTable {
-            notes: Vec::leak(notes.collect()),
+            names: Vec::leak(notes.collect()),
             live: Live::new(counters),
         }
     }
@@ -97,10 +97,10 @@ impl CountTable {
 
     /// Returns `true` if `counters` have the same names in the same order, so that they may replace those in force.
     pub fn has_names_of(&self, counters: &Counters) -> bool {
-        self.notes.iter().step_by(2).copied().eq(counters.names())
+        self.names.iter().step_by(2).copied().eq(counters.names())
     }
 
-    pub(super) fn notes(&self) -> &'static [&'static str] {
-        self.notes
+    pub(super) fn names(&self) -> &'static [&'static str] {
+        self.names
     }
 }

@@ -21,7 +21,7 @@ pub(super) fn ticks(time: Nanos) -> u64 {
 }
 
 /// Word of an account without debt and without waiting queries.
-pub(super) const NOTHING: u64 = 0;
+pub(super) const EMPTY: u64 = 0;
 
 /// Returns `true` if the word's time is later than `now`.
 #[inline]
@@ -31,7 +31,7 @@ pub(super) fn is_due(value: u64, now: u64) -> bool {
 
 /// Result of charging a response to an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum RateVerdict {
     /// The response is within the rate.
     Within,
     /// The response exceeds the rate. The number counts such responses in a row, from 1.
@@ -44,17 +44,17 @@ pub(super) enum Standing {
 /// is limited to what `window` ticks repay: after that time without responses the account is as before. This is the
 /// token bucket of BIND's response-rate limiting, stored as the time at which the debt is repaid.
 #[inline]
-pub(super) fn debit(value: &AtomicU64, now: u64, interval: u64, window: u64) -> Standing {
+pub(super) fn debit(value: &AtomicU64, now: u64, interval: u64, window: u64) -> RateVerdict {
     let mut before = value.load(Ordering::Relaxed);
     loop {
         let paid = (before >> COUNT).max(now) + interval;
         let (after, standing) = match paid - now <= SECOND {
-            true => (paid << COUNT, Standing::Within),
+            true => (paid << COUNT, RateVerdict::Within),
             false => {
                 // Wraps after 4,095, as if there had been a pause.
                 let beyond = (before & COUNTS) % COUNTS + 1;
                 let paid = paid.min(now + SECOND + window);
-                (paid << COUNT | beyond, Standing::Beyond(beyond))
+                (paid << COUNT | beyond, RateVerdict::Beyond(beyond))
             }
         };
         // Relaxed: only the word itself is shared, and it guards no other data.
@@ -121,7 +121,7 @@ const QUESTION: u32 = 8;
 const QUESTIONS: u64 = (1 << QUESTION) - 1;
 
 /// Records a query that may be answered until `until`. Of several queries, only the last one's question is stored.
-pub(super) fn ask(value: &AtomicU64, now: u64, until: u64, question: u64) {
+pub(super) fn add_query(value: &AtomicU64, now: u64, until: u64, question: u64) {
     let ask = |before: u64| {
         let waiting = match is_due(before, now) {
             true => (before & COUNTS) >> QUESTION,
@@ -135,7 +135,7 @@ pub(super) fn ask(value: &AtomicU64, now: u64, until: u64, question: u64) {
 
 /// Removes a query that waits for this response, and returns `true` if there was one. The question must match if the
 /// response contains one.
-pub(super) fn answer(value: &AtomicU64, now: u64, question: Option<u64>) -> bool {
+pub(super) fn take_query(value: &AtomicU64, now: u64, question: Option<u64>) -> bool {
     let answer = |before: u64| {
         let asked = question.is_none_or(|question| (question ^ before) & QUESTIONS == 0);
         let waits = is_due(before, now) && (before & COUNTS) >> QUESTION > 0;

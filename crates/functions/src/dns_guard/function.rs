@@ -1,11 +1,11 @@
 //! The `DnsGuard` network function.
 
-use super::account::{self, NOTHING, Standing, ticks};
-use super::ledger::Found;
-use super::message::{Hash, Sort, Way, class, subject, way};
+use super::account::{self, EMPTY, RateVerdict, ticks};
+use super::account_table::Found;
+use super::message::{Direction, Hash, ResponseKind, class, direction, subject};
 use super::rules::{CompiledRules, DnsGuardTable, Fragments, Mode, is_among};
 use super::truncate::truncate;
-use crate::firewall::fragment::Place;
+use crate::firewall::fragment::FragmentPosition;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +17,8 @@ use tailwater_net::parse::{Fragment, Headers};
 use tailwater_net::protocol;
 use tailwater_net::udp::{self, UdpView};
 
-/// Drop reasons. The first five have the indices of the [`Sort`]s.
-const REASONS: &[&str] = &[
+/// Drop reasons. The first five have the indices of the [`ResponseKind`]s.
+const DROP_REASONS: &[&str] = &[
     "responses",
     "nodata",
     "referrals",
@@ -36,7 +36,7 @@ const AMPLIFICATION: u8 = 7;
 const UNSOLICITED: u8 = 8;
 const FRAGMENT: u8 = 9;
 
-const NOTES: &[&str] = &[
+const COUNTERS: &[&str] = &[
     "slipped",
     "leaked",
     "accounts-evicted",
@@ -56,7 +56,7 @@ const REASSEMBLY: u64 = 30 * account::SECOND;
 
 /// Decision on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum Decision {
     Pass,
     Drop(u8),
     /// The packet exceeds a limit, with this drop reason. It is truncated at this offset in its message.
@@ -69,49 +69,49 @@ enum Fate {
 #[derive(Debug)]
 pub struct DnsGuard {
     table: Arc<DnsGuardTable>,
-    held: Arc<Version<CompiledRules>>,
+    cached_rules: Arc<Version<CompiledRules>>,
     /// Scratch space for a name.
     name: Name,
-    notes: [u64; NOTES.len()],
+    counters: [u64; COUNTERS.len()],
 }
 
 impl DnsGuard {
     /// Creates a worker's instance.
     pub fn new(table: Arc<DnsGuardTable>) -> DnsGuard {
         DnsGuard {
-            held: table.live.current(),
+            cached_rules: table.live.current(),
             table,
             name: Name::default(),
-            notes: [0; NOTES.len()],
+            counters: [0; COUNTERS.len()],
         }
     }
 }
 
 /// Context for the decision on one packet.
-struct Turn<'a> {
+struct PacketContext<'a> {
     table: &'a DnsGuardTable,
     force: &'a CompiledRules,
     name: &'a mut Name,
-    notes: &'a mut [u64; NOTES.len()],
+    counters: &'a mut [u64; COUNTERS.len()],
     now: u64,
 }
 
-impl<'a> Turn<'a> {
-    fn judge(&mut self, packet: &Packet, frame: &[u8]) -> Fate {
+impl<'a> PacketContext<'a> {
+    fn judge(&mut self, packet: &Packet, frame: &[u8]) -> Decision {
         let headers = &packet.headers;
         if headers.fragment == Fragment::Later {
             return self.later_fragment(packet, frame);
         }
         let Ok(datagram) = UdpView::first_fragment(headers.transport(frame)) else {
-            return Fate::Pass;
+            return Decision::Pass;
         };
         let bytes = datagram.payload();
         let message = Message::new(bytes);
         let message = message.as_ref();
-        let fate = match way(&self.force.rules.ports, &headers.key, message) {
-            None => Fate::Pass,
-            Some(Way::Query) => self.query(headers, message, bytes.len()),
-            Some(Way::Response) => {
+        let fate = match direction(&self.force.rules.ports, &headers.key, message) {
+            None => Decision::Pass,
+            Some(Direction::Query) => self.query(headers, message, bytes.len()),
+            Some(Direction::Response) => {
                 // Includes the bytes in later fragments.
                 let whole = usize::from(datagram.length()).saturating_sub(udp::HEADER);
                 self.response(headers, message, whole.max(bytes.len()))
@@ -119,7 +119,7 @@ impl<'a> Turn<'a> {
         };
         if headers.fragment == Fragment::First {
             match fate {
-                Fate::Pass => self.forget(packet, frame),
+                Decision::Pass => self.clear_dropped(packet, frame),
                 // A truncated response is complete: its other fragments are useless.
                 _ => self.mark_dropped(packet, frame),
             }
@@ -129,26 +129,26 @@ impl<'a> Turn<'a> {
 
     /// Opens the account of a hash, which may evict another one.
     fn open(&mut self, hash: Hash) -> Option<&'a AtomicU64> {
-        let found = self.table.accounts.open(hash.value(), NOTHING);
+        let found = self.table.accounts.open(hash.value(), EMPTY);
         let Some(Found { value, evicted }) = found else {
-            self.notes[NOT_COUNTED] += 1;
+            self.counters[NOT_COUNTED] += 1;
             return None;
         };
         if evicted.is_some_and(|value| account::is_due(value, self.now)) {
-            self.notes[ACCOUNTS_EVICTED] += 1;
+            self.counters[ACCOUNTS_EVICTED] += 1;
         }
         Some(value)
     }
 
     /// Charges a packet to the account of a hash, if there is a limit.
-    fn debit(&mut self, hash: Hash, interval: u64) -> Standing {
+    fn debit(&mut self, hash: Hash, interval: u64) -> RateVerdict {
         if interval == 0 {
-            return Standing::Within;
+            return RateVerdict::Within;
         }
         let (now, window) = (self.now, self.force.window);
         match self.open(hash) {
             Some(value) => account::debit(value, now, interval, window),
-            None => Standing::Within,
+            None => RateVerdict::Within,
         }
     }
 
@@ -166,24 +166,24 @@ impl<'a> Turn<'a> {
         let rank = |value| account::credit_rank(value, now, most);
         let found = credits.open_by(hash, account::credit_of(most, now), rank);
         let Some(Found { value, evicted }) = found else {
-            self.notes[NOT_COUNTED] += 1;
+            self.counters[NOT_COUNTED] += 1;
             return None;
         };
         if evicted.is_some_and(|value| account::spent(value, now, most) > 0) {
-            self.notes[ACCOUNTS_EVICTED] += 1;
+            self.counters[ACCOUNTS_EVICTED] += 1;
         }
         Some(value)
     }
 
-    fn query(&mut self, headers: &Headers, message: Option<&Message<'_>>, bytes: usize) -> Fate {
+    fn query(&mut self, headers: &Headers, message: Option<&Message<'_>>, bytes: usize) -> Decision {
         let key = &headers.key;
         let (client, server) = (key.source(), key.destination());
         let rules = &self.force.rules;
         if self.is_limited(server, client) {
             let hash = Hash::of_client(self.table.seed, self.force, client);
             let standing = self.debit(hash.class(class::QUERIES), self.force.queries);
-            if standing != Standing::Within {
-                return Fate::Drop(QUERIES);
+            if standing != RateVerdict::Within {
+                return Decision::Drop(QUERIES);
             }
             if let Some(amplification) = rules.amplification
                 && let Some(credit) = self.credit(hash, amplification.burst)
@@ -196,20 +196,20 @@ impl<'a> Turn<'a> {
         let message = message.filter(|message| waits && !message.is_response());
         if let (Some(message), Some(queries)) = (message, &self.table.queries) {
             let hash = Hash::of_query(self.table.seed, key, message.id());
-            match queries.open(hash.value(), NOTHING) {
+            match queries.open(hash.value(), EMPTY) {
                 Some(Found { value, evicted }) => {
                     if evicted.is_some_and(|value| account::is_due(value, self.now)) {
-                        self.notes[QUERIES_EVICTED] += 1;
+                        self.counters[QUERIES_EVICTED] += 1;
                     }
                     let until = self.now + self.force.query_timeout;
                     // A question that cannot be parsed cannot be compared.
                     let question = self.question(message).unwrap_or_default();
-                    account::ask(value, self.now, until, question);
+                    account::add_query(value, self.now, until, question);
                 }
-                None => self.notes[NOT_COUNTED] += 1,
+                None => self.counters[NOT_COUNTED] += 1,
             }
         }
-        Fate::Pass
+        Decision::Pass
     }
 
     /// Returns the hash of a message's question.
@@ -237,18 +237,18 @@ impl<'a> Turn<'a> {
                 None => return false,
             },
         };
-        account::answer(value, self.now, question)
+        account::take_query(value, self.now, question)
     }
 
-    fn response(&mut self, headers: &Headers, message: Option<&Message<'_>>, bytes: usize) -> Fate {
+    fn response(&mut self, headers: &Headers, message: Option<&Message<'_>>, bytes: usize) -> Decision {
         let key = &headers.key;
         let (server, client) = (key.source(), key.destination());
         let rules = &self.force.rules;
         if rules.mode == Mode::Strict && is_among(&rules.clients, client) && !self.is_solicited(headers, message) {
-            return Fate::Drop(UNSOLICITED);
+            return Decision::Drop(UNSOLICITED);
         }
         if !self.is_limited(server, client) {
-            return Fate::Pass;
+            return Decision::Pass;
         }
         let hash = Hash::of_client(self.table.seed, self.force, client);
         let subject = subject(message, self.name, hash);
@@ -256,21 +256,21 @@ impl<'a> Turn<'a> {
         let of_sort = self.debit(subject.hash, interval);
         let of_all = self.debit(hash.class(class::ALL), self.force.all);
         let beyond = match (of_sort, of_all) {
-            (Standing::Beyond(number), _) => Some((subject.sort as u8, number)),
-            (_, Standing::Beyond(number)) => Some((ALL, number)),
+            (RateVerdict::Beyond(number), _) => Some((subject.sort as u8, number)),
+            (_, RateVerdict::Beyond(number)) => Some((ALL, number)),
             _ => None,
         };
         // A truncated error would make the client retry over TCP, for the same error.
         let rest = subject
             .question_end
-            .filter(|_| subject.sort != Sort::Error && rules.slip > 0);
+            .filter(|_| subject.sort != ResponseKind::Error && rules.slip > 0);
         if let Some((reason, number)) = beyond {
             let each = |so_many: u16| so_many > 0 && number % u64::from(so_many) == 0;
             return match rest {
                 _ if each(rules.leak) => self.leak(),
-                Some(end) if each(rules.slip) => Fate::Truncate(reason, end),
-                None if each(rules.slip) && subject.sort == Sort::Error => self.leak(),
-                _ => Fate::Drop(reason),
+                Some(end) if each(rules.slip) => Decision::Truncate(reason, end),
+                None if each(rules.slip) && subject.sort == ResponseKind::Error => self.leak(),
+                _ => Decision::Drop(reason),
             };
         }
         if let Some(amplification) = rules.amplification
@@ -279,20 +279,20 @@ impl<'a> Turn<'a> {
         {
             return match rest {
                 // The truncated response is about as long as its query.
-                Some(end) => Fate::Truncate(AMPLIFICATION, end),
-                None => Fate::Drop(AMPLIFICATION),
+                Some(end) => Decision::Truncate(AMPLIFICATION, end),
+                None => Decision::Drop(AMPLIFICATION),
             };
         }
-        Fate::Pass
+        Decision::Pass
     }
 
-    fn leak(&mut self) -> Fate {
-        self.notes[LEAKED] += 1;
-        Fate::Pass
+    fn leak(&mut self) -> Decision {
+        self.counters[LEAKED] += 1;
+        Decision::Pass
     }
 
     /// Decides on a fragment without ports. Only its identification number relates it to its datagram.
-    fn later_fragment(&self, packet: &Packet, frame: &[u8]) -> Fate {
+    fn later_fragment(&self, packet: &Packet, frame: &[u8]) -> Decision {
         let dropped = match self.force.rules.fragments {
             Fragments::Pass => false,
             Fragments::Drop => true,
@@ -303,24 +303,24 @@ impl<'a> Turn<'a> {
             }
         };
         match dropped {
-            true => Fate::Drop(FRAGMENT),
-            false => Fate::Pass,
+            true => Decision::Drop(FRAGMENT),
+            false => Decision::Pass,
         }
     }
 
     fn datagram(&self, packet: &Packet, frame: &[u8]) -> Option<u64> {
-        let place = Place::of(frame, &packet.headers)?;
+        let place = FragmentPosition::of(frame, &packet.headers)?;
         Some(Hash::of_datagram(self.table.seed, packet, place.identification).value())
     }
 
     /// Lets the later fragments of this datagram pass, even if an earlier one with its number was dropped.
-    fn forget(&self, packet: &Packet, frame: &[u8]) {
+    fn clear_dropped(&self, packet: &Packet, frame: &[u8]) {
         if self.force.rules.fragments != Fragments::Follow {
             return;
         }
         let hash = self.datagram(packet, frame);
         if let Some(value) = hash.and_then(|hash| self.table.fragments.find(hash)) {
-            value.store(NOTHING, Ordering::Relaxed);
+            value.store(EMPTY, Ordering::Relaxed);
         }
     }
 
@@ -334,12 +334,12 @@ impl<'a> Turn<'a> {
             .datagram(packet, frame)
             .and_then(|hash| self.table.fragments.open(hash, until));
         let Some(Found { value, evicted }) = found else {
-            self.notes[NOT_COUNTED] += 1;
+            self.counters[NOT_COUNTED] += 1;
             return;
         };
         value.store(until, Ordering::Relaxed);
         if evicted.is_some_and(|value| account::is_due(value, self.now)) {
-            self.notes[FRAGMENTS_EVICTED] += 1;
+            self.counters[FRAGMENTS_EVICTED] += 1;
         }
     }
 }
@@ -350,39 +350,39 @@ impl NetworkFunction for DnsGuard {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        REASONS
+        DROP_REASONS
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        NOTES
+    fn counters(&self) -> &'static [&'static str] {
+        COUNTERS
     }
 
-    fn note_counts(&self) -> &[u64] {
-        &self.notes
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
-        self.table.live.refresh(&mut self.held);
+        self.table.live.refresh(&mut self.cached_rules);
         for i in 0..batch.len() {
             let packet = batch.packet(i);
             if packet.headers.key.protocol() != protocol::UDP {
                 continue;
             }
-            let mut turn = Turn {
+            let mut turn = PacketContext {
                 table: &self.table,
-                force: &self.held.value,
+                force: &self.cached_rules.value,
                 name: &mut self.name,
-                notes: &mut self.notes,
+                counters: &mut self.counters,
                 now: ticks(packet.arrival),
             };
             let verdict = match turn.judge(packet, batch.frame(i)) {
-                Fate::Pass => continue,
-                Fate::Drop(reason) => Verdict::Drop(reason),
-                Fate::Truncate(_, end) if truncate(batch, i, end) => {
-                    self.notes[SLIPPED] += 1;
+                Decision::Pass => continue,
+                Decision::Drop(reason) => Verdict::Drop(reason),
+                Decision::Truncate(_, end) if truncate(batch, i, end) => {
+                    self.counters[SLIPPED] += 1;
                     continue;
                 }
-                Fate::Truncate(reason, _) => Verdict::Drop(reason),
+                Decision::Truncate(reason, _) => Verdict::Drop(reason),
             };
             batch.packet_mut(i).0.verdict = verdict;
         }

@@ -8,7 +8,7 @@ use tailwater_net::dns::{Message, Name, kind, rcode};
 
 /// Kinds of responses, each with its own limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum ResponseKind {
     /// Response with an answer.
     Answer,
     /// NODATA: the name has no record of the type.
@@ -23,7 +23,7 @@ pub(super) enum Sort {
 
 /// Direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum Direction {
     /// To a server.
     Query,
     /// From a server.
@@ -31,24 +31,24 @@ pub(super) enum Way {
 }
 
 /// Returns the direction of a UDP packet, or `None` if neither port is a server's.
-pub(super) fn way(ports: &[u16], key: &FlowKey, message: Option<&Message<'_>>) -> Option<Way> {
+pub(super) fn direction(ports: &[u16], key: &FlowKey, message: Option<&Message<'_>>) -> Option<Direction> {
     let is_server = |port: u16| ports.contains(&port);
     match (is_server(key.destination_port()), is_server(key.source_port())) {
         (false, false) => None,
-        (true, false) => Some(Way::Query),
-        (false, true) => Some(Way::Response),
+        (true, false) => Some(Direction::Query),
+        (false, true) => Some(Direction::Response),
         // Both ports are servers': only the message shows the direction.
         (true, true) => Some(match message {
-            Some(message) if !message.is_response() => Way::Query,
-            _ => Way::Response,
+            Some(message) if !message.is_response() => Direction::Query,
+            _ => Direction::Response,
         }),
     }
 }
 
 /// Classification of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Subject {
-    pub(super) sort: Sort,
+pub(super) struct ResponseClass {
+    pub(super) sort: ResponseKind,
     /// Offset of the question's end in the message, if the question can be parsed.
     pub(super) question_end: Option<usize>,
     /// Hash of the account.
@@ -57,39 +57,39 @@ pub(super) struct Subject {
 
 /// Classifies a response. Its account is that of the name and type for an answer, and that of the zone for a denial or
 /// a referral.
-pub(super) fn subject(message: Option<&Message<'_>>, name: &mut Name, client: Hash) -> Subject {
+pub(super) fn subject(message: Option<&Message<'_>>, name: &mut Name, client: Hash) -> ResponseClass {
     let question = message.and_then(|message| Some((message, message.question(name)?)));
     let Some((message, question)) = question.filter(|(message, _)| message.is_response()) else {
-        return Subject {
-            sort: Sort::Error,
+        return ResponseClass {
+            sort: ResponseKind::Error,
             question_end: None,
-            hash: client.class(Sort::Error as u64),
+            hash: client.class(ResponseKind::Error as u64),
         };
     };
     let (sort, zone) = match message.rcode() {
-        rcode::NO_ERROR if message.answers() > 0 => (Sort::Answer, None),
+        rcode::NO_ERROR if message.answers() > 0 => (ResponseKind::Answer, None),
         rcode::NO_ERROR => {
             let asked = client.bytes(name.as_bytes());
             match message.authority(&question, name) {
-                Some(kind::NS) if !message.is_authoritative() => (Sort::Referral, None),
-                _ => (Sort::NoData, Some(asked)),
+                Some(kind::NS) if !message.is_authoritative() => (ResponseKind::Referral, None),
+                _ => (ResponseKind::NoData, Some(asked)),
             }
         }
         rcode::NX_DOMAIN => {
             let asked = client.bytes(name.as_bytes());
             match message.authority(&question, name) {
-                Some(kind::SOA) => (Sort::NxDomain, None),
-                _ => (Sort::NxDomain, Some(asked)),
+                Some(kind::SOA) => (ResponseKind::NxDomain, None),
+                _ => (ResponseKind::NxDomain, Some(asked)),
             }
         }
-        _ => (Sort::Error, Some(client)),
+        _ => (ResponseKind::Error, Some(client)),
     };
     let hash = zone.unwrap_or_else(|| client.bytes(name.as_bytes()));
     let hash = match sort {
-        Sort::Answer => hash.word(u64::from(question.kind) << 16 | u64::from(question.class)),
+        ResponseKind::Answer => hash.word(u64::from(question.kind) << 16 | u64::from(question.class)),
         _ => hash,
     };
-    Subject {
+    ResponseClass {
         sort,
         question_end: Some(question.end),
         hash: hash.class(sort as u64),

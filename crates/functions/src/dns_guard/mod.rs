@@ -7,8 +7,8 @@
 //! 4. `truncate`: truncation of a response, so that the client retries over TCP.
 
 mod account;
+mod account_table;
 mod function;
-mod ledger;
 mod message;
 mod rules;
 mod truncate;

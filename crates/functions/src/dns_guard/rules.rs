@@ -1,7 +1,7 @@
 //! Limits of a guard, and the state shared by all its instances.
 
 use super::account::{MAX_BYTES, SECOND, ticks};
-use super::ledger::Ledger;
+use super::account_table::AccountTable;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use tailwater_chain::live::Live;
@@ -103,7 +103,7 @@ pub(super) fn is_among(prefixes: &[IpNet], address: IpAddr) -> bool {
 #[derive(Debug)]
 pub(super) struct CompiledRules {
     pub(super) rules: GuardRules,
-    /// Ticks in which a response of each [`Sort`](super::message::Sort) is repaid; 0 for no limit. `all` and `queries`
+    /// Ticks in which a response of each [`ResponseKind`](super::message::ResponseKind) is repaid; 0 for no limit. `all` and `queries`
     /// are the same for responses of all kinds and for queries.
     pub(super) intervals: [u64; 5],
     pub(super) all: u64,
@@ -153,13 +153,13 @@ pub struct Sizes {
 #[derive(Debug)]
 pub struct DnsGuardTable {
     pub(super) live: Live<CompiledRules>,
-    pub(super) accounts: Ledger,
+    pub(super) accounts: AccountTable,
     /// Byte accounts of client prefixes, if bytes are limited.
-    pub(super) credits: Option<Ledger>,
+    pub(super) credits: Option<AccountTable>,
     /// Waiting queries, in [`Mode::Strict`].
-    pub(super) queries: Option<Ledger>,
+    pub(super) queries: Option<AccountTable>,
     /// Datagrams whose first fragment was dropped.
-    pub(super) fragments: Ledger,
+    pub(super) fragments: AccountTable,
     pub(super) seed: u64,
 }
 
@@ -171,10 +171,10 @@ impl DnsGuardTable {
     /// accounts collide.
     pub fn new(rules: GuardRules, sizes: Sizes, seed: u64) -> DnsGuardTable {
         DnsGuardTable {
-            accounts: Ledger::new(sizes.accounts),
-            credits: rules.amplification.map(|_| Ledger::new(sizes.accounts)),
-            queries: (rules.mode == Mode::Strict).then(|| Ledger::new(sizes.queries)),
-            fragments: Ledger::new(MAX_DROPPED_DATAGRAMS),
+            accounts: AccountTable::new(sizes.accounts),
+            credits: rules.amplification.map(|_| AccountTable::new(sizes.accounts)),
+            queries: (rules.mode == Mode::Strict).then(|| AccountTable::new(sizes.queries)),
+            fragments: AccountTable::new(MAX_DROPPED_DATAGRAMS),
             live: Live::new(CompiledRules::new(rules)),
             seed,
         }

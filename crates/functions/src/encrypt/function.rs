@@ -149,7 +149,7 @@ const NO_ROOM: u8 = 4;
 /// Encrypts or decrypts payloads of TCP and UDP.
 pub struct Encrypt {
     rules: Arc<Live<EncryptRules>>,
-    held: Arc<Version<EncryptRules>>,
+    cached_rules: Arc<Version<EncryptRules>>,
     secret: Key,
     cipher: ChaCha20,
     numbers: Arc<PacketNumbers>,
@@ -163,7 +163,7 @@ impl Encrypt {
         let held = rules.current();
         Encrypt {
             secret: key_of(&held.value.key),
-            held,
+            cached_rules: held,
             rules,
             cipher: ChaCha20::detect(),
             numbers,
@@ -174,9 +174,9 @@ impl Encrypt {
     /// Updates the worker to the rules in force.
     #[inline]
     fn refresh(&mut self) {
-        if self.rules.number() != self.held.number {
-            self.held = self.rules.current();
-            self.secret = key_of(&self.held.value.key);
+        if self.rules.number() != self.cached_rules.number {
+            self.cached_rules = self.rules.current();
+            self.secret = key_of(&self.cached_rules.value.key);
         }
     }
 
@@ -220,7 +220,7 @@ impl Encrypt {
             return Ok(());
         }
         if flow.phase != KEYED {
-            if !self.held.value.midstream {
+            if !self.cached_rules.value.midstream {
                 return Err(NO_SYN);
             }
             // Stream positions are the sequence numbers themselves.
@@ -254,7 +254,7 @@ impl Encrypt {
             return Err(NOT_ENCRYPTABLE);
         }
         let datagram = usize::from(headers.end - headers.network_offset) + TRAILER;
-        if datagram > self.held.value.mtu.into() {
+        if datagram > self.cached_rules.value.mtu.into() {
             return Err(OVERSIZE);
         }
         let number = self.number();
@@ -303,7 +303,7 @@ impl NetworkFunction for Encrypt {
         &["not-encryptable", "no-syn", "oversize", "no-trailer", "no-room"]
     }
 
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         reason == NO_ROOM
     }
 
@@ -335,7 +335,7 @@ impl NetworkFunction for Encrypt {
             }
             _ => {}
         }
-        state.phase = match self.held.value.drop_others {
+        state.phase = match self.cached_rules.value.drop_others {
             true => 0,
             false => PASS,
         };
@@ -344,7 +344,7 @@ impl NetworkFunction for Encrypt {
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.refresh();
-        let direction = self.held.value.direction;
+        let direction = self.cached_rules.value.direction;
         for i in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(i);
             let flow = flows.state::<FlowCipher>(packet);

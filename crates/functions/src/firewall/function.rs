@@ -4,10 +4,10 @@ use super::connection::{
     ANSWERED, BY_EXIT, Connection, DENIED, ECHO, FORBIDDEN, HALF_OPEN, Kind, LISTED, NONE, OPENING, OTHER, REJECTED,
     REVERSED, TCP, UDP, millis,
 };
-use super::fragment::Place;
-use super::known::First;
+use super::fragment::FragmentPosition;
 use super::rule_set::RuleSet;
 use super::rules::{Action, State};
+use super::shared_tables::FirstFragment;
 use super::table::{FirewallTable, Fragments, is_icmp};
 use super::tcp::{Phase, Segment, SegmentVerdict, Tcp};
 use bytemuck::Zeroable;
@@ -21,7 +21,7 @@ use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::tcp::{TcpOption, TcpView};
 use tailwater_net::{FlowKey, protocol};
 
-/// Drop reason: an index into [`REASONS`].
+/// Drop reason: an index into [`DROP_REASONS`].
 type Reason = u8;
 const RULES_DENY: Reason = 0;
 const RULES_REJECT: Reason = 1;
@@ -35,7 +35,7 @@ const FRAGMENT: Reason = 8;
 const FRAGMENT_UNKNOWN: Reason = 9;
 const FRAGMENT_OVERLAP: Reason = 10;
 
-const REASONS: &[&str] = &[
+const DROP_REASONS: &[&str] = &[
     "denied",
     "rejected",
     "no-connection",
@@ -49,7 +49,7 @@ const REASONS: &[&str] = &[
     "fragment-overlap",
 ];
 
-const NOTES: &[&str] = &[
+const COUNTERS: &[&str] = &[
     "opened",
     "related",
     "out-of-window-passed",
@@ -71,20 +71,20 @@ const HEAD: usize = 128;
 #[derive(Debug)]
 pub struct Firewall {
     table: Arc<FirewallTable>,
-    held: Arc<Version<RuleSet>>,
+    cached_rules: Arc<Version<RuleSet>>,
     /// Action for each packet whose flow is new, by index in the batch.
     by_index: Box<[Action; MAX_BATCH]>,
-    notes: [u64; NOTES.len()],
+    counters: [u64; COUNTERS.len()],
 }
 
 impl Firewall {
     /// Creates a worker's instance.
     pub fn new(table: Arc<FirewallTable>) -> Firewall {
         Firewall {
-            held: table.rules.current(),
+            cached_rules: table.rules.current(),
             table,
             by_index: Box::new([Action::Deny; MAX_BATCH]),
-            notes: [0; NOTES.len()],
+            counters: [0; COUNTERS.len()],
         }
     }
 }
@@ -122,7 +122,7 @@ fn segment_of(frame: &[u8], headers: &Headers) -> Option<Segment> {
 }
 
 /// Returns `true` for an echo request.
-fn asks(frame: &[u8], headers: &Headers) -> bool {
+fn is_echo_request(frame: &[u8], headers: &Headers) -> bool {
     let kind = headers.transport(frame).first().copied();
     matches!(
         (headers.network, kind),
@@ -160,7 +160,7 @@ impl Firewall {
     /// Decides on a packet that belongs to no connection: it is dropped, unless a rule about the state `invalid` allows
     /// it.
     fn invalid(&self, packet: &Packet, reason: Reason) -> Result<(), Reason> {
-        let rules = &self.held.value;
+        let rules = &self.cached_rules.value;
         if !rules.is_about(State::Invalid) {
             return Err(reason);
         }
@@ -182,7 +182,7 @@ impl Firewall {
         match state.kind {
             TCP => return self.segment(packet, frame, (state, side), now),
             UDP | OTHER => {}
-            ECHO if asks(frame, &packet.headers) == (side == 0) => {}
+            ECHO if is_echo_request(frame, &packet.headers) == (side == 0) => {}
             ECHO => return self.invalid(packet, NO_CONNECTION),
             // The rules have decided on this very packet, unless the process was killed in between.
             OPENING if side == 0 && state.has(BY_EXIT) == (packet.entry != 0) => {
@@ -231,7 +231,7 @@ impl Firewall {
                 return allowed(state);
             }
             SegmentVerdict::Tolerated => {
-                self.notes[NOTED_TOLERATED] += 1;
+                self.counters[NOTED_TOLERATED] += 1;
                 return allowed(state);
             }
             SegmentVerdict::Reopens => {
@@ -239,7 +239,7 @@ impl Firewall {
                 return self.open(packet, frame, state, None);
             }
             SegmentVerdict::OutOfWindow if self.table.options.liberal => {
-                self.notes[NOTED_OUT_OF_WINDOW] += 1;
+                self.counters[NOTED_OUT_OF_WINDOW] += 1;
                 return allowed(state);
             }
             SegmentVerdict::OutOfWindow => OUT_OF_WINDOW,
@@ -275,11 +275,11 @@ impl Firewall {
                 (TCP, tcp)
             }
             protocol::UDP => (UDP, Tcp::zeroed()),
-            other if is_icmp(other) && asks(frame, headers) => (ECHO, Tcp::zeroed()),
+            other if is_icmp(other) && is_echo_request(frame, headers) => (ECHO, Tcp::zeroed()),
             other if is_icmp(other) => return self.invalid(packet, NO_CONNECTION),
             _ => (OTHER, Tcp::zeroed()),
         };
-        let rules = &self.held.value;
+        let rules = &self.cached_rules.value;
         let action = decided.unwrap_or_else(|| rules.decide(&key, packet.entry));
         state.last = millis(packet.arrival);
         state.flags = if packet.is_reversed() { REVERSED } else { 0 };
@@ -301,9 +301,9 @@ impl Firewall {
         if self.table.connections.insert(&connection) {
             state.flags |= LISTED;
         } else {
-            self.notes[NOTED_NOT_LISTED] += 1;
+            self.counters[NOTED_NOT_LISTED] += 1;
         }
-        self.notes[NOTED_OPENED] += 1;
+        self.counters[NOTED_OPENED] += 1;
         state.kind = kind;
         state.tcp = tcp;
         state.flags |= forbidden(rules, &key, packet.entry);
@@ -317,7 +317,7 @@ impl Firewall {
     #[cold]
     fn end(&self, packet: &Packet, state: &mut Connection) {
         let (key, _) = packet.headers.key.of_connection();
-        self.table.forget(&key, state);
+        self.table.remove_connection(&key, state);
         state.clear();
     }
 
@@ -325,7 +325,7 @@ impl Firewall {
     #[cold]
     fn message(&mut self, packet: &Packet, frame: &[u8]) -> Result<(), Reason> {
         let headers = &packet.headers;
-        let (key, rules) = (&headers.key, &self.held.value);
+        let (key, rules) = (&headers.key, &self.cached_rules.value);
         if self.table.options.neighbour_discovery && is_of_link(frame, headers) {
             return Ok(());
         }
@@ -356,7 +356,7 @@ impl Firewall {
         {
             outcome(action)?;
         }
-        self.notes[NOTED_RELATED] += 1;
+        self.counters[NOTED_RELATED] += 1;
         Ok(())
     }
 
@@ -370,7 +370,7 @@ impl Firewall {
         }
         let headers = &packet.headers;
         let key = headers.key.of_whole();
-        let Some(place) = Place::of(frame, headers) else {
+        let Some(place) = FragmentPosition::of(frame, headers) else {
             return Err(FRAGMENT_UNKNOWN);
         };
         let (now, datagrams) = (packet.arrival, &self.table.datagrams);
@@ -381,22 +381,22 @@ impl Firewall {
                 true => Ok(()),
                 // TCP connections begin with unfragmented packets.
                 false if key.protocol() == protocol::TCP => Err(NO_CONNECTION),
-                false => outcome(self.held.value.decide(&key, packet.entry)),
+                false => outcome(self.cached_rules.value.decide(&key, packet.entry)),
             };
-            let first = First {
+            let first = FirstFragment {
                 passed: outcome.is_ok(),
                 length: place.length,
             };
-            datagrams.note(datagram, now, first);
+            datagrams.record_first(datagram, now, first);
             return outcome;
         }
         match datagrams.find(&key, place.identification, now) {
             None => Err(FRAGMENT_UNKNOWN),
-            Some(First { passed: false, .. }) => Err(RULES_DENY),
+            Some(FirstFragment { passed: false, .. }) => Err(RULES_DENY),
             Some(first) if place.offset < first.length => {
                 // The fragment would overwrite data on which the decision was based: drop the rest of the datagram.
-                let none = First { passed: false, ..first };
-                datagrams.note(datagram, now, none);
+                let none = FirstFragment { passed: false, ..first };
+                datagrams.record_first(datagram, now, none);
                 Err(FRAGMENT_OVERLAP)
             }
             Some(_) => Ok(()),
@@ -438,19 +438,19 @@ impl NetworkFunction for Firewall {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        REASONS
+        DROP_REASONS
     }
 
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         reason == HALF_OPEN_LIMIT
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        NOTES
+    fn counters(&self) -> &'static [&'static str] {
+        COUNTERS
     }
 
-    fn note_counts(&self) -> &[u64] {
-        &self.notes
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
     fn state_bytes(&self) -> usize {
@@ -479,11 +479,11 @@ impl NetworkFunction for Firewall {
 
     fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
         let connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
-        self.table.forget(key, &connection);
+        self.table.remove_connection(key, &connection);
     }
 
     fn prepare(&mut self, batch: &Batch, new: &[u16]) {
-        self.table.rules.refresh(&mut self.held);
+        self.table.rules.refresh(&mut self.cached_rules);
         let mut keys = [FlowKey::default(); MAX_BATCH];
         let mut entries = [0; MAX_BATCH];
         let mut actions = [Action::Deny; MAX_BATCH];
@@ -492,7 +492,7 @@ impl NetworkFunction for Firewall {
             (*key, *entry) = (packet.headers.key, packet.entry);
         }
         let count = new.len();
-        let rules = &self.held.value;
+        let rules = &self.cached_rules.value;
         rules.decide_new(&keys[..count], &entries[..count], &mut actions[..count]);
         for (action, at) in actions.iter().zip(new) {
             self.by_index[usize::from(*at)] = *action;
@@ -504,7 +504,7 @@ impl NetworkFunction for Firewall {
         if headers.fragment != Fragment::Whole || is_message(frame, headers) {
             return Verdict::Forward;
         }
-        let place = flow.place();
+        let place = flow.batch_index();
         let state = flow.state::<Connection>();
         if state.is_tracked() {
             // The rules were replaced: evaluate them as if the connection began now.
@@ -514,7 +514,7 @@ impl NetworkFunction for Firewall {
                 0 => packet.entry,
                 _ => 1 - packet.entry.min(1),
             };
-            let rules = &self.held.value;
+            let rules = &self.cached_rules.value;
             let action = rules.decide(&initiators, entry);
             if action != Action::Allow {
                 let flags = state.flags & REVERSED;
@@ -522,7 +522,7 @@ impl NetworkFunction for Firewall {
                 state.flags = flags;
                 state.kind = refusal(action);
                 state.last = millis(packet.arrival);
-                self.notes[NOTED_ENDED] += 1;
+                self.counters[NOTED_ENDED] += 1;
                 return Verdict::Forward;
             }
             let kept = !(FORBIDDEN[0] | FORBIDDEN[1]);
@@ -543,7 +543,7 @@ impl NetworkFunction for Firewall {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        self.table.rules.refresh(&mut self.held);
+        self.table.rules.refresh(&mut self.cached_rules);
         batch.for_each(|packet, frame| {
             let headers = &packet.headers;
             let outcome = if headers.fragment != Fragment::Whole {

@@ -16,7 +16,7 @@ use tailwater_api::error::{nearest, quoted};
 use tailwater_api::values::{Expected, ports_of, prefix_of, protocol_of};
 
 /// Maximum number of mistakes reported individually.
-pub const MOST_TOLD: usize = tailwater_api::error::MOST_TOLD;
+pub const MAX_REPORTED: usize = tailwater_api::error::MAX_REPORTED;
 
 /// Error in a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ const ACTIONS: [(&str, Action); 3] = [
 /// Parses the rules of a text.
 ///
 /// # Errors
-/// The first [`MOST_TOLD`] invalid lines, and the number of further ones.
+/// The first [`MAX_REPORTED`] invalid lines, and the number of further ones.
 pub fn parse(text: &str, zones: &[Zone]) -> Result<Vec<Rule>, (Vec<Mistake>, usize)> {
     let (mut rules, mut mistakes, mut wrong) = (Vec::new(), Vec::new(), 0);
     for (i, line) in text.lines().enumerate() {
@@ -73,7 +73,7 @@ pub fn parse(text: &str, zones: &[Zone]) -> Result<Vec<Rule>, (Vec<Mistake>, usi
             Err(mut mistake) => {
                 wrong += 1;
                 mistake.line = i + 1;
-                if mistakes.len() < MOST_TOLD {
+                if mistakes.len() < MAX_REPORTED {
                     mistakes.push(mistake);
                 }
             }

@@ -3,16 +3,16 @@
 mod connection;
 pub(crate) mod fragment;
 mod function;
-mod known;
 pub mod language;
 mod overlap;
 mod rule_set;
 mod rules;
+mod shared_tables;
 mod table;
 mod tcp;
 
 pub use function::Firewall;
-pub use overlap::{Shadowed, shadowed};
+pub use overlap::{ShadowedRules, shadowed};
 pub use rule_set::RuleSetError;
 pub use rules::{Action, MAX_RULES, MAX_ZONES, Rule, State, States, Zone, ZonePort};
 pub use table::{FirewallTable, Fragments, HalfOpen, Options, Timeouts};

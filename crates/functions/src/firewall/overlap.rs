@@ -3,12 +3,12 @@
 use super::rules::{Action, Rule, States};
 use crate::acl;
 use crate::acl::classifier::ClassifierError;
-use crate::acl::cover::covered;
+use crate::acl::shadow::find_shadowed;
 use std::collections::HashMap;
 
 /// A rule shadowed by an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shadowed {
+pub struct ShadowedRules {
     /// Line of the shadowed rule.
     pub line: u32,
     /// Line of the earlier rule.
@@ -25,7 +25,7 @@ type Class = (Option<u8>, Option<u8>, States);
 ///
 /// # Errors
 /// If the rules overlap in so many ways that the check exceeds its memory limit.
-pub fn shadowed(rules: &[Rule]) -> Result<Vec<Shadowed>, ClassifierError> {
+pub fn shadowed(rules: &[Rule]) -> Result<Vec<ShadowedRules>, ClassifierError> {
     let mut numbers: HashMap<Class, u16> = HashMap::new();
     let mut classes: Vec<Class> = Vec::new();
     let of_rule = rules.iter().map(|rule| {
@@ -43,10 +43,10 @@ pub fn shadowed(rules: &[Rule]) -> Result<Vec<Shadowed>, ClassifierError> {
         let zone = |outer: Option<u8>, inner| outer.is_none() || outer == inner;
         zone(outer.0, inner.0) && zone(outer.1, inner.1) && outer.2.contain(inner.2)
     };
-    let found = covered(&tuples, (&of_rule, classes.len() as u16), holds)?;
+    let found = find_shadowed(&tuples, (&of_rule, classes.len() as u16), holds)?;
     let told = found.into_iter().map(|covered| {
         let (rule, by) = (&rules[covered.rule], &rules[covered.by]);
-        Shadowed {
+        ShadowedRules {
             line: rule.line,
             by: by.line,
             conflict: (by.action != rule.action).then_some((by.action, rule.action)),

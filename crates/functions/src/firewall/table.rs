@@ -1,15 +1,15 @@
 //! State shared by all workers of a firewall.
 
 use super::connection::Connection;
-use super::known::{Connections, Datagrams};
 use super::rule_set::{RuleSet, RuleSetError};
 use super::rules::{Action, Rule, Zone};
+use super::shared_tables::{Connections, Datagrams};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::commons::{CounterArray, SharedCounters};
 use tailwater_chain::function::Lifetimes;
 use tailwater_chain::live::Live;
+use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 /// Idle timeouts of connections.
@@ -118,14 +118,14 @@ const DATAGRAMS: usize = 1 << 16;
 
 /// Counters of half-open connections of all workers.
 #[derive(Debug)]
-pub(super) struct Handshakes {
+pub(super) struct HalfOpenCounters {
     limit: HalfOpen,
     /// The total, followed by the counters of the destinations.
     counts: CounterArray,
     seed: u64,
 }
 
-impl Handshakes {
+impl HalfOpenCounters {
     /// Number of shared words.
     const WORDS: usize = 1 + DESTINATIONS;
 
@@ -178,7 +178,7 @@ pub struct FirewallTable {
     pub(super) options: Options,
     pub(super) connections: Connections,
     pub(super) datagrams: Datagrams,
-    pub(super) handshakes: Handshakes,
+    pub(super) handshakes: HalfOpenCounters,
     pub(super) zones: Vec<Zone>,
     default: Action,
 }
@@ -195,11 +195,11 @@ impl FirewallTable {
         capacity: usize,
         seed: u64,
     ) -> Result<FirewallTable, RuleSetError> {
-        let commons = SharedCounters::of_this_process();
-        FirewallTable::with_commons((zones, rules, default), options, (capacity, seed), &commons)
+        let shared_counters = SharedCounters::of_this_process();
+        FirewallTable::with_shared_counters((zones, rules, default), options, (capacity, seed), &shared_counters)
     }
 
-    /// Creates a firewall as [`new`](Self::new) does, for one of several processes. All of them use the same `commons`
+    /// Creates a firewall as [`new`](Self::new) does, for one of several processes. All of them use the same `shared_counters`
     /// of [this size](Self::shared_bytes). It holds the shared tables of connections and handshakes, and the key of the
     /// hashes, which the first process draws.
     ///
@@ -209,15 +209,15 @@ impl FirewallTable {
         rules: (&[Zone], &[Rule], Action),
         options: Options,
         capacity: usize,
-        commons: &SharedCounters,
+        shared_counters: &SharedCounters,
     ) -> Result<FirewallTable, RuleSetError> {
-        let seed = &commons.take(1)[0];
+        let seed = &shared_counters.take(1)[0];
         let drawn = RandomState::new().hash_one(capacity).max(1);
         let seed = match seed.compare_exchange(0, drawn, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => drawn,
             Err(there) => there,
         };
-        FirewallTable::with_commons(rules, options, (capacity, seed), commons)
+        FirewallTable::with_shared_counters(rules, options, (capacity, seed), shared_counters)
     }
 
     /// Returns the bytes of state shared by processes with `capacity` connections.
@@ -226,7 +226,7 @@ impl FirewallTable {
             1,
             Connections::words(capacity),
             Datagrams::words(DATAGRAMS),
-            Handshakes::WORDS,
+            HalfOpenCounters::WORDS,
         ];
         taken.map(SharedCounters::bytes_of).iter().sum()
     }
@@ -234,23 +234,23 @@ impl FirewallTable {
     /// Bytes of flow state per connection.
     pub const STATE_BYTES: usize = size_of::<Connection>();
 
-    fn with_commons(
+    fn with_shared_counters(
         (zones, rules, default): (&[Zone], &[Rule], Action),
         options: Options,
         (capacity, seed): (usize, u64),
-        commons: &SharedCounters,
+        shared_counters: &SharedCounters,
     ) -> Result<FirewallTable, RuleSetError> {
         Ok(FirewallTable {
             rules: Live::new(RuleSet::new(zones, rules, default)?),
             options,
-            connections: Connections::new(capacity, seed, commons),
-            datagrams: Datagrams::new(DATAGRAMS, seed, commons),
-            handshakes: Handshakes {
+            connections: Connections::new(capacity, seed, shared_counters),
+            datagrams: Datagrams::new(DATAGRAMS, seed, shared_counters),
+            handshakes: HalfOpenCounters {
                 limit: options.half_open.unwrap_or(HalfOpen {
                     total: capacity as u32 / 2,
                     per_destination: u32::MAX,
                 }),
-                counts: commons.take(Handshakes::WORDS),
+                counts: shared_counters.take(HalfOpenCounters::WORDS),
                 seed,
             },
             zones: zones.to_vec(),
@@ -264,7 +264,7 @@ impl FirewallTable {
     /// # Errors
     /// See [`new`](Self::new). The current rules stay in force.
     pub fn replace(&self, rules: &[Rule]) -> Result<u32, RuleSetError> {
-        Ok(self.put(self.prepare(rules)?))
+        Ok(self.activate(self.prepare(rules)?))
     }
 
     /// Compiles a version of the rules.
@@ -272,17 +272,17 @@ impl FirewallTable {
     /// # Errors
     /// See [`replace`](Self::replace).
     pub(crate) fn prepare(&self, rules: &[Rule]) -> Result<RuleSet, RuleSetError> {
-        self.rules.free_unheld();
+        self.rules.free_unused();
         RuleSet::new(&self.zones, rules, self.default)
     }
 
     /// Puts a compiled version in force.
-    pub(crate) fn put(&self, rules: RuleSet) -> u32 {
+    pub(crate) fn activate(&self, rules: RuleSet) -> u32 {
         self.rules.replace(rules)
     }
 
     /// Removes a connection from the shared table and from the half-open counters.
-    pub(super) fn forget(&self, key: &FlowKey, connection: &Connection) {
+    pub(super) fn remove_connection(&self, key: &FlowKey, connection: &Connection) {
         use super::connection::{HALF_OPEN, LISTED};
         if connection.has(LISTED) {
             self.connections.remove(key);

@@ -35,7 +35,7 @@ pub(super) struct Tcp {
     sides: [Side; 2],
     /// Progress of each end: flags from [`SYN`] to [`FIN_ACKED`], [`RESET`] and [`LOOSE`].
     marks: [u8; 2],
-    /// Window scale of each end. Contains [`ASKS`] until the responder has answered.
+    /// Window scale of each end. Contains [`SCALE_OFFERED`] until the responder has answered.
     shifts: [u8; 2],
 }
 
@@ -49,7 +49,7 @@ const LOOSE: u8 = 32;
 /// Mark: the end has reset the connection.
 const RESET: u8 = 16;
 /// Flag in a window scale: the SYN had the option.
-const ASKS: u8 = 0x80;
+const SCALE_OFFERED: u8 = 0x80;
 
 /// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ impl Tcp {
         let mut tcp = Tcp::zeroed();
         tcp.sides[0] = Side::opened(segment);
         tcp.marks[0] = SYN;
-        tcp.shifts[0] = segment.shift.map_or(0, |shift| ASKS | shift.min(MOST_SHIFT));
+        tcp.shifts[0] = segment.shift.map_or(0, |shift| SCALE_OFFERED | shift.min(MOST_SHIFT));
         tcp
     }
 
@@ -259,7 +259,7 @@ impl Tcp {
         let to = 1 - from;
         let shift = match segment.has(TcpFlags::SYN) {
             true => 0,
-            false => self.shifts[from] & !ASKS,
+            false => self.shifts[from] & !SCALE_OFFERED,
         };
         let window = u32::from(segment.window) << shift;
         let acknowledged = segment.acknowledgment;
@@ -301,11 +301,11 @@ impl Tcp {
         me.limit = me.end.wrapping_add(peer.window);
         self.sides[from] = me;
         self.marks[from] |= SYN;
-        let asked = self.shifts[to] & ASKS != 0;
+        let asked = self.shifts[to] & SCALE_OFFERED != 0;
         match segment.shift.filter(|_| asked) {
             Some(shift) => {
                 self.shifts[from] = shift.min(MOST_SHIFT);
-                self.shifts[to] &= !ASKS;
+                self.shifts[to] &= !SCALE_OFFERED;
             }
             None => self.shifts = [0; 2],
         }

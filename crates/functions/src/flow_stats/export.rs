@@ -19,9 +19,9 @@ use tailwater_net::Nanos;
 /// Records per worker that can wait for an outlet: 1.3 MiB.
 const RING: usize = 1 << 14;
 /// Maximum number of records taken from a worker's ring at a time.
-const TURN: usize = 1024;
+const RECORDS_PER_POLL: usize = 1024;
 /// Polling interval of an outlet without records.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time for which a message waits for more records.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -88,20 +88,20 @@ pub struct Options {
 
 /// State shared by workers and the thread of an outlet.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct OutletState {
     /// New workers' rings that the thread has not taken yet.
     rings: Mutex<Vec<Consumer<FlowRecord>>>,
     /// Set when workers receive no more packets.
     ending: AtomicBool,
     /// `over` is set when no more rings will be added; `abandoned` when the remaining records are to be discarded.
-    over: AtomicBool,
+    shutting_down: AtomicBool,
     abandoned: AtomicBool,
     lost: [AtomicU64; 3],
     /// Progress of the thread. The thread itself bounds all its waits except those for a file, which may hang.
     pub(super) pulse: Pulse,
 }
 
-impl Shared {
+impl OutletState {
     pub(super) fn lose(&self, record: &FlowRecord) {
         self.add_lost(NotSent {
             records: 1,
@@ -131,7 +131,7 @@ impl Shared {
 #[derive(Debug)]
 pub(super) struct Sender {
     ring: Producer<FlowRecord>,
-    shared: Arc<Shared>,
+    shared: Arc<OutletState>,
 }
 
 impl Sender {
@@ -160,7 +160,7 @@ impl Sender {
 #[derive(Debug)]
 struct OutletThread {
     outlet: Outlet,
-    shared: Arc<Shared>,
+    shared: Arc<OutletState>,
     thread: Mutex<Option<JoinHandle<Sent>>>,
     /// The thread's result, until it is reported.
     ended: Mutex<Option<io::Result<Sent>>>,
@@ -171,7 +171,7 @@ impl OutletThread {
     fn end(&self) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
-            self.shared.over.store(true, Ordering::Release);
+            self.shared.shutting_down.store(true, Ordering::Release);
             thread.thread().unpark();
             let ended = self.shared.pulse.join(thread);
             *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = Some(ended);
@@ -236,7 +236,7 @@ impl FlowStatsTable {
                 file: outlet.name(),
                 source,
             };
-            let shared = Arc::new(Shared::default());
+            let shared = Arc::new(OutletState::default());
             let session = Session::new(
                 outlet,
                 (&options, Arc::clone(&origin)),
@@ -246,7 +246,7 @@ impl FlowStatsTable {
             let rings = Arc::clone(&shared);
             let thread = std::thread::Builder::new()
                 .name("flow-export".to_owned())
-                .spawn(move || tell(&rings, session))
+                .spawn(move || export_records(&rings, session))
                 .map_err(error)?;
             Ok(OutletThread {
                 outlet: outlet.clone(),
@@ -269,7 +269,7 @@ impl FlowStatsTable {
         &self.options
     }
 
-    /// Returns a worker's senders, one per outlet and in their order. [`leave`](FlowStatsTable::leave) takes them back.
+    /// Returns a worker's senders, one per outlet and in their order. [`deregister`](FlowStatsTable::deregister) takes them back.
     pub(super) fn senders(&self) -> Vec<Sender> {
         self.instances.fetch_add(1, Ordering::Relaxed);
         let senders = self.outlet_threads.iter().map(|teller| {
@@ -299,12 +299,12 @@ impl FlowStatsTable {
     }
 
     /// Deregisters a worker that has no more records. Returns `true` for the last worker.
-    pub(super) fn leave(&self, senders: Vec<Sender>) -> bool {
+    pub(super) fn deregister(&self, senders: Vec<Sender>) -> bool {
         drop(senders);
         self.instances.fetch_sub(1, Ordering::AcqRel) == 1
     }
 
-    /// Waits until all records are sent or lost. Every worker must have [left](FlowStatsTable::leave).
+    /// Waits until all records are sent or lost. Every worker must have [left](FlowStatsTable::deregister).
     pub(super) fn end(&self) {
         self.outlet_threads.iter().for_each(OutletThread::end);
     }
@@ -317,7 +317,7 @@ impl FlowStatsTable {
     }
 
     /// Waits until all records are sent or given up. All workers' chains must have
-    /// [finished](crate::chain::Chain::finish).
+    /// [drained](tailwater_chain::chain::Chain::drain).
     ///
     /// # Errors
     /// The error of the first outlet that lost records or whose file could not be written.
@@ -328,7 +328,7 @@ impl FlowStatsTable {
 }
 
 /// Exports records from the workers' rings until all workers have ended.
-fn tell(shared: &Shared, mut session: Session) -> Sent {
+fn export_records(shared: &OutletState, mut session: Session) -> Sent {
     let mut rings: Vec<Consumer<FlowRecord>> = Vec::new();
     // Start of the current wait: for more records or, at the end, for a collector.
     let mut waiting = Instant::now();
@@ -336,7 +336,7 @@ fn tell(shared: &Shared, mut session: Session) -> Sent {
     loop {
         shared.pulse.beat();
         // The flags are read before the rings: records pushed before a worker ended are popped below.
-        let over = shared.over.load(Ordering::Acquire);
+        let over = shared.shutting_down.load(Ordering::Acquire);
         let ending = shared.ending.load(Ordering::Acquire) || over;
         let mut new = shared.rings.lock().unwrap_or_else(PoisonError::into_inner);
         rings.append(&mut new);
@@ -345,12 +345,12 @@ fn tell(shared: &Shared, mut session: Session) -> Sent {
         let mut popped = 0;
         if given_up {
             for ring in &mut rings {
-                popped += ring.pop_each(TURN, |record| session.give_up(&record));
+                popped += ring.pop_each(RECORDS_PER_POLL, |record| session.discard(&record));
             }
         } else if session.is_ready() {
             stuck = None;
             for ring in &mut rings {
-                popped += ring.pop_each(TURN, |record| session.tell(&record));
+                popped += ring.pop_each(RECORDS_PER_POLL, |record| session.add_record(&record));
             }
         } else if ending {
             // Workers must not wait for the outlet indefinitely.
@@ -369,6 +369,6 @@ fn tell(shared: &Shared, mut session: Session) -> Sent {
             session.flush();
             waiting = Instant::now();
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }

@@ -10,7 +10,7 @@ use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_net::parse::Network;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
-const NOTES: &[&str] = &["records", "records-lost", "records-unsent"];
+const COUNTERS: &[&str] = &["records", "records-lost", "records-unsent"];
 const RECORDS: usize = 0;
 const LOST: usize = 1;
 const UNSENT: usize = 2;
@@ -78,7 +78,7 @@ struct Timeouts {
 impl Timeouts {
     /// Returns the reason to report a flow at this time, or `None` if it is not due.
     #[inline]
-    fn over(&self, counts: &Counts, now: Nanos) -> Option<EndReason> {
+    fn end_reason(&self, counts: &Counts, now: Nanos) -> Option<EndReason> {
         if now.saturating_sub(counts.last()) >= self.idle {
             return Some(EndReason::Idle);
         }
@@ -95,7 +95,7 @@ pub struct FlowStats {
     /// Sampling interval, and number of packets to skip until the next sample.
     every: u32,
     before: u32,
-    notes: [u64; NOTES.len()],
+    counters: [u64; COUNTERS.len()],
     /// Set once the last packet has passed: from then on the function may wait for room.
     finishing: bool,
 }
@@ -113,20 +113,20 @@ impl FlowStats {
             before: 0,
             senders: Some(table.senders()),
             table,
-            notes: [0; NOTES.len()],
+            counters: [0; COUNTERS.len()],
             finishing: false,
         }
     }
 
     #[cold]
     fn export(&mut self, record: &FlowRecord) {
-        self.notes[RECORDS] += 1;
+        self.counters[RECORDS] += 1;
         for sender in self.senders.iter_mut().flatten() {
             let taken = match self.finishing {
                 true => sender.send_waiting(record),
                 false => sender.send(record),
             };
-            self.notes[LOST] += u64::from(!taken);
+            self.counters[LOST] += u64::from(!taken);
         }
     }
 }
@@ -136,12 +136,12 @@ impl NetworkFunction for FlowStats {
         "FlowStats"
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        NOTES
+    fn counters(&self) -> &'static [&'static str] {
+        COUNTERS
     }
 
-    fn note_counts(&self) -> &[u64] {
-        &self.notes
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
     fn state_bytes(&self) -> usize {
@@ -156,10 +156,10 @@ impl NetworkFunction for FlowStats {
         Some(self.timeouts.idle.min(self.timeouts.active))
     }
 
-    fn look(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
+    fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
         let counted: FlowState = bytemuck::pod_read_unaligned(state);
         if counted.counts.packets() > 0
-            && let Some(reason) = self.timeouts.over(&counted.counts, now)
+            && let Some(reason) = self.timeouts.end_reason(&counted.counts, now)
         {
             state.fill(0);
             self.export(&counted.record(key, reason));
@@ -181,23 +181,26 @@ impl NetworkFunction for FlowStats {
         }
     }
 
-    fn finish(&mut self) {
+    fn drain(&mut self) {
         self.finishing = true;
         self.table.ending();
     }
 
-    fn finished(&mut self) {
-        let last = self.senders.take().is_some_and(|senders| self.table.leave(senders));
+    fn after_flow_ends(&mut self) {
+        let last = self
+            .senders
+            .take()
+            .is_some_and(|senders| self.table.deregister(senders));
         if last {
             // Only now is the number of unsent records final. The last instance adds it to its counters.
             self.table.end();
-            self.notes[UNSENT] += self.table.take_unsent();
+            self.counters[UNSENT] += self.table.take_unsent();
         }
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.table.set_origin(flows.now());
-        self.notes[UNSENT] += self.table.take_unsent();
+        self.counters[UNSENT] += self.table.take_unsent();
         batch.for_each(|packet, frame| {
             if self.before > 0 {
                 self.before -= 1;
@@ -214,7 +217,7 @@ impl NetworkFunction for FlowStats {
                     *state = FlowState::begin(packet, frame);
                     None
                 }
-                _ => self.timeouts.over(&state.counts, arrival),
+                _ => self.timeouts.end_reason(&state.counts, arrival),
             };
             if over.is_none() && state.counts.add(arrival, bytes, flags) {
                 return;
@@ -232,7 +235,7 @@ impl NetworkFunction for FlowStats {
 impl Drop for FlowStats {
     fn drop(&mut self) {
         if let Some(senders) = self.senders.take() {
-            self.table.leave(senders);
+            self.table.deregister(senders);
         }
     }
 }

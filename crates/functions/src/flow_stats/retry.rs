@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 /// Initial and maximum delay after a failure. The delay doubles with each failure.
-const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+const DELAYS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 /// Duration after which the loss of a connection resets the delay. An established connection alone is not enough,
 /// because some collectors accept connections and close them at once.
-const HELD: Duration = AFTER[1];
+const HELD: Duration = DELAYS[1];
 
 /// Schedule of connection attempts.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ impl Backoff {
     pub(super) fn new() -> Backoff {
         Backoff {
             at: None,
-            after: AFTER[0],
+            after: DELAYS[0],
             connected: None,
         }
     }
@@ -40,10 +40,10 @@ impl Backoff {
     pub(super) fn failed(&mut self, now: Instant) {
         let held = self.connected.take();
         if held.is_some_and(|since| now.saturating_duration_since(since) >= HELD) {
-            self.after = AFTER[0];
+            self.after = DELAYS[0];
         }
         self.at = now.checked_add(self.after);
-        self.after = (self.after * 2).min(AFTER[1]);
+        self.after = (self.after * 2).min(DELAYS[1]);
     }
 }
 

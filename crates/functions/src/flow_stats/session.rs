@@ -1,6 +1,6 @@
 //! Transport session: ordered messages to one collector or file, with the templates they need.
 
-use super::export::{Options, Outlet, Shared, Transport};
+use super::export::{Options, Outlet, OutletState, Transport};
 use super::ipfix::{Message, NotSent};
 use super::record::FlowRecord;
 use super::retry::Backoff;
@@ -20,7 +20,7 @@ const FILE_MESSAGE: usize = 16 << 10;
 const CONNECT: Duration = Duration::from_secs(3);
 const WRITE: Duration = Duration::from_secs(4);
 /// Maximum length of one sleep.
-const NAP: Duration = Duration::from_secs(1);
+const MAX_SLEEP: Duration = Duration::from_secs(1);
 /// Maximum time for which the last records wait for the next connection attempt.
 const LAST_TRY: Duration = Duration::from_millis(500);
 /// Maximum number of records that wait for a full message or for a connection.
@@ -55,7 +55,7 @@ enum Refresh {
 
 /// Address of the collector, for connecting.
 #[derive(Clone, Copy, Debug)]
-struct Far {
+struct CollectorAddress {
     address: SocketAddr,
     transport: Transport,
 }
@@ -65,7 +65,7 @@ struct Far {
 pub(super) struct Session {
     stream: Stream,
     /// `None` for a file.
-    far: Option<Far>,
+    far: Option<CollectorAddress>,
     /// Records not sent yet.
     backlog: VecDeque<FlowRecord>,
     message: Message,
@@ -82,7 +82,7 @@ pub(super) struct Session {
     /// Records of the last datagram. The error for a rejected datagram comes with the next send.
     last: NotSent,
     origin: Arc<Origin>,
-    shared: Arc<Shared>,
+    shared: Arc<OutletState>,
     unsent: Arc<AtomicU64>,
     sent: Sent,
 }
@@ -90,7 +90,7 @@ pub(super) struct Session {
 /// Need to send templates on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Templates {
-    Told,
+    Current,
     Due,
 }
 
@@ -102,7 +102,7 @@ impl Session {
     pub(super) fn new(
         outlet: &Outlet,
         (options, origin): (&Options, Arc<Origin>),
-        (shared, unsent): (Arc<Shared>, Arc<AtomicU64>),
+        (shared, unsent): (Arc<OutletState>, Arc<AtomicU64>),
     ) -> io::Result<Session> {
         let now = Instant::now();
         let (stream, far, limit, refresh, bits_per_second) = match outlet {
@@ -117,7 +117,7 @@ impl Session {
                 refresh,
                 bits_per_second,
             } => {
-                let far = Far {
+                let far = CollectorAddress {
                     address: *address,
                     transport: *transport,
                 };
@@ -154,7 +154,7 @@ impl Session {
     }
 
     /// Adds a record, which is sent together with others.
-    pub(super) fn tell(&mut self, record: &FlowRecord) {
+    pub(super) fn add_record(&mut self, record: &FlowRecord) {
         self.backlog.push_back(*record);
         if self.backlog.len() == BACKLOG {
             self.pump(false);
@@ -162,7 +162,7 @@ impl Session {
     }
 
     /// Counts a record as lost, together with the backlog.
-    pub(super) fn give_up(&mut self, record: &FlowRecord) {
+    pub(super) fn discard(&mut self, record: &FlowRecord) {
         self.lose_backlog();
         self.lose(record);
     }
@@ -190,7 +190,7 @@ impl Session {
             self.lose_backlog();
             // The loss counters are final now.
             if !matches!(self.stream, Stream::None) {
-                self.send_options(Templates::Told);
+                self.send_options(Templates::Current);
             }
         }
         if let Stream::File(file) = &mut self.stream {
@@ -284,7 +284,7 @@ impl Session {
             Refresh::First => self.send_options(Templates::Due),
             Refresh::At(at) if Instant::now() >= at => match repeated {
                 true => self.send_options(Templates::Due),
-                false => self.send_options(Templates::Told),
+                false => self.send_options(Templates::Current),
             },
             Refresh::At(_) | Refresh::Never => true,
         }
@@ -361,7 +361,7 @@ impl Session {
         self.next_at = self.next_at.max(now) + Duration::from_nanos(nanos);
         let mut left = self.next_at - now;
         while !left.is_zero() {
-            let nap = left.min(NAP);
+            let nap = left.min(MAX_SLEEP);
             std::thread::sleep(nap);
             self.shared.pulse.beat();
             left -= nap;
@@ -369,7 +369,7 @@ impl Session {
     }
 }
 
-fn connect(far: Far) -> io::Result<Stream> {
+fn connect(far: CollectorAddress) -> io::Result<Stream> {
     match far.transport {
         Transport::Udp => {
             let any: SocketAddr = match far.address {

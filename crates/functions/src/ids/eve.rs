@@ -46,7 +46,7 @@ pub struct Eve {
     chunks: Mutex<Option<Chunks<Alert>>>,
     writer: Mutex<Option<Writer>>,
     editions: Editions,
-    told: AtomicU64,
+    alert_count: AtomicU64,
     lost: AtomicU64,
 }
 
@@ -65,7 +65,7 @@ impl Eve {
         let file = OutFile::create(path, &pulse).map_err(error)?;
         let editions: Editions = Arc::new(Mutex::new(vec![(1, rules)]));
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let texts = Texts {
+        let texts = EventFields {
             editions: Arc::clone(&editions),
             known: None,
             classes,
@@ -84,7 +84,7 @@ impl Eve {
             chunks: Mutex::new(Some(chunks)),
             writer: Mutex::new(Some(writer)),
             editions,
-            told: AtomicU64::new(0),
+            alert_count: AtomicU64::new(0),
             lost: AtomicU64::new(0),
         })
     }
@@ -106,7 +106,7 @@ impl Eve {
 
     /// Adds a finished worker's counts: all alerts, and those lost for lack of room.
     pub(super) fn count(&self, told: u64, lost: u64) {
-        self.told.fetch_add(told, Ordering::Relaxed);
+        self.alert_count.fetch_add(told, Ordering::Relaxed);
         self.lost.fetch_add(lost, Ordering::Relaxed);
     }
 
@@ -124,7 +124,11 @@ impl Eve {
     }
 }
 
-fn write_alerts(mut file: BufWriter<OutFile>, mut texts: Texts, receiver: ChunkReceiver<Alert>) -> io::Result<u64> {
+fn write_alerts(
+    mut file: BufWriter<OutFile>,
+    mut texts: EventFields,
+    receiver: ChunkReceiver<Alert>,
+) -> io::Result<u64> {
     let (mut outcome, mut written) = (Ok(()), 0);
     receiver.for_each(|_, alerts| {
         for alert in alerts {
@@ -143,7 +147,7 @@ fn write_alerts(mut file: BufWriter<OutFile>, mut texts: Texts, receiver: ChunkR
 }
 
 /// Context that turns alerts into JSON: rule sets, classes and the clock's origin.
-struct Texts {
+struct EventFields {
     editions: Editions,
     /// Rule set of the last alert, cached.
     known: Option<(u32, Arc<RuleSet>)>,
@@ -152,7 +156,7 @@ struct Texts {
     origin: Nanos,
 }
 
-impl Texts {
+impl EventFields {
     fn rules(&mut self, number: u32) -> Option<Arc<RuleSet>> {
         if let Some((known, rules)) = &self.known
             && *known == number

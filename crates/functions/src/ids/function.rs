@@ -2,7 +2,7 @@
 
 use super::table::IdsTable;
 use crate::chunks::ChunkSender;
-use crate::stock::{self, StreamPoolCache};
+use crate::stream_pool::{self, StreamPoolCache};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction};
@@ -16,12 +16,12 @@ use tailwater_ids::slots::Slots;
 use tailwater_net::{FlowKey, Nanos};
 
 /// The inspector's counters, and one for alerts that could not be written.
-const NOTES: usize = inspector::NOTES.len() + 1;
-const NAMES: [&str; NOTES] = {
-    let mut names = ["alerts-unwritten"; NOTES];
+const COUNTERS: usize = inspector::COUNTERS.len() + 1;
+const NAMES: [&str; COUNTERS] = {
+    let mut names = ["alerts-unwritten"; COUNTERS];
     let mut i = 0;
-    while i < inspector::NOTES.len() {
-        names[i] = inspector::NOTES[i];
+    while i < inspector::COUNTERS.len() {
+        names[i] = inspector::COUNTERS[i];
         i += 1;
     }
     names
@@ -34,17 +34,24 @@ struct BufferPoolSlots(StreamPoolCache);
 impl Slots for BufferPoolSlots {
     #[inline]
     fn open(&mut self, lease: Lease) -> bool {
-        let stock = self.0.stock().number();
-        self.0.open(stock::Lease {
-            place: lease.place,
+        let stock = self.0.pool().number();
+        self.0.open(stream_pool::Lease {
+            slot: lease.slot,
             generation: lease.generation,
-            stock,
+            pool: stock,
         })
     }
 
     fn take(&mut self, now: Nanos) -> Option<Lease> {
-        let stock::Lease { place, generation, .. } = self.0.take(now)?;
-        Some(Lease { place, generation })
+        let stream_pool::Lease {
+            slot: place,
+            generation,
+            ..
+        } = self.0.take(now)?;
+        Some(Lease {
+            slot: place,
+            generation,
+        })
     }
 
     #[inline]
@@ -57,8 +64,8 @@ impl Slots for BufferPoolSlots {
         self.0.close(now);
     }
 
-    fn give(&mut self) {
-        self.0.give();
+    fn release(&mut self) {
+        self.0.release();
     }
 }
 
@@ -66,12 +73,12 @@ impl Slots for BufferPoolSlots {
 #[derive(Debug)]
 pub struct Ids {
     table: Arc<IdsTable>,
-    held: Arc<Version<Arc<RuleSet>>>,
+    cached_rules: Arc<Version<Arc<RuleSet>>>,
     inspector: Inspector,
     slots: BufferPoolSlots,
     /// `None` if alerts are not written to a file.
     sender: Option<ChunkSender<Alert>>,
-    notes: [u64; NOTES],
+    counters: [u64; COUNTERS],
 }
 
 impl Ids {
@@ -82,17 +89,17 @@ impl Ids {
         let thresholds = Arc::clone(&table.thresholds);
         Ids {
             inspector: Inspector::new(rules, thresholds, table.options.settings),
-            held,
-            slots: BufferPoolSlots(StreamPoolCache::new(Arc::clone(&table.stock))),
+            cached_rules: held,
+            slots: BufferPoolSlots(StreamPoolCache::new(Arc::clone(&table.stream_pool))),
             sender: table.eve.as_ref().and_then(|eve| eve.sender()),
-            notes: [0; NOTES],
+            counters: [0; COUNTERS],
             table,
         }
     }
 
     /// Passes the last packet's alerts to the writer thread; counts those that find no room.
     #[cold]
-    fn tell(&mut self) {
+    fn send_alerts(&mut self) {
         let Some(sender) = &mut self.sender else {
             return;
         };
@@ -100,7 +107,7 @@ impl Ids {
             if sender.has_room(1) {
                 sender.extend(&[*alert]);
             } else {
-                self.notes[NOTES - 1] += 1;
+                self.counters[COUNTERS - 1] += 1;
             }
         }
     }
@@ -112,15 +119,15 @@ impl NetworkFunction for Ids {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        inspector::REASONS
+        inspector::DROP_REASONS
     }
 
-    fn notes(&self) -> &'static [&'static str] {
+    fn counters(&self) -> &'static [&'static str] {
         &NAMES
     }
 
-    fn note_counts(&self) -> &[u64] {
-        &self.notes
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
     fn state_bytes(&self) -> usize {
@@ -141,10 +148,10 @@ impl NetworkFunction for Ids {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        self.table.rules.refresh(&mut self.held);
-        if self.held.number != self.inspector.version() {
-            let rules = Arc::clone(&self.held.value);
-            self.inspector.renew(self.held.number, rules);
+        self.table.rules.refresh(&mut self.cached_rules);
+        if self.cached_rules.number != self.inspector.version() {
+            let rules = Arc::clone(&self.cached_rules.value);
+            self.inspector.renew(self.cached_rules.number, rules);
         }
         for i in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(i);
@@ -160,17 +167,17 @@ impl NetworkFunction for Ids {
                 packet.verdict = Verdict::Drop(reason as u8);
             }
             if !self.inspector.alerts().is_empty() {
-                self.tell();
+                self.send_alerts();
             }
         }
-        self.notes[..NOTES - 1].copy_from_slice(self.inspector.notes());
+        self.counters[..COUNTERS - 1].copy_from_slice(self.inspector.counters());
     }
 }
 
 impl Drop for Ids {
     fn drop(&mut self) {
         if let Some(eve) = &self.table.eve {
-            eve.count(self.notes[0], self.notes[NOTES - 1]);
+            eve.count(self.counters[0], self.counters[COUNTERS - 1]);
         }
     }
 }

@@ -3,7 +3,7 @@
 use super::eve::Eve;
 use super::sources::{Loaded, Sources};
 use crate::accounting::{ExportError, Exported};
-use crate::stock::{StreamPool, stride};
+use crate::stream_pool::{StreamPool, stride};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,7 +55,7 @@ pub enum IdsError {
 pub struct IdsTable {
     pub(super) rules: Live<Arc<RuleSet>>,
     pub(super) thresholds: Arc<Thresholds>,
-    pub(super) stock: Arc<StreamPool>,
+    pub(super) stream_pool: Arc<StreamPool>,
     pub(super) options: Options,
     pub(super) eve: Option<Eve>,
     names: Mutex<BitNames>,
@@ -81,7 +81,7 @@ impl IdsTable {
         Ok(IdsTable {
             rules: Live::new(rules),
             thresholds: Arc::new(Thresholds::new(seed)),
-            stock: Arc::new(stock),
+            stream_pool: Arc::new(stock),
             options: options.clone(),
             eve,
             names: Mutex::new(names),
@@ -95,7 +95,7 @@ impl IdsTable {
     pub(crate) fn prepare(&self, loaded: &Loaded) -> Result<Arc<RuleSet>, IdsError> {
         let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = RuleSet::new(loaded.rules.to_vec(), &mut names)?;
-        self.rules.free_unheld();
+        self.rules.free_unused();
         Ok(Arc::new(rules))
     }
 
@@ -111,7 +111,7 @@ impl IdsTable {
         self.rules.replace(rules)
     }
 
-    /// Waits until all alerts are in the file. All workers' chains must have [finished](crate::chain::Chain::finish).
+    /// Waits until all alerts are in the file. All workers' chains must have [drained](tailwater_chain::chain::Chain::drain).
     /// Returns `None` if there is no file or it was finished before.
     ///
     /// # Errors

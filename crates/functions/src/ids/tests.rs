@@ -178,14 +178,14 @@ fn rules_are_replaced_in_the_middle_of_streams() {
 fn memory_of_streams_comes_back_when_connections_end_or_are_forgotten() {
     let table = table(&sources(&[RULE]), &options(false, None));
     let mut chain = rig(&table);
-    assert_eq!(table.stock.free(), 8);
+    assert_eq!(table.stream_pool.free(), 8);
     for port in 0..10 {
         chain.run(&conversation(port, &[b"hello"]), NOW);
     }
-    assert_eq!(table.stock.free(), 0);
+    assert_eq!(table.stream_pool.free(), 0);
     assert_eq!(chain.count("ids/no-room"), 2);
     (0..512).for_each(|_| chain.chain.expire(NOW + Nanos::from_secs(500)));
-    assert_eq!(table.stock.free(), 8);
+    assert_eq!(table.stream_pool.free(), 8);
     // Slots of connections idle for long are reclaimed when the pool is empty.
     for port in 0..8 {
         chain.run(&conversation(port, &[b"hello"]), NOW);
@@ -204,7 +204,7 @@ fn everything_that_is_wrong_is_told_at_once() {
         "alert tcp any any -> any any (content:\"a\"; ja3.hash; sid:3;)",
     ]);
     let error = load_ids_rules(&wrong, &[]).unwrap_err();
-    let lines: Vec<String> = error.each().map(|error| error.alone()).collect();
+    let lines: Vec<String> = error.each().map(|error| error.to_line()).collect();
     assert_eq!(lines.len(), 2, "{lines:?}");
     assert!(lines[0].contains("expected each sid once, found 1 again"), "{lines:?}");
     assert!(lines[1].contains("expected action, protocol, addresses"), "{lines:?}");

@@ -33,7 +33,7 @@ pub struct ForwardOptions {
 /// limit and sets the MAC addresses.
 pub struct IpForward {
     table: Arc<Live<RouteTable>>,
-    held: Arc<Version<RouteTable>>,
+    cached_rules: Arc<Version<RouteTable>>,
     options: ForwardOptions,
     /// Scratch space, one entry per packet of a batch.
     decisions: Box<[Decision; MAX_BATCH]>,
@@ -47,7 +47,7 @@ type Decided = u32;
 
 /// Encodes a decision and its version for the flow's state.
 #[inline]
-fn kept(decision: Decision, version: u32) -> Decided {
+fn encode_decision(decision: Decision, version: u32) -> Decided {
     version << 16 | Decided::from(decision.0)
 }
 
@@ -55,7 +55,7 @@ impl IpForward {
     /// Creates a worker's instance.
     pub fn new(table: Arc<Live<RouteTable>>, options: ForwardOptions) -> IpForward {
         IpForward {
-            held: table.current(),
+            cached_rules: table.current(),
             table,
             options,
             decisions: Box::new([Decision::NONE; MAX_BATCH]),
@@ -68,7 +68,7 @@ impl IpForward {
     #[inline]
     fn decide_all(&mut self, batch: &Batch) {
         let IpForward {
-            held,
+            cached_rules: held,
             decisions,
             v4_addresses,
             v6_searches,
@@ -145,10 +145,10 @@ impl NetworkFunction for IpForward {
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        self.table.refresh(&mut self.held);
-        let held = &self.held;
+        self.table.refresh(&mut self.cached_rules);
+        let held = &self.cached_rules;
         let decision = held.value.decide(packet.headers.key.destination());
-        *flow.state::<Decided>() = kept(decision, held.number);
+        *flow.state::<Decided>() = encode_decision(decision, held.number);
         Verdict::Forward
     }
 
@@ -157,9 +157,9 @@ impl NetworkFunction for IpForward {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        self.table.refresh(&mut self.held);
+        self.table.refresh(&mut self.cached_rules);
         if self.options.in_flow {
-            let held = &self.held;
+            let held = &self.cached_rules;
             for (packet, decision) in batch.iter().zip(self.decisions.iter_mut()) {
                 let decided = *flows.state::<Decided>(packet);
                 *decision = Decision(decided as u16);
@@ -172,7 +172,7 @@ impl NetworkFunction for IpForward {
             self.decide_all(batch);
         }
         let mut decisions = self.decisions.iter();
-        let addresses = &*self.held.value.addresses;
+        let addresses = &*self.cached_rules.value.addresses;
         batch.for_each(|packet, frame| {
             let decision = decisions.next().copied().unwrap_or(Decision::NONE);
             match addresses.get(decision.hop()) {

@@ -2,9 +2,9 @@
 
 use super::association::PolicyAction;
 use super::cipher::{ICV, IV};
-use super::headers::{ECN, ESP, Inner, UDP, leaving_ecn, set_ecn};
+use super::headers::{ECN, ESP, Inner, UDP, decapsulated_ecn, set_ecn};
 use super::sequence::Refused;
-use super::table::{InboundSa, IpsecTable, Leaving};
+use super::table::{InboundSa, IpsecTable, OutboundSa};
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
@@ -60,7 +60,7 @@ const KEEP_ALIVE: u8 = 15;
 /// Network function that encapsulates packets in ESP tunnels by policy, and decapsulates those of inbound tunnels.
 pub struct Ipsec {
     table: Arc<Live<IpsecTable>>,
-    held: Arc<Version<IpsecTable>>,
+    cached_rules: Arc<Version<IpsecTable>>,
     scratch: Box<Scratch>,
     /// Packets of the batch to encapsulate, per outbound association.
     pending: Vec<u32>,
@@ -102,7 +102,7 @@ impl Ipsec {
         Ipsec {
             pending: vec![0; held.value.leaving.len()],
             taken: vec![0..0; held.value.leaving.len()],
-            held,
+            cached_rules: held,
             table,
             scratch: Box::new(scratch),
             counts: [0; 2],
@@ -112,17 +112,24 @@ impl Ipsec {
     /// Switches to the current version of the table.
     #[cold]
     fn fetch(&mut self) {
-        self.table.refresh(&mut self.held);
-        self.pending.resize(self.held.value.leaving.len(), 0);
-        self.taken.resize(self.held.value.leaving.len(), 0..0);
+        self.table.refresh(&mut self.cached_rules);
+        self.pending.resize(self.cached_rules.value.leaving.len(), 0);
+        self.taken.resize(self.cached_rules.value.leaving.len(), 0..0);
     }
 
     #[inline]
     fn kind_of(&self, packet: &Packet) -> Kind {
         let key = &packet.headers.key;
         match key.protocol() {
-            protocol::ESP if self.held.value.is_end(key.destination(), None) => Kind::Esp,
-            protocol::UDP if self.held.value.is_end(key.destination(), Some(key.destination_port())) => Kind::Udp,
+            protocol::ESP if self.cached_rules.value.is_end(key.destination(), None) => Kind::Esp,
+            protocol::UDP
+                if self
+                    .cached_rules
+                    .value
+                    .is_end(key.destination(), Some(key.destination_port())) =>
+            {
+                Kind::Udp
+            }
             _ => Kind::Other,
         }
     }
@@ -135,11 +142,13 @@ impl Ipsec {
             policies,
             protect,
         } = &mut *self.scratch;
-        self.held.value.find_policies(&keys[..others], &mut policies[..others]);
+        self.cached_rules
+            .value
+            .find_policies(&keys[..others], &mut policies[..others]);
         let mut found = 0;
         for (policy, place) in policies[..others].iter().zip(&*places) {
             let packet = batch.packet_mut((*place).into()).0;
-            let association = match self.held.value.action_of(*policy) {
+            let association = match self.cached_rules.value.action_of(*policy) {
                 PolicyAction::Pass => continue,
                 PolicyAction::Drop => {
                     packet.verdict = Verdict::Drop(POLICY);
@@ -147,8 +156,8 @@ impl Ipsec {
                 }
                 PolicyAction::Protect(association) => association,
             };
-            let outer = &self.held.value.leaving[association as usize].outer;
-            if length_outside(outer.length, &packet.headers) > self.held.value.mtu {
+            let outer = &self.cached_rules.value.leaving[association as usize].outer;
+            if length_outside(outer.length, &packet.headers) > self.cached_rules.value.mtu {
                 packet.verdict = Verdict::Drop(TOO_BIG);
                 continue;
             }
@@ -159,7 +168,7 @@ impl Ipsec {
         // Workers share an association's sequence numbers: one atomic step takes them for all its packets of the batch.
         for &(place, association) in &protect[..found] {
             let at = association as usize;
-            let leaving = &self.held.value.leaving[at];
+            let leaving = &self.cached_rules.value.leaving[at];
             let pending = std::mem::take(&mut self.pending[at]);
             if pending > 0 {
                 self.taken[at] = leaving.sequence.take(pending);
@@ -178,7 +187,7 @@ impl Ipsec {
     /// Decapsulates packet `i`, or returns a drop reason. `in_udp`: the packet is a datagram to the ESP port.
     fn inbound(&mut self, batch: &mut Batch, i: usize, in_udp: bool) -> Result<(), u8> {
         let (packet, frame) = batch.packet_mut(i);
-        let Some(found) = uncover(&self.held.value, &packet.headers, frame, in_udp)? else {
+        let Some(found) = uncover(&self.cached_rules.value, &packet.headers, frame, in_udp)? else {
             return Ok(());
         };
         let (start, length) = (found.start, found.length);
@@ -230,24 +239,24 @@ impl NetworkFunction for Ipsec {
         ]
     }
 
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         reason == NO_ROOM
     }
 
-    fn notes(&self) -> &'static [&'static str] {
+    fn counters(&self) -> &'static [&'static str] {
         &["encapsulated", "decapsulated"]
     }
 
-    fn note_counts(&self) -> &[u64] {
+    fn counter_values(&self) -> &[u64] {
         &self.counts
     }
 
     fn mixes_flows(&self) -> bool {
-        self.held.value.decapsulates()
+        self.cached_rules.value.decapsulates()
     }
 
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {
-        if self.table.number() != self.held.number {
+        if self.table.number() != self.cached_rules.number {
             self.fetch();
         }
         let mut others = 0;
@@ -317,7 +326,7 @@ fn uncover<'a>(
     );
     let port = in_udp.then_some(headers.key.destination_port());
     let association = table
-        .coming(spi, headers.key.destination(), port)
+        .inbound_sa(spi, headers.key.destination(), port)
         .ok_or(NO_ASSOCIATION)?;
     let refused = |refused| match refused {
         Refused::Replayed => REPLAYED,
@@ -372,7 +381,7 @@ fn fills_its_packet(headers: &Headers, frame: &[u8]) -> bool {
 #[inline]
 fn copy_ecn(outer: Inner, datagram: &mut [u8]) -> Result<(), u8> {
     let inner = Inner::of(datagram).ok_or(INNER_MALFORMED)?.class;
-    let bits = leaving_ecn(outer.class, inner).ok_or(CONGESTION)?;
+    let bits = decapsulated_ecn(outer.class, inner).ok_or(CONGESTION)?;
     if bits != inner & ECN {
         set_ecn(datagram, bits).ok_or(INNER_MALFORMED)?;
     }
@@ -394,7 +403,7 @@ fn length_outside(outer: usize, headers: &Headers) -> usize {
 
 /// Encapsulates packet `i`, or returns a drop reason.
 #[inline]
-fn encapsulate(batch: &mut Batch, i: usize, leaving: &Leaving, sequence: u64) -> Result<(), u8> {
+fn encapsulate(batch: &mut Batch, i: usize, leaving: &OutboundSa, sequence: u64) -> Result<(), u8> {
     let (packet, frame) = batch.packet_mut(i);
     let (link, end) = (
         usize::from(packet.headers.network_offset),

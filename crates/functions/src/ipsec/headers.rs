@@ -205,7 +205,7 @@ fn v6(address: IpAddr) -> [u8; 16] {
 /// Returns the ECN bits of a decapsulated packet from its outer and inner bits (RFC 6040 §4.2), or `None` if it must be
 /// dropped: its transport cannot signal the congestion.
 #[inline]
-pub(crate) fn leaving_ecn(outer: u8, inner: u8) -> Option<u8> {
+pub(crate) fn decapsulated_ecn(outer: u8, inner: u8) -> Option<u8> {
     match (outer & ECN, inner & ECN) {
         (CONGESTION_EXPERIENCED, NOT_CAPABLE) => None,
         (CONGESTION_EXPERIENCED, _) => Some(CONGESTION_EXPERIENCED),

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tailwater_chain::commons::{CounterArray, SharedCounters};
+use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 
 /// Last 32-bit sequence number.
 const LAST_SHORT: u64 = u32::MAX as u64;
@@ -27,10 +27,10 @@ impl Sequence {
     pub(super) const SHARED: usize = 2;
 
     /// Starts at `first`; numbers have 64 bits if `extended`.
-    pub(super) fn new(first: u64, extended: bool, commons: &SharedCounters) -> Sequence {
+    pub(super) fn new(first: u64, extended: bool, shared_counters: &SharedCounters) -> Sequence {
         let last = if extended { LAST_LONG } else { LAST_SHORT };
         Sequence {
-            shared: commons.take(Sequence::SHARED),
+            shared: shared_counters.take(Sequence::SHARED),
             first,
             last,
         }
@@ -99,8 +99,8 @@ impl Window {
     }
 
     /// Creates a window of `size` numbers. `first` is at least 1; numbers have 64 bits if `extended`.
-    pub(super) fn new(size: u32, extended: bool, first: u64, commons: &SharedCounters) -> Window {
-        let [ahead, words] = Window::shared(size).map(|count| commons.take(count));
+    pub(super) fn new(size: u32, extended: bool, first: u64, shared_counters: &SharedCounters) -> Window {
+        let [ahead, words] = Window::shared(size).map(|count| shared_counters.take(count));
         Window {
             ahead,
             words,

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tailwater_chain::commons::SharedCounters;
+use tailwater_chain::shared_counters::SharedCounters;
 use tailwater_net::FlowKey;
 
 /// Reasons rules cannot be applied.
@@ -46,16 +46,16 @@ struct Numbers {
 
 impl Numbers {
     /// Returns the outbound sequence numbers, and the base of their initialisation vectors.
-    fn leaving(
+    fn outbound_sa(
         &mut self,
         outbound: &Outbound,
-        (iv, commons): (u64, &SharedCounters),
+        (iv, shared_counters): (u64, &SharedCounters),
     ) -> Result<(Arc<Sequence>, u64), IpsecError> {
         let association = &outbound.association;
         let counting = (outbound.first, association.extended, None);
         let known = self.leaving.entry(association.keying.secret().to_vec());
         let (before, sequence, iv_base) = known.or_insert_with(|| {
-            let sequence = Sequence::new(outbound.first, association.extended, commons);
+            let sequence = Sequence::new(outbound.first, association.extended, shared_counters);
             let iv_base = sequence.iv_base(iv.wrapping_sub(outbound.first));
             (counting, Arc::new(sequence), iv_base)
         });
@@ -66,12 +66,16 @@ impl Numbers {
     }
 
     /// Returns the inbound window, if any.
-    fn coming(&mut self, inbound: &Inbound, commons: &SharedCounters) -> Result<Option<Arc<Window>>, IpsecError> {
+    fn add_inbound_sa(
+        &mut self,
+        inbound: &Inbound,
+        shared_counters: &SharedCounters,
+    ) -> Result<Option<Arc<Window>>, IpsecError> {
         let association = &inbound.association;
         let counting = (inbound.first, association.extended, inbound.window);
         let known = self.coming.entry(association.keying.secret().to_vec());
         let (before, window) = known.or_insert_with(|| {
-            let new = |size| Window::new(size, association.extended, inbound.first, commons);
+            let new = |size| Window::new(size, association.extended, inbound.first, shared_counters);
             (counting, inbound.window.map(new).map(Arc::new))
         });
         match *before == counting {
@@ -82,7 +86,7 @@ impl Numbers {
 }
 
 /// Outbound association, ready for use.
-pub(super) struct Leaving {
+pub(super) struct OutboundSa {
     pub(super) spi: u32,
     pub(super) sealer: Sealer,
     pub(super) sequence: Arc<Sequence>,
@@ -127,7 +131,7 @@ enum Matching {
 pub struct IpsecTable {
     /// Sequence number state of this and earlier versions.
     numbers: Numbers,
-    pub(super) leaving: Vec<Leaving>,
+    pub(super) leaving: Vec<OutboundSa>,
     coming: Vec<InboundSa>,
     by_spi: SpiTable,
     /// This endpoint's addresses, each with its UDP port if ESP is in UDP; sorted.
@@ -150,14 +154,14 @@ impl IpsecTable {
         IpsecTable::starting_at(rules, now())
     }
 
-    /// Like [`new`](IpsecTable::new), for one of several processes. All of them map `commons`, of [these
+    /// Like [`new`](IpsecTable::new), for one of several processes. All of them map `shared_counters`, of [these
     /// bytes](IpsecTable::shared_bytes), which holds sequence numbers and windows. Initialisation vectors start from
     /// the first process's base.
     ///
     /// # Errors
     /// As [`new`](IpsecTable::new).
-    pub fn sharing(rules: &IpsecRules, commons: &SharedCounters) -> Result<IpsecTable, IpsecError> {
-        IpsecTable::with_numbers(rules, now(), Numbers::default(), commons)
+    pub fn sharing(rules: &IpsecRules, shared_counters: &SharedCounters) -> Result<IpsecTable, IpsecError> {
+        IpsecTable::with_numbers(rules, now(), Numbers::default(), shared_counters)
     }
 
     /// Returns the bytes processes with these rules share. Rules that use one key twice share less.
@@ -173,32 +177,32 @@ impl IpsecTable {
     /// # Errors
     /// As [`new`](IpsecTable::new). Also if a key that was in use has other sequence number parameters. Also if
     /// decapsulation would start or cease, which the chain must know before it runs.
-    pub fn succeed(&self, rules: &IpsecRules) -> Result<IpsecTable, IpsecError> {
+    pub fn next_version(&self, rules: &IpsecRules) -> Result<IpsecTable, IpsecError> {
         if rules.inbound.is_empty() == self.decapsulates() {
             return Err(IpsecError::Decapsulates);
         }
-        let commons = SharedCounters::of_this_process();
-        IpsecTable::with_numbers(rules, now(), self.numbers.clone(), &commons)
+        let shared_counters = SharedCounters::of_this_process();
+        IpsecTable::with_numbers(rules, now(), self.numbers.clone(), &shared_counters)
     }
 
     /// Like [`new`](IpsecTable::new), with the given initialisation vector for each association's first packet.
     pub(super) fn starting_at(rules: &IpsecRules, iv: u64) -> Result<IpsecTable, IpsecError> {
-        let commons = SharedCounters::of_this_process();
-        IpsecTable::with_numbers(rules, iv, Numbers::default(), &commons)
+        let shared_counters = SharedCounters::of_this_process();
+        IpsecTable::with_numbers(rules, iv, Numbers::default(), &shared_counters)
     }
 
     fn with_numbers(
         rules: &IpsecRules,
         iv: u64,
         mut numbers: Numbers,
-        commons: &SharedCounters,
+        shared_counters: &SharedCounters,
     ) -> Result<IpsecTable, IpsecError> {
         let matching: Vec<Rule> = rules.policies.iter().map(|policy| policy.rule.clone()).collect();
         let mut leaving = |outbound: &Outbound| {
             let association = &outbound.association;
             let sealer = Sealer::new(&association.keying, association.extended);
-            let (sequence, iv_base) = numbers.leaving(outbound, (iv, commons))?;
-            Ok(Leaving {
+            let (sequence, iv_base) = numbers.outbound_sa(outbound, (iv, shared_counters))?;
+            Ok(OutboundSa {
                 spi: association.spi,
                 sealer: sealer.ok_or_else(|| IpsecError::Key(association.name.clone()))?,
                 sequence,
@@ -218,7 +222,7 @@ impl IpsecTable {
                 sealer: sealer.ok_or_else(|| IpsecError::Key(association.name.clone()))?,
                 destination: inbound.destination,
                 udp: inbound.udp,
-                window: numbers.coming(inbound, commons)?,
+                window: numbers.add_inbound_sa(inbound, shared_counters)?,
                 allow: inbound.allow.clone(),
             })
         };
@@ -273,7 +277,7 @@ impl IpsecTable {
 
     /// Returns the inbound association with this SPI, if it belongs to this address and port.
     #[inline]
-    pub(super) fn coming(&self, spi: u32, address: IpAddr, port: Option<u16>) -> Option<&InboundSa> {
+    pub(super) fn inbound_sa(&self, spi: u32, address: IpAddr, port: Option<u16>) -> Option<&InboundSa> {
         let found = self.coming.get(self.by_spi.find(spi)?)?;
         (found.destination == address && found.udp == port).then_some(found)
     }

@@ -14,9 +14,9 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Maximum run time of the child. Configurations can be large, and other code may have to build them first.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Polling interval of the parent.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Maximum number of bytes of the child's output that an error shows.
 const SHOWN: usize = 200;
 
@@ -72,7 +72,7 @@ pub(super) fn survives(
             let mut program = Command::new(program);
             survives_program(program.arg(command).arg(file), config)
         }
-        None => survives_within(PATIENCE, |step| work(file, config, step)),
+        None => survives_within(TIMEOUT, |step| work(file, config, step)),
     }
 }
 
@@ -88,7 +88,7 @@ fn survives_program(program: &mut Command, config: &str) -> Result<(), LibraryEr
         Ok((child.id() as libc::pid_t, steps, said))
     };
     let (child, steps, said) = trial().map_err(LibraryError::Child)?;
-    outcome(child, PATIENCE, (steps, config.len() as u64), said)
+    outcome(child, TIMEOUT, (steps, config.len() as u64), said)
 }
 
 /// Program's side: runs the work on a configuration from standard input, and ends the process.
@@ -220,7 +220,7 @@ fn wait(child: libc::pid_t, patience: Duration) -> io::Result<Option<i32>> {
                 unsafe { libc::kill(child, libc::SIGKILL) };
                 killed = true;
             }
-            0 => std::thread::sleep(LOOK),
+            0 => std::thread::sleep(POLL_INTERVAL),
             -1 => {
                 let error = io::Error::last_os_error();
                 if error.kind() != io::ErrorKind::Interrupted {
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_becomes_of_a_child_is_told() {
-        assert_eq!(told(PATIENCE, |_| {}), "all is well");
+        assert_eq!(told(TIMEOUT, |_| {}), "all is well");
         let hangs = told(Duration::from_millis(200), |step| {
             step(Step::Load);
             loop {
@@ -290,7 +290,7 @@ mod tests {
             }
         });
         assert_eq!(hangs, "did not come back within 200ms while it was loaded");
-        let ends = told(PATIENCE, |step| {
+        let ends = told(TIMEOUT, |step| {
             step(Step::Start);
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) }

@@ -11,7 +11,7 @@ use tailwater_sdk::abi;
 use tailwater_sdk::host::{self, Configured, FunctionDescription, NO_PACKET, Place};
 
 /// Function from a library.
-pub struct Foreign {
+pub struct ForeignFunction {
     library: &'static FunctionDescription,
     shared: Arc<Configured>,
     instance: *mut c_void,
@@ -26,12 +26,12 @@ pub struct Foreign {
 
 // SAFETY: by the header's rules, any thread may use an instance, one at a time. The pointers in `packets` are valid
 // only while a batch is processed.
-unsafe impl Send for Foreign {}
+unsafe impl Send for ForeignFunction {}
 
-impl Foreign {
-    pub(super) fn new(shared: Arc<Configured>, instance: *mut c_void) -> Foreign {
+impl ForeignFunction {
+    pub(super) fn new(shared: Arc<Configured>, instance: *mut c_void) -> ForeignFunction {
         let library = shared.what;
-        Foreign {
+        ForeignFunction {
             library,
             shared,
             instance,
@@ -85,7 +85,7 @@ impl Foreign {
         let Some([start, length]) = host::moved(self.library, &self.packets[i], place) else {
             return invalid;
         };
-        packet.set_place(start, length);
+        packet.set_location(start, length);
         let (packet, frame) = batch.packet_mut(i);
         match host::ip_headers(frame) {
             Some(headers) => {
@@ -97,7 +97,7 @@ impl Foreign {
     }
 }
 
-impl NetworkFunction for Foreign {
+impl NetworkFunction for ForeignFunction {
     fn kind(&self) -> &'static str {
         self.library.name
     }
@@ -106,16 +106,16 @@ impl NetworkFunction for Foreign {
         &self.library.drop_reasons
     }
 
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         let losses = &self.library.losses;
         losses.get(usize::from(reason)).copied().unwrap_or(false)
     }
 
-    fn notes(&self) -> &'static [&'static str] {
+    fn counters(&self) -> &'static [&'static str] {
         &self.library.counters
     }
 
-    fn note_counts(&self) -> &[u64] {
+    fn counter_values(&self) -> &[u64] {
         &self.counters
     }
 
@@ -129,7 +129,7 @@ impl NetworkFunction for Foreign {
 
     fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         // None is refused here, so that packets keep their indices until they are processed.
-        self.new.push(flow.place() as u16);
+        self.new.push(flow.batch_index() as u16);
         if self.library.function.flags & abi::REWRITES_FLOWS != 0 {
             flow.rekeyed();
         }
@@ -187,7 +187,7 @@ impl NetworkFunction for Foreign {
     }
 }
 
-impl Drop for Foreign {
+impl Drop for ForeignFunction {
     fn drop(&mut self) {
         // SAFETY: created by this library, and not used again.
         unsafe { self.shared.stop(self.instance) }

@@ -2,23 +2,23 @@
 //!
 //! [`LibraryFunction::open`] first tries a library in a child process (`child`; [`try_by`] sets its program), so that a
 //! crash while it is loaded or configured only gives an error. Then it loads the library (`load`) and passes it the
-//! configuration. [`Foreign`] is a worker's instance: a [`NetworkFunction`](crate::function::NetworkFunction) that
+//! configuration. [`ForeignFunction`] is a worker's instance: a [`NetworkFunction`](tailwater_chain::function::NetworkFunction) that
 //! passes each batch to the library.
 //!
 //! A library's actions in this process cannot be checked. A user who names one in the spec of a chain that runs in one
 //! process trusts it as much as this program. A library stays loaded as long as the process lives. Where functions run
-//! in processes of their own, libraries are loaded and examined only there ([`Apart`]).
+//! in processes of their own, libraries are loaded and examined only there ([`CodeExaminer`]).
 
-mod apart;
 mod child;
 mod error;
+mod examiner;
 mod function;
 mod load;
 mod shared;
 
-pub use apart::{Apart, Code, Runs};
 pub use child::try_by;
 pub use error::LibraryError;
-pub use function::Foreign;
+pub use examiner::{Code, CodeExaminer, ExecutionMode};
+pub use function::ForeignFunction;
 pub use load::load;
 pub use shared::{LibraryFunction, try_out};

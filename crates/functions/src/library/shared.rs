@@ -4,7 +4,7 @@
 
 use super::child::{Step, survives, tried};
 use super::error::LibraryError;
-use super::function::Foreign;
+use super::function::ForeignFunction;
 use super::load::{load, load_for_a_trial};
 use std::fmt;
 use std::fs::{self, File};
@@ -75,11 +75,11 @@ impl LibraryFunction {
     ///
     /// # Panics
     /// If the library creates none, though it did when it was opened.
-    pub fn instance(&self) -> Foreign {
+    pub fn instance(&self) -> ForeignFunction {
         let instance = self.shared.start();
         let name = self.shared.what.name;
         let instance = instance.unwrap_or_else(|| panic!("the library {name} gave no instance"));
-        Foreign::new(Arc::clone(&self.shared), instance)
+        ForeignFunction::new(Arc::clone(&self.shared), instance)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The `LoadBalancer` network function.
 
-use super::table::{Choices, LoadBalancerTable, Target, TargetNumber};
+use super::table::{LoadBalancerTable, ServiceTable, Target, TargetNumber};
 use crate::rewrite::{DESTINATION, Translation, redirect_v6};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,26 +13,29 @@ use tailwater_net::Nanos;
 const NOT_REWRITABLE: u8 = 2;
 
 /// Flow state: a [`TargetNumber`], with room for the fingerprint that replaces it in durable state.
-type Kept = u64;
+type DurableTarget = u64;
 
 /// Network function that sends each flow to one of its service's backends.
 #[derive(Debug)]
 pub struct LoadBalancer {
     table: Arc<LoadBalancerTable>,
     /// Table version this worker uses.
-    held: Arc<Version<Choices>>,
+    cached_rules: Arc<Version<ServiceTable>>,
 }
 
 impl LoadBalancer {
     /// Creates a worker's instance.
     pub fn new(table: Arc<LoadBalancerTable>) -> LoadBalancer {
         let held = table.live().current();
-        LoadBalancer { table, held }
+        LoadBalancer {
+            table,
+            cached_rules: held,
+        }
     }
 
     #[inline]
     fn refresh(&mut self) {
-        self.table.live().refresh(&mut self.held);
+        self.table.live().refresh(&mut self.cached_rules);
     }
 }
 
@@ -46,7 +49,7 @@ impl NetworkFunction for LoadBalancer {
     }
 
     fn state_bytes(&self) -> usize {
-        size_of::<Kept>()
+        size_of::<DurableTarget>()
     }
 
     fn durable(&self) -> Option<u32> {
@@ -55,19 +58,19 @@ impl NetworkFunction for LoadBalancer {
 
     /// Replaces the target number, which is local to an instance, by the target's fingerprint.
     fn to_durable(&self, state: &mut [u8], _origin: Nanos) {
-        let number: Kept = bytemuck::pod_read_unaligned(state);
-        let fingerprint = self.held.value.fingerprints.get(number as usize);
+        let number: DurableTarget = bytemuck::pod_read_unaligned(state);
+        let fingerprint = self.cached_rules.value.fingerprints.get(number as usize);
         let fingerprint = fingerprint.copied().unwrap_or_default();
         state.copy_from_slice(&fingerprint.to_le_bytes());
     }
 
-    fn take_durable(&mut self, state: &mut [u8], _origin: Nanos) {
+    fn restore_durable(&mut self, state: &mut [u8], _origin: Nanos) {
         self.refresh();
         let fingerprint: u64 = bytemuck::pod_read_unaligned(state);
-        let mut known = self.held.value.fingerprints.iter();
+        let mut known = self.cached_rules.value.fingerprints.iter();
         let number = known.position(|known| *known == fingerprint);
         // A target that is gone counts as none: the flow gets a new one.
-        let number = number.map_or(0, |number| number as Kept);
+        let number = number.map_or(0, |number| number as DurableTarget);
         state.copy_from_slice(bytemuck::bytes_of(&number));
     }
 
@@ -77,9 +80,9 @@ impl NetworkFunction for LoadBalancer {
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         self.refresh();
-        let target = flow.state::<Kept>();
+        let target = flow.state::<DurableTarget>();
         let present = *target as TargetNumber;
-        let chosen = self.held.value.choose(&packet.headers.key, present);
+        let chosen = self.cached_rules.value.choose(&packet.headers.key, present);
         *target = chosen.into();
         if chosen != present {
             flow.rekeyed();
@@ -94,9 +97,9 @@ impl NetworkFunction for LoadBalancer {
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         // A flow migrated from another worker may have a target of a later version.
         self.refresh();
-        let targets = &*self.held.value.targets;
+        let targets = &*self.cached_rules.value.targets;
         batch.for_each(|packet, frame| {
-            let number = *flows.state::<Kept>(packet) as usize;
+            let number = *flows.state::<DurableTarget>(packet) as usize;
             let target = targets.get(number).copied().unwrap_or(Target::Pass);
             if let Err(reason) = send_to(target, packet, frame) {
                 packet.verdict = Verdict::Drop(reason);

@@ -12,8 +12,8 @@ mod table;
 pub use function::LoadBalancer;
 pub use maglev::{DEFAULT_TABLE_SIZE, is_prime};
 pub use table::{
-    Backend, BackendState, Choices, Destination, LoadBalancerTable, MAX_BACKENDS, MAX_SERVICES, MAX_WEIGHT, Service,
-    TableError, most_backends,
+    Backend, BackendState, Destination, LoadBalancerTable, MAX_BACKENDS, MAX_SERVICES, MAX_WEIGHT, Service,
+    ServiceTable, TableError, most_backends,
 };
 
 #[cfg(test)]

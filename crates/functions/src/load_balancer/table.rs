@@ -163,7 +163,7 @@ impl From<Destination> for Target {
     }
 }
 
-/// Index in [`Choices::targets`], kept in the flow state. A number means the same in all versions of a table, so a
+/// Index in [`ServiceTable::targets`], kept in the flow state. A number means the same in all versions of a table, so a
 /// worker can apply it whatever version it holds.
 pub(super) type TargetNumber = u32;
 /// The flow belongs to no service and passes. Value of fresh flow state.
@@ -200,7 +200,7 @@ impl Choice {
 
 /// One version of the table: all services compiled for backend selection.
 #[derive(Debug)]
-pub struct Choices {
+pub struct ServiceTable {
     pub(super) targets: Vec<Target>,
     /// Fingerprints of `targets`, by which other instances identify them.
     pub(super) fingerprints: Vec<u64>,
@@ -211,7 +211,7 @@ pub struct Choices {
     drop_others: bool,
 }
 
-impl Choices {
+impl ServiceTable {
     /// Returns the target of a flow whose state holds `present`.
     pub(super) fn choose(&self, key: &FlowKey, present: TargetNumber) -> TargetNumber {
         let exact = (key.destination(), key.destination_port(), key.protocol());
@@ -283,7 +283,7 @@ impl Numbering {
 /// Table of a balancer, shared by all workers.
 #[derive(Debug)]
 pub struct LoadBalancerTable {
-    choices: Live<Choices>,
+    choices: Live<ServiceTable>,
     /// Used by the control plane only.
     numbering: Mutex<Numbering>,
     size: u32,
@@ -336,13 +336,13 @@ impl LoadBalancerTable {
     ///
     /// # Errors
     /// As [`replace`](Self::replace).
-    pub fn prepare(&self, services: &[Service]) -> Result<Choices, TableError> {
+    pub fn prepare(&self, services: &[Service]) -> Result<ServiceTable, TableError> {
         let mut numbering = self.numbering.lock().unwrap_or_else(PoisonError::into_inner);
         compile(services, self.size, self.drop_others, &mut numbering)
     }
 
     /// Returns the active services.
-    pub fn live(&self) -> &Live<Choices> {
+    pub fn live(&self) -> &Live<ServiceTable> {
         &self.choices
     }
 
@@ -358,7 +358,7 @@ fn compile(
     size: u32,
     drop_others: bool,
     numbering: &mut Numbering,
-) -> Result<Choices, TableError> {
+) -> Result<ServiceTable, TableError> {
     if services.len() > MAX_SERVICES {
         return Err(TableError::Services(services.len()));
     }
@@ -397,7 +397,7 @@ fn compile(
         }
     }
     let targets = numbering.targets();
-    Ok(Choices {
+    Ok(ServiceTable {
         fingerprints: targets.iter().map(Target::fingerprint).collect(),
         targets,
         exact,

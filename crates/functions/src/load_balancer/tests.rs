@@ -466,7 +466,7 @@ fn accounting_behind_keeps_its_counts_when_flows_move() {
         table.replace(&only(last)).unwrap();
         assert!(backend_of(&mut rig, &client(1)).is_some());
     }
-    rig.chain.finish();
+    rig.chain.drain();
     let totals = counts.totals();
     assert_eq!((totals.records, totals.packets), (1, 4));
 }

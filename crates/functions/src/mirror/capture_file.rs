@@ -27,7 +27,7 @@ pub(super) struct CaptureFile {
     waiting: u64,
     pub(super) written: u64,
     /// Copies past the size limit, and copies that could not be written.
-    pub(super) over: u64,
+    pub(super) copies_past_limit: u64,
     pub(super) failed: u64,
     pub(super) error: Option<io::Error>,
 }
@@ -53,7 +53,7 @@ impl CaptureFile {
             buffer: Vec::with_capacity(BUFFER + pcap::MAX_FRAME as usize + 64),
             waiting: 0,
             written: 0,
-            over: 0,
+            copies_past_limit: 0,
             failed: 0,
             error: None,
         };
@@ -85,7 +85,7 @@ impl CaptureFile {
             if self.files == 1 {
                 // Later, smaller copies are refused, too: the file is a prefix of the copies.
                 self.full = true;
-                self.over += 1;
+                self.copies_past_limit += 1;
                 return;
             }
             self.write_out();

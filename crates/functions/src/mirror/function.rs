@@ -2,13 +2,13 @@
 
 use super::cells::Copied;
 use super::writer::{MirrorTable, Sender};
-use crate::bpf_filter::{Filter, Instruction, Refused};
+use crate::bpf_filter::{Filter, Instruction, VerifyError};
 use std::sync::Arc;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_chain::live::Version;
 
-const NOTES: &[&str] = &["copied", "no-room", "file-full", "not-written"];
+const COUNTERS: &[&str] = &["copied", "no-room", "file-full", "not-written"];
 const COPIED: usize = 0;
 const NO_ROOM: usize = 1;
 /// First counter of copies [lost](Sender::take_lost) behind the ring.
@@ -40,7 +40,7 @@ impl MirrorRules {
     ///
     /// # Errors
     /// The program is not valid.
-    pub fn new(program: Option<&[Instruction]>, sampling: Sampling, snap: usize) -> Result<MirrorRules, Refused> {
+    pub fn new(program: Option<&[Instruction]>, sampling: Sampling, snap: usize) -> Result<MirrorRules, VerifyError> {
         Ok(MirrorRules {
             filter: program.map(Filter::new).transpose()?,
             sampling,
@@ -60,28 +60,28 @@ fn is_sampled(rss_hash: u32, every: u32) -> bool {
 /// Network function that copies packets and forwards the originals unchanged.
 pub struct Mirror {
     table: Arc<MirrorTable>,
-    held: Arc<Version<MirrorRules>>,
+    cached_rules: Arc<Version<MirrorRules>>,
     sender: Sender,
     /// Matching packets to skip before the next copy.
     before: u32,
-    notes: [u64; NOTES.len()],
+    counters: [u64; COUNTERS.len()],
 }
 
 impl Mirror {
     /// Creates a worker's instance.
     pub fn new(table: Arc<MirrorTable>) -> Mirror {
         Mirror {
-            held: table.live().current(),
+            cached_rules: table.live().current(),
             sender: table.sender(),
             table,
             before: 0,
-            notes: [0; NOTES.len()],
+            counters: [0; COUNTERS.len()],
         }
     }
 
     fn count_lost(&mut self) {
         let lost = self.sender.take_lost();
-        for (note, lost) in self.notes[LOST..].iter_mut().zip(lost) {
+        for (note, lost) in self.counters[LOST..].iter_mut().zip(lost) {
             *note += lost;
         }
     }
@@ -92,28 +92,28 @@ impl NetworkFunction for Mirror {
         "Mirror"
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        NOTES
+    fn counters(&self) -> &'static [&'static str] {
+        COUNTERS
     }
 
-    fn note_counts(&self) -> &[u64] {
-        &self.notes
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
-    fn finish(&mut self) {
-        self.notes[NOT_WRITTEN] += self.sender.settle();
+    fn drain(&mut self) {
+        self.counters[NOT_WRITTEN] += self.sender.settle();
         self.count_lost();
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        self.table.live().refresh(&mut self.held);
+        self.table.live().refresh(&mut self.cached_rules);
         self.sender.set_origin(flows.now());
         self.count_lost();
         let Mirror {
-            held,
+            cached_rules: held,
             sender,
             before,
-            notes,
+            counters: notes,
             ..
         } = self;
         let MirrorRules { filter, sampling, snap } = &held.value;

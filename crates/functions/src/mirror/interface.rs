@@ -11,7 +11,7 @@ const TOGETHER: usize = 64;
 /// Time the kernel may refuse frames before they are given up.
 const GRACE: Duration = Duration::from_secs(1);
 /// Sleep between attempts.
-const NAP: Duration = Duration::from_millis(1);
+const MAX_SLEEP: Duration = Duration::from_millis(1);
 
 /// Network interface open for sending.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl Interface {
             match error.kind() {
                 ErrorKind::Interrupted => continue,
                 ErrorKind::WouldBlock if waiting.get_or_insert_with(Instant::now).elapsed() < GRACE => {
-                    std::thread::sleep(NAP);
+                    std::thread::sleep(MAX_SLEEP);
                     continue;
                 }
                 // No room for one second: the remaining frames are given up, too.

@@ -84,7 +84,7 @@ fn pass(rig: &mut ChainRig, frames: &[Vec<u8>]) {
 fn finished(rig: ChainRig) -> [u64; 4] {
     let names = rig.chain.reasons();
     let before: Vec<u64> = rig.chain.reason_counts().collect();
-    let last = rig.chain.finish();
+    let last = rig.chain.drain();
     ["copied", "no-room", "file-full", "not-written"].map(|name| {
         let place = names.iter().position(|reason| reason.name == format!("mirror/{name}"));
         before[place.unwrap()] + last[place.unwrap()]

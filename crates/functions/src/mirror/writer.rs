@@ -21,7 +21,7 @@ use tailwater_net::Nanos;
 /// Largest number of cells taken from a worker's ring per turn.
 const TURN: usize = 4096;
 /// Poll interval of the idle thread. Workers do not wake it, which would take a system call.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Destination of copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Writing {
     /// Returns the copies past the size limit, and those that could not be written.
     fn lost(&self) -> [u64; 2] {
         match self {
-            Writing::File(file) => [file.over, file.failed],
+            Writing::File(file) => [file.copies_past_limit, file.failed],
             Writing::Interface(interface) => [0, interface.failed],
             Writing::Nowhere => [0; 2],
         }
@@ -151,7 +151,7 @@ struct Shared {
     /// New rings the thread has not yet picked up.
     sources: Mutex<Vec<Source>>,
     /// Set when no more copies will come.
-    over: AtomicBool,
+    shutting_down: AtomicBool,
     /// Copies taken and then [lost](Writing::lost), until a worker counts them.
     lost: [AtomicU64; 2],
     /// Heartbeat of the thread.
@@ -295,7 +295,7 @@ impl MirrorTable {
     fn end(&self) -> Option<(u64, Option<io::Error>)> {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let thread = thread.take()?;
-        self.shared.over.store(true, Ordering::Release);
+        self.shared.shutting_down.store(true, Ordering::Release);
         thread.thread().unpark();
         match self.shared.pulse.join(thread) {
             Ok(writing) => Some(writing.end()),
@@ -304,7 +304,7 @@ impl MirrorTable {
     }
 
     /// Waits until all copies are written or given up. All workers' chains must have
-    /// [finished](crate::chain::Chain::finish). Returns `None` without an outlet, or if it was finished before.
+    /// [drained](tailwater_chain::chain::Chain::drain). Returns `None` without an outlet, or if it was finished before.
     ///
     /// # Errors
     /// Some copies could not be written, or not in time.
@@ -333,7 +333,7 @@ fn write(shared: &Shared, mut writing: Writing) -> Writing {
     let mut counted = [0; 2];
     loop {
         // Read first, so that cells pushed before their worker ended are popped below.
-        let over = shared.over.load(Ordering::Acquire);
+        let over = shared.shutting_down.load(Ordering::Acquire);
         let mut new = shared.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.append(&mut new);
         drop(new);
@@ -371,6 +371,6 @@ fn write(shared: &Shared, mut writing: Writing) -> Writing {
         if over {
             return writing;
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }

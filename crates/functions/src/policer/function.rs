@@ -1,6 +1,6 @@
 //! The `Policer` network function.
 
-use super::limits::{Limit, Outcome, PolicerRules, Scope, SharedBuckets};
+use super::limits::{ExceedAction, Limit, PolicerRules, Scope, SharedBuckets};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
@@ -20,7 +20,7 @@ enum Colour {
 const NO_LIMIT: u8 = 0;
 
 /// Counters of packets beyond a limit that pass nevertheless.
-const NOTES: &[&str] = &["exceeding-passed", "violating-passed"];
+const COUNTERS: &[&str] = &["exceeding-passed", "violating-passed"];
 
 /// Value for flows that match no limit.
 const NONE: u32 = u32::MAX;
@@ -42,18 +42,18 @@ impl FlowState {
     /// Finds the flow's limit anew after a change of the limits or of its key. If the key is the same, tokens taken
     /// still count, up to the new burst.
     #[cold]
-    fn decide(&mut self, held: &Version<PolicerRules>, packet: &Packet) {
-        let found = held.value.find(&packet.headers.key);
+    fn decide(&mut self, cached_rules: &Version<PolicerRules>, packet: &Packet) {
+        let found = cached_rules.value.find(&packet.headers.key);
         let limit = found.map_or(NONE, |place| place as u32);
-        if self.version == held.number && self.limit != limit {
+        if self.version == cached_rules.number && self.limit != limit {
             *self = FlowState::zeroed();
         }
-        if let Some(limit) = found.map(|place| &held.value.limits()[place]) {
+        if let Some(limit) = found.map(|place| &cached_rules.value.limits()[place]) {
             self.committed = limit.committed.take_over(self.committed, packet.arrival);
             let peak = |peak: &super::Meter| peak.take_over(self.peak, packet.arrival);
             self.peak = limit.peak.as_ref().map_or(0, peak);
         }
-        (self.limit, self.version) = (limit, held.number);
+        (self.limit, self.version) = (limit, cached_rules.number);
     }
 }
 
@@ -68,7 +68,7 @@ pub struct Policer {
     /// Batch indices of one such limit's packets; `conforms` holds their results for one rate.
     places: Vec<u16>,
     conforms: Vec<bool>,
-    notes: [u64; 2],
+    counters: [u64; 2],
 }
 
 impl Policer {
@@ -85,7 +85,7 @@ impl Policer {
             pending: Vec::with_capacity(MAX_BATCH),
             places: Vec::with_capacity(MAX_BATCH),
             conforms: Vec::with_capacity(MAX_BATCH),
-            notes: [0; 2],
+            counters: [0; 2],
         }
     }
 }
@@ -99,14 +99,14 @@ fn apply(limit: &Limit, colour: Colour, batch: &mut Batch, place: u16, notes: &m
         Colour::Violating => (limit.violating, 2),
     };
     let (packet, frame) = batch.packet_mut(usize::from(place));
-    if outcome == Outcome::Drop {
+    if outcome == ExceedAction::Drop {
         packet.verdict = Verdict::Drop(reason);
         return;
     }
     if reason > 0 {
         notes[usize::from(reason) - 1] += 1;
     }
-    if let Outcome::Mark(point) = outcome {
+    if let ExceedAction::Mark(point) = outcome {
         mark(packet, frame, point);
     }
 }
@@ -198,12 +198,12 @@ impl NetworkFunction for Policer {
         &["no-limit", "exceeding", "violating"]
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        NOTES
+    fn counters(&self) -> &'static [&'static str] {
+        COUNTERS
     }
 
-    fn note_counts(&self) -> &[u64] {
-        &self.notes
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
     fn needs_payload(&self) -> bool {
@@ -235,7 +235,7 @@ impl NetworkFunction for Policer {
             pending,
             places,
             conforms,
-            notes,
+            counters: notes,
             ..
         } = self;
         let rules = &held.value;
@@ -263,15 +263,15 @@ impl NetworkFunction for Policer {
             }
             let Some(limit) = limits.get(state.limit as usize) else {
                 match rules.default {
-                    Outcome::Drop => {
+                    ExceedAction::Drop => {
                         let (packet, _) = batch.packet_mut(usize::from(place));
                         packet.verdict = Verdict::Drop(NO_LIMIT);
                     }
-                    Outcome::Mark(point) => {
+                    ExceedAction::Mark(point) => {
                         let (packet, frame) = batch.packet_mut(usize::from(place));
                         mark(packet, frame, point);
                     }
-                    Outcome::Pass => {}
+                    ExceedAction::Pass => {}
                 }
                 continue;
             };

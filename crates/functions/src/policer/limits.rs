@@ -13,7 +13,7 @@ pub const MAX_LIMITS: usize = 1024;
 
 /// Outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ExceedAction {
     /// Forward.
     Pass,
     /// Forward with this DSCP, below 64.
@@ -47,11 +47,11 @@ pub struct Limit {
     /// Meter of the peak rate, if packets between the two are distinguished (RFC 2698, colour-blind mode).
     pub peak: Option<Meter>,
     /// Outcome for packets within both rates.
-    pub conforming: Outcome,
+    pub conforming: ExceedAction,
     /// Outcome for packets beyond the committed rate and within the peak.
-    pub exceeding: Outcome,
+    pub exceeding: ExceedAction,
     /// Outcome for packets beyond the peak; without one, beyond the committed rate.
-    pub violating: Outcome,
+    pub violating: ExceedAction,
 }
 
 impl Limit {
@@ -89,14 +89,14 @@ pub struct PolicerRules {
     limits: Vec<Limit>,
     pub(super) shared: Vec<Arc<SharedBuckets>>,
     /// Outcome for packets that match no limit.
-    pub(super) default: Outcome,
+    pub(super) default: ExceedAction,
     /// `true` if functions started with these limits, or earlier versions, look flows up.
     of_flows: bool,
 }
 
 impl PolicerRules {
     /// Builds the rules; the first matching limit applies. Limits beyond [`MAX_LIMITS`] are ignored.
-    pub fn new(mut limits: Vec<Limit>, default: Outcome) -> PolicerRules {
+    pub fn new(mut limits: Vec<Limit>, default: ExceedAction) -> PolicerRules {
         limits.truncate(MAX_LIMITS);
         // Limits after one that matches everything are unreachable.
         if let Some(last) = limits.iter().position(Limit::is_for_all) {
@@ -114,7 +114,7 @@ impl PolicerRules {
     /// Builds the next version. A limit on the same packets keeps its bucket: unchanged if the rates are the same,
     /// otherwise with the tokens taken so far, up to the new burst.
     #[must_use]
-    pub fn succeed(&self, limits: Vec<Limit>, default: Outcome) -> PolicerRules {
+    pub fn next_version(&self, limits: Vec<Limit>, default: ExceedAction) -> PolicerRules {
         let mut next = PolicerRules::new(limits, default);
         next.of_flows = self.of_flows;
         // Among limits on the same packets only the first applies.

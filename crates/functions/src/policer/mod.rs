@@ -6,7 +6,7 @@ mod limits;
 
 pub use bucket::{Meter, Rate};
 pub use function::Policer;
-pub use limits::{Limit, MAX_LIMITS, Outcome, PolicerRules, Scope};
+pub use limits::{ExceedAction, Limit, MAX_LIMITS, PolicerRules, Scope};
 
 #[cfg(test)]
 mod tests;

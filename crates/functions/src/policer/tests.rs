@@ -70,13 +70,13 @@ fn limit(rate: Rate, burst: u64) -> Limit {
         scope: Scope::All,
         committed: Meter::new(rate, burst),
         peak: None,
-        conforming: Outcome::Pass,
-        exceeding: Outcome::Pass,
-        violating: Outcome::Drop,
+        conforming: ExceedAction::Pass,
+        exceeding: ExceedAction::Pass,
+        violating: ExceedAction::Drop,
     }
 }
 
-fn rig(limits: Vec<Limit>, default: Outcome) -> ChainRig {
+fn rig(limits: Vec<Limit>, default: ExceedAction) -> ChainRig {
     let rules = Arc::new(Live::new(PolicerRules::new(limits, default)));
     ChainRig::new(vec![Box::new(Policer::new(rules))], INPUT)
 }
@@ -140,14 +140,14 @@ proptest! {
         let rule = Limit {
             peak: Some(Meter::new(rates.1, bursts.1)),
             scope,
-            conforming: Outcome::Mark(46),
-            exceeding: Outcome::Mark(10),
-            violating: Outcome::Drop,
+            conforming: ExceedAction::Mark(46),
+            exceeding: ExceedAction::Mark(10),
+            violating: ExceedAction::Drop,
             ..limit(rates.0, bursts.0)
         };
         // A limit that matches nothing makes decisions live in the flow state.
         let nobody = Limit { protocol: Some(protocol::TCP), ..rule.clone() };
-        let mut rig = rig(vec![nobody, rule], Outcome::Drop);
+        let mut rig = rig(vec![nobody, rule], ExceedAction::Drop);
         let buckets = || (Bucket::new(rates.0, bursts.0), Bucket::new(rates.1, bursts.1));
         let mut all: Vec<(Bucket, Bucket)> = (0..3).map(|_| buckets()).collect();
         let mut now = Nanos::ZERO;
@@ -225,7 +225,7 @@ fn the_first_limit_that_matches_counts() {
         vec![frame; count]
     };
     let limits = vec![within("198.18.0.7/32", 1), within("198.18.0.0/28", 3)];
-    let mut some = rig(limits.clone(), Outcome::Drop);
+    let mut some = rig(limits.clone(), ExceedAction::Drop);
     let now = Nanos::from_secs(1);
     // One batch with packets of two limits and of none.
     let batch = [frames(7, 3), frames(8, 2), frames(200, 1), frames(9, 2)].concat();
@@ -233,10 +233,10 @@ fn the_first_limit_that_matches_counts() {
     let kept: Vec<u8> = sent.iter().map(|frame| frame[33]).collect();
     assert_eq!(kept, [7, 8, 8, 9]);
     assert_eq!((count(&some, "violating"), count(&some, "no-limit")), (3, 1));
-    let mut passing = rig(limits, Outcome::Pass);
+    let mut passing = rig(limits, ExceedAction::Pass);
     assert_eq!(passing.run(&frames(200, 2), now).len(), 2);
     // If every packet falls to one shared limit, there is no flow state and no flow lookup.
-    let all = PolicerRules::new(vec![limit(Rate::Packets(1), 1), within("::/0", 1)], Outcome::Pass);
+    let all = PolicerRules::new(vec![limit(Rate::Packets(1), 1), within("::/0", 1)], ExceedAction::Pass);
     assert_eq!(all.limits().len(), 1);
     assert_eq!(Policer::new(Arc::new(Live::new(all))).state_bytes(), 0);
 }
@@ -245,11 +245,11 @@ fn the_first_limit_that_matches_counts() {
 fn marks_leave_the_rest_of_a_packet_right() {
     let mut rig = rig(
         vec![Limit {
-            conforming: Outcome::Mark(46),
-            violating: Outcome::Mark(8),
+            conforming: ExceedAction::Mark(46),
+            violating: ExceedAction::Mark(8),
             ..limit(Rate::Packets(1), 1)
         }],
-        Outcome::Pass,
+        ExceedAction::Pass,
     );
     let v6 = FlowKey::v6(
         "2001:db8::1".parse().unwrap(),
@@ -304,13 +304,16 @@ fn what_was_taken_counts_under_new_rates() {
             };
             vec![other, limit]
         };
-        let live = Arc::new(Live::new(PolicerRules::new(limits(1, 100), Outcome::Pass)));
+        let live = Arc::new(Live::new(PolicerRules::new(limits(1, 100), ExceedAction::Pass)));
         let policer = Policer::new(Arc::clone(&live));
         let mut rig = ChainRig::new(vec![Box::new(policer)], INPUT);
         assert_eq!(rig.run(&of_flow(60), at(1000)).len(), 60);
         assert_eq!(rig.run(&of_flow(60), at(1000)).len(), 40);
         let change = |rate, burst| {
-            let next = live.current().value.succeed(limits(rate, burst), Outcome::Pass);
+            let next = live
+                .current()
+                .value
+                .next_version(limits(rate, burst), ExceedAction::Pass);
             live.replace(next)
         };
         // The bucket neither refills nor loses tokens.
@@ -327,13 +330,16 @@ fn what_was_taken_counts_under_new_rates() {
         let limit = limit(Rate::Packets(1), 1);
         vec![Limit { scope, ..limit }]
     };
-    let all = PolicerRules::new(one(Scope::All), Outcome::Pass);
-    assert!(all.succeed(one(Scope::Flow), Outcome::Pass).need_missing_flow_state());
-    let flows = PolicerRules::new(one(Scope::Flow), Outcome::Pass);
+    let all = PolicerRules::new(one(Scope::All), ExceedAction::Pass);
+    assert!(
+        all.next_version(one(Scope::Flow), ExceedAction::Pass)
+            .need_missing_flow_state()
+    );
+    let flows = PolicerRules::new(one(Scope::Flow), ExceedAction::Pass);
     assert!(
         !flows
-            .succeed(one(Scope::All), Outcome::Pass)
-            .succeed(one(Scope::Flow), Outcome::Pass)
+            .next_version(one(Scope::All), ExceedAction::Pass)
+            .next_version(one(Scope::Flow), ExceedAction::Pass)
             .need_missing_flow_state()
     );
 }
@@ -343,7 +349,7 @@ fn what_was_taken_counts_under_new_rates() {
 fn limits_are_found_without_flows() {
     let live = Arc::new(Live::new(PolicerRules::new(
         vec![limit(Rate::Packets(1), 1000)],
-        Outcome::Pass,
+        ExceedAction::Pass,
     )));
     let policer = Policer::new(Arc::clone(&live));
     assert_eq!(policer.state_bytes(), 0);
@@ -353,7 +359,7 @@ fn limits_are_found_without_flows() {
         source: Some("0.0.0.0/0".parse().unwrap()),
         ..limit(Rate::Packets(1), 3)
     }];
-    let next = live.current().value.succeed(limits, Outcome::Pass);
+    let next = live.current().value.next_version(limits, ExceedAction::Pass);
     live.replace(next);
     assert_eq!(rig.run(&of_flow(20), Nanos::from_secs(5)).len(), 3);
 }

@@ -3,7 +3,7 @@
 use super::functions::{Context, ExternalConfig, FunctionConfig};
 use super::sequence::{FunctionSpec, functions, taken, user_of};
 use super::source::{Source, Text};
-use crate::library::{Apart, Runs};
+use crate::library::{CodeExaminer, ExecutionMode};
 use ipnet::IpNet;
 use std::path::Path;
 use std::time::SystemTime;
@@ -121,7 +121,7 @@ impl ChainSpec {
         match path.is_file() {
             true => {
                 let document = Document::parse(&text, &name, WHAT)?;
-                chain(&document, Some(Text::File(path)), base_dir, Runs::Here)
+                chain(&document, Some(Text::File(path)), base_dir, ExecutionMode::InProcess)
             }
             false => ChainSpec::parse(&text, &name, base_dir),
         }
@@ -132,10 +132,10 @@ impl ChainSpec {
     ///
     /// # Errors
     /// Same as [`read`](ChainSpec::read).
-    pub fn read_apart(path: &Path, apart: &dyn Apart) -> Result<Self, SpecError> {
+    pub fn read_apart(path: &Path, apart: &dyn CodeExaminer) -> Result<Self, SpecError> {
         let base_dir = path.parent().unwrap_or(Path::new(""));
         let document = Document::read(path, WHAT)?;
-        chain(&document, None, base_dir, Runs::Apart(apart))
+        chain(&document, None, base_dir, ExecutionMode::Isolated(apart))
     }
 
     /// Parses the text of a spec. Errors call the file `name`; files that the spec names are relative to `base_dir`.
@@ -144,7 +144,12 @@ impl ChainSpec {
     /// If the spec is invalid: the first problem, with its position.
     pub fn parse(text: &str, name: &str, base_dir: &Path) -> Result<Self, SpecError> {
         let document = Document::parse(text, name, WHAT)?;
-        chain(&document, Some(Text::Given(text, name)), base_dir, Runs::Here)
+        chain(
+            &document,
+            Some(Text::Given(text, name)),
+            base_dir,
+            ExecutionMode::InProcess,
+        )
     }
 
     /// Warnings about dangerous settings of a valid spec.
@@ -169,7 +174,12 @@ impl ChainSpec {
 }
 
 /// Reads a spec; with `text`, the result can be [reloaded](Source::read_again).
-fn chain(document: &Document, text: Option<Text<'_>>, base_dir: &Path, runs: Runs<'_>) -> Result<ChainSpec, SpecError> {
+fn chain(
+    document: &Document,
+    text: Option<Text<'_>>,
+    base_dir: &Path,
+    runs: ExecutionMode<'_>,
+) -> Result<ChainSpec, SpecError> {
     let began = SystemTime::now();
     let (metadata, spec) = document.object(KIND, PARTS)?;
     let spec = spec.fields(FIELDS)?;

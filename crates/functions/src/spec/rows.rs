@@ -3,7 +3,7 @@
 use super::chain::ChainSpec;
 use super::functions::FunctionConfig;
 use super::sequence::{FunctionSpec, places};
-use tailwater_chain::branches::{Path, follow, routes};
+use tailwater_chain::branches::{BranchSet, can_follow, routes};
 
 /// Consecutive functions of a chain. Every packet that reaches the first continues with the next unless it is dropped,
 /// and none reaches a later one on another path.
@@ -34,8 +34,8 @@ impl ChainSpec {
             let route = routes[first];
             functions.first().is_some_and(&is_in).then(|| Row {
                 functions,
-                followed: (end..places.len()).any(|behind| follow(&self.branches, &places, [end - 1, behind])),
-                passed_by: route.within.and(route.gone) != Path::START,
+                followed: (end..places.len()).any(|behind| can_follow(&self.branches, &places, [end - 1, behind])),
+                passed_by: route.within.and(route.gone) != BranchSet::START,
             })
         });
         rows.collect()

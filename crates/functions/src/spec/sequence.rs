@@ -3,14 +3,14 @@
 use super::chain::{FIELDS, FUNCTIONS, KIND, PARTS, WHAT};
 use super::functions::{self, Context, FunctionConfig, Target};
 use crate::ipsec::{Identity, IpsecRules};
-use crate::library::Runs;
+use crate::library::ExecutionMode;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use tailwater_api::document::Document;
 use tailwater_api::error::{SpecError, quoted};
 use tailwater_api::located::Located;
 use tailwater_api::port_name::PortName;
-use tailwater_chain::branches::{Branch, MAX_WAYS, Place, SEND, Ways, around};
+use tailwater_chain::branches::{Branch, FunctionPosition, MAX_PATHS, PathTable, SEND, enclosing};
 
 /// Maximum number of functions in a chain.
 const MAX_FUNCTIONS: usize = 16;
@@ -45,7 +45,7 @@ impl FunctionSpec {
             .get(place)
             .ok_or_else(|| node.error(format!("expected functions[{place}], found {}", items.len())))?;
         let base_dir = path.parent().unwrap_or(Path::new(""));
-        let (_, function) = function(item, &Context::new(base_dir, Runs::Here))?;
+        let (_, function) = function(item, &Context::new(base_dir, ExecutionMode::InProcess))?;
         Ok(function)
     }
 }
@@ -107,9 +107,9 @@ pub(super) fn functions(
     };
     reader.list(node, None)?;
     let (functions, branches) = (reader.functions, reader.branches);
-    if Ways::new(&branches, &places(&functions)).is_none() {
+    if PathTable::new(&branches, &places(&functions)).is_none() {
         let message = format!(
-            "expected at most {MAX_WAYS} ways through the branches of a chain, found more: each classifier multiplies \
+            "expected at most {MAX_PATHS} ways through the branches of a chain, found more: each classifier multiplies \
              them"
         );
         return Err(node.error(message));
@@ -118,7 +118,7 @@ pub(super) fn functions(
 }
 
 /// Positions of the functions.
-pub(crate) fn places(functions: &[FunctionSpec]) -> Vec<Place<'_>> {
+pub(crate) fn places(functions: &[FunctionSpec]) -> Vec<FunctionPosition<'_>> {
     let places = functions.iter();
     places
         .map(|function| (function.name.as_str(), function.branch))
@@ -278,7 +278,7 @@ impl Reader<'_> {
             matches!(classifier.map(|function| &function.config), Some(FunctionConfig::Classifier(classifier)) if !classifier.both)
         };
         let mut out = (0..self.branches.len()).filter(|&at| self.branches[at].ends);
-        if tracks && (around(&self.branches, branch).any(directed) || out.any(directed)) {
+        if tracks && (enclosing(&self.branches, branch).any(directed) || out.any(directed)) {
             return Some(
                 "expected `directions: both` of the classifier in front: this function needs both directions of each \
                  connection that it sees",

@@ -26,7 +26,7 @@ struct FlowState {
 #[derive(Debug)]
 pub struct Synthetic {
     work: Arc<Live<Work>>,
-    held: Arc<Version<Work>>,
+    cached_rules: Arc<Version<Work>>,
     set: WorkingSet,
     of_flows: bool,
     /// `true` if flows are looked up.
@@ -53,7 +53,7 @@ impl Synthetic {
         Synthetic {
             work,
             has_flows: memory.of_flows || held.value.new_flow_cycles > 0,
-            held,
+            cached_rules: held,
             set,
             of_flows: memory.of_flows,
             place: 0,
@@ -85,15 +85,15 @@ impl NetworkFunction for Synthetic {
     }
 
     fn new_flow(&mut self, packet: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        self.work.refresh(&mut self.held);
-        self.value = burn(self.value, self.held.value.new_flow_cycles);
+        self.work.refresh(&mut self.cached_rules);
+        self.value = burn(self.value, self.cached_rules.value.new_flow_cycles);
         flow.state::<FlowState>().place = self.set.place_of(packet.rss_hash);
         Verdict::Forward
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        self.work.refresh(&mut self.held);
-        let work = self.held.value;
+        self.work.refresh(&mut self.cached_rules);
+        let work = self.cached_rules.value;
         let visits = (work.reads, work.writes);
         for packet in batch.iter_mut() {
             self.value = burn(self.value, work.cycles);

@@ -18,7 +18,7 @@ const NO_ROOM: u8 = 2;
 /// Network function that pushes and pops VLAN tags by the first matching rule.
 pub struct Tunnel {
     rules: Arc<Live<TunnelRules>>,
-    held: Arc<Version<TunnelRules>>,
+    cached_rules: Arc<Version<TunnelRules>>,
     /// `true` if decisions are kept in the flow state.
     in_flow: bool,
 }
@@ -32,7 +32,11 @@ impl Tunnel {
     pub fn new(rules: Arc<Live<TunnelRules>>, in_flow: bool) -> Tunnel {
         let held = rules.current();
         let in_flow = in_flow && !held.value.depend_on_vlan();
-        Tunnel { rules, held, in_flow }
+        Tunnel {
+            rules,
+            cached_rules: held,
+            in_flow,
+        }
     }
 }
 
@@ -120,7 +124,7 @@ impl NetworkFunction for Tunnel {
         &["no-rule", "too-many-tags", "no-room"]
     }
 
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         reason == NO_ROOM
     }
 
@@ -136,16 +140,16 @@ impl NetworkFunction for Tunnel {
     }
 
     fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        self.rules.refresh(&mut self.held);
+        self.rules.refresh(&mut self.cached_rules);
         let vlan = outer_vlan(packet, frame);
-        *flow.state::<Decided>() = encoded(self.held.value.find(&packet.headers.key, vlan));
+        *flow.state::<Decided>() = encoded(self.cached_rules.value.find(&packet.headers.key, vlan));
         Verdict::Forward
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         // Decisions in flow state are self-contained, whichever version made them.
-        self.rules.refresh(&mut self.held);
-        let rules = &self.held.value;
+        self.rules.refresh(&mut self.cached_rules);
+        let rules = &self.cached_rules.value;
         if self.in_flow && !rules.depend_on_vlan() {
             for i in 0..batch.len() {
                 match *flows.state::<Decided>(batch.packet_mut(i).0) {

@@ -10,7 +10,7 @@
 use super::language::{self, Names, parse_session};
 use super::records::Usage;
 use super::session::Session;
-use super::table::{Changed, Owner, UpfTable};
+use super::table::{Owner, SessionChange, UpfTable};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -27,19 +27,19 @@ const MAX_CLIENTS: usize = 16;
 /// Longest line, in bytes.
 const MAX_LINE: usize = 4096;
 /// Interval at which threads check for shutdown.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Time after which a client that reads no responses is disconnected.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Executes a client's request line and returns the response. `names` must be the table's.
-pub fn answer(table: &UpfTable, names: &Names, line: &str) -> String {
-    match wish(table, names, line.trim()) {
+pub fn respond(table: &UpfTable, names: &Names, line: &str) -> String {
+    match execute(table, names, line.trim()) {
         Ok(done) => format!("ok {done}"),
         Err(why) => format!("error: {why}"),
     }
 }
 
-fn wish(table: &UpfTable, names: &Names, line: &str) -> Result<String, String> {
+fn execute(table: &UpfTable, names: &Names, line: &str) -> Result<String, String> {
     let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     let id = || {
         let number = language::number(rest.trim());
@@ -56,9 +56,9 @@ fn wish(table: &UpfTable, names: &Names, line: &str) -> Result<String, String> {
             })?;
             let changed = table.set(&session, Owner::Api).map_err(|refused| refused.to_string())?;
             Ok(match changed {
-                Changed::Added => "added",
-                Changed::Changed => "changed",
-                Changed::Nothing => "unchanged",
+                SessionChange::Added => "added",
+                SessionChange::Changed => "changed",
+                SessionChange::Nothing => "unchanged",
             }
             .to_owned())
         }
@@ -111,7 +111,7 @@ fn described(table: &UpfTable, session: &Session) -> String {
 #[derive(Debug)]
 pub(super) struct Api {
     path: PathBuf,
-    over: Arc<AtomicBool>,
+    shutting_down: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -137,7 +137,7 @@ impl Api {
             .spawn(move || serve(&table, &listener, &asked))?;
         Ok(Api {
             path: path.to_owned(),
-            over,
+            shutting_down: over,
             thread: Some(thread),
         })
     }
@@ -168,7 +168,7 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
 
 impl Drop for Api {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.shutting_down.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
@@ -182,7 +182,7 @@ fn serve(table: &UpfTable, listener: &UnixListener, over: &AtomicBool) {
     std::thread::scope(|scope| {
         while !over.load(Ordering::Relaxed) {
             let Ok((mut client, _)) = listener.accept() else {
-                std::thread::park_timeout(LOOK);
+                std::thread::park_timeout(POLL_INTERVAL);
                 continue;
             };
             if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
@@ -203,8 +203,8 @@ fn serve(table: &UpfTable, listener: &UnixListener, over: &AtomicBool) {
 /// Serves a client's lines until it disconnects or shutdown.
 fn converse(table: &UpfTable, names: &Names, client: &UnixStream, over: &AtomicBool) -> io::Result<()> {
     client.set_nonblocking(false)?;
-    client.set_read_timeout(Some(LOOK))?;
-    client.set_write_timeout(Some(PATIENCE))?;
+    client.set_read_timeout(Some(POLL_INTERVAL))?;
+    client.set_write_timeout(Some(TIMEOUT))?;
     let (mut reader, mut writer) = (BufReader::new(client), client);
     let mut line = Vec::new();
     while !over.load(Ordering::Relaxed) {
@@ -223,11 +223,11 @@ fn converse(table: &UpfTable, names: &Names, client: &UnixStream, over: &AtomicB
             Ok(_) if line.last() != Some(&b'\n') => return Ok(()),
             Ok(_) => {}
         }
-        let answer = match std::str::from_utf8(&line) {
-            Ok(text) => answer(table, names, text),
+        let response = match std::str::from_utf8(&line) {
+            Ok(text) => respond(table, names, text),
             Err(_) => "error: expected UTF-8 text".to_owned(),
         };
-        writer.write_all((answer + "\n").as_bytes())?;
+        writer.write_all((response + "\n").as_bytes())?;
         line.clear();
     }
     Ok(())

@@ -2,9 +2,9 @@
 
 use super::gtp::{self, Header, PORT, Unreadable};
 use super::reasons::{CONGESTION, FRAGMENT, INNER_MALFORMED, MALFORMED, NO_ROOM, UNSUPPORTED};
-use super::session::{Treatment, Way};
+use super::session::{LinkDirection, Treatment};
 use super::table::Options;
-use crate::ipsec::headers::{ECN, Inner, Outer, leaving_ecn, set_ecn};
+use crate::ipsec::headers::{ECN, Inner, Outer, decapsulated_ecn, set_ecn};
 use std::net::IpAddr;
 use tailwater_chain::batch::Batch;
 use tailwater_net::checksum::{transport_v4, udp_field};
@@ -46,7 +46,7 @@ pub(super) fn uncover(batch: &mut Batch, i: usize, header: &Header) -> Result<()
         6 => ethertype::IPV6,
         _ => return Err(INNER_MALFORMED),
     };
-    let bits = leaving_ecn(outer.class, inner.class).ok_or(CONGESTION)?;
+    let bits = decapsulated_ecn(outer.class, inner.class).ok_or(CONGESTION)?;
     if bits != inner.class & ECN {
         set_ecn(datagram, bits).ok_or(INNER_MALFORMED)?;
     }
@@ -65,14 +65,14 @@ pub(super) fn uncover(batch: &mut Batch, i: usize, header: &Header) -> Result<()
 }
 
 /// Tunnel for encapsulation of one packet.
-pub(super) struct Into<'a> {
+pub(super) struct Encapsulation<'a> {
     pub(super) outer: &'a Outer,
     pub(super) teid: u32,
     pub(super) treatment: &'a Treatment,
     pub(super) identification: u16,
 }
 
-impl Into<'_> {
+impl Encapsulation<'_> {
     /// Encapsulates packet `i` in this tunnel.
     #[inline]
     pub(super) fn wrap(&self, batch: &mut Batch, i: usize, options: &Options) -> Result<(), u8> {
@@ -114,11 +114,11 @@ impl Into<'_> {
             .write(datagram, total as u16, seen, self.identification)
             .ok_or(NO_ROOM)?;
         let header = datagram.get_mut(outer.length..).ok_or(NO_ROOM)?;
-        let [_, way] = options.role.ways();
-        gtp::write(header, self.teid, qfi, way == Way::Up, inner).ok_or(NO_ROOM)?;
+        let [_, direction] = options.role.directions();
+        gtp::write(header, self.teid, qfi, direction == LinkDirection::Up, inner).ok_or(NO_ROOM)?;
         let mut key = outer.key;
         if options.flow_ports {
-            key = self.tell_flow(datagram, packet.rss_hash).ok_or(NO_ROOM)?;
+            key = self.write_flow_port(datagram, packet.rss_hash).ok_or(NO_ROOM)?;
         }
         if outer.wants_checksum() {
             outer.finish(datagram).ok_or(NO_ROOM)?;
@@ -139,7 +139,7 @@ impl Into<'_> {
 
     /// Writes a dynamic source port (RFC 6335) derived from the inner flow's hash, and returns the outer key with it.
     #[inline]
-    fn tell_flow(&self, datagram: &mut [u8], hash: u32) -> Option<FlowKey> {
+    fn write_flow_port(&self, datagram: &mut [u8], hash: u32) -> Option<FlowKey> {
         let port = 0xc000 | (hash ^ hash >> 16) as u16;
         let udp = datagram.get_mut(self.outer.network..)?;
         *udp.first_chunk_mut()? = port.to_be_bytes();

@@ -1,6 +1,6 @@
 //! Flow descriptions: the subset of RFC 6733's IPFilterRule that 3GPP uses for packet filters (TS 29.212 §5.4.2).
 
-use super::session::Way;
+use super::session::LinkDirection;
 use crate::acl::{Action, Rule};
 use ipnet::IpNet;
 use std::ops::RangeInclusive;
@@ -17,14 +17,14 @@ pub struct Flows {
 impl Flows {
     /// Returns the match rule for this direction. Its action is ignored.
     #[inline]
-    pub(super) fn of(&self, way: Way) -> &Rule {
-        &self.rules[way.at()]
+    pub(super) fn of(&self, direction: LinkDirection) -> &Rule {
+        &self.rules[direction.at()]
     }
 }
 
 /// Syntax error of a flow description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoDescription {
+pub struct FilterError {
     /// Expected and actual text.
     pub message: String,
     /// Suggested correction.
@@ -45,7 +45,7 @@ struct End {
 ///
 /// # Errors
 /// Names the first word that is wrong.
-pub fn parse(text: &str) -> Result<Flows, NoDescription> {
+pub fn parse(text: &str) -> Result<Flows, FilterError> {
     let mut words = text.split_whitespace().peekable();
     let expect = |words: &mut std::iter::Peekable<std::str::SplitWhitespace<'_>>, word| {
         let found = words.next();
@@ -61,7 +61,7 @@ pub fn parse(text: &str) -> Result<Flows, NoDescription> {
         Some("ip") => None,
         Some(word) => Some(protocol_of(word).map_err(|expected| {
             let what = format!("ip, or {}", expected.what);
-            NoDescription {
+            FilterError {
                 suggestion: expected.suggestion,
                 ..wrong(&what, Some(word), [])
             }
@@ -74,7 +74,7 @@ pub fn parse(text: &str) -> Result<Flows, NoDescription> {
     let user = end(&mut words)?;
     if user.prefix.is_some() {
         let message = "expected the user as the destination (assigned, or any), found an address";
-        return Err(NoDescription {
+        return Err(FilterError {
             message: message.to_owned(),
             suggestion: Some("assigned".to_owned()),
         });
@@ -85,7 +85,7 @@ pub fn parse(text: &str) -> Result<Flows, NoDescription> {
     let ports = remote.ports != ANY || user.ports != ANY;
     if ports && !matches!(protocol, Some(6 | 17 | 132)) {
         let message = "expected ports only with tcp, udp or sctp, found them with another protocol";
-        return Err(NoDescription {
+        return Err(FilterError {
             message: message.to_owned(),
             suggestion: None,
         });
@@ -108,13 +108,13 @@ pub fn parse(text: &str) -> Result<Flows, NoDescription> {
     Ok(Flows { rules: [up, down] })
 }
 
-fn end<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Result<End, NoDescription> {
+fn end<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Result<End, FilterError> {
     let word = words.next();
     let prefix = match word {
         Some("any" | "assigned") => None,
         Some(text) => Some(prefix_of(text).map_err(|expected| {
             let what = format!("any, assigned, or {}", expected.what);
-            NoDescription {
+            FilterError {
                 suggestion: expected.suggestion,
                 ..wrong(&what, word, ["any", "assigned"])
             }
@@ -123,7 +123,7 @@ fn end<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Re
     };
     let ports = match words.next_if(|word| *word != "to") {
         None => ANY,
-        Some(text) => ports_of(text).map_err(|expected| NoDescription {
+        Some(text) => ports_of(text).map_err(|expected| FilterError {
             suggestion: expected.suggestion,
             ..wrong(&expected.what, Some(text), [])
         })?,
@@ -131,9 +131,9 @@ fn end<'a>(words: &mut std::iter::Peekable<impl Iterator<Item = &'a str>>) -> Re
     Ok(End { prefix, ports })
 }
 
-fn wrong<'a>(what: &str, found: Option<&str>, candidates: impl IntoIterator<Item = &'a str>) -> NoDescription {
+fn wrong<'a>(what: &str, found: Option<&str>, candidates: impl IntoIterator<Item = &'a str>) -> FilterError {
     let quoted = found.map_or("nothing".to_owned(), quoted);
-    NoDescription {
+    FilterError {
         message: format!("expected {what}, found {quoted}"),
         suggestion: found.and_then(|word| nearest(word, candidates)).map(str::to_owned),
     }
@@ -150,18 +150,30 @@ mod tests {
         let dns = parse("permit out udp from 198.51.100.0/24 53 to assigned").unwrap();
         let (server, user) = ([198, 51, 100, 7].into(), [10, 0, 0, 1].into());
         let down = FlowKey::v4(server, user, 17, 53, 4000);
-        assert!(matches(dns.of(Way::Down), &down));
-        assert!(matches(dns.of(Way::Up), &down.reversed()));
-        assert!(!matches(dns.of(Way::Up), &down));
-        assert!(!matches(dns.of(Way::Down), &FlowKey::v4(server, user, 6, 53, 1)));
+        assert!(matches(dns.of(LinkDirection::Down), &down));
+        assert!(matches(dns.of(LinkDirection::Up), &down.reversed()));
+        assert!(!matches(dns.of(LinkDirection::Up), &down));
+        assert!(!matches(
+            dns.of(LinkDirection::Down),
+            &FlowKey::v4(server, user, 6, 53, 1)
+        ));
         let range = parse("permit out 6 from any 80-443 to any 1024-65535").unwrap();
-        assert!(matches(range.of(Way::Down), &FlowKey::v4(server, user, 6, 443, 1024)));
-        assert!(!matches(range.of(Way::Down), &FlowKey::v4(server, user, 6, 443, 1023)));
-        assert!(matches(range.of(Way::Up), &FlowKey::v4(user, server, 6, 1024, 80)));
+        assert!(matches(
+            range.of(LinkDirection::Down),
+            &FlowKey::v4(server, user, 6, 443, 1024)
+        ));
+        assert!(!matches(
+            range.of(LinkDirection::Down),
+            &FlowKey::v4(server, user, 6, 443, 1023)
+        ));
+        assert!(matches(
+            range.of(LinkDirection::Up),
+            &FlowKey::v4(user, server, 6, 1024, 80)
+        ));
         let all = parse("permit out ip from any to assigned").unwrap();
-        assert!(matches(all.of(Way::Up), &FlowKey::v4(user, server, 1, 0, 0)));
+        assert!(matches(all.of(LinkDirection::Up), &FlowKey::v4(user, server, 1, 0, 0)));
         let v6 = parse("permit out ip from 2001:db8::/32 to assigned").unwrap();
-        assert!(!matches(v6.of(Way::Down), &down));
+        assert!(!matches(v6.of(LinkDirection::Down), &down));
     }
 
     #[test]

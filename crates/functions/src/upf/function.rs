@@ -1,16 +1,16 @@
 //! The `Upf` network function.
 
 use super::answer;
-use super::capsule::{Into, read, uncover};
+use super::capsule::{Encapsulation, read, uncover};
 use super::gtp::{self, Header, PORT, message};
 use super::index::Buckets;
 use super::reasons::*;
 use super::records::{NO_PEER, Record};
-use super::session::{Treatment, Way};
-use super::table::{UpfTable, Used, take};
+use super::session::{LinkDirection, Treatment};
+use super::table::{CompiledProfile, UpfTable, take};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_net::parse::Fragment;
@@ -23,7 +23,7 @@ struct FlowState {
     /// Generation of the session when this was decided.
     generation: u64,
     /// Slot of the session.
-    place: u32,
+    index: u32,
     /// Profile of the session at that time, and index of the treatment in it.
     profile: u16,
     treatment: u16,
@@ -55,14 +55,14 @@ struct Work {
 pub struct Upf {
     table: Arc<UpfTable>,
     work: Box<[Work; MAX_BATCH]>,
-    hands: Hands,
+    hands: WorkerState,
 }
 
 /// Mutable per-worker state.
-struct Hands {
+struct WorkerState {
     /// Identification of the last outer IPv4 header.
     identification: u16,
-    counts: [u64; NOTES.len()],
+    counts: [u64; COUNTERS.len()],
 }
 
 impl Upf {
@@ -71,9 +71,9 @@ impl Upf {
         Upf {
             table,
             work: Box::new([Work::default(); MAX_BATCH]),
-            hands: Hands {
+            hands: WorkerState {
                 identification: 0,
-                counts: [0; NOTES.len()],
+                counts: [0; COUNTERS.len()],
             },
         }
     }
@@ -85,18 +85,18 @@ impl NetworkFunction for Upf {
     }
 
     fn drop_reasons(&self) -> &'static [&'static str] {
-        REASONS
+        DROP_REASONS
     }
 
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         reason == NO_ROOM
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        NOTES
+    fn counters(&self) -> &'static [&'static str] {
+        COUNTERS
     }
 
-    fn note_counts(&self) -> &[u64] {
+    fn counter_values(&self) -> &[u64] {
         &self.hands.counts
     }
 
@@ -141,8 +141,8 @@ impl NetworkFunction for Upf {
         for (i, work) in work[..batch.len()].iter().enumerate() {
             let done = match work.kind {
                 Kind::Done => Ok(()),
-                Kind::Tunnelled => hands.take_out(table, batch, i, work),
-                Kind::Plain | Kind::Kept => hands.put_in(table, batch, i, work, flows),
+                Kind::Tunnelled => hands.decapsulate(table, batch, i, work),
+                Kind::Plain | Kind::Kept => hands.encapsulate(table, batch, i, work, flows),
             };
             if let Err(reason) = done {
                 batch.packet_mut(i).0.verdict = Verdict::Drop(reason);
@@ -154,7 +154,7 @@ impl NetworkFunction for Upf {
 /// Prefetches the packet's session.
 #[inline]
 fn fetch(table: &UpfTable, packet: &Packet, work: &Work) {
-    let place = match work.kind {
+    let index = match work.kind {
         // A cached session is being prefetched already.
         Kind::Done | Kind::Kept => None,
         Kind::Tunnelled => table.guess_teid(work.buckets),
@@ -163,12 +163,12 @@ fn fetch(table: &UpfTable, packet: &Packet, work: &Work) {
             table.guess_user(user, work.buckets)
         }
     };
-    if let Some(place) = place {
-        table.records.prefetch(place);
+    if let Some(index) = index {
+        table.records.prefetch(index);
     }
 }
 
-impl Hands {
+impl WorkerState {
     /// Classifies a packet and prefetches the index entries it needs.
     #[inline]
     fn sort(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, flows: &mut FlowStates<'_>) -> Result<Work, u8> {
@@ -194,7 +194,7 @@ impl Hands {
         if table.options.cached {
             let state = flows.state::<FlowState>(packet);
             if state.generation != 0 {
-                table.records.prefetch(state.place);
+                table.records.prefetch(state.index);
                 return Ok(Work {
                     kind: Kind::Kept,
                     ..Work::default()
@@ -231,26 +231,26 @@ impl Hands {
 
     /// Decapsulates packet `i`, or returns a drop reason.
     #[inline]
-    fn take_out(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, work: &Work) -> Result<(), u8> {
+    fn decapsulate(&mut self, table: &UpfTable, batch: &mut Batch, i: usize, work: &Work) -> Result<(), u8> {
         let Work { header, buckets, .. } = work;
-        let Some((place, record)) = table.session_of_teid(header.teid, *buckets) else {
+        let Some((index, record)) = table.session_of_teid(header.teid, *buckets) else {
             return self.unknown(table, batch, i, header.teid);
         };
         let used = used(table, &record)?;
         uncover(batch, i, header)?;
-        let [way, _] = table.options.role.ways();
+        let [direction, _] = table.options.role.directions();
         let (packet, _) = batch.packet_mut(i);
         let (headers, now) = (&packet.headers, packet.arrival);
-        let user = match way {
-            Way::Up => headers.key.source(),
-            Way::Down => headers.key.destination(),
+        let user = match direction {
+            LinkDirection::Up => headers.key.source(),
+            LinkDirection::Down => headers.key.destination(),
         };
         if !record.is_of(user) {
             return Err(NOT_ITS_ADDRESS);
         }
-        let found = used.profile.find(&headers.key, way).ok_or(NO_RULE)?;
+        let found = used.profile.find(&headers.key, direction).ok_or(NO_RULE)?;
         let treatment = used.profile.treatment(found).ok_or(NO_RULE)?;
-        if !treatment.open[way.at()] {
+        if !treatment.open[direction.at()] {
             return Err(GATE_CLOSED);
         }
         if let (Some(came), Some(expected)) = (header.qfi, treatment.qfi)
@@ -263,7 +263,7 @@ impl Hands {
         }
         let bytes = usize::from(headers.end - headers.network_offset);
         let treated = (used, treatment, found);
-        enforce(table, place, treated, way, (now, bytes))?;
+        enforce(table, index, treated, direction, (now, bytes))?;
         self.counts[DECAPSULATED] += 1;
         Ok(())
     }
@@ -281,7 +281,7 @@ impl Hands {
 
     /// Encapsulates packet `i` in its session's tunnel, or returns a drop reason.
     #[inline]
-    fn put_in(
+    fn encapsulate(
         &mut self,
         table: &UpfTable,
         batch: &mut Batch,
@@ -295,10 +295,10 @@ impl Hands {
             true => Some(flows.state::<FlowState>(packet)),
             false => None,
         };
-        let Some((place, record, found)) = decide(table, &headers.key, work.buckets, kept)? else {
+        let Some((index, record, found)) = decide(table, &headers.key, work.buckets, kept)? else {
             return match table.options.others {
-                Fate::Pass => Ok(()),
-                Fate::Drop => Err(UNKNOWN_USER),
+                PacketAction::Pass => Ok(()),
+                PacketAction::Drop => Err(UNKNOWN_USER),
             };
         };
         let used = used(table, &record)?;
@@ -307,8 +307,8 @@ impl Hands {
             return Err(NO_TUNNEL);
         }
         let outer = table.outer(record.forward.peer).ok_or(NO_TUNNEL)?;
-        let [_, way] = table.options.role.ways();
-        if !treatment.open[way.at()] {
+        let [_, direction] = table.options.role.directions();
+        if !treatment.open[direction.at()] {
             return Err(GATE_CLOSED);
         }
         let front = outer.length + gtp::length(treatment.qfi);
@@ -317,9 +317,9 @@ impl Hands {
             return self.too_big(table, batch, i, front);
         }
         let treated = (used, treatment, found);
-        enforce(table, place, treated, way, (now, bytes))?;
+        enforce(table, index, treated, direction, (now, bytes))?;
         self.identification = self.identification.wrapping_add(1);
-        let into = Into {
+        let into = Encapsulation {
             outer,
             teid: record.forward.teid,
             treatment,
@@ -362,35 +362,35 @@ fn decide(
     if let Some(state) = &kept
         && state.generation != 0
     {
-        if let Some(record) = table.records.read(state.place)
+        if let Some(record) = table.records.read(state.index)
             && (record.generation, record.forward.profile) == (state.generation, state.profile)
         {
-            return Ok(Some((state.place, record, state.treatment)));
+            return Ok(Some((state.index, record, state.treatment)));
         }
         buckets = table.prefetch_user(user);
     }
-    let Some((place, record)) = table.session_of_user(user, buckets) else {
+    let Some((index, record)) = table.session_of_user(user, buckets) else {
         return Ok(None);
     };
-    let [_, way] = role.ways();
-    let found = used(table, &record)?.profile.find(key, way);
+    let [_, direction] = role.directions();
+    let found = used(table, &record)?.profile.find(key, direction);
     let found = found.ok_or(NO_RULE)?;
     if let Some(state) = kept {
         *state = FlowState {
             generation: record.generation,
-            place,
+            index,
             profile: record.forward.profile,
             treatment: found,
         };
     }
-    Ok(Some((place, record, found)))
+    Ok(Some((index, record, found)))
 }
 
 /// Returns the session's profile.
 #[inline]
-fn used<'a>(table: &'a UpfTable, record: &Record) -> Result<&'a Used, u8> {
-    let place = usize::from(record.forward.profile);
-    table.profiles.get(place).ok_or(NO_RULE)
+fn used<'a>(table: &'a UpfTable, record: &Record) -> Result<&'a CompiledProfile, u8> {
+    let index = usize::from(record.forward.profile);
+    table.profiles.get(index).ok_or(NO_RULE)
 }
 
 /// Enforces rates, and counts packets that pass. The third argument holds the profile, and the treatment with its
@@ -398,30 +398,30 @@ fn used<'a>(table: &'a UpfTable, record: &Record) -> Result<&'a Used, u8> {
 #[inline]
 fn enforce(
     table: &UpfTable,
-    place: u32,
-    (used, treatment, found): (&Used, &Treatment, u16),
-    way: Way,
+    index: u32,
+    (used, treatment, found): (&CompiledProfile, &Treatment, u16),
+    direction: LinkDirection,
     (now, bytes): (Nanos, usize),
 ) -> Result<(), u8> {
-    if let Some(meter) = &treatment.rates[way.at()] {
+    if let Some(meter) = &treatment.rates[direction.at()] {
         let pair = used.pairs.get(usize::from(found)).copied();
-        let bucket = pair.and_then(|pair| table.records.rule_rate(place, pair, way));
+        let bucket = pair.and_then(|pair| table.records.rule_rate(index, pair, direction));
         if !bucket.is_some_and(|bucket| take(meter, bucket, now, bytes)) {
             return Err(OVER_RATE);
         }
     }
     if treatment.in_session_rate
-        && let Some(meter) = &used.profile.session_rates[way.at()]
-        && !take(meter, table.records.session_rate(place, way), now, bytes)
+        && let Some(meter) = &used.profile.session_rates[direction.at()]
+        && !take(meter, table.records.session_rate(index, direction), now, bytes)
     {
         return Err(OVER_SESSION_RATE);
     }
     if treatment.counted {
-        let all = table.records.count(place, way, bytes as u64);
+        let all = table.records.count(index, direction, bytes as u64);
         if let Some(volume) = used.profile.volume
-            && table.records.volume_is_due(place, all, volume)
+            && table.records.volume_is_due(index, all, volume)
         {
-            table.set_due(place);
+            table.set_due(index);
         }
     }
     Ok(())

@@ -9,7 +9,7 @@
 //! ignored.
 
 use super::session::{MAX_SESSIONS, Session, Tunnel};
-use crate::firewall::language::{MOST_TOLD, Mistake};
+use crate::firewall::language::{MAX_REPORTED, Mistake};
 use ipnet::IpNet;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,11 +30,11 @@ const WORDS: [&str; 6] = ["ue", "ue6", "teid", "peer", "peerTeid", "profile"];
 /// Parses all sessions of a text, at most `most`.
 ///
 /// # Errors
-/// Lists every line that is malformed or conflicts with another, up to [`MOST_TOLD`], and the number of further ones.
+/// Lists every line that is malformed or conflicts with another, up to [`MAX_REPORTED`], and the number of further ones.
 pub fn parse(text: &str, names: &Names, most: usize) -> Result<Vec<Session>, (Vec<Mistake>, usize)> {
     let most = most.min(MAX_SESSIONS);
     let (mut sessions, mut lines) = (Vec::new(), Vec::new());
-    let mut told = Told::default();
+    let mut told = MistakeList::default();
     for (line, text) in (1..).zip(text.lines()) {
         let text = text.split('#').next().unwrap_or_default();
         if text.trim().is_empty() {
@@ -42,13 +42,13 @@ pub fn parse(text: &str, names: &Names, most: usize) -> Result<Vec<Session>, (Ve
         }
         match parse_session(text, names) {
             _ if sessions.len() == most => {
-                told.tell(line, 1, format!("expected at most {most} sessions"), None);
+                told.push(line, 1, format!("expected at most {most} sessions"), None);
             }
             Ok(session) => {
                 sessions.push(session);
                 lines.push(line as u32);
             }
-            Err(mistake) => told.tell(line, mistake.column, mistake.message, mistake.suggestion),
+            Err(mistake) => told.push(line, mistake.column, mistake.message, mistake.suggestion),
         }
     }
     told.repeated(&sessions, &lines);
@@ -56,7 +56,7 @@ pub fn parse(text: &str, names: &Names, most: usize) -> Result<Vec<Session>, (Ve
         0 => Ok(sessions),
         wrong => {
             told.mistakes.sort_by_key(|mistake| mistake.line);
-            told.mistakes.truncate(MOST_TOLD);
+            told.mistakes.truncate(MAX_REPORTED);
             let more = wrong - told.mistakes.len();
             Err((told.mistakes, more))
         }
@@ -64,16 +64,16 @@ pub fn parse(text: &str, names: &Names, most: usize) -> Result<Vec<Session>, (Ve
 }
 
 #[derive(Default)]
-struct Told {
+struct MistakeList {
     mistakes: Vec<Mistake>,
     wrong: usize,
 }
 
-impl Told {
-    fn tell(&mut self, line: usize, column: usize, message: String, suggestion: Option<String>) {
+impl MistakeList {
+    fn push(&mut self, line: usize, column: usize, message: String, suggestion: Option<String>) {
         self.wrong += 1;
         // Room for malformed and for conflicting lines; they are sorted later.
-        if self.mistakes.len() < 2 * MOST_TOLD {
+        if self.mistakes.len() < 2 * MAX_REPORTED {
             self.mistakes.push(Mistake {
                 line,
                 column,
@@ -95,7 +95,7 @@ impl Told {
                 match first {
                     Some((known, before)) if known == value => {
                         let message = format!("expected {what} of its own, found that of line {before}");
-                        self.tell(*line as usize, 1, message, None);
+                        self.push(*line as usize, 1, message, None);
                     }
                     _ => first = Some((value, line)),
                 }

@@ -22,16 +22,16 @@ mod session;
 mod table;
 mod usage;
 
-pub use filter::{Flows, NoDescription, parse as parse_flows};
+pub use filter::{FilterError, Flows, parse as parse_flows};
 pub use function::Upf;
 pub use records::Usage;
-pub use replace::{Prepared, Put};
+pub use replace::{AppliedSessions, Prepared};
 pub use services::{Services, UpfError, start};
 pub use session::{
-    MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session, Treatment, Tunnel,
-    Way,
+    LinkDirection, MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session,
+    Treatment, Tunnel,
 };
-pub use table::{Changed, MAX_PEERS, Options, Owner, Refused, UpfTable};
+pub use table::{MAX_PEERS, Options, Owner, SessionChange, SessionError, UpfTable};
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 //! Drop reasons and counters.
 
 /// Names of the drop reasons, in order of their numbers.
-pub(super) const REASONS: &[&str] = &[
+pub(super) const DROP_REASONS: &[&str] = &[
     "unknown-teid",
     "unknown-user",
     "malformed",
@@ -57,7 +57,7 @@ pub(super) const SIGNALLING: u8 = 15;
 pub(super) const CONGESTION: u8 = 16;
 
 /// Names of the counters, in order of their indices.
-pub(super) const NOTES: &[&str] = &[
+pub(super) const COUNTERS: &[&str] = &[
     "decapsulated",
     "encapsulated",
     "echo-answered",

@@ -5,7 +5,7 @@
 //! generation shows whether the session existed throughout a read; one removed meanwhile counts as absent.
 
 use super::lines::{Line, WORDS, lines};
-use super::session::{Session, Tunnel, Way};
+use super::session::{LinkDirection, Session, Tunnel};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use tailwater_chain::region::prefetch;
@@ -122,28 +122,28 @@ impl Records {
 
     /// Prefetches a session.
     #[inline]
-    pub(super) fn prefetch(&self, place: u32) {
+    pub(super) fn prefetch(&self, index: u32) {
         for lines in [&self.decided, &self.counted] {
-            if let Some(line) = lines.get(place as usize) {
+            if let Some(line) = lines.get(index as usize) {
                 prefetch(std::ptr::from_ref(line).cast());
             }
         }
     }
 
     #[inline]
-    fn decided(&self, place: u32) -> &[AtomicU64; WORDS] {
-        &self.decided[place as usize].0
+    fn decided(&self, index: u32) -> &[AtomicU64; WORDS] {
+        &self.decided[index as usize].0
     }
 
     #[inline]
-    fn counted(&self, place: u32) -> &[AtomicU64; WORDS] {
-        &self.counted[place as usize].0
+    fn counted(&self, index: u32) -> &[AtomicU64; WORDS] {
+        &self.counted[index as usize].0
     }
 
     /// Reads the session in a slot, if there is one.
     #[inline]
-    pub(super) fn read(&self, place: u32) -> Option<Record> {
-        let words = &self.decided.get(place as usize)?.0;
+    pub(super) fn read(&self, index: u32) -> Option<Record> {
+        let words = &self.decided.get(index as usize)?.0;
         let generation = words[GENERATION].load(Ordering::Acquire);
         if generation & 1 == 0 {
             return None;
@@ -168,14 +168,14 @@ impl Records {
     }
 
     /// Creates a session in an empty slot. Only one thread may call this and the following functions at a time.
-    pub(super) fn create(&self, place: u32, session: &Session, forward: Forward, now: u64) {
-        let words = self.decided(place);
+    pub(super) fn create(&self, index: u32, session: &Session, forward: Forward, now: u64) {
+        let words = self.decided(index);
         let generation = words[GENERATION].load(Ordering::Relaxed);
-        let counted = self.counted(place);
+        let counted = self.counted(index);
         counted.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         counted[TIME_MARK].store(now, Ordering::Relaxed);
         let pairs = self.pairs * 2;
-        let rates = &self.rates[place as usize * pairs..][..pairs];
+        let rates = &self.rates[index as usize * pairs..][..pairs];
         rates.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         let address = session.address.map_or(0, Ipv4Addr::to_bits);
         let mut flags = 0;
@@ -198,13 +198,13 @@ impl Records {
     }
 
     /// Changes a session's forwarding state.
-    pub(super) fn redirect(&self, place: u32, forward: Forward) {
-        self.decided(place)[FORWARD].store(forward.word(), Ordering::Release);
+    pub(super) fn redirect(&self, index: u32, forward: Forward) {
+        self.decided(index)[FORWARD].store(forward.word(), Ordering::Release);
     }
 
     /// Removes a session.
-    pub(super) fn remove(&self, place: u32) {
-        let generation = &self.decided(place)[GENERATION];
+    pub(super) fn remove(&self, index: u32) {
+        let generation = &self.decided(index)[GENERATION];
         generation.store(generation.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         // Orders the generation before any write of the slot's next session.
         fence(Ordering::Release);
@@ -212,31 +212,31 @@ impl Records {
 
     /// Returns the bucket of a session's rate.
     #[inline]
-    pub(super) fn session_rate(&self, place: u32, way: Way) -> &AtomicU64 {
-        &self.counted(place)[RATE + way.at()]
+    pub(super) fn session_rate(&self, index: u32, direction: LinkDirection) -> &AtomicU64 {
+        &self.counted(index)[RATE + direction.at()]
     }
 
     /// Returns the bucket of a rule's rate in a session.
     #[inline]
-    pub(super) fn rule_rate(&self, place: u32, pair: u8, way: Way) -> Option<&AtomicU64> {
-        let pair = place as usize * self.pairs + usize::from(pair);
-        self.rates.get(pair * 2 + way.at())
+    pub(super) fn rule_rate(&self, index: u32, pair: u8, direction: LinkDirection) -> Option<&AtomicU64> {
+        let pair = index as usize * self.pairs + usize::from(pair);
+        self.rates.get(pair * 2 + direction.at())
     }
 
     /// Counts a packet. Returns the bytes used so far, both directions.
     #[inline]
-    pub(super) fn count(&self, place: u32, way: Way, bytes: u64) -> u64 {
-        let words = self.counted(place);
-        words[PACKETS + way.at()].fetch_add(1, Ordering::Relaxed);
-        let mine = words[BYTES + way.at()].fetch_add(bytes, Ordering::Relaxed) + bytes;
-        mine.wrapping_add(words[BYTES + 1 - way.at()].load(Ordering::Relaxed))
+    pub(super) fn count(&self, index: u32, direction: LinkDirection, bytes: u64) -> u64 {
+        let words = self.counted(index);
+        words[PACKETS + direction.at()].fetch_add(1, Ordering::Relaxed);
+        let mine = words[BYTES + direction.at()].fetch_add(bytes, Ordering::Relaxed) + bytes;
+        mine.wrapping_add(words[BYTES + 1 - direction.at()].load(Ordering::Relaxed))
     }
 
     /// Returns `true` if the session used `threshold` bytes since the last volume report, and marks this as the next
     /// one. Only one caller gets `true`.
     #[inline]
-    pub(super) fn volume_is_due(&self, place: u32, used: u64, threshold: u64) -> bool {
-        let mark = &self.counted(place)[VOLUME_MARK];
+    pub(super) fn volume_is_due(&self, index: u32, used: u64, threshold: u64) -> bool {
+        let mark = &self.counted(index)[VOLUME_MARK];
         let before = mark.load(Ordering::Relaxed);
         used.saturating_sub(before) >= threshold
             && mark
@@ -246,8 +246,8 @@ impl Records {
 
     /// Returns `true` if `threshold` has passed since the last time report, and marks this as the next one. Only one
     /// thread may call it at a time.
-    pub(super) fn time_is_due(&self, place: u32, now: u64, threshold: u64) -> bool {
-        let mark = &self.counted(place)[TIME_MARK];
+    pub(super) fn time_is_due(&self, index: u32, now: u64, threshold: u64) -> bool {
+        let mark = &self.counted(index)[TIME_MARK];
         let due = now.saturating_sub(mark.load(Ordering::Relaxed)) >= threshold;
         if due {
             mark.store(now, Ordering::Relaxed);
@@ -256,8 +256,8 @@ impl Records {
     }
 
     /// Returns the usage of the session in a slot.
-    pub(super) fn usage(&self, place: u32) -> Usage {
-        let words = self.counted(place);
+    pub(super) fn usage(&self, index: u32) -> Usage {
+        let words = self.counted(index);
         let pair = |at: usize| [at, at + 1].map(|at| words[at].load(Ordering::Relaxed));
         Usage {
             bytes: pair(BYTES),
@@ -271,7 +271,7 @@ impl Record {
     pub(super) fn session(&self, peer: impl FnOnce(u16) -> Option<std::net::IpAddr>) -> Session {
         let Forward {
             teid,
-            peer: place,
+            peer: index,
             profile,
         } = self.forward;
         Session {
@@ -279,7 +279,7 @@ impl Record {
             address: self.address,
             prefix: self.prefix,
             teid: self.teid,
-            tunnel: peer(place).map(|peer| Tunnel { peer, teid }),
+            tunnel: peer(index).map(|peer| Tunnel { peer, teid }),
             profile,
         }
     }
@@ -352,8 +352,12 @@ mod tests {
         let records = Records::new(2, 0);
         let mut due = 0;
         for packet in 0..1000 {
-            let way = if packet % 3 == 0 { Way::Up } else { Way::Down };
-            let used = records.count(1, way, 100);
+            let direction = if packet % 3 == 0 {
+                LinkDirection::Up
+            } else {
+                LinkDirection::Down
+            };
+            let used = records.count(1, direction, 100);
             due += u32::from(records.volume_is_due(1, used, 1000));
         }
         assert_eq!(due, 100);

@@ -2,7 +2,7 @@
 //! owners remain.
 
 use super::session::Session;
-use super::table::{MAX_PEERS, Owner, Refused, UpfTable};
+use super::table::{MAX_PEERS, Owner, SessionError, UpfTable};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ impl UpfTable {
     ///
     /// # Errors
     /// Lists each invalid session with its index.
-    pub fn prepare(table: &Arc<UpfTable>, sessions: &Arc<[Session]>) -> Result<Prepared, Vec<(usize, Refused)>> {
+    pub fn prepare(table: &Arc<UpfTable>, sessions: &Arc<[Session]>) -> Result<Prepared, Vec<(usize, SessionError)>> {
         let mut named: Vec<u64> = sessions.iter().map(|session| session.id).collect();
         named.sort_unstable();
         let mut writer = table.lock();
@@ -37,21 +37,21 @@ impl UpfTable {
             };
             let mut taken = table.identifier_conflicts(session).filter(|(_, other)| stays(other));
             let why = if let Some((what, other)) = taken.next() {
-                Some(Refused::Taken { what, other })
+                Some(SessionError::Taken { what, other })
             } else if at >= room {
-                Some(Refused::Full(table.options().capacity))
+                Some(SessionError::Full(table.options().capacity))
             } else if table.profile(session.profile).is_none() {
-                Some(Refused::Profile(session.profile))
+                Some(SessionError::Profile(session.profile))
             } else {
                 session.tunnel.and_then(|tunnel| {
                     let mut own = table.options().addresses.iter();
                     if !own.any(|own| own.is_ipv4() == tunnel.peer.is_ipv4()) {
-                        return Some(Refused::Version(tunnel.peer));
+                        return Some(SessionError::Version(tunnel.peer));
                     }
                     if !writer.peers.contains_key(&tunnel.peer) {
                         peers.insert(tunnel.peer);
                     }
-                    (writer.peers.len() + peers.len() > MAX_PEERS).then_some(Refused::Peers)
+                    (writer.peers.len() + peers.len() > MAX_PEERS).then_some(SessionError::Peers)
                 })
             };
             refused.extend(why.map(|why| (at, why)));
@@ -70,18 +70,18 @@ impl UpfTable {
 
 /// Result of applying a file's sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Put {
+pub struct AppliedSessions {
     /// Number of replacements of this table so far.
     pub version: u32,
     /// Total attempts to set a session; at most two per session.
     pub tries: usize,
     /// Session numbers left out, with reasons.
-    pub left_out: Vec<(u64, Refused)>,
+    pub left_out: Vec<(u64, SessionError)>,
 }
 
 impl Prepared {
     /// Applies the sessions one by one, while packets are processed.
-    pub fn put(self) -> Put {
+    pub fn put(self) -> AppliedSessions {
         let (table, sessions) = (&self.table, &*self.sessions);
         let mut named: Vec<u64> = sessions.iter().map(|session| session.id).collect();
         named.sort_unstable();
@@ -110,7 +110,7 @@ impl Prepared {
         });
         let left_out = left_out.collect();
         writer.version += 1;
-        Put {
+        AppliedSessions {
             version: writer.version,
             tries,
             left_out,
@@ -118,9 +118,9 @@ impl Prepared {
     }
 }
 
-impl Put {
+impl AppliedSessions {
     /// Returns a message about the sessions left out, or `None` if there are none.
-    pub(crate) fn told(&self) -> Option<String> {
+    pub(crate) fn message(&self) -> Option<String> {
         let (session, why) = self.left_out.first()?;
         let number = self.left_out.len();
         Some(format!("all but {number}, the first of them session {session}: {why}"))

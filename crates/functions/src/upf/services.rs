@@ -1,7 +1,7 @@
 //! Threads other than workers: usage reports and the socket.
 
 use super::api::Api;
-use super::table::{Refused, UpfTable};
+use super::table::{SessionError, UpfTable};
 use super::usage::Reports;
 use crate::accounting::{ExportError, Exported};
 use crate::spec::UpfConfig;
@@ -18,7 +18,7 @@ pub enum UpfError {
         /// Number of the session.
         session: u64,
         /// Reason.
-        why: Refused,
+        why: SessionError,
     },
     /// Usage reports cannot be written.
     #[error("{0}")]

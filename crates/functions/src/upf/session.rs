@@ -39,30 +39,30 @@ impl Role {
 
     /// Returns the directions of decapsulated and of encapsulated packets.
     #[inline]
-    pub(super) fn ways(self) -> [Way; 2] {
+    pub(super) fn directions(self) -> [LinkDirection; 2] {
         match self {
-            Role::Core => [Way::Up, Way::Down],
-            Role::Access => [Way::Down, Way::Up],
+            Role::Core => [LinkDirection::Up, LinkDirection::Down],
+            Role::Access => [LinkDirection::Down, LinkDirection::Up],
         }
     }
 }
 
 /// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum LinkDirection {
     /// Uplink: from the UE.
     Up,
     /// Downlink: to the UE.
     Down,
 }
 
-impl Way {
+impl LinkDirection {
     /// Returns the index in pairs of per-direction values.
     #[inline]
     pub(super) fn at(self) -> usize {
         match self {
-            Way::Up => 0,
-            Way::Down => 1,
+            LinkDirection::Up => 0,
+            LinkDirection::Down => 1,
         }
     }
 }
@@ -139,8 +139,8 @@ pub struct Profile {
 impl Profile {
     /// Returns the index of a packet's treatment, or `None` if it has none. `key` is the inner packet's.
     #[inline]
-    pub(super) fn find(&self, key: &FlowKey, way: Way) -> Option<u16> {
-        let matches = |rule: &Rule| linear::matches(rule.flows.of(way), key);
+    pub(super) fn find(&self, key: &FlowKey, direction: LinkDirection) -> Option<u16> {
+        let matches = |rule: &Rule| linear::matches(rule.flows.of(direction), key);
         match self.rules.iter().position(matches) {
             Some(place) => Some(place as u16),
             None => self.rest.as_ref().map(|_| self.rules.len() as u16),

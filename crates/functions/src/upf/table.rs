@@ -11,7 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_net::{Nanos, protocol};
 
 /// Largest number of peers over a whole run.
@@ -31,7 +31,7 @@ pub struct Options {
     /// Source addresses of ICMP "too big" errors, by IP version; `None` sends none.
     pub error_sources: [Option<IpAddr>; 2],
     /// Action on packets that belong to no session and come outside tunnels.
-    pub others: Fate,
+    pub others: PacketAction,
     /// If `true`, packets whose QFI is not their rule's are dropped.
     pub check_qfi: bool,
     /// If `true`, the outer source port depends on the inner flow.
@@ -59,7 +59,7 @@ pub enum Owner {
 
 /// Reasons a session is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum SessionError {
     /// An identifier belongs to another session.
     #[error("{what} is session {other}'s")]
     Taken {
@@ -87,7 +87,7 @@ pub enum Refused {
 
 /// Effect of setting a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Changed {
+pub enum SessionChange {
     /// The session is new.
     Added,
     /// The session was changed.
@@ -112,7 +112,7 @@ pub(super) struct Writer {
 
 /// Profile with the indices of its rates.
 #[derive(Debug)]
-pub(super) struct Used {
+pub(super) struct CompiledProfile {
     pub(super) profile: Profile,
     /// Per treatment, the index of its pair of rates within the session's.
     pub(super) pairs: Vec<u8>,
@@ -122,7 +122,7 @@ pub(super) struct Used {
 #[derive(Debug)]
 pub struct UpfTable {
     pub(super) options: Options,
-    pub(super) profiles: Vec<Used>,
+    pub(super) profiles: Vec<CompiledProfile>,
     pub(super) records: Records,
     teids: Index,
     addresses: Index,
@@ -151,7 +151,7 @@ impl UpfTable {
                 next += u8::from(treatment.rates.iter().any(Option::is_some));
                 pair
             });
-            Used {
+            CompiledProfile {
                 pairs: pairs.collect(),
                 profile: profile.clone(),
             }
@@ -229,17 +229,22 @@ impl UpfTable {
     ///
     /// # Errors
     /// The session is refused; the table is then unchanged.
-    pub fn set(&self, session: &Session, owner: Owner) -> Result<Changed, Refused> {
+    pub fn set(&self, session: &Session, owner: Owner) -> Result<SessionChange, SessionError> {
         let mut writer = self.lock();
         if writer.replacing {
-            return Err(Refused::Replacing);
+            return Err(SessionError::Replacing);
         }
         self.set_locked(&mut writer, session, owner)
     }
 
-    pub(super) fn set_locked(&self, writer: &mut Writer, session: &Session, owner: Owner) -> Result<Changed, Refused> {
+    pub(super) fn set_locked(
+        &self,
+        writer: &mut Writer,
+        session: &Session,
+        owner: Owner,
+    ) -> Result<SessionChange, SessionError> {
         if usize::from(session.profile) >= self.profiles.len() {
-            return Err(Refused::Profile(session.profile));
+            return Err(SessionError::Profile(session.profile));
         }
         self.check_free(session)?;
         let peer = match session.tunnel {
@@ -259,23 +264,25 @@ impl UpfTable {
             });
             if same {
                 if before.is_some_and(|before| before.forward == forward) {
-                    return Ok(Changed::Nothing);
+                    return Ok(SessionChange::Nothing);
                 }
                 self.records.redirect(place, forward);
-                return Ok(Changed::Changed);
+                return Ok(SessionChange::Changed);
             }
             // Changed identifiers make it a new session with the same number.
             self.remove_locked(writer, session.id);
-            return self.add(writer, session, forward, owner).map(|()| Changed::Changed);
+            return self
+                .add(writer, session, forward, owner)
+                .map(|()| SessionChange::Changed);
         }
-        self.add(writer, session, forward, owner).map(|()| Changed::Added)
+        self.add(writer, session, forward, owner).map(|()| SessionChange::Added)
     }
 
     /// Checks that no other session has one of the session's identifiers.
-    fn check_free(&self, session: &Session) -> Result<(), Refused> {
+    fn check_free(&self, session: &Session) -> Result<(), SessionError> {
         match self.identifier_conflicts(session).next() {
             None => Ok(()),
-            Some((what, other)) => Err(Refused::Taken { what, other }),
+            Some((what, other)) => Err(SessionError::Taken { what, other }),
         }
     }
 
@@ -292,8 +299,8 @@ impl UpfTable {
         others.filter(move |(_, other)| *other != id)
     }
 
-    fn add(&self, writer: &mut Writer, session: &Session, forward: Forward, owner: Owner) -> Result<(), Refused> {
-        let full = || Refused::Full(self.options.capacity);
+    fn add(&self, writer: &mut Writer, session: &Session, forward: Forward, owner: Owner) -> Result<(), SessionError> {
+        let full = || SessionError::Full(self.options.capacity);
         let place = writer.free.pop_front().ok_or_else(full)?;
         let now = self.now.load(Ordering::Relaxed);
         // A report due for the slot's previous session does not concern this one.
@@ -345,15 +352,15 @@ impl UpfTable {
     }
 
     /// Returns the index of a peer, and adds it if new.
-    fn peer_of(&self, writer: &mut Writer, peer: IpAddr) -> Result<u16, Refused> {
+    fn peer_of(&self, writer: &mut Writer, peer: IpAddr) -> Result<u16, SessionError> {
         if let Some(place) = writer.peers.get(&peer) {
             return Ok(*place);
         }
         let mut own = self.options.addresses.iter();
         let own = own.find(|own| own.is_ipv4() == peer.is_ipv4());
-        let own = *own.ok_or(Refused::Version(peer))?;
+        let own = *own.ok_or(SessionError::Version(peer))?;
         let place = writer.peers.len();
-        let free = self.peers.get(place).ok_or(Refused::Peers)?;
+        let free = self.peers.get(place).ok_or(SessionError::Peers)?;
         let kept = (self.options.ttl, None, self.options.dont_fragment);
         let outer = Outer::between([own, peer], Some([PORT; 2]), protocol::UDP, kept);
         let _ = free.set((peer, outer));
@@ -485,7 +492,7 @@ impl UpfTable {
     }
 
     /// Passes sessions due for a volume report to `each`; with `times`, also those due for a time report.
-    pub(super) fn take_due(&self, times: bool, mut each: impl FnMut(Due, &Record, Usage)) {
+    pub(super) fn take_due(&self, times: bool, mut each: impl FnMut(ReportDue, &Record, Usage)) {
         for (at, word) in (0u32..).zip(&self.due) {
             let mut bits = match word.load(Ordering::Relaxed) {
                 0 => 0,
@@ -495,7 +502,7 @@ impl UpfTable {
                 let place = at * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
                 if let Some(record) = self.records.read(place) {
-                    each(Due::Volume, &record, self.records.usage(place));
+                    each(ReportDue::Volume, &record, self.records.usage(place));
                 }
             }
         }
@@ -506,7 +513,7 @@ impl UpfTable {
                     && let Some(time) = self.profile(record.forward.profile).and_then(|p| p.time)
                     && self.records.time_is_due(place, now, time.0)
                 {
-                    each(Due::Time, &record, self.records.usage(place));
+                    each(ReportDue::Time, &record, self.records.usage(place));
                 }
             }
         }
@@ -529,7 +536,7 @@ impl UpfTable {
 
 /// Trigger of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum ReportDue {
     Volume,
     Time,
 }

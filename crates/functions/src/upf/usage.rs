@@ -1,7 +1,7 @@
 //! Usage reports of sessions. One thread writes them; workers only mark sessions as due.
 
 use super::records::Usage;
-use super::table::{Due, UpfTable};
+use super::table::{ReportDue, UpfTable};
 use crate::accounting::{ExportError, ExportFormat, Exported};
 use crate::out_file::{OutFile, Pulse};
 use std::io::{self, BufWriter, Write};
@@ -14,13 +14,13 @@ use std::time::Duration;
 use tailwater_net::Nanos;
 
 /// Interval at which due reports are collected.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Collections per check of time reports.
 const TIMES: u32 = 10;
 
 /// Cause of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum ReportCause {
     Volume,
     Time,
     /// The session was removed.
@@ -34,7 +34,7 @@ pub(super) enum Cause {
 pub(super) struct Report {
     pub(super) session: u64,
     pub(super) user: IpAddr,
-    pub(super) cause: Cause,
+    pub(super) cause: ReportCause,
     pub(super) time: Nanos,
     pub(super) usage: Usage,
 }
@@ -45,10 +45,10 @@ impl Report {
     fn write(&self, format: ExportFormat, out: &mut impl Write) -> io::Result<()> {
         let Report { session, user, .. } = self;
         let cause = match self.cause {
-            Cause::Volume => "volume",
-            Cause::Time => "time",
-            Cause::Removed => "removed",
-            Cause::End => "end",
+            ReportCause::Volume => "volume",
+            ReportCause::Time => "time",
+            ReportCause::Removed => "removed",
+            ReportCause::End => "end",
         };
         let time = self.time.0 / 1000;
         let Usage { bytes, packets } = self.usage;
@@ -73,7 +73,7 @@ impl Report {
 #[derive(Debug)]
 pub(super) struct Reports {
     file: PathBuf,
-    over: Arc<AtomicBool>,
+    shutting_down: Arc<AtomicBool>,
     pulse: Pulse,
     thread: Option<JoinHandle<io::Result<u64>>>,
 }
@@ -98,7 +98,7 @@ impl Reports {
             .map_err(error)?;
         Ok(Reports {
             file: path.to_owned(),
-            over,
+            shutting_down: over,
             pulse,
             thread: Some(thread),
         })
@@ -123,7 +123,7 @@ impl Reports {
         let Some(thread) = self.thread.take() else {
             return Ok(0);
         };
-        self.over.store(true, Ordering::Relaxed);
+        self.shutting_down.store(true, Ordering::Relaxed);
         thread.thread().unpark();
         self.pulse.join(thread).flatten()
     }
@@ -169,7 +169,7 @@ fn write_reports(
             return outcome.map(|()| written);
         }
         look += 1;
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
 }
 
@@ -180,7 +180,7 @@ pub(super) fn collect(table: &UpfTable, times: bool, each: &mut impl FnMut(Repor
         each(Report {
             session,
             user,
-            cause: Cause::Removed,
+            cause: ReportCause::Removed,
             time,
             usage,
         });
@@ -190,8 +190,8 @@ pub(super) fn collect(table: &UpfTable, times: bool, each: &mut impl FnMut(Repor
             session: record.id,
             user: record.user(),
             cause: match due {
-                Due::Volume => Cause::Volume,
-                Due::Time => Cause::Time,
+                ReportDue::Volume => ReportCause::Volume,
+                ReportDue::Time => ReportCause::Time,
             },
             time,
             usage,
@@ -206,7 +206,7 @@ pub(super) fn collect_all(table: &UpfTable, each: &mut impl FnMut(Report)) {
             each(Report {
                 session: record.id,
                 user: record.user(),
-                cause: Cause::End,
+                cause: ReportCause::End,
                 time: table.now(),
                 usage,
             });

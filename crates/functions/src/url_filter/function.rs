@@ -4,10 +4,10 @@ use super::parser::{Event, Lookup, Parser};
 use super::reassembly::{NoRoom, Pool, distance};
 use super::service::{Action, FilterTable, Rest};
 use super::table::UrlTable;
-use crate::stock::{Lease, PLACE_BITS};
+use crate::stream_pool::{Lease, PLACE_BITS};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
@@ -26,7 +26,7 @@ const OVERFLOW: u8 = 3;
 /// Drop reason: a fragment of a TCP segment.
 const FRAGMENT: u8 = 4;
 
-/// Counters of packets that pass; indices into [`UrlFilter::notes`].
+/// Counters of packets that pass; indices into [`UrlFilter::counters`].
 const NOTE_URL: usize = 0;
 const NOTE_SNI: usize = 1;
 const NOTE_CONFLICT: usize = 2;
@@ -81,7 +81,7 @@ const NAMED: u8 = 4;
 const MIDSTREAM: u8 = 8;
 
 /// Result of inspecting a segment.
-enum Outcome {
+enum StreamOutcome {
     /// The segment passes.
     Passes,
     /// Nothing of interest follows.
@@ -98,10 +98,10 @@ enum Outcome {
 #[derive(Debug)]
 pub struct UrlFilter {
     table: Arc<FilterTable>,
-    held: Arc<Version<UrlTable>>,
+    cached_rules: Arc<Version<UrlTable>>,
     pool: Pool,
     joined: Vec<u8>,
-    notes: [u64; 5],
+    counters: [u64; 5],
 }
 
 impl UrlFilter {
@@ -109,10 +109,10 @@ impl UrlFilter {
     pub fn new(table: Arc<FilterTable>) -> UrlFilter {
         let config = table.config();
         UrlFilter {
-            pool: Pool::new(Arc::clone(table.stock())),
+            pool: Pool::new(Arc::clone(table.stream_pool())),
             joined: Vec::with_capacity(config.buffer_bytes + super::normalize::MAX_HOST),
-            notes: [0; 5],
-            held: table.live().current(),
+            counters: [0; 5],
+            cached_rules: table.live().current(),
             table,
         }
     }
@@ -160,19 +160,19 @@ impl UrlFilter {
         if !payload.is_empty() {
             let before = *stream;
             let mut outcome = self.advance(stream, sequence, payload, packet);
-            if matches!(outcome, Outcome::Passes) {
+            if matches!(outcome, StreamOutcome::Passes) {
                 outcome = self.settle_buffer(stream, packet);
             }
             verdict = match outcome {
-                Outcome::Passes => Verdict::Forward,
+                StreamOutcome::Passes => Verdict::Forward,
                 // This may be the rest of a request.
-                Outcome::Finished if self.is_strict() && stream.flags & MIDSTREAM != 0 => self.unclear(stream),
-                Outcome::Finished => {
+                StreamOutcome::Finished if self.is_strict() && stream.flags & MIDSTREAM != 0 => self.unclear(stream),
+                StreamOutcome::Finished => {
                     self.release(stream);
                     stream.status = DONE;
                     Verdict::Forward
                 }
-                Outcome::Blocked(reason) => {
+                StreamOutcome::Blocked(reason) => {
                     self.release(stream);
                     stream.flags |= if reason == SNI_BLOCKED { NAMED } else { 0 };
                     stream.status = match self.table.config().rest {
@@ -181,7 +181,7 @@ impl UrlFilter {
                     };
                     return Verdict::Drop(reason);
                 }
-                Outcome::NoRoom if self.is_strict() => {
+                StreamOutcome::NoRoom if self.is_strict() => {
                     // The sender will retransmit: the stream is reset to its state before this segment.
                     if before.lease().is_none() {
                         self.release(stream);
@@ -189,7 +189,7 @@ impl UrlFilter {
                     }
                     return Verdict::Drop(OVERFLOW);
                 }
-                Outcome::NoRoom | Outcome::Unclear => self.unclear(stream),
+                StreamOutcome::NoRoom | StreamOutcome::Unclear => self.unclear(stream),
             };
         }
         // All bytes before the FIN were inspected, or the receiver accepts the RST (RFC 5961 §3).
@@ -218,7 +218,7 @@ impl UrlFilter {
             DONE => {}
             BLOCKED if self.is_strict() => return Some(Verdict::Drop(FLOW_BLOCKED)),
             _ if self.is_strict() => return Some(Verdict::Drop(OVERFLOW)),
-            LIVE => self.notes[NOTE_RESTART] += 1,
+            LIVE => self.counters[NOTE_RESTART] += 1,
             _ => {}
         }
         self.release(stream);
@@ -228,19 +228,19 @@ impl UrlFilter {
 
     /// Returns `true` if packets that cannot be inspected are dropped.
     fn is_strict(&self) -> bool {
-        self.table.config().on_overflow == Fate::Drop
+        self.table.config().on_overflow == PacketAction::Drop
     }
 
     /// Gives up a stream that can no longer be followed, and returns the packet's verdict.
     fn unclear(&mut self, stream: &mut Stream) -> Verdict {
         self.release(stream);
         match self.table.config().on_overflow {
-            Fate::Drop => {
+            PacketAction::Drop => {
                 stream.status = LOST;
                 Verdict::Drop(OVERFLOW)
             }
-            Fate::Pass => {
-                self.notes[NOTE_OVERFLOW] += 1;
+            PacketAction::Pass => {
+                self.counters[NOTE_OVERFLOW] += 1;
                 stream.status = DONE;
                 Verdict::Forward
             }
@@ -248,9 +248,9 @@ impl UrlFilter {
     }
 
     /// Parses the new bytes of a segment, or buffers them if they are out of order.
-    fn advance(&mut self, stream: &mut Stream, mut sequence: u32, mut data: &[u8], packet: &Packet) -> Outcome {
+    fn advance(&mut self, stream: &mut Stream, mut sequence: u32, mut data: &[u8], packet: &Packet) -> StreamOutcome {
         if self.pool.conflicts(sequence, data) {
-            self.notes[NOTE_CONFLICT] += 1;
+            self.counters[NOTE_CONFLICT] += 1;
         }
         loop {
             let seen = distance(stream.next, sequence).clamp(0, data.len() as i32) as usize;
@@ -268,18 +268,18 @@ impl UrlFilter {
                 }
                 let known = known.max(0) as u64;
                 if known == 0 {
-                    return Outcome::Passes;
+                    return StreamOutcome::Passes;
                 }
                 let step = known.min(stream.skip);
                 stream.skip -= step;
                 stream.next = stream.next.wrapping_add(step as u32);
-                self.pool.forget_before(stream.next);
+                self.pool.discard_before(stream.next);
                 continue;
             }
             let gap = kept.first().map(|first| distance(first.start, stream.next));
             let ahead = distance(sequence, stream.next);
             let mut lookup = Lookup {
-                table: &self.held.value,
+                table: &self.cached_rules.value,
                 joined: &mut self.joined,
                 port: packet.headers.key.destination_port(),
                 http: stream.flags & HTTP != 0,
@@ -289,7 +289,7 @@ impl UrlFilter {
             // The first copy of a byte counts: buffered bytes take precedence over the segment's.
             let (used, event) = if gap == Some(0) {
                 let Some((piece, mut text)) = self.pool.first() else {
-                    return Outcome::Passes;
+                    return StreamOutcome::Passes;
                 };
                 stream.parser.feed(piece, &mut text, &mut lookup)
             } else if ahead == 0 && !data.is_empty() {
@@ -303,48 +303,48 @@ impl UrlFilter {
                 stream.flags &= !MIDSTREAM;
             }
             stream.next = stream.next.wrapping_add(used as u32);
-            self.pool.forget_before(stream.next);
+            self.pool.discard_before(stream.next);
             let (note, reason) = match event {
                 Event::More => continue,
                 Event::Skip(bytes) => {
                     stream.skip = bytes;
                     continue;
                 }
-                Event::Finished => return Outcome::Finished,
-                Event::Unclear => return Outcome::Unclear,
+                Event::Finished => return StreamOutcome::Finished,
+                Event::Unclear => return StreamOutcome::Unclear,
                 Event::Url => (NOTE_URL, URL_BLOCKED),
                 Event::ServerName => (NOTE_SNI, SNI_BLOCKED),
             };
             if self.table.config().action == Action::Drop {
-                return Outcome::Blocked(reason);
+                return StreamOutcome::Blocked(reason);
             }
             // A request is counted once, however many patterns it matches.
-            self.notes[note] += u64::from(stream.parser.reported == 0);
+            self.counters[note] += u64::from(stream.parser.reported == 0);
             stream.parser.reported = 1;
         }
         if data.is_empty() {
-            return Outcome::Passes;
+            return StreamOutcome::Passes;
         }
         if !self.pool.is_open() && self.take(stream, packet).is_err() {
-            return Outcome::NoRoom;
+            return StreamOutcome::NoRoom;
         }
-        match self.pool.keep(stream.next, sequence, data) {
-            Ok(()) => Outcome::Passes,
-            Err(NoRoom) => Outcome::NoRoom,
+        match self.pool.insert(stream.next, sequence, data) {
+            Ok(()) => StreamOutcome::Passes,
+            Err(NoRoom) => StreamOutcome::NoRoom,
         }
     }
 
     /// Takes a buffer for the stream if bytes must be kept, and releases it otherwise.
-    fn settle_buffer(&mut self, stream: &mut Stream, packet: &Packet) -> Outcome {
+    fn settle_buffer(&mut self, stream: &mut Stream, packet: &Packet) -> StreamOutcome {
         let text = stream.parser.holds_text();
         if !self.pool.is_open() {
             if text && self.take(stream, packet).is_err() {
-                return Outcome::NoRoom;
+                return StreamOutcome::NoRoom;
             }
         } else if !text && self.pool.stretches().is_empty() {
             self.release(stream);
         }
-        Outcome::Passes
+        StreamOutcome::Passes
     }
 
     fn take(&mut self, stream: &mut Stream, packet: &Packet) -> Result<(), NoRoom> {
@@ -361,7 +361,7 @@ impl UrlFilter {
         };
         // An open buffer is this stream's; a closed one may have gone to another stream.
         if self.pool.is_open() || self.pool.open(lease, stream.next) {
-            self.pool.give();
+            self.pool.release();
         }
         stream.place = 0;
     }
@@ -373,16 +373,16 @@ impl Stream {
     fn lease(&self) -> Option<Lease> {
         let place = self.place & ((1 << PLACE_BITS) - 1);
         (place != 0).then_some(Lease {
-            place,
+            slot: place,
             generation: self.place >> PLACE_BITS << 16 | u32::from(self.generation),
-            stock: self.parser.stock,
+            pool: self.parser.pool,
         })
     }
 
     fn set_lease(&mut self, lease: Lease) {
-        self.place = lease.place | lease.generation >> 16 << PLACE_BITS;
+        self.place = lease.slot | lease.generation >> 16 << PLACE_BITS;
         self.generation = lease.generation as u16;
-        self.parser.stock = lease.stock;
+        self.parser.pool = lease.pool;
     }
 
     /// Restarts the stream; its first byte follows sequence number `first`.
@@ -432,7 +432,7 @@ impl NetworkFunction for UrlFilter {
         &["url-blocked", "sni-blocked", "flow-blocked", "overflow", "fragment"]
     }
 
-    fn notes(&self) -> &'static [&'static str] {
+    fn counters(&self) -> &'static [&'static str] {
         &[
             "url-matched",
             "sni-matched",
@@ -442,8 +442,8 @@ impl NetworkFunction for UrlFilter {
         ]
     }
 
-    fn note_counts(&self) -> &[u64] {
-        &self.notes
+    fn counter_values(&self) -> &[u64] {
+        &self.counters
     }
 
     fn state_bytes(&self) -> usize {
@@ -462,7 +462,7 @@ impl NetworkFunction for UrlFilter {
                 if protocols != 0 {
                     status = NEW;
                 }
-            } else if config.fragments == Fate::Drop {
+            } else if config.fragments == PacketAction::Drop {
                 status = FRAGMENTS;
             }
         }
@@ -489,7 +489,7 @@ impl NetworkFunction for UrlFilter {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        self.table.live().refresh(&mut self.held);
+        self.table.live().refresh(&mut self.cached_rules);
         for i in 0..batch.len() {
             let (packet, frame) = batch.packet_mut(i);
             let stream = flows.state::<Stream>(packet);

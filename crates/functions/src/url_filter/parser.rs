@@ -92,7 +92,7 @@ pub(crate) struct Parser {
     /// Nonzero if a match in this message was reported.
     pub(crate) reported: u8,
     /// Number of the buffer pool of the stream's buffer, if it has one. Not used by the parser.
-    pub(crate) stock: u32,
+    pub(crate) pool: u32,
 }
 
 /// State between messages. HTTP uses the states above it, TLS those from [`tls::FIRST_STATE`] on.
@@ -102,7 +102,7 @@ impl Parser {
     /// Returns initial registers that preserve the buffer pool's number.
     pub(crate) fn anew(&self) -> Parser {
         Parser {
-            stock: self.stock,
+            pool: self.pool,
             ..Parser::default()
         }
     }

@@ -3,7 +3,7 @@
 
 use super::normalize::MAX_HOST;
 use super::parser::Text;
-use crate::stock::{Lease, StreamPool, StreamPoolCache, Window, stride};
+use crate::stream_pool::{Lease, StreamPool, StreamPoolCache, Window, stride};
 use bytemuck::{Pod, Zeroable};
 use std::io;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(super) const MAX_STRETCHES: usize = 16;
 /// Range of stream bytes, `start` being a sequence number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Stretch {
+pub(super) struct ByteRange {
     pub(super) start: u32,
     pub(super) length: u32,
 }
@@ -24,14 +24,14 @@ pub(super) struct Stretch {
 /// Header of a buffer.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
-pub(super) struct Kept {
+pub(super) struct BufferHeader {
     /// Buffered ranges, sorted and disjoint.
-    pub(super) stretches: [Stretch; MAX_STRETCHES],
+    pub(super) stretches: [ByteRange; MAX_STRETCHES],
     pub(super) count: u32,
 }
 
 /// Offset of a buffer's text, behind the header.
-const HEAD: usize = (size_of::<Kept>() + 8).next_multiple_of(64) - 8;
+const HEAD: usize = (size_of::<BufferHeader>() + 8).next_multiple_of(64) - 8;
 
 /// Returns a buffer's size in bytes: header, text (target and host), and a ring for out-of-order segments.
 const fn content(size: usize) -> usize {
@@ -51,13 +51,13 @@ pub(super) const fn buffer_memory(size: usize) -> usize {
 ///
 /// # Panics
 /// If `size` is not a power of two, or less than a cache line.
-pub(super) fn stock(count: usize, size: usize) -> io::Result<StreamPool> {
+pub(super) fn pool(count: usize, size: usize) -> io::Result<StreamPool> {
     let fits = size.is_power_of_two() && size >= CACHE_LINE;
     assert!(fits, "a ring of {size} bytes");
     StreamPool::new(count, content(size))
 }
 
-impl Stretch {
+impl ByteRange {
     fn end(self) -> u32 {
         self.start.wrapping_add(self.length)
     }
@@ -65,16 +65,16 @@ impl Stretch {
 
 /// Returns the open buffer's header, and its text and ring.
 #[inline]
-fn parts(window: &mut Window) -> Option<(&mut Kept, &mut [u8])> {
+fn parts(window: &mut Window) -> Option<(&mut BufferHeader, &mut [u8])> {
     let (head, bytes) = window.bytes_mut()?.split_at_mut(HEAD);
-    Some((bytemuck::from_bytes_mut(&mut head[..size_of::<Kept>()]), bytes))
+    Some((bytemuck::from_bytes_mut(&mut head[..size_of::<BufferHeader>()]), bytes))
 }
 
 /// Returns the open buffer's header.
 #[inline]
-fn kept(window: &Window) -> Option<&Kept> {
+fn header(window: &Window) -> Option<&BufferHeader> {
     let bytes = window.bytes()?;
-    Some(bytemuck::from_bytes(&bytes[..size_of::<Kept>()]))
+    Some(bytemuck::from_bytes(&bytes[..size_of::<BufferHeader>()]))
 }
 
 /// Returns how far `a` lies after `b` in sequence space; negative if before.
@@ -113,7 +113,7 @@ impl Pool {
         let lease = self.window.take(now)?;
         if let Some(next) = self.window.next() {
             let places = self.touched(0);
-            self.window.stock().prefetch(next, places);
+            self.window.pool().prefetch(next, places);
         }
         let (kept, bytes) = parts(&mut self.window)?;
         kept.count = 0;
@@ -129,7 +129,7 @@ impl Pool {
     #[inline]
     pub(super) fn open(&mut self, lease: Lease, sequence: u32) -> bool {
         let places = self.touched(sequence);
-        self.window.stock().prefetch(lease.place, places);
+        self.window.pool().prefetch(lease.slot, places);
         self.window.open(lease)
     }
 
@@ -154,8 +154,8 @@ impl Pool {
     }
 
     /// Releases the open buffer.
-    pub(super) fn give(&mut self) {
-        self.window.give();
+    pub(super) fn release(&mut self) {
+        self.window.release();
     }
 
     /// Returns the open buffer's text, or the scratch area's, and the ring.
@@ -178,8 +178,8 @@ impl Pool {
 
     /// Returns the ranges in the open buffer; the scratch area has none.
     #[inline]
-    pub(super) fn stretches(&self) -> &[Stretch] {
-        let kept = kept(&self.window);
+    pub(super) fn stretches(&self) -> &[ByteRange] {
+        let kept = header(&self.window);
         kept.map_or(&[], |kept| &kept.stretches[..kept.count as usize])
     }
 
@@ -193,7 +193,7 @@ impl Pool {
     }
 
     /// Discards buffered bytes before `next`.
-    pub(super) fn forget_before(&mut self, next: u32) {
+    pub(super) fn discard_before(&mut self, next: u32) {
         let Some((kept, _)) = parts(&mut self.window) else {
             return;
         };
@@ -215,7 +215,7 @@ impl Pool {
 
     /// Returns `true` if bytes of a segment differ from buffered ones at the same positions.
     pub(super) fn conflicts(&mut self, sequence: u32, data: &[u8]) -> bool {
-        let Some(&Kept { stretches, count }) = kept(&self.window) else {
+        let Some(&BufferHeader { stretches, count }) = header(&self.window) else {
             return false;
         };
         let (_, ring) = self.split();
@@ -230,8 +230,8 @@ impl Pool {
     }
 
     /// Copies a segment after `next` to the open buffer; bytes already buffered are not overwritten.
-    pub(super) fn keep(&mut self, next: u32, sequence: u32, data: &[u8]) -> Result<(), NoRoom> {
-        let new = Stretch {
+    pub(super) fn insert(&mut self, next: u32, sequence: u32, data: &[u8]) -> Result<(), NoRoom> {
+        let new = ByteRange {
             start: sequence,
             length: data.len() as u32,
         };
@@ -239,10 +239,10 @@ impl Pool {
         if end > self.size as i64 {
             return Err(NoRoom);
         }
-        let Kept { stretches: old, count } = *kept(&self.window).ok_or(NoRoom)?;
+        let BufferHeader { stretches: old, count } = *header(&self.window).ok_or(NoRoom)?;
         let old = &old[..count as usize];
         let mut merged = new;
-        let mut kept = [Stretch::default(); MAX_STRETCHES];
+        let mut kept = [ByteRange::default(); MAX_STRETCHES];
         let mut count = 0;
         for &stretch in old {
             let apart = distance(stretch.end(), new.start) < 0 || distance(stretch.start, new.end()) > 0;
@@ -271,7 +271,7 @@ impl Pool {
         let mut at = new.start;
         let mut rest = data;
         // Fills gap by gap: the bytes between the old ranges are new.
-        for stretch in old.iter().chain([&Stretch {
+        for stretch in old.iter().chain([&ByteRange {
             start: new.end(),
             length: 0,
         }]) {
@@ -285,7 +285,7 @@ impl Pool {
             rest = &rest[past..];
         }
         let (present, _) = parts(&mut self.window).ok_or(NoRoom)?;
-        *present = Kept {
+        *present = BufferHeader {
             stretches: kept,
             count: count as u32 + 1,
         };

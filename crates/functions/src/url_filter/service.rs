@@ -1,12 +1,12 @@
 //! State shared by all instances of a filter.
 
 use super::pattern::Pattern;
-use super::reassembly::{buffer_memory, stock};
+use super::reassembly::{buffer_memory, pool};
 use super::table::{TableError, UrlTable};
-use crate::stock::StreamPool;
+use crate::stream_pool::StreamPool;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::live::Live;
 
 /// Action on a match.
@@ -59,9 +59,9 @@ pub struct FilterConfig {
     /// Bytes buffered per stream of a request line, and as many out of order. A power of two, at least 64.
     pub buffer_bytes: usize,
     /// Action on packets that cannot be inspected for lack of room.
-    pub on_overflow: Fate,
+    pub on_overflow: PacketAction,
     /// Action on fragments of TCP segments.
-    pub fragments: Fate,
+    pub fragments: PacketAction,
 }
 
 impl FilterConfig {
@@ -76,7 +76,7 @@ impl FilterConfig {
 pub struct FilterTable {
     patterns: Live<UrlTable>,
     config: FilterConfig,
-    stock: Arc<StreamPool>,
+    stream_pool: Arc<StreamPool>,
 }
 
 impl FilterTable {
@@ -89,14 +89,14 @@ impl FilterTable {
     /// If [`buffer_bytes`](FilterConfig::buffer_bytes) is not a power of two, or below 64.
     pub fn new(patterns: &[Pattern], config: FilterConfig) -> Result<FilterTable, TableError> {
         let patterns = UrlTable::new(patterns)?;
-        let stock = stock(config.streams, config.buffer_bytes).map_err(|error| {
+        let stock = pool(config.streams, config.buffer_bytes).map_err(|error| {
             let (streams, error) = (config.streams, error.to_string());
             TableError::Buffers { streams, error }
         })?;
         Ok(FilterTable {
             patterns: Live::new(patterns),
             config,
-            stock: Arc::new(stock),
+            stream_pool: Arc::new(stock),
         })
     }
 
@@ -111,7 +111,7 @@ impl FilterTable {
     }
 
     /// Returns the buffer pool of all instances.
-    pub(super) fn stock(&self) -> &Arc<StreamPool> {
-        &self.stock
+    pub(super) fn stream_pool(&self) -> &Arc<StreamPool> {
+        &self.stream_pool
     }
 }

@@ -144,7 +144,7 @@ impl Decoder {
         if checksum(out, epoch, line) != content.checksum {
             return Err(Lost::Damaged);
         }
-        self.keep((epoch, present), line, out);
+        self.store((epoch, present), line, out);
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Decoder {
 
     /// Stores content, except in slots that hold a later line of its epoch, or of a newer epoch if its own is not
     /// `present` any more.
-    fn keep(&self, (epoch, present): (u32, bool), line: u32, content: &[u8]) {
+    fn store(&self, (epoch, present): (u32, bool), line: u32, content: &[u8]) {
         for (bytes, line) in content.chunks(LINE).zip(line..) {
             let place = line as usize & (self.lines.len() - 1);
             let there = self.lines[place].load(Relaxed);

@@ -5,7 +5,7 @@ use super::encoder::Encoder;
 use super::header::{self, Content, Message, Unreadable};
 use super::table::{Lease, WanTable};
 use super::{LINE, MAX_CONTENT};
-use crate::ipsec::headers::{ECN, Inner, Outer, leaving_ecn, set_ecn};
+use crate::ipsec::headers::{ECN, Inner, Outer, decapsulated_ecn, set_ecn};
 use crate::upf::answer;
 use ipnet::IpNet;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ const DECODED_IN: usize = 8;
 const DECODED_OUT: usize = 9;
 const MISSING: usize = 10;
 const DAMAGED: usize = 11;
-const NOTES: &[&str] = &[
+const COUNTERS: &[&str] = &[
     "encoded",
     "encoded-bytes-in",
     "encoded-bytes-out",
@@ -71,7 +71,7 @@ pub struct WanOptimizer {
     missing: Missing,
     /// A datagram's payload, or restored content.
     scratch: Box<[u8]>,
-    counts: [u64; NOTES.len()],
+    counts: [u64; COUNTERS.len()],
 }
 
 /// Scratch size in bytes: content without any match has the longest encoding.
@@ -92,7 +92,7 @@ impl WanOptimizer {
             encoder,
             missing: Missing::new(),
             scratch: vec![0; SCRATCH].into(),
-            counts: [0; NOTES.len()],
+            counts: [0; COUNTERS.len()],
         }
     }
 
@@ -164,13 +164,13 @@ impl WanOptimizer {
         let Content { epoch, length, .. } = content;
         match restored {
             Ok(()) => {}
-            Err(lost) => return self.ask(batch, i, (stream, epoch), lost),
+            Err(lost) => return self.send_request(batch, i, (stream, epoch), lost),
         }
         let outer = Inner::of(headers.datagram(frame)).ok_or(MALFORMED)?;
         let came = headers.datagram(frame).len();
         let datagram = &mut self.scratch[..length.into()];
         let inner = Inner::of(datagram).ok_or(INNER_MALFORMED)?;
-        let bits = leaving_ecn(outer.class, inner.class).ok_or(CONGESTION)?;
+        let bits = decapsulated_ecn(outer.class, inner.class).ok_or(CONGESTION)?;
         if bits != inner.class & ECN {
             set_ecn(datagram, bits).ok_or(INNER_MALFORMED)?;
         }
@@ -190,7 +190,13 @@ impl WanOptimizer {
 
     /// Turns packet `i`, whose content could not be restored, into a request to the encoder: avoid the missing lines,
     /// or start a new epoch.
-    fn ask(&mut self, batch: &mut Batch, i: usize, (stream, epoch): (usize, u32), lost: Lost) -> Result<(), u8> {
+    fn send_request(
+        &mut self,
+        batch: &mut Batch,
+        i: usize,
+        (stream, epoch): (usize, u32),
+        lost: Lost,
+    ) -> Result<(), u8> {
         let decoder = self.table.inbound(stream);
         let note = match lost {
             Lost::Missing => MISSING,
@@ -265,15 +271,15 @@ impl NetworkFunction for WanOptimizer {
         ]
     }
 
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         reason == NO_ROOM
     }
 
-    fn notes(&self) -> &'static [&'static str] {
-        NOTES
+    fn counters(&self) -> &'static [&'static str] {
+        COUNTERS
     }
 
-    fn note_counts(&self) -> &[u64] {
+    fn counter_values(&self) -> &[u64] {
         &self.counts
     }
 

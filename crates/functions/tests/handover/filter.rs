@@ -4,7 +4,7 @@ use super::INSTANCES;
 use super::rig::{Rig, SECOND, segment, sums};
 use proptest::prelude::*;
 use std::sync::Arc;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_functions::url_filter::{Action, FilterConfig, FilterTable, Pattern, Ports, Rest, UrlFilter};
 use tailwater_net::Nanos;
 use tailwater_net::tcp::TcpFlags;
@@ -19,8 +19,8 @@ fn rig(instances: usize, change: impl FnOnce(&mut FilterConfig)) -> Rig {
         tls_ports: Ports::any(),
         streams: STREAMS,
         buffer_bytes: 1024,
-        on_overflow: Fate::Drop,
-        fragments: Fate::Pass,
+        on_overflow: PacketAction::Drop,
+        fragments: PacketAction::Pass,
     };
     change(&mut config);
     let patterns = ["bad.example", "ok.example/secret", "*needle*"];
@@ -103,7 +103,7 @@ proptest! {
             segments.insert(segments.len().saturating_sub(*back), (pair, *turn, *again));
         }
         let change = |config: &mut FilterConfig| {
-            config.on_overflow = if strict { Fate::Drop } else { Fate::Pass };
+            config.on_overflow = if strict { PacketAction::Drop } else { PacketAction::Pass };
             config.action = if alert { Action::Alert } else { Action::Drop };
         };
         let (mut one, mut relay) = (rig(1, change), rig(INSTANCES, change));

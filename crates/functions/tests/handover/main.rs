@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use rig::{Rig, SECOND, segment, sums};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::live::Live;
 use tailwater_functions::accounting::{Accounting, AccountingTable, ExportFormat};
 use tailwater_functions::acl::generate::{RuleSetSpec, client_keys};
@@ -189,7 +189,7 @@ proptest! {
         // Matches on the low bits of the source port, for TCP over IPv4 without options.
         let text = format!("5\n40 0 0 34\n84 0 0 {bits}\n21 1 0 0\n6 0 0 1\n6 0 0 0\n");
         let program = parse_program(&text).unwrap();
-        let rules = BpfRules::new(&[bpf_filter::Rule { program, action: Fate::Drop }], Fate::Pass).unwrap();
+        let rules = BpfRules::new(&[bpf_filter::Rule { program, action: PacketAction::Drop }], PacketAction::Pass).unwrap();
         let live = Arc::new(Live::new(rules));
         let make = || BpfFilter::new(Arc::clone(&live));
         let (mut one, mut relay) = (Rig::new([make()]), Rig::new((0..INSTANCES).map(|_| make())));

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_api::{IdleTimeouts, WhenFull};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::buffer::BufferPool;
@@ -36,13 +36,13 @@ impl NetworkFunction for Relay {
     fn drop_reasons(&self) -> &'static [&'static str] {
         self.instances[0].drop_reasons()
     }
-    fn loses(&self, reason: u8) -> bool {
-        self.instances[0].loses(reason)
+    fn is_loss(&self, reason: u8) -> bool {
+        self.instances[0].is_loss(reason)
     }
-    fn notes(&self) -> &'static [&'static str] {
-        self.instances[0].notes()
+    fn counters(&self) -> &'static [&'static str] {
+        self.instances[0].counters()
     }
-    fn note_counts(&self) -> &[u64] {
+    fn counter_values(&self) -> &[u64] {
         &self.notes
     }
     fn state_bytes(&self) -> usize {
@@ -78,14 +78,14 @@ impl NetworkFunction for Relay {
     fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
         self.instances[0].flow_ended(key, state);
     }
-    fn finish(&mut self) {
-        self.instances.iter_mut().for_each(|instance| instance.finish());
+    fn drain(&mut self) {
+        self.instances.iter_mut().for_each(|instance| instance.drain());
     }
     fn timer_interval(&self) -> Option<Nanos> {
         self.instances[0].timer_interval()
     }
-    fn look(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
-        self.instances[0].look(key, state, now);
+    fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
+        self.instances[0].on_timer(key, state, now);
         self.sum_notes();
     }
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
@@ -98,7 +98,7 @@ impl Relay {
     fn sum_notes(&mut self) {
         self.notes.fill(0);
         for instance in &self.instances {
-            for (sum, count) in self.notes.iter_mut().zip(instance.note_counts()) {
+            for (sum, count) in self.notes.iter_mut().zip(instance.counter_values()) {
                 *sum += count;
             }
         }
@@ -122,7 +122,7 @@ impl Rig {
         let turn = Arc::new(AtomicUsize::new(0));
         let version = Arc::new(AtomicU32::new(0));
         let relay = Relay {
-            notes: vec![0; instances[0].notes().len()],
+            notes: vec![0; instances[0].counters().len()],
             instances,
             turn: Arc::clone(&turn),
             version: Arc::clone(&version),
@@ -147,8 +147,8 @@ impl Rig {
         let (mut table, partitions) = FlowTable::create(&config).unwrap();
         partitions.into_iter().for_each(|partition| table.adopt(partition));
         let input = InputPolicy {
-            malformed: Fate::Drop,
-            non_ip: Fate::Pass,
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Pass,
         };
         let pool = BufferPool::new(64, 2048).unwrap();
         Rig {
@@ -199,7 +199,7 @@ impl Rig {
     }
 
     pub fn finish(self) {
-        self.chain.finish();
+        self.chain.drain();
     }
 }
 

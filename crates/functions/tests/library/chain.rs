@@ -112,7 +112,7 @@ proptest! {
         prop_assert_eq!(counts["count/flows"], flows);
         prop_assert_eq!(counts["count/packets-of-ended-flows"], ended);
         prop_assert_eq!(rig.chain.lost(), fun);
-        rig.chain.finish();
+        rig.chain.drain();
     }
 }
 

@@ -13,7 +13,7 @@ fn user_planes_are_read() {
     assert_eq!((options.role, options.capacity, options.mtu), (Role::Core, 1000, 9000));
     assert_eq!((options.addresses.len(), options.ttl), (2, 7));
     assert_eq!(options.dont_fragment, DontFragment::Set);
-    assert_eq!((options.others, options.errors_per_second), (Fate::Pass, 0));
+    assert_eq!((options.others, options.errors_per_second), (PacketAction::Pass, 0));
     let sources = options.error_sources.map(|source| source.unwrap().to_string());
     assert_eq!(sources, ["203.0.113.1", "2001:db8::9"]);
     assert!(options.check_qfi && options.flow_ports && options.checksums && options.cached);
@@ -34,7 +34,10 @@ fn user_planes_are_read() {
     assert_eq!(core.sessions[1].teid, 4098);
     assert_eq!(spec.functions[0].files.len(), 1);
     assert_eq!(station.options.role, Role::Access);
-    assert_eq!((station.options.mtu, station.options.others), (1500, Fate::Drop));
+    assert_eq!(
+        (station.options.mtu, station.options.others),
+        (1500, PacketAction::Drop)
+    );
     assert!(station.sessions.is_empty() && station.usage.is_none());
 }
 
@@ -194,7 +197,10 @@ fn nat_translates_private_space_unless_told_otherwise() {
     let private = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"];
     assert_eq!(internal, private);
     assert_eq!(nat.ports, 1024..=u16::MAX);
-    assert_eq!((nat.other_protocols, nat.inbound), (Fate::Drop, Fate::Drop));
+    assert_eq!(
+        (nat.other_protocols, nat.inbound),
+        (PacketAction::Drop, PacketAction::Drop)
+    );
     let size: usize = nat.external.iter().map(|prefix| 1 << (32 - prefix.prefix_len())).sum();
     assert_eq!(size, 4096, "the largest pool is accepted");
 }
@@ -207,7 +213,7 @@ fn routers_and_tunnels_keep_every_field() {
     let FunctionConfig::Tunnel(tunnel) = &spec.functions[0].config else {
         panic!("{:?}", spec.functions[0]);
     };
-    assert_eq!((tunnel.default, tunnel.cached), (Fate::Drop, false));
+    assert_eq!((tunnel.default, tunnel.cached), (PacketAction::Drop, false));
     let rule = &tunnel.rules[0];
     assert_eq!(rule.source, Some("10.0.0.0/8".parse().unwrap()));
     assert_eq!(rule.destination, Some("198.18.0.0/15".parse().unwrap()));
@@ -226,7 +232,7 @@ fn routers_and_tunnels_keep_every_field() {
     assert_eq!(router.source_mac, [2, 0, 0, 0, 0, 1]);
     assert_eq!(router.next_hops[0].source_mac, Some([2, 0, 0, 0, 0, 2]));
     assert_eq!(router.next_hops[1].address, Some("2001:db8::1".parse().unwrap()));
-    assert_eq!((router.local, router.cached), (Fate::Pass, true));
+    assert_eq!((router.local, router.cached), (PacketAction::Pass, true));
     assert_eq!(router.default, Some(Target::NextHop(0)));
     let route = |prefix: &str, target| Route {
         prefix: prefix.parse().unwrap(),
@@ -260,5 +266,8 @@ fn url_filter_spec() {
     assert_eq!(filter.http_ports, Ports(vec![80..=80, 8000..=8080]));
     assert_eq!(filter.tls_ports, Ports(vec![443..=443]));
     assert_eq!((filter.streams, filter.buffer_bytes), (100, 2048));
-    assert_eq!((filter.on_overflow, filter.fragments), (Fate::Drop, Fate::Drop));
+    assert_eq!(
+        (filter.on_overflow, filter.fragments),
+        (PacketAction::Drop, PacketAction::Drop)
+    );
 }

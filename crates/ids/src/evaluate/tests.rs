@@ -6,7 +6,7 @@ use crate::rule::Content;
 use proptest::prelude::*;
 
 fn checks(tests: Vec<Test>) -> Checks {
-    Checks::new(&Part {
+    Checks::new(&BufferTests {
         buffer: Buffer::Payload.into(),
         tests,
     })
@@ -19,7 +19,7 @@ fn holds(tests: &[Test], bytes: &[u8], units: u32) -> (bool, Budget) {
         lower: &lower,
     };
     let mut budget = Budget::new(units);
-    (checks(tests.to_vec()).hold(bytes, &mut budget), budget)
+    (checks(tests.to_vec()).all_match(bytes, &mut budget), budget)
 }
 
 /// Tries every position of a content, one by one, at any cost.
@@ -30,7 +30,7 @@ fn plainly(tests: &[Test], bytes: &[u8], at: i64) -> bool {
     let length = bytes.len() as i64;
     match test {
         Test::Content(content) => {
-            let place = &content.place;
+            let place = &content.position;
             let fits = |start: i64| {
                 let end = start + content.bytes.len() as i64;
                 let relative = place.distance.is_some() || place.within.is_some();
@@ -135,7 +135,7 @@ fn content() -> impl Strategy<Value = Test> {
             if nocase {
                 bytes.make_ascii_lowercase();
             }
-            let place = Place {
+            let place = PositionConstraint {
                 offset,
                 depth,
                 distance,
@@ -146,7 +146,7 @@ fn content() -> impl Strategy<Value = Test> {
                 bytes,
                 nocase,
                 negated,
-                place,
+                position: place,
                 fast: false,
             })
         },
@@ -238,9 +238,9 @@ fn what_could_go_on_for_long_ends_with_the_budget() {
             bytes: bytes.to_vec(),
             nocase: false,
             negated: false,
-            place: Place {
+            position: PositionConstraint {
                 distance,
-                ..Place::default()
+                ..PositionConstraint::default()
             },
             fast: false,
         })

@@ -127,7 +127,7 @@ proptest! {
         side.phase = HEAD;
         let mut window = vec![0; 256];
         side.insert(&mut window, 0, bytes.as_bytes());
-        let (mut head, mut made) = (Head::new(), Made::with_room(256));
+        let (mut head, mut made) = (Head::new(), DerivedBuffers::with_room(256));
         for _ in 0..20 {
             match advance(&mut side, &window, direction) {
                 Step::More | Step::Lost => break,
@@ -148,7 +148,7 @@ proptest! {
 fn buffers_of_a_request() {
     let text = b"GET http://User@WWW.Ex.org:81/a%20b?q=%20 HTTP/1.1\r\nHost: other\r\nUser-Agent:  x y \r\n\
                  Cookie: c=1\r\nX-Folded: a\r\n b\r\nAccept: */*\r\n\r\n";
-    let (mut head, mut made, mut unit) = (Head::new(), Made::with_room(1024), Unit::new());
+    let (mut head, mut made, mut unit) = (Head::new(), DerivedBuffers::with_room(1024), Unit::new());
     head.read(text, Direction::ToServer);
     head.fill(text, Direction::ToServer, &mut made, &mut unit);
     let get = |buffer: Buffer| {

@@ -1,9 +1,9 @@
 //! Rule under construction: accumulates options and checks their consistency.
 
-use super::problem::Problem;
+use super::Problem;
 use crate::buffer::{Buffer, BufferKey};
 use crate::rule::{
-    About, App, Content, Direction, Flow, FlowBit, Header, PacketTest, Part, Protocol, Rule, Test, Threshold,
+    App, BufferTests, Content, Direction, Flow, FlowBit, Header, PacketTest, Protocol, Rule, RuleInfo, Test, Threshold,
 };
 
 /// Options read so far.
@@ -11,7 +11,7 @@ use crate::rule::{
 pub(super) struct Draft {
     pub(super) flow: Flow,
     pub(super) packet: Vec<PacketTest>,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<BufferTests>,
     /// Buffer that further tests belong to; `None` for the payload.
     pub(super) current: Option<BufferKey>,
     /// Last content, as indices of its part and of the test in it.
@@ -19,7 +19,7 @@ pub(super) struct Draft {
     pub(super) bits: Vec<FlowBit>,
     pub(super) thresholds: Vec<Threshold>,
     pub(super) silent: bool,
-    pub(super) about: About,
+    pub(super) about: RuleInfo,
     pub(super) has_sid: bool,
 }
 
@@ -28,7 +28,7 @@ impl Draft {
     fn part(&mut self, buffer: BufferKey) -> usize {
         let known = self.parts.iter().position(|part| part.buffer == buffer);
         known.unwrap_or_else(|| {
-            self.parts.push(Part {
+            self.parts.push(BufferTests {
                 buffer,
                 tests: Vec::new(),
             });
@@ -149,7 +149,7 @@ fn check(test: &Test) -> Result<(), Problem> {
         return Ok(());
     };
     let length = content.bytes.len();
-    let place = &content.place;
+    let place = &content.position;
     if place.depth.is_some_and(|depth| (depth as usize) < length) {
         return Err(Problem::wrong(format!(
             "a content of {length} bytes has a smaller depth"

@@ -3,12 +3,12 @@
 use super::draft::Draft;
 use super::numbers::{is_name, range, signed, whole, within};
 use super::options::{Opt, bytes, quotation, unescaped};
-use super::problem::{Problem, nearest, quoted};
+use super::{Problem, nearest, quoted};
 use crate::buffer::{Buffer, BufferKey};
 use crate::pattern::{Expression, ExpressionError, Flags};
 use crate::rule::{
-    Bit, Comparison, Content, Direction, Field, FlagsMode, FlagsTest, FlowBit, NumberAt, PacketTest, Place, Test,
-    Threshold, ThresholdKind, Track,
+    Bit, Comparison, Content, Direction, Field, FlagsMode, FlagsTest, FlowBit, NumberAt, PacketTest,
+    PositionConstraint, Test, Threshold, ThresholdKind, Track,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -99,38 +99,38 @@ const KEYWORDS: [(&str, Read); 51] = [
     }),
     ("offset", |draft, option| {
         let text = plain(option)?;
-        modified(draft)?.place.offset = within(text, FAR).map_err(Problem::wrong)?;
+        modified(draft)?.position.offset = within(text, FAR).map_err(Problem::wrong)?;
         Ok(())
     }),
     ("depth", |draft, option| {
         let text = plain(option)?;
-        modified(draft)?.place.depth = Some(within(text, FAR).map_err(Problem::wrong)?);
+        modified(draft)?.position.depth = Some(within(text, FAR).map_err(Problem::wrong)?);
         Ok(())
     }),
     ("distance", |draft, option| {
         let text = plain(option)?;
         let number = signed(text, FAR as i64).map_err(Problem::wrong)?;
-        modified(draft)?.place.distance = Some(number as i32);
+        modified(draft)?.position.distance = Some(number as i32);
         Ok(())
     }),
     ("within", |draft, option| {
         let text = plain(option)?;
         let number = signed(text, FAR as i64).map_err(Problem::wrong)?;
-        modified(draft)?.place.within = Some(number as i32);
+        modified(draft)?.position.within = Some(number as i32);
         Ok(())
     }),
     ("startswith", |draft, _| {
         let content = modified(draft)?;
-        if content.place.is_relative() || content.place.is_anchored() {
+        if content.position.is_relative() || content.position.is_anchored() {
             return Err(Problem::wrong(
                 "startswith goes with neither offset, depth, distance nor within, and stands in front of endswith",
             ));
         }
-        content.place.depth = Some(content.bytes.len() as u32);
+        content.position.depth = Some(content.bytes.len() as u32);
         Ok(())
     }),
     ("endswith", |draft, _| {
-        modified(draft)?.place.at_end = true;
+        modified(draft)?.position.at_end = true;
         Ok(())
     }),
     ("fast_pattern", |draft, option| {
@@ -377,7 +377,7 @@ fn content(draft: &mut Draft, value: &str) -> Result<(), Problem> {
         bytes,
         nocase: false,
         negated,
-        place: Place::default(),
+        position: PositionConstraint::default(),
         fast: false,
     }));
     Ok(())
@@ -495,7 +495,7 @@ fn flowbits(draft: &mut Draft, value: &str) -> Result<(), Problem> {
         let found = quoted(value);
         return Err(Problem::wrong(format!("expected the name of a bit, found {found}")));
     }
-    draft.bits.push(FlowBit { what, names });
+    draft.bits.push(FlowBit { operation: what, names });
     Ok(())
 }
 

@@ -13,17 +13,15 @@ mod header;
 mod keywords;
 mod numbers;
 mod options;
-mod problem;
 
 pub use header::{Variables, WrongVariable};
 
 use crate::rule::Rule;
 use header::Sets;
-use problem::Problem;
 use std::fmt;
 
 /// Largest number of mistakes reported individually.
-pub const MOST_TOLD: usize = 1000;
+pub const MAX_REPORTED: usize = 1000;
 /// Largest number of rules in a text.
 pub const MAX_RULES: usize = 250_000;
 
@@ -68,13 +66,76 @@ pub struct Parsed {
     pub rules: Vec<Rule>,
     /// Unsupported rules.
     pub skipped: Vec<Skipped>,
-    /// Errors, up to [`MOST_TOLD`].
+    /// Errors, up to [`MAX_REPORTED`].
     pub mistakes: Vec<Mistake>,
     /// Number of further errors.
     pub more: usize,
 }
 
-/// Reads texts of rules with the same variables.
+/// Reason a rule is not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Problem {
+    /// The rule has an error at a byte offset.
+    Wrong {
+        at: usize,
+        message: String,
+        suggestion: Option<String>,
+    },
+    /// The rule uses an unsupported feature.
+    Unsupported(String),
+}
+
+impl Problem {
+    /// Creates an error whose position the caller adds.
+    fn wrong(message: impl Into<String>) -> Problem {
+        Problem::at(0, message)
+    }
+
+    fn at(at: usize, message: impl Into<String>) -> Problem {
+        Problem::Wrong {
+            at,
+            message: message.into(),
+            suggestion: None,
+        }
+    }
+
+    fn unsupported(what: impl Into<String>) -> Problem {
+        Problem::Unsupported(what.into())
+    }
+
+    /// Returns the problem with its position shifted by this many bytes.
+    fn shifted(self, by: usize) -> Problem {
+        match self {
+            Problem::Wrong {
+                at,
+                message,
+                suggestion,
+            } => Problem::Wrong {
+                at: at + by,
+                message,
+                suggestion,
+            },
+            other => other,
+        }
+    }
+}
+
+/// Shortens a text for quoting in errors.
+fn quoted(text: &str) -> String {
+    const MOST: usize = 60;
+    let short: String = text.chars().take(MOST).collect();
+    let more = if short.len() < text.len() { "..." } else { "" };
+    format!("\"{}{more}\"", short.escape_debug())
+}
+
+/// Returns the most similar name, for a suggestion.
+fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+    let near = names.map(|name| (strsim::damerau_levenshtein(text, name), name));
+    let (distance, name) = near.min_by_key(|(distance, _)| *distance)?;
+    (distance <= 1 + text.len() / 5 && distance < text.len()).then(|| name.to_owned())
+}
+
+/// Parser of rule texts with common variables.
 #[derive(Debug)]
 pub struct Reader {
     sets: Sets,
@@ -142,7 +203,7 @@ impl Reader {
                         suggestion,
                     },
                 )) => {
-                    if parsed.mistakes.len() == MOST_TOLD {
+                    if parsed.mistakes.len() == MAX_REPORTED {
                         parsed.more += 1;
                         continue;
                     }

@@ -1,6 +1,6 @@
 //! Splitting of a rule's options.
 
-use super::problem::Problem;
+use super::Problem;
 
 /// Option of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -56,9 +56,9 @@ fn a_whole_rule() {
     assert_eq!(contents[0].bytes, b"/a\r\n");
     assert!(contents[0].fast && contents[0].nocase && !contents[0].negated);
     assert!(contents[1].negated && contents[1].bytes == b"b;");
-    assert_eq!(contents[1].place.distance, Some(-3));
-    assert_eq!(contents[1].place.within, Some(7));
-    assert!(contents[2].place.at_end);
+    assert_eq!(contents[1].position.distance, Some(-3));
+    assert_eq!(contents[1].position.within, Some(7));
+    assert!(contents[2].position.at_end);
     assert!(matches!(
         rule.parts[1].tests[1],
         Test::Pattern {
@@ -160,9 +160,9 @@ fn what_is_not_supported_is_named_and_counted_by_reason() {
 
 #[test]
 fn many_mistakes_are_counted() {
-    let text = "alert\n".repeat(MOST_TOLD + 5);
+    let text = "alert\n".repeat(MAX_REPORTED + 5);
     let parsed = reader().read(&text);
-    assert_eq!((parsed.mistakes.len(), parsed.more), (MOST_TOLD, 5));
+    assert_eq!((parsed.mistakes.len(), parsed.more), (MAX_REPORTED, 5));
 }
 
 #[test]

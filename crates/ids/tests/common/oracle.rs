@@ -198,7 +198,7 @@ fn has_messages(rule: &Rule) -> bool {
 fn anchored(rule: &Rule) -> bool {
     rule.parts.iter().flat_map(|part| &part.tests).any(|test| match test {
         Test::Content(content) => {
-            let place = &content.place;
+            let place = &content.position;
             let relative = place.distance.is_some() || place.within.is_some();
             !relative && (place.offset > 0 || place.depth.is_some() || place.at_end)
         }
@@ -244,7 +244,7 @@ pub fn tests(all: &[Test], bytes: &[u8], at: i64) -> bool {
     let length = bytes.len() as i64;
     match test {
         Test::Content(content) => {
-            let place = &content.place;
+            let place = &content.position;
             let size = content.bytes.len() as i64;
             let fits = |start: i64| {
                 let end = start + size;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use tailwater_ids::connection::Connection;
-use tailwater_ids::inspector::{Inspector, NOTES, Settings, Verdict};
+use tailwater_ids::inspector::{COUNTERS, Inspector, Settings, Verdict};
 use tailwater_ids::language::{Reader, Variables};
 use tailwater_ids::packet::Input;
 use tailwater_ids::rule::Rule;
@@ -73,8 +73,8 @@ impl Rig {
     }
 
     pub fn note(&self, name: &str) -> u64 {
-        let at = NOTES.iter().position(|known| *known == name).unwrap();
-        self.inspector.notes()[at]
+        let at = COUNTERS.iter().position(|known| *known == name).unwrap();
+        self.inspector.counters()[at]
     }
 }
 

@@ -74,7 +74,7 @@ pub(crate) fn number_of(why: NoCompanion) -> u8 {
         NoCompanion::Taken => 1,
         NoCompanion::OtherBucket => 2,
         NoCompanion::HasOne => 3,
-        NoCompanion::NoPlace => 4,
+        NoCompanion::TableFull => 4,
     }
 }
 
@@ -83,6 +83,6 @@ fn no_companion(number: u8) -> NoCompanion {
         1 => NoCompanion::Taken,
         2 => NoCompanion::OtherBucket,
         3 => NoCompanion::HasOne,
-        _ => NoCompanion::NoPlace,
+        _ => NoCompanion::TableFull,
     }
 }

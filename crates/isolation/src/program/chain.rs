@@ -3,7 +3,7 @@
 use super::{Configuration, Configured, ProgramError, Refusal, run};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
-use tailwater_chain::commons::SharedCounters;
+use tailwater_chain::shared_counters::SharedCounters;
 use tailwater_functions::build::{IsolationContext, build_isolated};
 use tailwater_functions::spec::FunctionSpec;
 use tailwater_net::toeplitz::RssHasher;

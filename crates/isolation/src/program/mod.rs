@@ -16,8 +16,8 @@ use std::io;
 use std::sync::Arc;
 use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::buffer::{BufferMemory, HEADROOM};
-use tailwater_chain::chain::Alone;
-use tailwater_chain::flow_table::{Companions, Mirror, MirrorConfig};
+use tailwater_chain::chain::IsolatedChain;
+use tailwater_chain::flow_table::{Companions, FlowTableReplica, ReplicaConfig};
 use tailwater_chain::function::NetworkFunction;
 use tailwater_sdk::program::{Given, Ready, serve};
 use tailwater_sdk::protocol::images::FlowSnapshots;
@@ -55,7 +55,7 @@ impl Waiting {
     /// Wraps a function.
     pub fn new(function: Box<dyn NetworkFunction>) -> Waiting {
         let named = [(function.kind().to_owned(), function)];
-        let state_bytes = Alone::state_bytes(&named);
+        let state_bytes = IsolatedChain::state_bytes(&named);
         let [(_, function)] = named;
         Waiting {
             piece_bytes: function.durable().map_or(0, |_| function.state_bytes()),
@@ -66,7 +66,7 @@ impl Waiting {
 }
 
 impl Ready for Waiting {
-    type Work = Alone;
+    type Work = IsolatedChain;
 
     fn describe(&self) -> Description {
         let function = &*self.function;
@@ -79,14 +79,14 @@ impl Ready for Waiting {
             durable: function.durable(),
             piece_bytes: self.piece_bytes as u32,
             drop_reasons: reasons
-                .map(|(i, name)| ((*name).to_owned(), function.loses(i as u8)))
+                .map(|(i, name)| ((*name).to_owned(), function.is_loss(i as u8)))
                 .collect(),
-            notes: function.notes().iter().map(|&name| name.to_owned()).collect(),
+            notes: function.counters().iter().map(|&name| name.to_owned()).collect(),
         }
     }
 
     /// One of the few functions with `unsafe` code.
-    fn attach(self, given: Given) -> io::Result<Alone> {
+    fn attach(self, given: Given) -> io::Result<IsolatedChain> {
         let Given {
             packets,
             buffer_bytes,
@@ -100,17 +100,17 @@ impl Ready for Waiting {
         let flows = match flows {
             None => None,
             Some((capacity, memory)) => {
-                let undirected = MirrorConfig {
+                let undirected = ReplicaConfig {
                     capacity,
                     state_bytes: self.state_bytes,
                     directed: false,
                 };
                 // The file is larger where each direction of a flow has its own slot.
                 let directed = memory.len() > undirected.file_bytes();
-                let config = MirrorConfig { directed, ..undirected };
+                let config = ReplicaConfig { directed, ..undirected };
                 // SAFETY: the server gives these flows only to processes of this function, and each flow's packets to
                 // one process at a time. In this process one thread accesses them, only during its turn.
-                let mirror = unsafe { Mirror::open(memory, config)? };
+                let mirror = unsafe { FlowTableReplica::open(memory, config)? };
                 let asking: Box<dyn Companions> = Box::new(CompanionClient::new(slate));
                 Some((mirror, asking))
             }
@@ -124,10 +124,10 @@ impl Ready for Waiting {
         let memory = unsafe { BufferMemory::lent(base, MAX_BATCH as u32, size, Arc::new(packets))? };
         let named = (self.function.kind().to_owned(), self.function);
         // SAFETY: batches run only during this process's turns.
-        let alone = unsafe { Alone::new(named, memory, flows) };
+        let alone = unsafe { IsolatedChain::new(named, memory, flows) };
         Ok(match images {
             None => alone,
-            Some((origin, memory)) => alone.keeping(FlowSnapshots::open(memory, self.piece_bytes)?, origin),
+            Some((origin, memory)) => alone.with_snapshots(FlowSnapshots::open(memory, self.piece_bytes)?, origin),
         })
     }
 }

@@ -10,7 +10,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_chain::batch::MAX_BATCH;
-use tailwater_chain::flow_table::MirrorConfig;
+use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_functions::build::Requirements;
 use tailwater_net::Nanos;
 use tailwater_sdk::protocol::images::{self, FlowSnapshots};
@@ -47,7 +47,7 @@ impl FlowsOf {
         if function.state_bytes == 0 {
             return Ok(FlowsOf::default());
         }
-        let config = MirrorConfig {
+        let config = ReplicaConfig {
             capacity,
             state_bytes: function.state_bytes as usize,
             directed: connections && !demands.tracks_connections,
@@ -64,7 +64,7 @@ impl FlowsOf {
             });
         }
         let piece_bytes = function.piece_bytes as usize;
-        let bytes = images::file_bytes(config.places(), piece_bytes);
+        let bytes = images::file_bytes(config.slots(), piece_bytes);
         let file = Arc::new(filled("tailwater-images", bytes)?);
         let memory = Memory::whole(&file, Duration::MAX)?;
         let images = Arc::new(FlowSnapshots::open(memory, piece_bytes)?);

@@ -213,7 +213,7 @@ impl Round {
         self.until_empty = EMPTY_EVERY;
         let began = Instant::now();
         self.order.restore(began);
-        let failed = self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::NoPlace)));
+        let failed = self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::TableFull)));
         self.status.end();
         if failed.is_none() {
             let took = began.elapsed().as_nanos() as f64;
@@ -400,12 +400,12 @@ impl Round {
     ) -> Result<(u32, u64), u8> {
         if !self.peers[k].opens_companions {
             self.report_invalid_response(k);
-            return Err(number_of(NoCompanion::NoPlace));
+            return Err(number_of(NoCompanion::TableFull));
         }
         // Whatever it requests: only for a packet of this batch, and in its flow's bucket.
         let at = usize::from(wish.at);
         if at >= batch.len() {
-            return Err(number_of(NoCompanion::NoPlace));
+            return Err(number_of(NoCompanion::TableFull));
         }
         let packet = batch.packet(at);
         let opened = match wish.kind {
@@ -417,7 +417,7 @@ impl Round {
                 };
                 flows.rejoin_companion(packet, &wish.key, wish.rss_hash, is_new)
             }
-            CompanionRequestKind::Free => Err(NoCompanion::NoPlace),
+            CompanionRequestKind::Free => Err(NoCompanion::TableFull),
         };
         let (place, state) = opened.map_err(number_of)?;
         if state[0] == 0 {
@@ -458,7 +458,7 @@ impl Round {
             match asked.kind {
                 CompanionRequestKind::Free if wish.is_free(&asked.key, bucket) => Ok((0, 0)),
                 CompanionRequestKind::Free => Err(number_of(NoCompanion::Taken)),
-                CompanionRequestKind::Open | CompanionRequestKind::Rejoin => Err(number_of(NoCompanion::NoPlace)),
+                CompanionRequestKind::Open | CompanionRequestKind::Rejoin => Err(number_of(NoCompanion::TableFull)),
             }
         });
         self.flags = flags;
@@ -466,7 +466,7 @@ impl Round {
         let told = failed.is_none().then(|| {
             for (number, key) in slate.list() {
                 if usize::from(number) < MAX_CANDIDATES {
-                    wish.ask(number, key);
+                    wish.add(number, key);
                 }
             }
             slate.candidates_attempt()
@@ -642,7 +642,7 @@ impl Round {
                 waited += began.elapsed();
             }
             self.order.restore(Instant::now());
-            let failed = self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::NoPlace)));
+            let failed = self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::TableFull)));
             self.status.end();
             if failed.is_none() || bound.is_zero() {
                 return waited;
@@ -696,7 +696,7 @@ impl Round {
             self.run_empty_patiently();
             self.flags |= OVER;
             self.status.set_last_round();
-            self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::NoPlace)));
+            self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::TableFull)));
             self.status.end();
         }
     }

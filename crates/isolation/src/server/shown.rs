@@ -8,8 +8,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use tailwater_chain::chain::Alone;
-use tailwater_chain::flow_table::MirrorConfig;
+use tailwater_chain::chain::IsolatedChain;
+use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_chain::function::Lifetimes;
 use tailwater_net::{FlowKey, Nanos};
 
@@ -20,7 +20,7 @@ const MOST: usize = 256;
 #[derive(Debug)]
 pub(super) struct Shown {
     memory: Memory,
-    config: MirrorConfig,
+    config: ReplicaConfig,
     state: Range<usize>,
     by: Arc<dyn Lifetimes>,
 }
@@ -30,7 +30,7 @@ impl Shown {
     /// the function's state.
     pub(super) fn open(
         flows: &File,
-        config: MirrorConfig,
+        config: ReplicaConfig,
         (by, bytes): (&Arc<dyn Lifetimes>, usize),
     ) -> io::Result<Shown> {
         if bytes > MOST {
@@ -39,7 +39,7 @@ impl Shown {
         Ok(Shown {
             memory: Memory::map(&read_only(flows)?, config.file_bytes(), false)?,
             config,
-            state: Alone::state_of(bytes),
+            state: IsolatedChain::state_of(bytes),
             by: Arc::clone(by),
         })
     }

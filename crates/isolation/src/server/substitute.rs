@@ -4,7 +4,7 @@ use super::group::FunctionSlot;
 use super::round::{Opened, Round};
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{CompanionCandidates, Elsewhere, FlowStates, Lifetimes, NetworkFunction, NewFlow};
+use tailwater_chain::function::{CompanionCandidates, FlowStates, Lifetimes, NetworkFunction, NewFlow, RemoteState};
 use tailwater_net::FlowKey;
 use tailwater_sdk::protocol::images::FlowSnapshots;
 
@@ -111,15 +111,15 @@ impl NetworkFunction for ProxyFunction {
         self.drop_reasons
     }
 
-    fn loses(&self, reason: u8) -> bool {
+    fn is_loss(&self, reason: u8) -> bool {
         self.losses.get(usize::from(reason)).copied().unwrap_or(false)
     }
 
-    fn notes(&self) -> &'static [&'static str] {
+    fn counters(&self) -> &'static [&'static str] {
         self.notes
     }
 
-    fn note_counts(&self) -> &[u64] {
+    fn counter_values(&self) -> &[u64] {
         &self.counts
     }
 
@@ -130,7 +130,7 @@ impl NetworkFunction for ProxyFunction {
         }
     }
 
-    fn keeps_state(&self) -> bool {
+    fn has_own_state(&self) -> bool {
         self.keeps_state
     }
 
@@ -189,7 +189,7 @@ impl NetworkFunction for ProxyFunction {
         self.durable
     }
 
-    fn wishes(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
+    fn companion_candidates(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
         if !self.wishes {
             return turn;
         }
@@ -203,7 +203,7 @@ impl NetworkFunction for ProxyFunction {
         })
     }
 
-    fn elsewhere(&mut self) -> Option<&mut dyn Elsewhere> {
+    fn remote_state(&mut self) -> Option<&mut dyn RemoteState> {
         Some(self)
     }
 
@@ -218,15 +218,15 @@ impl NetworkFunction for ProxyFunction {
         });
     }
 
-    fn flows_leave(&mut self) {
+    fn before_flows_move(&mut self) {
         self.with_round(|_, round, _| round.tell_ends());
     }
 
-    fn finish(&mut self) {
+    fn drain(&mut self) {
         self.with_round(|_, round, _| round.begin_to_finish());
     }
 
-    fn finished(&mut self) {
+    fn after_flow_ends(&mut self) {
         self.with_round(|k, round, counts| {
             round.finish();
             round.read_notes(k, counts);
@@ -234,17 +234,17 @@ impl NetworkFunction for ProxyFunction {
     }
 }
 
-impl Elsewhere for ProxyFunction {
+impl RemoteState for ProxyFunction {
     fn piece_bytes(&self) -> usize {
         self.piece_bytes
     }
 
-    fn images(&self) -> Option<Arc<FlowSnapshots>> {
+    fn snapshots(&self) -> Option<Arc<FlowSnapshots>> {
         let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         round.as_ref()?.images(self.k).cloned()
     }
 
-    fn birth(&mut self, state: &mut [u8], place: u32) -> u64 {
+    fn generation(&mut self, state: &mut [u8], place: u32) -> u64 {
         let mut given = 0;
         self.with_round(|_, round, _| given = round.next_generation());
         state[..8].copy_from_slice(&given.to_ne_bytes());

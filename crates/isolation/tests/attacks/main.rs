@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tailwater_functions::build::Requirements;
 
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_api::{IdleTimeouts, WhenFull};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
@@ -98,8 +98,8 @@ impl Rig {
             .attach(pool.memory().buffer_bytes(), Some(capacity), None)
             .unwrap();
         let input = InputPolicy {
-            malformed: Fate::Drop,
-            non_ip: Fate::Drop,
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Drop,
         };
         let functions = isolation.functions(0);
         let state_bytes = state_bytes(&functions);
@@ -143,7 +143,7 @@ impl Rig {
 
     /// Returns the reports on the functions.
     fn finish(self) -> Vec<FunctionReport> {
-        self.chain.finish();
+        self.chain.drain();
         self.isolation.finish().functions
     }
 }

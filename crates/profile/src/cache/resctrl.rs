@@ -10,7 +10,7 @@ use memmap2::MmapMut;
 use std::hint::black_box;
 use tailwater_dataplane::cores::pin_to;
 use tailwater_net::Nanos;
-use tailwater_resctrl::{Ask, Error, Level, Partition, Place, Reading, Resctrl, Settings};
+use tailwater_resctrl::{Error, Level, Partition, PartitionRequest, Reading, Resctrl, Settings, WayChoice};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
@@ -83,7 +83,7 @@ impl Partitioned {
     }
 
     fn make(&self, ways: u32) -> Result<Partition, Error> {
-        let mut ask = Ask::alone(ways);
+        let mut ask = PartitionRequest::exclusive(ways);
         ask.caches = vec![self.cache];
         ask.cores = vec![self.core as u32];
         self.resctrl.partition(&ask)
@@ -101,7 +101,7 @@ impl Partitioned {
             Ok::<u32, Error>(ways.get(&self.cache).copied().unwrap_or(0))
         };
         let before = mask(partition)?;
-        partition.resize(Place::Ways(ways))?;
+        partition.resize(WayChoice::Ways(ways))?;
         Ok(before & !mask(partition)? != 0)
     }
 

@@ -300,15 +300,15 @@ fn wrong_files_are_refused_with_their_place() {
     ] {
         assert!(text.contains(from), "{from}");
         let error = Profiles::parse(&text.replace(from, to), "f").unwrap_err();
-        let shown = error.alone();
+        let shown = error.to_line();
         assert!(shown.contains(expected), "{shown}, not {expected}");
     }
     let list = text.split_once("profiles:\n").unwrap().1;
     let error = Profiles::parse(&(text.clone() + list), "f").unwrap_err();
     assert!(
-        error.alone().contains("expected each profile once"),
+        error.to_line().contains("expected each profile once"),
         "{}",
-        error.alone()
+        error.to_line()
     );
 }
 

@@ -136,7 +136,7 @@ impl Instance {
         let mut builder = ChainBuilder::new(spec, &rss, 1).unwrap();
         builder.set_origin(origin);
         let chain = builder.instance(|_| true);
-        let (functions, row_bytes) = chain.kept_functions().expect("functions with state");
+        let (functions, row_bytes) = chain.durable_functions().expect("functions with state");
         let state = spec.state.as_ref().unwrap();
         let (link, server) = link(entries(state), row_bytes, Arc::new(Health::new()));
         let pieces = (functions.len(), row_bytes);
@@ -244,18 +244,18 @@ impl Instance {
     pub fn finish(mut self, now: Nanos) -> Counters {
         let (counters, _) = self.keeper.take().unwrap().finish(now);
         self.thread.take().unwrap().join().unwrap();
-        self.chain.finish();
+        self.chain.drain();
         self.builder.finish_exports().unwrap();
         counters
     }
 
     /// Expected content of the store: the state of all flows here that functions have seen.
     pub fn durable(&mut self) -> HashMap<Key, Vec<u8>> {
-        let (functions, row_bytes) = self.chain.kept_functions().unwrap();
+        let (functions, row_bytes) = self.chain.durable_functions().unwrap();
         let (mut place, mut all, mut row) = (0, HashMap::new(), vec![0; row_bytes]);
-        while let Some(flow) = self.chain.next_kept_flow(place) {
-            place = flow.place() + 1;
-            let (key, seen) = (self.chain.kept_key(flow), self.chain.seen_pieces(flow));
+        while let Some(flow) = self.chain.next_durable_flow(place) {
+            place = flow.index() + 1;
+            let (key, seen) = (self.chain.durable_key(flow), self.chain.seen_pieces(flow));
             self.chain.durable_row(flow, &mut row);
             for (f, function) in functions.iter().enumerate() {
                 if seen >> f & 1 != 0 {

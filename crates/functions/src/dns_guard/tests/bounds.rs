@@ -1,7 +1,7 @@
 //! Tests of full tables and of concurrent access.
 
 use super::super::account;
-use super::super::ledger::Ledger;
+use super::super::account_table::AccountTable;
 use super::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -134,18 +134,18 @@ fn waiting_queries_have_a_bound() {
 #[test]
 fn accounts_are_shared_between_cores() {
     const CORES: u64 = 4;
-    let ledger = Ledger::new(64);
+    let ledger = AccountTable::new(64);
     let within = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for core in 0..CORES {
             let (ledger, within) = (&ledger, &within);
             scope.spawn(move || {
                 for round in 0..2000 {
-                    let found = ledger.open(99 << 32, account::NOTHING);
+                    let found = ledger.open(99 << 32, account::EMPTY);
                     let value = found.map(|found| found.value);
                     if let Some(value) = value
                         && account::debit(value, 1000, account::SECOND / 1000, account::SECOND)
-                            == account::Standing::Within
+                            == account::RateVerdict::Within
                     {
                         within.fetch_add(1, Ordering::Relaxed);
                     }

@@ -1,8 +1,8 @@
 //! Tests of replacing associations under running workers.
 
 use super::*;
-use tailwater_chain::commons::SharedCounters;
 use tailwater_chain::rig::unlinked_file;
+use tailwater_chain::shared_counters::SharedCounters;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, protocol};
 
@@ -23,7 +23,7 @@ fn keyed(byte: u8) -> Ends {
 }
 
 fn replace(table: &Live<IpsecTable>, rules: &IpsecRules) -> Result<u32, IpsecError> {
-    let next = table.current().value.succeed(rules)?;
+    let next = table.current().value.next_version(rules)?;
     Ok(table.replace(next))
 }
 
@@ -107,8 +107,8 @@ fn processes_share_numbers_and_windows() {
         let file = unlinked_file(IpsecTable::shared_bytes(rules));
         let rules = rules.clone();
         move || {
-            let commons = SharedCounters::in_file(&file).unwrap();
-            let table = IpsecTable::sharing(&rules, &commons).unwrap();
+            let shared_counters = SharedCounters::in_file(&file).unwrap();
+            let table = IpsecTable::sharing(&rules, &shared_counters).unwrap();
             instance(&Arc::new(Live::new(table)))
         }
     };

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use tailwater_chain::commons::SharedCounters;
+use tailwater_chain::shared_counters::SharedCounters;
 
 /// Reference model of a window: the set of all numbers received.
 struct Plain {

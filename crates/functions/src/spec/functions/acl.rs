@@ -3,7 +3,7 @@
 use super::Context;
 use super::idle::{self, Idle};
 use super::rules::{Decisions, RuleList, rule_list};
-use crate::acl::cover::{ShadowedRule, covered};
+use crate::acl::shadow::{ShadowedRule, find_shadowed};
 use crate::acl::{Action, Rule};
 use std::path::PathBuf;
 use tailwater_api::error::SpecError;
@@ -78,7 +78,7 @@ impl AclConfig {
             }
         };
         let classes = vec![0; self.rules.len()];
-        let found = covered(&self.rules, (&classes, 1), |_, _| true);
+        let found = find_shadowed(&self.rules, (&classes, 1), |_, _| true);
         let found = found.map(|found| found.into_iter().map(told).collect());
         idle::describe(found, self.source.as_deref())
     }

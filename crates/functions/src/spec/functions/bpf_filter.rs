@@ -5,7 +5,7 @@ use crate::bpf_filter::{Instruction, MAX_RULES, Rule, compile, parse_program, ve
 use tailwater_api::error::SpecError;
 use tailwater_api::files::read_text_up_to;
 use tailwater_api::located::{Fields, Located};
-use tailwater_api::values::Fate;
+use tailwater_api::values::PacketAction;
 
 /// Maximum length of an expression in bytes.
 const MAX_EXPRESSION: usize = 16_384;
@@ -18,7 +18,7 @@ pub struct BpfFilterConfig {
     /// Rules in order, at least one; their programs are verified.
     pub rules: Vec<Rule>,
     /// Treatment of packets that no rule matches.
-    pub default: Fate,
+    pub default: PacketAction,
 }
 
 impl BpfFilterConfig {
@@ -29,7 +29,7 @@ impl BpfFilterConfig {
         let default = fields.optional("default");
         Ok(BpfFilterConfig {
             rules: rules.iter().map(|node| rule(node, context)).collect::<Result<_, _>>()?,
-            default: default.map_or(Ok(Fate::Pass), |node| Fate::parse(&node))?,
+            default: default.map_or(Ok(PacketAction::Pass), |node| PacketAction::parse(&node))?,
         })
     }
 }
@@ -37,7 +37,7 @@ impl BpfFilterConfig {
 fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
     let fields = node.fields(&["expression", "programFile", "action"])?;
     let action = fields.required("action", "drop or pass")?;
-    let action = Fate::parse(&action)?;
+    let action = PacketAction::parse(&action)?;
     if let Some(node) = fields.optional("expression").filter(|_| context.is_apart()) {
         // Libraries that libpcap depends on make system calls while they are loaded, which isolated functions may not.
         let message = "expected a programFile, found an expression: libpcap, which compiles it, cannot be loaded where \

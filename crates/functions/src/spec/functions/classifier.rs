@@ -5,7 +5,7 @@ use super::idle::{self, Idle};
 use super::rules::{Decisions, RuleList, rule_list};
 use crate::acl::Rule;
 use crate::acl::classifier::ClassifierError;
-use crate::acl::cover::{ShadowedRule, covered};
+use crate::acl::shadow::{ShadowedRule, find_shadowed};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use tailwater_api::document::is_label;
@@ -149,7 +149,7 @@ impl ClassifierConfig {
 
     fn covered(&self) -> Result<Vec<ShadowedRule>, ClassifierError> {
         let classes = vec![0; self.rules.len()];
-        covered(&self.rules, (&classes, 1), |_, _| true)
+        find_shadowed(&self.rules, (&classes, 1), |_, _| true)
     }
 
     /// Checks that packets can reach each branch.

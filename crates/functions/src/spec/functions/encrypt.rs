@@ -5,7 +5,7 @@ use crate::encrypt::{Direction, EncryptRules};
 use tailwater_api::error::SpecError;
 use tailwater_api::files::read_text;
 use tailwater_api::located::Located;
-use tailwater_api::values::Fate;
+use tailwater_api::values::PacketAction;
 
 const KEY: &str = "a key of 64 hexadecimal digits";
 
@@ -40,7 +40,7 @@ impl EncryptConfig {
             }
         };
         let others = fields.optional("otherProtocols");
-        let others = others.map_or(Ok(Fate::Drop), |node| Fate::parse(&node))?;
+        let others = others.map_or(Ok(PacketAction::Drop), |node| PacketAction::parse(&node))?;
         let rules = EncryptRules {
             key,
             direction: match fields.optional("direction") {
@@ -55,7 +55,7 @@ impl EncryptConfig {
                 None => false,
                 Some(node) => node.word(&[("drop", false), ("encrypt", true)])?,
             },
-            drop_others: others == Fate::Drop,
+            drop_others: others == PacketAction::Drop,
         };
         Ok(EncryptConfig { rules })
     }

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
 use tailwater_api::port_name::PortName;
-use tailwater_api::values::{Fate, duration};
+use tailwater_api::values::{PacketAction, duration};
 use tailwater_net::Nanos;
 
 const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(10);
@@ -25,7 +25,7 @@ pub struct ExternalConfig {
     /// Accounting of packets that do not return in time.
     pub missing: Missing,
     /// Treatment of packets that come from the program and were never sent to it.
-    pub own: Fate,
+    pub own: PacketAction,
     /// Fields that the program changes, other than addresses, ports, TTLs, and checksums.
     pub changes: Changes,
 }
@@ -90,8 +90,8 @@ impl ExternalConfig {
                 Some(node) => node.word(&missing)?,
             },
             own: match fields.optional("own") {
-                None => Fate::Pass,
-                Some(node) => Fate::parse(&node)?,
+                None => PacketAction::Pass,
+                Some(node) => PacketAction::parse(&node)?,
             },
             changes: match fields.optional("changes") {
                 None => Changes::default(),

@@ -4,7 +4,7 @@ use super::Context;
 use super::idle::{self, Idle};
 use crate::firewall::language::{self, Mistake};
 use crate::firewall::{
-    Action, Fragments, HalfOpen, MAX_RULES, MAX_ZONES, Options, Rule, Shadowed, Timeouts, Zone, ZonePort, shadowed,
+    Action, Fragments, HalfOpen, MAX_RULES, MAX_ZONES, Options, Rule, ShadowedRules, Timeouts, Zone, ZonePort, shadowed,
 };
 use ipnet::IpNet;
 use std::collections::HashMap;
@@ -86,7 +86,7 @@ impl FirewallConfig {
     pub fn warnings(&self) -> Vec<String> {
         let name = |action: Action| ACTIONS.iter().find(|(_, known)| *known == action);
         let name = |action| name(action).map_or(String::new(), |(name, _)| (*name).to_owned());
-        let told = |shadowed: Shadowed| Idle {
+        let told = |shadowed: ShadowedRules| Idle {
             line: shadowed.line,
             by: shadowed.by,
             conflict: shadowed.conflict.map(|(a, b)| (name(a), name(b))),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::files::read_text;
 use tailwater_api::located::{Fields, Located};
-use tailwater_api::values::Fate;
+use tailwater_api::values::PacketAction;
 use tailwater_ids::inspector::Settings;
 use tailwater_ids::language::{Parsed, Reader, Variables};
 use tailwater_ids::rule::{Action, Rule};
@@ -123,11 +123,11 @@ fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
     let drops = mode.map_or(Ok(false), |node| node.word(&[("alert", false), ("drop", true)]))?;
     let strict = match fields.optional("onOverflow") {
         None => false,
-        Some(node) => match Fate::parse(&node)? {
-            Fate::Drop if !drops => {
+        Some(node) => match PacketAction::parse(&node)? {
+            PacketAction::Drop if !drops => {
                 return Err(node.error("expected onOverflow: drop only with mode: drop"));
             }
-            fate => fate == Fate::Drop,
+            fate => fate == PacketAction::Drop,
         },
     };
     let checksums = fields.optional("checksums");

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
-use tailwater_api::values::{Fate, label, mac, prefix};
+use tailwater_api::values::{PacketAction, label, mac, prefix};
 
 /// Maximum size of a routes file in bytes.
 const MAX_FILE: u64 = 128 << 20;
@@ -31,7 +31,7 @@ pub struct IpForwardConfig {
     /// Source address of frames to next hops that have none of their own.
     pub source_mac: [u8; 6],
     /// Treatment of packets to the router itself.
-    pub local: Fate,
+    pub local: PacketAction,
     /// `true` if the decision is cached with the flow.
     pub cached: bool,
     /// File that routes were read from, if any.
@@ -83,8 +83,8 @@ impl IpForwardConfig {
             default,
             source_mac,
             local: match fields.optional("local") {
-                None => Fate::Drop,
-                Some(node) => Fate::parse(&node)?,
+                None => PacketAction::Drop,
+                Some(node) => PacketAction::parse(&node)?,
             },
             cached: match fields.optional("cache") {
                 None => false,

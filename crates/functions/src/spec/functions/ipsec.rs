@@ -12,7 +12,7 @@ use std::path::Path;
 use tailwater_api::error::{SpecError, nearest, quoted};
 use tailwater_api::files::read_text;
 use tailwater_api::located::{Fields, Located, digits};
-use tailwater_api::values::{Fate, label};
+use tailwater_api::values::{PacketAction, label};
 
 const ADDRESS: &str = "an IP address such as 192.0.2.1 or 2001:db8::1";
 const SPI: &str = "an index from 256 to 4294967295, such as 4097 or 0x1001";
@@ -75,19 +75,19 @@ impl IpsecConfig {
         }
         let fate = |name, default| {
             let node = fields.optional(name);
-            node.map_or(Ok(default), |node| Fate::parse(&node))
+            node.map_or(Ok(default), |node| PacketAction::parse(&node))
         };
         let rules = IpsecRules {
-            default: match fate("default", Fate::Drop)? {
-                Fate::Drop => PolicyAction::Drop,
-                Fate::Pass => PolicyAction::Pass,
+            default: match fate("default", PacketAction::Drop)? {
+                PacketAction::Drop => PolicyAction::Drop,
+                PacketAction::Pass => PolicyAction::Pass,
             },
             mtu: match fields.optional("mtu") {
                 None => 1500,
                 Some(node) => node.whole(576..=65_535)? as u16,
             },
-            pass_ike: fate("ike", Fate::Pass)? == Fate::Pass,
-            pass_keep_alives: fate("keepAlives", Fate::Drop)? == Fate::Pass,
+            pass_ike: fate("ike", PacketAction::Pass)? == PacketAction::Pass,
+            pass_keep_alives: fate("keepAlives", PacketAction::Drop)? == PacketAction::Pass,
             outbound,
             inbound,
             policies,

@@ -1,7 +1,7 @@
 //! Configuration of `library` and `program`, the third-party functions.
 
 use super::Context;
-use crate::library::{Code, LibraryError, LibraryFunction, Runs};
+use crate::library::{Code, ExecutionMode, LibraryError, LibraryFunction};
 use std::path::{Path, PathBuf};
 use tailwater_api::error::SpecError;
 use tailwater_api::located::{Fields, Located};
@@ -36,9 +36,9 @@ impl LibraryConfig {
         let file = fields.required("file", LIBRARY)?;
         let path = context.file(file.string(LIBRARY)?);
         let foreign = match context.runs {
-            Runs::Here => load(&path, &file, &fields),
-            Runs::Apart(apart) => learn(&Code::Library(&path), &file, &fields, |code, config| {
-                apart.learn(code, config)
+            ExecutionMode::InProcess => load(&path, &file, &fields),
+            ExecutionMode::Isolated(apart) => learn(&Code::Library(&path), &file, &fields, |code, config| {
+                apart.read_name(code, config)
             }),
         };
         foreign.map(LibraryConfig)
@@ -59,16 +59,16 @@ impl ProgramConfig {
         let in_library = library.as_ref().map(|node| node.string(LIBRARY));
         let in_library = in_library.transpose()?;
         let foreign = match (context.runs, library, in_library) {
-            (Runs::Here, Some(library), Some(name)) => load(&context.file(name), &library, &fields),
-            (Runs::Here, _, _) => Err(file.error(
+            (ExecutionMode::InProcess, Some(library), Some(name)) => load(&context.file(name), &library, &fields),
+            (ExecutionMode::InProcess, _, _) => Err(file.error(
                 "a program runs in a process of its own only: expected --isolation process or container, or the same \
                  function as a shared library beside it (library)",
             )),
             // The library itself is not opened here.
-            (Runs::Apart(apart), _, _) => {
+            (ExecutionMode::Isolated(apart), _, _) => {
                 let path = context.file(name);
                 learn(&Code::Program(&path), &file, &fields, |code, config| {
-                    apart.learn(code, config)
+                    apart.read_name(code, config)
                 })
             }
         };

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
-use tailwater_api::values::{Fate, mac, prefix};
+use tailwater_api::values::{PacketAction, mac, prefix};
 
 /// Range of look-up table sizes. The total over all services is bounded as well.
 const TABLE_SIZE: RangeInclusive<u64> = 101..=10_000_019;
@@ -24,7 +24,7 @@ pub struct LoadBalancerConfig {
     /// Number of slots in each service's look-up table; a prime.
     pub table_size: u32,
     /// Treatment of packets to none of the services.
-    pub no_service: Fate,
+    pub no_service: PacketAction,
 }
 
 /// Method of forwarding packets to a backend.
@@ -66,7 +66,7 @@ impl LoadBalancerConfig {
         Ok(LoadBalancerConfig {
             services,
             table_size,
-            no_service: no_service.map_or(Ok(Fate::Pass), |node| Fate::parse(&node))?,
+            no_service: no_service.map_or(Ok(PacketAction::Pass), |node| PacketAction::parse(&node))?,
         })
     }
 }

@@ -1,6 +1,6 @@
 //! Types of functions in a chain, each with its configuration.
 
-use crate::library::Runs;
+use crate::library::ExecutionMode;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use tailwater_api::error::{SpecError, nearest, quoted};
@@ -46,13 +46,13 @@ pub(crate) struct Context<'a> {
     /// Folder that file names in the spec are relative to.
     base_dir: &'a Path,
     /// Process in which third-party functions run.
-    runs: Runs<'a>,
+    runs: ExecutionMode<'a>,
     /// Files named since this was last taken.
     named: RefCell<Vec<PathBuf>>,
 }
 
 impl<'a> Context<'a> {
-    pub(crate) fn new(base_dir: &'a Path, runs: Runs<'a>) -> Context<'a> {
+    pub(crate) fn new(base_dir: &'a Path, runs: ExecutionMode<'a>) -> Context<'a> {
         Context {
             base_dir,
             runs,
@@ -69,7 +69,7 @@ impl<'a> Context<'a> {
 
     /// Returns `true` if functions run in processes of their own.
     pub(crate) fn is_apart(&self) -> bool {
-        matches!(self.runs, Runs::Apart(_))
+        matches!(self.runs, ExecutionMode::Isolated(_))
     }
 
     /// Takes the files named since the last call.

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use tailwater_api::error::SpecError;
 use tailwater_api::located::Located;
-use tailwater_api::values::{Fate, ports, prefix_v4};
+use tailwater_api::values::{PacketAction, ports, prefix_v4};
 
 /// Maximum number of external addresses.
 const MAX_EXTERNAL: u64 = 4096;
@@ -33,9 +33,9 @@ pub struct NatConfig {
     /// External ports: at least 512, none zero.
     pub ports: RangeInclusive<u16>,
     /// Treatment of internal hosts' packets that are neither TCP nor UDP, and of fragments.
-    pub other_protocols: Fate,
+    pub other_protocols: PacketAction,
     /// Treatment of packets to an external address without a binding.
-    pub inbound: Fate,
+    pub inbound: PacketAction,
 }
 
 impl NatConfig {
@@ -65,15 +65,15 @@ impl NatConfig {
         }
         let fate = |name, default| {
             let node = fields.optional(name);
-            node.map_or(Ok(default), |node| Fate::parse(&node))
+            node.map_or(Ok(default), |node| PacketAction::parse(&node))
         };
         Ok(NatConfig {
             ports: match fields.optional("ports") {
                 None => 1024..=u16::MAX,
                 Some(node) => external_ports(&node)?,
             },
-            other_protocols: fate("otherProtocols", Fate::Drop)?,
-            inbound: fate("inbound", Fate::Drop)?,
+            other_protocols: fate("otherProtocols", PacketAction::Drop)?,
+            inbound: fate("inbound", PacketAction::Drop)?,
             external: external.into_iter().map(|(_, prefix)| prefix).collect(),
             internal,
         })

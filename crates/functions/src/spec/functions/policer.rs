@@ -1,7 +1,7 @@
 //! Configuration of `policer`.
 
 use super::Context;
-use crate::policer::{Limit, MAX_LIMITS, Meter, Outcome, Rate, Scope};
+use crate::policer::{ExceedAction, Limit, MAX_LIMITS, Meter, Rate, Scope};
 use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
 use tailwater_api::values::{Throughput, prefix, protocol, throughput};
@@ -43,7 +43,7 @@ pub struct PolicerConfig {
     /// Limits in order, at least one; the first that matches applies.
     pub limits: Vec<Limit>,
     /// Outcome for packets that no limit matches.
-    pub default: Outcome,
+    pub default: ExceedAction,
 }
 
 impl PolicerConfig {
@@ -54,7 +54,7 @@ impl PolicerConfig {
         let default = fields.optional("default");
         Ok(PolicerConfig {
             limits: items.iter().map(limit).collect::<Result<_, _>>()?,
-            default: default.map_or(Ok(Outcome::Pass), |node| outcome(&node))?,
+            default: default.map_or(Ok(ExceedAction::Pass), |node| outcome(&node))?,
         })
     }
 }
@@ -90,9 +90,9 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
         },
         committed,
         peak: peak.map(|node| peak_meter(&node, kind)).transpose()?,
-        conforming: given("conforming", Outcome::Pass)?,
-        exceeding: exceeding.map_or(Ok(Outcome::Pass), |node| outcome(&node))?,
-        violating: given("violating", Outcome::Drop)?,
+        conforming: given("conforming", ExceedAction::Pass)?,
+        exceeding: exceeding.map_or(Ok(ExceedAction::Pass), |node| outcome(&node))?,
+        violating: given("violating", ExceedAction::Drop)?,
     };
     let Some(conditions) = fields.optional("match") else {
         return Ok(limit);
@@ -143,13 +143,13 @@ fn meter(rate: &Located<'_>, burst: Located<'_>) -> Result<(Meter, Rate), SpecEr
 }
 
 /// Parses `pass`, `drop` or `{dscp: ef}`.
-fn outcome(node: &Located<'_>) -> Result<Outcome, SpecError> {
+fn outcome(node: &Located<'_>) -> Result<ExceedAction, SpecError> {
     if !node.is_map() {
-        return node.word(&[("pass", Outcome::Pass), ("drop", Outcome::Drop)]);
+        return node.word(&[("pass", ExceedAction::Pass), ("drop", ExceedAction::Drop)]);
     }
     let fields = node.fields(&["dscp"])?;
     let point = fields.required("dscp", "a code point such as ef or 46")?;
-    code_point(&point).map(Outcome::Mark)
+    code_point(&point).map(ExceedAction::Mark)
 }
 
 /// Parses a differentiated services code point by number or name.

@@ -5,7 +5,7 @@ use crate::acl::classifier::MAX_RULES;
 use crate::acl::{Action, Rule, classbench};
 use ipnet::IpNet;
 use std::path::{Path, PathBuf};
-use tailwater_api::error::{MOST_TOLD, SpecError};
+use tailwater_api::error::{MAX_REPORTED, SpecError};
 use tailwater_api::files::read_text;
 use tailwater_api::located::{Fields, Located};
 use tailwater_api::values::{ports, prefix, protocol};
@@ -180,8 +180,8 @@ fn rules<T: Copy>(list: &Located<'_>, decisions: &Decisions<'_, T>) -> Result<Li
 
 /// Returns the rules with their lines, or the errors of all invalid lines.
 fn all<T>(rules: Vec<((Rule, T), usize)>, mut errors: Vec<SpecError>) -> Result<Lined<T>, SpecError> {
-    let more = errors.len().saturating_sub(MOST_TOLD);
-    errors.truncate(MOST_TOLD);
+    let more = errors.len().saturating_sub(MAX_REPORTED);
+    errors.truncate(MAX_REPORTED);
     match SpecError::all_of_lines(errors, more) {
         Some(error) => Err(error),
         None => Ok(rules.into_iter().map(|(rule, line)| (rule, line as u32)).unzip()),

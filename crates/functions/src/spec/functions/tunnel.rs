@@ -4,7 +4,7 @@ use super::Context;
 use crate::tunnel::rules::{Action, MAX_RULES, Rule, VlanMatch};
 use tailwater_api::error::{SpecError, nearest};
 use tailwater_api::located::Located;
-use tailwater_api::values::{Fate, prefix, protocol};
+use tailwater_api::values::{PacketAction, prefix, protocol};
 use tailwater_net::protocol::ethertype;
 use tailwater_net::vlan::VlanTag;
 
@@ -17,7 +17,7 @@ pub struct TunnelConfig {
     /// Rules in order, at least one; each pushes or pops.
     pub rules: Vec<Rule>,
     /// Treatment of packets that no rule matches.
-    pub default: Fate,
+    pub default: PacketAction,
     /// `true` if the decision is cached with the flow; no rule matches on a VLAN then.
     pub cached: bool,
 }
@@ -43,7 +43,7 @@ impl TunnelConfig {
         };
         Ok(TunnelConfig {
             rules,
-            default: default.map_or(Ok(Fate::Pass), |node| Fate::parse(&node))?,
+            default: default.map_or(Ok(PacketAction::Pass), |node| PacketAction::parse(&node))?,
             cached,
         })
     }

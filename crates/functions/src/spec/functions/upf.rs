@@ -17,7 +17,7 @@ use tailwater_api::document::is_label;
 use tailwater_api::error::{SpecError, quoted};
 use tailwater_api::files::read_text_up_to;
 use tailwater_api::located::{Fields, Located};
-use tailwater_api::values::{Fate, Throughput, duration, throughput};
+use tailwater_api::values::{PacketAction, Throughput, duration, throughput};
 use tailwater_net::Nanos;
 
 const ADDRESS: &str = "an IP address such as 192.0.2.1 or 2001:db8::1";
@@ -148,8 +148,8 @@ fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
         mtu: whole("mtu", 1500, 576..=65_535)? as u16,
         error_sources,
         others: match fields.optional("default") {
-            None => Fate::Drop,
-            Some(node) => Fate::parse(&node)?,
+            None => PacketAction::Drop,
+            Some(node) => PacketAction::parse(&node)?,
         },
         check_qfi: word("qfi", false, &[("check", true), ("ignore", false)])?,
         flow_ports: word("sourcePort", false, &[("flow", true), ("fixed", false)])?,
@@ -231,7 +231,7 @@ fn profile(name: &str, node: &Located<'_>, reported: bool) -> Result<Profile, Sp
     };
     let passes = match fields.optional("default") {
         None => true,
-        Some(node) => Fate::parse(&node)? == Fate::Pass,
+        Some(node) => PacketAction::parse(&node)? == PacketAction::Pass,
     };
     let (mut volume, mut time) = (None, None);
     if let Some(node) = fields.optional("usage") {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tailwater_api::error::SpecError;
 use tailwater_api::files::read_text;
 use tailwater_api::located::{Fields, Located};
-use tailwater_api::values::{Fate, ports};
+use tailwater_api::values::{PacketAction, ports};
 
 /// Maximum number of ports and ranges in a list.
 const MAX_PORTS: usize = 64;
@@ -62,7 +62,7 @@ impl UrlFilterConfig {
         };
         let fate = |name| {
             let node = fields.optional(name);
-            node.map_or(Ok(Fate::Pass), |node| Fate::parse(&node))
+            node.map_or(Ok(PacketAction::Pass), |node| PacketAction::parse(&node))
         };
         let filter = FilterConfig {
             action,

@@ -1,6 +1,6 @@
 //! Tests of sessions added, changed and removed under traffic.
 
-use super::super::api::answer;
+use super::super::api::respond;
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -58,7 +58,7 @@ fn sessions_come_and_go_under_traffic() {
                 }),
                 ..kept
             };
-            assert_ne!(table.set(&moved, Owner::File), Ok(Changed::Added));
+            assert_ne!(table.set(&moved, Owner::File), Ok(SessionChange::Added));
         }
         over.store(true, Ordering::Relaxed);
     });
@@ -81,7 +81,7 @@ fn a_kept_decision_ends_with_its_session() {
         profile: 1,
         ..session(1, false)
     };
-    assert_eq!(table.set(&other, Owner::Api), Ok(Changed::Changed));
+    assert_eq!(table.set(&other, Owner::Api), Ok(SessionChange::Changed));
     assert_eq!(qfi(run(&mut rig, &frame)), Some(2));
     table.remove(1).unwrap();
     assert_dropped(&mut rig, &frame, "unknown-user");
@@ -156,7 +156,7 @@ fn a_kept_decision_ends_when_its_flow_gets_another_user() {
 fn what_is_a_sessions_own_is_nobody_elses() {
     let table = table(options(Role::Core), &[profile("all", None)], &[session(1, false)]);
     let taken = |session: Session, what| {
-        let expected = Err(Refused::Taken { what, other: 1 });
+        let expected = Err(SessionError::Taken { what, other: 1 });
         assert_eq!(table.set(&session, Owner::Api), expected);
     };
     let (one, two) = (session(1, false), session(2, false));
@@ -176,26 +176,26 @@ fn what_is_a_sessions_own_is_nobody_elses() {
         "the ue6",
     );
     let wrong = Session { profile: 1, ..two };
-    assert_eq!(table.set(&wrong, Owner::Api), Err(Refused::Profile(1)));
-    assert_eq!(table.set(&one, Owner::Api), Ok(Changed::Nothing));
+    assert_eq!(table.set(&wrong, Owner::Api), Err(SessionError::Profile(1)));
+    assert_eq!(table.set(&one, Owner::Api), Ok(SessionChange::Nothing));
     // The address changes, and the old one becomes free.
     let moved = Session {
         address: Some(user(5000)),
         ..one
     };
-    assert_eq!(table.set(&moved, Owner::Api), Ok(Changed::Changed));
+    assert_eq!(table.set(&moved, Owner::Api), Ok(SessionChange::Changed));
     let heir = Session {
         address: one.address,
         ..two
     };
-    assert_eq!(table.set(&heir, Owner::Api), Ok(Changed::Added));
+    assert_eq!(table.set(&heir, Owner::Api), Ok(SessionChange::Added));
     for number in 3..257 {
         table.set(&session(number, false), Owner::Api).unwrap();
     }
     let full = table.set(&session(257, false), Owner::Api);
-    assert_eq!(full, Err(Refused::Full(256)));
+    assert_eq!(full, Err(SessionError::Full(256)));
     table.remove(9).unwrap();
-    assert_eq!(table.set(&session(257, false), Owner::Api), Ok(Changed::Added));
+    assert_eq!(table.set(&session(257, false), Owner::Api), Ok(SessionChange::Added));
     assert_eq!((table.remove(9), table.sessions()), (None, 256));
 }
 
@@ -228,7 +228,7 @@ fn sessions_of_a_file_may_change_places() {
         ..sessions[3]
     };
     let refused = replace(&table, &[sessions[0], thief]).unwrap_err();
-    let why = Refused::Taken {
+    let why = SessionError::Taken {
         what: "the teid",
         other: 50,
     };
@@ -236,11 +236,11 @@ fn sessions_of_a_file_may_change_places() {
     // During a replacement other changes are refused; afterwards, or if it is dropped, they are accepted.
     let prepared = UpfTable::prepare(&table, &sessions[1..3].into()).unwrap();
     let wish = |session| table.set(&session, Owner::Api);
-    assert_eq!(wish(session(60, false)), Err(Refused::Replacing));
+    assert_eq!(wish(session(60, false)), Err(SessionError::Replacing));
     assert_eq!(prepared.put().version, 7);
-    assert_eq!(wish(session(60, false)), Ok(Changed::Added));
+    assert_eq!(wish(session(60, false)), Ok(SessionChange::Added));
     drop(UpfTable::prepare(&table, &sessions[..1].into()).unwrap());
-    assert_eq!(wish(session(61, false)), Ok(Changed::Added));
+    assert_eq!(wish(session(61, false)), Ok(SessionChange::Added));
     let mut ids = Vec::new();
     table.each(|record, _| ids.push(record.id));
     ids.sort_unstable();
@@ -249,7 +249,7 @@ fn sessions_of_a_file_may_change_places() {
     let many: Vec<_> = (1..=256).map(|number| session(100 + number, false)).collect();
     let refused = replace(&table, &many).unwrap_err();
     let places: Vec<_> = refused.iter().map(|(at, why)| (*at, why.clone())).collect();
-    assert_eq!(places, [253, 254, 255].map(|at| (at, Refused::Full(256))));
+    assert_eq!(places, [253, 254, 255].map(|at| (at, SessionError::Full(256))));
 }
 
 /// A new session takes the TEID of one that itself takes another's.
@@ -332,16 +332,16 @@ fn who_finds_no_room_is_told() {
         })
         .collect();
     let put = replace(&table, &sessions).unwrap();
-    assert_eq!(put.left_out, [(17, Refused::Full(32))]);
+    assert_eq!(put.left_out, [(17, SessionError::Full(32))]);
     assert_eq!(table.sessions(), 16);
     let told = "all but 1, the first of them session 17: there is no room: the capacity is 32 sessions";
-    assert_eq!(put.told().as_deref(), Some(told));
+    assert_eq!(put.message().as_deref(), Some(told));
     // A session left out holds no identifiers, and blocks no other.
     let heir = Session {
         teid: 0x9999,
         ..sessions[16]
     };
-    assert_eq!(table.set(&heir, Owner::Api), Ok(Changed::Added));
+    assert_eq!(table.set(&heir, Owner::Api), Ok(SessionChange::Added));
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn lines_by_a_socket_are_wishes() {
             "error: expected set SESSION, remove NUMBER, show NUMBER or count",
         ),
     ] {
-        assert_eq!(answer(&table, &names, line), expected, "{line}");
+        assert_eq!(respond(&table, &names, line), expected, "{line}");
     }
 }
 
@@ -541,9 +541,9 @@ proptest! {
             if !taken {
                 let before = map.insert(new.id, new);
                 let expected = match before {
-                    None => Changed::Added,
-                    Some(before) if before == new => Changed::Nothing,
-                    Some(_) => Changed::Changed,
+                    None => SessionChange::Added,
+                    Some(before) if before == new => SessionChange::Nothing,
+                    Some(_) => SessionChange::Changed,
                 };
                 prop_assert_eq!(outcome, Ok(expected));
             }

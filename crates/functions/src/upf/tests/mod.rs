@@ -9,7 +9,7 @@ use super::*;
 use crate::ipsec::DontFragment;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_chain::rig::{ChainRig, INPUT};
@@ -57,7 +57,7 @@ fn options(role: Role) -> Options {
         capacity: 256,
         mtu: 1500,
         error_sources: [None; 2],
-        others: Fate::Drop,
+        others: PacketAction::Drop,
         check_qfi: false,
         flow_ports: false,
         checksums: false,
@@ -136,7 +136,7 @@ fn table(options: Options, profiles: &[Profile], sessions: &[Session]) -> Arc<Up
 }
 
 /// Replaces the file's sessions.
-fn replace(table: &Arc<UpfTable>, sessions: &[Session]) -> Result<Put, Vec<(usize, Refused)>> {
+fn replace(table: &Arc<UpfTable>, sessions: &[Session]) -> Result<AppliedSessions, Vec<(usize, SessionError)>> {
     UpfTable::prepare(table, &sessions.into()).map(Prepared::put)
 }
 

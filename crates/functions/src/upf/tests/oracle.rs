@@ -16,13 +16,13 @@ struct Oracle {
 }
 
 impl Oracle {
-    fn find(&self, profile: u16, key: &FlowKey, way: Way) -> Result<Treatment, &'static str> {
+    fn find(&self, profile: u16, key: &FlowKey, direction: LinkDirection) -> Result<Treatment, &'static str> {
         let profile = &self.profiles[usize::from(profile)];
         let mut rules = profile.rules.iter();
-        let rule = rules.find(|rule| linear::matches(rule.flows.of(way), key));
+        let rule = rules.find(|rule| linear::matches(rule.flows.of(direction), key));
         let treatment = rule.map(|rule| &rule.treatment).or(profile.rest.as_ref());
         let treatment = treatment.ok_or("no-rule")?.clone();
-        match treatment.open[usize::from(way == Way::Down)] {
+        match treatment.open[usize::from(direction == LinkDirection::Down)] {
             true => Ok(treatment),
             false => Err("gate-closed"),
         }
@@ -39,7 +39,7 @@ impl Oracle {
     fn down(&mut self, link: &[u8], inner: &[u8], key: &FlowKey) -> Outcome {
         let session = *self.of_user(key.destination()).ok_or("unknown-user")?;
         // The tunnel is checked after rules and before their gates.
-        let treatment = self.find(session.profile, key, Way::Down);
+        let treatment = self.find(session.profile, key, LinkDirection::Down);
         if treatment == Err("no-rule") {
             return Err("no-rule");
         }
@@ -95,7 +95,7 @@ impl Oracle {
         if self.of_user(key.source()).map(|session| session.id) != Some(session.id) {
             return Err("not-its-address");
         }
-        self.find(session.profile, key, Way::Up)?;
+        self.find(session.profile, key, LinkDirection::Up)?;
         Ok(Oracle::linked(link, inner))
     }
 }

@@ -206,7 +206,7 @@ fn rules_are_tried_in_order() {
 #[test]
 fn others_pass_if_they_may() {
     let options = Options {
-        others: Fate::Pass,
+        others: PacketAction::Pass,
         ..options(Role::Core)
     };
     let mut rig = rig(&table(options, &[profile("all", None)], &[]));

@@ -1,6 +1,6 @@
 //! Tests of rates and usage.
 
-use super::super::usage::{Cause, Report, collect, collect_all};
+use super::super::usage::{Report, ReportCause, collect, collect_all};
 use super::*;
 use crate::policer::{Meter, Rate};
 
@@ -99,7 +99,7 @@ fn usage_is_counted_and_reported() {
         bytes: [100, 900],
         packets: [1, 9],
     };
-    assert_eq!((report.session, report.cause), (1, Cause::Volume));
+    assert_eq!((report.session, report.cause), (1, ReportCause::Volume));
     assert_eq!((report.user, report.usage), (user(1).into(), usage));
     assert_eq!(reports(true), []);
     // Uncounted and dropped packets leave the usage unchanged.
@@ -113,18 +113,18 @@ fn usage_is_counted_and_reported() {
     assert_eq!(reports(false), []);
     let due = reports(true);
     let found: Vec<_> = due.iter().map(|r| (r.session, r.cause, r.usage.volume())).collect();
-    assert_eq!(found, [(1, Cause::Time, 1000), (2, Cause::Time, 100)]);
+    assert_eq!(found, [(1, ReportCause::Time, 1000), (2, ReportCause::Time, 100)]);
     assert_eq!(due[0].time, Nanos::from_secs(61));
     assert_eq!(reports(true), []);
     table.remove(1).unwrap();
     let [report] = reports(true)[..] else {
         panic!("one report is due");
     };
-    assert_eq!((report.session, report.cause), (1, Cause::Removed));
+    assert_eq!((report.session, report.cause), (1, ReportCause::Removed));
     assert_eq!(report.usage, usage);
     let mut rest = Vec::new();
     collect_all(&table, &mut |report| rest.push((report.session, report.cause)));
-    assert_eq!(rest, [(2, Cause::End)]);
+    assert_eq!(rest, [(2, ReportCause::End)]);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn what_was_due_is_not_reported_of_an_heir() {
         });
         reports
     };
-    assert_eq!(reports(), [(1, Cause::Removed)]);
+    assert_eq!(reports(), [(1, ReportCause::Removed)]);
     run(&mut rig, &down(2, 1200));
-    assert_eq!(reports(), [(2, Cause::Volume)]);
+    assert_eq!(reports(), [(2, ReportCause::Volume)]);
 }

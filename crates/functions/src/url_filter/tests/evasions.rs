@@ -155,7 +155,7 @@ fn odd_ports() {
 #[test]
 fn a_request_with_two_framings_is_not_followed() {
     let config = FilterConfig {
-        on_overflow: Fate::Drop,
+        on_overflow: PacketAction::Drop,
         ..config()
     };
     let mut rig = Rig::new(config);

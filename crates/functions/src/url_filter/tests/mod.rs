@@ -1,13 +1,13 @@
 mod evasions;
 mod oracle;
-mod stock;
+mod stream_pool;
 mod streams;
 mod strict;
 
 use super::*;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_chain::rig::{ChainRig, INPUT};
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::tcp::TcpFlags;
@@ -30,8 +30,8 @@ fn config() -> FilterConfig {
         tls_ports: Ports::any(),
         streams: 8,
         buffer_bytes: 4096,
-        on_overflow: Fate::Pass,
-        fragments: Fate::Pass,
+        on_overflow: PacketAction::Pass,
+        fragments: PacketAction::Pass,
     }
 }
 

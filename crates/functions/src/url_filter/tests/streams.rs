@@ -74,7 +74,7 @@ fn a_connection_after_another_on_the_same_ports() {
 
 #[test]
 fn a_syn_within_a_stream() {
-    for (fate, pass) in [(Fate::Pass, true), (Fate::Drop, false)] {
+    for (fate, pass) in [(PacketAction::Pass, true), (PacketAction::Drop, false)] {
         let mut rig = with(|config| config.on_overflow = fate);
         assert!(rig.data(0, &REQUEST[..20]));
         let first = std::mem::replace(&mut rig.first, 12_345);
@@ -112,7 +112,7 @@ fn ends_free_buffers() {
 
 #[test]
 fn no_buffer_is_left() {
-    for (fate, passes) in [(Fate::Pass, true), (Fate::Drop, false)] {
+    for (fate, passes) in [(PacketAction::Pass, true), (PacketAction::Drop, false)] {
         let mut rig = with(|config| {
             config.streams = 1;
             config.on_overflow = fate;
@@ -139,7 +139,7 @@ fn no_buffer_is_left() {
 #[test]
 fn beyond_the_bounds() {
     // A segment too far ahead is dropped; its retransmission fits later.
-    let mut rig = with(|config| config.on_overflow = Fate::Drop);
+    let mut rig = with(|config| config.on_overflow = PacketAction::Drop);
     assert!(!rig.data(5000, b"x"));
     assert!(rig.data(4000, b"x"));
     assert!(!rig.data(0, REQUEST));
@@ -154,14 +154,14 @@ fn beyond_the_bounds() {
         "GET / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n".to_owned(),
         "GET / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n".to_owned(),
     ] {
-        for (fate, passes) in [(Fate::Pass, true), (Fate::Drop, false)] {
+        for (fate, passes) in [(PacketAction::Pass, true), (PacketAction::Drop, false)] {
             let mut rig = with(|config| config.on_overflow = fate);
             assert_eq!(rig.stream(long.as_bytes(), 1000), passes);
             assert_eq!(rig.data(long.len(), b"x"), passes);
         }
     }
     // More ranges than are tracked.
-    let mut rig = with(|config| config.on_overflow = Fate::Drop);
+    let mut rig = with(|config| config.on_overflow = PacketAction::Drop);
     assert!((1..=16).all(|i| rig.data(i * 10, b"x")));
     assert!(!rig.data(200, b"x"));
 }
@@ -170,7 +170,7 @@ fn beyond_the_bounds() {
 fn bodies_are_passed_over_without_room() {
     let mut rig = with(|config| {
         config.streams = 1;
-        config.on_overflow = Fate::Drop;
+        config.on_overflow = PacketAction::Drop;
     });
     let head = b"PUT / HTTP/1.1\r\nHost: ok.example\r\nContent-Length: 5000000000\r\n\r\n";
     assert!(rig.data(0, head));
@@ -191,7 +191,7 @@ fn bodies_are_passed_over_without_room() {
 
 #[test]
 fn fragments() {
-    for (fate, passes) in [(Fate::Pass, true), (Fate::Drop, false)] {
+    for (fate, passes) in [(PacketAction::Pass, true), (PacketAction::Drop, false)] {
         let mut rig = with(|config| config.fragments = fate);
         // A fragment's data is a multiple of 8 bytes.
         let frame = rig.segment(1, TcpFlags::ACK, &REQUEST[..36]);

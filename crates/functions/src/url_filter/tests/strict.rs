@@ -6,7 +6,7 @@ const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: bad.example\r\n\r\n";
 
 fn strict(change: impl FnOnce(&mut FilterConfig)) -> Rig {
     let mut config = config();
-    config.on_overflow = Fate::Drop;
+    config.on_overflow = PacketAction::Drop;
     change(&mut config);
     Rig::new(config)
 }

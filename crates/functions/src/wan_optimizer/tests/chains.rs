@@ -8,7 +8,7 @@ use std::path::Path;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_chain::commons::SharedCounters;
+use tailwater_chain::shared_counters::SharedCounters;
 use tailwater_net::builder::{FrameBuilder, fragment};
 use tailwater_net::checksum::{Checksum, verify_network, verify_transport};
 use tailwater_net::ipv4::Ipv4View;

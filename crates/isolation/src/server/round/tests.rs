@@ -10,7 +10,7 @@ use crate::server::{Launch, Program};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use tailwater_api::Fate as Unfit;
+use tailwater_api::PacketAction as Unfit;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, InputPolicy};
 use tailwater_functions::build::Requirements;
@@ -130,7 +130,7 @@ fn who_may_not_wish_for_companions_lies_when_it_does() {
                     while slate.answer(1).is_none() && !over.load(Ordering::Relaxed) {
                         thread::yield_now();
                     }
-                    let refused = Err(number_of(NoCompanion::NoPlace));
+                    let refused = Err(number_of(NoCompanion::TableFull));
                     assert_eq!(slate.answer(1), Some(refused));
                 });
             });

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::Inner;
 use crate::error::Error;
-use crate::inner::Inner;
 use crate::owner::Name;
 use crate::text::syntax;
 use crate::tree::Tree;
@@ -72,14 +72,14 @@ fn parse(text: &str, path: &Path) -> Result<Reading, Error> {
 
 /// Separate monitoring of some tasks. It ends when dropped.
 #[derive(Debug)]
-pub struct Watch {
+pub struct MonitorGroup {
     inner: Arc<Inner>,
     path: PathBuf,
 }
 
-impl Watch {
+impl MonitorGroup {
     /// Starts monitoring. `parent` is the tasks' control group, empty for the default group.
-    pub(crate) fn new(inner: &Arc<Inner>, parent: &str, tasks: &[i32]) -> Result<Watch, Error> {
+    pub(crate) fn new(inner: &Arc<Inner>, parent: &str, tasks: &[i32]) -> Result<MonitorGroup, Error> {
         let _locks = inner.lock()?;
         if inner.info.monitor.is_none() {
             let what = "monitoring of caches (CMT)".to_owned();
@@ -92,7 +92,7 @@ impl Watch {
             let add = |task: &i32| changes.write_new(&path.join("tasks"), &format!("{task}\n"));
             tasks.iter().try_for_each(add)
         })?;
-        Ok(Watch {
+        Ok(MonitorGroup {
             inner: inner.clone(),
             path,
         })
@@ -115,7 +115,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for MonitorGroup {
     fn drop(&mut self) {
         // The next process that starts removes a group that remains.
         if let Ok(_locks) = self.inner.lock() {

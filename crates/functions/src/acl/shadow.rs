@@ -139,7 +139,7 @@ fn find(intervals: &Intervals, value: u128) -> u32 {
 ///
 /// # Panics
 /// If a rule has no class, or a class that is not below `count`.
-pub fn covered(
+pub fn find_shadowed(
     rules: &[Rule],
     (classes, count): (&[u16], u16),
     holds: impl Fn(u16, u16) -> bool,

@@ -64,7 +64,7 @@ proptest! {
             let by = (0..i).find(|by| wider(classes[*by], classes[i]) && holds(&rules[*by], rule));
             expected.extend(by.map(|by| ShadowedRule { rule: i, by }));
         }
-        prop_assert_eq!(covered(&rules, (&classes, 3), wider).unwrap(), expected);
+        prop_assert_eq!(find_shadowed(&rules, (&classes, 3), wider).unwrap(), expected);
     }
 }
 
@@ -79,7 +79,7 @@ fn long_lists() {
     };
     let mut rules = spec.generate();
     let classes = vec![0; rules.len()];
-    let found = covered(&rules, (&classes, 1), |_, _| true).unwrap();
+    let found = find_shadowed(&rules, (&classes, 1), |_, _| true).unwrap();
     assert!(found.len() > 10, "{}", found.len());
     for ShadowedRule { rule, by } in found.iter().step_by(found.len() / 10) {
         assert!(holds(&rules[*by], &rules[*rule]));
@@ -100,6 +100,6 @@ fn long_lists() {
     rules.extend((0..PART as u32).map(|port| ports(port as u16)));
     rules.push(ports(443));
     let classes = vec![0; rules.len()];
-    let found = covered(&rules, (&classes, 1), |_, _| true).unwrap();
+    let found = find_shadowed(&rules, (&classes, 1), |_, _| true).unwrap();
     assert_eq!(found, [ShadowedRule { rule: PART, by: 443 }]);
 }

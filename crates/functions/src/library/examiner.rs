@@ -22,19 +22,19 @@ impl<'a> Code<'a> {
 }
 
 /// Examines third-party functions in processes of their own.
-pub trait Apart {
+pub trait CodeExaminer {
     /// Makes a function read its configuration, a JSON object. Returns the name that it reports.
     ///
     /// # Errors
     /// If the code or its configuration is invalid.
-    fn learn(&self, code: &Code<'_>, config: &str) -> Result<String, LibraryError>;
+    fn read_name(&self, code: &Code<'_>, config: &str) -> Result<String, LibraryError>;
 }
 
 /// Process in which third-party functions run.
 #[derive(Clone, Copy)]
-pub enum Runs<'a> {
+pub enum ExecutionMode<'a> {
     /// This process.
-    Here,
+    InProcess,
     /// Processes of their own.
-    Apart(&'a dyn Apart),
+    Isolated(&'a dyn CodeExaminer),
 }

@@ -121,7 +121,8 @@ mod tests {
             SharedCounters::in_file(&file).unwrap(),
             SharedCounters::in_file(&file).unwrap(),
         );
-        let [(few, more), (same_few, same_more)] = [&one, &other].map(|commons| (commons.take(3), commons.take(9)));
+        let [(few, more), (same_few, same_more)] =
+            [&one, &other].map(|shared_counters| (shared_counters.take(3), shared_counters.take(9)));
         assert_eq!((few.len(), more.len()), (3, 9));
         few[2].store(7, Relaxed);
         more[8].fetch_add(5, Relaxed);
@@ -134,9 +135,9 @@ mod tests {
 
     #[test]
     fn within_a_process_each_has_lines_of_its_own() {
-        let commons = SharedCounters::of_this_process();
+        let shared_counters = SharedCounters::of_this_process();
         for count in 1..20 {
-            let numbers = commons.take(count);
+            let numbers = shared_counters.take(count);
             assert_eq!(numbers.len(), count);
             assert_eq!(numbers.as_ptr() as usize % 64, 0);
         }
@@ -145,8 +146,8 @@ mod tests {
     #[test]
     #[should_panic(expected = "as many shared numbers as were asked for")]
     fn no_more_is_taken_than_there_is() {
-        let commons = SharedCounters::in_file(&unlinked_file(64)).unwrap();
-        commons.take(8);
-        commons.take(1);
+        let shared_counters = SharedCounters::in_file(&unlinked_file(64)).unwrap();
+        shared_counters.take(8);
+        shared_counters.take(1);
     }
 }

@@ -1,6 +1,6 @@
 //! Interface between a chain and the store that keeps its flow state externally (Redis).
 //!
-//! A flow's state ends with its [`Standing`], the persistence status of the flow. The store accesses the state by
+//! A flow's state ends with its [`PersistState`], the persistence status of the flow. The store accesses the state by
 //! [`DurableFlow`]s. The pieces that can be stored ([`durable`](NetworkFunction::durable)) form a *row*: each function's
 //! piece in turn, aligned to 8 bytes. A set of pieces is a `u16` with one bit for each.
 
@@ -19,7 +19,7 @@ use tailwater_sdk::protocol::images::{FlowSnapshots, Offer};
 /// Persistence status of a flow; all zero for a flow that has just been opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
-pub struct Standing {
+pub struct PersistState {
     /// Request that queried the store for the flow; 0 if there was none.
     pub asked: u64,
     /// Request that must be acknowledged before a packet of the flow leaves.
@@ -53,8 +53,8 @@ pub struct DurableFlow(FlowIndex);
 impl DurableFlow {
     /// Index in the flow table.
     #[inline]
-    pub fn place(self) -> u32 {
-        self.0.place() as u32
+    pub fn index(self) -> u32 {
+        self.0.index() as u32
     }
 }
 
@@ -73,9 +73,9 @@ pub struct DurableFunction {
 
 /// Bookkeeping of a chain's externally stored state.
 pub(super) struct ExternalState {
-    standing: Range<usize>,
+    persist_state: Range<usize>,
     pieces: Vec<Piece>,
-    births: Option<GenerationField>,
+    generation_fields: Option<GenerationField>,
     functions: Vec<DurableFunction>,
     row_bytes: usize,
     /// Wall-clock time of the run's start.
@@ -83,7 +83,7 @@ pub(super) struct ExternalState {
     /// Flows of the store that expired since the list was last drained.
     ended: Vec<(FlowKey, u16)>,
     /// Buffer for the companion candidates of one function.
-    wished: Vec<(u8, FlowKey)>,
+    candidate_keys: Vec<(u8, FlowKey)>,
     /// Packets that could not wait for the store, or not any longer.
     pub(super) lost_unavailable: u64,
 }
@@ -92,17 +92,17 @@ pub(super) struct ExternalState {
 #[derive(Debug)]
 struct Piece {
     stage: usize,
-    lies: Lies,
+    location: Location,
     row: Range<usize>,
 }
 
 /// Location of a piece.
 #[derive(Debug)]
-enum Lies {
+enum Location {
     /// Piece in the flow table.
-    Here { version: usize, state: Range<usize> },
+    Local { version: usize, state: Range<usize> },
     /// Piece of a function in another process, which writes snapshots of it.
-    Elsewhere(Arc<FlowSnapshots>),
+    Remote(Arc<FlowSnapshots>),
 }
 
 /// Size in bytes of a mark, which takes the place of a remote piece in a copied row.
@@ -114,10 +114,10 @@ impl Piece {
         bytemuck::pod_read_unaligned(&row[self.row.start..self.row.start + MARK])
     }
 
-    fn is_seen(&self, table: &mut FlowTable, flow: FlowIndex, birth: u64) -> bool {
-        match &self.lies {
-            Lies::Here { version, .. } => *table.word(flow, *version) != UNSEEN,
-            Lies::Elsewhere(images) => images.is_of(flow.place() as u32, birth),
+    fn is_seen(&self, table: &mut FlowTable, flow: FlowIndex, generation: u64) -> bool {
+        match &self.location {
+            Location::Local { version, .. } => *table.word(flow, *version) != UNSEEN,
+            Location::Remote(snapshots) => snapshots.is_of(flow.index() as u32, generation),
         }
     }
 }
@@ -139,8 +139,8 @@ fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, Du
         let Some(version) = function.durable() else {
             continue;
         };
-        let elsewhere = function.elsewhere().map(|elsewhere| elsewhere.piece_bytes());
-        let bytes = elsewhere.unwrap_or_else(|| function.state_bytes());
+        let remote = function.remote_state().map(|remote| remote.piece_bytes());
+        let bytes = remote.unwrap_or_else(|| function.state_bytes());
         if bytes == 0 {
             continue;
         }
@@ -162,7 +162,9 @@ fn rows(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> (Vec<(usize, Du
 
 /// Returns the functions whose state a chain of these would store externally, and the size of a row in bytes; `None` if
 /// there are none.
-pub fn kept_functions(functions: &mut [(String, Box<dyn NetworkFunction>)]) -> Option<(Vec<DurableFunction>, usize)> {
+pub fn durable_functions(
+    functions: &mut [(String, Box<dyn NetworkFunction>)],
+) -> Option<(Vec<DurableFunction>, usize)> {
     let (rows, row_bytes) = rows(functions);
     let functions: Vec<DurableFunction> = rows.into_iter().map(|(_, function)| function).collect();
     (!functions.is_empty()).then_some((functions, row_bytes))
@@ -174,23 +176,23 @@ impl ExternalState {
         self.pieces.iter().position(|piece| piece.stage == stage)
     }
 
-    fn standing<'t>(&self, table: &'t mut FlowTable, flow: FlowIndex) -> &'t mut Standing {
-        bytemuck::from_bytes_mut(table.state(flow, &self.standing))
+    fn persist_state<'t>(&self, table: &'t mut FlowTable, flow: FlowIndex) -> &'t mut PersistState {
+        bytemuck::from_bytes_mut(table.state(flow, &self.persist_state))
     }
 
     /// Generation of a flow, for functions in other processes; 0 where there are none.
     #[inline]
-    fn birth(&self, table: &mut FlowTable, stages: &mut [Stage], flow: FlowIndex) -> u64 {
-        let Some(births) = &self.births else {
+    fn generation(&self, table: &mut FlowTable, stages: &mut [Stage], flow: FlowIndex) -> u64 {
+        let Some(generation_fields) = &self.generation_fields else {
             return 0;
         };
-        let state = table.state(flow, &births.state);
-        let birth = bytemuck::pod_read_unaligned(&state[..size_of::<u64>()]);
-        if birth != 0 {
-            return birth;
+        let state = table.state(flow, &generation_fields.state);
+        let generation = bytemuck::pod_read_unaligned(&state[..size_of::<u64>()]);
+        if generation != 0 {
+            return generation;
         }
-        let elsewhere = stages[births.stage].function.elsewhere();
-        elsewhere.map_or(0, |elsewhere| elsewhere.birth(state, flow.place() as u32))
+        let remote = stages[generation_fields.stage].function.remote_state();
+        remote.map_or(0, |remote| remote.generation(state, flow.index() as u32))
     }
 
     /// Prepares a flow before a function sees it. Returns `true` if a restored piece was waiting, which no longer waits
@@ -199,50 +201,50 @@ impl ExternalState {
         let Some(piece) = self.piece_of(stage) else {
             return (false, None);
         };
-        let standing = self.standing(table, flow);
-        let waits = standing.restored >> piece & 1 != 0;
-        standing.restored &= !(1 << piece);
-        standing.took_up |= u32::from(waits);
-        (waits, Some((standing.taken, standing.turn)))
+        let persist_state = self.persist_state(table, flow);
+        let waits = persist_state.restored >> piece & 1 != 0;
+        persist_state.restored &= !(1 << piece);
+        persist_state.took_up |= u32::from(waits);
+        (waits, Some((persist_state.taken, persist_state.turn)))
     }
 
     /// Records that a function refused a flow: its next packet queries the store again, with the next turn of
     /// candidates.
     pub(super) fn refused(&self, table: &mut FlowTable, flow: FlowIndex) {
-        let standing = self.standing(table, flow);
-        if standing.wished != 0 {
-            standing.asked = 0;
-            standing.turn = standing.turn.wrapping_add(1);
+        let persist_state = self.persist_state(table, flow);
+        if persist_state.wished != 0 {
+            persist_state.asked = 0;
+            persist_state.turn = persist_state.turn.wrapping_add(1);
         }
     }
 
     /// Records an expired flow.
-    pub(super) fn note_ended(&mut self, key: &FlowKey, state: &[u8]) {
-        let standing: Standing = bytemuck::pod_read_unaligned(&state[self.standing.clone()]);
-        if standing.incarnation != 0 && self.ended.len() < self.ended.capacity() {
-            self.ended.push((*key, standing.bucket));
+    pub(super) fn record_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let persist_state: PersistState = bytemuck::pod_read_unaligned(&state[self.persist_state.clone()]);
+        if persist_state.incarnation != 0 && self.ended.len() < self.ended.capacity() {
+            self.ended.push((*key, persist_state.bucket));
         }
     }
 }
 
 /// Returns the size in bytes of the flow state that these functions need together, if it is stored externally.
-pub fn kept_state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
-    standing_in(&Layout::new(functions, Cuts::NONE)).end
+pub fn state_bytes_with_persistence(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
+    persist_state_range(&Layout::new(functions, Cuts::NONE)).end
 }
 
 /// Range of the persistence status: behind the functions' state.
-fn standing_in(layout: &Layout) -> Range<usize> {
+fn persist_state_range(layout: &Layout) -> Range<usize> {
     let start = layout.bytes.next_multiple_of(8);
-    start..start + size_of::<Standing>()
+    start..start + size_of::<PersistState>()
 }
 
 impl Chain {
-    /// Same as [`new`](Chain::new), with externally stored flow state. The table is sized for [`kept_state_bytes`];
+    /// Same as [`new`](Chain::new), with externally stored flow state. The table is sized for [`state_bytes_with_persistence`];
     /// `origin` is the wall-clock time of the run's start.
     ///
     /// # Panics
     /// Same as [`new`](Chain::new).
-    pub fn keeping(
+    pub fn with_external_state(
         mut functions: Vec<(String, Box<dyn NetworkFunction>)>,
         table: Option<FlowTable>,
         input: InputPolicy,
@@ -251,103 +253,107 @@ impl Chain {
         /// Capacity for flows that expire before the list is drained: each call expires 64, with their companions.
         const ENDED: usize = 1024;
         let layout = Layout::new(&functions, Cuts::NONE);
-        let standing = standing_in(&layout);
+        let persist_state = persist_state_range(&layout);
         let room = table.as_ref().map_or(0, FlowTable::state_bytes);
         assert!(
-            standing.end <= room,
+            persist_state.end <= room,
             "the flow table has {room} bytes a flow, the chain needs {}",
-            standing.end
+            persist_state.end
         );
         let (rows, row_bytes) = rows(&mut functions);
-        let mut births = None;
+        let mut generation_fields = None;
         let parts = functions.iter_mut().zip(&layout.slots).enumerate();
-        let images: Vec<Option<Arc<FlowSnapshots>>> = parts
+        let snapshots: Vec<Option<Arc<FlowSnapshots>>> = parts
             .map(|(stage, ((_, function), slot))| {
-                let elsewhere = function.elsewhere()?;
-                if let (None, Some(slot)) = (&births, slot) {
+                let remote = function.remote_state()?;
+                if let (None, Some(slot)) = (&generation_fields, slot) {
                     let state = slot.state.clone();
-                    births = Some(GenerationField { stage, state });
+                    generation_fields = Some(GenerationField { stage, state });
                 }
-                elsewhere.images()
+                remote.snapshots()
             })
             .collect();
         let mut pieces = Vec::new();
         for (stage, DurableFunction { row, .. }) in &rows {
-            let lies = match (&images[*stage], &layout.slots[*stage]) {
-                (Some(images), _) => Lies::Elsewhere(Arc::clone(images)),
-                (None, Some(slot)) => Lies::Here {
+            let lies = match (&snapshots[*stage], &layout.slots[*stage]) {
+                (Some(snapshots), _) => Location::Remote(Arc::clone(snapshots)),
+                (None, Some(slot)) => Location::Local {
                     version: slot.version,
                     state: slot.state.clone(),
                 },
                 (None, None) => unreachable!("a function in another process shows images"),
             };
             let (stage, row) = (*stage, row.clone());
-            pieces.push(Piece { stage, lies, row });
+            pieces.push(Piece {
+                stage,
+                location: lies,
+                row,
+            });
         }
-        let keep = ExternalState {
-            standing,
+        let external = ExternalState {
+            persist_state,
             pieces,
-            births,
+            generation_fields,
             functions: rows.into_iter().map(|(_, function)| function).collect(),
             row_bytes,
             origin,
             ended: Vec::with_capacity(ENDED),
-            wished: Vec::with_capacity(MAX_CANDIDATES),
+            candidate_keys: Vec::with_capacity(MAX_CANDIDATES),
             lost_unavailable: 0,
         };
         let mut chain = Chain::with_cuts(functions, table, input, Cuts::NONE);
         chain.ends = crate::flow_table::EndedFlows::new(room, true);
-        chain.keep = Some(Box::new(keep));
+        chain.external_state = Some(Box::new(external));
         chain
     }
 
     /// Functions whose state is stored externally, and the size of a row in bytes; `None` if there are none.
-    pub fn kept_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
-        let keep = self.keep.as_ref()?;
-        Some((keep.functions.clone(), keep.row_bytes))
+    pub fn durable_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
+        let external = self.external_state.as_ref()?;
+        Some((external.functions.clone(), external.row_bytes))
     }
 
     /// Flow of a packet; `None` if it was not looked up.
     #[inline]
-    pub fn kept_flow(&self, packet: &Packet) -> Option<DurableFlow> {
+    pub fn durable_flow(&self, packet: &Packet) -> Option<DurableFlow> {
         packet.flow.get().map(|_| DurableFlow(packet.flow))
     }
 
-    /// Returns the flow at index `place` if it still has this key.
-    pub fn kept_flow_at(&self, place: u32, key: &FlowKey) -> Option<DurableFlow> {
-        Some(DurableFlow(self.table.as_ref()?.known_at(place, key)?))
+    /// Returns the flow at index `index` if it still has this key.
+    pub fn durable_flow_at(&self, index: u32, key: &FlowKey) -> Option<DurableFlow> {
+        Some(DurableFlow(self.table.as_ref()?.known_at(index, key)?))
     }
 
-    /// Returns the first flow at or after index `place`.
-    pub fn next_kept_flow(&self, place: u32) -> Option<DurableFlow> {
-        Some(DurableFlow(self.table.as_ref()?.next_from(place)?))
+    /// Returns the first flow at or after index `index`.
+    pub fn next_durable_flow(&self, index: u32) -> Option<DurableFlow> {
+        Some(DurableFlow(self.table.as_ref()?.next_from(index)?))
     }
 
     /// Companion of the flow.
-    pub fn kept_companion(&self, flow: DurableFlow) -> Option<DurableFlow> {
+    pub fn durable_companion(&self, flow: DurableFlow) -> Option<DurableFlow> {
         Some(DurableFlow(self.table.as_ref()?.companion(flow.0)?))
     }
 
     /// Key of the flow.
-    pub fn kept_key(&self, flow: DurableFlow) -> FlowKey {
-        self.kept_table().1.key(flow.0)
+    pub fn durable_key(&self, flow: DurableFlow) -> FlowKey {
+        self.durable_table().1.key(flow.0)
     }
 
     /// Idle timeout of the flow.
-    pub fn kept_timeout(&self, flow: DurableFlow) -> Nanos {
-        let table = self.kept_table().1;
+    pub fn durable_timeout(&self, flow: DurableFlow) -> Nanos {
+        let table = self.durable_table().1;
         table.idle_timeout(&table.key(flow.0))
     }
 
-    fn kept_table(&self) -> (&ExternalState, &FlowTable) {
-        let parts = self.keep.as_deref().zip(self.table.as_ref());
+    fn durable_table(&self) -> (&ExternalState, &FlowTable) {
+        let parts = self.external_state.as_deref().zip(self.table.as_ref());
         parts.expect("only chains that keep state are asked")
     }
 
-    fn kept_parts(&mut self) -> (&mut ExternalState, &mut FlowTable, &mut [Stage]) {
-        let parts = self.keep.as_deref_mut().zip(self.table.as_mut());
-        let (keep, table) = parts.expect("only chains that keep state are asked");
-        (keep, table, &mut self.stages)
+    fn durable_parts(&mut self) -> (&mut ExternalState, &mut FlowTable, &mut [Stage]) {
+        let parts = self.external_state.as_deref_mut().zip(self.table.as_mut());
+        let (external, table) = parts.expect("only chains that keep state are asked");
+        (external, table, &mut self.stages)
     }
 
     /// Persistence status of the flow.
@@ -355,23 +361,23 @@ impl Chain {
     /// # Panics
     /// If the chain does not store state externally, or the flow has left the table.
     #[inline]
-    pub fn standing(&mut self, flow: DurableFlow) -> &mut Standing {
-        let (keep, table, _) = self.kept_parts();
-        keep.standing(table, flow.0)
+    pub fn persist_state(&mut self, flow: DurableFlow) -> &mut PersistState {
+        let (external, table, _) = self.durable_parts();
+        external.persist_state(table, flow.0)
     }
 
-    /// Holds the flow in the table until [`let_go`](Chain::let_go) has been called as often.
+    /// Holds the flow in the table until [`unpin`](Chain::unpin) has been called as often.
     #[inline]
-    pub fn hold(&mut self, flow: DurableFlow) {
-        let table = self.kept_parts().1;
+    pub fn pin(&mut self, flow: DurableFlow) {
+        let table = self.durable_parts().1;
         let held = table.active(flow.0).map_or(0, |held| held + 1);
         table.set_active(flow.0, Some(held));
     }
 
-    /// Undoes one [`hold`](Chain::hold).
+    /// Undoes one [`pin`](Chain::pin).
     #[inline]
-    pub fn let_go(&mut self, flow: DurableFlow) {
-        let table = self.kept_parts().1;
+    pub fn unpin(&mut self, flow: DurableFlow) {
+        let table = self.durable_parts().1;
         let held = table.active(flow.0).and_then(|held| held.checked_sub(1));
         table.set_active(flow.0, held);
     }
@@ -380,22 +386,22 @@ impl Chain {
     /// flow are sent the store's data on it.
     #[inline]
     pub fn copy_row(&mut self, flow: DurableFlow, row: &mut [u8]) {
-        let (keep, table, stages) = self.kept_parts();
-        let birth = keep.birth(table, stages, flow.0);
-        for (i, piece) in keep.pieces.iter().enumerate() {
-            match &piece.lies {
-                Lies::Here { state, .. } => {
+        let (external, table, stages) = self.durable_parts();
+        let generation = external.generation(table, stages, flow.0);
+        for (i, piece) in external.pieces.iter().enumerate() {
+            match &piece.location {
+                Location::Local { state, .. } => {
                     row[piece.row.clone()].copy_from_slice(table.state(flow.0, state));
                 }
-                Lies::Elsewhere(images) => {
-                    let place = flow.place();
-                    if !images.is_of(place, birth) {
-                        let standing = *keep.standing(table, flow.0);
-                        let restored = standing.restored >> i & 1 != 0;
-                        let (taken, turn) = (standing.taken, standing.turn);
-                        images.tell(place, Offer { restored, taken, turn });
+                Location::Remote(snapshots) => {
+                    let index = flow.index();
+                    if !snapshots.is_of(index, generation) {
+                        let persist_state = *external.persist_state(table, flow.0);
+                        let restored = persist_state.restored >> i & 1 != 0;
+                        let (taken, turn) = (persist_state.taken, persist_state.turn);
+                        snapshots.tell(index, Offer { restored, taken, turn });
                     }
-                    let mark = images.mark(place);
+                    let mark = snapshots.mark(index);
                     row[piece.row.start..piece.row.start + MARK].copy_from_slice(bytemuck::bytes_of(&mark));
                 }
             }
@@ -404,19 +410,19 @@ impl Chain {
 
     /// Returns the pieces that have changed since they were [copied](Chain::copy_row).
     #[inline]
-    pub fn changed(&mut self, flow: DurableFlow, row: &[u8]) -> u16 {
-        let (keep, table, stages) = self.kept_parts();
-        let birth = keep.birth(table, stages, flow.0);
+    pub fn changed_pieces(&mut self, flow: DurableFlow, row: &[u8]) -> u16 {
+        let (external, table, stages) = self.durable_parts();
+        let generation = external.generation(table, stages, flow.0);
         let mut changed = 0;
-        for (i, piece) in keep.pieces.iter().enumerate() {
-            let other = match &piece.lies {
-                Lies::Here { state, .. } => row[piece.row.clone()] != *table.state(flow.0, state),
-                Lies::Elsewhere(images) => {
-                    let (before, after) = (piece.mark(row), images.mark(flow.place()));
+        for (i, piece) in external.pieces.iter().enumerate() {
+            let other = match &piece.location {
+                Location::Local { state, .. } => row[piece.row.clone()] != *table.state(flow.0, state),
+                Location::Remote(snapshots) => {
+                    let (before, after) = (piece.mark(row), snapshots.mark(flow.index()));
                     if FlowSnapshots::was_refused(before, after) {
-                        keep.refused(table, flow.0);
+                        external.refused(table, flow.0);
                     }
-                    FlowSnapshots::has_changed(before, after) && images.is_of(flow.place(), birth)
+                    FlowSnapshots::has_changed(before, after) && snapshots.is_of(flow.index(), generation)
                 }
             };
             changed |= u16::from(other) << i;
@@ -426,11 +432,11 @@ impl Chain {
 
     /// Returns the pieces that their functions have created or resumed.
     pub fn seen_pieces(&mut self, flow: DurableFlow) -> u16 {
-        let (keep, table, stages) = self.kept_parts();
-        let birth = keep.birth(table, stages, flow.0);
-        let pieces = keep.pieces.iter().enumerate();
+        let (external, table, stages) = self.durable_parts();
+        let generation = external.generation(table, stages, flow.0);
+        let pieces = external.pieces.iter().enumerate();
         pieces.fold(0, |seen, (i, piece)| {
-            seen | u16::from(piece.is_seen(table, flow.0, birth)) << i
+            seen | u16::from(piece.is_seen(table, flow.0, generation)) << i
         })
     }
 
@@ -438,17 +444,17 @@ impl Chain {
     /// writing when it was killed, stay unchanged in the row.
     #[inline]
     pub fn durable_row(&mut self, flow: DurableFlow, row: &mut [u8]) {
-        let (keep, table, stages) = self.kept_parts();
-        let birth = keep.birth(table, stages, flow.0);
-        for piece in &keep.pieces {
+        let (external, table, stages) = self.durable_parts();
+        let generation = external.generation(table, stages, flow.0);
+        for piece in &external.pieces {
             let part = &mut row[piece.row.clone()];
-            match &piece.lies {
-                Lies::Here { state, .. } => {
+            match &piece.location {
+                Location::Local { state, .. } => {
                     part.copy_from_slice(table.state(flow.0, state));
-                    stages[piece.stage].function.to_durable(part, keep.origin);
+                    stages[piece.stage].function.to_durable(part, external.origin);
                 }
-                Lies::Elsewhere(images) => {
-                    images.copy(flow.place(), birth, part);
+                Location::Remote(snapshots) => {
+                    snapshots.copy(flow.index(), generation, part);
                 }
             }
         }
@@ -456,97 +462,97 @@ impl Chain {
 
     /// Restores pieces from the store, except where a function has seen the flow already.
     pub fn restore(&mut self, flow: DurableFlow, pieces: u16, row: &[u8]) {
-        let (keep, table, stages) = self.kept_parts();
-        let birth = keep.birth(table, stages, flow.0);
+        let (external, table, stages) = self.durable_parts();
+        let generation = external.generation(table, stages, flow.0);
         let (mut restored, mut took_up) = (0, false);
-        for (i, piece) in keep.pieces.iter().enumerate() {
-            if pieces >> i & 1 == 0 || piece.is_seen(table, flow.0, birth) {
+        for (i, piece) in external.pieces.iter().enumerate() {
+            if pieces >> i & 1 == 0 || piece.is_seen(table, flow.0, generation) {
                 continue;
             }
             let from = &row[piece.row.clone()];
-            match &piece.lies {
-                Lies::Here { state, .. } => {
+            match &piece.location {
+                Location::Local { state, .. } => {
                     let state = table.state(flow.0, state);
                     state.copy_from_slice(from);
                     let function = &mut stages[piece.stage].function;
-                    function.take_durable(state, keep.origin);
+                    function.restore_durable(state, external.origin);
                 }
-                Lies::Elsewhere(images) => {
-                    images.put(flow.place(), from);
+                Location::Remote(snapshots) => {
+                    snapshots.put(flow.index(), from);
                     // The function resumes with the next packet, which is not visible here.
                     took_up = true;
                 }
             }
             restored |= 1 << i;
         }
-        let standing = keep.standing(table, flow.0);
-        standing.restored |= restored;
-        standing.took_up |= u32::from(took_up);
+        let persist_state = external.persist_state(table, flow.0);
+        persist_state.restored |= restored;
+        persist_state.took_up |= u32::from(took_up);
     }
 
     /// Collects the companion candidates for the packet's flow, each with the function's piece and its number, in
-    /// `wishes`. Returns `false` if they cannot be determined now; the packet must not run then.
-    pub fn wishes(&mut self, packet: &Packet, wishes: &mut Vec<(u8, u8, FlowKey)>) -> bool {
-        let (keep, table, stages) = self.kept_parts();
-        let mut turn = keep.standing(table, packet.flow).turn;
-        let mut keys = std::mem::take(&mut keep.wished);
+    /// `candidates`. Returns `false` if they cannot be determined now; the packet must not run then.
+    pub fn companion_candidates(&mut self, packet: &Packet, candidates: &mut Vec<(u8, u8, FlowKey)>) -> bool {
+        let (external, table, stages) = self.durable_parts();
+        let mut turn = external.persist_state(table, packet.flow).turn;
+        let mut keys = std::mem::take(&mut external.candidate_keys);
         let mut failed = false;
-        for (i, piece) in keep.pieces.iter().enumerate() {
+        for (i, piece) in external.pieces.iter().enumerate() {
             let function = &stages[piece.stage].function;
             keys.clear();
-            let mut wish = CompanionCandidates {
+            let mut collected = CompanionCandidates {
                 table,
                 keys: &mut keys,
                 failed: false,
             };
-            turn = function.wishes(packet, turn, &mut wish);
-            failed |= wish.failed;
-            wishes.extend(keys.iter().map(|&(number, key)| (i as u8, number, key)));
+            turn = function.companion_candidates(packet, turn, &mut collected);
+            failed |= collected.failed;
+            candidates.extend(keys.iter().map(|&(number, key)| (i as u8, number, key)));
         }
-        keep.wished = keys;
-        let standing = keep.standing(table, packet.flow);
-        standing.turn = turn;
-        standing.wished = u16::from(!wishes.is_empty());
+        external.candidate_keys = keys;
+        let persist_state = external.persist_state(table, packet.flow);
+        persist_state.turn = turn;
+        persist_state.wished = u16::from(!candidates.is_empty());
         !failed
     }
 
     /// Takes an expired flow that is in the store, with its RSS bucket.
     pub fn next_ended(&mut self) -> Option<(FlowKey, u16)> {
-        self.keep.as_mut()?.ended.pop()
+        self.external_state.as_mut()?.ended.pop()
     }
 
     /// Returns `true` if an expired flow of the bucket has yet to be [taken](Chain::next_ended).
     pub fn has_ended(&self, bucket: u16) -> bool {
-        let keep = self.keep.as_ref();
-        keep.is_some_and(|keep| keep.ended.iter().any(|(_, of)| *of == bucket))
+        let external = self.external_state.as_ref();
+        external.is_some_and(|external| external.ended.iter().any(|(_, of)| *of == bucket))
     }
 
     /// RSS bucket of the flow.
     #[inline]
-    pub fn kept_bucket(&self, flow: DurableFlow) -> u16 {
-        self.kept_table().1.bucket(flow.0)
+    pub fn durable_bucket(&self, flow: DurableFlow) -> u16 {
+        self.durable_table().1.bucket(flow.0)
     }
 
     /// Clears references of a bucket's flows to requests of this instance, all of which have been answered. The bucket
     /// moves to an instance with its own request numbers, where requests up to `answered` have been answered.
     pub fn forget_requests(&mut self, bucket: u16, answered: u64) {
-        let (keep, table, _) = self.kept_parts();
-        let mut place = table.first_of(bucket);
-        while let Some(flow) = table.next_from(place).filter(|flow| table.bucket(*flow) == bucket) {
-            let standing = keep.standing(table, flow);
-            standing.asked = standing.asked.min(answered);
-            (standing.gate, standing.updated_in, standing.entry) = (0, 0, 0);
-            place = flow.place() as u32 + 1;
+        let (external, table, _) = self.durable_parts();
+        let mut index = table.first_of(bucket);
+        while let Some(flow) = table.next_from(index).filter(|flow| table.bucket(*flow) == bucket) {
+            let persist_state = external.persist_state(table, flow);
+            persist_state.asked = persist_state.asked.min(answered);
+            (persist_state.gate, persist_state.updated_in, persist_state.entry) = (0, 0, 0);
+            index = flow.index() as u32 + 1;
         }
     }
 
     /// Removes a flow that has been opened and written again from the list of [expired flows](Chain::next_ended).
     #[inline]
-    pub fn not_ended(&mut self, key: &FlowKey) {
-        if let Some(keep) = &mut self.keep
-            && !keep.ended.is_empty()
+    pub fn remove_ended(&mut self, key: &FlowKey) {
+        if let Some(external) = &mut self.external_state
+            && !external.ended.is_empty()
         {
-            keep.ended.retain(|(ended, _)| ended != key);
+            external.ended.retain(|(ended, _)| ended != key);
         }
     }
 
@@ -560,8 +566,8 @@ impl Chain {
         let mut lost = 0;
         batch.compact(|_, _| lost += 1);
         self.lost += lost;
-        if let Some(keep) = &mut self.keep {
-            keep.lost_unavailable += lost;
+        if let Some(external) = &mut self.external_state {
+            external.lost_unavailable += lost;
         }
         lost
     }

@@ -35,7 +35,7 @@ pub trait Companions: Send + std::fmt::Debug {
 
 /// Configuration of a flow table's replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MirrorConfig {
+pub struct ReplicaConfig {
     /// Capacity of the flow table.
     pub capacity: usize,
     /// State of each flow in bytes.
@@ -45,33 +45,33 @@ pub struct MirrorConfig {
     pub directed: bool,
 }
 
-impl MirrorConfig {
+impl ReplicaConfig {
     /// Number of slots for flows.
-    pub fn places(&self) -> usize {
+    pub fn slots(&self) -> usize {
         (BUCKETS << shift_for(self.capacity)) << u32::from(self.directed)
     }
 
     /// Size in bytes of the file that holds the slots.
     pub fn file_bytes(&self) -> usize {
-        FlowMemory::file_bytes(self.places(), self.state_lines())
+        FlowMemory::file_bytes(self.slots(), self.state_lines())
     }
 
     /// Reads the bytes `at` of a flow's state from a file of this configuration, even while its owner is writing them.
     /// Returns `false` if there is no flow of this generation at the index.
-    pub fn read(&self, memory: &Memory, (place, birth): (u32, u64), (at, to): (usize, &mut [u8])) -> bool {
-        let place = place as usize;
-        if place >= self.places() || at + to.len() > self.state_bytes {
+    pub fn read(&self, memory: &Memory, (index, generation): (u32, u64), (at, to): (usize, &mut [u8])) -> bool {
+        let index = index as usize;
+        if index >= self.slots() || at + to.len() > self.state_bytes {
             return false;
         }
         let mut halves = [[0; 4]; 2];
-        for (half, from) in halves.iter_mut().zip(FlowMemory::births()) {
-            memory.read(place * CACHE_LINE + from, half);
+        for (half, from) in halves.iter_mut().zip(FlowMemory::generation_offsets()) {
+            memory.read(index * CACHE_LINE + from, half);
         }
         let [high, low] = halves.map(|half| u64::from(u32::from_ne_bytes(half)));
-        if birth == 0 || high << 32 | low != birth {
+        if generation == 0 || high << 32 | low != generation {
             return false;
         }
-        let state = (self.places() + place * self.state_lines()) * CACHE_LINE;
+        let state = (self.slots() + index * self.state_lines()) * CACHE_LINE;
         memory.read(state + at, to);
         true
     }
@@ -83,12 +83,12 @@ impl MirrorConfig {
 
 /// Replica of a flow table in memory that processes share.
 #[derive(Debug)]
-pub struct Mirror {
+pub struct FlowTableReplica {
     memory: Arc<FlowMemory>,
-    config: MirrorConfig,
+    config: ReplicaConfig,
 }
 
-impl Mirror {
+impl FlowTableReplica {
     /// Opens the flows in `memory`, which is zero at first.
     ///
     /// # Safety
@@ -97,9 +97,9 @@ impl Mirror {
     ///
     /// # Errors
     /// If the memory is too short.
-    pub unsafe fn open(memory: Memory, config: MirrorConfig) -> io::Result<Mirror> {
-        let memory = FlowMemory::shared(&Arc::new(memory), config.places(), config.state_lines())?;
-        Ok(Mirror {
+    pub unsafe fn open(memory: Memory, config: ReplicaConfig) -> io::Result<FlowTableReplica> {
+        let memory = FlowMemory::shared(&Arc::new(memory), config.slots(), config.state_lines())?;
+        Ok(FlowTableReplica {
             memory: Arc::new(memory),
             config,
         })
@@ -124,7 +124,7 @@ impl Mirror {
             handed: true,
             connections: false,
             lifetimes: None,
-            look_every: None,
+            timer_interval: None,
             looked_at: Vec::new(),
             companions: Some(companions),
             last_companion: None,
@@ -139,27 +139,27 @@ impl FlowTable {
     /// # Panics
     /// If there is no such index, or the table is no replica.
     #[inline]
-    pub(crate) fn mirrored(&mut self, place: u32, birth: u64, key: impl FnOnce() -> FlowKey) -> FlowIndex {
-        let flow = FlowIndex(place);
+    pub(crate) fn replica_flow(&mut self, index: u32, generation: u64, key: impl FnOnce() -> FlowKey) -> FlowIndex {
+        let flow = FlowIndex(index);
         assert!(self.handed, "a mirror");
         self.check(flow);
-        if self.born(flow) != birth {
-            self.begin(flow, birth, &key());
+        if self.generation(flow) != generation {
+            self.begin(flow, generation, &key());
         }
         flow
     }
 
     #[cold]
-    fn begin(&mut self, flow: FlowIndex, birth: u64, key: &FlowKey) {
+    fn begin(&mut self, flow: FlowIndex, generation: u64, key: &FlowKey) {
         // If the process is killed before the end, the slot holds no flow.
-        self.set_born(flow, 0);
+        self.set_generation(flow, 0);
         write_in_order();
-        // SAFETY: in range as checked. Flows of a replica belong to this table only (`Mirror::open`).
-        unsafe { self.memory.set_key(flow.place(), key) };
+        // SAFETY: in range as checked. Flows of a replica belong to this table only (`FlowTableReplica::open`).
+        unsafe { self.memory.set_key(flow.index(), key) };
         self.whole_state(flow).fill(0);
         self.links_mut(flow).near = 0;
         write_in_order();
-        self.set_born(flow, birth);
+        self.set_generation(flow, generation);
     }
 
     /// Marks a flow of a replica as being opened by a function. Returns `true` if it was marked already and not
@@ -176,70 +176,70 @@ impl FlowTable {
 
     /// Generation of the flow at an index; 0 if there is none.
     #[inline]
-    pub(crate) fn born(&self, flow: FlowIndex) -> u64 {
+    pub(crate) fn generation(&self, flow: FlowIndex) -> u64 {
         let links = self.links(flow);
         u64::from(links.next) << 32 | u64::from(links.previous)
     }
 
-    fn set_born(&mut self, flow: FlowIndex, birth: u64) {
+    fn set_generation(&mut self, flow: FlowIndex, generation: u64) {
         let links = self.links_mut(flow);
-        (links.next, links.previous) = ((birth >> 32) as u32, birth as u32);
+        (links.next, links.previous) = ((generation >> 32) as u32, generation as u32);
     }
 
     /// Removes a flow of a replica, if it has this generation. `each` receives its key and state first.
-    pub(crate) fn end_mirrored(
+    pub(crate) fn end_replica_flow(
         &mut self,
-        place: u32,
-        birth: u64,
+        index: u32,
+        generation: u64,
         state: &Range<usize>,
         each: impl FnOnce(&FlowKey, &[u8]),
     ) {
-        let flow = FlowIndex(place);
+        let flow = FlowIndex(index);
         assert!(self.handed, "a mirror");
         self.check(flow);
-        if birth != 0 && self.born(flow) == birth {
+        if generation != 0 && self.generation(flow) == generation {
             let key = self.key(flow);
             each(&key, self.state(flow, state));
-            self.set_born(flow, 0);
+            self.set_generation(flow, 0);
         }
     }
 
     /// Prefetches a flow of a replica.
     #[inline]
-    pub(crate) fn prefetch_mirrored(&self, place: u32) {
-        self.memory.prefetch_entry(place as usize);
-        self.memory.prefetch_state(place as usize, &self.fetched);
+    pub(crate) fn prefetch_replica_flow(&self, index: u32) {
+        self.memory.prefetch_entry(index as usize);
+        self.memory.prefetch_state(index as usize, &self.fetched);
     }
 
     /// Opens a companion in the process that looks flows up. Returns `None` if that is this process.
-    pub(crate) fn ask_for_companion(
+    pub(crate) fn request_companion(
         &mut self,
         at: u16,
         key: &FlowKey,
         rss_hash: u32,
     ) -> Option<Result<FlowIndex, NoCompanion>> {
         let opened = self.companions.as_mut()?.open(at, key, rss_hash);
-        Some(self.note_companion(opened, key))
+        Some(self.record_companion(opened, key))
     }
 
-    /// Same as [`ask_for_companion`](FlowTable::ask_for_companion), for a flow that may exist.
-    pub(crate) fn ask_to_rejoin_companion(
+    /// Same as [`request_companion`](FlowTable::request_companion), for a flow that may exist.
+    pub(crate) fn request_companion_rejoin(
         &mut self,
         at: u16,
         key: &FlowKey,
         rss_hash: u32,
     ) -> Option<Result<FlowIndex, NoCompanion>> {
         let joined = self.companions.as_mut()?.rejoin(at, key, rss_hash);
-        Some(self.note_companion(joined, key))
+        Some(self.record_companion(joined, key))
     }
 
-    fn note_companion(
+    fn record_companion(
         &mut self,
         opened: Result<(u32, u64), NoCompanion>,
         key: &FlowKey,
     ) -> Result<FlowIndex, NoCompanion> {
-        let (place, birth) = opened?;
-        let companion = self.mirrored(place, birth, || *key);
+        let (index, generation) = opened?;
+        let companion = self.replica_flow(index, generation, || *key);
         self.last_companion = Some(companion);
         Ok(companion)
     }
@@ -250,13 +250,13 @@ impl FlowTable {
     }
 
     /// Returns `true` if no flow has the key in the process that looks flows up; `None` if that is this process.
-    pub(crate) fn is_free_elsewhere(&self, key: &FlowKey, bucket: u16) -> Option<bool> {
+    pub(crate) fn is_free_remotely(&self, key: &FlowKey, bucket: u16) -> Option<bool> {
         Some(self.companions.as_ref()?.is_free(key, bucket))
     }
 
     /// Same as [`open_companion`](FlowTable::open_companion), for a process that was stopped after its first request
     /// and may repeat it: the existing companion is then returned.
-    pub(crate) fn open_companion_again(
+    pub(crate) fn reopen_companion(
         &mut self,
         flow: FlowIndex,
         key: &FlowKey,

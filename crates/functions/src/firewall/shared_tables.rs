@@ -6,7 +6,7 @@
 //! a hash with a secret seed. Two keys have the same fingerprint with a probability of about 2⁻⁶⁰.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_chain::commons::{CounterArray, SharedCounters};
+use tailwater_chain::shared_counters::{CounterArray, SharedCounters};
 use tailwater_net::{FlowKey, Nanos};
 
 /// Words of a set: one cache line.
@@ -22,8 +22,8 @@ impl Sets {
         WAYS * words.div_ceil(WAYS).next_power_of_two()
     }
 
-    fn new(words: usize, commons: &SharedCounters) -> Sets {
-        Sets(commons.take(Sets::words(words)))
+    fn new(words: usize, shared_counters: &SharedCounters) -> Sets {
+        Sets(shared_counters.take(Sets::words(words)))
     }
 
     /// Returns the set of a hash.
@@ -49,9 +49,9 @@ impl Connections {
     }
 
     /// Creates a table for `capacity` connections. All but a few in ten thousand find room.
-    pub(super) fn new(capacity: usize, seed: u64, commons: &SharedCounters) -> Connections {
+    pub(super) fn new(capacity: usize, seed: u64, shared_counters: &SharedCounters) -> Connections {
         Connections {
-            sets: Sets::new(2 * capacity, commons),
+            sets: Sets::new(2 * capacity, shared_counters),
             seed,
         }
     }
@@ -102,7 +102,7 @@ pub(super) struct Datagrams {
 
 /// Decision on a datagram's first fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct First {
+pub(super) struct FirstFragment {
     /// `true` if the fragment passed.
     pub(super) passed: bool,
     /// Length of the fragment's data in bytes. No other fragment may begin below it.
@@ -121,9 +121,9 @@ impl Datagrams {
     }
 
     /// Creates a table for about `capacity` datagrams at a time. When it is full, the oldest are evicted.
-    pub(super) fn new(capacity: usize, seed: u64, commons: &SharedCounters) -> Datagrams {
+    pub(super) fn new(capacity: usize, seed: u64, shared_counters: &SharedCounters) -> Datagrams {
         Datagrams {
-            sets: Sets::new(capacity, commons),
+            sets: Sets::new(capacity, shared_counters),
             seed,
         }
     }
@@ -139,7 +139,7 @@ impl Datagrams {
     }
 
     /// Stores the decision on a datagram's first fragment.
-    pub(super) fn note(&self, (key, identification): (&FlowKey, u32), now: Nanos, first: First) {
+    pub(super) fn record_first(&self, (key, identification): (&FlowKey, u32), now: Nanos, first: FirstFragment) {
         let (words, print) = self.place(key, identification);
         let time = (now.0 / QUARTER) & 0xffff;
         let length = (first.length as u64 / 8).min(0x1fff);
@@ -157,7 +157,7 @@ impl Datagrams {
     }
 
     /// Returns the decision on a datagram's first fragment if the fragment was seen recently.
-    pub(super) fn find(&self, key: &FlowKey, identification: u32, now: Nanos) -> Option<First> {
+    pub(super) fn find(&self, key: &FlowKey, identification: u32, now: Nanos) -> Option<FirstFragment> {
         let (words, print) = self.place(key, identification);
         let time = now.0 / QUARTER;
         let mut found = words.iter().map(|word| word.load(Ordering::Relaxed));
@@ -165,7 +165,7 @@ impl Datagrams {
         // A core whose clock was read earlier may look up a decision that another core has just stored.
         let age = time.wrapping_sub(word >> 14) as u16 as i16;
         let fresh = i64::from(age) <= (WAIT.0 / QUARTER) as i64;
-        (fresh && age > -100).then_some(First {
+        (fresh && age > -100).then_some(FirstFragment {
             passed: word & 1 != 0,
             length: (word >> 1 & 0x1fff) as usize * 8,
         })
@@ -207,16 +207,16 @@ mod tests {
     fn datagrams_are_told_apart_and_forgotten() {
         let datagrams = Datagrams::new(256, 7, &SharedCounters::of_this_process());
         let start = Nanos::from_secs(16_000);
-        let passed = First {
+        let passed = FirstFragment {
             passed: true,
             length: 1480,
         };
-        let refused = First {
+        let refused = FirstFragment {
             passed: false,
             length: 8,
         };
-        datagrams.note((&key(1), 7), start, passed);
-        datagrams.note((&key(1), 8), start, refused);
+        datagrams.record_first((&key(1), 7), start, passed);
+        datagrams.record_first((&key(1), 8), start, refused);
         // Later fragments have no ports.
         let later = key(1).without_ports();
         let soon = Nanos::from_secs(16_050);
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(datagrams.find(&later, 7, Nanos::from_secs(16_061)), None);
         // A flood of other datagrams evicts the oldest.
         for n in 0..4096 {
-            datagrams.note((&key(n), 7), soon, refused);
+            datagrams.record_first((&key(n), 7), soon, refused);
         }
         assert_eq!(datagrams.find(&key(4095), 7, soon), Some(refused));
     }

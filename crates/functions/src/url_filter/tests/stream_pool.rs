@@ -2,14 +2,14 @@
 
 use super::super::reassembly::Pool;
 use super::*;
-use crate::stock::{Lease, SILENT, StreamPool};
+use crate::stream_pool::{Lease, SILENT, StreamPool};
 use std::sync::mpsc::sync_channel;
 
 const SIZE: usize = 1024;
 const NOW: Nanos = Nanos::from_secs(100);
 
 fn stock(count: usize) -> Arc<StreamPool> {
-    Arc::new(super::super::reassembly::stock(count, SIZE).unwrap())
+    Arc::new(super::super::reassembly::pool(count, SIZE).unwrap())
 }
 
 fn pool(stock: &Arc<StreamPool>) -> Pool {
@@ -25,7 +25,7 @@ fn take(pool: &mut Pool, now: Nanos) -> Option<Lease> {
 
 fn give(pool: &mut Pool, lease: Lease) -> bool {
     let held = pool.open(lease, 0);
-    pool.give();
+    pool.release();
     held
 }
 
@@ -36,7 +36,7 @@ fn one_instance_gives_back_what_another_took() {
         let (mut first, mut second) = (pool(&stock), pool(&stock));
         let leases: Vec<_> = (0..count).map_while(|_| take(&mut first, NOW)).collect();
         assert_eq!(leases.len(), count);
-        let mut places: Vec<u32> = leases.iter().map(|lease| lease.place).collect();
+        let mut places: Vec<u32> = leases.iter().map(|lease| lease.slot).collect();
         places.sort_unstable();
         assert!(places.iter().copied().eq(1..=count as u32));
         // The limit applies to all instances together.
@@ -80,7 +80,7 @@ fn silent_streams_lose_their_buffers_to_other_instances() {
     assert_eq!(take(&mut second, later), None, "not quite silent enough");
     let later = NOW + SILENT + Nanos::from_millis(2);
     let taken = take(&mut second, later).unwrap();
-    assert_eq!(taken.place, leases[1].place);
+    assert_eq!(taken.slot, leases[1].slot);
     assert!(!first.open(leases[1], 0), "it is another stream's");
     assert!(give(&mut first, leases[0]) && give(&mut first, leases[2]));
     assert!(give(&mut first, taken));
@@ -95,7 +95,7 @@ fn leases_of_another_stock_open_nothing() {
     let (mut first, mut second) = (pool(&before), pool(&after));
     for _ in 0..500 {
         let (old, new) = (take(&mut first, NOW).unwrap(), take(&mut second, NOW).unwrap());
-        assert_eq!((old.place, old.generation), (new.place, new.generation));
+        assert_eq!((old.slot, old.generation), (new.slot, new.generation));
         assert!(!second.open(old, 0), "another flow's text");
         assert!(second.open(new, 0));
         second.close(NOW);
@@ -119,12 +119,12 @@ fn threads_hand_streams_to_each_other() {
                         assert!(pool.open(lease, 0));
                         assert_eq!(pool.first().unwrap().0, mark.to_be_bytes());
                         assert_eq!(pool.text().target[..4], mark.to_be_bytes());
-                        pool.give();
+                        pool.release();
                     };
                     for round in 0..ROUNDS {
                         let mark = round * WORKERS as u32 + i as u32;
                         if let Some(lease) = pool.take(NOW, 0, 0) {
-                            pool.keep(7, 8, &mark.to_be_bytes()).unwrap();
+                            pool.insert(7, 8, &mark.to_be_bytes()).unwrap();
                             pool.text().target[..4].copy_from_slice(&mark.to_be_bytes());
                             pool.close(NOW);
                             if let Err(full) = next.try_send((lease, mark)) {
@@ -151,7 +151,7 @@ fn threads_hand_streams_to_each_other() {
 #[test]
 #[should_panic(expected = "a ring of 32 bytes")]
 fn small_rings_are_refused() {
-    let _ = super::super::reassembly::stock(1, 32);
+    let _ = super::super::reassembly::pool(1, 32);
 }
 
 #[test]

@@ -4,9 +4,9 @@ use crate::address::AddressSet;
 use crate::address_index::AddressIndex;
 use crate::buffer::{Buffer, BufferKey};
 use crate::port_groups::{GroupSet, PortGroups};
-use crate::prefilter::{Group, Wanted};
+use crate::prefilter::{FastPattern, Group};
 use crate::rule::{Direction, Rule, Test};
-use crate::signature::{Place, RuleSetError, Signature};
+use crate::ruleset::{Hook, RuleSetError, Signature};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
@@ -22,7 +22,7 @@ pub(crate) struct Unfiltered {
 
 /// Rules of one hook.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct SignatureGroup {
     /// Prefilters by direction: to the server, to the client.
     pub(crate) groups: [Vec<Group>; 2],
     pub(crate) unfiltered: Unfiltered,
@@ -49,10 +49,10 @@ pub(crate) fn fast_content(rule: &Rule) -> Option<(BufferKey, &[u8])> {
 }
 
 /// Returns `true` if a rule may match at a hook on bytes of a direction.
-fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
+fn goes(rule: &Rule, place: Hook, direction: Direction) -> bool {
     let of_place = match place {
-        Place::StreamToServer | Place::Request | Place::RequestBody | Place::ClientHello => Some(Direction::ToServer),
-        Place::StreamToClient | Place::Response | Place::ResponseBody | Place::Certificate => Some(Direction::ToClient),
+        Hook::StreamToServer | Hook::Request | Hook::RequestBody | Hook::ClientHello => Some(Direction::ToServer),
+        Hook::StreamToClient | Hook::Response | Hook::ResponseBody | Hook::Certificate => Some(Direction::ToClient),
         _ => None,
     };
     of_place.is_none_or(|of_place| of_place == direction) && rule.flow.directions().contains(&direction)
@@ -60,22 +60,22 @@ fn goes(rule: &Rule, place: Place, direction: Direction) -> bool {
 
 /// Rules collected for a hook before compilation.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct SignatureGroupBuilder {
     /// By direction (to the server, to the client) and buffer.
-    by_buffer: [BTreeMap<BufferKey, Vec<Wanted>>; 2],
+    by_buffer: [BTreeMap<BufferKey, Vec<FastPattern>>; 2],
     unfiltered: Vec<u32>,
 }
 
-impl Waiting {
+impl SignatureGroupBuilder {
     /// Adds a rule. `ports` is given if the hook has packets of one transport protocol only.
-    pub(crate) fn add(&mut self, rule: u32, of: &Rule, place: Place, ports: Option<&PortGroups>) {
+    pub(crate) fn add(&mut self, rule: u32, of: &Rule, place: Hook, ports: Option<&PortGroups>) {
         match fast_content(of) {
-            Some((buffer, content)) if place != Place::FlowStart => {
+            Some((buffer, content)) if place != Hook::FlowStart => {
                 for direction in [Direction::ToServer, Direction::ToClient] {
                     if goes(of, place, direction) {
                         let may_match = |ports: &PortGroups| ports.may_match(&of.header, direction);
                         let wanted = &mut self.by_buffer[direction.index()];
-                        wanted.entry(buffer).or_default().push(Wanted {
+                        wanted.entry(buffer).or_default().push(FastPattern {
                             rule,
                             content: content.to_ascii_lowercase(),
                             buffer: 0,
@@ -91,18 +91,18 @@ impl Waiting {
     /// Compiles the rules of the hook.
     pub(crate) fn station(
         self,
-        place: Place,
+        place: Hook,
         signatures: &[Signature],
         ports: Option<&PortGroups>,
-    ) -> Result<Station, RuleSetError> {
+    ) -> Result<SignatureGroup, RuleSetError> {
         let ports: Vec<(u8, u64)> = ports.map_or(Vec::new(), |ports| ports.all().collect());
-        let ready = |wanted: BTreeMap<BufferKey, Vec<Wanted>>| {
+        let ready = |wanted: BTreeMap<BufferKey, Vec<FastPattern>>| {
             let groups = together(wanted).into_iter();
             let groups = groups.map(|(buffers, wanted)| Group::new(buffers, wanted, &ports));
             groups.collect::<Result<_, _>>().map_err(RuleSetError)
         };
         let [to_server, to_client] = self.by_buffer;
-        Ok(Station {
+        Ok(SignatureGroup {
             groups: [ready(to_server)?, ready(to_client)?],
             unfiltered: Unfiltered::new(&self.unfiltered, place, signatures),
         })
@@ -111,7 +111,7 @@ impl Waiting {
 
 /// Groups buffers with their fast patterns. Buffers with mostly the same bytes share a search: a body without content
 /// coding equals its decoded form.
-fn together(mut wanted: BTreeMap<BufferKey, Vec<Wanted>>) -> Vec<(Vec<BufferKey>, Vec<Wanted>)> {
+fn together(mut wanted: BTreeMap<BufferKey, Vec<FastPattern>>) -> Vec<(Vec<BufferKey>, Vec<FastPattern>)> {
     let data = BufferKey::from(Buffer::FileData);
     let mut all = Vec::with_capacity(wanted.len());
     if let Some(mut of_data) = wanted.remove(&data) {
@@ -129,31 +129,31 @@ fn together(mut wanted: BTreeMap<BufferKey, Vec<Wanted>>) -> Vec<(Vec<BufferKey>
     all
 }
 
-impl Station {
+impl SignatureGroup {
     #[inline]
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn has_rules(&self) -> bool {
         self.groups.iter().any(|groups| !groups.is_empty()) || !self.unfiltered.is_empty()
     }
 }
 
 impl Unfiltered {
-    fn new(rules: &[u32], place: Place, signatures: &[Signature]) -> Unfiltered {
+    fn new(rules: &[u32], place: Hook, signatures: &[Signature]) -> Unfiltered {
         let mut plain = Vec::new();
         let mut by_flags = match place {
-            Place::PacketTcp => vec![Vec::new(); FLAGS + 1],
+            Hook::PacketTcp => vec![Vec::new(); FLAGS + 1],
             _ => Vec::new(),
         };
         let (mut sources, mut destinations): (Vec<(u32, &AddressSet)>, Vec<_>) = Default::default();
         for &rule in rules {
             let signature = &signatures[rule as usize];
             let header = &signature.rule.header;
-            if place == Place::PacketTcp {
+            if place == Hook::PacketTcp {
                 for (flags, rules) in by_flags.iter_mut().enumerate() {
                     if signature.may_have_flags(flags as u8) {
                         rules.push(rule);
                     }
                 }
-            } else if place != Place::FlowStart || header.both_ways {
+            } else if place != Hook::FlowStart || header.both_ways {
                 plain.push(rule);
             } else if header.source.is_narrow() {
                 sources.push((rule, &*header.source));

@@ -1,14 +1,14 @@
 //! Isolated function, in a process that receives packets which another process has looked up.
 
-use super::imaging::Snapshotter;
 use super::segment::Layout;
+use super::snapshotter::Snapshotter;
 use super::{Chain, InputPolicy};
 use crate::batch::{Batch, MAX_BATCH, Packet};
 use crate::buffer::{Buffer, BufferMemory};
-use crate::flow_table::{Companions, FlowIndex, Mirror};
+use crate::flow_table::{Companions, FlowIndex, FlowTableReplica};
 use crate::function::{CompanionCandidates, FlowStates, NetworkFunction, UNSEEN};
 use std::ops::Range;
-use tailwater_api::Fate;
+use tailwater_api::PacketAction;
 use tailwater_net::parse::Headers;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::host::find_headers;
@@ -16,19 +16,19 @@ use tailwater_sdk::program::{Made, TurnPacket, Work};
 use tailwater_sdk::protocol::images::FlowSnapshots;
 
 /// Isolated function as a chain of its own.
-pub struct Alone {
+pub struct IsolatedChain {
     chain: Chain,
     /// Batch of the current packets. It holds only buffers with indices below `next`, and the only handles of them.
     batch: Batch,
     next: u16,
-    notes: usize,
+    counters: usize,
     /// `true` if both directions of a connection share one index here; they have two where they are looked up.
     connections: bool,
     /// Flows of the batch, if their state is stored externally.
-    kept: Vec<FlowIndex>,
+    durable_flows: Vec<FlowIndex>,
 }
 
-impl Alone {
+impl IsolatedChain {
     /// Size in bytes of the flow state that these functions need, including metadata.
     pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
         Layout::between_others(functions).bytes
@@ -52,43 +52,43 @@ impl Alone {
     pub unsafe fn new(
         (name, function): (String, Box<dyn NetworkFunction>),
         memory: BufferMemory,
-        flows: Option<(Mirror, Box<dyn Companions>)>,
-    ) -> Alone {
-        let notes = function.notes().len();
+        flows: Option<(FlowTableReplica, Box<dyn Companions>)>,
+    ) -> IsolatedChain {
+        let notes = function.counters().len();
         let connections = function.tracks_connections();
         let table = flows.map(|(mirror, companions)| mirror.table(companions));
         let functions = vec![(name, function)];
         let layout = Layout::between_others(&functions);
         let input = InputPolicy {
-            malformed: Fate::Drop,
-            non_ip: Fate::Drop,
+            malformed: PacketAction::Drop,
+            non_ip: PacketAction::Drop,
         };
         let mut chain = Chain::with_layout(functions, table, input, layout);
-        chain.alone = true;
-        Alone {
+        chain.isolated = true;
+        IsolatedChain {
             chain,
             batch: Batch::of_memory(memory, MAX_BATCH),
             next: 0,
-            notes,
+            counters: notes,
             connections,
-            kept: Vec::with_capacity(MAX_BATCH),
+            durable_flows: Vec::with_capacity(MAX_BATCH),
         }
     }
 
-    /// Makes the function write snapshots of its flows to `images`, for external storage, and resume from pieces
+    /// Makes the function write snapshots of its flows to `snapshots`, for external storage, and resume from pieces
     /// restored there. `origin` is the wall-clock time of the run's start.
     ///
     /// # Panics
     /// If the snapshots' pieces differ in size from the function's state.
-    pub fn keeping(mut self, images: FlowSnapshots, origin: Nanos) -> Alone {
+    pub fn with_snapshots(mut self, snapshots: FlowSnapshots, origin: Nanos) -> IsolatedChain {
         let stages = self.chain.stages.first();
-        self.chain.imaging = stages.map(|stage| Box::new(Snapshotter::new(images, origin, stage)));
+        self.chain.snapshotter = stages.map(|stage| Box::new(Snapshotter::new(snapshots, origin, stage)));
         self
     }
 
     /// Local index of a flow, and `true` for packets against the direction of its key.
     #[inline]
-    fn place(&self, flow: u32) -> (u32, bool) {
+    fn index(&self, flow: u32) -> (u32, bool) {
         match self.connections {
             true => (flow >> 1, flow & 1 != 0),
             false => (flow, false),
@@ -99,11 +99,14 @@ impl Alone {
     #[inline]
     fn reflect(&mut self) {
         let Chain {
-            imaging, table, stages, ..
+            snapshotter,
+            table,
+            stages,
+            ..
         } = &mut self.chain;
-        if let (Some(imaging), Some(table), Some(stage)) = (imaging, table, stages.first()) {
-            for flow in self.kept.drain(..) {
-                imaging.processed(table, flow, stage);
+        if let (Some(snapshotter), Some(table), Some(stage)) = (snapshotter, table, stages.first()) {
+            for flow in self.durable_flows.drain(..) {
+                snapshotter.processed(table, flow, stage);
             }
         }
     }
@@ -124,28 +127,28 @@ impl NetworkFunction for OfBytes {
     fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
 }
 
-impl Work for Alone {
+impl Work for IsolatedChain {
     fn wishes(&self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let (Some(table), Some(stage)) = (&self.chain.table, self.chain.stages.first()) else {
             return turn;
         };
         let packet = Packet::of_flow(key, rss_hash);
-        let mut wish = CompanionCandidates {
+        let mut candidates = CompanionCandidates {
             table,
             keys,
             failed: false,
         };
-        stage.function.wishes(&packet, turn, &mut wish)
+        stage.function.companion_candidates(&packet, turn, &mut candidates)
     }
 
     #[inline]
     fn prefetch(&self, flow: u32, at: u16, start: u16) {
         self.batch.memory().prefetch(at.into(), start.into());
         if let Some(table) = &self.chain.table {
-            table.prefetch_mirrored(self.place(flow).0);
+            table.prefetch_replica_flow(self.index(flow).0);
         }
-        if let Some(imaging) = &self.chain.imaging {
-            imaging.prefetch(flow);
+        if let Some(snapshotter) = &self.chain.snapshotter {
+            snapshotter.prefetch(flow);
         }
     }
 
@@ -165,10 +168,10 @@ impl Work for Alone {
         let connections = self.connections;
         let (flow, reversed) = match packet.flow {
             None => (FlowIndex::NONE, false),
-            Some((place, birth)) => {
-                let (place, reversed) = self.place(place);
+            Some((index, generation)) => {
+                let (index, reversed) = self.index(index);
                 let flow = match &mut self.chain.table {
-                    Some(table) => table.mirrored(place, birth, || {
+                    Some(table) => table.replica_flow(index, generation, || {
                         let mut headers = Headers::default();
                         known(&mut headers);
                         match connections {
@@ -176,7 +179,7 @@ impl Work for Alone {
                             false => headers.key,
                         }
                     }),
-                    None => FlowIndex::of_another(place),
+                    None => FlowIndex::of_another(index),
                 };
                 (flow, reversed)
             }
@@ -193,8 +196,8 @@ impl Work for Alone {
             });
         if put {
             self.next = at + 1;
-            if self.chain.imaging.is_some() && packet.flow.is_some() {
-                self.kept.push(flow);
+            if self.chain.snapshotter.is_some() && packet.flow.is_some() {
+                self.durable_flows.push(flow);
             }
         }
         put
@@ -212,14 +215,14 @@ impl Work for Alone {
     ///
     /// # Panics
     /// If the flow is beyond the table.
-    fn end_flow(&mut self, place: u32, birth: u64) {
-        let (place, _) = self.place(place);
+    fn end_flow(&mut self, index: u32, generation: u64) {
+        let (index, _) = self.index(index);
         let (Some(table), Some(stage)) = (&mut self.chain.table, self.chain.stages.first_mut()) else {
             return;
         };
         let (function, slot) = (&mut stage.function, &stage.slot);
         let whole = 0..table.state_bytes();
-        table.end_mirrored(place, birth, &whole, |key, state| {
+        table.end_replica_flow(index, generation, &whole, |key, state| {
             if let Some(slot) = slot
                 && function.wants_flow_ends()
                 && slot.seen_version(state, false) != UNSEEN
@@ -231,13 +234,13 @@ impl Work for Alone {
 
     fn finish(&mut self) {
         for stage in &mut self.chain.stages {
-            stage.function.finish();
+            stage.function.drain();
         }
     }
 
     fn notes(&self) -> impl Iterator<Item = u64> {
         let counts = self.chain.stages.iter();
-        let counts = counts.flat_map(|stage| stage.function.note_counts().iter().copied());
-        counts.take(self.notes)
+        let counts = counts.flat_map(|stage| stage.function.counter_values().iter().copied());
+        counts.take(self.counters)
     }
 }

@@ -9,7 +9,7 @@ use tailwater_sdk::protocol::images::FlowSnapshots;
 
 /// Snapshot area of an isolated function's flows.
 pub(super) struct Snapshotter {
-    images: FlowSnapshots,
+    snapshots: FlowSnapshots,
     /// Wall-clock time of the run's start.
     origin: Nanos,
     /// Buffer for one piece.
@@ -21,19 +21,19 @@ impl Snapshotter {
     ///
     /// # Panics
     /// If the snapshots' pieces differ in size from the function's state.
-    pub(super) fn new(images: FlowSnapshots, origin: Nanos, stage: &Stage) -> Snapshotter {
+    pub(super) fn new(snapshots: FlowSnapshots, origin: Nanos, stage: &Stage) -> Snapshotter {
         let own = stage.slot.as_ref().map_or(0, |slot| slot.state.len());
-        assert_eq!(own, images.piece_bytes(), "images of this function's state");
+        assert_eq!(own, snapshots.piece_bytes(), "images of this function's state");
         Snapshotter {
-            images,
+            snapshots,
             origin,
             piece: vec![0; own],
         }
     }
 
     #[inline]
-    pub(super) fn prefetch(&self, place: u32) {
-        self.images.prefetch(place);
+    pub(super) fn prefetch(&self, index: u32) {
+        self.snapshots.prefetch(index);
     }
 
     /// Prepares a flow before the function sees it for the first time. Returns `true` if its state was restored, and
@@ -44,7 +44,7 @@ impl Snapshotter {
         flow: FlowIndex,
         (function, slot): (&mut dyn NetworkFunction, &StateSlot),
     ) -> (bool, Option<(u8, u8)>) {
-        let offer = self.images.offer(flow.place() as u32, &mut self.piece);
+        let offer = self.snapshots.offer(flow.index() as u32, &mut self.piece);
         if table.begin_opening(flow) {
             // A process was killed while it opened the flow: the state it left is invalid.
             table.state(flow, &slot.state).fill(0);
@@ -52,7 +52,7 @@ impl Snapshotter {
         if offer.restored {
             let state = table.state(flow, &slot.state);
             state.copy_from_slice(&self.piece);
-            function.take_durable(state, self.origin);
+            function.restore_durable(state, self.origin);
         }
         (offer.restored, Some((offer.taken, offer.turn)))
     }
@@ -73,7 +73,7 @@ impl Snapshotter {
 
     /// Records that the function has refused the flow.
     pub(super) fn refused(&self, table: &mut FlowTable, flow: FlowIndex) {
-        self.images.refuse(flow.place() as u32);
+        self.snapshots.refuse(flow.index() as u32);
         table.end_opening(flow);
     }
 
@@ -87,8 +87,8 @@ impl Snapshotter {
     ) {
         self.piece.copy_from_slice(table.state(flow, &slot.state));
         function.to_durable(&mut self.piece, self.origin);
-        let birth = table.born(flow);
-        self.images.show(flow.place() as u32, birth, &self.piece);
+        let generation = table.generation(flow);
+        self.snapshots.show(flow.index() as u32, generation, &self.piece);
     }
 
     /// Updates a flow's snapshot after a batch, if the function has seen the flow.

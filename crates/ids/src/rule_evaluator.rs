@@ -7,10 +7,9 @@ use crate::evaluate::Budget;
 use crate::packet::Subject;
 use crate::prefilter::Candidates;
 use crate::rule::{Action, Header, PacketTest, ThresholdKind};
-use crate::ruleset::RuleSet;
-use crate::signature::{Place, Signature, Transport, flags_match};
+use crate::ruleset::{Hook, RuleSet, Signature, Transport, flags_match};
 use crate::stream::Side;
-use crate::threshold::{Thresholds, Told};
+use crate::threshold::{ThresholdDecision, Thresholds};
 use crate::unit::{Lowered, Unit};
 use std::sync::Arc;
 use tailwater_net::{FlowKey, protocol};
@@ -24,7 +23,7 @@ pub const MAX_ALERTS: usize = 16;
 
 /// Outcome for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Fate {
+pub(crate) enum PacketOutcome {
     Pass,
     /// Rules were not evaluated, or not completely.
     Unclear,
@@ -34,8 +33,8 @@ pub(crate) enum Fate {
     Reject,
 }
 
-/// Counter indices; names are in [`NOTES`](crate::inspector::NOTES).
-pub(crate) mod note {
+/// Counter indices; names are in [`COUNTERS`](crate::inspector::COUNTERS).
+pub(crate) mod counter {
     pub(crate) const ALERTS: usize = 0;
     pub(crate) const ALERTS_LOST: usize = 1;
     pub(crate) const BUDGET: usize = 2;
@@ -62,10 +61,10 @@ pub(crate) struct RuleEvaluator {
     pub(crate) alerts: Vec<Alert>,
     /// Rules that have matched the packet.
     matched: Vec<u32>,
-    pub(crate) fate: Fate,
+    pub(crate) fate: PacketOutcome,
     /// `true` if a rule with action `pass` matched.
     passed: bool,
-    pub(crate) notes: [u64; note::COUNT],
+    pub(crate) counters: [u64; counter::COUNT],
 }
 
 impl RuleEvaluator {
@@ -83,9 +82,9 @@ impl RuleEvaluator {
             budget: 0,
             alerts: Vec::with_capacity(MAX_ALERTS),
             matched: Vec::with_capacity(MAX_ALERTS),
-            fate: Fate::Pass,
+            fate: PacketOutcome::Pass,
             passed: false,
-            notes: [0; note::COUNT],
+            counters: [0; counter::COUNT],
         }
     }
 
@@ -101,19 +100,25 @@ impl RuleEvaluator {
     pub(crate) fn begin(&mut self) {
         self.alerts.clear();
         self.matched.clear();
-        self.fate = Fate::Pass;
+        self.fate = PacketOutcome::Pass;
         self.passed = false;
         self.budget = PACKET_BUDGET;
     }
 
     /// Records that something could not be inspected, and counts the reason.
     pub(crate) fn unclear(&mut self, why: usize) {
-        self.notes[why] += 1;
-        self.fate = self.fate.max(Fate::Unclear);
+        self.counters[why] += 1;
+        self.fate = self.fate.max(PacketOutcome::Unclear);
     }
 
     /// Evaluates the rules of a hook on a unit.
-    pub(crate) fn ask(&mut self, place: Place, unit: &Unit<'_>, subject: &Subject<'_>, connection: &mut Connection) {
+    pub(crate) fn evaluate(
+        &mut self,
+        place: Hook,
+        unit: &Unit<'_>,
+        subject: &Subject<'_>,
+        connection: &mut Connection,
+    ) {
         if self.passed || !self.rules.has_rules_at(place) {
             return;
         }
@@ -137,7 +142,7 @@ impl RuleEvaluator {
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
-        let place = Place::stream(subject.direction);
+        let place = Hook::stream(subject.direction);
         if self.passed || !self.rules.has_rules_at(place) {
             return;
         }
@@ -199,7 +204,7 @@ impl RuleEvaluator {
                 && !signature.checks.is_empty()
                 && !side.wait_for(rule)
             {
-                self.notes[note::PENDING_FULL] += 1;
+                self.counters[counter::PENDING_FULL] += 1;
             }
         }
     }
@@ -219,7 +224,7 @@ impl RuleEvaluator {
         if established.is_some_and(|wanted| wanted != connection.has(ESTABLISHED)) {
             return false;
         }
-        if !signature.asks.iter().all(|step| connection.bits_are(step)) {
+        if !signature.bit_conditions.iter().all(|step| connection.bits_are(step)) {
             return false;
         }
         let mut tests = signature.rule.packet.iter();
@@ -230,11 +235,11 @@ impl RuleEvaluator {
         let before = budget.left();
         let holds = signature.checks.iter().all(|checks| {
             let bytes = self.lowered.get(unit, checks.buffer, checks.nocase);
-            bytes.is_some_and(|bytes| checks.hold(bytes, &mut budget))
+            bytes.is_some_and(|bytes| checks.all_match(bytes, &mut budget))
         });
         self.budget -= before - budget.left();
         if !holds && budget.is_spent() {
-            self.unclear(note::BUDGET);
+            self.unclear(counter::BUDGET);
         }
         holds
     }
@@ -252,14 +257,14 @@ impl RuleEvaluator {
         if self.matched.len() < self.matched.capacity() {
             self.matched.push(rule);
         }
-        for step in &signature.sets {
+        for step in &signature.bit_changes {
             if !connection.change_bits(step) {
-                self.notes[note::BITS_FULL] += 1;
+                self.counters[counter::BITS_FULL] += 1;
             }
         }
         let about = &signature.rule.about;
         let number = u64::from(about.generator) << 32 | u64::from(about.sid);
-        let mut told = Told::WithAlert;
+        let mut told = ThresholdDecision::WithAlert;
         for threshold in &signature.rule.thresholds {
             // A rule may have one threshold and one filter; they count separately.
             let salt = u64::from(threshold.kind == ThresholdKind::Filter) << 63;
@@ -267,12 +272,14 @@ impl RuleEvaluator {
                 .thresholds
                 .count(number | salt, threshold, subject.ends(), subject.arrival());
             told = match (told, count) {
-                (Told::No, _) | (_, Told::No) => Told::No,
-                (Told::WithoutAlert, _) | (_, Told::WithoutAlert) => Told::WithoutAlert,
-                _ => Told::WithAlert,
+                (ThresholdDecision::No, _) | (_, ThresholdDecision::No) => ThresholdDecision::No,
+                (ThresholdDecision::WithoutAlert, _) | (_, ThresholdDecision::WithoutAlert) => {
+                    ThresholdDecision::WithoutAlert
+                }
+                _ => ThresholdDecision::WithAlert,
             };
         }
-        if signature.rule.silent || told == Told::No {
+        if signature.rule.silent || told == ThresholdDecision::No {
             return;
         }
         let action = signature.rule.header.action;
@@ -284,20 +291,20 @@ impl RuleEvaluator {
             }
             Action::Drop | Action::Reject if subject.drops => {
                 let fate = match action {
-                    Action::Drop => Fate::Drop,
-                    _ => Fate::Reject,
+                    Action::Drop => PacketOutcome::Drop,
+                    _ => PacketOutcome::Reject,
                 };
                 self.fate = self.fate.max(fate);
                 connection.set(BLOCKED, subject.key.protocol() == protocol::TCP);
             }
             _ => {}
         }
-        if told == Told::WithoutAlert {
+        if told == ThresholdDecision::WithoutAlert {
             return;
         }
-        self.notes[note::ALERTS] += 1;
+        self.counters[counter::ALERTS] += 1;
         if self.alerts.len() == MAX_ALERTS {
-            self.notes[note::ALERTS_LOST] += 1;
+            self.counters[counter::ALERTS_LOST] += 1;
             return;
         }
         self.alerts.push(Alert {

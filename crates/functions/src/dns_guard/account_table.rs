@@ -18,17 +18,17 @@ const TRIES: usize = 8;
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Place {
+struct AccountSet {
     hashes: [AtomicU64; WAYS],
     values: [AtomicU64; WAYS],
 }
 
-const _: () = assert!(size_of::<Place>() == CACHE_LINE);
+const _: () = assert!(size_of::<AccountSet>() == CACHE_LINE);
 
 /// Table of accounts by hash.
 #[derive(Debug)]
-pub(super) struct Ledger {
-    places: Box<[Place]>,
+pub(super) struct AccountTable {
+    places: Box<[AccountSet]>,
 }
 
 /// Account that was found or created.
@@ -40,16 +40,16 @@ pub(super) struct Found<'a> {
     pub(super) evicted: Option<u64>,
 }
 
-impl Ledger {
+impl AccountTable {
     /// Creates a table for at least `accounts` accounts.
-    pub(super) fn new(accounts: usize) -> Ledger {
+    pub(super) fn new(accounts: usize) -> AccountTable {
         let places = accounts.div_ceil(WAYS).next_power_of_two();
-        Ledger {
-            places: (0..places).map(|_| Place::default()).collect(),
+        AccountTable {
+            places: (0..places).map(|_| AccountSet::default()).collect(),
         }
     }
 
-    fn place(&self, hash: u64) -> &Place {
+    fn place(&self, hash: u64) -> &AccountSet {
         // Accounts within a set are distinguished by the remaining bits as well.
         let at = (hash >> 32) as usize & (self.places.len() - 1);
         &self.places[at]
@@ -62,7 +62,7 @@ impl Ledger {
         Some(&place.values[at])
     }
 
-    /// Same as [`open_by`](Ledger::open_by), with the word as the rank: the account that expires first is evicted.
+    /// Same as [`open_by`](AccountTable::open_by), with the word as the rank: the account that expires first is evicted.
     pub(super) fn open(&self, hash: u64, first: u64) -> Option<Found<'_>> {
         self.open_by(hash, first, |value| value)
     }
@@ -105,7 +105,7 @@ impl Ledger {
 }
 
 #[inline]
-fn position(place: &Place, hash: u64) -> Option<usize> {
+fn position(place: &AccountSet, hash: u64) -> Option<usize> {
     place
         .hashes
         .iter()

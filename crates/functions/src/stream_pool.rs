@@ -53,11 +53,11 @@ pub(crate) const fn stride(bytes: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     /// Index of the buffer, starting at 1.
-    pub(crate) place: u32,
+    pub(crate) slot: u32,
     /// Generation of the buffer when it was taken, by which a stream detects that it lost the buffer.
     pub(crate) generation: u32,
     /// Number of the pool. Flows can outlive the process of the pool, or move to another process.
-    pub(crate) stock: u32,
+    pub(crate) pool: u32,
 }
 
 /// Buffers of all instances.
@@ -203,7 +203,7 @@ impl StreamPool {
 /// Instance's access to the pool, one buffer at a time.
 #[derive(Debug)]
 pub(crate) struct Window {
-    stock: Arc<StreamPool>,
+    pool: Arc<StreamPool>,
     /// Buffer that this window has opened, or [`NONE`].
     open: u32,
     /// Offset of that buffer in the region.
@@ -216,15 +216,15 @@ impl Window {
     /// Creates a window with no open buffer.
     pub(crate) fn new(stock: Arc<StreamPool>) -> Window {
         Window {
-            stock,
+            pool: stock,
             open: NONE,
             offset: 0,
             hand: 0,
         }
     }
 
-    pub(crate) fn stock(&self) -> &StreamPool {
-        &self.stock
+    pub(crate) fn pool(&self) -> &StreamPool {
+        &self.pool
     }
 
     #[inline]
@@ -235,17 +235,17 @@ impl Window {
     /// Opens a stream's buffer while none is open. Returns `false` if the stream has lost it, or it is in another pool.
     #[inline]
     pub(crate) fn open(&mut self, lease: Lease) -> bool {
-        if lease.stock != self.stock.number {
+        if lease.pool != self.pool.number {
             return false;
         }
         let generation = u64::from(lease.generation);
-        let word = self.stock.word(lease.place).load(Ordering::Relaxed);
-        word & (GENERATION | OPEN | TAKEN) == generation | TAKEN && self.make_open(lease.place, word, generation)
+        let word = self.pool.word(lease.slot).load(Ordering::Relaxed);
+        word & (GENERATION | OPEN | TAKEN) == generation | TAKEN && self.make_open(lease.slot, word, generation)
     }
 
     /// Takes and opens a free buffer while none is open. Returns `None` if it is not free.
     pub(crate) fn take(&mut self, place: u32) -> Option<Lease> {
-        let word = self.stock.word(place).load(Ordering::Relaxed);
+        let word = self.pool.word(place).load(Ordering::Relaxed);
         if word & (OPEN | TAKEN) != 0 {
             return None;
         }
@@ -253,13 +253,13 @@ impl Window {
     }
 
     /// Reclaims a buffer from a stream that has been silent for [`SILENT`], if the scan finds one.
-    pub(crate) fn take_silent(&mut self, now: Nanos) -> Option<Lease> {
-        for _ in 0..SCAN.min(self.stock.count()) {
-            let place = self.hand % self.stock.count + 1;
+    pub(crate) fn take_idle(&mut self, now: Nanos) -> Option<Lease> {
+        for _ in 0..SCAN.min(self.pool.count()) {
+            let place = self.hand % self.pool.count + 1;
             self.hand = place;
-            let word = self.stock.word(place).load(Ordering::Relaxed);
+            let word = self.pool.word(place).load(Ordering::Relaxed);
             // The time is part of the word: if the stream becomes active meanwhile, the exchange fails.
-            if word & (OPEN | TAKEN) == TAKEN && is_silent(word, now) {
+            if word & (OPEN | TAKEN) == TAKEN && is_idle(word, now) {
                 let lease = self.take_from(place, word);
                 if lease.is_some() {
                     return lease;
@@ -272,9 +272,9 @@ impl Window {
     fn take_from(&mut self, place: u32, word: u64) -> Option<Lease> {
         let generation = word.wrapping_add(1) & GENERATION;
         let lease = Lease {
-            place,
+            slot: place,
             generation: generation as u32,
-            stock: self.stock.number,
+            pool: self.pool.number,
         };
         self.make_open(place, word, generation).then_some(lease)
     }
@@ -283,14 +283,14 @@ impl Window {
     fn make_open(&mut self, place: u32, word: u64, generation: u64) -> bool {
         // Any other open buffer would stay open for ever.
         assert!(!self.is_open(), "one buffer at a time");
-        let opened = self.stock.word(place).compare_exchange(
+        let opened = self.pool.word(place).compare_exchange(
             word,
             generation | OPEN | TAKEN,
             Ordering::Acquire,
             Ordering::Relaxed,
         );
         if opened.is_ok() {
-            (self.open, self.offset) = (place, self.stock.offset(place));
+            (self.open, self.offset) = (place, self.pool.offset(place));
         }
         opened.is_ok()
     }
@@ -313,7 +313,7 @@ impl Window {
             return None;
         }
         // No other code changes the word of an open buffer.
-        let word = self.stock.word(place);
+        let word = self.pool.word(place);
         let generation = word.load(Ordering::Relaxed) & GENERATION;
         word.store(generation | state, Ordering::Release);
         Some(place)
@@ -327,7 +327,7 @@ impl Window {
         }
         // SAFETY: within the region, apart from the word, and initialised. This window opened the buffer, so no other
         // accesses it, and `&mut self` is borrowed as long as the reference exists.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.start().add(WORD), self.stock.bytes) })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start().add(WORD), self.pool.bytes) })
     }
 
     /// Bytes of the open buffer.
@@ -337,13 +337,13 @@ impl Window {
             return None;
         }
         // SAFETY: as in `bytes_mut`, shared for as long as `&self` is.
-        Some(unsafe { std::slice::from_raw_parts(self.start().add(WORD), self.stock.bytes) })
+        Some(unsafe { std::slice::from_raw_parts(self.start().add(WORD), self.pool.bytes) })
     }
 
     /// First byte of the open buffer.
     #[inline]
     fn start(&self) -> *mut u8 {
-        self.stock.region.base().wrapping_add(self.offset)
+        self.pool.region.base().wrapping_add(self.offset)
     }
 }
 
@@ -372,18 +372,18 @@ impl StreamPoolCache {
 
     /// Pool behind the cache.
     #[inline]
-    pub(crate) fn stock(&self) -> &StreamPool {
-        self.window.stock()
+    pub(crate) fn pool(&self) -> &StreamPool {
+        self.window.pool()
     }
 
     /// Takes and opens a buffer while none is open. If none is free, reclaims one from a silent stream.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<Lease> {
         if self.free.is_empty() {
-            self.window.stock().get(self.block, &mut self.free);
+            self.window.pool().get(self.block, &mut self.free);
         }
         match self.free.pop() {
             Some(place) => self.window.take(place),
-            None => self.window.take_silent(now),
+            None => self.window.take_idle(now),
         }
     }
 
@@ -394,7 +394,7 @@ impl StreamPoolCache {
     }
 
     /// Returns the open buffer.
-    pub(crate) fn give(&mut self) {
+    pub(crate) fn release(&mut self) {
         let Some(place) = self.window.free() else {
             return;
         };
@@ -402,7 +402,7 @@ impl StreamPoolCache {
         if self.free.len() > self.hoard {
             // The buffers used last, most likely still cached, stay here.
             let surplus = self.block.min(self.free.len());
-            self.window.stock().put(&self.free[..surplus]);
+            self.window.pool().put(&self.free[..surplus]);
             self.free.drain(..surplus);
         }
     }
@@ -425,8 +425,8 @@ impl DerefMut for StreamPoolCache {
 /// Returns the instance's free buffers.
 impl Drop for StreamPoolCache {
     fn drop(&mut self) {
-        self.give();
-        self.window.stock().put(&self.free);
+        self.release();
+        self.window.pool().put(&self.free);
     }
 }
 
@@ -435,7 +435,7 @@ fn tick(time: Nanos) -> u64 {
 }
 
 /// Returns `true` if a taken buffer was last used at least [`SILENT`] ago.
-fn is_silent(word: u64, now: Nanos) -> bool {
+fn is_idle(word: u64, now: Nanos) -> bool {
     let since = tick(now).wrapping_sub(word >> TIME_SHIFT) & ((1 << TIME_BITS) - 1);
     // A time in the future, from another worker, does not count as silence.
     since >> (TIME_BITS - 1) == 0 && since >= tick(SILENT)
