@@ -13,7 +13,7 @@ use tailwater_net::parse::Headers;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::host::find_headers;
 use tailwater_sdk::program::{Made, TurnPacket, Work};
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Isolated function as a chain of its own.
 pub struct Alone {

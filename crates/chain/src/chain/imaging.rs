@@ -5,7 +5,7 @@ use super::stage::Stage;
 use crate::flow_table::{FlowIndex, FlowTable};
 use crate::function::{NetworkFunction, StateSlot, UNSEEN};
 use tailwater_net::Nanos;
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Snapshot area of an isolated function's flows.
 pub(super) struct Snapshotter {
@@ -44,7 +44,7 @@ impl Snapshotter {
         flow: FlowIndex,
         (function, slot): (&mut dyn NetworkFunction, &StateSlot),
     ) -> (bool, Option<(u8, u8)>) {
-        let offer = self.images.offer(flow.place() as u32, &mut self.piece);
+        let offer = self.images.external_info(flow.place() as u32, &mut self.piece);
         if table.begin_opening(flow) {
             // A process was killed while it opened the flow: the state it left is invalid.
             table.state(flow, &slot.state).fill(0);
@@ -88,7 +88,7 @@ impl Snapshotter {
         self.piece.copy_from_slice(table.state(flow, &slot.state));
         function.to_durable(&mut self.piece, self.origin);
         let birth = table.born(flow);
-        self.images.show(flow.place() as u32, birth, &self.piece);
+        self.images.publish(flow.place() as u32, birth, &self.piece);
     }
 
     /// Updates a flow's snapshot after a batch, if the function has seen the flow.

@@ -14,7 +14,7 @@ use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_sdk::protocol::images::{FlowSnapshots, Offer};
+use tailwater_sdk::protocol::snapshots::{ExternalFlowInfo, FlowSnapshots};
 
 /// Persistence status of a flow; all zero for a flow that has just been opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -393,7 +393,7 @@ impl Chain {
                         let standing = *keep.standing(table, flow.0);
                         let restored = standing.restored >> i & 1 != 0;
                         let (taken, turn) = (standing.taken, standing.turn);
-                        images.tell(place, Offer { restored, taken, turn });
+                        images.set_external_info(place, ExternalFlowInfo { restored, taken, turn });
                     }
                     let mark = images.mark(place);
                     row[piece.row.start..piece.row.start + MARK].copy_from_slice(bytemuck::bytes_of(&mark));

@@ -64,7 +64,7 @@ use tailwater_functions::chunks::{ChunkReceiver, ChunkSender, Chunks};
 use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
 use tailwater_policy::catalog::{MakeMapper, MakeServerMapper};
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
 /// Words per chunk: several of the longest records.
@@ -261,10 +261,10 @@ impl CoreMapper for Recording {
     }
 
     #[inline]
-    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Destination {
         let place = self.mapper.place(flowlet, loads);
         self.flowlets.placed += 1;
-        self.flowlets.away += u64::from(place != Place::HERE);
+        self.flowlets.away += u64::from(place != Destination::OWN_CORE);
         place
     }
 

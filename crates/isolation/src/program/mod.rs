@@ -20,7 +20,7 @@ use tailwater_chain::chain::Alone;
 use tailwater_chain::flow_table::{Companions, Mirror, MirrorConfig};
 use tailwater_chain::function::NetworkFunction;
 use tailwater_sdk::program::{Given, Ready, serve};
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// A configured function.
 pub struct Configured {

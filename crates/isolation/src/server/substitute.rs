@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{CompanionCandidates, Elsewhere, FlowStates, Lifetimes, NetworkFunction, NewFlow};
 use tailwater_net::FlowKey;
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Drop reason of packets that a process held when it failed, and of those that arrived while it had no process.
 pub const FAILED: &str = "process-failed";

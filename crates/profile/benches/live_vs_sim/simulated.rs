@@ -7,7 +7,7 @@ use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::Policy;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
-    ChainModel, ChainReport, ChainRun, Pace, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
+    ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, SpeedProfile, Workload, simulate,
 };
 
 /// Knowledge of the machine's speed in a live run.
@@ -37,7 +37,7 @@ pub fn simulate_cell(
     rack.timing.spin = SPIN;
     let mean = run.mean_pace();
     if speed == Speed::EachStep {
-        rack.pace = Some(Pace {
+        rack.pace = Some(SpeedProfile {
             step: STEP,
             times: run.pace.iter().map(|pace| pace / mean).collect(),
         });

@@ -6,10 +6,10 @@ use super::flows::{Flows, Gathered};
 use super::{Given, Made, Ready, Refusal, TurnPacket, Work};
 use crate::abi;
 use crate::host::{self, Configured, FunctionDescription, NO_PACKET, Place};
-use crate::protocol::images::FlowSnapshots;
 use crate::protocol::layout::MAX_BATCH;
 use crate::protocol::memory::Memory;
 use crate::protocol::message::Description;
+use crate::protocol::snapshots::FlowSnapshots;
 use crate::sys::prefetch;
 use std::ffi::c_void;
 use std::io;
@@ -119,13 +119,13 @@ struct PacketFlow {
     /// `true`: the function must decide on it.
     new: bool,
     /// Generation of the flow.
-    birth: u64,
+    generation: u64,
 }
 
 impl Gathered for PacketFlow {
     #[inline]
     fn flow(&self) -> (u32, u64) {
-        (self.flow, self.birth)
+        (self.flow, self.generation)
     }
 }
 
@@ -217,8 +217,8 @@ impl Instance {
             };
             let (gathered, images) = (&self.of_flows[..i], self.images.as_ref());
             (new, state) = flows.arrive(flow, key, packet.rekeyed, gathered, images);
-            let (flow, birth) = flow;
-            self.of_flows[i] = PacketFlow { flow, new, birth };
+            let (flow, generation) = flow;
+            self.of_flows[i] = PacketFlow { flow, new, generation };
         }
         self.known[i] = Known {
             at: packet.at,
@@ -322,12 +322,12 @@ impl Work for Instance {
         assert!(code == 0, "the function {name} failed (code {code})");
         if let Some(flows) = &mut self.flows {
             for of in self.of_flows[..count].iter().filter(|of| of.new) {
-                flows.saw(of.flow, of.birth);
+                flows.saw(of.flow, of.generation);
             }
         }
         if let (Some(flows), Some(images)) = (&self.flows, &self.images) {
             for of in &self.of_flows[..count] {
-                images.show(of.flow, of.birth, flows.piece(of.flow, images));
+                images.publish(of.flow, of.generation, flows.piece(of.flow, images));
             }
         }
         for i in 0..count {
@@ -352,13 +352,13 @@ impl Work for Instance {
         }
     }
 
-    fn end_flow(&mut self, place: u32, birth: u64) {
+    fn end_flow(&mut self, place: u32, generation: u64) {
         let (instance, counters) = (self.function.instance, self.counters.as_mut_ptr());
         let flows_ended = self.what.function.flows_ended;
         let Some(flows) = &mut self.flows else {
             return;
         };
-        flows.end(place, birth, |ended| {
+        flows.end(place, generation, |ended| {
             if let Some(flows_ended) = flows_ended {
                 // SAFETY: as the header requires: the only instance, one flow with its key and its state, aligned to a
                 // cache line, and the function's number of counters; all outlive the call.

@@ -1,7 +1,8 @@
 //! Turns of a program: its main loop.
 
 use crate::protocol::layout::{
-    COMPANION_QUERY, DRAINING, ENDED, MAX_CANDIDATES, OVER, Place, RequestArea, ResponseArea, all_of, places,
+    CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, MAX_CANDIDATES, PacketResponse, RequestArea, ResponseArea, all_of,
+    slots,
 };
 use crate::sys::sched_yield;
 use std::sync::Arc;
@@ -73,7 +74,7 @@ pub trait Work {
     }
 
     /// Handles the end of a flow.
-    fn end_flow(&mut self, place: u32, birth: u64);
+    fn end_flow(&mut self, place: u32, generation: u64);
 
     /// Called after the last packet.
     fn finish(&mut self);
@@ -149,7 +150,7 @@ impl<W: Work> Turns<W> {
             if let Some(round) = self.due() {
                 let flags = self.board.flags();
                 self.turn(round, flags);
-                if flags & OVER != 0 {
+                if flags & CHAIN_ENDED != 0 {
                     let slate = self.slate;
                     return LastTurn { slate, round };
                 }
@@ -169,7 +170,7 @@ impl<W: Work> Turns<W> {
 
     /// Writes the function's companion candidates for a flow.
     fn wish(&mut self) {
-        let known = self.board.known(0);
+        let known = self.board.metadata(0);
         let mut headers = Headers::default();
         self.board.headers(0, &mut headers);
         let flow = (headers.key, known.rss_hash);
@@ -188,13 +189,13 @@ impl<W: Work> Turns<W> {
             self.finishing = true;
             work.finish();
         }
-        let (ended, taken) = (board.ended(), slate.taken());
+        let (ended, taken) = (board.ended(), slate.handled_ended());
         if ended != taken {
             for n in taken.max(ended.saturating_sub(ENDED))..ended {
                 let ended = board.ended_flow(n);
-                work.end_flow(ended.flow, ended.birth);
+                work.end_flow(ended.flow, ended.generation);
             }
-            slate.set_taken(ended);
+            slate.set_handled_ended(ended);
         }
         let count = self.board.count();
         // In groups of 64: their data stays in the L1 cache, that of a whole batch may not.
@@ -231,20 +232,20 @@ impl<W: Work> Turns<W> {
         left &= all;
         // Frames moved by preceding functions stay moved, unless this function reports otherwise.
         let mut moves = 0;
-        for i in places(word, left) {
+        for i in slots(word, left) {
             let (flow, start) = board.prefetch_hint(i);
             work.prefetch(flow, i as u16, start);
         }
-        for i in places(word, left) {
+        for i in slots(word, left) {
             let bit = 1 << (i % 64);
-            let known = board.known(i);
-            let (mut place, mut rekeyed) = (known.place, false);
+            let known = board.metadata(i);
+            let (mut place, mut rekeyed) = (known.frame_range, false);
             if moved & bit != 0
                 && let Some(in_front) = in_front
             {
-                let said = Place::decode(in_front.place(i), round);
+                let said = PacketResponse::decode(in_front.response_word(i), round);
                 match said.filter(|said| said.fits(bytes)) {
-                    Some(Place::Here {
+                    Some(PacketResponse::Forwarded {
                         start,
                         length,
                         rekeyed: said,
@@ -262,17 +263,17 @@ impl<W: Work> Turns<W> {
                 arrival: Nanos(known.arrival),
                 rss_hash: known.rss_hash,
                 entry: known.entry,
-                flow: (known.flow != u32::MAX).then_some((known.flow, known.birth)),
+                flow: (known.flow != u32::MAX).then_some((known.flow, known.generation)),
                 rekeyed,
             };
             let headers = move |headers: &mut Headers| board.headers(i, headers);
             if !work.put::<CHANGED>(&packet, headers) {
-                slate.set_place(i, Place::Dropped(MALFORMED).encode(round));
+                slate.set_response_word(i, PacketResponse::Dropped(MALFORMED).encode(round));
                 left &= !bit;
             } else if CHANGED && moved & bit != 0 {
                 let [start, length] = place;
-                let here = Place::Here { start, length, rekeyed };
-                slate.set_place(i, here.encode(round));
+                let here = PacketResponse::Forwarded { start, length, rekeyed };
+                slate.set_response_word(i, here.encode(round));
                 moves |= bit;
             }
         }
@@ -281,21 +282,21 @@ impl<W: Work> Turns<W> {
             let bit = 1 << (i % 64);
             let place = match made {
                 Made::Forward { place, rekeyed } => {
-                    if place == board.place(i) && !rekeyed {
+                    if place == board.frame_range(i) && !rekeyed {
                         moves &= !bit;
                         return;
                     }
                     moves |= bit;
                     let [start, length] = place;
-                    Place::Here { start, length, rekeyed }
+                    PacketResponse::Forwarded { start, length, rekeyed }
                 }
                 Made::Drop(reason) => {
                     left &= !bit;
                     moves &= !bit;
-                    Place::Dropped(reason)
+                    PacketResponse::Dropped(reason)
                 }
             };
-            slate.set_place(i, place.encode(round));
+            slate.set_response_word(i, place.encode(round));
         });
         slate.set_masks(word, [left, moves]);
     }

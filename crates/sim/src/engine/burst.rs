@@ -19,7 +19,7 @@ const AFTER: usize = 60;
 
 /// Data that a chain's burst is chosen from.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct BurstRecorder {
     /// Counts up to the last step's end, and the start of counting.
     before: BurstStep,
     from: u64,
@@ -27,12 +27,12 @@ pub(crate) struct Watch {
     recent: VecDeque<BurstStep>,
     /// Maximum packets of a millisecond so far, and the steps around it.
     most: u64,
-    kept: Burst,
+    busiest: Burst,
     /// Number of later steps that still belong to it.
     wanted: usize,
 }
 
-impl Watch {
+impl BurstRecorder {
     /// Records the counts up to `now`. Cumulative counts are converted to differences per step.
     fn step(&mut self, counts: BurstStep, now: u64) {
         let before = std::mem::replace(&mut self.before, counts);
@@ -59,35 +59,35 @@ impl Watch {
         let offered = self.recent.range(first..).map(|step| step.offered).sum();
         if offered > self.most {
             self.most = offered;
-            self.kept = Burst {
+            self.busiest = Burst {
                 start_s: self.recent[first].start_s,
                 steps: self.recent.iter().copied().collect(),
             };
             self.wanted = AFTER - BUSIEST;
         } else if self.wanted > 0 {
             self.wanted -= 1;
-            self.kept.steps.push(step);
+            self.busiest.steps.push(step);
         }
     }
 
     /// Returns the busiest burst, if there was a packet.
     pub fn finish(self) -> Option<Burst> {
-        (self.most > 0).then_some(self.kept)
+        (self.most > 0).then_some(self.busiest)
     }
 }
 
 impl Engine<'_> {
     /// Starts sampling of the chains that have core mappers.
     pub fn watch(&mut self) {
-        let watch = |tenant: &super::Tenant| tenant.make.is_some().then(Watch::default);
-        self.watches = self.tenants.iter().map(watch).collect();
+        let watch = |chain: &super::ChainState| chain.make.is_some().then(BurstRecorder::default);
+        self.watches = self.chains.iter().map(watch).collect();
         if self.watches.iter().any(Option::is_some) {
             self.at(COUNTED.0, Control::Watch);
         }
     }
 
     /// Samples all chains at the end of a step.
-    pub(super) fn look(&mut self, now: u64) {
+    pub(super) fn sample(&mut self, now: u64) {
         let counts = self.counts();
         for (watch, counts) in self.watches.iter_mut().zip(counts) {
             if let Some(watch) = watch {
@@ -98,14 +98,14 @@ impl Engine<'_> {
     }
 
     /// Restarts sampling at the end of the warm-up.
-    pub(super) fn watch_anew(&mut self, now: u64) {
+    pub(super) fn restart_sampling(&mut self, now: u64) {
         let counts = self.counts();
         for (watch, before) in self.watches.iter_mut().zip(counts) {
             if let Some(watch) = watch {
-                *watch = Watch {
+                *watch = BurstRecorder {
                     before,
                     from: now,
-                    ..Watch::default()
+                    ..BurstRecorder::default()
                 };
             }
         }
@@ -113,31 +113,31 @@ impl Engine<'_> {
 
     /// Returns the current counts of each chain.
     fn counts(&self) -> Vec<BurstStep> {
-        let mut counts = vec![BurstStep::default(); self.tenants.len()];
-        for (counts, tenant) in counts.iter_mut().zip(&self.tenants) {
-            let (window, total) = (&tenant.meter.window, &tenant.meter.total);
+        let mut counts = vec![BurstStep::default(); self.chains.len()];
+        for (counts, chain) in counts.iter_mut().zip(&self.chains) {
+            let (window, total) = (&chain.meter.window, &chain.meter.total);
             counts.offered = window.offered + total.offered;
             counts.delivered = window.delivered + total.delivered;
-            counts.lost = window.lost_in_all() + total.lost_in_all();
+            counts.lost = window.total_lost() + total.total_lost();
             counts.late = window.late.iter().chain(&total.late).sum();
-            counts.waiting = inside(&tenant.meter);
-            counts.dedicated = tenant.cores;
-            counts.decisions = tenant.decisions.decisions;
-            counts.flows_moved = tenant.decisions.flows_moved;
-            counts.packets_handed = tenant.decisions.packets_handed;
+            counts.waiting = inside(&chain.meter);
+            counts.dedicated = chain.cores;
+            counts.decisions = chain.decisions.decisions;
+            counts.flows_moved = chain.decisions.flows_moved;
+            counts.packets_handed = chain.decisions.packets_handed;
         }
         for core in &self.cores {
-            if let Some((tenant, _)) = core.dedicated {
-                let counts = &mut counts[usize::from(tenant)];
+            if let Some((chain, _)) = core.dedicated {
+                let counts = &mut counts[usize::from(chain)];
                 let in_hands = core.dispatch.as_ref().map_or(0, |d| d.used());
-                let kept = core.transit.kept.len() + core.transit.next.len();
-                let waiting = (core.fifo.len() + in_hands + kept) as u64;
+                let buffered = core.transit.buffered.len() + core.transit.next.len();
+                let waiting = (core.fifo.len() + in_hands + buffered) as u64;
                 counts.longest_queue = counts.longest_queue.max(waiting);
             }
-            if let Some(claim) = core.claim
-                && let Some((tenant, _)) = self.cores[usize::from(claim.dispatcher)].dedicated
+            if let Some(claim) = core.activation
+                && let Some((chain, _)) = self.cores[usize::from(claim.dispatcher)].dedicated
             {
-                counts[usize::from(tenant)].helpers += 1;
+                counts[usize::from(chain)].auxiliaries += 1;
             }
         }
         counts
