@@ -213,8 +213,8 @@ pub trait NetworkFunction: Send {
     }
 
     /// Adds the keys of candidate companions, one of which `new_flow` will open if this flow is new. Redis is queried
-    /// whether another instance has them. There are at most [`MAX_CANDIDATES`] keys, best first, each with a number below
-    /// that for [`NewFlow::is_taken`]. The search starts at `turn`; the turn that was used is returned.
+    /// whether another instance has them. There are at most [`MAX_CANDIDATES`] keys, best first, each with a number
+    /// below that for [`NewFlow::is_taken`]. The search starts at `turn`; the turn that was used is returned.
     fn wishes(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
         let _ = (packet, wish);
         turn

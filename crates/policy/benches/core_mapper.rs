@@ -272,7 +272,7 @@ fn decide(
         parked: Load::default(),
         queued,
         packets,
-        auxiliaries: auxiliaries,
+        auxiliaries,
     };
     mapper.decide(&view, plan);
 }

@@ -1,11 +1,11 @@
 //! Interface between a core that dispatches packets and the policy that selects their destination.
 //!
 //! A dispatching core has its own queue, and can offload whole flows to *auxiliary cores* (`auxiliaries` in names),
-//! numbered from 0 as that core sees them. All packets of a flow that are in the system go to one [`Destination`]. The place
-//! changes only when no packet of the flow has left the core's own queue: either all packets in the system still wait
-//! there, or there are none. Packets on an auxiliary core cannot be recalled. When an auxiliary core is overloaded, the
-//! dispatching core [relieves](Plan::relieve) it: it parks later packets until the flow can move. So auxiliary cores
-//! shed flows to each other by decisions of the one core that has the state of all of them.
+//! numbered from 0 as that core sees them. All packets of a flow that are in the system go to one [`Destination`]. The
+//! place changes only when no packet of the flow has left the core's own queue: either all packets in the system still
+//! wait there, or there are none. Packets on an auxiliary core cannot be recalled. When an auxiliary core is
+//! overloaded, the dispatching core [relieves](Plan::relieve) it: it parks later packets until the flow can move. So
+//! auxiliary cores shed flows to each other by decisions of the one core that has the state of all of them.
 
 use tailwater_net::Nanos;
 

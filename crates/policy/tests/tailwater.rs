@@ -53,7 +53,7 @@ fn decide(mapper: &mut TailwaterMapper, now: Nanos, queued: &[QueuedFlow], auxil
         parked: Load::default(),
         queued,
         packets: queued.iter().map(|flow| flow.packets).sum(),
-        auxiliaries: auxiliaries,
+        auxiliaries,
     };
     mapper.decide(&view, &mut plan);
     plan
@@ -71,11 +71,7 @@ fn place(mapper: &mut TailwaterMapper, here: u32, auxiliaries: &[AuxiliaryCore])
         flows: here,
         packets: here,
     };
-    let loads = Loads {
-        now,
-        here,
-        auxiliaries: auxiliaries,
-    };
+    let loads = Loads { now, here, auxiliaries };
     mapper.place(flowlet, &loads).as_auxiliary()
 }
 
@@ -225,14 +221,7 @@ fn a_dispatcher_that_is_late_only_hands_over_until_all_is_calm() {
             parked: false,
         };
         let here = Load::default();
-        mapper.place(
-            flowlet,
-            &Loads {
-                now,
-                here,
-                auxiliaries: auxiliaries,
-            },
-        )
+        mapper.place(flowlet, &Loads { now, here, auxiliaries })
     };
     for look in 1..=4 {
         late(&mut mapper, now, 90_000, &auxiliaries);
@@ -289,14 +278,7 @@ fn parked_packets_are_placed_by_the_cost_of_all_of_them() {
             parked: true,
         };
         let here = Load::default();
-        mapper.place(
-            flowlet,
-            &Loads {
-                now,
-                here,
-                auxiliaries: auxiliaries,
-            },
-        )
+        mapper.place(flowlet, &Loads { now, here, auxiliaries })
     };
     assert_eq!(place(240, &[AuxiliaryCore::default()]), Destination::OWN_CORE);
     assert_eq!(place(241, &[working(0)]), Destination::OWN_CORE, "no sooner there");
@@ -467,14 +449,7 @@ fn nothing_is_allocated_in_steady_state() {
                 packets,
             };
             let auxiliaries = &auxiliaries;
-            mapper.place(
-                flowlet,
-                &Loads {
-                    now,
-                    here,
-                    auxiliaries: auxiliaries,
-                },
-            );
+            mapper.place(flowlet, &Loads { now, here, auxiliaries });
             mapper.completed(32, 3, Nanos(15_000));
         }
     });

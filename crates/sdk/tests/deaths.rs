@@ -11,7 +11,9 @@ use std::time::Duration;
 use tailwater_net::parse::{Headers, parse};
 use tailwater_net::{Nanos, protocol};
 use tailwater_sdk::host::FunctionDescription;
-use tailwater_sdk::program::{Given, Instance, Made, Ready, TurnPacket, Waiting, Work};
+use tailwater_sdk::program::{
+    AttachedMemory, Instance, TurnFunction, TurnPacket, TurnVerdict, UnattachedFunction, UnattachedInstance,
+};
 use tailwater_sdk::protocol::layout::{MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
 use tailwater_sdk::protocol::memory::Memory;
 use tailwater_sdk::protocol::snapshots::{ExternalFlowInfo, FlowSnapshots, file_bytes};
@@ -114,14 +116,14 @@ impl Server {
         let function = Box::leak(Box::new(describe::<Fails>()));
         // SAFETY: `describe` obeys the header's rules; its names and lists are static.
         let described = unsafe { FunctionDescription::read(&raw const *function) }.unwrap();
-        let waiting = Waiting::new(Box::leak(Box::new(described)), "{}").unwrap();
-        let slate = Memory::map(&memory(RESPONSE_AREA_BYTES), RESPONSE_AREA_BYTES, true).unwrap();
-        let given = Given {
+        let waiting = UnattachedInstance::new(Box::leak(Box::new(described)), "{}").unwrap();
+        let responses = Memory::map(&memory(RESPONSE_AREA_BYTES), RESPONSE_AREA_BYTES, true).unwrap();
+        let given = AttachedMemory {
             packets: self.map(),
             buffer_bytes: BUFFER_BYTES,
             flows: Some((PLACES, flows(&self.flows))),
-            images: self.images.as_ref().map(|file| (Nanos::ZERO, flows(file))),
-            slate: Arc::new(ResponseArea(slate)),
+            snapshots: self.images.as_ref().map(|file| (Nanos::ZERO, flows(file))),
+            responses: Arc::new(ResponseArea(responses)),
         };
         Process {
             work: waiting.attach(given).unwrap(),
@@ -153,7 +155,7 @@ impl Process {
             let packet = TurnPacket {
                 entry: 0,
                 at: at as u16,
-                place: [START, frame.len() as u16],
+                frame_range: [START, frame.len() as u16],
                 arrival: Nanos(1),
                 rss_hash: 0,
                 flow: Some((flow, generation)),
@@ -165,7 +167,7 @@ impl Process {
         // Packets forwarded unchanged have no response word.
         let mut rekeyed: Vec<bool> = packets.iter().map(|packet| packet.2).collect();
         let each = |at: u16, made| match made {
-            Made::Forward { rekeyed: now, .. } => rekeyed[usize::from(at)] = now,
+            TurnVerdict::Forward { rekeyed: now, .. } => rekeyed[usize::from(at)] = now,
             made => panic!("{made:?}"),
         };
         let ran = catch_unwind(AssertUnwindSafe(|| self.work.run(Nanos(1), each)));

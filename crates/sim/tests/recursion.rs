@@ -42,7 +42,7 @@ fn model() -> ChainModel {
         receive_packet: 35.0,
         dispatch_packet: 85.0,
         hand_over_packet: 25.0,
-        helper_packet: 35.0,
+        auxiliary_packet: 35.0,
         decide: 500.0,
         decide_flow: 4.0,
         move_packet: 5.0,

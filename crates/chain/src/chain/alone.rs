@@ -12,7 +12,7 @@ use tailwater_api::Fate;
 use tailwater_net::parse::Headers;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::host::find_headers;
-use tailwater_sdk::program::{Made, TurnPacket, Work};
+use tailwater_sdk::program::{TurnFunction, TurnPacket, TurnVerdict};
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Isolated function as a chain of its own.
@@ -45,7 +45,7 @@ impl Alone {
     /// flows are in `flows`, where companions are opened as well.
     ///
     /// # Safety
-    /// While the function [runs](Work::run), nothing else accesses the memory.
+    /// While the function [runs](TurnFunction::run), nothing else accesses the memory.
     ///
     /// # Panics
     /// If the function has state and `flows` is `None`.
@@ -124,8 +124,8 @@ impl NetworkFunction for OfBytes {
     fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
 }
 
-impl Work for Alone {
-    fn wishes(&self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
+impl TurnFunction for Alone {
+    fn companion_candidates(&self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let (Some(table), Some(stage)) = (&self.chain.table, self.chain.stages.first()) else {
             return turn;
         };
@@ -201,7 +201,7 @@ impl Work for Alone {
     }
 
     #[inline]
-    fn run(&mut self, now: Nanos, each: impl FnMut(u16, Made)) {
+    fn run(&mut self, now: Nanos, each: impl FnMut(u16, TurnVerdict)) {
         self.chain.run(&mut self.batch, now);
         self.reflect();
         self.batch.take_all(each);
@@ -229,13 +229,13 @@ impl Work for Alone {
         });
     }
 
-    fn finish(&mut self) {
+    fn drain(&mut self) {
         for stage in &mut self.chain.stages {
             stage.function.finish();
         }
     }
 
-    fn notes(&self) -> impl Iterator<Item = u64> {
+    fn counters(&self) -> impl Iterator<Item = u64> {
         let counts = self.chain.stages.iter();
         let counts = counts.flat_map(|stage| stage.function.note_counts().iter().copied());
         counts.take(self.notes)

@@ -19,7 +19,7 @@ use tailwater_chain::buffer::{BufferMemory, HEADROOM};
 use tailwater_chain::chain::Alone;
 use tailwater_chain::flow_table::{Companions, Mirror, MirrorConfig};
 use tailwater_chain::function::NetworkFunction;
-use tailwater_sdk::program::{Given, Ready, serve};
+use tailwater_sdk::program::{AttachedMemory, UnattachedFunction, serve};
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// A configured function.
@@ -65,8 +65,8 @@ impl Waiting {
     }
 }
 
-impl Ready for Waiting {
-    type Work = Alone;
+impl UnattachedFunction for Waiting {
+    type Attached = Alone;
 
     fn describe(&self) -> Description {
         let function = &*self.function;
@@ -81,18 +81,18 @@ impl Ready for Waiting {
             drop_reasons: reasons
                 .map(|(i, name)| ((*name).to_owned(), function.loses(i as u8)))
                 .collect(),
-            notes: function.notes().iter().map(|&name| name.to_owned()).collect(),
+            counters: function.notes().iter().map(|&name| name.to_owned()).collect(),
         }
     }
 
     /// One of the few functions with `unsafe` code.
-    fn attach(self, given: Given) -> io::Result<Alone> {
-        let Given {
+    fn attach(self, given: AttachedMemory) -> io::Result<Alone> {
+        let AttachedMemory {
             packets,
             buffer_bytes,
             flows,
-            images,
-            slate,
+            snapshots: images,
+            responses: slate,
         } = given;
         if buffer_bytes <= HEADROOM {
             return Err(io::Error::other("buffers without room for frames"));

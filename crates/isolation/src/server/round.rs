@@ -141,7 +141,7 @@ impl Round {
             until_empty: 0,
             empty: 0.0,
             empties: 0.0,
-            notes: seats.map(|d| vec![[0; 2]; d.notes.len()]).collect(),
+            notes: seats.map(|d| vec![[0; 2]; d.counters.len()]).collect(),
         })
     }
 

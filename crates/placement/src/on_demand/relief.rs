@@ -1,7 +1,7 @@
 //! Measures for an instance that misses its objective with its share of the cache: more instances, another server, or
 //! policed input.
 
-use super::want::{DemandEstimator, Enough};
+use super::demand::{DemandEstimator, Enough};
 use super::{Config, Observed};
 use crate::slo::ISOLATED;
 use std::collections::BTreeMap;

@@ -272,7 +272,7 @@ impl NetBlazeMapper {
                 Some(Split {
                     flow,
                     last_functions: point.last_functions,
-                    auxiliary: auxiliary,
+                    auxiliary,
                 })
             });
             match split {

@@ -52,7 +52,7 @@ fn decide(mapper: &mut NetBlazeMapper, now: Nanos, queued: &[QueuedFlow], auxili
         parked: Load::default(),
         queued,
         packets: queued.iter().map(|flow| flow.packets).sum(),
-        auxiliaries: auxiliaries,
+        auxiliaries,
     };
     mapper.decide(&view, &mut plan);
     plan
@@ -311,7 +311,7 @@ fn flows_that_leave_an_auxiliary_core_go_to_the_first_core_with_room_for_all_the
                 flows: 1,
                 packets: here,
             },
-            auxiliaries: auxiliaries,
+            auxiliaries,
         };
         mapper.place(flowlet, &loads).index()
     };
@@ -334,16 +334,7 @@ fn place(mapper: &mut NetBlazeMapper, auxiliaries: &[AuxiliaryCore]) -> usize {
         parked: false,
     };
     let here = Load::default();
-    mapper
-        .place(
-            flowlet,
-            &Loads {
-                now,
-                here,
-                auxiliaries: auxiliaries,
-            },
-        )
-        .index()
+    mapper.place(flowlet, &Loads { now, here, auxiliaries }).index()
 }
 
 #[test]

@@ -15,7 +15,8 @@
 //!
 //! **Placing.** A flowlet goes to the first of these that applies:
 //!
-//! 1. this core, if it would be done within [`activate_percent`] of the budget, or, while auxiliary cores are active and
+//! 1. this core, if it would be done within [`activate_percent`] of the budget, or, while auxiliary cores are active
+//!   and
 //!    so paid for, within [`share_percent`];
 //! 2. the first active auxiliary core that completes it sooner and within `activate_percent`;
 //! 3. this core, if within `activate_percent`;

@@ -75,7 +75,7 @@ fn slowed(mut model: ChainModel, times: f64) -> ChainModel {
         &mut model.ring_packet,
         &mut model.dispatch_packet,
         &mut model.hand_over_packet,
-        &mut model.helper_packet,
+        &mut model.auxiliary_packet,
         &mut model.decide,
         &mut model.decide_flow,
         &mut model.move_packet,

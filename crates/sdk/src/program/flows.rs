@@ -127,14 +127,21 @@ impl Flows {
         }
         let new = entry.seen != SEEN && (rekeyed || !is_of(gathered, entry.asked, (place, generation)));
         if new {
-            self.ask(place, generation, gathered, images);
+            self.request_decision(place, generation, gathered, images);
         }
         (new, self.state(place as usize))
     }
 
     /// Records that the packet after those gathered requests a decision of the function. The flow counts as seen only
-    /// after [`saw`](Flows::saw). If the process dies during the batch, the next packet repeats the request.
-    fn ask(&mut self, place: u32, generation: u64, gathered: &[impl Gathered], images: Option<&FlowSnapshots>) {
+    /// after [`mark_seen`](Flows::mark_seen). If the process dies during the batch, the next packet repeats the
+    /// request.
+    fn request_decision(
+        &mut self,
+        place: u32,
+        generation: u64,
+        gathered: &[impl Gathered],
+        images: Option<&FlowSnapshots>,
+    ) {
         let entry = self.entry(place);
         let (unseen, before) = (entry.seen == UNSEEN, entry.asked);
         entry.asked = gathered.len() as u64 + 1;
@@ -157,7 +164,7 @@ impl Flows {
     /// # Panics
     /// If the slot does not exist.
     #[inline]
-    pub(super) fn saw(&mut self, place: u32, generation: u64) {
+    pub(super) fn mark_seen(&mut self, place: u32, generation: u64) {
         let entry = self.entry(place);
         if entry.generation == generation {
             entry.seen = SEEN;
@@ -306,7 +313,7 @@ mod tests {
             let bytes = unsafe { std::slice::from_raw_parts(at, flows.stride) };
             assert!(bytes.iter().all(|byte| *byte == 0));
             assert!(!flows.take_pending(3));
-            flows.saw(3, generation);
+            flows.mark_seen(3, generation);
             let mut ended = None;
             // SAFETY: the entry's key, in memory that is mapped as long as `flows`.
             flows.end(3, generation, |flow| ended = Some(unsafe { (*flow.key).words }));

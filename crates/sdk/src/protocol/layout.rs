@@ -155,8 +155,8 @@ pub const ENDED: u64 = 1024;
 pub const DRAINING: u64 = 1;
 /// `RequestArea::flags`: nothing follows. The program ends after this turn.
 pub const CHAIN_ENDED: u64 = 2;
-/// `RequestArea::flags`: the round has no packets. Functions report their companion candidates for the flow of the first
-/// packet's data, from the attempt in its arrival field on.
+/// `RequestArea::flags`: the round has no packets. Functions report their companion candidates for the flow of the
+/// first packet's data, from the attempt in its arrival field on.
 pub const COMPANION_QUERY: u64 = 4;
 
 const ROUND: usize = 0;
@@ -165,9 +165,9 @@ const NOW: usize = 2;
 const FLAGS: usize = 3;
 const ENDED_HEAD: usize = 4;
 /// One cache line for each packet, with all data of most packets.
-const KNOWN: usize = LINE;
+const METADATA: usize = LINE;
 /// Four more words for each packet: the rest of an IPv6 key.
-const REST: usize = KNOWN + LINE * MAX_BATCH;
+const REST: usize = METADATA + LINE * MAX_BATCH;
 const REST_WORDS: usize = 4;
 const ENDS: usize = REST + REST_WORDS * MAX_BATCH;
 
@@ -213,7 +213,7 @@ impl RequestArea {
     /// Returns the data of packet `i`.
     #[inline(always)]
     pub fn metadata(&self, i: usize) -> PacketMetadata {
-        let word = self.0.load_line(KNOWN + LINE * i);
+        let word = self.0.load_line(METADATA + LINE * i);
         let place = word(3);
         PacketMetadata {
             frame_range: [place as u16, (place >> 16) as u16],
@@ -228,7 +228,7 @@ impl RequestArea {
     /// Reads the headers of packet `i`, whose key is its flow's. They are not IP if none were written.
     #[inline(always)]
     pub fn headers(&self, i: usize, to: &mut Headers) {
-        let word = self.0.load_line(KNOWN + LINE * i);
+        let word = self.0.load_line(METADATA + LINE * i);
         let part = |word: u64, at: u32| (word >> (16 * at)) as u16;
         let (kind, offsets) = (part(word(3), 2), word(4));
         to.network_offset = part(offsets, 0);
@@ -256,14 +256,14 @@ impl RequestArea {
     /// of its frame on arrival.
     #[inline(always)]
     pub fn prefetch_hint(&self, i: usize) -> (u32, u16) {
-        let word = self.0.load_line(KNOWN + LINE * i);
+        let word = self.0.load_line(METADATA + LINE * i);
         ((word(1) >> 32) as u32, word(3) as u16)
     }
 
     /// Returns offset and length of packet `i`'s frame on arrival.
     #[inline(always)]
     pub fn frame_range(&self, i: usize) -> [u16; 2] {
-        let word = self.0.load(KNOWN + LINE * i + 3, Relaxed);
+        let word = self.0.load(METADATA + LINE * i + 3, Relaxed);
         [word as u16, (word >> 16) as u16]
     }
 
@@ -301,7 +301,7 @@ impl RequestArea {
             key[4],
             0,
         ];
-        self.0.store_line(KNOWN + LINE * i, line);
+        self.0.store_line(METADATA + LINE * i, line);
         if headers.network == Network::V6 {
             for (at, word) in key[1..4].iter().enumerate() {
                 self.0.store(REST + REST_WORDS * i + at, *word, Relaxed);
@@ -385,24 +385,24 @@ pub const MAX_FUNCTION_COUNTERS: usize = 32;
 const DONE: usize = 0;
 /// Futex word.
 const ASLEEP: usize = LINE;
-const TAKEN: usize = 2 * LINE;
-const WISH: usize = 3 * LINE;
-const ANSWER: usize = 5 * LINE;
-const NOTES: usize = 6 * LINE;
+const HANDLED_ENDED: usize = 2 * LINE;
+const COMPANION_REQUEST: usize = 3 * LINE;
+const COMPANION_RESPONSE: usize = 5 * LINE;
+const COUNTERS: usize = 6 * LINE;
 /// Round of the masks.
-const SAID: usize = NOTES + MAX_FUNCTION_COUNTERS;
-const LEFT: usize = SAID + 1;
+const MASKS_ROUND: usize = COUNTERS + MAX_FUNCTION_COUNTERS;
+const LEFT: usize = MASKS_ROUND + 1;
 const MOVED: usize = LEFT + MASKS;
 const RESPONSE_WORDS: usize = (MOVED + MASKS).next_multiple_of(LINE);
 
 /// Offset of the companion candidates, after the packets' words.
-const LIST: usize = RESPONSE_WORDS + MAX_BATCH;
+const CANDIDATES: usize = RESPONSE_WORDS + MAX_BATCH;
 /// Words of a companion candidate: a number and a key.
-const LIST_WORDS: usize = 6;
-const SLATE_WORDS: usize = (LIST + 1 + MAX_CANDIDATES * LIST_WORDS).next_multiple_of(LINE);
+const CANDIDATE_WORDS: usize = 6;
+const RESPONSE_AREA_WORDS: usize = (CANDIDATES + 1 + MAX_CANDIDATES * CANDIDATE_WORDS).next_multiple_of(LINE);
 
 /// Size of a response area in bytes.
-pub const RESPONSE_AREA_BYTES: usize = SLATE_WORDS * 8;
+pub const RESPONSE_AREA_BYTES: usize = RESPONSE_AREA_WORDS * 8;
 
 /// Response area: written by a function for its worker and the next function.
 #[derive(Debug)]
@@ -424,13 +424,13 @@ impl ResponseArea {
     /// Returns the round of the masks.
     #[inline]
     pub fn masks_round(&self) -> u64 {
-        self.0.load(SAID, Relaxed)
+        self.0.load(MASKS_ROUND, Relaxed)
     }
 
     /// Sets the round of the masks.
     #[inline]
     pub fn set_masks_round(&self, round: u64) {
-        self.0.store(SAID, round, Relaxed);
+        self.0.store(MASKS_ROUND, round, Relaxed);
     }
 
     /// Returns word `word` of both masks: packets that are left, and those among them that have moved.
@@ -472,30 +472,30 @@ impl ResponseArea {
     /// Returns the number of [ended](RequestArea::ended) flows that the function has handled.
     #[inline]
     pub fn handled_ended(&self) -> u64 {
-        self.0.load(TAKEN, Relaxed)
+        self.0.load(HANDLED_ENDED, Relaxed)
     }
 
     /// Sets the number of ended flows that the function has handled.
     pub fn set_handled_ended(&self, taken: u64) {
-        self.0.store(TAKEN, taken, Relaxed);
+        self.0.store(HANDLED_ENDED, taken, Relaxed);
     }
 
     /// Returns counter `i` of the function.
     #[inline]
     pub fn counter(&self, i: usize) -> u64 {
-        self.0.load(NOTES + i, Relaxed)
+        self.0.load(COUNTERS + i, Relaxed)
     }
 
     /// Writes counter `i` of the function.
     #[inline]
     pub fn set_counter(&self, i: usize, count: u64) {
-        self.0.store(NOTES + i, count, Relaxed);
+        self.0.store(COUNTERS + i, count, Relaxed);
     }
 
     /// Returns the function's last companion request. A hostile function may have written any value.
     pub fn companion_request(&self) -> CompanionRequest {
-        let number = self.0.load(WISH, Acquire);
-        let word = |at| self.0.load(WISH + at, Relaxed);
+        let number = self.0.load(COMPANION_REQUEST, Acquire);
+        let word = |at| self.0.load(COMPANION_REQUEST + at, Relaxed);
         CompanionRequest {
             number,
             kind: CompanionRequestKind::decode((word(1) >> 16) as u8),
@@ -508,27 +508,30 @@ impl ResponseArea {
     /// Returns the number of the function's last companion request.
     #[inline]
     pub fn companion_requests(&self) -> u64 {
-        self.0.load(WISH, Acquire)
+        self.0.load(COMPANION_REQUEST, Acquire)
     }
 
     /// Writes a companion request.
-    pub fn set_companion_request(&self, wish: &CompanionRequest) {
-        let set = |at, value| self.0.store(WISH + at, value, Relaxed);
-        let kind = wish.kind as u64;
-        set(1, u64::from(wish.at) | kind << 16 | u64::from(wish.rss_hash) << 32);
-        for (at, word) in wish.key.words().into_iter().enumerate() {
+    pub fn set_companion_request(&self, request: &CompanionRequest) {
+        let set = |at, value| self.0.store(COMPANION_REQUEST + at, value, Relaxed);
+        let kind = request.kind as u64;
+        set(
+            1,
+            u64::from(request.at) | kind << 16 | u64::from(request.rss_hash) << 32,
+        );
+        for (at, word) in request.key.words().into_iter().enumerate() {
             set(2 + at, word);
         }
-        self.0.store(WISH, wish.number, Release);
+        self.0.store(COMPANION_REQUEST, request.number, Release);
     }
 
     /// Writes the companion candidates for a flow: the attempt, and keys with their numbers.
     pub fn set_candidates(&self, turn: u8, keys: &[(u8, FlowKey)]) {
         let keys = &keys[..keys.len().min(MAX_CANDIDATES)];
         let head = u64::from(turn) | (keys.len() as u64) << 8;
-        self.0.store(LIST, head, Relaxed);
+        self.0.store(CANDIDATES, head, Relaxed);
         for (i, (number, key)) in keys.iter().enumerate() {
-            let at = LIST + 1 + i * LIST_WORDS;
+            let at = CANDIDATES + 1 + i * CANDIDATE_WORDS;
             self.0.store(at, (*number).into(), Relaxed);
             for (j, word) in key.words().into_iter().enumerate() {
                 self.0.store(at + 1 + j, word, Relaxed);
@@ -538,14 +541,14 @@ impl ResponseArea {
 
     /// Returns the attempt of the companion candidates. A hostile function may have written any list.
     pub fn candidates_attempt(&self) -> u8 {
-        self.0.load(LIST, Relaxed) as u8
+        self.0.load(CANDIDATES, Relaxed) as u8
     }
 
     /// Returns the companion candidates.
     pub fn candidates(&self) -> impl Iterator<Item = (u8, FlowKey)> {
-        let count = (self.0.load(LIST, Relaxed) >> 8) as usize;
+        let count = (self.0.load(CANDIDATES, Relaxed) >> 8) as usize;
         (0..count.min(MAX_CANDIDATES)).map(|i| {
-            let word = |j| self.0.load(LIST + 1 + i * LIST_WORDS + j, Relaxed);
+            let word = |j| self.0.load(CANDIDATES + 1 + i * CANDIDATE_WORDS + j, Relaxed);
             let key = FlowKey::from_words([word(1), word(2), word(3), word(4), word(5)]);
             (word(0) as u8, key)
         })
@@ -553,10 +556,10 @@ impl ResponseArea {
 
     /// Returns the response to the companion request of this number, if it is available.
     pub fn companion_response(&self, number: u64) -> Option<CompanionResponse> {
-        (self.0.load(ANSWER, Acquire) == number).then(|| {
-            let word = self.0.load(ANSWER + 1, Relaxed);
+        (self.0.load(COMPANION_RESPONSE, Acquire) == number).then(|| {
+            let word = self.0.load(COMPANION_RESPONSE + 1, Relaxed);
             match word & 0xff {
-                0 => Ok(((word >> 32) as u32, self.0.load(ANSWER + 2, Relaxed))),
+                0 => Ok(((word >> 32) as u32, self.0.load(COMPANION_RESPONSE + 2, Relaxed))),
                 why => Err(why as u8),
             }
         })
@@ -568,9 +571,9 @@ impl ResponseArea {
             Ok((flow, generation)) => (u64::from(flow) << 32, generation),
             Err(why) => (u64::from(why.max(1)), 0),
         };
-        self.0.store(ANSWER + 1, word, Relaxed);
-        self.0.store(ANSWER + 2, generation, Relaxed);
-        self.0.store(ANSWER, number, Release);
+        self.0.store(COMPANION_RESPONSE + 1, word, Relaxed);
+        self.0.store(COMPANION_RESPONSE + 2, generation, Relaxed);
+        self.0.store(COMPANION_RESPONSE, number, Release);
     }
 
     /// Resets the area for a new process, which counts as having done `round` and handled `taken` ended flows.

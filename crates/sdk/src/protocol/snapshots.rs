@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, fence};
 const WORD: usize = size_of::<u64>();
 const MARK: usize = 0;
 const GENERATION: usize = 1;
-const OFFER: usize = 2;
+const EXTERNAL_INFO: usize = 2;
 const PIECE: usize = 3;
 
 /// Words per cache line.
@@ -137,11 +137,11 @@ impl FlowSnapshots {
     /// # Panics
     /// If the slot does not exist.
     pub fn external_info(&self, place: u32, piece: &mut [u8]) -> ExternalFlowInfo {
-        let offer = ExternalFlowInfo::decode(self.word(place, OFFER).load(Acquire));
-        if offer.restored {
+        let info = ExternalFlowInfo::decode(self.word(place, EXTERNAL_INFO).load(Acquire));
+        if info.restored {
             self.get(place, piece);
         }
-        offer
+        info
     }
 
     /// Function side: updates the snapshot of a flow that the function has seen.
@@ -227,11 +227,12 @@ impl FlowSnapshots {
     ///
     /// # Panics
     /// If the slot does not exist.
-    pub fn set_external_info(&self, place: u32, offer: ExternalFlowInfo) {
-        self.word(place, OFFER).store(offer.encode(), Release);
+    pub fn set_external_info(&self, place: u32, info: ExternalFlowInfo) {
+        self.word(place, EXTERNAL_INFO).store(info.encode(), Release);
     }
 
-    /// Worker side: writes restored state, which the function reads after [`set_external_info`](FlowSnapshots::set_external_info).
+    /// Worker side: writes restored state, which the function reads after
+    /// [`set_external_info`](FlowSnapshots::set_external_info).
     ///
     /// # Panics
     /// If the slot does not exist.
@@ -314,14 +315,14 @@ mod tests {
     fn what_comes_from_outside_is_found_by_the_function() {
         let [function, worker] = images("offered");
         let mut piece = [0; 12];
-        let offer = ExternalFlowInfo {
+        let info = ExternalFlowInfo {
             restored: true,
             taken: 0b101,
             turn: 200,
         };
         worker.put(9, b"from outside");
-        worker.set_external_info(9, offer);
-        assert_eq!(function.external_info(9, &mut piece), offer);
+        worker.set_external_info(9, info);
+        assert_eq!(function.external_info(9, &mut piece), info);
         assert_eq!(&piece, b"from outside");
         // Without a snapshot of the function's, the state is not the flow's.
         assert!(!worker.is_of(9, 1));

@@ -60,7 +60,7 @@ impl Service {
             receive_packet: RECEIVE_PACKET as f64,
             dispatch_packet: DISPATCH_PACKET as f64,
             hand_over_packet: HAND_OVER_PACKET as f64,
-            helper_packet: TAKE_OVER_PACKET as f64,
+            auxiliary_packet: TAKE_OVER_PACKET as f64,
             move_packet: 5.0,
             decide: 500.0,
             decide_flow: 4.0,

@@ -14,9 +14,9 @@
 
 mod arrivals;
 mod latencies;
-mod picture;
 mod queues;
 mod series;
+mod svg;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -247,7 +247,7 @@ impl BurstStudy {
     /// Returns a self-contained SVG diagram over time: packets, new flows and packets of one flow per millisecond, and
     /// the tables.
     pub fn svg(&self) -> String {
-        picture::svg(self)
+        svg::svg(self)
     }
 }
 

@@ -33,12 +33,12 @@ proptest! {
     }
 
     #[test]
-    fn boards_and_slates_say_what_was_written(
+    fn areas_return_what_was_written(
         words: [u64; 5], numbers: (u64, u32, u32, u64), i in 0..MAX_BATCH, at: u16, number: u64,
     ) {
         let (arrival, rss_hash, flow, generation) = numbers;
-        let board = file(REQUEST_AREA_BYTES as u64);
-        let board = RequestArea(Memory::map(&board, REQUEST_AREA_BYTES, true).unwrap());
+        let requests = file(REQUEST_AREA_BYTES as u64);
+        let requests = RequestArea(Memory::map(&requests, REQUEST_AREA_BYTES, true).unwrap());
         let key = FlowKey::from_words(words);
         let [a, b, c, d] = [0, 16, 32, 48].map(|by| (arrival >> by) as u16);
         let known = PacketMetadata { frame_range: [at, !at], arrival, rss_hash, entry: at as u8 & 1, flow, generation };
@@ -61,55 +61,55 @@ proptest! {
                     Network::V4 | Network::NotIp => FlowKey::from_words([words[0], 0, 0, 0, words[4]]),
                 },
             };
-            board.set_metadata(i, &known, &headers);
+            requests.set_metadata(i, &known, &headers);
             let mut read = Headers::default();
-            board.headers(i, &mut read);
-            prop_assert_eq!((board.metadata(i), read), (known, headers));
-            prop_assert_eq!(board.prefetch_hint(i), (flow, known.frame_range[0]));
-            prop_assert_eq!(board.frame_range(i), known.frame_range);
+            requests.headers(i, &mut read);
+            prop_assert_eq!((requests.metadata(i), read), (known, headers));
+            prop_assert_eq!(requests.prefetch_hint(i), (flow, known.frame_range[0]));
+            prop_assert_eq!(requests.frame_range(i), known.frame_range);
         }
 
-        let slate = file(RESPONSE_AREA_BYTES as u64);
-        let slate = ResponseArea(Memory::map(&slate, RESPONSE_AREA_BYTES, true).unwrap());
+        let responses = file(RESPONSE_AREA_BYTES as u64);
+        let responses = ResponseArea(Memory::map(&responses, RESPONSE_AREA_BYTES, true).unwrap());
         for kind in [CompanionRequestKind::Open, CompanionRequestKind::Rejoin, CompanionRequestKind::Free] {
-            let wish = CompanionRequest { number, kind, at, rss_hash, key };
-            slate.set_companion_request(&wish);
-            prop_assert_eq!(slate.companion_request(), wish);
+            let request = CompanionRequest { number, kind, at, rss_hash, key };
+            responses.set_companion_request(&request);
+            prop_assert_eq!(responses.companion_request(), request);
         }
         let list = [(3, key), (0, FlowKey::default()), (255, key)];
-        slate.set_candidates(number as u8, &list);
-        prop_assert_eq!(slate.candidates_attempt(), number as u8);
-        prop_assert_eq!(slate.candidates().collect::<Vec<_>>(), list);
+        responses.set_candidates(number as u8, &list);
+        prop_assert_eq!(responses.candidates_attempt(), number as u8);
+        prop_assert_eq!(responses.candidates().collect::<Vec<_>>(), list);
         for answer in [Ok((flow, generation)), Err(1), Err(255)] {
-            slate.set_companion_response(number, answer);
-            prop_assert_eq!(slate.companion_response(number), Some(answer));
-            prop_assert_eq!(slate.companion_response(number.wrapping_add(1)), None);
+            responses.set_companion_response(number, answer);
+            prop_assert_eq!(responses.companion_response(number), Some(answer));
+            prop_assert_eq!(responses.companion_response(number.wrapping_add(1)), None);
         }
-        slate.set_counter(MAX_FUNCTION_COUNTERS - 1, number);
-        slate.set_response_word(MAX_BATCH - 1, generation);
-        prop_assert_eq!((slate.counter(MAX_FUNCTION_COUNTERS - 1), slate.response_word(MAX_BATCH - 1)), (number, generation));
-        slate.set_masks_round(arrival);
-        slate.set_masks(MASKS - 1, [generation, number]);
-        prop_assert_eq!((slate.masks_round(), slate.masks(MASKS - 1)), (arrival, [generation, number]));
-        prop_assert_eq!((slate.counter(MAX_FUNCTION_COUNTERS - 1), slate.response_word(0)), (number, 0));
-        slate.reset(arrival, generation);
-        prop_assert_eq!((slate.done(), slate.handled_ended(), slate.companion_requests()), (arrival, generation, 0));
+        responses.set_counter(MAX_FUNCTION_COUNTERS - 1, number);
+        responses.set_response_word(MAX_BATCH - 1, generation);
+        prop_assert_eq!((responses.counter(MAX_FUNCTION_COUNTERS - 1), responses.response_word(MAX_BATCH - 1)), (number, generation));
+        responses.set_masks_round(arrival);
+        responses.set_masks(MASKS - 1, [generation, number]);
+        prop_assert_eq!((responses.masks_round(), responses.masks(MASKS - 1)), (arrival, [generation, number]));
+        prop_assert_eq!((responses.counter(MAX_FUNCTION_COUNTERS - 1), responses.response_word(0)), (number, 0));
+        responses.reset(arrival, generation);
+        prop_assert_eq!((responses.done(), responses.handled_ended(), responses.companion_requests()), (arrival, generation, 0));
     }
 }
 
 #[test]
 fn the_last_ended_flows_are_remembered() {
-    let board = file(REQUEST_AREA_BYTES as u64);
-    let board = RequestArea(Memory::map(&board, REQUEST_AREA_BYTES, true).unwrap());
+    let requests = file(REQUEST_AREA_BYTES as u64);
+    let requests = RequestArea(Memory::map(&requests, REQUEST_AREA_BYTES, true).unwrap());
     for n in 0..ENDED + 3 {
-        board.add_ended(EndedFlowSlot {
+        requests.add_ended(EndedFlowSlot {
             flow: n as u32,
             generation: n + 1,
         });
     }
-    assert_eq!(board.ended(), ENDED + 3);
+    assert_eq!(requests.ended(), ENDED + 3);
     for n in 3..ENDED + 3 {
-        let ended = board.ended_flow(n);
+        let ended = requests.ended_flow(n);
         assert_eq!((ended.flow, ended.generation), (n as u32, n + 1));
     }
 }
