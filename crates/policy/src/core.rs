@@ -26,7 +26,7 @@ impl Destination {
     /// If the number is [`MAX_AUXILIARY_CORES`] or more.
     #[inline]
     pub const fn auxiliary(auxiliary: usize) -> Destination {
-        assert!(auxiliary < MAX_AUXILIARY_CORES, "there are at most MAX_HELPERS");
+        assert!(auxiliary < MAX_AUXILIARY_CORES, "there are at most MAX_AUXILIARY_CORES");
         Destination(auxiliary as u8 + 1)
     }
 

@@ -112,7 +112,7 @@ pub(crate) struct Backlog {
     by_hash: Option<ByHash>,
     /// Front of the local queue, last packet first.
     front: Vec<Parcel>,
-    /// Lists by [`Place::index`]: the back of the local queue, then parcels for each auxiliary core that have not been
+    /// Lists by [`Destination::index`]: the back of the local queue, then parcels for each auxiliary core that have not been
     /// pushed yet, and finally packets about to be parked. One array, so sorting needs no branch per packet.
     lists: Vec<Vec<Parcel>>,
     /// Empty list, swapped with the back of the local queue when that is sorted.

@@ -16,8 +16,7 @@
 //! **Placing.** A flowlet goes to the first of these that applies:
 //!
 //! 1. this core, if it would be done within [`activate_percent`] of the budget, or, while auxiliary cores are active
-//!   and
-//!    so paid for, within [`share_percent`];
+//!    and so paid for, within [`share_percent`];
 //! 2. the first active auxiliary core that completes it sooner and within `activate_percent`;
 //! 3. this core, if within `activate_percent`;
 //! 4. an idle auxiliary core, if it wakes up in time to be sooner;
@@ -130,9 +129,9 @@
 //! in a simpler model of queues that the simulator has replaced.
 //!
 //! [`TailwaterServerMapper`]: crate::server::TailwaterServerMapper
-//! [`activate_percent`]: TailwaterOptions::recruit_percent
+//! [`activate_percent`]: TailwaterOptions::activate_percent
 //! [`share_percent`]: TailwaterOptions::share_percent
-//! [`release_percent`]: TailwaterOptions::hold_percent
+//! [`release_percent`]: TailwaterOptions::release_percent
 //! [`relieve_percent`]: TailwaterOptions::relieve_percent
 
 mod cost;

@@ -30,7 +30,7 @@ pub struct TurnPacket {
     pub rss_hash: u32,
     /// Chain port by which it arrived: 0 or 1.
     pub entry: u8,
-    /// Slot of its flow in the [flow table](crate::protocol::layout::Known::flow), and the flow's generation.
+    /// Slot of its flow in the [flow table](crate::protocol::layout::PacketMetadata::flow), and the flow's generation.
     pub flow: Option<(u32, u64)>,
     /// `true`: a preceding function rewrote the flow.
     pub rekeyed: bool,

@@ -21,7 +21,7 @@
 //! 3. the function's own response area;
 //! 4. the response area of the function in front (read-only; not for the first function);
 //! 5. its flows, if it is stateful;
-//! 6. the snapshots of its flows ([`images`](super::images)), if their state is also stored externally.
+//! 6. the snapshots of its flows ([`snapshots`](super::snapshots)), if their state is also stored externally.
 //!
 //! Both sides validate all data before use. An invalid message ends the connection.
 

@@ -58,9 +58,9 @@
 //! # Theorem 2: one in a hundred late
 //!
 //! *Let intervals of epochs be disjoint, `X_i` be the work that arrives and is due within the `i`-th, and `H` the work
-//! of the `K` heaviest packets of each chain. Removing work from an interval saves its first core-epoch when `r_i = X_i
-//! - (⌈X_i/C⌉ - 1) C` is removed, and another for each further `C`. A policy that meets the objectives has at least `Σ
-//! ⌈X_i/C⌉` less `S` core-epochs, where `S` is the maximum that can be saved by removing `H` in total.*
+//! of the `K` heaviest packets of each chain. Removing work from an interval saves its first core-epoch when `r_i =
+//! X_i - (⌈X_i/C⌉ - 1) C` is removed, and another for each further `C`. A policy that meets the objectives has at least
+//! `Σ ⌈X_i/C⌉` less `S` core-epochs, where `S` is the maximum that can be saved by removing `H` in total.*
 //!
 //! Whichever packets are late or lost, their work is at most `H`, with `x_i` of it in interval `i`, `Σ x_i ≤ H`. The
 //! others are on time, and need `⌈(X_i - x_i)/C⌉` core-epochs in each interval, as above. The sum of these is smallest
