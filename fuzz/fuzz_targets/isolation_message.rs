@@ -10,7 +10,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tailwater_sdk::protocol::layout::Place;
+use tailwater_sdk::protocol::layout::PacketResponse;
 use tailwater_sdk::protocol::message::{FromProgram, FromServer};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -23,9 +23,9 @@ fuzz_target!(|bytes: &[u8]| {
     // The response of a process for a packet.
     if let Some((word, rest)) = bytes.split_first_chunk::<8>() {
         let (word, round) = (u64::from_le_bytes(*word), rest.len() as u64);
-        if let Some(place) = Place::decode(word, round) {
+        if let Some(place) = PacketResponse::decode(word, round) {
             assert_eq!(place.encode(round), word);
-            if let Place::Here { start, length, .. } = place
+            if let PacketResponse::Forwarded { start, length, .. } = place
                 && place.fits(2048)
             {
                 assert!(length > 0 && usize::from(start) + usize::from(length) <= 2048);

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, SplitPoint, SplitProfile};
-use tailwater_policy::core::{CoreMapper, Helper, Load, Plan, QueuedFlow, View};
+use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Load, Plan, QueuedFlow, View};
 
 /// Measurements per figure, interleaved with those of the other figures. The median counts.
 const RUNS: usize = 21;
@@ -25,7 +25,7 @@ struct Figure {
     mapper: NetBlazeMapper,
     /// Backlogs, each with its number of packets.
     backlogs: Vec<(Vec<QueuedFlow>, u32)>,
-    helpers: Vec<Helper>,
+    auxiliaries: Vec<AuxiliaryCore>,
     times: Vec<f64>,
 }
 
@@ -36,7 +36,7 @@ impl Figure {
         let start = Instant::now();
         for i in 0..decisions {
             let (queued, packets) = black_box(&self.backlogs[i % BACKLOGS]);
-            decide(&mut self.mapper, queued, *packets, &self.helpers, &mut plan);
+            decide(&mut self.mapper, queued, *packets, &self.auxiliaries, &mut plan);
             black_box(&plan);
         }
         let time = start.elapsed().as_secs_f64() * 1e6 / decisions as f64;
@@ -152,7 +152,7 @@ fn bound() -> Figure {
 /// A backlog for eight cores on a machine with five.
 fn out_of_cores() -> Figure {
     let mut figure = cut(1024, 310, 8);
-    figure.helpers.truncate(4);
+    figure.auxiliaries.truncate(4);
     Figure {
         name: "scaling/plan/1024-packets/310-flows/out-of-cores".to_owned(),
         ..figure
@@ -190,7 +190,7 @@ fn chosen(name: &str, groups: usize, backlog: Vec<QueuedFlow>) -> Figure {
 }
 
 /// A figure without backlogs.
-fn figure(frontier: &EpochFrontier, helpers: usize) -> Figure {
+fn figure(frontier: &EpochFrontier, auxiliaries: usize) -> Figure {
     let options = NetBlazeOptions {
         boost_after: None,
         ..NetBlazeOptions::new(Nanos::from_micros(200))
@@ -206,7 +206,7 @@ fn figure(frontier: &EpochFrontier, helpers: usize) -> Figure {
         name: String::new(),
         mapper: NetBlazeMapper::new(options, frontier, splits).expect("the frontier is not empty"),
         backlogs: Vec::new(),
-        helpers: vec![Helper::default(); helpers],
+        auxiliaries: vec![AuxiliaryCore::default(); auxiliaries],
         times: Vec::new(),
     }
 }
@@ -248,25 +248,31 @@ fn used(figure: &mut Figure, backlog: &[QueuedFlow]) -> usize {
         &mut figure.mapper,
         backlog,
         packets(backlog),
-        &figure.helpers,
+        &figure.auxiliaries,
         &mut plan,
     );
     assert_eq!(plan.notice, None, "all fits on the cores that there are");
-    let mut places = plan.places;
+    let mut places = plan.destinations;
     places.sort_unstable();
     places.dedup();
     places.len()
 }
 
-fn decide(mapper: &mut NetBlazeMapper, queued: &[QueuedFlow], packets: u32, helpers: &[Helper], plan: &mut Plan) {
+fn decide(
+    mapper: &mut NetBlazeMapper,
+    queued: &[QueuedFlow],
+    packets: u32,
+    auxiliaries: &[AuxiliaryCore],
+    plan: &mut Plan,
+) {
     plan.clear(queued.len());
     let view = View {
         now: Nanos::ZERO,
         oldest: Nanos::ZERO,
-        held: Load::default(),
+        parked: Load::default(),
         queued,
         packets,
-        helpers,
+        auxiliaries,
     };
     mapper.decide(&view, plan);
 }

@@ -71,7 +71,7 @@ pub struct Dyssect {
     config: DyssectConfig,
     owner: Vec<CoreNumber>,
     /// Core of each flow that is not on its shard's owner, otherwise [`HOME`].
-    away: Vec<CoreNumber>,
+    preempted: Vec<CoreNumber>,
     /// Load of each shard, without the flows that are away from its owner.
     shards: Vec<f64>,
     cores: Vec<f64>,
@@ -93,7 +93,7 @@ impl Dyssect {
         Dyssect {
             config,
             owner: Vec::new(),
-            away: Vec::new(),
+            preempted: Vec::new(),
             shards: Vec::new(),
             cores: Vec::new(),
             active: Vec::new(),
@@ -121,12 +121,12 @@ impl Dyssect {
         self.shards.resize(view.shards.len(), 0.0);
         self.cores.clear();
         self.cores.resize(view.cores.len(), 0.0);
-        self.away.clear();
+        self.preempted.clear();
         for (number, flow) in view.flows.iter().enumerate() {
             let load = self.load(view, number as u32);
             self.cores[usize::from(flow.core)] += load;
             let home = self.owner[usize::from(flow.shard)] == flow.core;
-            self.away.push(if home { HOME } else { flow.core });
+            self.preempted.push(if home { HOME } else { flow.core });
             if home {
                 self.shards[usize::from(flow.shard)] += load;
             }
@@ -157,11 +157,11 @@ impl Dyssect {
     fn return_flows(&mut self, view: &FlowView<'_>) {
         let bound = self.config.bound * self.config.margin;
         for flow in 0..view.flows.len() {
-            let (away, shard) = (self.away[flow], usize::from(view.flows[flow].shard));
+            let (preempted, shard) = (self.preempted[flow], usize::from(view.flows[flow].shard));
             let (home, load) = (usize::from(self.owner[shard]), self.load(view, flow as u32));
-            if away != HOME && self.cores[home] + load <= bound {
-                self.away[flow] = HOME;
-                self.cores[usize::from(away)] -= load;
+            if preempted != HOME && self.cores[home] + load <= bound {
+                self.preempted[flow] = HOME;
+                self.cores[usize::from(preempted)] -= load;
                 self.cores[home] += load;
                 self.shards[shard] += load;
             }
@@ -235,9 +235,9 @@ impl Dyssect {
     /// Returns the core that `flow` is on, including changes of this plan.
     fn place_of(&self, view: &FlowView<'_>, flow: u32) -> usize {
         let shard = usize::from(view.flows[flow as usize].shard);
-        usize::from(match self.away[flow as usize] {
+        usize::from(match self.preempted[flow as usize] {
             HOME => self.owner[shard],
-            away => away,
+            preempted => preempted,
         })
     }
 
@@ -245,19 +245,19 @@ impl Dyssect {
         let load = self.load(view, flow);
         let shard = usize::from(view.flows[flow as usize].shard);
         let home = self.owner[shard];
-        let from = match self.away[flow as usize] {
+        let from = match self.preempted[flow as usize] {
             HOME => {
                 self.shards[shard] -= load;
                 home
             }
-            away => away,
+            preempted => preempted,
         };
         self.cores[usize::from(from)] -= load;
         self.cores[to] += load;
         self.active[to] = true;
-        self.away[flow as usize] = to as CoreNumber;
+        self.preempted[flow as usize] = to as CoreNumber;
         if usize::from(home) == to {
-            self.away[flow as usize] = HOME;
+            self.preempted[flow as usize] = HOME;
             self.shards[shard] += load;
         }
     }
@@ -282,7 +282,7 @@ impl Dyssect {
         let mut order = std::mem::take(&mut self.order);
         order.clear();
         order.extend((0..shards).filter(|&shard| usize::from(self.owner[shard as usize]) == core));
-        let guests = (0..view.flows.len() as u32).filter(|&f| usize::from(self.away[f as usize]) == core);
+        let guests = (0..view.flows.len() as u32).filter(|&f| usize::from(self.preempted[f as usize]) == core);
         order.extend(guests.map(|flow| shards + flow));
         let load = |item: u32| self.item_load(view, item);
         order.sort_unstable_by(|&a, &b| load(b).total_cmp(&load(a)).then(a.cmp(&b)));
@@ -357,11 +357,11 @@ impl FlowMapper for Dyssect {
                 });
             }
         }
-        for (number, (flow, &away)) in view.flows.iter().zip(&self.away).enumerate() {
+        for (number, (flow, &preempted)) in view.flows.iter().zip(&self.preempted).enumerate() {
             let shard = usize::from(flow.shard);
             let (old, new) = (view.shards[shard], self.owner[shard]);
             let along = if flow.core == old { new } else { flow.core };
-            let to = if away == HOME { new } else { away };
+            let to = if preempted == HOME { new } else { preempted };
             used[usize::from(to)] = true;
             if to != along {
                 plan.migrations.push(Migration {

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use tailwater_baselines::netblaze::{Capacity, NetBlazeMapper, NetBlazeOptions};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, SplitPoint, SplitProfile};
-use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, QueuedFlow, View};
+use tailwater_policy::core::{
+    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, Notice, Plan, QueuedFlow, View,
+};
 
 fn options(boost_after: Option<u32>) -> NetBlazeOptions {
     NetBlazeOptions {
@@ -18,7 +20,7 @@ fn options(boost_after: Option<u32>) -> NetBlazeOptions {
 struct Situation {
     now: Nanos,
     queued: Vec<QueuedFlow>,
-    helpers: Vec<Helper>,
+    auxiliaries: Vec<AuxiliaryCore>,
 }
 
 impl Situation {
@@ -26,10 +28,10 @@ impl Situation {
         View {
             now: self.now,
             oldest: self.now,
-            held: Load::default(),
+            parked: Load::default(),
             queued: &self.queued,
             packets: self.queued.iter().map(|flow| flow.packets).sum(),
-            helpers: &self.helpers,
+            auxiliaries: &self.auxiliaries,
         }
     }
 
@@ -41,9 +43,9 @@ impl Situation {
     }
 
     /// Returns the loads of this core and of each auxiliary core under `places`.
-    fn after(&self, places: &[Place]) -> Vec<Load> {
+    fn after(&self, places: &[Destination]) -> Vec<Load> {
         let mut loads = vec![Load::default()];
-        loads.extend(self.helpers.iter().map(|helper| helper.load));
+        loads.extend(self.auxiliaries.iter().map(|auxiliary| auxiliary.load));
         for (flow, place) in self.queued.iter().zip(places) {
             loads[place.index()].flows += 1;
             loads[place.index()].packets += flow.packets;
@@ -52,31 +54,36 @@ impl Situation {
     }
 
     /// Returns `true` if `places` leaves this core, and every core that gets flows, inside the frontier.
-    fn fits(&self, frontier: &EpochFrontier, places: &[Place]) -> bool {
+    fn fits(&self, frontier: &EpochFrontier, places: &[Destination]) -> bool {
         let loads = self.after(places);
         let given = |place: usize| places.iter().any(|given| given.index() == place);
         (0..loads.len()).all(|place| frontier.admits(loads[place]) || (place > 0 && !given(place)))
     }
 
-    fn recruits(&self, places: &[Place]) -> usize {
-        let idle = |i: usize, helper: &Helper| !helper.recruited && places.contains(&Place::helper(i));
-        (self.helpers.iter().enumerate())
-            .filter(|(i, helper)| idle(*i, helper))
+    fn activations(&self, places: &[Destination]) -> usize {
+        let idle =
+            |i: usize, auxiliary: &AuxiliaryCore| !auxiliary.active && places.contains(&Destination::auxiliary(i));
+        (self.auxiliaries.iter().enumerate())
+            .filter(|(i, auxiliary)| idle(*i, auxiliary))
             .count()
     }
 
     /// Returns the fewest auxiliary cores that any fitting plan activates, by trying all plans.
     fn brute_force(&self, frontier: &EpochFrontier) -> Option<usize> {
-        let mut usable = vec![Place::HERE];
-        let free = self.helpers.iter().enumerate().filter(|(_, helper)| !helper.taken);
-        usable.extend(free.map(|(i, _)| Place::helper(i)));
+        let mut usable = vec![Destination::OWN_CORE];
+        let free = self
+            .auxiliaries
+            .iter()
+            .enumerate()
+            .filter(|(_, auxiliary)| !auxiliary.taken);
+        usable.extend(free.map(|(i, _)| Destination::auxiliary(i)));
         let mut best = None;
         let mut digits = vec![0; self.queued.len()];
         loop {
-            let places: Vec<Place> = digits.iter().map(|digit| usable[*digit]).collect();
+            let places: Vec<Destination> = digits.iter().map(|digit| usable[*digit]).collect();
             if self.fits(frontier, &places) {
-                let recruits = self.recruits(&places);
-                best = Some(best.map_or(recruits, |best: usize| best.min(recruits)));
+                let activations = self.activations(&places);
+                best = Some(best.map_or(activations, |best: usize| best.min(activations)));
             }
             let free = |i: &usize| !self.queued[*i].bound && digits[*i] + 1 < usable.len();
             let Some(next) = (0..digits.len()).find(free) else {
@@ -95,15 +102,19 @@ fn check(
     splits: &SplitProfile,
     plan: &Plan,
 ) -> Result<(), TestCaseError> {
-    let Situation { now, queued, helpers } = situation;
-    prop_assert_eq!(plan.places.len(), queued.len());
-    for (flow, place) in queued.iter().zip(&plan.places) {
-        if let Some(helper) = place.as_helper() {
+    let Situation {
+        now,
+        queued,
+        auxiliaries,
+    } = situation;
+    prop_assert_eq!(plan.destinations.len(), queued.len());
+    for (flow, place) in queued.iter().zip(&plan.destinations) {
+        if let Some(auxiliary) = place.as_auxiliary() {
             prop_assert!(!flow.bound, "a bound flow moves");
-            prop_assert!(helper < helpers.len() && !helpers[helper].taken);
+            prop_assert!(auxiliary < auxiliaries.len() && !auxiliaries[auxiliary].taken);
         }
     }
-    let mut loads = situation.after(&plan.places);
+    let mut loads = situation.after(&plan.destinations);
     let mut charge = |place: usize, packets: u32, capacity: u32| {
         let share = u64::from(packets) * u64::from(frontier.largest());
         loads[place].packets += share.div_ceil(u64::from(capacity)) as u32;
@@ -111,50 +122,50 @@ fn check(
     for (i, split) in plan.splits.iter().enumerate() {
         let packets = queued[split.flow].packets;
         prop_assert!(packets > frontier.largest() && !queued[split.flow].bound);
-        prop_assert_eq!(plan.places[split.flow], Place::HERE);
-        prop_assert!(!helpers[split.helper].taken && !plan.boost);
+        prop_assert_eq!(plan.destinations[split.flow], Destination::OWN_CORE);
+        prop_assert!(!auxiliaries[split.auxiliary].taken && !plan.boost);
         prop_assert!(plan.splits[..i].iter().all(|other| other.flow != split.flow));
         let point = splits.choose(packets).expect("a split suffices");
         prop_assert_eq!(point.last_functions, split.last_functions);
-        charge(split.helper + 1, packets, point.last);
+        charge(split.auxiliary + 1, packets, point.last);
         charge(0, packets, point.first);
     }
     for split in &plan.splits {
-        loads[split.helper + 1].flows += 1;
+        loads[split.auxiliary + 1].flows += 1;
         loads[0].packets -= queued[split.flow].packets;
     }
-    for (i, helper) in helpers.iter().enumerate() {
-        let given = loads[i + 1] != helper.load;
+    for (i, auxiliary) in auxiliaries.iter().enumerate() {
+        let given = loads[i + 1] != auxiliary.load;
         prop_assert!(
             !given || frontier.admits(loads[i + 1]),
             "helper {i}: {:?}",
             loads[i + 1]
         );
         if plan.release & 1 << i != 0 {
-            let idle = now.saturating_sub(helper.last_done);
-            prop_assert!(helper.recruited && helper.load.packets == 0 && !given);
+            let idle = now.saturating_sub(auxiliary.last_done);
+            prop_assert!(auxiliary.active && auxiliary.load.packets == 0 && !given);
             prop_assert!(idle >= Nanos::from_micros(5 * 80));
         }
     }
-    prop_assert_eq!(plan.release >> helpers.len(), 0);
+    prop_assert_eq!(plan.release >> auxiliaries.len(), 0);
     let room = |load: Load| i64::from(frontier.capacity(load.flows)) - i64::from(load.packets);
-    let own = situation.after(&vec![Place::HERE; queued.len()])[0];
-    let open = helpers.iter().filter(|helper| !helper.taken);
-    let elsewhere: i64 = open.map(|helper| room(helper.load).max(0)).sum();
+    let own = situation.after(&vec![Destination::OWN_CORE; queued.len()])[0];
+    let open = auxiliaries.iter().filter(|auxiliary| !auxiliary.taken);
+    let elsewhere: i64 = open.map(|auxiliary| room(auxiliary.load).max(0)).sum();
     let here = if plan.boost { -i64::from(own.packets) } else { room(own) };
     let mut relieved = 0;
-    for (i, helper) in helpers.iter().enumerate() {
+    for (i, auxiliary) in auxiliaries.iter().enumerate() {
         if plan.relieve >> i & 1 != 0 {
-            prop_assert!(helper.load.flows > 1 && room(helper.load) < 0);
-            relieved -= room(helper.load);
+            prop_assert!(auxiliary.load.flows > 1 && room(auxiliary.load) < 0);
+            relieved -= room(auxiliary.load);
         }
     }
     prop_assert!(relieved == 0 || relieved <= here + elsewhere);
-    for (i, helper) in helpers.iter().enumerate() {
-        let spared = plan.relieve >> i & 1 == 0 && helper.load.flows > 1 && room(helper.load) < 0;
-        prop_assert!(!spared || relieved - room(helper.load) > here + elsewhere);
+    for (i, auxiliary) in auxiliaries.iter().enumerate() {
+        let spared = plan.relieve >> i & 1 == 0 && auxiliary.load.flows > 1 && room(auxiliary.load) < 0;
+        prop_assert!(!spared || relieved - room(auxiliary.load) > here + elsewhere);
     }
-    prop_assert_eq!(plan.relieve >> helpers.len(), 0);
+    prop_assert_eq!(plan.relieve >> auxiliaries.len(), 0);
     let beyond = loads[0].packets.saturating_sub(frontier.capacity(loads[0].flows));
     match plan.notice {
         None => prop_assert_eq!(beyond, 0),
@@ -167,8 +178,8 @@ fn check(
     if plan.boost {
         let stays = queued
             .iter()
-            .zip(&plan.places)
-            .filter(|(_, place)| **place == Place::HERE);
+            .zip(&plan.destinations)
+            .filter(|(_, place)| **place == Destination::OWN_CORE);
         prop_assert!(stays.into_iter().all(|(flow, _)| flow.bound));
     }
     Ok(())
@@ -200,32 +211,32 @@ fn splits() -> impl Strategy<Value = SplitProfile> {
     })
 }
 
-fn helpers(most: usize) -> impl Strategy<Value = Vec<Helper>> {
-    let helper = prop_oneof![
-        2 => Just(Helper::default()),
-        1 => Just(Helper { taken: true, ..Helper::default() }),
-        3 => (0_u32..5, 0_u32..40, 0_u64..2_000_000).prop_map(|(flows, more, since)| Helper {
-            recruited: true,
+fn auxiliaries(most: usize) -> impl Strategy<Value = Vec<AuxiliaryCore>> {
+    let auxiliary = prop_oneof![
+        2 => Just(AuxiliaryCore::default()),
+        1 => Just(AuxiliaryCore { taken: true, ..AuxiliaryCore::default() }),
+        3 => (0_u32..5, 0_u32..40, 0_u64..2_000_000).prop_map(|(flows, more, since)| AuxiliaryCore {
+            active: true,
             load: Load { flows, packets: if flows == 0 { 0 } else { flows + more } },
             last_done: Nanos(since),
-            ..Helper::default()
+            ..AuxiliaryCore::default()
         }),
     ];
-    prop::collection::vec(helper, 0..=most)
+    prop::collection::vec(auxiliary, 0..=most)
 }
 
 fn situations(
     flows: std::ops::RangeInclusive<usize>,
     packets: u32,
-    most_helpers: usize,
+    max_auxiliaries: usize,
 ) -> impl Strategy<Value = Situation> {
     let sizes = prop_oneof![1..=packets, 1..=packets.div_ceil(8)];
     let flow = (sizes, prop::bool::weighted(0.1));
     let flow = flow.prop_map(|(packets, bound)| QueuedFlow { packets, bound });
-    (prop::collection::vec(flow, flows), helpers(most_helpers)).prop_map(|(queued, helpers)| Situation {
+    (prop::collection::vec(flow, flows), auxiliaries(max_auxiliaries)).prop_map(|(queued, auxiliaries)| Situation {
         now: Nanos(2_000_000),
         queued,
-        helpers,
+        auxiliaries,
     })
 }
 
@@ -233,7 +244,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn few_flows_fit_where_any_plan_fits_and_recruit_the_fewest(
+    fn few_flows_fit_where_any_plan_fits_and_activate_the_fewest_cores(
         situation in situations(0..=7, 40, 3),
         frontier in frontiers(),
     ) {
@@ -247,8 +258,8 @@ proptest! {
         check(&situation, &frontier, &SplitProfile::new(), &plan)?;
         match situation.brute_force(&frontier) {
             Some(fewest) => {
-                prop_assert!(situation.fits(&frontier, &plan.places), "{plan:?}");
-                prop_assert_eq!(situation.recruits(&plan.places), fewest, "{:?}", plan);
+                prop_assert!(situation.fits(&frontier, &plan.destinations), "{plan:?}");
+                prop_assert_eq!(situation.activations(&plan.destinations), fewest, "{:?}", plan);
                 prop_assert_eq!(plan.notice, None);
             }
             None => prop_assert!(plan.notice.is_some()),
@@ -258,20 +269,20 @@ proptest! {
     #[test]
     fn sizes_that_first_fit_wastes_are_packed_as_well_as_any(
         sizes in prop::collection::vec(prop::sample::select(vec![34_u32, 35, 51, 52, 65, 17]), 8),
-        helpers in 1_usize..=3,
+        auxiliaries in 1_usize..=3,
     ) {
         let frontier = EpochFrontier::constant(101);
         let flow = |packets| QueuedFlow { packets, bound: false };
         let situation = Situation {
             now: Nanos::ZERO,
             queued: sizes.into_iter().map(flow).collect(),
-            helpers: vec![Helper::default(); helpers],
+            auxiliaries: vec![AuxiliaryCore::default(); auxiliaries],
         };
         let mut mapper = NetBlazeMapper::new(options(None), &frontier, SplitProfile::new()).unwrap();
         let plan = situation.decide(&mut mapper);
         check(&situation, &frontier, &SplitProfile::new(), &plan)?;
         if let Some(fewest) = situation.brute_force(&frontier) {
-            prop_assert_eq!(situation.recruits(&plan.places), fewest, "{:?}", plan);
+            prop_assert_eq!(situation.activations(&plan.destinations), fewest, "{:?}", plan);
         }
         prop_assert_eq!(situation.brute_force(&frontier).is_some(), plan.notice.is_none());
     }
@@ -290,7 +301,7 @@ proptest! {
         let situation = Situation {
             now: Nanos::ZERO,
             queued: sizes.iter().map(flow).collect(),
-            helpers: vec![Helper::default(); 13],
+            auxiliaries: vec![AuxiliaryCore::default(); 13],
         };
         let mut mapper = NetBlazeMapper::new(options(None), &frontier, SplitProfile::new()).unwrap();
         let plan = situation.decide(&mut mapper);
@@ -305,7 +316,7 @@ proptest! {
                 if last + sizes[i] <= 101 { (groups, last + sizes[i]) } else { (groups + 1, sizes[i]) }
             }).min().unwrap();
         }
-        let (fewest, groups) = (best[best.len() - 1].0, situation.recruits(&plan.places) + 1);
+        let (fewest, groups) = (best[best.len() - 1].0, situation.activations(&plan.destinations) + 1);
         prop_assert!(fewest <= groups && groups * 9 <= fewest * 11 + 6, "{groups}, not {fewest}");
     }
 
@@ -323,7 +334,7 @@ proptest! {
             check(&situation, &frontier, &splits, &plan)?;
             // The same inputs give the same plans.
             let second = situation.decide(&mut again);
-            prop_assert_eq!(&plan.places, &second.places);
+            prop_assert_eq!(&plan.destinations, &second.destinations);
             prop_assert_eq!(&plan.splits, &second.splits);
             prop_assert_eq!((plan.release, plan.relieve), (second.release, second.relieve));
             prop_assert_eq!((plan.boost, plan.notice), (second.boost, second.notice));
@@ -333,13 +344,13 @@ proptest! {
                 packets: situation.view().packets,
             };
             if frontier.admits(total) && !plan.boost {
-                prop_assert!(boost_after.is_some() || plan.places.iter().all(|place| *place == Place::HERE));
+                prop_assert!(boost_after.is_some() || plan.destinations.iter().all(|place| *place == Destination::OWN_CORE));
             }
             // New flowlets go to auxiliary cores in boost mode only, and only where they fit.
-            let flowlet = Flowlet { arrival: situation.now, new: true, packets: 1, held: false };
-            let loads = Loads { now: situation.now, here: total, helpers: &situation.helpers };
-            if let Some(helper) = mapper.place(flowlet, &loads).as_helper() {
-                let Helper { taken, load, .. } = situation.helpers[helper];
+            let flowlet = Flowlet { arrival: situation.now, new: true, packets: 1, parked: false };
+            let loads = Loads { now: situation.now, here: total, auxiliaries: &situation.auxiliaries };
+            if let Some(auxiliary) = mapper.place(flowlet, &loads).as_auxiliary() {
+                let AuxiliaryCore { taken, load, .. } = situation.auxiliaries[auxiliary];
                 let grown = Load { flows: load.flows + 1, packets: load.packets + 1 };
                 prop_assert!(plan.boost && !taken && frontier.admits(grown));
             }
@@ -375,7 +386,7 @@ fn no_decision_allocates_in_steady_state() {
         let mut plan = Plan::default();
         let mut state = 1;
         let mut queued = Vec::with_capacity(1024);
-        let mut helpers = [Helper::default(); 8];
+        let mut auxiliaries = [AuxiliaryCore::default(); 8];
         let mut notices = 0;
         let mut round = |flows: usize, most: u64, state: &mut u64| {
             queued.clear();
@@ -386,21 +397,21 @@ fn no_decision_allocates_in_steady_state() {
                     bound: random(state, 16) == 0,
                 });
             }
-            for helper in &mut helpers {
+            for auxiliary in &mut auxiliaries {
                 let load = Load {
                     flows: 1,
                     packets: 1 + random(state, 100) as u32,
                 };
-                helper.recruited = random(state, 3) == 0;
-                helper.load = if helper.recruited { load } else { Load::default() };
+                auxiliary.active = random(state, 3) == 0;
+                auxiliary.load = if auxiliary.active { load } else { Load::default() };
             }
             let view = View {
                 now: Nanos::ZERO,
                 oldest: Nanos::ZERO,
-                held: Load::default(),
+                parked: Load::default(),
                 queued: &queued,
                 packets: queued.iter().map(|flow| flow.packets).sum(),
-                helpers: &helpers,
+                auxiliaries: &auxiliaries,
             };
             let info = allocation_counter::measure(|| {
                 plan.clear(view.queued.len());
@@ -409,12 +420,12 @@ fn no_decision_allocates_in_steady_state() {
                     arrival: view.now,
                     new: false,
                     packets: 1,
-                    held: false,
+                    parked: false,
                 };
                 let loads = Loads {
                     now: view.now,
                     here: Load::default(),
-                    helpers: &helpers,
+                    auxiliaries: &auxiliaries,
                 };
                 mapper.place(flowlet, &loads);
             });
@@ -451,32 +462,32 @@ proptest! {
     ) {
         let mapper = || NetBlazeMapper::new(options(None), &frontier, SplitProfile::new()).unwrap();
         let flow = |packets: &u32| QueuedFlow { packets: (*packets).min(frontier.largest()), bound: false };
-        let mut helpers = vec![Helper::default(); cores];
+        let mut auxiliaries = vec![AuxiliaryCore::default(); cores];
         let first = Situation {
             now: Nanos(2_000_000),
             queued: sizes.iter().map(flow).collect(),
-            helpers: helpers.clone(),
+            auxiliaries: auxiliaries.clone(),
         };
         let plan = first.decide(&mut mapper());
         check(&first, &frontier, &SplitProfile::new(), &plan)?;
-        let mut owner: Vec<usize> = plan.places.iter().map(|place| place.index()).collect();
+        let mut owner: Vec<usize> = plan.destinations.iter().map(|place| place.index()).collect();
         let packets = |i: usize| (first.queued[i].packets * growth[i]).min(frontier.largest());
         for core in 1..=cores {
             // A core with work belongs to another dispatcher.
-            for (i, helper) in helpers.iter_mut().enumerate() {
-                helper.taken = i + 1 == core || owner.contains(&(i + 1));
+            for (i, auxiliary) in auxiliaries.iter_mut().enumerate() {
+                auxiliary.taken = i + 1 == core || owner.contains(&(i + 1));
             }
             let mine: Vec<usize> = (0..owner.len()).filter(|i| owner[*i] == core).collect();
             let own = Situation {
                 now: Nanos(2_000_000),
                 queued: mine.iter().map(|i| QueuedFlow { packets: packets(*i), bound: false }).collect(),
-                helpers: helpers.clone(),
+                auxiliaries: auxiliaries.clone(),
             };
             let plan = own.decide(&mut mapper());
             check(&own, &frontier, &SplitProfile::new(), &plan)?;
-            for (i, place) in mine.iter().zip(&plan.places) {
-                if let Some(helper) = place.as_helper() {
-                    owner[*i] = helper + 1;
+            for (i, place) in mine.iter().zip(&plan.destinations) {
+                if let Some(auxiliary) = place.as_auxiliary() {
+                    owner[*i] = auxiliary + 1;
                 }
             }
             if plan.notice.is_none() {

@@ -1,7 +1,7 @@
 //! The agent: each tick reads the cache, decides, and applies the decision.
 
-use crate::cut::{ClassifiedError, Cut, Found, Refused};
 use crate::lease::Lease;
+use crate::partitioner::{CachePartitioner, ClassifiedError, Found, Refused};
 use std::collections::{BTreeMap, BTreeSet};
 use tailwater_net::Nanos;
 use tailwater_placement::lease::{Grant, Request, Terms};
@@ -97,7 +97,7 @@ pub struct Agent<A> {
     traffic: BTreeMap<String, (String, u64, Nanos)>,
 }
 
-impl<A: Cut> Agent<A> {
+impl<A: CachePartitioner> Agent<A> {
     /// Creates an agent for the cache of `allocator`, which is not partitioned yet.
     ///
     /// # Errors

@@ -1,14 +1,14 @@
 //! The loop, with measurements, clock and controller as traits.
 
 use crate::agent::{Agent, Seen, Tick};
-use crate::cut::Cut;
+use crate::partitioner::CachePartitioner;
 use tailwater_net::Nanos;
 use tailwater_placement::lease::{Grant, Request};
 
 /// Source of measurements.
 pub trait Source {
     /// Returns the instances on the cache and their observations since the last tick, whose result is `last`.
-    fn look(&mut self, now: Nanos, last: Option<&Tick>) -> Seen;
+    fn observe(&mut self, now: Nanos, last: Option<&Tick>) -> Seen;
 }
 
 /// Clock. On Linux it must be `CLOCK_BOOTTIME` if another machine grants leases.
@@ -38,7 +38,7 @@ impl Controller for () {
 ///
 /// # Errors
 /// A class could not be removed. [`Agent::end`] can be called again.
-pub fn run<A: Cut>(
+pub fn run<A: CachePartitioner>(
     agent: &mut Agent<A>,
     source: &mut impl Source,
     clock: &mut impl Clock,
@@ -49,7 +49,7 @@ pub fn run<A: Cut>(
     let mut last = None;
     loop {
         let now = clock.now();
-        let seen = source.look(now, last.as_ref());
+        let seen = source.observe(now, last.as_ref());
         let request = agent.request(now);
         for grant in controller.exchange(now, request.as_ref()) {
             agent.granted(now, &grant);

@@ -2,7 +2,7 @@
 
 use crate::drive::Controller;
 use tailwater_net::Nanos;
-use tailwater_placement::lease::{Amount, Grant, Holder, LeaseServer, Request, Terms};
+use tailwater_placement::lease::{Amount, Grant, LeaseClient, LeaseServer, Request, Terms};
 use tailwater_placement::on_demand::Decision;
 
 /// Consecutive ticks with spare ways before leased ones are given back.
@@ -11,7 +11,7 @@ const PATIENCE: u32 = 8;
 /// Ways available to the agent, and its demand for leased ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Lease {
-    holder: Holder,
+    holder: LeaseClient,
     terms: Terms,
     /// Ways that belong to on-demand instances without a lease.
     own: u16,
@@ -26,7 +26,7 @@ pub(crate) struct Lease {
 impl Lease {
     pub(crate) fn new(terms: Terms, incarnation: u64, own: u16) -> Self {
         Lease {
-            holder: Holder::new(terms, incarnation, Amount::NONE),
+            holder: LeaseClient::new(terms, incarnation, Amount::NONE),
             terms,
             own,
             wish: 0,
@@ -101,7 +101,7 @@ impl Local {
     }
 
     /// Returns its lease state.
-    pub fn lessor(&mut self) -> &mut LeaseServer {
+    pub fn server(&mut self) -> &mut LeaseServer {
         &mut self.0
     }
 }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn ways_that_could_not_be_let_go_of_are_told_and_their_grant_is_not_given_up() {
         let mut lease = Lease::new(Terms::DEFAULT, 1, 2);
-        let mut lessor = LeaseServer::new(Terms::DEFAULT, 1, Amount { cores: 0, ways: 10 });
+        let mut server = LeaseServer::new(Terms::DEFAULT, 1, Amount { cores: 0, ways: 10 });
         let decision = |short| Decision {
             allocation: Allocation::default(),
             short,
@@ -134,11 +134,11 @@ mod tests {
             policing: Vec::new(),
         };
         let mut exchange = |lease: &mut Lease, now: Nanos, most: u16| {
-            lessor.offer(Amount { cores: 0, ways: most });
+            server.offer(Amount { cores: 0, ways: most });
             let request = lease.request(now).expect("something changed");
-            let grant = lessor.receive(now, &request);
+            let grant = server.receive(now, &request);
             assert!(lease.receive(now, &grant));
-            (request, lessor.leased(now).ways)
+            (request, server.leased(now).ways)
         };
         lease.follow(2, &decision(8), 2);
         assert_eq!(exchange(&mut lease, Nanos::from_secs(1), 8).1, 8);

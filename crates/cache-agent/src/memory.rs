@@ -1,6 +1,6 @@
 //! Cache partitions in memory only.
 
-use crate::cut::{ClassifiedError, Cut, Found, Refused, Usage};
+use crate::partitioner::{CachePartitioner, ClassifiedError, Found, Refused, Usage};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use tailwater_placement::on_demand::{Cache, CacheAllocator, Step};
@@ -57,7 +57,7 @@ impl CacheAllocator for Memory {
     }
 }
 
-impl Cut for Memory {
+impl CachePartitioner for Memory {
     fn cache(&mut self) -> Result<Cache, Infallible> {
         Ok(self.cache)
     }

@@ -1,6 +1,6 @@
 //! Cache partitions through `resctrl`: one for each class, with exclusive ways.
 
-use crate::cut::{ClassifiedError, Cut, Found, Refused, Usage};
+use crate::partitioner::{CachePartitioner, ClassifiedError, Found, Refused, Usage};
 use std::collections::BTreeMap;
 use std::fmt;
 use tailwater_placement::cluster::MAX_WAYS;
@@ -155,7 +155,7 @@ impl CacheAllocator for Partitions {
     }
 }
 
-impl Cut for Partitions {
+impl CachePartitioner for Partitions {
     fn cache(&mut self) -> Result<Cache, PartitionError> {
         let what = "ways of L3 caches (CAT)".to_owned();
         let info = self.resctrl.info();

@@ -30,7 +30,7 @@ struct Server {
 }
 
 impl Source for Server {
-    fn look(&mut self, now: Nanos, last: Option<&Tick>) -> Seen {
+    fn observe(&mut self, now: Nanos, last: Option<&Tick>) -> Seen {
         let phase = (now.0 / EVERY.0) as usize / TICKS;
         for (tenant, load) in self.model.tenants.iter_mut().zip(PHASES[phase]) {
             tenant.offered = load * tenant.curves.cache.most();

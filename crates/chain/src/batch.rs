@@ -12,7 +12,7 @@ use crate::parcel::{PacketStore, Parcel, Receipt};
 use crate::region::{CACHE_LINE, prefetch};
 use tailwater_net::Nanos;
 use tailwater_net::parse::Headers;
-use tailwater_sdk::program::{Made, TurnPacket};
+use tailwater_sdk::program::{TurnPacket, TurnVerdict};
 
 /// Maximum number of packets in a batch.
 pub const MAX_BATCH: usize = 256;
@@ -328,7 +328,7 @@ impl Batch {
         flow: (FlowIndex, bool),
         headers: impl FnOnce(&[u8], &mut Headers) -> bool,
     ) -> bool {
-        let [start, length] = described.place;
+        let [start, length] = described.frame_range;
         let end = usize::from(start) + usize::from(length);
         let inside = end <= self.memory.buffer_bytes() && self.memory.owns(&buffer);
         assert!(inside, "a frame beyond its buffer");
@@ -345,9 +345,9 @@ impl Batch {
 
     /// Empties the batch of packets that another process described, and reports the result of each.
     #[inline]
-    pub(crate) fn take_all(&mut self, mut each: impl FnMut(u16, Made)) {
+    pub(crate) fn take_all(&mut self, mut each: impl FnMut(u16, TurnVerdict)) {
         for Slot { packet, buffer } in &self.packets {
-            let made = Made::Forward {
+            let made = TurnVerdict::Forward {
                 place: [packet.start, packet.length],
                 rekeyed: packet.is_rekeyed(),
             };
@@ -355,7 +355,7 @@ impl Batch {
         }
         self.packets.clear();
         for gone in &self.dropped {
-            each(gone.buffer.index() as u16, Made::Drop(gone.reason));
+            each(gone.buffer.index() as u16, TurnVerdict::Drop(gone.reason));
         }
         self.dropped.clear();
     }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Network function: takes a batch of packets and sets a verdict on each.
 ///

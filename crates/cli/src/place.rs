@@ -325,7 +325,7 @@ fn reason(denial: &Denial) -> String {
             });
             format!("no room: too few {}", names.collect::<Vec<_>>().join(", or "))
         }
-        Reason::Unkept => "its curves do not bear out any place that was found for it".to_owned(),
+        Reason::ViolatedByCurves => "its curves do not bear out any place that was found for it".to_owned(),
         Reason::Twice => "another SLO has its name".to_owned(),
     }
 }

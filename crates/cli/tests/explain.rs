@@ -10,7 +10,7 @@ use tailwater_dataplane::cores::available;
 use tailwater_dataplane::scaling::record::{Header, Recorder};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, RateFrontier};
-use tailwater_policy::core::{Helper, Load, Plan, QueuedFlow, View};
+use tailwater_policy::core::{AuxiliaryCore, Load, Plan, QueuedFlow, View};
 use tailwater_policy::server::{BucketLoad, CoreLoad, ServerMapper, ServerView};
 
 fn name(path: &Path) -> &str {
@@ -105,17 +105,17 @@ fn record(folder: &Folder) -> PathBuf {
     let make = policy.mappers(slo, &profile).unwrap().unwrap();
     let mut mapper = recorder.recording(make)();
     let mut plan = Plan::default();
-    let busy = Helper {
-        recruited: true,
+    let busy = AuxiliaryCore {
+        active: true,
         load: Load { flows: 1, packets: 100 },
-        ..Helper::default()
+        ..AuxiliaryCore::default()
     };
     // Twice a core's capacity in an epoch.
-    let over = Helper {
+    let over = AuxiliaryCore {
         load: Load { flows: 2, packets: 200 },
         ..busy
     };
-    let idle = Helper::default();
+    let idle = AuxiliaryCore::default();
     for (at, waited, queue, helpers) in [
         (1_000, 70, vec![100, 10, 5, 15], [idle, idle]),
         (1_080, 75, vec![20, 10], [over, idle]),
@@ -134,13 +134,13 @@ fn record(folder: &Folder) -> PathBuf {
         let view = View {
             now,
             oldest: now - Nanos::from_micros(waited),
-            held: Load {
+            parked: Load {
                 flows: 1,
                 packets: if at == 1_160 { 3 } else { 0 },
             },
             packets: queued.iter().map(|flow| flow.packets).sum(),
             queued: &queued,
-            helpers: &helpers,
+            auxiliaries: &helpers,
         };
         plan.clear(queued.len());
         mapper.decide(&view, &mut plan);

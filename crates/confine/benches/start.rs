@@ -18,7 +18,7 @@ const RUNS: usize = 31;
 type Times = [f64; 2];
 
 /// Name of a start mode, and a function that measures one start and end in it.
-type Way<'a> = (&'a str, Box<dyn Fn() -> Times + 'a>);
+type MeasuredMode<'a> = (&'a str, Box<dyn Fn() -> Times + 'a>);
 
 /// Runs the program once, over the socket passed to it.
 fn plain() -> Times {
@@ -75,7 +75,7 @@ fn main() {
     let no_groups = without(|it| it.groups = Confinement::none().groups);
     let none = Confinement::none();
     let runtime = ContainerRuntime::find();
-    let mut ways: Vec<Way> = vec![
+    let mut ways: Vec<MeasuredMode> = vec![
         ("plain", Box::new(plain)),
         ("no-defence", Box::new(|| confined(&none, None))),
         ("confined", Box::new(|| confined(&full, None))),

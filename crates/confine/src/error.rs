@@ -58,7 +58,7 @@ pub enum Error {
     },
     /// All instance slots are in use.
     #[error("{count} programs are confined on this machine already: end some first")]
-    NoPlace {
+    NoFreeSlot {
         /// Number of slots.
         count: u32,
     },

@@ -17,7 +17,7 @@ use crate::error::Error;
 pub(crate) const DIRECTORY: &str = "/run/tailwater/functions";
 
 /// Maximum number of programs confined on one machine at a time.
-const PLACES: u32 = 4096;
+const SLOTS: u32 = 4096;
 
 /// First user and group ID; each slot has its own. The range lies above the IDs of people, services and systemd's
 /// dynamic users, and below the usual ranges of containers.
@@ -65,9 +65,9 @@ impl Instance {
         };
         // The rename publishes the slot with its lock held, so a sweep never sees a slot without an owner. Numbers are
         // used in turn: the kernel may count a user's processes for a moment after they end.
-        let first = process::id().wrapping_add(turn) % PLACES;
-        for step in 0..PLACES {
-            let number = (first + step) % PLACES;
+        let first = process::id().wrapping_add(turn) % SLOTS;
+        for step in 0..SLOTS {
+            let number = (first + step) % SLOTS;
             let directory = places.join(number.to_string());
             match fs::rename(&new, &directory) {
                 Ok(()) => {
@@ -86,7 +86,7 @@ impl Instance {
             }
         }
         let _ = fs::remove_dir_all(&new);
-        Err(Error::NoPlace { count: PLACES })
+        Err(Error::NoFreeSlot { count: SLOTS })
     }
 
     /// Returns the user and group ID of this slot.

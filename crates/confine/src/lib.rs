@@ -75,12 +75,12 @@ mod container;
 mod error;
 mod filter;
 mod instance;
-mod keeper;
 mod root;
 mod schedule;
 mod shared;
 mod spawn;
 mod stopped;
+mod supervisor;
 mod sys;
 
 pub use child::Step;

@@ -29,7 +29,7 @@ pub(crate) fn set_core(pid: Pid, core: usize) -> Result<(), Error> {
 }
 
 /// Gives a process real-time priority `priority` (`SCHED_FIFO`), or ordinary scheduling with 0. Its children have none.
-pub(crate) fn lend(pid: Pid, priority: u8) -> Result<(), Error> {
+pub(crate) fn grant_priority(pid: Pid, priority: u8) -> Result<(), Error> {
     let raw = pid.as_raw_nonzero().get();
     let refused = |errno, advice: &str| Error::Priority {
         priority,

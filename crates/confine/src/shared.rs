@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     /// `true`: the program has loaded, and further loading is refused.
     sealed: AtomicBool,
     /// Supervisor thread.
-    keeper: Pid,
+    supervisor: Pid,
 }
 
 #[derive(Debug)]
@@ -34,11 +34,11 @@ struct State {
     group: Option<Group>,
     stopped: Option<Stopped>,
     /// `true`: the program ended by itself, and its runtime was killed before it could report the status.
-    untold: bool,
+    status_lost: bool,
     /// Set once no process of the program is left.
     end: Option<End>,
     /// `true`: groups and directories are removed, too.
-    buried: bool,
+    cleaned_up: bool,
 }
 
 impl Shared {
@@ -50,13 +50,13 @@ impl Shared {
                 program: None,
                 group: Some(group),
                 stopped: None,
-                untold: false,
+                status_lost: false,
                 end: None,
-                buried: false,
+                cleaned_up: false,
             }),
             ended: Condvar::new(),
             sealed: AtomicBool::new(false),
-            keeper: gettid(),
+            supervisor: gettid(),
         }
     }
 
@@ -79,12 +79,12 @@ impl Shared {
     pub(crate) fn raise_above(&self, priority: u8) {
         if self.is_sealed() {
             // Without the right to do so, the program has no such priority either.
-            let _ = schedule::raise_above(self.keeper, priority);
+            let _ = schedule::raise_above(self.supervisor, priority);
         }
     }
 
     /// Records the program that the child, a runtime, has started.
-    pub(crate) fn has_program(&self, program: OwnedFd) {
+    pub(crate) fn set_program(&self, program: OwnedFd) {
         self.lock().program = Some(program);
     }
 
@@ -94,10 +94,11 @@ impl Shared {
     }
 
     /// Records the end of the child: kills what is left in its groups, determines what stopped it, and publishes both.
-    /// The caller drops the returned groups, which removes them, before it calls [`mark_cleaned_up`](Shared::mark_cleaned_up).
-    pub(crate) fn has_ended(&self, status: Status) -> Option<Group> {
+    /// The caller drops the returned groups, which removes them, before it calls
+    /// [`mark_cleaned_up`](Shared::mark_cleaned_up).
+    pub(crate) fn record_end(&self, status: Status) -> Option<Group> {
         let mut state = self.lock();
-        let status = match state.untold {
+        let status = match state.status_lost {
             true => Status::Unknown,
             false => status,
         };
@@ -123,7 +124,7 @@ impl Shared {
 
     /// Marks the program as cleaned up, and wakes waiting threads.
     pub(crate) fn mark_cleaned_up(&self) {
-        self.lock().buried = true;
+        self.lock().cleaned_up = true;
         self.ended.notify_all();
     }
 
@@ -145,7 +146,7 @@ impl Shared {
                 let _ = pidfd_send_signal(program, Signal::KILL);
             }
             match gone {
-                true => state.untold = true,
+                true => state.status_lost = true,
                 false => drop(state.stopped.get_or_insert(why)),
             }
         }
@@ -166,7 +167,7 @@ impl Shared {
     pub(crate) fn end(&self, deadline: Option<Instant>) -> Option<End> {
         let mut state = self.lock();
         loop {
-            if let (Some(end), true) = (state.end, state.buried) {
+            if let (Some(end), true) = (state.end, state.cleaned_up) {
                 return Some(end);
             }
             state = match deadline {

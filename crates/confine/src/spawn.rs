@@ -19,11 +19,11 @@ use crate::container::{ContainerRuntime, RUNTIME_PROCESSES};
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::instance::Instance;
-use crate::keeper::{self, Order, Started};
 use crate::root::{self, Skeleton, c_path, c_text, inside};
 use crate::schedule;
 use crate::shared::Shared;
 use crate::stopped::{End, Stopped};
+use crate::supervisor::{self, StartRequest, Started};
 
 /// Confined program. Dropping it kills the program, and removes everything created for it.
 #[derive(Debug)]
@@ -31,16 +31,16 @@ pub struct Child {
     pid: Pid,
     pidfd: OwnedFd,
     shared: Arc<Shared>,
-    keeper: Option<JoinHandle<()>>,
+    supervisor: Option<JoinHandle<()>>,
 }
 
 impl Child {
-    fn new((started, keeper): (Started, JoinHandle<()>)) -> Child {
+    fn new((started, supervisor): (Started, JoinHandle<()>)) -> Child {
         Child {
             pid: started.pid,
             pidfd: started.process,
             shared: started.shared,
-            keeper: Some(keeper),
+            supervisor: Some(supervisor),
         }
     }
 
@@ -74,9 +74,9 @@ impl Child {
     ///
     /// # Errors
     /// If the priority is not permitted, with advice.
-    pub fn lend(&self, priority: u8) -> Result<(), Error> {
+    pub fn grant_priority(&self, priority: u8) -> Result<(), Error> {
         self.shared.while_there(|_| {
-            schedule::lend(self.pid, priority)?;
+            schedule::grant_priority(self.pid, priority)?;
             self.shared.raise_above(priority);
             Ok(())
         })
@@ -125,9 +125,9 @@ impl AsFd for Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.shared.stop(Stopped::Agent);
-        if let Some(keeper) = self.keeper.take() {
+        if let Some(supervisor) = self.supervisor.take() {
             // The supervisor ends when the program has ended. If it panicked, the message has been printed.
-            let _ = keeper.join();
+            let _ = supervisor.join();
         }
     }
 }
@@ -162,7 +162,7 @@ impl Confinement {
         let plan = Plan {
             status: prepared.status.1.as_raw_fd(),
             agent: prepared.status.0.as_raw_fd(),
-            descriptors: keeper::raw(&prepared.descriptors),
+            descriptors: supervisor::raw(&prepared.descriptors),
             close_others: self.close_descriptors,
             host_name: self.namespaces.host_name.then(|| c"function".to_owned()),
             mounts,
@@ -177,7 +177,7 @@ impl Confinement {
             environment: environment(&program.environment)?,
         };
         let users = self.namespaces.users;
-        keeper::start(Order {
+        supervisor::start(StartRequest {
             plan,
             flags: self.namespace_flags(),
             filter,
@@ -227,7 +227,7 @@ impl Confinement {
         let plan = Plan {
             status: prepared.status.1.as_raw_fd(),
             agent: prepared.status.0.as_raw_fd(),
-            descriptors: keeper::raw(&prepared.descriptors),
+            descriptors: supervisor::raw(&prepared.descriptors),
             close_others: true,
             host_name: None,
             mounts,
@@ -245,7 +245,7 @@ impl Confinement {
         if self.namespaces.processes {
             flags |= libc::CLONE_NEWPID;
         }
-        keeper::start(Order {
+        supervisor::start(StartRequest {
             plan,
             flags: flags as u64,
             filter: bundle.filter,

@@ -16,7 +16,7 @@ use tailwater_dataplane::{RunConfig, cores, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, Split, View};
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Trace};
 
@@ -77,14 +77,14 @@ impl CoreMapper for Fixed {
         plan.splits.extend(movable.map(|(flow, _)| Split {
             flow,
             last_functions,
-            helper: 0,
+            auxiliary: 0,
         }));
     }
 
-    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Place {
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Destination {
         match self.way {
-            Way::Helper => Place::helper(0),
-            Way::OneCore | Way::Split(_) => Place::HERE,
+            Way::Helper => Destination::auxiliary(0),
+            Way::OneCore | Way::Split(_) => Destination::OWN_CORE,
         }
     }
 }

@@ -16,7 +16,7 @@ use tailwater_dataplane::report::RunReport;
 use tailwater_functions::spec::{FunctionConfig, FunctionSpec, OwnFunction};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, View};
 
 /// Fault of a worker.
 #[derive(Clone, Copy)]
@@ -110,14 +110,14 @@ impl CoreMapper for Stalling {
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
         self.decisions += 1;
-        let handed = view.helpers.iter().any(|helper| helper.load.packets > 0);
+        let handed = view.auxiliaries.iter().any(|helper| helper.load.packets > 0);
         if self.decisions >= 20 && handed && !self.stood.swap(true, Ordering::Relaxed) {
             std::thread::sleep(Duration::from_millis(40));
         }
         self.random.decide(view, plan);
     }
 
-    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Destination {
         self.random.place(flowlet, loads)
     }
 }
@@ -302,7 +302,7 @@ impl CoreMapper for Failing {
         self.0.decide(view, plan);
     }
 
-    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Destination {
         self.1 += 1;
         assert!(self.1 < 1000, "no place on purpose");
         self.0.place(flowlet, loads)

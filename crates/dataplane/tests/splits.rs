@@ -21,7 +21,7 @@ use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, Split, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, Split, View};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
 /// Every few microseconds moves or splits the queued flows, or neither.
@@ -48,26 +48,26 @@ impl CoreMapper for Random {
             let helper = draw / 8 % self.helpers;
             match draw % 8 {
                 _ if queued.bound => {}
-                0 => plan.places[flow] = Place::helper(helper),
+                0 => plan.destinations[flow] = Destination::auxiliary(helper),
                 1..5 => plan.splits.push(Split {
                     flow,
                     last_functions: 1 + draw / 64 % (self.functions - 1),
-                    helper,
+                    auxiliary: helper,
                 }),
                 _ => {}
             }
         }
         plan.boost = random(&mut self.state).is_multiple_of(16);
         // Including auxiliary cores of split flows, which must not be released.
-        for (i, helper) in view.helpers.iter().enumerate() {
+        for (i, helper) in view.auxiliaries.iter().enumerate() {
             plan.release |= u64::from(helper.load.packets == 0) << i;
         }
     }
 
-    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Place {
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Destination {
         match random(&mut self.state) % 4 {
-            0 => Place::helper(0),
-            _ => Place::HERE,
+            0 => Destination::auxiliary(0),
+            _ => Destination::OWN_CORE,
         }
     }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::{CpuSet, sched_setaffinity, sched_yield};
 use tailwater_sdk::protocol::layout::{
-    MASKS, MAX_BATCH, OVER, Place, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, VERSION, all_of,
-    places,
+    CHAIN_ENDED, MASKS, MAX_BATCH, PacketResponse, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea,
+    VERSION, all_of, slots,
 };
 use tailwater_sdk::protocol::memory::Memory;
 use tailwater_sdk::protocol::message::{Description, FromProgram, FromServer};
@@ -124,7 +124,7 @@ impl Raw {
             let round = self.board.round();
             let in_front = self.in_front.as_ref();
             if round != self.last && in_front.is_none_or(|(_, slate)| slate.done() == round) {
-                let over = self.board.flags() & OVER != 0;
+                let over = self.board.flags() & CHAIN_ENDED != 0;
                 if !over && self.board.count() > 0 {
                     self.attack()?;
                 }
@@ -156,15 +156,15 @@ impl Raw {
         for word in 0..MASKS {
             let [left, moved] = self.came(word);
             self.slate.set_masks(word, [left, moved]);
-            for i in places(word, left) {
-                let told = self.in_front.as_ref().map(|(_, slate)| slate.place(i));
+            for i in slots(word, left) {
+                let told = self.in_front.as_ref().map(|(_, slate)| slate.response_word(i));
                 let told = told.filter(|_| moved >> (i % 64) & 1 != 0);
-                let start = match told.map(|told| (told, Place::decode(told, round))) {
-                    Some((told, Some(Place::Here { start, .. }))) => {
-                        self.slate.set_place(i, told);
+                let start = match told.map(|told| (told, PacketResponse::decode(told, round))) {
+                    Some((told, Some(PacketResponse::Forwarded { start, .. }))) => {
+                        self.slate.set_response_word(i, told);
                         start
                     }
-                    _ => self.board.place(i)[0],
+                    _ => self.board.frame_range(i)[0],
                 };
                 if std::mem::take(&mut first) {
                     let at = i * self.buffer_bytes + usize::from(start) + LOOT;
@@ -254,7 +254,7 @@ impl Raw {
 
     /// Writes the invalid part of the response.
     fn say(&self, round: u64) {
-        let here = |start, length| Place::Here {
+        let here = |start, length| PacketResponse::Forwarded {
             start,
             length,
             rekeyed: false,
@@ -263,11 +263,11 @@ impl Raw {
         let count = self.board.count();
         // Verdict on the first remaining packet.
         let first = |word| {
-            self.slate.set_place(0, word);
+            self.slate.set_response_word(0, word);
             self.slate.set_masks(0, [left, moved | 1]);
         };
-        let all = |place: Place| {
-            (0..count).for_each(|i| self.slate.set_place(i, place.encode(round)));
+        let all = |place: PacketResponse| {
+            (0..count).for_each(|i| self.slate.set_response_word(i, place.encode(round)));
         };
         match self.words().0 {
             "long" => first(here(128, 65_000).encode(round)),
@@ -277,7 +277,7 @@ impl Raw {
             "no-word" => first(u64::MAX),
             "masks-of-another-round" => self.slate.set_masks_round(round.wrapping_sub(1)),
             "vanish" => {
-                self.slate.set_place(0, 0);
+                self.slate.set_response_word(0, 0);
                 self.slate.set_masks(0, [left & !1, moved]);
             }
             // Forwards the packets that the function in front dropped.
@@ -287,17 +287,17 @@ impl Raw {
                 self.slate.set_masks(0, [masks, masks]);
             }
             "move-dropped" => {
-                all(Place::Dropped(0));
+                all(PacketResponse::Dropped(0));
                 self.slate.set_masks(0, [0, all_of(count, 0)]);
             }
             // Forwards a packet behind the last of the batch.
             "one-more" => {
-                self.slate.set_place(count, here(128, 64).encode(round));
+                self.slate.set_response_word(count, here(128, 64).encode(round));
                 self.slate.set_masks(0, [left | 1 << count, moved | 1 << count]);
             }
             // Forwards a packet in a slot that is not read.
             "one-far-beyond" => {
-                self.slate.set_place(64, here(128, 64).encode(round));
+                self.slate.set_response_word(64, here(128, 64).encode(round));
                 self.slate.set_masks(1, [1, 1]);
             }
             _ => {}

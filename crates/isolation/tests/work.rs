@@ -15,7 +15,9 @@ use tailwater_isolation::program::Waiting as BuiltIn;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::{Headers, parse};
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_sdk::program::{Given, Made, Ready, TurnPacket, Waiting, Work};
+use tailwater_sdk::program::{
+    AttachedMemory, TurnFunction, TurnPacket, TurnVerdict, UnattachedFunction, UnattachedInstance,
+};
 use tailwater_sdk::protocol::memory::Memory;
 
 const BUFFER_BYTES: usize = 512;
@@ -58,8 +60,8 @@ struct Side<W> {
     packets: Memory,
 }
 
-impl<W: Work> Side<W> {
-    fn new<R: Ready<Work = W>>(ready: R) -> Side<W> {
+impl<W: TurnFunction> Side<W> {
+    fn new<R: UnattachedFunction<Attached = W>>(ready: R) -> Side<W> {
         let description = ready.describe();
         let packets = memory(MAX_BATCH * BUFFER_BYTES);
         let map = || Memory::map(&packets, MAX_BATCH * BUFFER_BYTES, true).unwrap();
@@ -70,12 +72,12 @@ impl<W: Work> Side<W> {
         };
         let slate = Memory::map(&memory(RESPONSE_AREA_BYTES), RESPONSE_AREA_BYTES, true).unwrap();
         let flows = Memory::whole(&memory(config.file_bytes()), Duration::MAX).unwrap();
-        let given = Given {
+        let given = AttachedMemory {
             packets: map(),
             buffer_bytes: BUFFER_BYTES,
             flows: Some((CAPACITY, flows)),
-            images: None,
-            slate: Arc::new(ResponseArea(slate)),
+            snapshots: None,
+            responses: Arc::new(ResponseArea(slate)),
         };
         Side {
             work: ready.attach(given).unwrap(),
@@ -85,10 +87,10 @@ impl<W: Work> Side<W> {
 
     /// Returns the verdict on each packet of a batch, with the frame if it is forwarded. With `CHANGED` the headers are
     /// parsed again; otherwise they are as on arrival at the chain.
-    fn run<const CHANGED: bool>(&mut self, packets: &[Sent]) -> BTreeMap<u16, (Option<Made>, Vec<u8>)> {
+    fn run<const CHANGED: bool>(&mut self, packets: &[Sent]) -> BTreeMap<u16, (Option<TurnVerdict>, Vec<u8>)> {
         let mut all = BTreeMap::new();
         for Sent { packet, frame, key } in packets {
-            let at = usize::from(packet.at) * BUFFER_BYTES + usize::from(packet.place[0]);
+            let at = usize::from(packet.at) * BUFFER_BYTES + usize::from(packet.frame_range[0]);
             self.packets.write(at, frame);
             let known = |headers: &mut Headers| {
                 *headers = Headers {
@@ -102,7 +104,7 @@ impl<W: Work> Side<W> {
         }
         self.work.run(Nanos(1), |at, made| {
             let frame = match made {
-                Made::Forward {
+                TurnVerdict::Forward {
                     place: [start, length], ..
                 } => {
                     let mut frame = vec![0; length.into()];
@@ -110,7 +112,7 @@ impl<W: Work> Side<W> {
                     self.packets.read(at, &mut frame);
                     frame
                 }
-                Made::Drop(_) => Vec::new(),
+                TurnVerdict::Drop(_) => Vec::new(),
             };
             let twice = all.insert(at, (Some(made), frame));
             assert_eq!(twice, None, "told twice of a packet");
@@ -118,19 +120,19 @@ impl<W: Work> Side<W> {
         // Packets without a verdict are forwarded unchanged.
         for Sent { packet, .. } in packets {
             all.entry(packet.at).or_insert_with(|| {
-                let [start, length] = packet.place;
+                let [start, length] = packet.frame_range;
                 let mut frame = vec![0; length.into()];
                 let at = usize::from(packet.at) * BUFFER_BYTES + usize::from(start);
                 self.packets.read(at, &mut frame);
-                let (place, rekeyed) = (packet.place, packet.rekeyed);
-                (Some(Made::Forward { place, rekeyed }), frame)
+                let (place, rekeyed) = (packet.frame_range, packet.rekeyed);
+                (Some(TurnVerdict::Forward { place, rekeyed }), frame)
             });
         }
         all
     }
 
     fn notes(&self) -> Vec<u64> {
-        self.work.notes().collect()
+        self.work.counters().collect()
     }
 }
 
@@ -151,11 +153,11 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
     let file = library(function);
     let in_nf = LibraryFunction::open(&file, config).unwrap();
     let in_nf = BuiltIn::new(Box::new(in_nf.instance()));
-    let own = Waiting::new(load(&file).unwrap(), config);
+    let own = UnattachedInstance::new(load(&file).unwrap(), config);
     let own = own.unwrap();
     let (one, other) = (in_nf.describe(), own.describe());
     assert_eq!(one.drop_reasons, other.drop_reasons);
-    assert_eq!((one.name, one.notes), (other.name, other.notes));
+    assert_eq!((one.name, one.counters), (other.name, other.counters));
     assert_eq!(one.wants_flow_ends, other.wants_flow_ends);
     let (mut in_nf, mut own) = (Side::new(in_nf), Side::new(own));
     let mut chance = Chance(0x5eed_0000_0001);
@@ -199,7 +201,7 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
                 entry: 0,
                 // Each packet has its own slot; some slots stay empty.
                 at: (i * 3 + chance.below(3)) as u16,
-                place: [chance.below(200) as u16 + 10, frame.len() as u16],
+                frame_range: [chance.below(200) as u16 + 10, frame.len() as u16],
                 arrival: Nanos(arrival),
                 rss_hash: chance.below(1 << 32) as u32,
                 flow: Some((flow as u32 * 7, births[flow])),
@@ -223,8 +225,8 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
         for (made, _) in one.values() {
             let kind = match made {
                 None => "unfit".to_owned(),
-                Some(Made::Forward { rekeyed, .. }) => format!("forward {rekeyed}"),
-                Some(Made::Drop(reason)) => format!("drop {reason}"),
+                Some(TurnVerdict::Forward { rekeyed, .. }) => format!("forward {rekeyed}"),
+                Some(TurnVerdict::Drop(reason)) => format!("drop {reason}"),
             };
             *ends.entry(kind).or_insert(0) += 1;
         }
@@ -276,7 +278,7 @@ fn flows_that_are_sent_elsewhere_in_front() {
 
 #[test]
 fn packets_allocate_nothing() {
-    let own = Waiting::new(load(&library("REWRITE")).unwrap(), "{}").unwrap();
+    let own = UnattachedInstance::new(load(&library("REWRITE")).unwrap(), "{}").unwrap();
     let Side { mut work, packets } = Side::new(own);
     let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 1, 2);
     let frames: Vec<Vec<u8>> = b".VPGSMFLOWDx"
@@ -291,7 +293,7 @@ fn packets_allocate_nothing() {
                 let packet = TurnPacket {
                     entry: 0,
                     at: at as u16,
-                    place: [64, frame.len() as u16],
+                    frame_range: [64, frame.len() as u16],
                     arrival: Nanos(birth),
                     rss_hash: 0,
                     flow: Some((at as u32, birth)),

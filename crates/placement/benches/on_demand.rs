@@ -72,7 +72,7 @@ fn loads(fits: bool, tenants: &[Tenant]) -> Vec<Vec<f64>> {
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Division {
     Tailwater,
     EvenCat,
     OneClass,
@@ -89,7 +89,7 @@ struct Outcome {
     changes: u32,
 }
 
-fn run(way: Way, known: bool, loads: &[Vec<f64>]) -> Outcome {
+fn run(way: Division, known: bool, loads: &[Vec<f64>]) -> Outcome {
     let cache = Cache {
         ways: ALL_WAYS,
         way_bytes: WAY_BYTES,
@@ -101,8 +101,8 @@ fn run(way: Way, known: bool, loads: &[Vec<f64>]) -> Outcome {
     let usable = (1 << WAYS) - 1;
     let mut policy = OnDemand::new(Config::new(cache), Allocation::default());
     let mut allocation = match way {
-        Way::Tailwater | Way::OneClass => model.together(usable),
-        Way::EvenCat => model.evenly(usable),
+        Division::Tailwater | Division::OneClass => model.together(usable),
+        Division::EvenCat => model.evenly(usable),
     };
     let mut policing: Vec<Policing> = Vec::new();
     let mut chance = Chance(2);
@@ -123,7 +123,7 @@ fn run(way: Way, known: bool, loads: &[Vec<f64>]) -> Outcome {
                 outcome.settled += u32::from(late && tick >= SETTLED);
                 outcome.by_instance[i] += u32::from(late);
             }
-            if way == Way::Tailwater {
+            if way == Division::Tailwater {
                 let observed = model.observed(&fares, || NOISE * (2.0 * chance.next() - 1.0));
                 let now = number as u64 * u64::from(TICKS) + u64::from(tick);
                 let decision = policy.tick(&Situation {
@@ -151,10 +151,10 @@ fn main() {
     for (mix, fits) in [("fits", true), ("crowded", false)] {
         let loads = loads(fits, &tenants(true));
         for (name, way, known) in [
-            ("tailwater", Way::Tailwater, true),
-            ("tailwater-without-curves", Way::Tailwater, false),
-            ("even-cat", Way::EvenCat, true),
-            ("one-class", Way::OneClass, true),
+            ("tailwater", Division::Tailwater, true),
+            ("tailwater-without-curves", Division::Tailwater, false),
+            ("even-cat", Division::EvenCat, true),
+            ("one-class", Division::OneClass, true),
         ] {
             let outcome = run(way, known, &loads);
             let instances = outcome.by_instance.len() as u32;
@@ -166,7 +166,7 @@ fn main() {
             print(name("late-settled"), percent(outcome.settled, settled), "%");
             let worst = outcome.by_instance.iter().max().copied().unwrap_or(0);
             print(name("late-worst-instance"), percent(worst, all), "%");
-            if way == Way::Tailwater {
+            if way == Division::Tailwater {
                 let changes = f64::from(outcome.changes) / f64::from(CHANGES);
                 print(name("changes"), changes, "ticks with new masks a change of load");
             }

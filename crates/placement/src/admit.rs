@@ -40,7 +40,7 @@ pub enum Reason {
     /// Another SLO has the same name.
     Twice,
     /// The placement does not meet the SLO according to its curves.
-    Unkept,
+    ViolatedByCurves,
 }
 
 /// Alternative SLO that would be admitted.
@@ -80,7 +80,7 @@ pub fn try_admit(plan: &mut Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Resul
         return Err(room(plan));
     };
     match plan.put(&request, instances) {
-        Ok(()) => kept(plan, slo).ok_or(Reason::Unkept),
+        Ok(()) => keep_if_met(plan, slo).ok_or(Reason::ViolatedByCurves),
         Err(PlanError::Twice(_)) => Err(Reason::Twice),
         Err(_) => Err(room(plan)),
     }
@@ -88,7 +88,7 @@ pub fn try_admit(plan: &mut Plan, slo: &Slo, scheduler: &dyn Scheduler) -> Resul
 
 /// Returns the instances of an SLO that was just added to a plan, if they meet it by its curves. Otherwise removes the
 /// SLO.
-pub(crate) fn kept(plan: &mut Plan, slo: &Slo) -> Option<Vec<Instance>> {
+pub(crate) fn keep_if_met(plan: &mut Plan, slo: &Slo) -> Option<Vec<Instance>> {
     let placed = plan.get(&slo.name)?;
     if check(plan.cluster(), [placed]).is_empty() {
         return Some(placed.instances.clone());
@@ -147,7 +147,7 @@ fn completed(plan: &mut Plan, slo: &Slo, instances: &[Instance], scheduler: &dyn
         return None;
     }
     plan.put(&request, all).ok()?;
-    kept(plan, slo)
+    keep_if_met(plan, slo)
 }
 
 /// Returns the resources of which more is needed for an SLO to fit.

@@ -52,7 +52,7 @@ pub enum Proposal {
 
 /// Decides if a plan replaces another one for the same SLOs.
 pub fn proposal(from: &Plan, to: &Plan, least: Saving) -> Proposal {
-    let plan = held(from, aligned(from, to));
+    let plan = with_previous_placements(from, aligned(from, to));
     let saved = from.active().saturating_sub(plan.active());
     if !least.is_reached(saved, from.active()) {
         return Proposal::TooLittle { saved };
@@ -69,7 +69,7 @@ pub fn proposal(from: &Plan, to: &Plan, least: Saving) -> Proposal {
 
 /// Returns a plan in which on-demand SLOs keep their places, as far as there is room. SLOs at their maximum number of
 /// instances cannot move, since that takes one more. SLOs with more than one have grown.
-fn held(from: &Plan, mut plan: Plan) -> Plan {
+fn with_previous_placements(from: &Plan, mut plan: Plan) -> Plan {
     for old in from.placed() {
         let Target::OnDemand { most } = old.slo.target else {
             continue;
@@ -78,10 +78,10 @@ fn held(from: &Plan, mut plan: Plan) -> Plan {
             continue;
         }
         if let Some(new) = plan.remove(&old.slo.name)
-            && plan.put_again(old.clone()).is_err()
+            && plan.restore(old.clone()).is_err()
         {
             // It fits at its previous places.
-            let _ = plan.put_again(new);
+            let _ = plan.restore(new);
         }
     }
     plan

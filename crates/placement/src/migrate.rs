@@ -108,7 +108,7 @@ pub fn aligned(from: &Plan, to: &Plan) -> Plan {
             instance.server = place[instance.server].unwrap_or(instance.server);
         }
         // The same instances fit on servers of the same kind.
-        if plan.put_again(placed).is_err() {
+        if plan.restore(placed).is_err() {
             return to.clone();
         }
     }

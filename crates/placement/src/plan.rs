@@ -233,7 +233,7 @@ impl Plan {
     /// # Errors
     /// The name is in use, or an instance does not fit. The plan is then unchanged.
     pub fn put(&mut self, request: &Request, instances: Vec<Instance>) -> Result<(), PlanError> {
-        self.put_again(Placed {
+        self.restore(Placed {
             slo: request.slo.clone(),
             cheapest: request.cheapest.clone(),
             instances,
@@ -244,7 +244,7 @@ impl Plan {
     ///
     /// # Errors
     /// As [`put`](Self::put).
-    pub fn put_again(&mut self, placed: Placed) -> Result<(), PlanError> {
+    pub fn restore(&mut self, placed: Placed) -> Result<(), PlanError> {
         let Placed {
             slo,
             mut instances,

@@ -332,12 +332,12 @@ fn take(plan: &mut Plan, step: &NamedStep, servers: &HashMap<&str, usize>) -> Re
     };
     let outcome = outcome.and_then(|changed| match check(plan.cluster(), [&after]).first() {
         Some(violation) if changed => Err(Stopped::Promise(violation.to_string())),
-        _ if plan.put_again(after).is_err() => Err(Stopped::Room(step.server.clone())),
+        _ if plan.restore(after).is_err() => Err(Stopped::Room(step.server.clone())),
         _ => Ok(changed),
     });
     if outcome.is_err() {
         // The SLO fitted here before.
-        let _ = plan.put_again(before);
+        let _ = plan.restore(before);
     }
     outcome
 }

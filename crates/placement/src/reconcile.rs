@@ -1,6 +1,6 @@
 //! Reconciliation of an earlier placement with the wanted SLOs: removed, new and changed SLOs, and lost servers.
 
-use crate::admit::{Answer, Denial, Reason, kept, nearest, repair, try_admit};
+use crate::admit::{Answer, Denial, Reason, keep_if_met, nearest, repair, try_admit};
 use crate::check::check;
 use crate::cluster::Cluster;
 use crate::demand::Slot;
@@ -127,7 +127,7 @@ pub struct Reconciled {
 type Decided = Result<Vec<Instance>, Reason>;
 
 /// SLO that was placed and is still wanted.
-struct Standing {
+struct PlacedBefore {
     course: Course,
     /// Its instances on existing servers, if they could stay.
     left: Vec<Instance>,
@@ -154,7 +154,7 @@ pub fn reconcile(
     let servers: HashMap<&str, usize> = servers.map(|(i, s)| (&*s.name, i)).collect();
     let mut removed = Vec::new();
     let mut lost = BTreeSet::new();
-    let mut standing: BTreeMap<&str, Standing> = BTreeMap::new();
+    let mut standing: BTreeMap<&str, PlacedBefore> = BTreeMap::new();
     for old in earlier {
         let Some(slo) = names.get(&*old.name) else {
             removed.push(old.name.clone());
@@ -190,7 +190,7 @@ pub fn reconcile(
         if !placed {
             left.clear();
         }
-        let standing_now = Standing {
+        let standing_now = PlacedBefore {
             course,
             left,
             sound,
@@ -233,7 +233,7 @@ pub fn reconcile(
                 };
                 let nearest = nearest(&plan, slo, scheduler);
                 if let Some(held) = held {
-                    let _ = plan.put_again(held);
+                    let _ = plan.restore(held);
                 }
                 (0, Answer::Denied(Denial { reason, nearest }))
             }
@@ -264,7 +264,7 @@ pub fn reconcile(
 fn changed(
     plan: &mut Plan,
     slo: &Slo,
-    old: &Standing,
+    old: &PlacedBefore,
     held: Placed,
     scheduler: &dyn Scheduler,
 ) -> Result<Vec<Instance>, Reason> {
@@ -272,7 +272,7 @@ fn changed(
         let as_many = |choice: &Vec<Slot>| choice.len() == old.left.len();
         if request.choices.list.iter().any(as_many)
             && plan.put(&request, old.left.clone()).is_ok()
-            && let Some(instances) = kept(plan, slo)
+            && let Some(instances) = keep_if_met(plan, slo)
         {
             return Ok(instances);
         }
@@ -280,7 +280,7 @@ fn changed(
     let result = try_admit(plan, slo, scheduler);
     if result.is_err() && old.sound {
         // Its place is free: it was removed just before.
-        let _ = plan.put_again(held);
+        let _ = plan.restore(held);
     }
     result
 }

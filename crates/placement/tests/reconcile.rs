@@ -228,6 +228,6 @@ fn a_scheduler_that_is_wrong_is_not_believed() {
     let Answer::Denied(denial) = &outcome.answers[0].answer else {
         panic!("{:?}", outcome.answers[0]);
     };
-    assert_eq!(denial.reason, Reason::Unkept);
+    assert_eq!(denial.reason, Reason::ViolatedByCurves);
     assert_eq!(outcome.plan, Plan::new(cluster(&["m1"])));
 }

@@ -1,11 +1,11 @@
 //! Interface between a core that dispatches packets and the policy that selects their destination.
 //!
-//! A dispatching core has its own queue, and can offload whole flows to *auxiliary cores* (`helpers` in names),
-//! numbered from 0 as that core sees them. All packets of a flow that are in the system go to one [`Place`]. The place
-//! changes only when no packet of the flow has left the core's own queue: either all packets in the system still wait
-//! there, or there are none. Packets on an auxiliary core cannot be recalled. When an auxiliary core is overloaded, the
-//! dispatching core [relieves](Plan::relieve) it: it parks later packets until the flow can move. So auxiliary cores
-//! shed flows to each other by decisions of the one core that has the state of all of them.
+//! A dispatching core has its own queue, and can offload whole flows to *auxiliary cores* (`auxiliaries` in names),
+//! numbered from 0 as that core sees them. All packets of a flow that are in the system go to one [`Destination`]. The
+//! place changes only when no packet of the flow has left the core's own queue: either all packets in the system still
+//! wait there, or there are none. Packets on an auxiliary core cannot be recalled. When an auxiliary core is
+//! overloaded, the dispatching core [relieves](Plan::relieve) it: it parks later packets until the flow can move. So
+//! auxiliary cores shed flows to each other by decisions of the one core that has the state of all of them.
 
 use std::sync::Arc;
 use tailwater_net::Nanos;
@@ -15,32 +15,32 @@ pub const MAX_AUXILIARY_CORES: usize = 62;
 
 /// Core that processes a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(u8);
+pub struct Destination(u8);
 
-impl Place {
+impl Destination {
     /// The deciding core itself.
-    pub const HERE: Place = Place(0);
+    pub const OWN_CORE: Destination = Destination(0);
 
-    /// Returns the place of auxiliary core `helper`.
+    /// Returns the place of auxiliary core `auxiliary`.
     ///
     /// # Panics
     /// If the number is [`MAX_AUXILIARY_CORES`] or more.
     #[inline]
-    pub const fn helper(helper: usize) -> Place {
-        assert!(helper < MAX_AUXILIARY_CORES, "there are at most MAX_HELPERS");
-        Place(helper as u8 + 1)
+    pub const fn auxiliary(auxiliary: usize) -> Destination {
+        assert!(auxiliary < MAX_AUXILIARY_CORES, "there are at most MAX_AUXILIARY_CORES");
+        Destination(auxiliary as u8 + 1)
     }
 
-    /// Returns the auxiliary core's number, or `None` for [`Place::HERE`].
+    /// Returns the auxiliary core's number, or `None` for [`Destination::OWN_CORE`].
     #[inline]
-    pub const fn as_helper(self) -> Option<usize> {
+    pub const fn as_auxiliary(self) -> Option<usize> {
         match self.0 {
             0 => None,
             place => Some(place as usize - 1),
         }
     }
 
-    /// Returns an index for tables: 0 is [`Place::HERE`], auxiliary core `i` is `i + 1`.
+    /// Returns an index for tables: 0 is [`Destination::OWN_CORE`], auxiliary core `i` is `i + 1`.
     #[inline]
     pub const fn index(self) -> usize {
         self.0 as usize
@@ -59,10 +59,10 @@ pub struct Load {
 /// State of an auxiliary core as the dispatching core sees it. Its load counts offloaded packets that have not been
 /// reported done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Helper {
+pub struct AuxiliaryCore {
     /// `true` if the auxiliary core is activated for this core. Otherwise placing a flow there activates it, unless it
-    /// is [`taken`](Helper::taken).
-    pub recruited: bool,
+    /// is [`taken`](AuxiliaryCore::taken).
+    pub active: bool,
     /// `true` if another core has activated it: nothing can be placed there.
     pub taken: bool,
     /// Offloaded and not yet done. For split flows, the packets that have passed the first functions.
@@ -87,7 +87,7 @@ pub struct View<'a> {
     /// Current time.
     pub now: Nanos,
     /// Arrival of the first packet in the own queue, which is the oldest there, except for packets of flows that were
-    /// [parked](View::held). Equals `now` if the queue is empty.
+    /// [parked](View::parked). Equals `now` if the queue is empty.
     pub oldest: Nanos,
     /// Flows in the own queue, in the order of their first packets there.
     pub queued: &'a [QueuedFlow],
@@ -95,9 +95,9 @@ pub struct View<'a> {
     pub packets: u32,
     /// Packets parked until their flows leave auxiliary cores that are [relieved](Plan::relieve). They are neither in
     /// the own queue nor on an auxiliary core.
-    pub held: Load,
+    pub parked: Load,
     /// Auxiliary cores. Their number does not change during a run.
-    pub helpers: &'a [Helper],
+    pub auxiliaries: &'a [AuxiliaryCore],
 }
 
 /// Flow that can go to any core: its only packets in the system are the one that just arrived, or those that were
@@ -111,7 +111,7 @@ pub struct Flowlet {
     /// Number of packets. At least 1, and more only if they were parked.
     pub packets: u32,
     /// `true` if the packets were parked.
-    pub held: bool,
+    pub parked: bool,
 }
 
 /// Distribution of packets at the time a [`Flowlet`] is placed.
@@ -122,7 +122,7 @@ pub struct Loads<'a> {
     /// Load of the core's own queue.
     pub here: Load,
     /// Auxiliary cores.
-    pub helpers: &'a [Helper],
+    pub auxiliaries: &'a [AuxiliaryCore],
 }
 
 /// Condition for the operator. The data plane counts these and reports them at intervals.
@@ -151,7 +151,7 @@ pub struct Split {
     /// Number of functions, counted from the chain's end, that move to the auxiliary core.
     pub last_functions: usize,
     /// Auxiliary core.
-    pub helper: usize,
+    pub auxiliary: usize,
 }
 
 /// Decisions of a mapper. A plan is reused: [`clear`](Plan::clear) it first. Its vectors grow to the size needed and
@@ -159,14 +159,14 @@ pub struct Split {
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     /// Destination of each flow of [`View::queued`], with all its packets.
-    pub places: Vec<Place>,
+    pub destinations: Vec<Destination>,
     /// Auxiliary cores to release, as a bit map: those without work that nothing is placed on.
     pub release: u64,
     /// Overloaded auxiliary cores, as a bit map, valid until the next plan. Later packets of a flow there are parked,
     /// until the auxiliary core has processed the earlier ones. Then the flow is [placed](CoreMapper::place) again.
     /// Split flows stay.
     pub relieve: u64,
-    /// Flows to split. Their place is [`Place::HERE`].
+    /// Flows to split. Their place is [`Destination::OWN_CORE`].
     pub splits: Vec<Split>,
     /// *Boost mode*: from now on the core processes nothing itself and only offloads.
     pub boost: bool,
@@ -178,8 +178,8 @@ impl Plan {
     /// Resets the plan to one that changes nothing, for `flows` queued flows.
     #[inline]
     pub fn clear(&mut self, flows: usize) {
-        self.places.clear();
-        self.places.resize(flows, Place::HERE);
+        self.destinations.clear();
+        self.destinations.resize(flows, Destination::OWN_CORE);
         self.release = 0;
         self.relieve = 0;
         self.splits.clear();
@@ -213,11 +213,11 @@ pub trait CoreMapper: Send {
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan);
 
     /// Returns the destination of a flow that has no packets in the system, or whose packets were all
-    /// [parked](Plan::relieve). Auxiliary cores that are [taken](Helper::taken) must not be returned.
+    /// [parked](Plan::relieve). Auxiliary cores that are [taken](AuxiliaryCore::taken) must not be returned.
     #[inline]
-    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Destination {
         let _ = (flowlet, loads);
-        Place::HERE
+        Destination::OWN_CORE
     }
 
     /// Reports that the core itself processed a batch of `packets` packets, `new` of which opened a flow. `took` is the

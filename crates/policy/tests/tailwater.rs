@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{ServiceCosts, SplitPoint, SplitProfile};
-use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, QueuedFlow, View};
+use tailwater_policy::core::{
+    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, Notice, Plan, QueuedFlow, View,
+};
 use tailwater_policy::tailwater::{TailwaterError, TailwaterMapper, TailwaterOptions};
 
 const SLO: Nanos = Nanos::from_micros(200);
@@ -27,50 +29,50 @@ fn flow(packets: u32) -> QueuedFlow {
     QueuedFlow { packets, bound: false }
 }
 
-fn working(packets: u32) -> Helper {
-    Helper {
-        recruited: true,
+fn working(packets: u32) -> AuxiliaryCore {
+    AuxiliaryCore {
+        active: true,
         load: Load { flows: 1, packets },
-        ..Helper::default()
+        ..AuxiliaryCore::default()
     }
 }
 
-const TAKEN: Helper = Helper {
-    recruited: false,
+const TAKEN: AuxiliaryCore = AuxiliaryCore {
+    active: false,
     taken: true,
     load: Load { flows: 0, packets: 0 },
     last_done: Nanos::ZERO,
 };
 
-fn decide(mapper: &mut TailwaterMapper, now: Nanos, queued: &[QueuedFlow], helpers: &[Helper]) -> Plan {
+fn decide(mapper: &mut TailwaterMapper, now: Nanos, queued: &[QueuedFlow], auxiliaries: &[AuxiliaryCore]) -> Plan {
     let mut plan = Plan::default();
     plan.clear(queued.len());
     let view = View {
         now,
         oldest: now.saturating_sub(Nanos::from_micros(10)),
-        held: Load::default(),
+        parked: Load::default(),
         queued,
         packets: queued.iter().map(|flow| flow.packets).sum(),
-        helpers,
+        auxiliaries,
     };
     mapper.decide(&view, &mut plan);
     plan
 }
 
-fn place(mapper: &mut TailwaterMapper, here: u32, helpers: &[Helper]) -> Option<usize> {
+fn place(mapper: &mut TailwaterMapper, here: u32, auxiliaries: &[AuxiliaryCore]) -> Option<usize> {
     let now = Nanos::from_millis(1);
     let flowlet = Flowlet {
         arrival: now,
         new: false,
         packets: 1,
-        held: false,
+        parked: false,
     };
     let here = Load {
         flows: here,
         packets: here,
     };
-    let loads = Loads { now, here, helpers };
-    mapper.place(flowlet, &loads).as_helper()
+    let loads = Loads { now, here, auxiliaries };
+    mapper.place(flowlet, &loads).as_auxiliary()
 }
 
 // The budget is 160 µs: 240 packets before an auxiliary core is activated, 80 while auxiliary cores are active.
@@ -83,36 +85,36 @@ fn an_objective_within_the_allowance_is_refused() {
 }
 
 #[test]
-fn flowlets_stay_until_they_would_be_late_and_then_recruit_one_helper() {
+fn flowlets_stay_until_they_would_be_late_and_then_activate_one_auxiliary_core() {
     let mut mapper = mapper(SplitProfile::new());
-    let idle = [TAKEN, Helper::default(), Helper::default()];
+    let idle = [TAKEN, AuxiliaryCore::default(), AuxiliaryCore::default()];
     assert_eq!(place(&mut mapper, 230, &idle), None);
     assert_eq!(place(&mut mapper, 245, &idle), Some(1));
     // An active auxiliary core is paid for, and so used sooner. The own core still comes first.
-    let helpers = [TAKEN, working(1), Helper::default()];
-    assert_eq!(place(&mut mapper, 245, &helpers), Some(1));
-    assert_eq!(place(&mut mapper, 160, &helpers), Some(1));
-    assert_eq!(place(&mut mapper, 70, &helpers), None);
+    let auxiliaries = [TAKEN, working(1), AuxiliaryCore::default()];
+    assert_eq!(place(&mut mapper, 245, &auxiliaries), Some(1));
+    assert_eq!(place(&mut mapper, 160, &auxiliaries), Some(1));
+    assert_eq!(place(&mut mapper, 70, &auxiliaries), None);
     // If the other core would take longer, the flowlet stays.
     assert_eq!(place(&mut mapper, 100, &[TAKEN, working(150), TAKEN]), None);
     // Full auxiliary cores are skipped.
-    let helpers = [working(300), working(150), working(0)];
-    assert_eq!(place(&mut mapper, 245, &helpers), Some(1));
+    let auxiliaries = [working(300), working(150), working(0)];
+    assert_eq!(place(&mut mapper, 245, &auxiliaries), Some(1));
 }
 
 #[test]
 fn without_any_room_flowlets_go_where_they_are_done_first_and_the_operator_is_told() {
     let mut mapper = mapper(SplitProfile::new());
-    let several = |packets| Helper {
+    let several = |packets| AuxiliaryCore {
         load: Load { flows: 2, packets },
         ..working(0)
     };
-    let helpers = [several(700), several(600), TAKEN];
-    assert_eq!(place(&mut mapper, 800, &helpers), Some(1));
-    assert_eq!(place(&mut mapper, 500, &helpers), None);
-    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &helpers);
+    let auxiliaries = [several(700), several(600), TAKEN];
+    assert_eq!(place(&mut mapper, 800, &auxiliaries), Some(1));
+    assert_eq!(place(&mut mapper, 500, &auxiliaries), None);
+    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &auxiliaries);
     assert_eq!(plan.notice, Some(Notice::OutOfCores { packets: 2 }));
-    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &helpers);
+    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &auxiliaries);
     assert_eq!(plan.notice, None);
 }
 
@@ -130,8 +132,10 @@ fn a_long_queue_is_relieved_by_few_flows_and_from_its_end() {
     let mut queued = vec![flow(1); 200];
     queued[20] = flow(60);
     queued[150] = flow(60);
-    let plan = decide(&mut mapper, now, &queued, &[Helper::default()]);
-    let moved: Vec<usize> = (0..200).filter(|i| plan.places[*i] != Place::HERE).collect();
+    let plan = decide(&mut mapper, now, &queued, &[AuxiliaryCore::default()]);
+    let moved: Vec<usize> = (0..200)
+        .filter(|i| plan.destinations[*i] != Destination::OWN_CORE)
+        .collect();
     assert!(moved.contains(&150), "{moved:?}");
     assert!(moved.len() <= 130, "{moved:?}");
     // The minimum interval between decisions.
@@ -140,24 +144,31 @@ fn a_long_queue_is_relieved_by_few_flows_and_from_its_end() {
 }
 
 #[test]
-fn a_whale_gets_a_helper_for_itself() {
+fn a_whale_gets_an_auxiliary_core_for_itself() {
     let mut mapper = mapper(SplitProfile::new());
     let now = Nanos::from_millis(1);
     let queued = [flow(2), flow(500), flow(3)];
-    let plan = decide(&mut mapper, now, &queued, &[working(1), Helper::default()]);
-    let places = [Place::HERE, Place::helper(1), Place::HERE];
-    assert_eq!(plan.places, places);
+    let plan = decide(&mut mapper, now, &queued, &[working(1), AuxiliaryCore::default()]);
+    let places = [Destination::OWN_CORE, Destination::auxiliary(1), Destination::OWN_CORE];
+    assert_eq!(plan.destinations, places);
     assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 500 }));
     // Nothing goes to the whale's core, and the notice is repeated.
-    let helpers = [working(1), working(500)];
-    let plan = decide(&mut mapper, now, &[], &helpers);
+    let auxiliaries = [working(1), working(500)];
+    let plan = decide(&mut mapper, now, &[], &auxiliaries);
     assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 500 }));
-    assert_eq!(place(&mut mapper, 245, &helpers), Some(0));
+    assert_eq!(place(&mut mapper, 245, &auxiliaries), Some(0));
 
     // If no auxiliary core is free, all other flows leave this core.
     let queued = [flow(2), flow(500), flow(3)];
     let plan = decide(&mut mapper, now, &queued, &[working(1)]);
-    assert_eq!(plan.places, [Place::helper(0), Place::HERE, Place::helper(0)]);
+    assert_eq!(
+        plan.destinations,
+        [
+            Destination::auxiliary(0),
+            Destination::OWN_CORE,
+            Destination::auxiliary(0)
+        ]
+    );
 }
 
 #[test]
@@ -174,26 +185,26 @@ fn a_whale_is_split_where_that_suffices() {
             &mut mapper,
             Nanos::from_millis(1),
             &[flow(packets)],
-            &[TAKEN, Helper::default()],
+            &[TAKEN, AuxiliaryCore::default()],
         );
         assert_eq!(plan.splits.len(), usize::from(split));
-        assert_eq!(plan.places[0] == Place::HERE, split);
+        assert_eq!(plan.destinations[0] == Destination::OWN_CORE, split);
         if split {
-            assert_eq!((plan.splits[0].helper, plan.splits[0].last_functions), (1, 2));
+            assert_eq!((plan.splits[0].auxiliary, plan.splits[0].last_functions), (1, 2));
         }
     }
 }
 
 #[test]
-fn idle_helpers_are_let_go_after_the_hold_and_no_sooner() {
+fn idle_auxiliary_cores_are_released_after_the_timeout_and_no_sooner() {
     let mut mapper = mapper(SplitProfile::new());
-    let last_done = |micros| Helper {
-        recruited: true,
+    let last_done = |micros| AuxiliaryCore {
+        active: true,
         last_done: Nanos::from_micros(micros),
-        ..Helper::default()
+        ..AuxiliaryCore::default()
     };
-    let helpers = [last_done(920), last_done(921), working(1), TAKEN];
-    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &helpers);
+    let auxiliaries = [last_done(920), last_done(921), working(1), TAKEN];
+    let plan = decide(&mut mapper, Nanos::from_millis(1), &[], &auxiliaries);
     assert_eq!(plan.release, 1);
 }
 
@@ -201,45 +212,45 @@ fn idle_helpers_are_let_go_after_the_hold_and_no_sooner() {
 fn a_dispatcher_that_is_late_only_hands_over_until_all_is_calm() {
     let mut mapper = mapper(SplitProfile::new());
     let mut now = Nanos::from_millis(1);
-    let helpers = [working(10), Helper::default()];
-    let late = |mapper: &mut TailwaterMapper, now: Nanos, lag: u64, helpers: &[Helper]| {
+    let auxiliaries = [working(10), AuxiliaryCore::default()];
+    let late = |mapper: &mut TailwaterMapper, now: Nanos, lag: u64, auxiliaries: &[AuxiliaryCore]| {
         let flowlet = Flowlet {
             arrival: now.saturating_sub(Nanos(lag)),
             new: false,
             packets: 1,
-            held: false,
+            parked: false,
         };
         let here = Load::default();
-        mapper.place(flowlet, &Loads { now, here, helpers })
+        mapper.place(flowlet, &Loads { now, here, auxiliaries })
     };
     for look in 1..=4 {
-        late(&mut mapper, now, 90_000, &helpers);
-        let plan = decide(&mut mapper, now, &[flow(1)], &helpers);
+        late(&mut mapper, now, 90_000, &auxiliaries);
+        let plan = decide(&mut mapper, now, &[flow(1)], &auxiliaries);
         assert_eq!(plan.boost, look == 4, "look {look}");
         now += Nanos::from_micros(50);
     }
-    assert_eq!(late(&mut mapper, now, 0, &helpers), Place::helper(0));
-    let busy = [working(200), Helper::default()];
+    assert_eq!(late(&mut mapper, now, 0, &auxiliaries), Destination::auxiliary(0));
+    let busy = [working(200), AuxiliaryCore::default()];
     assert!(decide(&mut mapper, now, &[], &busy).boost);
     // Boost mode ends after little work for the release timeout.
-    assert!(decide(&mut mapper, now, &[], &helpers).boost);
+    assert!(decide(&mut mapper, now, &[], &auxiliaries).boost);
     now += Nanos::from_micros(79);
-    assert!(decide(&mut mapper, now, &[], &helpers).boost);
+    assert!(decide(&mut mapper, now, &[], &auxiliaries).boost);
     now += Nanos::from_micros(1);
-    assert!(!decide(&mut mapper, now, &[], &helpers).boost);
-    assert_eq!(late(&mut mapper, now, 0, &helpers), Place::HERE);
+    assert!(!decide(&mut mapper, now, &[], &auxiliaries).boost);
+    assert_eq!(late(&mut mapper, now, 0, &auxiliaries), Destination::OWN_CORE);
 }
 
 #[test]
-fn a_helper_that_is_busy_for_too_long_is_relieved_while_another_core_is_not() {
-    let several = |packets| Helper {
+fn an_auxiliary_core_that_is_busy_for_too_long_is_relieved_while_another_core_is_not() {
+    let several = |packets| AuxiliaryCore {
         load: Load { flows: 2, packets },
         last_done: Nanos::from_millis(1),
         ..working(0)
     };
     // 240 packets take 60 % of the budget: the limit, and enough to activate a core.
-    let (over, busy, idle) = (several(241), several(240), Helper::default());
-    let cases: [(u32, &[Helper], u64); 6] = [
+    let (over, busy, idle) = (several(241), several(240), AuxiliaryCore::default());
+    let cases: [(u32, &[AuxiliaryCore], u64); 6] = [
         (10, &[over, busy, working(400)], 1),
         (240, &[over, several(700)], 0b11),
         (260, &[over, several(250)], 0),
@@ -247,50 +258,50 @@ fn a_helper_that_is_busy_for_too_long_is_relieved_while_another_core_is_not() {
         (260, &[over, idle], 1),
         (260, &[over, TAKEN], 0),
     ];
-    for (queued, helpers, relieve) in cases {
+    for (queued, auxiliaries, relieve) in cases {
         let mut mapper = mapper(SplitProfile::new());
         let queued = vec![flow(1); queued as usize];
-        let plan = decide(&mut mapper, Nanos::from_millis(1), &queued, helpers);
-        assert_eq!(plan.relieve, relieve, "{helpers:?}");
+        let plan = decide(&mut mapper, Nanos::from_millis(1), &queued, auxiliaries);
+        assert_eq!(plan.relieve, relieve, "{auxiliaries:?}");
     }
 }
 
 #[test]
-fn held_packets_are_placed_by_what_all_of_them_take() {
+fn parked_packets_are_placed_by_the_cost_of_all_of_them() {
     let mut mapper = mapper(SplitProfile::new());
-    let mut place = |packets, helpers: &[Helper]| {
+    let mut place = |packets, auxiliaries: &[AuxiliaryCore]| {
         let now = Nanos::from_millis(1);
         let flowlet = Flowlet {
             arrival: now,
             new: false,
             packets,
-            held: true,
+            parked: true,
         };
         let here = Load::default();
-        mapper.place(flowlet, &Loads { now, here, helpers })
+        mapper.place(flowlet, &Loads { now, here, auxiliaries })
     };
-    assert_eq!(place(240, &[Helper::default()]), Place::HERE);
-    assert_eq!(place(241, &[working(0)]), Place::HERE, "no sooner there");
+    assert_eq!(place(240, &[AuxiliaryCore::default()]), Destination::OWN_CORE);
+    assert_eq!(place(241, &[working(0)]), Destination::OWN_CORE, "no sooner there");
     // Other flows wait here. Parked packets are no reason for boost mode.
     let late = |mapper: &mut TailwaterMapper, now: Nanos| {
         let flowlet = Flowlet {
             arrival: now.saturating_sub(Nanos(90_000)),
             new: false,
             packets: 3,
-            held: true,
+            parked: true,
         };
         let here = Load {
             flows: 200,
             packets: 200,
         };
-        let helpers = [working(0), Helper::default()];
+        let auxiliaries = [working(0), AuxiliaryCore::default()];
         let loads = Loads {
             now,
             here,
-            helpers: &helpers,
+            auxiliaries: &auxiliaries,
         };
-        assert_eq!(mapper.place(flowlet, &loads), Place::helper(0));
-        decide(mapper, now, &[flow(1)], &helpers).boost
+        assert_eq!(mapper.place(flowlet, &loads), Destination::auxiliary(0));
+        decide(mapper, now, &[flow(1)], &auxiliaries).boost
     };
     for look in 1..=10 {
         assert!(!late(&mut mapper, Nanos::from_micros(1000 + 50 * look)));
@@ -298,24 +309,24 @@ fn held_packets_are_placed_by_what_all_of_them_take() {
 }
 
 /// One step of a run: waiting flows, auxiliary cores, the flowlets' lag, and a batch.
-type Step = (Vec<QueuedFlow>, Vec<Helper>, u64, (u32, u32, u64));
+type Step = (Vec<QueuedFlow>, Vec<AuxiliaryCore>, u64, (u32, u32, u64));
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let sizes = prop_oneof![8 => 1_u32..6, 2 => 1_u32..80, 1 => 200_u32..900];
     let queued = (sizes, prop::bool::weighted(0.1)).prop_map(|(packets, bound)| QueuedFlow { packets, bound });
-    let helper = prop_oneof![
-        2 => Just(Helper::default()),
+    let auxiliary = prop_oneof![
+        2 => Just(AuxiliaryCore::default()),
         1 => Just(TAKEN),
-        3 => (0_u32..5, 0_u32..300, 0_u64..1_000_000).prop_map(|(flows, more, since)| Helper {
-            recruited: true,
+        3 => (0_u32..5, 0_u32..300, 0_u64..1_000_000).prop_map(|(flows, more, since)| AuxiliaryCore {
+            active: true,
             load: Load { flows, packets: if flows == 0 { 0 } else { flows + more } },
             last_done: Nanos(since),
-            ..Helper::default()
+            ..AuxiliaryCore::default()
         }),
     ];
     let step = (
         prop::collection::vec(queued, 0..120),
-        prop::collection::vec(helper, 4),
+        prop::collection::vec(auxiliary, 4),
         prop_oneof![3 => 0_u64..20_000, 1 => 0_u64..300_000],
         (0_u32..33, 0_u32..33, 0_u64..100_000),
     );
@@ -333,67 +344,67 @@ proptest! {
         }
         let (mut first, mut second) = (mapper(splits.clone()), mapper(splits));
         let mut now = Nanos::from_millis(1);
-        for (queued, helpers, lag, (packets, new, took)) in sequence {
+        for (queued, auxiliaries, lag, (packets, new, took)) in sequence {
             now += Nanos::from_micros(20);
             let here = Load {
                 flows: queued.len() as u32,
                 packets: queued.iter().map(|flow| flow.packets).sum(),
             };
-            let (packets_held, held) = if lag % 3 == 0 { (1 + lag as u32 % 9, true) } else { (1, false) };
+            let (packets_parked, held) = if lag % 3 == 0 { (1 + lag as u32 % 9, true) } else { (1, false) };
             let flowlet = Flowlet {
                 arrival: now.saturating_sub(Nanos(lag)),
                 new: lag % 2 == 0 && !held,
-                packets: packets_held,
-                held,
+                packets: packets_parked,
+                parked: held,
             };
-            let loads = Loads { now, here, helpers: &helpers };
+            let loads = Loads { now, here, auxiliaries: &auxiliaries };
             for _ in 0..3 {
                 let place = first.place(flowlet, &loads);
                 prop_assert_eq!(place, second.place(flowlet, &loads), "the same, asked the same");
-                if let Some(helper) = place.as_helper() {
-                    prop_assert!(!helpers[helper].taken, "a taken helper is used");
+                if let Some(auxiliary) = place.as_auxiliary() {
+                    prop_assert!(!auxiliaries[auxiliary].taken, "a taken helper is used");
                 }
             }
             first.completed(packets, new, Nanos(took));
             second.completed(packets, new, Nanos(took));
             prop_assert_eq!(first.due(now, here.packets), second.due(now, here.packets));
 
-            let plan = decide(&mut first, now, &queued, &helpers);
-            let again = decide(&mut second, now, &queued, &helpers);
-            prop_assert_eq!(&plan.places, &again.places);
+            let plan = decide(&mut first, now, &queued, &auxiliaries);
+            let again = decide(&mut second, now, &queued, &auxiliaries);
+            prop_assert_eq!(&plan.destinations, &again.destinations);
             prop_assert_eq!(&plan.splits, &again.splits);
             prop_assert_eq!((plan.release, plan.relieve), (again.release, again.relieve));
             prop_assert_eq!((plan.boost, plan.notice), (again.boost, again.notice));
 
-            prop_assert_eq!(plan.places.len(), queued.len());
+            prop_assert_eq!(plan.destinations.len(), queued.len());
             let mut used = 0;
-            for (flow, place) in queued.iter().zip(&plan.places) {
-                if let Some(helper) = place.as_helper() {
+            for (flow, place) in queued.iter().zip(&plan.destinations) {
+                if let Some(auxiliary) = place.as_auxiliary() {
                     prop_assert!(!flow.bound, "a bound flow moves");
-                    prop_assert!(!helpers[helper].taken, "a taken helper is used");
-                    used |= 1_u64 << helper;
+                    prop_assert!(!auxiliaries[auxiliary].taken, "a taken helper is used");
+                    used |= 1_u64 << auxiliary;
                 }
             }
             for split in &plan.splits {
-                prop_assert!(!queued[split.flow].bound && !helpers[split.helper].taken);
-                prop_assert_eq!(plan.places[split.flow], Place::HERE);
-                used |= 1 << split.helper;
+                prop_assert!(!queued[split.flow].bound && !auxiliaries[split.auxiliary].taken);
+                prop_assert_eq!(plan.destinations[split.flow], Destination::OWN_CORE);
+                used |= 1 << split.auxiliary;
             }
             prop_assert_eq!(plan.release & used, 0, "a helper that is used is let go");
-            prop_assert_eq!(plan.release >> helpers.len(), 0);
-            for (i, helper) in helpers.iter().enumerate() {
-                let idle = helper.recruited && helper.load.packets == 0;
+            prop_assert_eq!(plan.release >> auxiliaries.len(), 0);
+            for (i, auxiliary) in auxiliaries.iter().enumerate() {
+                let idle = auxiliary.active && auxiliary.load.packets == 0;
                 prop_assert!(plan.release & 1 << i == 0 || idle);
-                let several = helper.recruited && helper.load.flows > 1;
+                let several = auxiliary.active && auxiliary.load.flows > 1;
                 prop_assert!(plan.relieve & 1 << i == 0 || several);
             }
             if plan.boost {
-                let stays = |(flow, place): (usize, &Place)| {
-                    *place == Place::HERE
+                let stays = |(flow, place): (usize, &Destination)| {
+                    *place == Destination::OWN_CORE
                         && !queued[flow].bound
                         && plan.splits.iter().all(|split| split.flow != flow)
                 };
-                prop_assert!(!plan.places.iter().enumerate().any(stays));
+                prop_assert!(!plan.destinations.iter().enumerate().any(stays));
             }
         }
     }
@@ -404,7 +415,7 @@ fn nothing_is_allocated_in_steady_state() {
     let mut mapper = mapper(SplitProfile::new());
     let mut plan = Plan::default();
     plan.clear(1000);
-    let helpers = [working(10), working(200), Helper::default(), TAKEN];
+    let auxiliaries = [working(10), working(200), AuxiliaryCore::default(), TAKEN];
     let queued: Vec<QueuedFlow> = (0..1000).map(|i| flow(1 + i % 3)).collect();
     let mut moved = 0;
     let info = allocation_counter::measure(|| {
@@ -416,25 +427,29 @@ fn nothing_is_allocated_in_steady_state() {
             let view = View {
                 now,
                 oldest: now.saturating_sub(Nanos(20_000)),
-                held: Load::default(),
+                parked: Load::default(),
                 queued,
                 packets,
-                helpers: &helpers,
+                auxiliaries: &auxiliaries,
             };
             mapper.decide(&view, &mut plan);
-            moved += plan.places.iter().filter(|p| **p != Place::HERE).count();
+            moved += plan
+                .destinations
+                .iter()
+                .filter(|p| **p != Destination::OWN_CORE)
+                .count();
             let flowlet = Flowlet {
                 arrival: now,
                 new: round % 5 == 0,
                 packets: 1,
-                held: false,
+                parked: false,
             };
             let here = Load {
                 flows: queued.len() as u32,
                 packets,
             };
-            let helpers = &helpers;
-            mapper.place(flowlet, &Loads { now, here, helpers });
+            let auxiliaries = &auxiliaries;
+            mapper.place(flowlet, &Loads { now, here, auxiliaries });
             mapper.completed(32, 3, Nanos(15_000));
         }
     });

@@ -21,7 +21,7 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::Wake;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, View};
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
 use tailwater_traffic::{LoadOptions, Notice, Packet, PacketSource, Trace, TrafficError};
 
@@ -321,7 +321,7 @@ impl PacketSource for Calls {
 
 /// Returns a configuration that offloads everything to the auxiliary core, if there is one.
 fn dealt(helper: Option<usize>) -> ScalingConfig {
-    let place = helper.map_or(Place::HERE, |_| Place::helper(0));
+    let place = helper.map_or(Destination::OWN_CORE, |_| Destination::auxiliary(0));
     ScalingConfig {
         auxiliary: helper.into_iter().collect(),
         mapper: Arc::new(move || Box::new(Always(place))),
@@ -331,7 +331,7 @@ fn dealt(helper: Option<usize>) -> ScalingConfig {
 }
 
 /// A mapper that places all flowlets alike and migrates nothing.
-struct Always(Place);
+struct Always(Destination);
 
 impl CoreMapper for Always {
     fn due(&self, _now: Nanos, _packets: u32) -> bool {
@@ -340,7 +340,7 @@ impl CoreMapper for Always {
 
     fn decide(&mut self, _view: &View<'_>, _plan: &mut Plan) {}
 
-    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Place {
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Destination {
         self.0
     }
 }

@@ -271,14 +271,14 @@ impl Configured {
         if code == 0 {
             return Ok(Configured { what, made });
         }
-        let message = match told(&error.message) {
+        let message = match text_up_to_nul(&error.message) {
             message if message.is_empty() => {
                 format!("{} refuses it (code {code}) and does not say why", what.name)
             }
             message => message,
         };
         Err(WrongConfig {
-            field: told(&error.field),
+            field: text_up_to_nul(&error.field),
             message,
         })
     }
@@ -314,7 +314,7 @@ impl Drop for Configured {
 }
 
 /// Returns a text of the function, up to its zero byte.
-fn told(text: &[c_char]) -> String {
+fn text_up_to_nul(text: &[c_char]) -> String {
     // SAFETY: a `c_char` is a byte, and the slice is not changed.
     let bytes = unsafe { slice::from_raw_parts(text.as_ptr().cast::<u8>(), text.len()) };
     let text = CStr::from_bytes_until_nul(bytes).map_or(bytes, CStr::to_bytes);
@@ -345,7 +345,7 @@ pub const NO_PACKET: abi::Packet = abi::Packet {
 
 /// Location of a frame: its buffer, and the frame's bounds in it.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
+pub struct FrameLocation {
     /// First byte of the buffer.
     pub buffer: *mut u8,
     /// Size of the buffer in bytes.
@@ -358,8 +358,13 @@ pub struct Place {
 
 /// Builds the C packet of a frame, without state. `flow` is its index in the flow table; its key is that of `headers`.
 #[inline(always)]
-pub fn packet(place: Place, headers: &Headers, arrival: Nanos, (flow, rss_hash): (Option<u32>, u32)) -> abi::Packet {
-    let Place {
+pub fn packet(
+    place: FrameLocation,
+    headers: &Headers,
+    arrival: Nanos,
+    (flow, rss_hash): (Option<u32>, u32),
+) -> abi::Packet {
+    let FrameLocation {
         buffer,
         buffer_bytes,
         start,
@@ -395,7 +400,7 @@ pub fn packet(place: Place, headers: &Headers, arrival: Nanos, (flow, rss_hash):
 /// Returns the bounds (offset, length) of a frame after the function rewrote it; it was at `place` before. `None` if
 /// the new bounds are not allowed.
 #[inline]
-pub fn moved(what: &FunctionDescription, packet: &abi::Packet, place: Place) -> Option<[u16; 2]> {
+pub fn moved(what: &FunctionDescription, packet: &abi::Packet, place: FrameLocation) -> Option<[u16; 2]> {
     let start = (packet.frame as usize).wrapping_sub(place.buffer as usize);
     let length = packet.length as usize;
     let inside = start <= place.buffer_bytes && length <= place.buffer_bytes - start;

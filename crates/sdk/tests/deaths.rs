@@ -11,10 +11,12 @@ use std::time::Duration;
 use tailwater_net::parse::{Headers, parse};
 use tailwater_net::{Nanos, protocol};
 use tailwater_sdk::host::FunctionDescription;
-use tailwater_sdk::program::{Given, Instance, Made, Ready, TurnPacket, Waiting, Work};
-use tailwater_sdk::protocol::images::{FlowSnapshots, Offer, file_bytes};
+use tailwater_sdk::program::{
+    AttachedMemory, Instance, TurnFunction, TurnPacket, TurnVerdict, UnattachedFunction, UnattachedInstance,
+};
 use tailwater_sdk::protocol::layout::{MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
 use tailwater_sdk::protocol::memory::Memory;
+use tailwater_sdk::protocol::snapshots::{ExternalFlowInfo, FlowSnapshots, file_bytes};
 use tailwater_sdk::testing::frame;
 use tailwater_sdk::{Batch, Config, ConfigError, FlowKey, Function, describe, state};
 
@@ -114,14 +116,14 @@ impl Server {
         let function = Box::leak(Box::new(describe::<Fails>()));
         // SAFETY: `describe` obeys the header's rules; its names and lists are static.
         let described = unsafe { FunctionDescription::read(&raw const *function) }.unwrap();
-        let waiting = Waiting::new(Box::leak(Box::new(described)), "{}").unwrap();
-        let slate = Memory::map(&memory(RESPONSE_AREA_BYTES), RESPONSE_AREA_BYTES, true).unwrap();
-        let given = Given {
+        let waiting = UnattachedInstance::new(Box::leak(Box::new(described)), "{}").unwrap();
+        let responses = Memory::map(&memory(RESPONSE_AREA_BYTES), RESPONSE_AREA_BYTES, true).unwrap();
+        let given = AttachedMemory {
             packets: self.map(),
             buffer_bytes: BUFFER_BYTES,
             flows: Some((PLACES, flows(&self.flows))),
-            images: self.images.as_ref().map(|file| (Nanos::ZERO, flows(file))),
-            slate: Arc::new(ResponseArea(slate)),
+            snapshots: self.images.as_ref().map(|file| (Nanos::ZERO, flows(file))),
+            responses: Arc::new(ResponseArea(responses)),
         };
         Process {
             work: waiting.attach(given).unwrap(),
@@ -143,7 +145,7 @@ impl Process {
     /// forwarded packet whether it reports its flow as rewritten (`None` if the function failed).
     fn run(&mut self, packets: &[Packet], fails: bool) -> (Vec<(bool, u64)>, Option<Vec<bool>>) {
         SAW.take();
-        for (at, &(flow, birth, rekeyed)) in packets.iter().enumerate() {
+        for (at, &(flow, generation, rekeyed)) in packets.iter().enumerate() {
             let [from, to] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(IpAddr::from);
             let port = if fails { 666 } else { 53 };
             let key = FlowKey::new(from, to, protocol::UDP, 1000 + flow as u16, port);
@@ -153,10 +155,10 @@ impl Process {
             let packet = TurnPacket {
                 entry: 0,
                 at: at as u16,
-                place: [START, frame.len() as u16],
+                frame_range: [START, frame.len() as u16],
                 arrival: Nanos(1),
                 rss_hash: 0,
-                flow: Some((flow, birth)),
+                flow: Some((flow, generation)),
                 rekeyed,
             };
             let known = |headers: &mut Headers| *headers = parse(&frame).unwrap();
@@ -165,7 +167,7 @@ impl Process {
         // Packets forwarded unchanged have no response word.
         let mut rekeyed: Vec<bool> = packets.iter().map(|packet| packet.2).collect();
         let each = |at: u16, made| match made {
-            Made::Forward { rekeyed: now, .. } => rekeyed[usize::from(at)] = now,
+            TurnVerdict::Forward { rekeyed: now, .. } => rekeyed[usize::from(at)] = now,
             made => panic!("{made:?}"),
         };
         let ran = catch_unwind(AssertUnwindSafe(|| self.work.run(Nanos(1), each)));
@@ -241,11 +243,11 @@ fn what_came_from_outside_for_a_flow_is_there_for_the_next_process_too() {
     let file = server.images.as_ref().unwrap();
     let worker = FlowSnapshots::open(flows(file), size_of::<Count>()).unwrap();
     worker.put(1, &40u64.to_ne_bytes());
-    let offer = Offer {
+    let offer = ExternalFlowInfo {
         restored: true,
-        ..Offer::default()
+        ..ExternalFlowInfo::default()
     };
-    worker.tell(1, offer);
+    worker.set_external_info(1, offer);
     let (saw, made) = server.process().run(&[(1, 7, false), (1, 7, false)], true);
     assert_eq!((saw, made), (vec![(true, 40), (false, 41)], None));
     assert!(!worker.is_of(1, 7));

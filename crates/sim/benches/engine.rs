@@ -45,7 +45,7 @@ fn rack(servers: usize, cores: u16) -> Rack {
     if servers > 1 {
         rack.servers[0].link_bps = 100_000_000_000;
     }
-    rack.switch.held = 1 << 20;
+    rack.switch.max_buffered = 1 << 20;
     rack.servers = vec![rack.servers[0].clone(); servers];
     rack
 }

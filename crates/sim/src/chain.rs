@@ -33,9 +33,9 @@ pub struct ChainModel {
     /// Each packet that a decision moves.
     pub move_packet: f64,
     /// Extra cost of a batch on an auxiliary core.
-    pub helper_batch: f64,
+    pub auxiliary_batch: f64,
     /// Extra cost of a packet on an auxiliary core: its cache lines are in another core's cache.
-    pub helper_packet: f64,
+    pub auxiliary_packet: f64,
     /// Extra cost beyond that on another NUMA node.
     pub numa_packet: f64,
     /// Extra cost of the first packet of a flow after its migration to this core.
@@ -190,7 +190,7 @@ impl ChainModel {
             ring_packet: details.ring_packet,
             dispatch_packet: details.queue_packet,
             hand_over_packet: details.hand_over_packet,
-            helper_packet: details.take_over_packet,
+            auxiliary_packet: details.take_over_packet,
             decide: 500.0,
             decide_flow: 4.0,
             move_packet: 5.0,
@@ -234,8 +234,8 @@ impl ChainModel {
             decide: cost("decide", self.decide)?,
             decide_flow: cost("decide_flow", self.decide_flow)?,
             move_packet: cost("move_packet", self.move_packet)?,
-            helper_batch: cost("helper_batch", self.helper_batch)?,
-            helper_packet: cost("helper_packet", self.helper_packet)?,
+            auxiliary_batch: cost("helper_batch", self.auxiliary_batch)?,
+            auxiliary_packet: cost("helper_packet", self.auxiliary_packet)?,
             numa_packet: cost("numa_packet", self.numa_packet)?,
             migrated_flow: cost("migrated_flow", self.migrated_flow)?,
             cold_after: self.cold_after,
@@ -309,8 +309,8 @@ pub(crate) struct Costs {
     decide: u64,
     decide_flow: u64,
     move_packet: u64,
-    helper_batch: u64,
-    helper_packet: u64,
+    auxiliary_batch: u64,
+    auxiliary_packet: u64,
     numa_packet: u64,
     migrated_flow: u64,
     pub cold_after: u32,
@@ -388,7 +388,7 @@ impl Costs {
     #[inline]
     pub fn help(&self, work: Work, other_node: bool) -> u64 {
         let numa = if other_node { self.numa_packet } else { 0 };
-        self.process(work) + self.helper_batch + work.packets * (self.helper_packet + numa)
+        self.process(work) + self.auxiliary_batch + work.packets * (self.auxiliary_packet + numa)
     }
 
     /// Returns the part of a batch's cost that is not incurred on this core, if one flow's packets pass only some

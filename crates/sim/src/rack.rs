@@ -19,12 +19,12 @@ pub struct Rack {
     /// Delays between cores.
     pub timing: Timing,
     /// Speed of its machines over time, or `None` for the speed that the costs imply.
-    pub pace: Option<Pace>,
+    pub pace: Option<SpeedProfile>,
 }
 
 /// Speed of machines over time. Shared machines are not always as fast as when they were measured.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pace {
+pub struct SpeedProfile {
     /// Duration of each step.
     pub step: Nanos,
     /// Duration of batches in each step, as a factor on their cost: 1.5 takes half as long again. The last step's
@@ -61,7 +61,7 @@ pub struct Switch {
     /// Time to write a row. The controller buffers packets that wait for theirs.
     pub rule_latency: Nanos,
     /// Packets that the controller buffers per row. Others are lost.
-    pub held: usize,
+    pub max_buffered: usize,
     /// Buffer for each server's link, in bytes. Packets beyond it are lost.
     pub buffer_bytes: u64,
 }
@@ -82,7 +82,7 @@ pub struct Timing {
     /// Until an RSS bucket or a flow is transferred from its old core to the new one.
     pub migration: Nanos,
     /// Polling interval of a core that only waits for its auxiliary cores.
-    pub look: Nanos,
+    pub poll_interval: Nanos,
     /// A call from one machine to another.
     pub rpc: Nanos,
 }
@@ -107,7 +107,7 @@ impl Default for Switch {
         Switch {
             table: 2000,
             rule_latency: Nanos::from_millis(1),
-            held: 4096,
+            max_buffered: 4096,
             buffer_bytes: 1 << 20,
         }
     }
@@ -124,7 +124,7 @@ impl Default for Timing {
             hand_over: Nanos(300),
             receipt: Nanos(300),
             migration: Nanos::from_micros(1),
-            look: Nanos::from_micros(2),
+            poll_interval: Nanos::from_micros(2),
             rpc: Nanos::from_millis(1),
         }
     }
@@ -205,7 +205,7 @@ impl Rack {
             let expected = format!("at most {MOST_CORES} cores in all");
             return Err(RackError::new("servers", expected, self.cores()));
         }
-        if self.timing.look == Nanos::ZERO {
+        if self.timing.poll_interval == Nanos::ZERO {
             return Err(RackError::new("timing.look", "a time above zero", "0ns"));
         }
         if let Some(pace) = &self.pace {
@@ -225,7 +225,7 @@ impl Rack {
             ("timing.hand_over", self.timing.hand_over),
             ("timing.receipt", self.timing.receipt),
             ("timing.migration", self.timing.migration),
-            ("timing.look", self.timing.look),
+            ("timing.look", self.timing.poll_interval),
             ("timing.rpc", self.timing.rpc),
         ];
         for (name, time) in times {

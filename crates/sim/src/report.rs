@@ -18,14 +18,20 @@ pub enum Loss {
     /// Too many packets waited for a row of the switch's table.
     Table,
     /// There was no room for its flow.
-    NoPlace,
+    FlowTableFull,
     /// It was still in the system when the time was over.
     NotDrained,
 }
 
 impl Loss {
     /// All reasons, in numerical order.
-    pub const ALL: [Loss; 5] = [Loss::RingFull, Loss::Link, Loss::Table, Loss::NoPlace, Loss::NotDrained];
+    pub const ALL: [Loss; 5] = [
+        Loss::RingFull,
+        Loss::Link,
+        Loss::Table,
+        Loss::FlowTableFull,
+        Loss::NotDrained,
+    ];
 
     /// Returns the stable name. It equals that of the live report where one exists.
     pub const fn name(self) -> &'static str {
@@ -33,7 +39,7 @@ impl Loss {
             Loss::RingFull => "nic-ring-full",
             Loss::Link => "switch-buffer-full",
             Loss::Table => "switch-table",
-            Loss::NoPlace => "no-place",
+            Loss::FlowTableFull => "no-place",
             Loss::NotDrained => "not-drained",
         }
     }
@@ -43,7 +49,7 @@ impl Loss {
         match self {
             Loss::RingFull => Cause::Live(attribution::Cause::RingFull),
             Loss::Link | Loss::Table => Cause::Network,
-            Loss::NoPlace => Cause::Live(attribution::Cause::NoPlace),
+            Loss::FlowTableFull => Cause::Live(attribution::Cause::NoPlace),
             Loss::NotDrained => Cause::Live(attribution::Cause::Minnows),
         }
     }
@@ -206,9 +212,11 @@ pub struct Decisions {
     /// Times an overloaded auxiliary core began to be relieved.
     pub relieved: u64,
     /// Packets parked until the auxiliary core with their flow had completed the earlier ones.
-    pub packets_held: u64,
+    #[serde(rename = "packets_held")]
+    pub packets_parked: u64,
     /// Activations of auxiliary cores.
-    pub recruited: u64,
+    #[serde(rename = "recruited")]
+    pub activated: u64,
     /// Releases of auxiliary cores.
     pub released: u64,
     /// Times boost mode began.
@@ -294,7 +302,8 @@ pub struct BurstStep {
     /// Cores with a queue at its end.
     pub dedicated: u32,
     /// Auxiliary cores at its end.
-    pub helpers: u32,
+    #[serde(rename = "helpers")]
+    pub auxiliaries: u32,
     /// Decisions of core mappers.
     pub decisions: u64,
     /// Flows moved out of a core's own queue.

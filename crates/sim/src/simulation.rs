@@ -1,14 +1,14 @@
 //! Simulation run: a rack, its chains with their traffic and policies, from the first packet to the report.
 
 use crate::chain::{COUNTED, ChainError, ChainModel};
-use crate::engine::{Engine, TenantSetup};
+use crate::engine::{ChainSetup, Engine};
 use crate::policies::RackPolicy;
 use crate::rack::{Rack, RackError};
 use crate::report::{
     Cause, ChainReport, CoreUse, DistributionPoint, LatencyReport, Loss, Packets, RackCores, SimReport, WindowReport,
     is_met,
 };
-use crate::traffic::{Chunk, ChunkReader, FlowStart, MOST_TENANTS, Packet, Workload};
+use crate::traffic::{Chunk, ChunkReader, FlowStart, MOST_CHAINS, Packet, Workload};
 use std::collections::{BTreeMap, VecDeque};
 use tailwater_net::Nanos;
 use tailwater_traffic::TrafficError;
@@ -111,7 +111,7 @@ pub enum SimError {
     #[error(transparent)]
     Traffic(#[from] TrafficError),
     /// There are too many chains, or none.
-    #[error("expected 1 to {MOST_TENANTS} chains, and a core for each on every server; found {found} chains")]
+    #[error("expected 1 to {MOST_CHAINS} chains, and a core for each on every server; found {found} chains")]
     Chains {
         /// Number of chains.
         found: usize,
@@ -165,7 +165,7 @@ pub fn simulate_with(
     rack.check()?;
     let least = rack.servers.iter().map(|server| server.cores).min();
     let least = usize::from(least.unwrap_or(0));
-    if chains.is_empty() || chains.len() > MOST_TENANTS.min(least) {
+    if chains.is_empty() || chains.len() > MOST_CHAINS.min(least) {
         let found = chains.len();
         return Err(SimError::Chains { found });
     }
@@ -223,7 +223,7 @@ pub fn simulate_with(
     let reports = reports.map(|(finished, (chain, traffic, policy, slo))| {
         let total = &finished.meter.total;
         let offered = total.offered;
-        let lost = total.lost_in_all();
+        let lost = total.total_lost();
         let histogram = finished.meter.all;
         let late: u64 = total.late.iter().sum();
         let spans = [finished.dedicated, finished.auxiliary];
@@ -283,7 +283,7 @@ fn setup(
     chain: &mut ChainRun<'_>,
     (number, count): (usize, usize),
     options: &RunOptions,
-) -> Result<TenantSetup, SimError> {
+) -> Result<ChainSetup, SimError> {
     let costs = chain.model.compile().map_err(|source| SimError::Chain {
         name: chain.model.name.clone(),
         source,
@@ -301,7 +301,7 @@ fn setup(
         .collect();
     let all: usize = cores.iter().map(Vec::len).sum();
     let steered = std::mem::replace(&mut chain.policy.steered, crate::policies::Steered::Rack(None));
-    Ok(TenantSetup {
+    Ok(ChainSetup {
         costs,
         slo: chain.slo,
         make: chain.policy.core.take(),
@@ -394,7 +394,7 @@ impl<'w, 'a> Merged<'w, 'a> {
             {
                 self.starts.push(start);
             }
-            self.packets.push(packet.of_tenant(number));
+            self.packets.push(packet.of_chain(number));
         }
         Ok(Chunk {
             packets: &self.packets,

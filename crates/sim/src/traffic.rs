@@ -19,14 +19,14 @@ use tailwater_traffic::{Notice, TrafficError};
 pub(crate) const CHUNK: usize = 8192;
 
 /// Flow index of a packet for whose flow there was no room.
-pub(crate) const NO_PLACE: u32 = u32::MAX;
+pub(crate) const NO_FLOW_INDEX: u32 = u32::MAX;
 
 /// Packet on its way into the rack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Packet {
     /// Arrival time at the switch, counted from the traffic's first packet.
     pub arrival: u64,
-    /// Its flow's index, or [`NO_PLACE`].
+    /// Its flow's index, or [`NO_FLOW_INDEX`].
     pub flow: u32,
     pub bytes: u16,
     /// RSS bucket, flag of a packet that opens its flow, and tenant.
@@ -36,10 +36,10 @@ pub(crate) struct Packet {
 /// Bit of a tag: the packet opens its flow.
 const FIRST: u16 = BUCKETS as u16;
 /// Position of the tenant's number in a tag.
-const TENANT: u32 = FIRST.ilog2() + 1;
+const CHAIN: u32 = FIRST.ilog2() + 1;
 
 /// Maximum number of tenants that a tag can hold.
-pub(crate) const MOST_TENANTS: usize = 1 << (16 - TENANT);
+pub(crate) const MOST_CHAINS: usize = 1 << (16 - CHAIN);
 
 impl Packet {
     fn new(arrival: u64, flow: u32, bytes: u32, bucket: u16, first: bool) -> Packet {
@@ -63,13 +63,13 @@ impl Packet {
     }
 
     #[inline]
-    pub fn tenant(&self) -> usize {
-        usize::from(self.tag >> TENANT)
+    pub fn chain(&self) -> usize {
+        usize::from(self.tag >> CHAIN)
     }
 
     /// Sets its tenant.
-    pub fn of_tenant(mut self, tenant: usize) -> Packet {
-        self.tag |= (tenant as u16) << TENANT;
+    pub fn of_chain(mut self, chain: usize) -> Packet {
+        self.tag |= (chain as u16) << CHAIN;
         self
     }
 }
@@ -177,7 +177,7 @@ impl<'a> Stream<'a> {
         let number = arrival.flow.unwrap_or(FLOWLESS);
         let found = self.flows.find(number, self.latest, oldest);
         let Some((flow, first)) = found else {
-            let packet = Packet::new(self.latest, NO_PLACE, arrival.bytes, 0, false);
+            let packet = Packet::new(self.latest, NO_FLOW_INDEX, arrival.bytes, 0, false);
             self.packets.push(packet);
             return;
         };

@@ -84,7 +84,7 @@ fn overload_of_links_and_tables_is_lost_there() {
     let mut rack = Rack::of_one(8);
     rack.servers[0].link_bps = 1_000_000;
     rack.servers[0].ring = 1;
-    rack.switch.held = 0;
+    rack.switch.max_buffered = 0;
     rack.switch.table = 0;
     for name in RackPolicy::names() {
         let report = checked(&rack, model(), policy(name), &overload);

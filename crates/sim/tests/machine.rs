@@ -6,7 +6,7 @@ use common::{MS, checked, costs, static_rss};
 use std::sync::Arc;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::Pause;
-use tailwater_sim::{ChainModel, ChainRun, Pace, Rack, Recording, RunOptions, SimError, Workload, simulate};
+use tailwater_sim::{ChainModel, ChainRun, Rack, Recording, RunOptions, SimError, SpeedProfile, Workload, simulate};
 
 /// A packet every ten microseconds, for 200 ms.
 fn packets() -> Arc<Recording> {
@@ -45,7 +45,7 @@ fn pauses_delay_the_packets_that_they_meet() {
 #[test]
 fn batches_take_as_long_as_the_pace_says() {
     let mut rack = Rack::of_one(1);
-    rack.pace = Some(Pace {
+    rack.pace = Some(SpeedProfile {
         step: Nanos(100 * MS),
         times: vec![1.0, 2.5],
     });
@@ -80,7 +80,7 @@ fn impossible_machines_are_refused() {
         error.to_string()
     };
     let pace = |step, times: &[f64]| Rack {
-        pace: Some(Pace {
+        pace: Some(SpeedProfile {
             step: Nanos(step),
             times: times.to_vec(),
         }),

@@ -212,7 +212,7 @@ fn bursts_are_those_of_the_traffic_and_change_nothing() {
         let hands_over = name != "netblaze-no-core-mapper";
         assert_eq!(sum(|step| step.packets_handed) > 0, hands_over, "{name}");
         assert_eq!(sum(|step| step.decisions) > 0, hands_over, "{name}");
-        assert_eq!(sum(|step| step.helpers.into()) > 0, hands_over, "{name}");
+        assert_eq!(sum(|step| step.auxiliaries.into()) > 0, hands_over, "{name}");
         assert!(sum(|step| step.longest_queue) > 0, "{name}");
         // No millisecond shown has more packets than the chosen one.
         let offered: Vec<u64> = burst.steps.iter().map(|step| step.offered).collect();
@@ -293,7 +293,7 @@ fn one_flow_and_only_new_ones_are_traffic_too() {
 }
 
 #[test]
-fn helpers_keep_an_objective_that_one_core_misses() {
+fn auxiliary_cores_keep_an_objective_that_one_core_misses() {
     let mut rack = Rack::of_one(6);
     rack.servers[0].ring = 4096;
     let packets = bursty(5, 300 * MS, 60, 1);
@@ -309,7 +309,7 @@ fn helpers_keep_an_objective_that_one_core_misses() {
 }
 
 #[test]
-fn chains_share_a_rack_and_its_helpers() {
+fn chains_share_a_rack_and_its_auxiliary_cores() {
     let mut chains = Vec::new();
     let traffic = [bursty(6, 100 * MS, 60, 1), bursty(7, 100 * MS, 80, 1)];
     for (packets, name) in traffic.iter().zip(["netblaze", "tailwater"]) {
@@ -358,7 +358,7 @@ fn prefixes_wait_for_their_rows_and_a_full_table_has_a_default() {
     assert!(report.decisions.waited_for_rule > 50);
     assert!(report.late_by_cause["network"] > 0);
     let mut small = slow.clone();
-    small.switch.held = 3;
+    small.switch.max_buffered = 3;
     let report = checked(&small, model(), policy("netblaze"), &packets);
     assert!(report.packets.lost_by_reason["switch-table"] > 0);
     small.switch.rule_latency = Nanos::ZERO;
@@ -372,7 +372,7 @@ fn with_a_default_row_first_packets_wait_for_none_but_while_it_moves() {
     let packets = bursty(8, 100 * MS, 60, 2);
     let mut slow = rack();
     slow.switch.rule_latency = Nanos(3 * MS);
-    slow.switch.held = 0;
+    slow.switch.max_buffered = 0;
     let report = checked(&slow, model(), policy("tailwater"), &packets);
     assert_eq!(report.decisions.rules, 50);
     assert_eq!(report.decisions.waited_for_rule, 0);

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, ServiceCosts, SplitProfile};
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, MakeMapper, Place, Plan, Split, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Split, View};
 use tailwater_policy::tailwater::{TailwaterMapper, TailwaterOptions};
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
@@ -41,7 +41,7 @@ fn model() -> ChainModel {
         receive_packet: 35.0,
         dispatch_packet: 85.0,
         hand_over_packet: 25.0,
-        helper_packet: 35.0,
+        auxiliary_packet: 35.0,
         decide: 500.0,
         decide_flow: 4.0,
         move_packet: 5.0,
@@ -139,17 +139,20 @@ fn of_preset(name: &str, seed: u64, length: u64, rate: f64) -> Arc<Recording> {
 
 /// Flows that grow beyond one auxiliary core move to others, and packets are no longer late.
 #[test]
-fn a_helper_whose_flows_swell_sheds_them_to_others() {
+fn an_auxiliary_core_whose_flows_swell_sheds_them_to_others() {
     let packets = swelling(1, 60 * MS, 40, (16, 3));
     for (name, make) in [
         ("netblaze", netblaze as fn(bool) -> MakeMapper),
         ("tailwater", tailwater),
     ] {
         let [without, with] = [false, true].map(|recursion| run(8, policy(name, make(recursion)), &packets, true));
-        assert_eq!((without.decisions.relieved, without.decisions.packets_held), (0, 0));
+        assert_eq!((without.decisions.relieved, without.decisions.packets_parked), (0, 0));
         let decisions = with.decisions;
-        assert!(decisions.relieved > 0 && decisions.packets_held > 100, "{decisions:?}");
-        assert!(decisions.recruited > 1 && with.cores.auxiliary > without.cores.auxiliary);
+        assert!(
+            decisions.relieved > 0 && decisions.packets_parked > 100,
+            "{decisions:?}"
+        );
+        assert!(decisions.activated > 1 && with.cores.auxiliary > without.cores.auxiliary);
         let late = |report: &ChainReport| report.late_by_cause.values().sum::<u64>();
         assert!(
             4 * late(&with) < late(&without),
@@ -170,10 +173,10 @@ struct Anything {
 }
 
 impl Anything {
-    fn anywhere(&mut self, helpers: usize) -> Place {
-        match self.random.below(helpers as u64 + 1) as usize {
-            0 => Place::HERE,
-            helper => Place::helper(helper - 1),
+    fn anywhere(&mut self, auxiliaries: usize) -> Destination {
+        match self.random.below(auxiliaries as u64 + 1) as usize {
+            0 => Destination::OWN_CORE,
+            auxiliary => Destination::auxiliary(auxiliary - 1),
         }
     }
 }
@@ -184,26 +187,26 @@ impl CoreMapper for Anything {
     }
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
-        let helpers = view.helpers.len();
+        let auxiliaries = view.auxiliaries.len();
         for (flow, queued) in view.queued.iter().enumerate() {
             match self.random.below(8) {
                 _ if queued.bound => {}
                 0 if self.split => plan.splits.push(Split {
                     flow,
                     last_functions: 1,
-                    helper: self.random.below(helpers as u64) as usize,
+                    auxiliary: self.random.below(auxiliaries as u64) as usize,
                 }),
-                1 | 2 => plan.places[flow] = self.anywhere(helpers),
+                1 | 2 => plan.destinations[flow] = self.anywhere(auxiliaries),
                 _ => {}
             }
         }
-        plan.relieve = self.random.next() & self.random.next() & ((1 << helpers) - 1);
-        plan.release = self.random.next() & ((1 << helpers) - 1);
+        plan.relieve = self.random.next() & self.random.next() & ((1 << auxiliaries) - 1);
+        plan.release = self.random.next() & ((1 << auxiliaries) - 1);
         plan.boost = self.random.below(8) == 0;
     }
 
-    fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Place {
-        self.anywhere(loads.helpers.len())
+    fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Destination {
+        self.anywhere(loads.auxiliaries.len())
     }
 }
 
@@ -224,7 +227,7 @@ fn whatever_is_relieved_the_rules_hold() {
         policy.start_cores = Some(dedicated);
         let report = run(dedicated + 2 + seed as u16 % 3, policy, &packets, true);
         assert_eq!(report.packets.delivered, report.packets.offered);
-        held += report.decisions.packets_held;
+        held += report.decisions.packets_parked;
     }
     assert!(held > 1000, "{held}");
 }
@@ -266,7 +269,7 @@ fn recursion_compared() {
                 report.packets.lost,
                 report.cores.total,
                 report.decisions.relieved,
-                report.decisions.packets_held,
+                report.decisions.packets_parked,
             );
         }
     }

@@ -63,7 +63,7 @@ use load::{grown, sum};
 use pack::Packer;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{EpochFrontier, SplitProfile};
-use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, Notice, Place, Plan, Split, View};
+use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, Notice, Plan, Split, View};
 
 pub use pack::SIZE_CLASSES;
 pub use server::{NetBlazeServerConfig, NetBlazeServerMapper};
@@ -194,9 +194,9 @@ impl NetBlazeMapper {
     fn watch(&mut self, fits: bool, own: Load, view: &View<'_>) {
         self.lasting = if fits { 0 } else { self.lasting + 1 };
         if self.boosting {
-            let mine = view.helpers.iter().filter(|helper| helper.recruited);
-            let own = sum(own, view.held);
-            let all = mine.fold(own, |all, helper| sum(all, helper.load));
+            let mine = view.auxiliaries.iter().filter(|auxiliary| auxiliary.active);
+            let own = sum(own, view.parked);
+            let all = mine.fold(own, |all, auxiliary| sum(all, auxiliary.load));
             self.boosting = !self.packer.frontier.admits(all);
         } else if let Some(epochs) = self.options.boost_after {
             self.boosting = !fits && self.lasting >= epochs;
@@ -212,18 +212,18 @@ impl NetBlazeMapper {
             i64::from(capacity) - i64::from(load.packets)
         };
         // A single flow would take as long on another core.
-        let several = |helper: &Helper| helper.load.flows > 1 && room(helper.load) < 0;
-        let open = view.helpers.iter().filter(|helper| !helper.taken);
-        let mut left: i64 = open.map(|helper| room(helper.load).max(0)).sum();
+        let several = |auxiliary: &AuxiliaryCore| auxiliary.load.flows > 1 && room(auxiliary.load) < 0;
+        let open = view.auxiliaries.iter().filter(|auxiliary| !auxiliary.taken);
+        let mut left: i64 = open.map(|auxiliary| room(auxiliary.load).max(0)).sum();
         left += match boost {
             true => -i64::from(own.packets),
             false => room(own),
         };
-        left -= i64::from(view.held.packets);
+        left -= i64::from(view.parked.packets);
         let mut overloaded = 0;
-        for (i, helper) in view.helpers.iter().enumerate() {
-            let beyond = -room(helper.load);
-            if several(helper) && beyond <= left {
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            let beyond = -room(auxiliary.load);
+            if several(auxiliary) && beyond <= left {
                 left -= beyond;
                 overloaded |= 1 << i;
             }
@@ -240,11 +240,11 @@ impl NetBlazeMapper {
         }
         let mut placed = false;
         if self.boosting && !whales {
-            placed = self.packer.pack(view.queued, false, &mut plan.places);
+            placed = self.packer.pack(view.queued, false, &mut plan.destinations);
             plan.boost = placed;
         }
         if !placed {
-            self.packer.pack(view.queued, true, &mut plan.places);
+            self.packer.pack(view.queued, true, &mut plan.destinations);
         }
         // Flows that stay: bound ones, whales that are not split, and those without room elsewhere.
         let here = self.packer.here();
@@ -273,11 +273,11 @@ impl NetBlazeMapper {
                 packets.div_ceil(u64::from(capacity)) as u32
             };
             let split = split.and_then(|point| {
-                let helper = self.packer.take_split(share(point.first), share(point.last))?;
+                let auxiliary = self.packer.take_split(share(point.first), share(point.last))?;
                 Some(Split {
                     flow,
                     last_functions: point.last_functions,
-                    helper,
+                    auxiliary,
                 })
             });
             match split {
@@ -314,10 +314,10 @@ impl CoreMapper for NetBlazeMapper {
             used = self.packer.used();
         }
         let mut busy = false;
-        for (i, helper) in view.helpers.iter().enumerate() {
-            busy |= helper.load.flows > 1;
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            busy |= auxiliary.load.flows > 1;
             let lapsed =
-                helper.recruited && helper.load.packets == 0 && view.now.saturating_sub(helper.last_done) >= idle;
+                auxiliary.active && auxiliary.load.packets == 0 && view.now.saturating_sub(auxiliary.last_done) >= idle;
             plan.release |= u64::from(lapsed) << i;
         }
         plan.release &= !used;
@@ -328,29 +328,31 @@ impl CoreMapper for NetBlazeMapper {
     }
 
     #[inline]
-    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Destination {
         // A parked flow has waited already.
-        if !self.dispatching && !flowlet.held {
-            return Place::HERE;
+        if !self.dispatching && !flowlet.parked {
+            return Destination::OWN_CORE;
         }
         let here = grown(loads.here, flowlet.packets);
         if !self.dispatching && self.packer.frontier.admits(here) {
-            return Place::HERE;
+            return Destination::OWN_CORE;
         }
         let mut best: Option<(bool, Load, usize)> = None;
-        for (i, helper) in loads.helpers.iter().enumerate() {
-            let load = grown(helper.load, flowlet.packets);
-            if helper.taken || !self.packer.frontier.admits(load) {
+        for (i, auxiliary) in loads.auxiliaries.iter().enumerate() {
+            let load = grown(auxiliary.load, flowlet.packets);
+            if auxiliary.taken || !self.packer.frontier.admits(load) {
                 continue;
             }
             // Active before idle auxiliary cores, then the least loaded.
             let rank = |(idle, load, _): &(bool, Load, usize)| (*idle, load.packets, load.flows);
-            let candidate = (!helper.recruited, helper.load, i);
+            let candidate = (!auxiliary.active, auxiliary.load, i);
             if best.as_ref().is_none_or(|best| rank(&candidate) < rank(best)) {
                 best = Some(candidate);
             }
         }
         // Without room anywhere it waits here, and can still move at the epoch's end.
-        best.map_or(Place::HERE, |(_, _, helper)| Place::helper(helper))
+        best.map_or(Destination::OWN_CORE, |(_, _, auxiliary)| {
+            Destination::auxiliary(auxiliary)
+        })
     }
 }

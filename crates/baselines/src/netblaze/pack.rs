@@ -4,7 +4,7 @@ use super::exact::{self, MAX_BINS, MAX_ITEMS};
 use super::load::{grown, sum};
 use super::lower_bound::{Line, hull};
 use tailwater_policy::capacity::EpochFrontier;
-use tailwater_policy::core::{Load, MAX_AUXILIARY_CORES, Place, QueuedFlow, View};
+use tailwater_policy::core::{Destination, Load, MAX_AUXILIARY_CORES, QueuedFlow, View};
 
 /// Number of classes of packet counts by which flows are sorted. They are equally wide, up to the maximum packets of a
 /// group.
@@ -13,7 +13,7 @@ pub const SIZE_CLASSES: usize = 512;
 /// Core that flows can be placed on.
 #[derive(Clone, Copy, Debug)]
 struct Bin {
-    place: Place,
+    place: Destination,
     /// Its load, including flows placed so far.
     load: Load,
     /// Its load before any flow is placed.
@@ -22,11 +22,11 @@ struct Bin {
 
 /// Quality of a packing. Less is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Outcome {
+struct PackingCost {
     /// Packets that found no room.
     left: u32,
     /// Auxiliary cores to be activated.
-    recruited: usize,
+    activated: usize,
 }
 
 /// Flows checked together.
@@ -49,7 +49,7 @@ struct Filling<'a> {
 impl Filling<'_> {
     /// Puts several flows into the first bin that is not full, if all of them fit.
     #[inline]
-    fn put_together(&mut self, flows: u32, packets: u32) -> Option<Place> {
+    fn put_together(&mut self, flows: u32, packets: u32) -> Option<Destination> {
         let load = Load {
             flows: self.bin.load.flows.saturating_add(flows),
             packets: self.bin.load.packets.saturating_add(packets),
@@ -63,7 +63,7 @@ impl Filling<'_> {
 
     /// Puts a flow into the first bin that has room for it.
     #[inline]
-    fn put(&mut self, packets: u32) -> Place {
+    fn put(&mut self, packets: u32) -> Destination {
         match self.put_together(1, packets) {
             Some(place) => place,
             None => self.put_elsewhere(packets),
@@ -71,10 +71,10 @@ impl Filling<'_> {
     }
 
     /// Puts a flow into a bin after the current one, which has no room for it.
-    fn put_elsewhere(&mut self, packets: u32) -> Place {
+    fn put_elsewhere(&mut self, packets: u32) -> Destination {
         if packets >= self.hopeless {
             self.left = grown(self.left, packets);
-            return Place::HERE;
+            return Destination::OWN_CORE;
         }
         self.bins[self.current].load = self.bin.load;
         let room = |bin: &&mut Bin| self.frontier.admits(grown(bin.load, packets));
@@ -86,7 +86,7 @@ impl Filling<'_> {
             None => {
                 self.left = grown(self.left, packets);
                 self.hopeless = packets;
-                Place::HERE
+                Destination::OWN_CORE
             }
         };
         while self.current + 1 < self.bins.len() && !self.frontier.admits(grown(self.bin.load, 1)) {
@@ -121,7 +121,7 @@ pub(super) struct Packer {
     /// Flows in the order in which they are placed.
     order: Vec<u32>,
     /// Alternative placement of the flows.
-    other: Vec<Place>,
+    other: Vec<Destination>,
     /// Loads of the bins with the flows placed in order of arrival.
     by_arrival: [Load; MAX_AUXILIARY_CORES + 1],
 }
@@ -129,7 +129,7 @@ pub(super) struct Packer {
 impl Packer {
     pub fn new(frontier: EpochFrontier) -> Self {
         let nothing = Bin {
-            place: Place::HERE,
+            place: Destination::OWN_CORE,
             load: Load::default(),
             before: Load::default(),
         };
@@ -163,21 +163,21 @@ impl Packer {
         self.largest_flow = largest;
         self.split = 0;
         self.count = 0;
-        self.push(Place::HERE, bound);
-        for (i, helper) in view.helpers.iter().enumerate() {
-            if helper.recruited && !helper.taken {
-                self.push(Place::helper(i), helper.load);
+        self.push(Destination::OWN_CORE, bound);
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            if auxiliary.active && !auxiliary.taken {
+                self.push(Destination::auxiliary(i), auxiliary.load);
             }
         }
         self.working = self.count;
-        for (i, helper) in view.helpers.iter().enumerate() {
-            if !helper.recruited && !helper.taken {
-                self.push(Place::helper(i), helper.load);
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            if !auxiliary.active && !auxiliary.taken {
+                self.push(Destination::auxiliary(i), auxiliary.load);
             }
         }
     }
 
-    fn push(&mut self, place: Place, load: Load) {
+    fn push(&mut self, place: Destination, load: Load) {
         self.bins[self.count] = Bin {
             place,
             load,
@@ -204,9 +204,9 @@ impl Packer {
         self.working = self.working.max(found + 1);
         self.bins[0].before = here;
         self.bins[found].before = grown(self.bins[found].before, last);
-        let helper = self.bins[found].place.as_helper()?;
-        self.split |= 1 << helper;
-        Some(helper)
+        let auxiliary = self.bins[found].place.as_auxiliary()?;
+        self.split |= 1 << auxiliary;
+        Some(auxiliary)
     }
 
     /// Charges work that stays here.
@@ -221,23 +221,23 @@ impl Packer {
 
     /// Returns the auxiliary cores that flows were placed on, as a bit map.
     pub fn used(&self) -> u64 {
-        let helpers = self.bins[1..self.count].iter();
-        let given = helpers.filter(|bin| bin.load != bin.before);
+        let auxiliaries = self.bins[1..self.count].iter();
+        let given = auxiliaries.filter(|bin| bin.load != bin.before);
         given.fold(self.split, |used, bin| {
-            used | bin.place.as_helper().map_or(0, |helper| 1 << helper)
+            used | bin.place.as_auxiliary().map_or(0, |auxiliary| 1 << auxiliary)
         })
     }
 
     /// Places all flows that are neither bound nor whales, on this core only if `here`. Returns `true` if all found
     /// room. Those without room are placed here.
-    pub fn pack(&mut self, queued: &[QueuedFlow], here: bool, places: &mut [Place]) -> bool {
+    pub fn pack(&mut self, queued: &[QueuedFlow], here: bool, places: &mut [Destination]) -> bool {
         let open = usize::from(!here);
         if self.count == open {
             return false;
         }
         // Sized for the longest queue seen, also if that one does not need an alternative.
         if self.other.capacity() < queued.len() {
-            self.other.resize(queued.len(), Place::HERE);
+            self.other.resize(queued.len(), Destination::OWN_CORE);
             self.order.resize(queued.len(), 0);
         }
         let mut best = self.first_fit(queued, open, places);
@@ -250,7 +250,7 @@ impl Packer {
             *kept = bin.load;
         }
         let mut other = std::mem::take(&mut self.other);
-        other.resize(queued.len(), Place::HERE);
+        other.resize(queued.len(), Destination::OWN_CORE);
         let sorted = self.largest_first(queued, open, &mut other);
         if sorted < best {
             places.copy_from_slice(&other);
@@ -270,14 +270,14 @@ impl Packer {
     }
 
     /// Packs first fit, in order of arrival, into the bins from `open` on.
-    fn first_fit(&mut self, queued: &[QueuedFlow], open: usize, places: &mut [Place]) -> Outcome {
+    fn first_fit(&mut self, queued: &[QueuedFlow], open: usize, places: &mut [Destination]) -> PackingCost {
         let whales = self.has_whales();
         let largest = self.frontier.largest();
         let mut filling = self.fill(open);
-        let put_each = |filling: &mut Filling<'_>, flows: &[QueuedFlow], places: &mut [Place]| {
+        let put_each = |filling: &mut Filling<'_>, flows: &[QueuedFlow], places: &mut [Destination]| {
             for (flow, place) in flows.iter().zip(places) {
                 *place = match flow.bound || flow.packets > largest {
-                    true => Place::HERE,
+                    true => Destination::OWN_CORE,
                     false => filling.put(flow.packets),
                 };
             }
@@ -303,7 +303,7 @@ impl Packer {
     }
 
     /// Packs first fit, largest first, into the bins from `open` on.
-    fn largest_first(&mut self, queued: &[QueuedFlow], open: usize, places: &mut [Place]) -> Outcome {
+    fn largest_first(&mut self, queued: &[QueuedFlow], open: usize, places: &mut [Destination]) -> PackingCost {
         self.sort(queued);
         let order = std::mem::take(&mut self.order);
         let largest = self.frontier.largest();
@@ -311,7 +311,7 @@ impl Packer {
         for i in &order {
             let flow = queued[*i as usize];
             places[*i as usize] = match flow.bound || flow.packets > largest {
-                true => Place::HERE,
+                true => Destination::OWN_CORE,
                 false => filling.put(flow.packets),
             };
         }
@@ -337,22 +337,22 @@ impl Packer {
     }
 
     /// Returns the quality of the packing. The load in `left` stays here.
-    fn outcome(&mut self, left: Load) -> Outcome {
+    fn outcome(&mut self, left: Load) -> PackingCost {
         self.bins[0].load = sum(self.bins[0].load, left);
         let idle = &self.bins[self.working..self.count];
-        Outcome {
+        PackingCost {
             left: left.packets,
-            recruited: idle.iter().filter(|bin| bin.load != bin.before).count(),
+            activated: idle.iter().filter(|bin| bin.load != bin.before).count(),
         }
     }
 
     /// Returns `true` if the lower bound permits less load without room, or fewer activated auxiliary cores. Called
     /// after packing, when the bins hold the work.
-    fn improvable(&self, outcome: Outcome, open: usize) -> bool {
-        let recruited = match outcome {
-            Outcome { left: 1.., .. } => self.count - self.working,
-            Outcome { recruited: 0, .. } => return false,
-            Outcome { recruited, .. } => recruited - 1,
+    fn improvable(&self, outcome: PackingCost, open: usize) -> bool {
+        let activated = match outcome {
+            PackingCost { left: 1.., .. } => self.count - self.working,
+            PackingCost { activated: 0, .. } => return false,
+            PackingCost { activated, .. } => activated - 1,
         };
         let mut work = Load::default();
         for bin in &self.bins[..self.count] {
@@ -362,7 +362,7 @@ impl Packer {
         self.lines.iter().all(|line| {
             let working = self.bins[open.min(self.working)..self.working].iter();
             let room = working.map(|bin| line.capacity.saturating_sub(line.weight(bin.before)));
-            line.weight(work) <= room.sum::<u128>() + line.capacity * recruited as u128
+            line.weight(work) <= room.sum::<u128>() + line.capacity * activated as u128
         })
     }
 
@@ -393,7 +393,7 @@ impl Packer {
 
     /// Searches exhaustively for a better packing than `outcome`, if there are few flows and active cores. Returns
     /// `true` if one was found and written to `places`.
-    fn exact(&self, queued: &[QueuedFlow], open: usize, outcome: Outcome, places: &mut [Place]) -> bool {
+    fn exact(&self, queued: &[QueuedFlow], open: usize, outcome: PackingCost, places: &mut [Destination]) -> bool {
         let largest = self.frontier.largest();
         let free = |flow: &QueuedFlow| !flow.bound && flow.packets <= largest;
         let flows = queued.iter().enumerate().filter(|(_, flow)| free(flow));
@@ -419,11 +419,11 @@ impl Packer {
             count += 1;
         }
         let idle = &self.bins[self.working..self.count];
-        let recruited = match outcome.left {
-            0 => outcome.recruited - 1,
+        let activated = match outcome.left {
+            0 => outcome.activated - 1,
             _ => idle.len(),
         };
-        for bin in idle.iter().take(recruited.min(MAX_ITEMS)) {
+        for bin in idle.iter().take(activated.min(MAX_ITEMS)) {
             bins[count] = *bin;
             count += 1;
         }
@@ -433,7 +433,7 @@ impl Packer {
         let Some(found) = exact::assign(&self.frontier, packets, &before[..count]) else {
             return false;
         };
-        places.fill(Place::HERE);
+        places.fill(Destination::OWN_CORE);
         for ((i, _), bin) in items.iter().zip(found) {
             places[*i] = bins[bin as usize].place;
         }
@@ -441,7 +441,7 @@ impl Packer {
     }
 
     /// Recomputes each bin's load from `places`.
-    fn recount(&mut self, queued: &[QueuedFlow], places: &[Place]) {
+    fn recount(&mut self, queued: &[QueuedFlow], places: &[Destination]) {
         let mut of_place = [0; MAX_AUXILIARY_CORES + 1];
         for (i, bin) in self.bins[..self.count].iter_mut().enumerate() {
             bin.load = bin.before;

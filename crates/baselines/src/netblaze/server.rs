@@ -126,7 +126,7 @@ impl NetBlazeServerMapper {
     }
 
     /// Copies the loads from the view.
-    fn look(&mut self, view: &ServerView<'_>) {
+    fn load_view(&mut self, view: &ServerView<'_>) {
         let (buckets, cores) = (view.buckets.len(), view.cores.len());
         self.stays.resize(buckets, Nanos::ZERO);
         self.shedder.reserve(buckets);
@@ -268,7 +268,7 @@ impl ServerMapper for NetBlazeServerMapper {
     }
 
     fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
-        self.look(view);
+        self.load_view(view);
         let mut needed_new = false;
         for core in 0..self.cores.len() {
             if self.overloaded(core) {

@@ -1,7 +1,7 @@
 use super::lower_bound::hull;
 use super::*;
 use tailwater_policy::capacity::SplitPoint;
-use tailwater_policy::core::{Helper, QueuedFlow};
+use tailwater_policy::core::{AuxiliaryCore, QueuedFlow};
 
 const SLO: Nanos = Nanos::from_micros(200);
 const EPOCH: Nanos = Nanos::from_micros(80);
@@ -35,31 +35,31 @@ fn flows(packets: &[u32]) -> Vec<QueuedFlow> {
     packets.iter().map(flow).collect()
 }
 
-fn working(flows: u32, packets: u32) -> Helper {
-    Helper {
-        recruited: true,
+fn working(flows: u32, packets: u32) -> AuxiliaryCore {
+    AuxiliaryCore {
+        active: true,
         load: Load { flows, packets },
-        ..Helper::default()
+        ..AuxiliaryCore::default()
     }
 }
 
-fn decide(mapper: &mut NetBlazeMapper, now: Nanos, queued: &[QueuedFlow], helpers: &[Helper]) -> Plan {
+fn decide(mapper: &mut NetBlazeMapper, now: Nanos, queued: &[QueuedFlow], auxiliaries: &[AuxiliaryCore]) -> Plan {
     let mut plan = Plan::default();
     plan.clear(queued.len());
     let view = View {
         now,
         oldest: now,
-        held: Load::default(),
+        parked: Load::default(),
         queued,
         packets: queued.iter().map(|flow| flow.packets).sum(),
-        helpers,
+        auxiliaries,
     };
     mapper.decide(&view, &mut plan);
     plan
 }
 
 fn indices(plan: &Plan) -> Vec<usize> {
-    plan.places.iter().map(|place| place.index()).collect()
+    plan.destinations.iter().map(|place| place.index()).collect()
 }
 
 #[test]
@@ -90,16 +90,21 @@ fn no_epoch_and_no_capacity_are_refused() {
 }
 
 #[test]
-fn groups_go_to_helpers_at_work_before_others() {
+fn groups_go_to_active_auxiliary_cores_before_others() {
     let mut mapper = mapper(NetBlazeOptions {
         boost_after: None,
         ..NetBlazeOptions::new(SLO)
     });
-    let taken = Helper {
+    let taken = AuxiliaryCore {
         taken: true,
-        ..Helper::default()
+        ..AuxiliaryCore::default()
     };
-    let helpers = [taken, Helper::default(), working(1, 70), Helper::default()];
+    let auxiliaries = [
+        taken,
+        AuxiliaryCore::default(),
+        working(1, 70),
+        AuxiliaryCore::default(),
+    ];
     for (packets, expected) in [
         // Inside the frontier.
         (&[40, 30, 30][..], &[0, 0, 0][..]),
@@ -111,7 +116,7 @@ fn groups_go_to_helpers_at_work_before_others() {
         // In order of arrival, 40 and 30 would stay, and 70 and 60 need a core each: largest first.
         (&[40, 30, 70, 60, 30], &[2, 0, 0, 2, 3]),
     ] {
-        let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), &helpers);
+        let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), &auxiliaries);
         assert_eq!(indices(&plan), expected, "{packets:?}");
         assert_eq!(plan.notice, None);
     }
@@ -122,15 +127,15 @@ fn what_only_one_of_all_ways_places_is_placed() {
     let frontier = EpochFrontier::constant(100);
     let options = NetBlazeOptions::new(SLO);
     let mut mapper = NetBlazeMapper::new(options, &frontier, SplitProfile::new()).unwrap();
-    let idle = Helper {
-        recruited: true,
-        ..Helper::default()
+    let idle = AuxiliaryCore {
+        active: true,
+        ..AuxiliaryCore::default()
     };
     // Both orders need a fourth core.
     let queued = flows(&[38, 53, 31, 34, 39, 21, 16, 51]);
     let plan = decide(&mut mapper, Nanos::from_secs(1), &queued, &[idle; 2]);
     let mut groups = [0; 3];
-    for (flow, place) in queued.iter().zip(&plan.places) {
+    for (flow, place) in queued.iter().zip(&plan.destinations) {
         groups[place.index()] += flow.packets;
     }
     assert!(groups.iter().all(|packets| *packets <= 100), "{groups:?}");
@@ -140,13 +145,13 @@ fn what_only_one_of_all_ways_places_is_placed() {
 #[test]
 fn many_flows_are_cut_where_packets_alone_would_fit() {
     let queued = flows(&[3; 30]);
-    let helpers = [Helper::default(); 4];
+    let auxiliaries = [AuxiliaryCore::default(); 4];
     let groups = |capacity| {
         let mut mapper = mapper(NetBlazeOptions {
             capacity,
             ..NetBlazeOptions::new(SLO)
         });
-        let plan = decide(&mut mapper, Nanos::ZERO, &queued, &helpers);
+        let plan = decide(&mut mapper, Nanos::ZERO, &queued, &auxiliaries);
         indices(&plan).into_iter().max().unwrap() + 1
     };
     // 90 packets: 60 in 20 flows and 30 in 10.
@@ -160,14 +165,14 @@ fn bound_flows_stay_and_count() {
     let mut mapper = mapper(NetBlazeOptions::new(SLO));
     let mut queued = flows(&[50, 50, 90]);
     queued[2].bound = true;
-    let plan = decide(&mut mapper, Nanos::ZERO, &queued, &[Helper::default(); 2]);
+    let plan = decide(&mut mapper, Nanos::ZERO, &queued, &[AuxiliaryCore::default(); 2]);
     assert_eq!(indices(&plan), [1, 1, 0]);
     // No other core can process 130 of them.
     queued[1] = QueuedFlow {
         packets: 130,
         bound: true,
     };
-    let plan = decide(&mut mapper, Nanos::ZERO, &queued, &[Helper::default(); 2]);
+    let plan = decide(&mut mapper, Nanos::ZERO, &queued, &[AuxiliaryCore::default(); 2]);
     assert_eq!(indices(&plan), [1, 0, 0]);
     assert_eq!(plan.notice, Some(Notice::OutOfCores { packets: 120 }));
 }
@@ -183,26 +188,26 @@ fn without_cores_what_is_left_stays_and_is_told() {
 #[test]
 fn a_whale_is_split_where_both_sides_have_room() {
     let mut mapper = mapper(NetBlazeOptions::new(SLO));
-    let helpers = [working(2, 50), Helper::default()];
+    let auxiliaries = [working(2, 50), AuxiliaryCore::default()];
     // Of the two splits the one with a capacity of 160. It charges this core 120 * 100 / 250 = 48, and 75 to an
     // auxiliary core. The first one has no room for that.
-    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[52, 120, 50]), &helpers);
+    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[52, 120, 50]), &auxiliaries);
     let expected = Split {
         flow: 1,
         last_functions: 2,
-        helper: 1,
+        auxiliary: 1,
     };
     assert_eq!(plan.splits, [expected]);
     assert_eq!((indices(&plan), plan.notice), (vec![0, 0, 1], None));
 
     // Beyond all splits: the whale stays, the others move.
-    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[52, 161, 50]), &helpers);
+    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[52, 161, 50]), &auxiliaries);
     assert!(plan.splits.is_empty());
     assert_eq!(indices(&plan), [2, 0, 1]);
     assert_eq!(plan.notice, Some(Notice::WhaleBeyondSplit { packets: 161 }));
 
     // A split that suffices, but no auxiliary core with room.
-    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[120]), &helpers[..1]);
+    let plan = decide(&mut mapper, Nanos::ZERO, &flows(&[120]), &auxiliaries[..1]);
     assert!(plan.splits.is_empty());
     assert_eq!(plan.notice, Some(Notice::OutOfCores { packets: 20 }));
 
@@ -211,21 +216,21 @@ fn a_whale_is_split_where_both_sides_have_room() {
         packets: 120,
         bound: true,
     };
-    let plan = decide(&mut mapper, Nanos::ZERO, &[bound], &helpers);
+    let plan = decide(&mut mapper, Nanos::ZERO, &[bound], &auxiliaries);
     assert!(plan.splits.is_empty());
     assert_eq!(plan.notice, Some(Notice::OutOfCores { packets: 20 }));
 }
 
 #[test]
-fn idle_helpers_are_let_go_unless_needed() {
+fn idle_auxiliary_cores_are_released_unless_needed() {
     let mut mapper = mapper(NetBlazeOptions::new(SLO));
     let last_done = Nanos::from_micros(100);
-    let idle = Helper {
-        recruited: true,
+    let idle = AuxiliaryCore {
+        active: true,
         last_done,
-        ..Helper::default()
+        ..AuxiliaryCore::default()
     };
-    let helpers = [Helper::default(), idle, working(1, 1), idle];
+    let auxiliaries = [AuxiliaryCore::default(), idle, working(1, 1), idle];
     let lapsed = last_done + Nanos(EPOCH.0 * 5);
     for (now, packets, release) in [
         (Nanos(lapsed.0 - 1), &[10][..], 0),
@@ -235,19 +240,19 @@ fn idle_helpers_are_let_go_unless_needed() {
         // The first of them takes a part of the whale.
         (lapsed, &[90, 120], 0b1000),
     ] {
-        let plan = decide(&mut mapper, now, &flows(packets), &helpers);
+        let plan = decide(&mut mapper, now, &flows(packets), &auxiliaries);
         assert_eq!(plan.release, release, "{packets:?} at {now}");
     }
 }
 
 #[test]
-fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
+fn an_auxiliary_core_beyond_capacity_is_relieved_while_another_core_has_room() {
     let (full, over, many) = (working(2, 100), working(2, 101), working(5, 61));
     // A single flow is beyond capacity on any core.
     let whale = working(1, 500);
-    let (idle, some) = (Helper::default(), working(1, 30));
-    let taken = Helper { taken: true, ..idle };
-    let cases: [(&[u32], &[Helper], u64); 10] = [
+    let (idle, some) = (AuxiliaryCore::default(), working(1, 30));
+    let taken = AuxiliaryCore { taken: true, ..idle };
+    let cases: [(&[u32], &[AuxiliaryCore], u64); 10] = [
         (&[10], &[full, over, many, whale, some], 0b00110),
         (&[10], &[full, whale, some], 0),
         // Room is here, or on an idle auxiliary core, or nowhere.
@@ -262,12 +267,12 @@ fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
         (&[98], &[over, working(3, 102), over], 0b101),
         (&[], &[], 0),
     ];
-    for (packets, helpers, relieve) in cases {
+    for (packets, auxiliaries, relieve) in cases {
         let mut mapper = mapper(NetBlazeOptions::new(SLO));
-        let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), helpers);
-        assert_eq!(plan.relieve, relieve, "{packets:?}, {helpers:?}");
+        let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), auxiliaries);
+        assert_eq!(plan.relieve, relieve, "{packets:?}, {auxiliaries:?}");
     }
-    for (recursion, held, relieve) in [(true, 159, 1), (true, 160, 0), (false, 0, 0)] {
+    for (recursion, parked, relieve) in [(true, 159, 1), (true, 160, 0), (false, 0, 0)] {
         let mut mapper = mapper(NetBlazeOptions {
             recursion,
             ..NetBlazeOptions::new(SLO)
@@ -277,28 +282,28 @@ fn a_helper_beyond_capacity_is_relieved_while_another_core_has_room() {
         let view = View {
             now: Nanos::ZERO,
             oldest: Nanos::ZERO,
-            held: Load {
+            parked: Load {
                 flows: 2,
-                packets: held,
+                packets: parked,
             },
             queued: &flows(&[10]),
             packets: 10,
-            helpers: &[over, some],
+            auxiliaries: &[over, some],
         };
         mapper.decide(&view, &mut plan);
-        assert_eq!(plan.relieve, relieve, "{held} held");
+        assert_eq!(plan.relieve, relieve, "{parked} held");
     }
 }
 
 #[test]
-fn flows_that_leave_a_helper_go_to_the_first_core_with_room_for_all_their_packets() {
+fn flows_that_leave_an_auxiliary_core_go_to_the_first_core_with_room_for_all_their_packets() {
     let mut mapper = mapper(NetBlazeOptions::new(SLO));
-    let mut place = |here: u32, packets, helpers: &[Helper]| {
+    let mut place = |here: u32, packets, auxiliaries: &[AuxiliaryCore]| {
         let flowlet = Flowlet {
             arrival: Nanos::ZERO,
             new: false,
             packets,
-            held: true,
+            parked: true,
         };
         let loads = Loads {
             now: Nanos::ZERO,
@@ -306,39 +311,39 @@ fn flows_that_leave_a_helper_go_to_the_first_core_with_room_for_all_their_packet
                 flows: 1,
                 packets: here,
             },
-            helpers,
+            auxiliaries,
         };
         mapper.place(flowlet, &loads).index()
     };
-    let idle = Helper::default();
-    let helpers = [idle, working(1, 60), working(1, 40)];
-    assert_eq!(place(70, 30, &helpers), 0);
-    assert_eq!(place(71, 30, &helpers), 3);
-    assert_eq!(place(71, 60, &helpers), 3);
-    assert_eq!(place(71, 61, &helpers), 1);
-    assert_eq!(place(71, 61, &helpers[1..]), 0, "no room anywhere");
+    let idle = AuxiliaryCore::default();
+    let auxiliaries = [idle, working(1, 60), working(1, 40)];
+    assert_eq!(place(70, 30, &auxiliaries), 0);
+    assert_eq!(place(71, 30, &auxiliaries), 3);
+    assert_eq!(place(71, 60, &auxiliaries), 3);
+    assert_eq!(place(71, 61, &auxiliaries), 1);
+    assert_eq!(place(71, 61, &auxiliaries[1..]), 0, "no room anywhere");
 }
 
 /// Returns the place of a new flowlet with these auxiliary cores.
-fn place(mapper: &mut NetBlazeMapper, helpers: &[Helper]) -> usize {
+fn place(mapper: &mut NetBlazeMapper, auxiliaries: &[AuxiliaryCore]) -> usize {
     let now = Nanos::ZERO;
     let flowlet = Flowlet {
         arrival: now,
         new: true,
         packets: 1,
-        held: false,
+        parked: false,
     };
     let here = Load::default();
-    mapper.place(flowlet, &Loads { now, here, helpers }).index()
+    mapper.place(flowlet, &Loads { now, here, auxiliaries }).index()
 }
 
 #[test]
 fn boost_mode_begins_with_lasting_overload_and_ends_when_drained() {
     let mut mapper = mapper(NetBlazeOptions::new(SLO));
     let much = flows(&[90, 80]);
-    let idle = [Helper::default(); 3];
-    let mut boost = |packets: &[u32], helpers: &[Helper]| {
-        let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), helpers);
+    let idle = [AuxiliaryCore::default(); 3];
+    let mut boost = |packets: &[u32], auxiliaries: &[AuxiliaryCore]| {
+        let plan = decide(&mut mapper, Nanos::ZERO, &flows(packets), auxiliaries);
         (plan.boost, indices(&plan))
     };
     for _ in 0..2 {
@@ -351,13 +356,13 @@ fn boost_mode_begins_with_lasting_overload_and_ends_when_drained() {
     }
     assert_eq!(boost(&[90, 80], &idle), (true, vec![1, 2]));
     // The own queue fits, but not together with the auxiliary cores' load.
-    let helpers = [working(1, 60), working(1, 40), Helper::default()];
-    assert_eq!(boost(&[10], &helpers), (true, vec![1]));
+    let auxiliaries = [working(1, 60), working(1, 40), AuxiliaryCore::default()];
+    assert_eq!(boost(&[10], &auxiliaries), (true, vec![1]));
     // The auxiliary cores cannot take all: the core processes as well, and returns to boost mode afterwards.
-    assert_eq!(boost(&[90, 80, 80, 70], &helpers[1..]), (false, vec![0, 2, 0, 0]));
-    assert_eq!(boost(&[10], &helpers), (true, vec![1]));
+    assert_eq!(boost(&[90, 80, 80, 70], &auxiliaries[1..]), (false, vec![0, 2, 0, 0]));
+    assert_eq!(boost(&[10], &auxiliaries), (true, vec![1]));
     // A whale requires this core.
-    assert_eq!(boost(&[101], &helpers), (false, vec![0]));
+    assert_eq!(boost(&[101], &auxiliaries), (false, vec![0]));
     // Drained.
     assert_eq!(boost(&[10], &[working(1, 60), working(1, 30)]), (false, vec![0]));
     assert_eq!(boost(&[90, 80], &idle), (false, vec![0, 1]));
@@ -373,21 +378,21 @@ fn boost_mode_begins_with_lasting_overload_and_ends_when_drained() {
 }
 
 #[test]
-fn new_flowlets_go_to_the_least_loaded_helper_in_boost_mode() {
+fn new_flowlets_go_to_the_least_loaded_auxiliary_core_in_boost_mode() {
     let now_and_then = NetBlazeOptions {
         boost_after: Some(1),
         ..NetBlazeOptions::new(SLO)
     };
     let mut mapper = mapper(now_and_then);
-    let taken = Helper {
+    let taken = AuxiliaryCore {
         taken: true,
-        ..Helper::default()
+        ..AuxiliaryCore::default()
     };
-    let idle = Helper::default();
+    let idle = AuxiliaryCore::default();
     let (full, many, some) = (working(2, 100), working(2, 60), working(4, 60));
     assert_eq!(place(&mut mapper, &[working(1, 1)]), 0, "not in boost mode");
     assert!(decide(&mut mapper, Nanos::ZERO, &flows(&[90, 80]), &[idle; 2]).boost);
-    for (helpers, expected) in [
+    for (auxiliaries, expected) in [
         (&[full, working(1, 70), many][..], 3),
         // At 5 flows, 60 packets are the maximum.
         (&[full, some, working(1, 70)], 3),
@@ -396,7 +401,7 @@ fn new_flowlets_go_to_the_least_loaded_helper_in_boost_mode() {
         (&[taken, full], 0),
         (&[], 0),
     ] {
-        assert_eq!(place(&mut mapper, helpers), expected, "{helpers:?}");
+        assert_eq!(place(&mut mapper, auxiliaries), expected, "{auxiliaries:?}");
     }
 }
 
@@ -408,7 +413,7 @@ fn bound_flows_stay_in_boost_mode() {
     });
     let mut queued = flows(&[90, 80, 20]);
     queued[1].bound = true;
-    let plan = decide(&mut mapper, Nanos::ZERO, &queued, &[Helper::default(); 2]);
+    let plan = decide(&mut mapper, Nanos::ZERO, &queued, &[AuxiliaryCore::default(); 2]);
     assert_eq!((plan.boost, indices(&plan)), (true, vec![1, 0, 2]));
 }
 

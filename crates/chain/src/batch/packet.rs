@@ -184,7 +184,7 @@ impl Packet {
     /// is `true` if it goes against the direction of the flow's key.
     #[inline(always)]
     pub(super) fn described(packet: &TurnPacket, (flow, reversed): (FlowIndex, bool)) -> Packet {
-        let [start, length] = packet.place;
+        let [start, length] = packet.frame_range;
         let rekeyed = if packet.rekeyed { Marks::REKEYED } else { 0 };
         let reversed = if reversed { Marks::REVERSED } else { 0 };
         Packet {

@@ -14,7 +14,7 @@ use bytemuck::{Pod, Zeroable};
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_sdk::protocol::images::{FlowSnapshots, Offer};
+use tailwater_sdk::protocol::snapshots::{ExternalFlowInfo, FlowSnapshots};
 
 /// Persistence status of a flow; all zero for a flow that has just been opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -399,7 +399,7 @@ impl Chain {
                         let persist_state = *external.persist_state(table, flow.0);
                         let restored = persist_state.restored >> i & 1 != 0;
                         let (taken, turn) = (persist_state.taken, persist_state.turn);
-                        snapshots.tell(index, Offer { restored, taken, turn });
+                        snapshots.set_external_info(index, ExternalFlowInfo { restored, taken, turn });
                     }
                     let mark = snapshots.mark(index);
                     row[piece.row.start..piece.row.start + MARK].copy_from_slice(bytemuck::bytes_of(&mark));

@@ -12,8 +12,8 @@ use tailwater_api::PacketAction;
 use tailwater_net::parse::Headers;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::host::find_headers;
-use tailwater_sdk::program::{Made, TurnPacket, Work};
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::program::{TurnFunction, TurnPacket, TurnVerdict};
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Isolated function as a chain of its own.
 pub struct IsolatedChain {
@@ -45,7 +45,7 @@ impl IsolatedChain {
     /// flows are in `flows`, where companions are opened as well.
     ///
     /// # Safety
-    /// While the function [runs](Work::run), nothing else accesses the memory.
+    /// While the function [runs](TurnFunction::run), nothing else accesses the memory.
     ///
     /// # Panics
     /// If the function has state and `flows` is `None`.
@@ -127,8 +127,8 @@ impl NetworkFunction for OfBytes {
     fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
 }
 
-impl Work for IsolatedChain {
-    fn wishes(&self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
+impl TurnFunction for IsolatedChain {
+    fn companion_candidates(&self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let (Some(table), Some(stage)) = (&self.chain.table, self.chain.stages.first()) else {
             return turn;
         };
@@ -204,7 +204,7 @@ impl Work for IsolatedChain {
     }
 
     #[inline]
-    fn run(&mut self, now: Nanos, each: impl FnMut(u16, Made)) {
+    fn run(&mut self, now: Nanos, each: impl FnMut(u16, TurnVerdict)) {
         self.chain.run(&mut self.batch, now);
         self.reflect();
         self.batch.take_all(each);
@@ -232,13 +232,13 @@ impl Work for IsolatedChain {
         });
     }
 
-    fn finish(&mut self) {
+    fn drain(&mut self) {
         for stage in &mut self.chain.stages {
             stage.function.drain();
         }
     }
 
-    fn notes(&self) -> impl Iterator<Item = u64> {
+    fn counters(&self) -> impl Iterator<Item = u64> {
         let counts = self.chain.stages.iter();
         let counts = counts.flat_map(|stage| stage.function.counter_values().iter().copied());
         counts.take(self.counters)

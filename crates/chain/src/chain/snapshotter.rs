@@ -5,7 +5,7 @@ use super::stage::Stage;
 use crate::flow_table::{FlowIndex, FlowTable};
 use crate::function::{NetworkFunction, StateSlot, UNSEEN};
 use tailwater_net::Nanos;
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Snapshot area of an isolated function's flows.
 pub(super) struct Snapshotter {
@@ -44,17 +44,17 @@ impl Snapshotter {
         flow: FlowIndex,
         (function, slot): (&mut dyn NetworkFunction, &StateSlot),
     ) -> (bool, Option<(u8, u8)>) {
-        let offer = self.snapshots.offer(flow.index() as u32, &mut self.piece);
+        let info = self.snapshots.external_info(flow.index() as u32, &mut self.piece);
         if table.begin_opening(flow) {
             // A process was killed while it opened the flow: the state it left is invalid.
             table.state(flow, &slot.state).fill(0);
         }
-        if offer.restored {
+        if info.restored {
             let state = table.state(flow, &slot.state);
             state.copy_from_slice(&self.piece);
             function.restore_durable(state, self.origin);
         }
-        (offer.restored, Some((offer.taken, offer.turn)))
+        (info.restored, Some((info.taken, info.turn)))
     }
 
     /// Writes the snapshots of a flow that the function has accepted, and of its companion. This precedes marking the
@@ -88,7 +88,7 @@ impl Snapshotter {
         self.piece.copy_from_slice(table.state(flow, &slot.state));
         function.to_durable(&mut self.piece, self.origin);
         let generation = table.generation(flow);
-        self.snapshots.show(flow.index() as u32, generation, &self.piece);
+        self.snapshots.publish(flow.index() as u32, generation, &self.piece);
     }
 
     /// Updates a flow's snapshot after a batch, if the function has seen the flow.

@@ -45,8 +45,8 @@ const PICKS: [Pick; 3] = [
         id: "cores",
         heading: "Burst: cores at work",
         caption: "The chain's cores with a queue and its helpers, at the end of each 100 µs.",
-        figure: |step| f64::from(step.dedicated + step.helpers),
-        text: |step| format!("{} + {}", step.dedicated, step.helpers),
+        figure: |step| f64::from(step.dedicated + step.auxiliaries),
+        text: |step| format!("{} + {}", step.dedicated, step.auxiliaries),
     },
     Pick {
         id: "decisions",

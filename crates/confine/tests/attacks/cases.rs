@@ -6,7 +6,7 @@ use std::path::Path;
 use tailwater_confine::{Confinement, FIRST_USER, Limit, Stopped};
 
 use crate::scene::Scene;
-use crate::way::{Outcome, Way};
+use crate::start_mode::{Outcome, StartMode};
 
 /// Defence that can be switched off on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,13 +149,13 @@ impl Case {
     }
 
     /// Returns the reason why the case cannot run on this machine, or in this mode.
-    pub(crate) fn impossible(&self, way: &Way) -> Option<&'static str> {
+    pub(crate) fn impossible(&self, way: &StartMode) -> Option<&'static str> {
         let layers = |wanted| self.layers.iter().any(|(layer, _)| *layer == wanted);
         match self.name {
             "priority" if layers(Layer::RealTimeLimit) && !may_raise_limits() => {
                 Some("raising a limit, so that it does not stop anything, needs CAP_SYS_RESOURCE")
             }
-            "inherited" if matches!(way, Way::Container(_)) => {
+            "inherited" if matches!(way, StartMode::Container(_)) => {
                 Some("the runtime closes descriptors by itself, and cannot be told not to")
             }
             "leave-core" if std::thread::available_parallelism().is_ok_and(|n| n.get() < 2) => {

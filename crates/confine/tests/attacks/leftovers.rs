@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use tailwater_confine::{Confinement, FIRST_USER, Stopped, sweep};
 
-use crate::way::{Way, hostile, start, status, ways};
+use crate::start_mode::{StartMode, hostile, start, status, ways};
 
 /// Returns the directories created for a program, identified by its user.
 fn made_for(user: u32) -> Vec<PathBuf> {
@@ -99,8 +99,8 @@ fn an_agent_that_is_killed_leaves_nothing_after_the_next_start() {
     }
     for way in ways() {
         let kind = match way {
-            Way::Process => "process",
-            Way::Container(_) => "container",
+            StartMode::Process => "process",
+            StartMode::Container(_) => "container",
         };
         let name = "leftovers::an_agent_that_is_killed_leaves_nothing_after_the_next_start";
         let mut agent = Command::new(std::env::current_exe().unwrap())
@@ -140,8 +140,8 @@ fn an_agent_that_is_killed_leaves_nothing_after_the_next_start() {
 /// Starts a function that spins, reports it, and waits to be killed.
 fn be_an_agent(kind: &str) -> ! {
     let way = match kind {
-        "process" => Way::Process,
-        _ => Way::container().unwrap(),
+        "process" => StartMode::Process,
+        _ => StartMode::container().unwrap(),
     };
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     let child = way.spawn(&Confinement::full(), &hostile("spin").descriptor(theirs.as_fd()));

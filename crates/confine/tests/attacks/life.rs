@@ -12,7 +12,7 @@ use tailwater_confine::{Confinement, FIRST_USER, Program, Root, Status, Stopped}
 use tailwater_handover::priority::Priority;
 
 use crate::scene::Scene;
-use crate::way::{Outcome, hostile, schedule, start, status, ways};
+use crate::start_mode::{Outcome, hostile, schedule, start, status, ways};
 
 #[test]
 fn the_kernel_says_what_was_promised() {
@@ -64,9 +64,9 @@ fn cores_and_priority_are_given_and_taken() {
         let child = &attacker.child;
         let pid = child.pid();
         assert_eq!(schedule(pid), (0, 0));
-        child.lend(7).unwrap();
+        child.grant_priority(7).unwrap();
         assert_eq!(schedule(pid), (FIFO, 7));
-        child.lend(0).unwrap();
+        child.grant_priority(0).unwrap();
         assert_eq!(schedule(pid).0, 0);
         let cores = rustix::thread::sched_getaffinity(None).unwrap();
         let cores: Vec<usize> = (0..1024).filter(|core| cores.is_set(*core)).collect();
@@ -77,23 +77,23 @@ fn cores_and_priority_are_given_and_taken() {
         }
         let error = child.pin(1_000_000).unwrap_err().to_string();
         assert!(error.contains("core 1000000"), "{error}");
-        let error = child.lend(100).unwrap_err().to_string();
+        let error = child.grant_priority(100).unwrap_err().to_string();
         assert!(error.contains("from 1 to 99"), "{error}");
     }
 }
 
 /// Returns the supervisor thread of a program, which is the parent of the program or of its container's runtime.
-fn keeper_of(pid: i32) -> i32 {
+fn supervisor_of(pid: i32) -> i32 {
     let parent = status(pid, "PPid");
     let kept = [pid.to_string(), parent];
     let threads = fs::read_dir("/proc/self/task").unwrap();
     let mut threads = threads.map(|thread| thread.unwrap().path());
-    let keeper = threads.find(|thread| {
+    let supervisor = threads.find(|thread| {
         let children = fs::read_to_string(thread.join("children")).unwrap_or_default();
         let mut children = children.split_whitespace();
         children.any(|child| kept.iter().any(|kept| kept == child))
     });
-    let number = keeper.expect("a keeper");
+    let number = supervisor.expect("a keeper");
     number.file_name().unwrap().to_str().unwrap().parse().unwrap()
 }
 
@@ -109,12 +109,12 @@ fn whoever_starts_it_keeps_their_priority_for_themselves() {
         assert_eq!(schedule(me), (FIFO, OURS.into()));
         drop(raised);
         let pid = attacker.child.pid();
-        let keeper = keeper_of(pid);
+        let supervisor = supervisor_of(pid);
         assert_eq!(schedule(pid).0, 0, "{way}");
-        assert_eq!(schedule(keeper).0, 0, "{way}");
+        assert_eq!(schedule(supervisor).0, 0, "{way}");
         attacker.child.seal();
-        attacker.child.lend(7).unwrap();
-        assert_eq!(schedule(keeper), (FIFO, 8), "{way}");
+        attacker.child.grant_priority(7).unwrap();
+        assert_eq!(schedule(supervisor), (FIFO, 8), "{way}");
     }
 }
 
@@ -191,7 +191,7 @@ fn ends_are_told_apart() {
         spins.kill(Stopped::Scheduler);
         assert_eq!(spins.wait().stopped, Some(Stopped::Agent));
         // A program that has ended cannot be moved or given priority.
-        spins.lend(1).unwrap();
+        spins.grant_priority(1).unwrap();
         spins.pin(0).unwrap();
     }
 }

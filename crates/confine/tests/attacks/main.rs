@@ -9,17 +9,17 @@ mod leftovers;
 mod life;
 mod scene;
 mod scheduling;
-mod way;
+mod start_mode;
 
 use std::collections::BTreeSet;
 
 use cases::{By, Case, Layer};
 use scene::Scene;
+use start_mode::{StartMode, run, ways};
 use tailwater_confine::Confinement;
-use way::{Way, run, ways};
 
 /// Tries one attack with all sets of defences. Adds a line to `wrong` for each unexpected result.
-fn try_case(case: &Case, way: &Way, wrong: &mut Vec<String>) {
+fn try_case(case: &Case, way: &StartMode, wrong: &mut Vec<String>) {
     let base = case.base();
     let layers: Vec<&(Layer, By)> = case.layers.iter().filter(|(layer, _)| way.has(*layer)).collect();
     let without = |but: Option<Layer>| {

@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use tailwater_confine::{Confinement, Stopped};
 use tailwater_handover::priority::Priority;
 
-use crate::way::{Attacker, Outcome, hostile, schedule, start, ways};
+use crate::start_mode::{Attacker, Outcome, hostile, schedule, start, ways};
 
 /// Time a function has to respond.
 const DEADLINE: Duration = Duration::from_millis(200);
@@ -50,7 +50,7 @@ fn who_never_yields_is_stopped_by_the_enforcer_and_nobody_else() {
             let attacker = start(&way, &Confinement::full(), &hostile(attack));
             attacker.child.seal();
             attacker.child.pin(core).unwrap();
-            attacker.child.lend(FUNCTION).unwrap();
+            attacker.child.grant_priority(FUNCTION).unwrap();
             attacker
         };
 

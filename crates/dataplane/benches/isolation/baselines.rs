@@ -25,7 +25,7 @@ use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::cores;
 use tailwater_functions::library::LibraryFunction;
 use tailwater_net::Nanos;
-use tailwater_sdk::program::{Made, TurnPacket, Work};
+use tailwater_sdk::program::{TurnFunction, TurnPacket, TurnVerdict};
 use tailwater_sdk::protocol::memory::Memory;
 
 /// Argument that makes the program a function of a baseline.
@@ -312,7 +312,7 @@ pub fn function(arguments: &[String]) -> io::Result<()> {
                 let packet = TurnPacket {
                     entry: 0,
                     at: i as u16,
-                    place: turns.place(i).map(|number| number as u16),
+                    frame_range: turns.place(i).map(|number| number as u16),
                     arrival: Nanos::ZERO,
                     rss_hash: 0,
                     flow: None,
@@ -321,10 +321,10 @@ pub fn function(arguments: &[String]) -> io::Result<()> {
                 assert!(alone.put::<true>(&packet, |_| ()), "an IP packet");
             }
             alone.run(Nanos::ZERO, |at, made| match made {
-                Made::Forward { place, .. } => {
+                TurnVerdict::Forward { place, .. } => {
                     turns.set_place(at.into(), place.map(usize::from));
                 }
-                Made::Drop(reason) => panic!("dropped for {reason}"),
+                TurnVerdict::Drop(reason) => panic!("dropped for {reason}"),
             });
         }
         turns.hand_to(next, round);

@@ -10,7 +10,7 @@ use tailwater_chain::parcel::{PacketStore, Parcel};
 use tailwater_handover::owner::{Owner, Place as OwnerPlace};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
-use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, Place, QueuedFlow};
+use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, QueuedFlow};
 
 /// Flow with packets in the system.
 #[derive(Clone, Copy, Debug)]
@@ -112,7 +112,7 @@ pub(crate) struct Backlog {
     by_hash: Option<ByHash>,
     /// Front of the local queue, last packet first.
     front: Vec<Parcel>,
-    /// Lists by [`Place::index`]: the back of the local queue, then parcels for each auxiliary core that have not been
+    /// Lists by [`Destination::index`]: the back of the local queue, then parcels for each auxiliary core that have not been
     /// pushed yet, and finally packets about to be parked. One array, so sorting needs no branch per packet.
     lists: Vec<Vec<Parcel>>,
     /// Empty list, swapped with the back of the local queue when that is sorted.
@@ -209,9 +209,9 @@ impl Backlog {
         batch: &mut Batch,
         chain: &mut Chain,
         store: &PacketStore,
-        (mapper, helpers): (&mut dyn CoreMapper, &mut [Helper]),
+        (mapper, helpers): (&mut dyn CoreMapper, &mut [AuxiliaryCore]),
         now: Nanos,
-        mut recruit: impl FnMut(usize, &mut Helper) -> bool,
+        mut recruit: impl FnMut(usize, &mut AuxiliaryCore) -> bool,
     ) {
         if self.free.len() < batch.len() || self.left > TIDY.max(self.here.flows) {
             self.tidy();
@@ -259,14 +259,14 @@ impl Backlog {
                             arrival: packet.arrival,
                             new: packet.is_new(),
                             packets: 1,
-                            held: false,
+                            parked: false,
                         };
                         let loads = Loads {
                             now,
                             here: *here,
-                            helpers,
+                            auxiliaries: helpers,
                         };
-                        let wanted = mapper.place(flowlet, &loads).as_helper();
+                        let wanted = mapper.place(flowlet, &loads).as_auxiliary();
                         if let Some(helper) = wanted
                             && recruit(helper, &mut helpers[helper])
                         {
@@ -355,13 +355,13 @@ impl Backlog {
     /// are staged, in order. Returns the number of flows moved.
     pub(crate) fn move_flows(
         &mut self,
-        places: &[Place],
-        helpers: &mut [Helper],
-        mut recruit: impl FnMut(usize, &mut Helper) -> bool,
+        places: &[Destination],
+        helpers: &mut [AuxiliaryCore],
+        mut recruit: impl FnMut(usize, &mut AuxiliaryCore) -> bool,
     ) -> u32 {
         let mut moved = 0;
         for (at, place) in places.iter().enumerate().take(self.listed.len()) {
-            let Some(to) = place.as_helper() else {
+            let Some(to) = place.as_auxiliary() else {
                 continue;
             };
             let helper = &mut helpers[to];
@@ -395,8 +395,8 @@ impl Backlog {
         &mut self,
         at: usize,
         (from, to): (usize, usize),
-        helpers: &mut [Helper],
-        recruit: impl FnOnce(&mut Helper) -> bool,
+        helpers: &mut [AuxiliaryCore],
+        recruit: impl FnOnce(&mut AuxiliaryCore) -> bool,
     ) -> bool {
         let (Some(&number), Some(queued)) = (self.listed.get(at), self.queued.get(at)) else {
             return false;
@@ -479,7 +479,7 @@ impl Backlog {
 
     /// Stages the packets of a batch for the auxiliary cores that continue with them. They belong to split flows, and
     /// have passed this core's segments.
-    pub(crate) fn pass_on(&mut self, batch: &mut Batch, store: &PacketStore, helpers: &mut [Helper]) {
+    pub(crate) fn pass_on(&mut self, batch: &mut Batch, store: &PacketStore, helpers: &mut [AuxiliaryCore]) {
         let Backlog {
             flows,
             queued,
@@ -525,7 +525,7 @@ impl Backlog {
 
     /// Counts out a packet that came back from an auxiliary core.
     #[inline]
-    pub(crate) fn done_by(&mut self, number: u16, helper: &mut Helper, chain: &mut Chain, now: Nanos) {
+    pub(crate) fn done_by(&mut self, number: u16, helper: &mut AuxiliaryCore, chain: &mut Chain, now: Nanos) {
         let flow = &mut self.flows[usize::from(number)];
         flow.owner.returned();
         helper.load.packets -= 1;

@@ -8,7 +8,7 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Helper, MAX_AUXILIARY_CORES, Notice, Plan, View};
+use tailwater_policy::core::{AuxiliaryCore, CoreMapper, MAX_AUXILIARY_CORES, Notice, Plan, View};
 
 /// Maximum number of packets looked up per turn, before the local queue is served again.
 pub(crate) const MOST_RECEIVED: usize = 2048;
@@ -24,7 +24,7 @@ pub(crate) struct Dispatch {
     backlog: Backlog,
     store: PacketStore,
     links: Vec<ToAuxiliary>,
-    helpers: Vec<Helper>,
+    helpers: Vec<AuxiliaryCore>,
     plan: Plan,
     /// Packets of split flows on their way to auxiliary cores, by the segment before which they leave. Unused for
     /// segment 0.
@@ -61,7 +61,7 @@ impl Dispatch {
             mapper,
             backlog: Backlog::new(buffers, links.len(), chain.has_flows()),
             store,
-            helpers: vec![Helper::default(); links.len()],
+            helpers: vec![AuxiliaryCore::default(); links.len()],
             links,
             plan: Plan::default(),
             parts: parts.collect(),
@@ -92,7 +92,7 @@ impl Dispatch {
     /// Returns `true` if an auxiliary core is activated.
     #[inline]
     pub(crate) fn has_helpers(&self) -> bool {
-        self.helpers.iter().any(|helper| helper.recruited)
+        self.helpers.iter().any(|helper| helper.active)
     }
 
     /// Packets on auxiliary cores, or parked until others of their flow have left one.
@@ -110,7 +110,7 @@ impl Dispatch {
         };
         let span = now.saturating_sub(since);
         self.charged = now;
-        let recruited = self.helpers.iter().filter(|helper| helper.recruited);
+        let recruited = self.helpers.iter().filter(|helper| helper.active);
         Nanos(span.0 * recruited.count() as u64)
     }
 
@@ -118,7 +118,7 @@ impl Dispatch {
     /// that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
         for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
-            helper.taken = !helper.recruited && !link.claim.is_free();
+            helper.taken = !helper.active && !link.claim.is_free();
         }
         let before = self.backlog.held().packets;
         let Dispatch {
@@ -127,7 +127,7 @@ impl Dispatch {
             number,
             ..
         } = self;
-        let recruit = |i: usize, helper: &mut Helper| recruit(*number, &links[i], helper, counters);
+        let recruit = |i: usize, helper: &mut AuxiliaryCore| recruit(*number, &links[i], helper, counters);
         self.backlog.distribute(
             batch,
             chain,
@@ -161,7 +161,7 @@ impl Dispatch {
         }
         if backlog.held().packets > 0 {
             let mapper = &mut *self.mapper;
-            let recruit = |i, helper: &mut Helper| recruit(*number, &links[i], helper, counters);
+            let recruit = |i, helper: &mut AuxiliaryCore| recruit(*number, &links[i], helper, counters);
             backlog.place_held(&self.store, (mapper, helpers), now, recruit);
         }
     }
@@ -176,7 +176,7 @@ impl Dispatch {
 
     fn ask(&mut self, chain: &Chain, now: Nanos) {
         for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
-            helper.taken = !helper.recruited && !link.claim.is_free();
+            helper.taken = !helper.active && !link.claim.is_free();
         }
         let oldest = self.backlog.oldest(&self.store).unwrap_or(now);
         let packets = self.backlog.here().packets;
@@ -184,9 +184,9 @@ impl Dispatch {
             now,
             oldest,
             packets,
-            held: self.backlog.held(),
+            parked: self.backlog.held(),
             queued: self.backlog.queued(),
-            helpers: &self.helpers,
+            auxiliaries: &self.helpers,
         };
         self.plan.clear(view.queued.len());
         self.mapper.decide(&view, &mut self.plan);
@@ -201,24 +201,24 @@ impl Dispatch {
             let Some(from) = chain.segment_of_last(split.last_functions) else {
                 continue;
             };
-            let to = (from, split.helper);
+            let to = (from, split.auxiliary);
             let helpers = &mut self.helpers;
             let begun = self.backlog.split(split.flow, to, helpers, |helper| {
-                recruit(*number, &links[split.helper], helper, counters)
+                recruit(*number, &links[split.auxiliary], helper, counters)
             });
             counters.splits += u64::from(begun);
         }
         let moved = self
             .backlog
-            .move_flows(&self.plan.places, &mut self.helpers, |i, helper| {
+            .move_flows(&self.plan.destinations, &mut self.helpers, |i, helper| {
                 recruit(*number, &links[i], helper, counters)
             });
         self.counters.moves += u64::from(moved > 0);
         self.counters.flows_moved += u64::from(moved);
         for (i, helper) in self.helpers.iter_mut().enumerate() {
             let let_go = self.plan.release >> i & 1 != 0 && !self.backlog.is_needed(i);
-            if let_go && helper.recruited && helper.load.packets == 0 {
-                helper.recruited = false;
+            if let_go && helper.active && helper.load.packets == 0 {
+                helper.active = false;
                 self.links[i].claim.release();
                 self.counters.released += 1;
             }
@@ -341,7 +341,7 @@ impl Dispatch {
     /// Releases all auxiliary cores, at the end.
     pub(crate) fn release_all(&mut self) {
         for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
-            if std::mem::take(&mut helper.recruited) {
+            if std::mem::take(&mut helper.active) {
                 link.claim.release();
             }
         }
@@ -350,11 +350,11 @@ impl Dispatch {
 
 /// Activates an auxiliary core for dispatcher `number`, unless it is already. Returns `true` if it works for it now.
 #[inline]
-fn recruit(number: u32, link: &ToAuxiliary, helper: &mut Helper, counters: &mut ScalingCounters) -> bool {
-    if !helper.recruited {
-        helper.recruited = link.claim.take(number);
-        helper.taken = !helper.recruited;
-        counters.recruited += u64::from(helper.recruited);
+fn recruit(number: u32, link: &ToAuxiliary, helper: &mut AuxiliaryCore, counters: &mut ScalingCounters) -> bool {
+    if !helper.active {
+        helper.active = link.claim.take(number);
+        helper.taken = !helper.active;
+        counters.recruited += u64::from(helper.active);
     }
-    helper.recruited
+    helper.active
 }

@@ -63,7 +63,7 @@ use std::time::Instant;
 use tailwater_functions::chunks::{ChunkReceiver, ChunkSender, Chunks};
 use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, MakeMapper, Place, Plan, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, View};
 use tailwater_policy::server::{MakeServerMapper, Move, ServerMapper, ServerView};
 
 /// Words per chunk: several of the longest records.
@@ -260,10 +260,10 @@ impl CoreMapper for Recording {
     }
 
     #[inline]
-    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Destination {
         let place = self.mapper.place(flowlet, loads);
         self.flowlets.placed += 1;
-        self.flowlets.away += u64::from(place != Place::HERE);
+        self.flowlets.away += u64::from(place != Destination::OWN_CORE);
         place
     }
 

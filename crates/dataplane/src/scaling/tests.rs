@@ -93,7 +93,7 @@ impl CoreMapper for Splitting {
         plan.splits.extend(movable.map(|(flow, _)| Split {
             flow,
             last_functions: 1,
-            helper: 0,
+            auxiliary: 0,
         }));
     }
 }

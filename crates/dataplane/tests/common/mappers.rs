@@ -9,7 +9,7 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, MakeMapper, Place, Plan, Split, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, Split, View};
 use tailwater_policy::server::{Move, ServerMapper, ServerView};
 
 /// Places flows at random. Every few microseconds it moves or splits those in the local queue, and relieves auxiliary
@@ -37,10 +37,10 @@ impl RandomFlows {
         RandomFlows { functions, ..self }
     }
 
-    fn anywhere(&mut self) -> Place {
+    fn anywhere(&mut self) -> Destination {
         match random(&mut self.state) as usize % (self.helpers + 1) {
-            0 => Place::HERE,
-            helper => Place::helper(helper - 1),
+            0 => Destination::OWN_CORE,
+            helper => Destination::auxiliary(helper - 1),
         }
     }
 }
@@ -66,21 +66,21 @@ impl CoreMapper for RandomFlows {
                 0 if self.functions > 1 => plan.splits.push(Split {
                     flow,
                     last_functions: 1 + draw / 64 % (self.functions - 1),
-                    helper: draw / 8 % self.helpers,
+                    auxiliary: draw / 8 % self.helpers,
                 }),
-                _ => plan.places[flow] = self.anywhere(),
+                _ => plan.destinations[flow] = self.anywhere(),
             }
         }
         plan.boost = random(&mut self.state).is_multiple_of(16);
         plan.relieve = random(&mut self.state) & random(&mut self.state) & ((1 << self.helpers) - 1);
-        for (i, helper) in view.helpers.iter().enumerate() {
-            if helper.load.packets == 0 && !plan.places.contains(&Place::helper(i)) {
+        for (i, helper) in view.auxiliaries.iter().enumerate() {
+            if helper.load.packets == 0 && !plan.destinations.contains(&Destination::auxiliary(i)) {
                 plan.release |= 1 << i;
             }
         }
     }
 
-    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Place {
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Destination {
         self.anywhere()
     }
 }

@@ -8,7 +8,7 @@ use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
 use tailwater_net::FlowKey;
 use tailwater_sdk::abi;
-use tailwater_sdk::host::{self, Configured, FunctionDescription, NO_PACKET, Place};
+use tailwater_sdk::host::{self, Configured, FrameLocation, FunctionDescription, NO_PACKET};
 
 /// Function from a library.
 pub struct ForeignFunction {
@@ -49,7 +49,7 @@ impl ForeignFunction {
         let buffer_bytes = batch.buffer_bytes();
         let mut count = 0;
         for (to, (packet, buffer)) in self.packets.iter_mut().zip(batch.iter_with_buffers()) {
-            let place = Place {
+            let place = FrameLocation {
                 buffer,
                 buffer_bytes,
                 start: packet.start(),
@@ -76,7 +76,7 @@ impl ForeignFunction {
         let Some((packet, buffer)) = batch.iter_with_buffers().nth(i) else {
             return invalid;
         };
-        let place = Place {
+        let place = FrameLocation {
             buffer,
             buffer_bytes,
             start: packet.start(),

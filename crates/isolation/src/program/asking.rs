@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tailwater_chain::flow_table::{Companions, NoCompanion};
 use tailwater_net::FlowKey;
 use tailwater_sdk::program::YIELDS;
-use tailwater_sdk::protocol::layout::{Answer, CompanionRequest, CompanionRequestKind, ResponseArea};
+use tailwater_sdk::protocol::layout::{CompanionRequest, CompanionRequestKind, CompanionResponse, ResponseArea};
 
 /// Requests companions from the worker.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl CompanionClient {
     }
 
     /// Sends the worker a request and waits for its response.
-    fn ask(&self, kind: CompanionRequestKind, at: u16, key: &FlowKey, rss_hash: u32) -> Answer {
+    fn ask(&self, kind: CompanionRequestKind, at: u16, key: &FlowKey, rss_hash: u32) -> CompanionResponse {
         let number = self.number.get() + 1;
         self.number.set(number);
         self.slate.set_companion_request(&CompanionRequest {
@@ -37,7 +37,7 @@ impl CompanionClient {
         });
         let mut waited = 0;
         loop {
-            if let Some(answer) = self.slate.answer(number) {
+            if let Some(answer) = self.slate.companion_response(number) {
                 return answer;
             }
             if waited < YIELDS {
@@ -45,7 +45,7 @@ impl CompanionClient {
                 sched_yield();
             } else {
                 waited = 0;
-                self.slate.sleep(|| self.slate.answer(number).is_some());
+                self.slate.sleep(|| self.slate.companion_response(number).is_some());
             }
         }
     }

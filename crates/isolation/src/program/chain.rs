@@ -31,7 +31,7 @@ fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Resul
         let rest = error.strip_prefix(&prefix).unwrap_or(&error);
         Refusal::of_all(rest.trim_start_matches([':', ' ']))
     };
-    let commons = match &configuration.commons {
+    let commons = match &configuration.shared_counters {
         None => Ok(SharedCounters::of_this_process()),
         Some(file) => SharedCounters::in_file(file),
     };

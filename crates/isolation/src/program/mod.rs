@@ -19,8 +19,8 @@ use tailwater_chain::buffer::{BufferMemory, HEADROOM};
 use tailwater_chain::chain::IsolatedChain;
 use tailwater_chain::flow_table::{Companions, FlowTableReplica, ReplicaConfig};
 use tailwater_chain::function::NetworkFunction;
-use tailwater_sdk::program::{Given, Ready, serve};
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::program::{AttachedMemory, UnattachedFunction, serve};
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// A configured function.
 pub struct Configured {
@@ -65,8 +65,8 @@ impl Waiting {
     }
 }
 
-impl Ready for Waiting {
-    type Work = IsolatedChain;
+impl UnattachedFunction for Waiting {
+    type Attached = IsolatedChain;
 
     fn describe(&self) -> Description {
         let function = &*self.function;
@@ -81,18 +81,18 @@ impl Ready for Waiting {
             drop_reasons: reasons
                 .map(|(i, name)| ((*name).to_owned(), function.is_loss(i as u8)))
                 .collect(),
-            notes: function.counters().iter().map(|&name| name.to_owned()).collect(),
+            counters: function.counters().iter().map(|&name| name.to_owned()).collect(),
         }
     }
 
     /// One of the few functions with `unsafe` code.
-    fn attach(self, given: Given) -> io::Result<IsolatedChain> {
-        let Given {
+    fn attach(self, given: AttachedMemory) -> io::Result<IsolatedChain> {
+        let AttachedMemory {
             packets,
             buffer_bytes,
             flows,
-            images,
-            slate,
+            snapshots: images,
+            responses: slate,
         } = given;
         if buffer_bytes <= HEADROOM {
             return Err(io::Error::other("buffers without room for frames"));

@@ -13,7 +13,7 @@ use tailwater_chain::batch::MAX_BATCH;
 use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_functions::build::Requirements;
 use tailwater_net::Nanos;
-use tailwater_sdk::protocol::images::{self, FlowSnapshots};
+use tailwater_sdk::protocol::snapshots::{self, FlowSnapshots};
 
 /// Flow state of each function. All processes of a function share it, so a flow continues with its state when its
 /// process is replaced, or when its RSS bucket moves to another worker.
@@ -64,7 +64,7 @@ impl FlowsOf {
             });
         }
         let piece_bytes = function.piece_bytes as usize;
-        let bytes = images::file_bytes(config.slots(), piece_bytes);
+        let bytes = snapshots::file_bytes(config.slots(), piece_bytes);
         let file = Arc::new(filled("tailwater-images", bytes)?);
         let memory = Memory::whole(&file, Duration::MAX)?;
         let images = Arc::new(FlowSnapshots::open(memory, piece_bytes)?);

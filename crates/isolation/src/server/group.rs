@@ -280,7 +280,7 @@ impl Group {
         };
         let slate = &area.slates[k];
         // The previous process cannot have taken more than there were.
-        let taken = slate.taken().min(area.board.ended());
+        let taken = slate.handled_ended().min(area.board.ended());
         slate.reset(0, taken);
         let files = area.files(k);
         let attach = FromServer::Attach {

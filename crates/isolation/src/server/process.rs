@@ -5,7 +5,7 @@
 use super::error::IsolationError;
 use super::schedule;
 use crate::layout::VERSION;
-use crate::message::{Description, FromProgram, FromServer, NoMessage};
+use crate::message::{DecodeError, Description, FromProgram, FromServer};
 use crate::program::configuration;
 use crate::socket::{Socket, pair, receive_within};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -203,7 +203,7 @@ impl Process {
                 child.seal();
                 child.pin(core).map_err(io::Error::other)?;
                 // A missing permission shows when the process is queued.
-                let _ = child.lend(schedule::PRIORITY);
+                let _ = child.grant_priority(schedule::PRIORITY);
                 Ok(())
             }
         }
@@ -391,7 +391,7 @@ impl Starting {
                 Err(process.silent(due, spoken))
             }
             (Ok(_), _) => Err(process.silent(due, "it said something else")),
-            (Err(NoMessage { .. }), _) => Err(process.silent(due, "it sent what is no message")),
+            (Err(DecodeError { .. }), _) => Err(process.silent(due, "it sent what is no message")),
         }
     }
 

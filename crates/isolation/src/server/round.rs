@@ -5,8 +5,8 @@ use super::group::Group;
 use super::order::Order;
 use super::status::{Measured, Status};
 use crate::layout::{
-    COMPANION_QUERY, CompanionRequest, CompanionRequestKind, DRAINING, ENDED, Ended, Known, MASKS, Masks, OVER, Place,
-    all_of, places,
+    CHAIN_ENDED, COMPANION_QUERY, CompanionRequest, CompanionRequestKind, DRAINING, ENDED, EndedFlowSlot, MASKS, Masks,
+    PacketMetadata, PacketResponse, all_of, slots,
 };
 use crate::program::number_of;
 use rustix::thread::sched_yield;
@@ -20,7 +20,7 @@ use tailwater_net::Nanos;
 use tailwater_net::toeplitz::bucket_of;
 use tailwater_policy::isolation::{BatchBounds, BatchSize};
 use tailwater_sdk::host::find_headers;
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Worker's state of a flow: its generation and its slot.
 pub(super) type Opened = [u64; 2];
@@ -141,7 +141,7 @@ impl Round {
             until_empty: 0,
             empty: 0.0,
             empties: 0.0,
-            notes: seats.map(|d| vec![[0; 2]; d.notes.len()]).collect(),
+            notes: seats.map(|d| vec![[0; 2]; d.counters.len()]).collect(),
         })
     }
 
@@ -249,9 +249,9 @@ impl Round {
         let (left, last) = (self.through[self.peers.len()], self.peers.last());
         let lost = last.map_or(u8::MAX, |last| last.reasons);
         for (word, left) in left.into_iter().enumerate().take(count.div_ceil(64)) {
-            for i in places(word, left) {
+            for i in slots(word, left) {
                 let [start, length] = match self.moved[word] >> (i % 64) & 1 {
-                    0 => board.place(i),
+                    0 => board.frame_range(i),
                     _ => self.frames[i],
                 };
                 let place = [start.into(), length.into()];
@@ -304,15 +304,15 @@ impl Round {
                 }
                 false => (0, packet.flow().unwrap_or(u32::MAX)),
             };
-            board.set_known(
+            board.set_metadata(
                 i,
-                &Known {
-                    place: [start as u16, frame.len() as u16],
+                &PacketMetadata {
+                    frame_range: [start as u16, frame.len() as u16],
                     arrival: packet.arrival.0,
                     rss_hash: packet.rss_hash,
                     entry: packet.entry,
                     flow,
-                    birth,
+                    generation: birth,
                 },
                 &packet.headers,
             );
@@ -333,7 +333,7 @@ impl Round {
         let (round, functions) = (self.round, self.peers.len());
         let area = Arc::clone(&self.area);
         let mut yields = 0;
-        let is_last = self.flags & OVER != 0;
+        let is_last = self.flags & CHAIN_ENDED != 0;
         // The round is announced before any process can begin it.
         let numbers = self.peers.iter().map(|peer| peer.number);
         if let Err(failed) = self.status.begin(round, numbers)
@@ -372,12 +372,12 @@ impl Round {
                 break Some(Failed { function: k, turns: k });
             }
             let slate = &area.slates[k];
-            if slate.wishes() != self.peers[k].wishes {
-                let wish = slate.wish();
+            if slate.companion_requests() != self.peers[k].wishes {
+                let wish = slate.companion_request();
                 self.peers[k].wishes = wish.number;
                 self.order.wishes(k);
                 let answer = grant(self, k, wish);
-                slate.set_answer(wish.number, answer);
+                slate.set_companion_response(wish.number, answer);
             }
             for slate in &area.slates[k..] {
                 slate.wake();
@@ -439,15 +439,15 @@ impl Round {
             return None;
         }
         self.order.restore(Instant::now());
-        self.area.board.set_known(
+        self.area.board.set_metadata(
             0,
-            &Known {
-                place: [0; 2],
+            &PacketMetadata {
+                frame_range: [0; 2],
                 arrival: turn.into(),
                 rss_hash: packet.rss_hash,
                 entry: 0,
                 flow: u32::MAX,
-                birth: 0,
+                generation: 0,
             },
             &packet.headers,
         );
@@ -464,7 +464,7 @@ impl Round {
         self.flags = flags;
         let slate = &self.area.slates[k];
         let told = failed.is_none().then(|| {
-            for (number, key) in slate.list() {
+            for (number, key) in slate.candidates() {
                 if usize::from(number) < MAX_CANDIDATES {
                     wish.add(number, key);
                 }
@@ -512,7 +512,7 @@ impl Round {
             slates, buffer_bytes, ..
         } = &*self.area;
         let (slate, round, reasons) = (&slates[k], self.round, self.peers[k].reasons);
-        if slate.said() != round {
+        if slate.masks_round() != round {
             return false;
         }
         self.through[k + 1] = Masks::default();
@@ -522,8 +522,9 @@ impl Round {
             if left & !before != 0 || moved & !left != 0 {
                 return false;
             }
-            for i in places(word, before & !left) {
-                let Some(Place::Dropped(reason)) = Place::decode(slate.place(i), round) else {
+            for i in slots(word, before & !left) {
+                let Some(PacketResponse::Dropped(reason)) = PacketResponse::decode(slate.response_word(i), round)
+                else {
                     return false;
                 };
                 // An unknown reason must not be confused with the server's own.
@@ -532,9 +533,9 @@ impl Round {
                     false => u8::MAX,
                 };
             }
-            for i in places(word, moved) {
-                match Place::decode(slate.place(i), round) {
-                    Some(place @ Place::Here { start, length, .. }) if place.fits(*buffer_bytes) => {
+            for i in slots(word, moved) {
+                match PacketResponse::decode(slate.response_word(i), round) {
+                    Some(place @ PacketResponse::Forwarded { start, length, .. }) if place.fits(*buffer_bytes) => {
                         self.frames[i] = [start, length];
                     }
                     _ => return false,
@@ -550,7 +551,7 @@ impl Round {
     fn lose(&mut self, failed: usize) {
         let lost = self.peers[failed].reasons;
         for word in 0..MASKS {
-            for i in places(word, self.through[failed][word]) {
+            for i in slots(word, self.through[failed][word]) {
                 self.reasons[i] = lost;
             }
         }
@@ -580,7 +581,7 @@ impl Round {
         let present = self.status.up(k) == self.peers[k].number;
         for (i, (note, count)) in self.notes[k].iter_mut().zip(counts).enumerate() {
             if present {
-                note[1] = slate.note(i);
+                note[1] = slate.counter(i);
             }
             *count = note[0].wrapping_add(note[1]);
         }
@@ -610,7 +611,10 @@ impl Round {
                 }
             }
         }
-        self.area.board.add_ended(Ended { flow, birth });
+        self.area.board.add_ended(EndedFlowSlot {
+            flow,
+            generation: birth,
+        });
     }
 
     /// Returns the largest number of flow ends that a function has not taken yet.
@@ -621,7 +625,7 @@ impl Round {
 
     /// Returns the number of flow ends that function `k` has not taken yet; 0 if it requires none.
     fn waiting_for(&self, k: usize) -> u64 {
-        let taken = self.area.slates[k].taken();
+        let taken = self.area.slates[k].handled_ended();
         match self.peers[k].wants_flow_ends {
             true => self.area.board.ended().saturating_sub(taken),
             false => 0,
@@ -667,7 +671,7 @@ impl Round {
         let ended = self.area.board.ended();
         let is_told = |round: &Round| {
             let mut slates = round.area.slates.iter();
-            slates.all(|slate| slate.taken() == ended)
+            slates.all(|slate| slate.handled_ended() == ended)
         };
         if self.told == ended {
             return;
@@ -691,10 +695,10 @@ impl Round {
 
     /// Ends all processes with a last round.
     pub(super) fn finish(&mut self) {
-        if self.flags & OVER == 0 {
+        if self.flags & CHAIN_ENDED == 0 {
             // After this, all processes that can be replaced are attached.
             self.run_empty_patiently();
-            self.flags |= OVER;
+            self.flags |= CHAIN_ENDED;
             self.status.set_last_round();
             self.go(0, 0, |_, _, _| Err(number_of(NoCompanion::TableFull)));
             self.status.end();

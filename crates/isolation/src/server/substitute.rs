@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{CompanionCandidates, FlowStates, Lifetimes, NetworkFunction, NewFlow, RemoteState};
 use tailwater_net::FlowKey;
-use tailwater_sdk::protocol::images::FlowSnapshots;
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Drop reason of packets that a process held when it failed, and of those that arrived while it had no process.
 pub const FAILED: &str = "process-failed";
@@ -61,8 +61,8 @@ pub(super) fn all(
             kind: kept(&[&description.name])[0],
             drop_reasons: kept(&names.collect::<Vec<_>>()),
             losses: reasons.map(|(_, lost)| *lost).chain([true]).collect(),
-            notes: kept(&description.notes.iter().map(|n| &**n).collect::<Vec<_>>()),
-            counts: vec![0; description.notes.len()].into(),
+            notes: kept(&description.counters.iter().map(|n| &**n).collect::<Vec<_>>()),
+            counts: vec![0; description.counters.len()].into(),
             has_state: k == 0 && has_state,
             keeps_state: description.state_bytes > 0,
             tracks_connections: k == 0 && tracks_connections,

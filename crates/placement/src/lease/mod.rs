@@ -1,9 +1,9 @@
 //! Leases: resources that a server's agent divides among on-demand instances on its own for a limited time (ResQ §5.3).
 //!
-//! Cores and ways of a server without a reserved SLO are spare. The controller ([`LeaseServer`]) leases them to the server's
-//! agent ([`Holder`]), which divides them without further requests. The controller may place reserved SLOs on resources
-//! that are not leased. Leased ones become available when the lease has expired or the agent has reported a smaller
-//! use.
+//! Cores and ways of a server without a reserved SLO are spare. The controller ([`LeaseServer`]) leases them to the
+//! server's agent ([`LeaseClient`]), which divides them without further requests. The controller may place reserved
+//! SLOs on resources that are not leased. Leased ones become available when the lease has expired or the agent has
+//! reported a smaller use.
 //!
 //! **Nothing is ever assigned twice**, even if messages are lost, repeated, late or out of order, or either side
 //! restarts, as long as
@@ -12,19 +12,20 @@
 //!   for the agent, a lease begins when it *sent* the request that the grant answers, and for the controller when it
 //!   answered. The controller waits longer than the agent by the drift of both. Clocks that stop while a machine sleeps
 //!   (Linux: `CLOCK_MONOTONIC`; use `CLOCK_BOOTTIME`) are not within any drift;
-//! - the agent stops using resources within [`Terms::release`] after they are no longer [allowed](Holder::allowed). The
-//!   same agent starts reserved instances, so a dead agent, which cannot release anything, does not start them either;
+//! - the agent stops using resources within [`Terms::release`] after they are no longer
+//!   [allowed](LeaseClient::allowed). The same agent starts reserved instances, so a dead agent, which cannot release
+//!   anything, does not start them either;
 //! - only one controller at a time places reserved SLOs, and each has a higher *epoch* than its predecessors. Delayed
 //!   grants of an earlier controller are refused.
 //!
 //! Without the controller a lease expires, and the agent retains the resources that its configuration assigns to
 //! on-demand instances. Their classes shrink to that on the next tick. Both sides get the time as input and do no I/O.
 
-mod holder;
-mod lessor;
+mod client;
+mod server;
 
-pub use holder::{Exceeds, Holder};
-pub use lessor::{LeaseServer, NotFree};
+pub use client::{Exceeds, LeaseClient};
+pub use server::{LeaseServer, NotFree};
 
 use tailwater_net::Nanos;
 

@@ -1,12 +1,12 @@
 //! The control loop: observations of a tick, and the resulting decision.
 
 use super::allocation::{Allocation, Class, Kind};
+use super::demand::DemandEstimator;
 use super::divide::{Wanted, approach};
 use super::mask::{Piece, WayMask, arrange, settle};
 use super::relief::Relief;
-use super::shares::{Claim, level, shares};
+use super::shares::{ClassDemand, level, shares};
 use super::situation::{Cache, Config, MAX_INSTANCES, Observed, Situation};
-use super::want::DemandEstimator;
 use super::{Decision, Share};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ struct Group {
 /// Division of a cache: groups of on-demand instances with their demands and ways.
 struct Divided {
     groups: Vec<Group>,
-    claims: Vec<Claim>,
+    claims: Vec<ClassDemand>,
     given: Vec<u16>,
     targets: Vec<u16>,
     /// `None` if they do not fit.
@@ -104,7 +104,7 @@ impl OnDemand {
         let masks = masks.unwrap_or_default();
         self.allocation = self.allocated(reserved, &groups, &masks, seen);
 
-        let all: u16 = claims.iter().map(Claim::most).sum();
+        let all: u16 = claims.iter().map(ClassDemand::most).sum();
         let got: u16 = match masks.is_empty() {
             true => 0,
             false => given.iter().sum(),
@@ -118,7 +118,7 @@ impl OnDemand {
             false => all,
         };
         self.short = wants > got;
-        let shares = self.told(seen, &groups, &targets, !masks.is_empty());
+        let shares = self.shares_of(seen, &groups, &targets, !masks.is_empty());
         self.last = shares.iter().map(|share| (share.name.clone(), share.share)).collect();
         let (mut asks, mut policing) = (Vec::new(), Vec::new());
         for (seen, share) in seen.iter().zip(&shares) {
@@ -141,7 +141,7 @@ impl OnDemand {
     /// `alone`.
     fn divide(&mut self, seen: &[Observed], usable: u32, ways: u16, classes: usize, alone: bool) -> Divided {
         let groups = self.groups(seen, ways, classes, alone);
-        let claims: Vec<Claim> = groups.iter().map(|group| self.claim(group, seen)).collect();
+        let claims: Vec<ClassDemand> = groups.iter().map(|group| self.claim(group, seen)).collect();
         let (least, moves) = (self.config.cache.least.max(1), self.config.moves);
         let given = shares(&claims, ways, least);
         let targets = match &groups[..] {
@@ -361,10 +361,10 @@ impl OnDemand {
         }
     }
 
-    fn claim(&self, group: &Group, seen: &[Observed]) -> Claim {
+    fn claim(&self, group: &Group, seen: &[Observed]) -> ClassDemand {
         let ways = |&i: &usize| self.wants[&seen[i].name].ways();
         let least = f64::from(self.config.cache.least.max(1));
-        Claim {
+        ClassDemand {
             demands: match group.kind {
                 Kind::Shared => group.members.iter().map(ways).collect(),
                 _ => group.members.iter().map(|i| ways(i).ceil().max(least)).collect(),
@@ -402,7 +402,7 @@ impl OnDemand {
     }
 
     /// Returns the share of each instance.
-    fn told(&self, seen: &[Observed], groups: &[Group], targets: &[u16], placed: bool) -> Vec<Share> {
+    fn shares_of(&self, seen: &[Observed], groups: &[Group], targets: &[u16], placed: bool) -> Vec<Share> {
         let mut shares: Vec<Share> = seen
             .iter()
             .map(|seen| Share {

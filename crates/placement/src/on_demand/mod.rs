@@ -20,13 +20,13 @@
 
 pub mod allocation;
 mod decide;
+mod demand;
 mod divide;
 pub mod mask;
 pub mod model;
 pub mod relief;
 pub mod shares;
 mod situation;
-mod want;
 
 pub use allocation::{Allocation, CacheAllocator, Class, Kind, Step, steps};
 pub use decide::OnDemand;

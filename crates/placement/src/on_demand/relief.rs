@@ -1,8 +1,8 @@
 //! Measures for an instance that misses its objective with its share of the cache: more instances, another server, or
 //! policed input.
 
+use super::demand::{DemandEstimator, Enough};
 use super::situation::{Config, Observed};
-use super::want::{DemandEstimator, Enough};
 use crate::slo::ISOLATED;
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;

@@ -3,14 +3,14 @@
 
 /// Class that demands ways.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Claim {
+pub struct ClassDemand {
     /// Demand of each of its instances, in ways.
     pub demands: Vec<f64>,
     /// Ways that it has now. Of otherwise equal classes, the present owner of a way retains it.
     pub has: u16,
 }
 
-impl Claim {
+impl ClassDemand {
     /// Returns the total demand in ways, rounded up.
     pub fn most(&self) -> u16 {
         let all: f64 = self.demands.iter().sum();
@@ -40,16 +40,16 @@ pub fn level(demands: impl IntoIterator<Item = f64>, available: f64) -> f64 {
 /// Returns whole numbers of ways for classes. Each gets at least `least`, for which `available` must suffice. Instances
 /// are filled to one [`level`]. The ways lost by rounding down go, one at a time, to the class whose instances are
 /// filled least, among those with unmet demand.
-pub fn shares(claims: &[Claim], available: u16, least: u16) -> Vec<u16> {
+pub fn shares(claims: &[ClassDemand], available: u16, least: u16) -> Vec<u16> {
     let most = level(
         claims.iter().flat_map(|claim| claim.demands.iter().copied()),
         f64::from(available),
     );
-    let filled = |claim: &Claim| -> f64 { claim.demands.iter().map(|d| d.min(most)).sum() };
-    let whole = |claim: &Claim| ((filled(claim) + ROUNDING).floor() as u16).max(least);
+    let filled = |claim: &ClassDemand| -> f64 { claim.demands.iter().map(|d| d.min(most)).sum() };
+    let whole = |claim: &ClassDemand| ((filled(claim) + ROUNDING).floor() as u16).max(least);
     let mut ways: Vec<u16> = claims.iter().map(whole).collect();
     // Level up to which its instances are filled.
-    let each = |ways: u16, claim: &Claim| level(claim.demands.iter().copied(), f64::from(ways));
+    let each = |ways: u16, claim: &ClassDemand| level(claim.demands.iter().copied(), f64::from(ways));
     let sum = |ways: &[u16]| ways.iter().map(|&w| u32::from(w)).sum::<u32>();
     while sum(&ways) > u32::from(available) {
         let rich = (0..claims.len()).filter(|&i| ways[i] > least);
@@ -78,8 +78,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn claim(demands: &[f64], has: u16) -> Claim {
-        Claim {
+    fn claim(demands: &[f64], has: u16) -> ClassDemand {
+        ClassDemand {
             demands: demands.to_vec(),
             has,
         }
@@ -109,7 +109,7 @@ mod tests {
             available in 12u16..32,
             has in prop::collection::vec(0u16..8, 12),
         ) {
-            let claims: Vec<Claim> = demands.iter().zip(&has)
+            let claims: Vec<ClassDemand> = demands.iter().zip(&has)
                 .map(|(&d, &has)| claim(&[f64::from(d)], has)).collect();
             let ways = shares(&claims, available, 1);
             let (sum, all): (u16, u16) = (ways.iter().sum(), demands.iter().sum());
@@ -121,8 +121,8 @@ mod tests {
                 }
             }
             // The result is stable: with it as the present shares, the same shares follow.
-            let again: Vec<Claim> = claims.iter().zip(&ways)
-                .map(|(c, &has)| Claim { has, ..c.clone() }).collect();
+            let again: Vec<ClassDemand> = claims.iter().zip(&ways)
+                .map(|(c, &has)| ClassDemand { has, ..c.clone() }).collect();
             prop_assert_eq!(shares(&again, available, 1), ways);
         }
     }

@@ -43,7 +43,7 @@ struct Metadata {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct Spec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    slos: Vec<Kept>,
+    slos: Vec<StoredSlo>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     chains: Vec<KnownChain>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,7 +86,7 @@ pub struct State {
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Kept {
+struct StoredSlo {
     name: String,
     chain: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -114,10 +114,10 @@ struct StoredInstance {
     ways: u16,
 }
 
-impl From<Earlier> for Kept {
+impl From<Earlier> for StoredSlo {
     fn from(slo: Earlier) -> Self {
         let instances = slo.instances.into_iter();
-        Kept {
+        StoredSlo {
             name: slo.name,
             chain: slo.chain,
             traffic: slo.traffic,
@@ -144,7 +144,7 @@ impl From<Earlier> for Kept {
 impl StateSpec {
     /// Creates the state of a plan with these chains and migration. `name` is the cluster's.
     pub fn new(plan: &Plan, name: &str, chains: Vec<KnownChain>, migration: &Pending) -> Self {
-        let slos = Earlier::all(plan).into_iter().map(Kept::from);
+        let slos = Earlier::all(plan).into_iter().map(StoredSlo::from);
         StateSpec {
             api_version: API_VERSION,
             kind: KIND,
@@ -186,7 +186,7 @@ fn state(document: &Document) -> Result<State, SpecError> {
     let mut names = std::collections::HashSet::new();
     if let Some(nodes) = fields.optional("slos") {
         for node in nodes.list("SLOs", MAX_SERVERS)? {
-            let slo = kept(&node)?;
+            let slo = stored_slo(&node)?;
             if !names.insert(slo.name.clone()) {
                 let message = format!("expected each SLO once, found \"{}\" again", slo.name);
                 return Err(node.error(message));
@@ -269,7 +269,7 @@ fn place(fields: &Fields<'_>) -> Result<(String, u16, u16), SpecError> {
     ))
 }
 
-fn kept(node: &Located<'_>) -> Result<Earlier, SpecError> {
+fn stored_slo(node: &Located<'_>) -> Result<Earlier, SpecError> {
     let fields = node.fields(&[
         "name",
         "chain",

@@ -79,7 +79,7 @@ impl Steering {
 pub struct IngressMapper {
     config: IngressConfig,
     table: HashMap<IpNet, ServerNumber>,
-    recruited: Vec<bool>,
+    activated: Vec<bool>,
     /// Server for all prefixes without a row, once the table has been full.
     full: Option<ServerNumber>,
     default: DefaultRow,
@@ -109,7 +109,7 @@ impl IngressMapper {
         IngressMapper {
             config,
             table: HashMap::new(),
-            recruited: vec![false; usize::from(servers)],
+            activated: vec![false; usize::from(servers)],
             full: None,
             default: DefaultRow {
                 in_force: config.default_row.then_some(0),
@@ -124,7 +124,7 @@ impl IngressMapper {
     /// # Panics
     /// If the length of `dedicated` is not the number of servers.
     pub fn steer(&mut self, destination: IpAddr, dedicated: &[u16]) -> Steering {
-        assert_eq!(dedicated.len(), self.recruited.len(), "one report a server");
+        assert_eq!(dedicated.len(), self.activated.len(), "one report a server");
         let bits = match destination {
             IpAddr::V4(_) => self.config.prefix_v4,
             IpAddr::V6(_) => self.config.prefix_v6,
@@ -138,14 +138,14 @@ impl IngressMapper {
         let choose = || default.unwrap_or_else(|| self.choose(dedicated));
         if self.table.len() < self.config.table {
             let server = choose();
-            self.recruited[usize::from(server)] = true;
+            self.activated[usize::from(server)] = true;
             self.table.insert(prefix, server);
             let waits = in_force.is_none();
             self.default.unpinned += usize::from(!waits);
             return Steering::Install { prefix, server, waits };
         }
         let server = self.full.unwrap_or_else(choose);
-        self.recruited[usize::from(server)] = true;
+        self.activated[usize::from(server)] = true;
         self.full = Some(server);
         Steering::Full(server)
     }
@@ -188,8 +188,8 @@ impl IngressMapper {
     ///
     /// # Panics
     /// If the rack has no such server.
-    pub fn recruited(&self, server: ServerNumber) -> bool {
-        self.recruited[usize::from(server)]
+    pub fn activated(&self, server: ServerNumber) -> bool {
+        self.activated[usize::from(server)]
     }
 
     /// Returns the number of rows in use.
@@ -201,9 +201,9 @@ impl IngressMapper {
     fn choose(&self, dedicated: &[u16]) -> ServerNumber {
         let numbers = || (0..dedicated.len()).rev();
         let target = numbers()
-            .filter(|&s| self.recruited[s] && dedicated[s] < self.config.threshold)
+            .filter(|&s| self.activated[s] && dedicated[s] < self.config.threshold)
             .max_by_key(|&s| dedicated[s])
-            .or_else(|| numbers().rev().find(|&s| !self.recruited[s]))
+            .or_else(|| numbers().rev().find(|&s| !self.activated[s]))
             .or_else(|| numbers().rev().min_by_key(|&s| dedicated[s]))
             .unwrap_or(0);
         target as ServerNumber
@@ -253,7 +253,7 @@ mod tests {
             install("2001:db8::/32", 1)
         );
         assert_eq!(steer(&mut mapper, "10.4.0.0", [3, 3, 0]), install("10.4.0.0/16", 0));
-        assert!(!mapper.recruited(2));
+        assert!(!mapper.activated(2));
         assert_eq!(steer(&mut mapper, "10.5.0.0", [4, 5, 0]), install("10.5.0.0/16", 2));
         // No server is left: the one with the fewest cores.
         assert_eq!(steer(&mut mapper, "10.6.0.0", [6, 5, 5]), install("10.6.0.0/16", 1));
@@ -412,7 +412,7 @@ mod tests {
             let mut mapper = mapper(table);
             let mut seen = HashMap::new();
             for (prefix, host, dedicated) in packets {
-                let before: Vec<_> = (0..3).map(|server| mapper.recruited(server)).collect();
+                let before: Vec<_> = (0..3).map(|server| mapper.activated(server)).collect();
                 let destination = Ipv4Addr::new(10, prefix, host, host).into();
                 let server = mapper.steer(destination, &dedicated).server();
                 prop_assert_eq!(*seen.entry(prefix).or_insert(server), server);

@@ -7,7 +7,7 @@ use tailwater_net::Nanos;
 /// Estimates are stored in sixteenths of a nanosecond.
 const FRACTION: u32 = 4;
 /// Share of a full batch below which a batch measures batch overhead rather than the cost of packets.
-const TELLING: (u32, u32) = (1, 2);
+const MIN_BATCH_SHARE: (u32, u32) = (1, 2);
 /// Divisor of the difference that one batch moves an estimate by.
 const STEADY: i64 = 8;
 /// Power of two by which one flowlet's effect on the share of new flows is divided.
@@ -64,7 +64,7 @@ impl Costs {
 
     /// Sets the maximum batch size.
     pub fn fit(&mut self, batch: u32) {
-        self.min_batch = (batch * TELLING.0 / TELLING.1).max(1);
+        self.min_batch = (batch * MIN_BATCH_SHARE.0 / MIN_BATCH_SHARE.1).max(1);
     }
 
     fn refresh(&mut self) {

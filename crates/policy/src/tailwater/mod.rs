@@ -15,8 +15,8 @@
 //!
 //! **Placing.** A flowlet goes to the first of these that applies:
 //!
-//! 1. this core, if it would be done within [`activate_percent`] of the budget, or, while auxiliary cores are active and
-//!    so paid for, within [`share_percent`];
+//! 1. this core, if it would be done within [`activate_percent`] of the budget, or, while auxiliary cores are active
+//!    and so paid for, within [`share_percent`];
 //! 2. the first active auxiliary core that completes it sooner and within `activate_percent`;
 //! 3. this core, if within `activate_percent`;
 //! 4. an idle auxiliary core, if it wakes up in time to be sooner;
@@ -129,9 +129,9 @@
 //! in a simpler model of queues that the simulator has replaced.
 //!
 //! [`TailwaterServerMapper`]: crate::server::TailwaterServerMapper
-//! [`activate_percent`]: TailwaterOptions::recruit_percent
+//! [`activate_percent`]: TailwaterOptions::activate_percent
 //! [`share_percent`]: TailwaterOptions::share_percent
-//! [`release_percent`]: TailwaterOptions::hold_percent
+//! [`release_percent`]: TailwaterOptions::release_percent
 //! [`relieve_percent`]: TailwaterOptions::relieve_percent
 
 mod cost;
@@ -140,7 +140,9 @@ mod relief;
 mod tests;
 
 use crate::capacity::{CapacityProfile, ServiceCosts, SplitProfile};
-use crate::core::{CoreMapper, Flowlet, Helper, Load, Loads, MAX_AUXILIARY_CORES, Notice, Place, Plan, View};
+use crate::core::{
+    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, MAX_AUXILIARY_CORES, Notice, Plan, View,
+};
 use cost::Costs;
 use tailwater_net::Nanos;
 
@@ -246,8 +248,8 @@ pub struct TailwaterMapper {
     /// Maximum time of a packet in the system, in nanoseconds, like the times that follow.
     budget: u64,
     /// Expected delay above which an auxiliary core is activated: from the options, and at the current cost of packets.
-    recruit_most: u64,
-    recruit: u64,
+    activation_limit_max: u64,
+    activate: u64,
     /// The same while auxiliary cores are active.
     share_most: u64,
     share: u64,
@@ -302,8 +304,8 @@ impl TailwaterMapper {
             costs: Costs::new(options.costs),
             splits,
             budget,
-            recruit_most: part(options.activate_percent),
-            recruit: 0,
+            activation_limit_max: part(options.activate_percent),
+            activate: 0,
             share_most: part(options.share_percent),
             share: 0,
             fill: 0,
@@ -339,12 +341,12 @@ impl TailwaterMapper {
     fn fit(&mut self) {
         let packet = self.costs.packet(false);
         let full = self.queue * packet;
-        self.recruit = self.recruit_most.min(full);
-        self.share = self.share_most.min(self.recruit);
+        self.activate = self.activation_limit_max.min(full);
+        self.share = self.share_most.min(self.activate);
         self.full_batch = self.batch * packet;
         // An auxiliary core reports completions batch by batch. With less than two batches it would often run out of
         // work before the next offload, and fall asleep.
-        self.fill = self.share.max(2 * self.full_batch).min(self.recruit);
+        self.fill = self.share.max(2 * self.full_batch).min(self.activate);
     }
 
     /// Returns the expected delay up to which a packet stays here. While `self.working` auxiliary cores wait for
@@ -352,28 +354,28 @@ impl TailwaterMapper {
     #[inline]
     fn limit(&self) -> u64 {
         match self.working {
-            0 => self.recruit,
-            helpers => self.share / helpers.min(MOST_WAITING),
+            0 => self.activate,
+            auxiliaries => self.share / auxiliaries.min(MOST_WAITING),
         }
     }
 
     /// Returns the expected delay above which another auxiliary core is activated. Once several are active, most
     /// packets go to them, and packets that wait here only delay these.
     #[inline]
-    fn recruit_limit(&self) -> u64 {
+    fn activation_limit(&self) -> u64 {
         match self.working {
-            0 | 1 => self.recruit,
+            0 | 1 => self.activate,
             _ => (self.fill + self.full_batch)
-                .max(self.recruit * 2 / 3)
-                .min(self.recruit),
+                .max(self.activate * 2 / 3)
+                .min(self.activate),
         }
     }
 
     /// Returns the time until an auxiliary core has completed its load.
     #[inline]
-    fn wait(&self, i: usize, helper: &Helper, now: Nanos) -> u64 {
-        let load = self.costs.of(helper.load);
-        if !helper.recruited || helper.load.packets == 0 {
+    fn wait(&self, i: usize, auxiliary: &AuxiliaryCore, now: Nanos) -> u64 {
+        let load = self.costs.of(auxiliary.load);
+        if !auxiliary.active || auxiliary.load.packets == 0 {
             // It sleeps, or is about to.
             return self.wake + load;
         }
@@ -381,7 +383,7 @@ impl TailwaterMapper {
             Some(left) => left + load,
             None => {
                 // The current batch is reported only when all of it is done.
-                let began = self.awake[i].max(helper.last_done.0);
+                let began = self.awake[i].max(auxiliary.last_done.0);
                 let done = now.0.saturating_sub(began).min(self.full_batch);
                 load.saturating_sub(done)
             }
@@ -398,77 +400,77 @@ impl TailwaterMapper {
 
     /// Updates the state for an auxiliary core that is about to get work.
     #[inline]
-    fn use_helper(&mut self, i: usize, helper: &Helper, now: Nanos) {
-        if !helper.recruited {
+    fn use_auxiliary(&mut self, i: usize, auxiliary: &AuxiliaryCore, now: Nanos) {
+        if !auxiliary.active {
             self.working += 1;
         }
-        if !helper.recruited || helper.load.packets == 0 {
+        if !auxiliary.active || auxiliary.load.packets == 0 {
             self.awake[i] = now.0 + self.wake;
         }
     }
 
     /// Places a flowlet that does not simply stay. It would be done here after `mine`.
-    fn place_elsewhere(&mut self, flowlet: Flowlet, loads: &Loads<'_>, mine: u64) -> Place {
+    fn place_elsewhere(&mut self, flowlet: Flowlet, loads: &Loads<'_>, mine: u64) -> Destination {
         let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let limit = self.budget.saturating_sub(own);
         let here = if self.boosting { u64::MAX } else { mine };
-        let recruit = self.recruit_limit();
+        let activate = self.activation_limit();
         let mut least: Option<(u64, usize)> = None;
         let mut idle: Option<usize> = None;
-        for (i, helper) in loads.helpers.iter().enumerate() {
-            if helper.taken {
+        for (i, auxiliary) in loads.auxiliaries.iter().enumerate() {
+            if auxiliary.taken {
                 continue;
             }
-            if !helper.recruited {
+            if !auxiliary.active {
                 idle = idle.or(Some(i));
                 continue;
             }
-            let wait = self.wait(i, helper, loads.now);
+            let wait = self.wait(i, auxiliary, loads.now);
             // Packets behind the first of their flows belong to trains, and more of these will follow.
-            let trains = helper.load.packets.saturating_sub(helper.load.flows);
+            let trains = auxiliary.load.packets.saturating_sub(auxiliary.load.flows);
             let trains = (u64::from(trains) * self.costs.packet(false) / 2).min(self.wake);
             let filled = self.working > 1 && wait + trains <= self.fill;
-            let fits = filled || wait + own < here && wait <= recruit;
+            let fits = filled || wait + own < here && wait <= activate;
             if fits && wait <= limit {
-                self.use_helper(i, helper, loads.now);
-                return Place::helper(i);
+                self.use_auxiliary(i, auxiliary, loads.now);
+                return Destination::auxiliary(i);
             }
             if least.is_none_or(|least| wait < least.0) {
                 least = Some((wait, i));
             }
         }
-        if here <= recruit {
-            return Place::HERE;
+        if here <= activate {
+            return Destination::OWN_CORE;
         }
         if let Some(i) = idle
             && self.wake + own < here
         {
-            self.use_helper(i, &loads.helpers[i], loads.now);
-            return Place::helper(i);
+            self.use_auxiliary(i, &loads.auxiliaries[i], loads.now);
+            return Destination::auxiliary(i);
         }
         self.beyond = self.beyond.saturating_add(u32::from(here > self.budget));
         match least {
             Some((wait, i)) if wait + own < here => {
-                self.use_helper(i, &loads.helpers[i], loads.now);
-                Place::helper(i)
+                self.use_auxiliary(i, &loads.auxiliaries[i], loads.now);
+                Destination::auxiliary(i)
             }
-            _ => Place::HERE,
+            _ => Destination::OWN_CORE,
         }
     }
 
     /// Returns the auxiliary cores whose wait is too long, as a bit map, if another core would be sooner. This core
     /// takes `wait` nanoseconds for its queue.
     fn overloaded(&self, view: &View<'_>, wait: u64) -> u64 {
-        let recruit = self.recruit_limit();
-        let (mut overloaded, mut room) = (0, wait <= recruit);
-        for (i, helper) in view.helpers.iter().enumerate() {
-            if helper.taken {
+        let activate = self.activation_limit();
+        let (mut overloaded, mut room) = (0, wait <= activate);
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            if auxiliary.taken {
                 continue;
             }
-            let wait = self.wait(i, helper, view.now);
+            let wait = self.wait(i, auxiliary, view.now);
             // A single flow would take as long on another core.
-            overloaded |= u64::from(wait > self.relieve && helper.load.flows > 1) << i;
-            room |= wait <= recruit;
+            overloaded |= u64::from(wait > self.relieve && auxiliary.load.flows > 1) << i;
+            room |= wait <= activate;
         }
         if room { overloaded } else { 0 }
     }
@@ -479,15 +481,15 @@ impl TailwaterMapper {
         let bearable = (self.budget / 2).max(64 * self.costs.packet(false));
         let late = std::mem::take(&mut self.lag) > bearable;
         self.late = if late { self.late.saturating_add(1) } else { 0 };
-        let usable = view.helpers.iter().filter(|helper| !helper.taken).count() >= 2;
+        let usable = view.auxiliaries.iter().filter(|auxiliary| !auxiliary.taken).count() >= 2;
         if !self.boosting {
             self.boosting = usable && self.boost_after.is_some_and(|after| self.late >= after);
             self.calm = None;
             return;
         }
-        let helpers = view.helpers.iter().filter(|helper| helper.recruited);
-        let wait = wait + self.costs.of(view.held);
-        let all = helpers.fold(wait, |all, helper| all + self.costs.of(helper.load));
+        let auxiliaries = view.auxiliaries.iter().filter(|auxiliary| auxiliary.active);
+        let wait = wait + self.costs.of(view.parked);
+        let all = auxiliaries.fold(wait, |all, auxiliary| all + self.costs.of(auxiliary.load));
         if all > self.share {
             self.calm = None;
         }
@@ -510,7 +512,7 @@ impl CoreMapper for TailwaterMapper {
         if now.0 < self.next {
             return false;
         }
-        let limit = if self.working > 0 { self.share } else { self.recruit };
+        let limit = if self.working > 0 { self.share } else { self.activate };
         // Only a decision counts the flows, so this assumes the maximum and errs towards deciding.
         let load = Load {
             flows: packets,
@@ -536,19 +538,19 @@ impl CoreMapper for TailwaterMapper {
         plan.relieve = self.overloaded(view, wait);
         plan.boost = self.boosting;
         self.working = 0;
-        for (i, helper) in view.helpers.iter().enumerate() {
-            if !helper.recruited {
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            if !auxiliary.active {
                 self.working += used >> i & 1;
                 continue;
             }
-            let idle = helper.load.packets == 0
-                && view.now.saturating_sub(helper.last_done).0 >= self.hold
+            let idle = auxiliary.load.packets == 0
+                && view.now.saturating_sub(auxiliary.last_done).0 >= self.hold
                 && used & 1 << i == 0;
             plan.release |= u64::from(idle) << i;
             self.working += u64::from(!idle);
-            let whale = helper.load.flows == 1 && self.costs.of(helper.load) > self.budget;
+            let whale = auxiliary.load.flows == 1 && self.costs.of(auxiliary.load) > self.budget;
             if whale && plan.notice.is_none() {
-                let packets = helper.load.packets;
+                let packets = auxiliary.load.packets;
                 plan.notice = Some(Notice::WhaleBeyondSplit { packets });
             }
         }
@@ -559,15 +561,15 @@ impl CoreMapper for TailwaterMapper {
     }
 
     #[inline]
-    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, loads: &Loads<'_>) -> Destination {
         self.costs.see(flowlet.new);
-        if !flowlet.held {
+        if !flowlet.parked {
             self.lag = (self.lag).max(loads.now.saturating_sub(flowlet.arrival).0);
         }
         let own = self.lag_of(flowlet, loads) + self.costs.flowlet(flowlet);
         let mine = own + self.costs.of(loads.here);
         if mine <= self.limit() && !self.boosting {
-            return Place::HERE;
+            return Destination::OWN_CORE;
         }
         self.place_elsewhere(flowlet, loads, mine)
     }

@@ -1,7 +1,7 @@
 //! Relief: selection of queued flows to offload, when they will not be done in time.
 
 use super::TailwaterMapper;
-use crate::core::{Load, Notice, Place, Plan, Split, View};
+use crate::core::{Destination, Load, Notice, Plan, Split, View};
 
 /// Wait of an auxiliary core that takes no more flows.
 const FULL: u64 = u64::MAX / 2;
@@ -12,35 +12,35 @@ impl TailwaterMapper {
         let limit = match (self.boosting, self.working > 0) {
             (true, _) => 0,
             (false, true) => self.share,
-            (false, false) => self.recruit_limit(),
+            (false, false) => self.activation_limit(),
         };
         if wait <= limit {
             return 0;
         }
-        for (i, helper) in view.helpers.iter().enumerate() {
-            self.waits[i] = match helper.taken {
+        for (i, auxiliary) in view.auxiliaries.iter().enumerate() {
+            self.waits[i] = match auxiliary.taken {
                 true => FULL,
-                false => self.wait(i, helper, view.now),
+                false => self.wait(i, auxiliary, view.now),
             };
         }
         let mut left = wait;
         let (mut used, largest) = self.move_whales(view, plan, &mut left);
         let age = view.now.saturating_sub(view.oldest).0 / u64::from(view.packets.max(1));
-        for recruit in [false, true] {
-            if !recruit && self.working == 0 {
+        for activate in [false, true] {
+            if !activate && self.working == 0 {
                 continue;
             }
-            let enough = match (self.boosting, recruit) {
+            let enough = match (self.boosting, activate) {
                 (true, _) => 0,
                 (false, false) => self.share,
-                (false, true) => self.recruit_limit(),
+                (false, true) => self.activation_limit(),
             };
             // Large flows first, so that few move.
             for part in [8, u64::MAX] {
                 // Skips the pass over all flows if none is large enough.
                 let least = left.saturating_sub(enough) / part;
                 if left > enough && least <= largest {
-                    used |= self.move_tail(view, plan, &mut left, age, recruit, least);
+                    used |= self.move_tail(view, plan, &mut left, age, activate, least);
                 }
             }
         }
@@ -61,16 +61,16 @@ impl TailwaterMapper {
     fn move_rest(&mut self, view: &View<'_>, plan: &mut Plan) -> u64 {
         let mut used = 0;
         for (flow, queued) in view.queued.iter().enumerate() {
-            if queued.bound || plan.places[flow] != Place::HERE {
+            if queued.bound || plan.destinations[flow] != Destination::OWN_CORE {
                 continue;
             }
-            let waits = self.waits[..view.helpers.len()].iter().enumerate();
-            let usable = waits.filter(|(i, _)| !view.helpers[*i].taken);
+            let waits = self.waits[..view.auxiliaries.len()].iter().enumerate();
+            let usable = waits.filter(|(i, _)| !view.auxiliaries[*i].taken);
             let Some((i, _)) = usable.min_by_key(|(_, wait)| **wait) else {
                 return used;
             };
-            self.use_helper(i, &view.helpers[i], view.now);
-            plan.places[flow] = Place::helper(i);
+            self.use_auxiliary(i, &view.auxiliaries[i], view.now);
+            plan.destinations[flow] = Destination::auxiliary(i);
             self.waits[i] = self.waits[i].saturating_add(self.cost(queued.packets));
             used |= 1 << i;
         }
@@ -88,29 +88,32 @@ impl TailwaterMapper {
         let mut used = 0;
         let movable = view.queued.iter().filter(|flow| !flow.bound);
         let largest = self.cost(movable.map(|flow| flow.packets).max().unwrap_or(0));
-        if largest <= self.recruit_limit() {
+        if largest <= self.activation_limit() {
             return (used, largest);
         }
         for (flow, queued) in view.queued.iter().enumerate() {
             let cost = self.cost(queued.packets);
-            if queued.bound || cost <= self.recruit_limit() {
+            if queued.bound || cost <= self.activation_limit() {
                 continue;
             }
-            let idle = |recruited: bool| {
-                let helpers = view.helpers.iter().enumerate();
-                let mut idle = helpers.filter(|(i, helper)| {
-                    helper.recruited == recruited && !helper.taken && helper.load.packets == 0 && self.waits[*i] < FULL
+            let idle = |activated: bool| {
+                let auxiliaries = view.auxiliaries.iter().enumerate();
+                let mut idle = auxiliaries.filter(|(i, auxiliary)| {
+                    auxiliary.active == activated
+                        && !auxiliary.taken
+                        && auxiliary.load.packets == 0
+                        && self.waits[*i] < FULL
                 });
                 idle.next()
             };
-            let Some((i, helper)) = idle(true).or_else(|| idle(false)) else {
+            let Some((i, auxiliary)) = idle(true).or_else(|| idle(false)) else {
                 plan.notice = Some(Notice::WhaleBeyondSplit {
                     packets: queued.packets,
                 });
                 continue;
             };
             self.waits[i] = FULL;
-            self.use_helper(i, helper, view.now);
+            self.use_auxiliary(i, auxiliary, view.now);
             used |= 1 << i;
             // In boost mode this core would not process the first part.
             let point = self.splits.choose(queued.packets);
@@ -118,11 +121,11 @@ impl TailwaterMapper {
                 plan.splits.push(Split {
                     flow,
                     last_functions: point.last_functions,
-                    helper: i,
+                    auxiliary: i,
                 });
                 continue;
             }
-            plan.places[flow] = Place::helper(i);
+            plan.destinations[flow] = Destination::auxiliary(i);
             *left = left.saturating_sub(cost);
             if cost > self.budget {
                 plan.notice = Some(Notice::WhaleBeyondSplit {
@@ -135,14 +138,14 @@ impl TailwaterMapper {
 
     /// Moves flows of at least `least` nanoseconds, latest first, until the rest is shared with the active auxiliary
     /// cores or nothing helps. `age` is the difference in waiting time between consecutive packets. Idle auxiliary
-    /// cores are used only if `recruit`.
+    /// cores are used only if `activate`.
     fn move_tail(
         &mut self,
         view: &View<'_>,
         plan: &mut Plan,
         left: &mut u64,
         age: u64,
-        recruit: bool,
+        activate: bool,
         least: u64,
     ) -> u64 {
         let mut used = 0;
@@ -155,20 +158,20 @@ impl TailwaterMapper {
             behind += u64::from(queued.packets);
             let cost = self.cost(queued.packets);
             let split = plan.splits.iter().any(|split| split.flow == flow);
-            let placed = split || plan.places[flow] != Place::HERE;
+            let placed = split || plan.destinations[flow] != Destination::OWN_CORE;
             if queued.bound || cost < least || placed {
                 continue;
             }
             let budget = self.budget.saturating_sub(age * behind);
             let fits = |i: &usize| {
                 let end = self.waits[*i].saturating_add(cost);
-                let open = recruit || view.helpers[*i].recruited;
+                let open = activate || view.auxiliaries[*i].active;
                 open && end <= budget && (end < *left || self.boosting)
             };
-            let found = (0..view.helpers.len()).find(fits);
+            let found = (0..view.auxiliaries.len()).find(fits);
             let Some(i) = found else { continue };
-            self.use_helper(i, &view.helpers[i], view.now);
-            plan.places[flow] = Place::helper(i);
+            self.use_auxiliary(i, &view.auxiliaries[i], view.now);
+            plan.destinations[flow] = Destination::auxiliary(i);
             self.waits[i] += cost;
             *left = left.saturating_sub(cost);
             used |= 1 << i;

@@ -32,7 +32,7 @@ const PATIENCE: f64 = 4.0;
 /// See [`PATIENCE`].
 const GRACE: Nanos = Nanos::from_micros(20);
 /// Number of packets from which on an average is valid.
-const TELLING: u64 = 256;
+const MIN_SAMPLES: u64 = 256;
 /// Share of an epoch that the core must have worked.
 const AT_WORK: f64 = 0.9;
 /// Maximum number of flows of a queue that are considered. Flows beyond it are not counted.
@@ -66,7 +66,7 @@ impl TrainingRecorder {
     /// Returns a mapper that records here, with epochs of this length.
     pub fn mapper(&self, epoch: Nanos) -> TrainingMapper {
         TrainingMapper {
-            notes: self.clone(),
+            recorder: self.clone(),
             epoch,
             ends: Nanos::ZERO,
             busy: None,
@@ -84,7 +84,7 @@ impl TrainingRecorder {
         taken
     }
 
-    fn note(&self, observation: Observation) {
+    fn record(&self, observation: Observation) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         if seen.len() < self.most {
             seen.push(observation);
@@ -102,13 +102,13 @@ struct Busy {
     /// Duration of all other iterations.
     rest: Nanos,
     /// `true` if the core was preempted.
-    away: bool,
+    preempted: bool,
 }
 
 /// Core mapper that moves nothing and measures its core's capacity. See the [module](self).
 #[derive(Debug)]
 pub struct TrainingMapper {
-    notes: TrainingRecorder,
+    recorder: TrainingRecorder,
     epoch: Nanos,
     ends: Nanos,
     busy: Option<Busy>,
@@ -121,8 +121,8 @@ pub struct TrainingMapper {
 
 impl TrainingMapper {
     /// Returns `true` if the core was preempted in an iteration of duration `took`.
-    fn is_away(&self, packets: u32, took: Nanos) -> bool {
-        if self.packets < TELLING {
+    fn is_preempted(&self, packets: u32, took: Nanos) -> bool {
+        if self.packets < MIN_SAMPLES {
             return false;
         }
         let average = self.took.0 as f64 / self.packets as f64;
@@ -137,7 +137,7 @@ impl TrainingMapper {
         let at_work = (first_took.0 + busy.rest.0) as f64;
         // The part of the first iteration within this epoch is the time that the others do not account for.
         let first = elapsed.saturating_sub(busy.rest);
-        if busy.away || at_work < AT_WORK * elapsed.0 as f64 || self.is_away(first_packets, first) {
+        if busy.preempted || at_work < AT_WORK * elapsed.0 as f64 || self.is_preempted(first_packets, first) {
             return None;
         }
         let longest = elapsed.max(self.epoch).0;
@@ -161,7 +161,7 @@ impl CoreMapper for TrainingMapper {
         if view.packets > 0
             && let Some(observation) = self.observe(view.now)
         {
-            self.notes.note(observation);
+            self.recorder.record(observation);
         }
         self.ends = view.now + self.epoch;
         self.ahead.clear();
@@ -175,13 +175,13 @@ impl CoreMapper for TrainingMapper {
             processed: 0,
             first: None,
             rest: Nanos::ZERO,
-            away: false,
+            preempted: false,
         });
     }
 
     fn completed(&mut self, packets: u32, _new: u32, took: Nanos) {
-        let away = self.is_away(packets, took);
-        if !away {
+        let preempted = self.is_preempted(packets, took);
+        if !preempted {
             self.took += took;
             self.packets += u64::from(packets);
         }
@@ -194,7 +194,7 @@ impl CoreMapper for TrainingMapper {
             None => busy.first = Some((packets, took)),
             Some(_) => {
                 busy.rest += took;
-                busy.away |= away;
+                busy.preempted |= preempted;
             }
         }
     }

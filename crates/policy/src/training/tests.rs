@@ -6,17 +6,17 @@ const EPOCH: Nanos = Nanos::from_micros(80);
 /// Core with a scripted queue and clock.
 struct Core {
     mapper: TrainingMapper,
-    notes: TrainingRecorder,
+    recorder: TrainingRecorder,
     now: Nanos,
     plan: Plan,
 }
 
 impl Core {
     fn new() -> Core {
-        let notes = TrainingRecorder::new(100);
+        let recorder = TrainingRecorder::new(100);
         Core {
-            mapper: notes.mapper(EPOCH),
-            notes,
+            mapper: recorder.mapper(EPOCH),
+            recorder,
             now: Nanos::from_millis(1),
             plan: Plan::default(),
         }
@@ -35,10 +35,10 @@ impl Core {
         let view = View {
             now: self.now,
             oldest: self.now,
-            held: Load::default(),
+            parked: Load::default(),
             queued: &queued,
             packets,
-            helpers: &[],
+            auxiliaries: &[],
         };
         self.plan.clear(queued.len());
         self.mapper.decide(&view, &mut self.plan);
@@ -63,7 +63,7 @@ impl Core {
     }
 
     fn loads(&self) -> Vec<(u32, u32)> {
-        let seen = self.notes.take();
+        let seen = self.recorder.take();
         seen.iter().map(|seen| (seen.load.flows, seen.load.packets)).collect()
     }
 }
@@ -74,7 +74,12 @@ fn a_violating_epoch_is_noted() {
     core.epochs(3, &[1000]);
     assert_eq!(core.loads(), [(1, 256); 3]);
     assert!(core.loads().is_empty(), "they were taken");
-    assert!(core.plan.places.iter().all(|place| place.as_helper().is_none()));
+    assert!(
+        core.plan
+            .destinations
+            .iter()
+            .all(|place| place.as_auxiliary().is_none())
+    );
 }
 
 #[test]
@@ -151,7 +156,7 @@ fn an_epoch_that_ends_late_counts_for_its_share() {
     core.turn(&[1000]);
     (0..4).for_each(|_| core.batch(32, 30));
     core.turn(&[1000]);
-    let seen = core.notes.take();
+    let seen = core.recorder.take();
     assert_eq!(seen[0].load.packets, 128);
     assert_eq!(seen[1].elapsed, Nanos::from_micros(120));
     assert_eq!(seen[1].load.packets, 128 * 80 / 120);
@@ -226,10 +231,10 @@ fn nothing_is_allocated_in_steady_state() {
             let view = View {
                 now: core.now,
                 oldest: core.now,
-                held: Load::default(),
+                parked: Load::default(),
                 queued: &queue,
                 packets: 4000,
-                helpers: &[],
+                auxiliaries: &[],
             };
             core.plan.clear(queue.len());
             core.mapper.decide(&view, &mut core.plan);

@@ -7,7 +7,7 @@ use tailwater_baselines::catalog::Policy;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{
-    ChainModel, ChainReport, ChainRun, Pace, Rack, RackPolicy, Recording, RunOptions, Workload, simulate,
+    ChainModel, ChainReport, ChainRun, Rack, RackPolicy, Recording, RunOptions, SpeedProfile, Workload, simulate,
 };
 
 /// Knowledge of the machine's speed in a live run.
@@ -37,7 +37,7 @@ pub fn simulate_cell(
     rack.timing.spin = SPIN;
     let mean = run.mean_pace();
     if speed == Speed::EachStep {
-        rack.pace = Some(Pace {
+        rack.pace = Some(SpeedProfile {
             step: STEP,
             times: run.pace.iter().map(|pace| pace / mean).collect(),
         });
@@ -75,7 +75,7 @@ fn slowed(mut model: ChainModel, times: f64) -> ChainModel {
         &mut model.ring_packet,
         &mut model.dispatch_packet,
         &mut model.hand_over_packet,
-        &mut model.helper_packet,
+        &mut model.auxiliary_packet,
         &mut model.decide,
         &mut model.decide_flow,
         &mut model.move_packet,

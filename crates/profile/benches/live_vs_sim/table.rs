@@ -180,7 +180,7 @@ impl Row {
             ],
             recruited: [
                 live(&|run| run.recruited as f64 / seconds),
-                simulated(&|sim| sim.decisions.recruited as f64 / seconds),
+                simulated(&|sim| sim.decisions.activated as f64 / seconds),
             ],
             lost: [
                 live(&|run| run.lost as f64 / offered(run)),

@@ -6,8 +6,8 @@
 //! lines. The server zeroes the file and gives it to one process of this function after the other.
 
 use crate::abi;
-use crate::protocol::images::FlowSnapshots;
 use crate::protocol::memory::Memory;
+use crate::protocol::snapshots::FlowSnapshots;
 use crate::sys::prefetch;
 use std::io;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -23,7 +23,7 @@ pub(super) struct Entry {
     /// Key under which the flow entered the chain.
     key: abi::FlowKey,
     /// Generation of the flow, which differs from that of any other flow in this slot. 0: no flow.
-    birth: u64,
+    generation: u64,
     /// Progress of the function with the flow: [`UNSEEN`], or one of the values after it.
     seen: u32,
     /// 1 if later functions have yet to be notified that the flow was rewritten.
@@ -109,14 +109,14 @@ impl Flows {
     #[inline]
     pub(super) fn arrive(
         &mut self,
-        (place, birth): (u32, u64),
+        (place, generation): (u32, u64),
         key: impl FnOnce() -> FlowKey,
         rekeyed: bool,
         gathered: &[impl Gathered],
         images: Option<&FlowSnapshots>,
     ) -> (bool, *mut u8) {
-        if self.entry(place).birth != birth {
-            self.begin(place, birth, &key());
+        if self.entry(place).generation != generation {
+            self.begin(place, generation, &key());
         }
         let entry = self.entry(place);
         if rekeyed {
@@ -125,20 +125,27 @@ impl Flows {
                 entry.seen = SEEN_BEFORE;
             }
         }
-        let new = entry.seen != SEEN && (rekeyed || !is_of(gathered, entry.asked, (place, birth)));
+        let new = entry.seen != SEEN && (rekeyed || !is_of(gathered, entry.asked, (place, generation)));
         if new {
-            self.ask(place, birth, gathered, images);
+            self.request_decision(place, generation, gathered, images);
         }
         (new, self.state(place as usize))
     }
 
     /// Records that the packet after those gathered requests a decision of the function. The flow counts as seen only
-    /// after [`saw`](Flows::saw). If the process dies during the batch, the next packet repeats the request.
-    fn ask(&mut self, place: u32, birth: u64, gathered: &[impl Gathered], images: Option<&FlowSnapshots>) {
+    /// after [`mark_seen`](Flows::mark_seen). If the process dies during the batch, the next packet repeats the
+    /// request.
+    fn request_decision(
+        &mut self,
+        place: u32,
+        generation: u64,
+        gathered: &[impl Gathered],
+        images: Option<&FlowSnapshots>,
+    ) {
         let entry = self.entry(place);
         let (unseen, before) = (entry.seen == UNSEEN, entry.asked);
         entry.asked = gathered.len() as u64 + 1;
-        if !unseen || is_of(gathered, before, (place, birth)) {
+        if !unseen || is_of(gathered, before, (place, generation)) {
             return;
         }
         write_in_order();
@@ -148,7 +155,7 @@ impl Flows {
             self.clear(place);
         }
         if let Some(images) = images {
-            images.offer(place, self.piece_mut(place, images));
+            images.external_info(place, self.piece_mut(place, images));
         }
     }
 
@@ -157,9 +164,9 @@ impl Flows {
     /// # Panics
     /// If the slot does not exist.
     #[inline]
-    pub(super) fn saw(&mut self, place: u32, birth: u64) {
+    pub(super) fn mark_seen(&mut self, place: u32, generation: u64) {
         let entry = self.entry(place);
-        if entry.birth == birth {
+        if entry.generation == generation {
             entry.seen = SEEN;
         }
     }
@@ -186,21 +193,21 @@ impl Flows {
     }
 
     #[cold]
-    fn begin(&mut self, place: u32, birth: u64, key: &FlowKey) {
+    fn begin(&mut self, place: u32, generation: u64, key: &FlowKey) {
         // A process killed in between leaves no flow in the slot.
-        self.entry(place).birth = 0;
+        self.entry(place).generation = 0;
         write_in_order();
         self.clear(place);
         let entry = self.entry(place);
         *entry = Entry {
             key: abi::FlowKey { words: key.words() },
-            birth: 0,
+            generation: 0,
             seen: UNSEEN,
             pending: 0,
             asked: 0,
         };
         write_in_order();
-        entry.birth = birth;
+        entry.generation = generation;
     }
 
     /// Zeroes the state of a slot.
@@ -226,10 +233,10 @@ impl Flows {
     ///
     /// # Panics
     /// If the slot does not exist.
-    pub(super) fn end(&mut self, place: u32, birth: u64, each: impl FnOnce(abi::EndedFlow)) {
+    pub(super) fn end(&mut self, place: u32, generation: u64, each: impl FnOnce(abi::EndedFlow)) {
         let state = self.state(place as usize);
         let entry = self.entry(place);
-        if birth == 0 || entry.birth != birth {
+        if generation == 0 || entry.generation != generation {
             return;
         }
         if entry.seen != UNSEEN {
@@ -238,7 +245,7 @@ impl Flows {
                 state: state.cast_const().cast(),
             });
         }
-        self.entry(place).birth = 0;
+        self.entry(place).generation = 0;
     }
 }
 
@@ -286,10 +293,10 @@ mod tests {
     fn a_flow_that_a_killed_process_only_began_is_begun_again() {
         let mut flows = flows();
         let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 1, 2);
-        for birth in [7, 8] {
+        for generation in [7, 8] {
             *flows.entry(3) = Entry {
                 key: abi::FlowKey { words: [u64::MAX; 5] },
-                birth: 0,
+                generation: 0,
                 seen: SEEN,
                 pending: 1,
                 asked: 1,
@@ -298,18 +305,18 @@ mod tests {
             // SAFETY: the state of an existing slot; nothing refers to it.
             unsafe { state.write_bytes(0xa5, flows.stride) };
             flows.end(3, 0, |_| panic!("no flow"));
-            flows.end(3, birth, |_| panic!("no flow"));
+            flows.end(3, generation, |_| panic!("no flow"));
             let none: &[(u32, u64)] = &[];
-            let (new, at) = flows.arrive((3, birth), || key, false, none, None);
+            let (new, at) = flows.arrive((3, generation), || key, false, none, None);
             assert!(new && at == state);
             // SAFETY: as above.
             let bytes = unsafe { std::slice::from_raw_parts(at, flows.stride) };
             assert!(bytes.iter().all(|byte| *byte == 0));
             assert!(!flows.take_pending(3));
-            flows.saw(3, birth);
+            flows.mark_seen(3, generation);
             let mut ended = None;
             // SAFETY: the entry's key, in memory that is mapped as long as `flows`.
-            flows.end(3, birth, |flow| ended = Some(unsafe { (*flow.key).words }));
+            flows.end(3, generation, |flow| ended = Some(unsafe { (*flow.key).words }));
             assert_eq!(ended, Some(key.words()));
         }
     }

@@ -3,14 +3,14 @@
 //! One of the few modules with `unsafe` code: the calls into the function. Its results are validated before use.
 
 use super::flows::{Flows, Gathered};
-use super::ready::{Given, Ready, Refusal};
-use super::turns::{Made, TurnPacket, Work};
+use super::turns::{TurnFunction, TurnPacket, TurnVerdict};
+use super::unattached::{AttachedMemory, Refusal, UnattachedFunction};
 use crate::abi;
-use crate::host::{self, Configured, FunctionDescription, NO_PACKET, Place};
-use crate::protocol::images::FlowSnapshots;
+use crate::host::{self, Configured, FrameLocation, FunctionDescription, NO_PACKET};
 use crate::protocol::layout::MAX_BATCH;
 use crate::protocol::memory::Memory;
 use crate::protocol::message::Description;
+use crate::protocol::snapshots::FlowSnapshots;
 use crate::sys::prefetch;
 use std::ffi::c_void;
 use std::io;
@@ -21,23 +21,23 @@ use tailwater_net::parse::{Headers, parse_plain_v4};
 
 /// Function by the C interface, configured and waiting for its memory.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct UnattachedInstance {
     configured: Configured,
     instance: *mut c_void,
 }
 
-impl Waiting {
+impl UnattachedInstance {
     /// Configures a function with JSON, and starts it.
     ///
     /// # Errors
     /// The function rejects its configuration, or returns no instance.
-    pub fn new(what: &'static FunctionDescription, config: &str) -> Result<Waiting, Refusal> {
+    pub fn new(what: &'static FunctionDescription, config: &str) -> Result<UnattachedInstance, Refusal> {
         let configured = Configured::new(what, config).map_err(|wrong| Refusal::Config {
             field: wrong.field,
             message: wrong.message,
         })?;
         match configured.start() {
-            Some(instance) => Ok(Waiting { configured, instance }),
+            Some(instance) => Ok(UnattachedInstance { configured, instance }),
             None => Err(Refusal::Unfit {
                 message: "tailwater_function: start: expected an instance, found NULL".to_owned(),
             }),
@@ -45,15 +45,15 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for UnattachedInstance {
     fn drop(&mut self) {
         // SAFETY: it comes from `start`, and is not used afterwards.
         unsafe { self.configured.stop(self.instance) }
     }
 }
 
-impl Ready for Waiting {
-    type Work = Instance;
+impl UnattachedFunction for UnattachedInstance {
+    type Attached = Instance;
 
     fn describe(&self) -> Description {
         let what = self.configured.what;
@@ -69,11 +69,11 @@ impl Ready for Waiting {
                 None => 0,
             },
             drop_reasons: reasons.map(|(name, lost)| ((*name).to_owned(), *lost)).collect(),
-            notes: what.counters.iter().map(|&name| name.to_owned()).collect(),
+            counters: what.counters.iter().map(|&name| name.to_owned()).collect(),
         }
     }
 
-    fn attach(self, given: Given) -> io::Result<Instance> {
+    fn attach(self, given: AttachedMemory) -> io::Result<Instance> {
         let what = self.configured.what;
         let state_bytes = what.function.state_bytes as usize;
         let flows = given.flows;
@@ -85,14 +85,14 @@ impl Ready for Waiting {
                 bytes: given.buffer_bytes,
             },
             flows: flows.transpose()?,
-            images: match given.images {
+            images: match given.snapshots {
                 // Functions' state must not contain times, so nothing is translated.
                 Some((_, memory)) => Some(FlowSnapshots::open(memory, state_bytes)?),
                 None => None,
             },
             raw: Box::new([NO_PACKET; MAX_BATCH]),
             keys: Box::new([abi::FlowKey::default(); MAX_BATCH]),
-            known: Box::new([Known::default(); MAX_BATCH]),
+            known: Box::new([ReceivedFrame::default(); MAX_BATCH]),
             of_flows: Box::new([PacketFlow::default(); MAX_BATCH]),
             count: 0,
             counters: vec![0; what.counters.len()].into(),
@@ -103,7 +103,7 @@ impl Ready for Waiting {
 
 /// Packet data that the function does not see.
 #[derive(Clone, Copy, Debug, Default)]
-struct Known {
+struct ReceivedFrame {
     /// Slot in the batch.
     at: u16,
     start: u16,
@@ -120,13 +120,13 @@ struct PacketFlow {
     /// `true`: the function must decide on it.
     new: bool,
     /// Generation of the flow.
-    birth: u64,
+    generation: u64,
 }
 
 impl Gathered for PacketFlow {
     #[inline]
     fn flow(&self) -> (u32, u64) {
-        (self.flow, self.birth)
+        (self.flow, self.generation)
     }
 }
 
@@ -149,8 +149,8 @@ impl Buffers {
 
     /// Returns the location of a frame in this slot's buffer.
     #[inline]
-    fn place(&self, at: u16, [start, length]: [u16; 2]) -> Place {
-        Place {
+    fn place(&self, at: u16, [start, length]: [u16; 2]) -> FrameLocation {
+        FrameLocation {
             buffer: self.start(at),
             buffer_bytes: self.bytes,
             start: start.into(),
@@ -191,13 +191,13 @@ pub struct Instance {
     /// The batch as the function sees it, the keys of its packets, and further data of the packets.
     raw: Box<[abi::Packet; MAX_BATCH]>,
     keys: Box<[abi::FlowKey; MAX_BATCH]>,
-    known: Box<[Known; MAX_BATCH]>,
+    known: Box<[ReceivedFrame; MAX_BATCH]>,
     /// Flows of the packets; used by stateful functions only.
     of_flows: Box<[PacketFlow; MAX_BATCH]>,
     /// Packets in the batch, at most [`MAX_BATCH`].
     count: usize,
     counters: Box<[u64]>,
-    function: Waiting,
+    function: UnattachedInstance,
 }
 
 impl Instance {
@@ -206,7 +206,7 @@ impl Instance {
     /// Always inlined: each field goes from its source to the function's packet without an intermediate copy.
     #[inline(always)]
     fn add(&mut self, packet: &TurnPacket, headers: &Headers, known: impl Fn(&mut Headers)) {
-        let ([start, length], i) = (packet.place, self.count);
+        let ([start, length], i) = (packet.frame_range, self.count);
         assert!(i < MAX_BATCH, "packets of a batch");
         let (mut new, mut state) = (false, null_mut());
         if let Some(flows) = &mut self.flows {
@@ -218,16 +218,16 @@ impl Instance {
             };
             let (gathered, images) = (&self.of_flows[..i], self.images.as_ref());
             (new, state) = flows.arrive(flow, key, packet.rekeyed, gathered, images);
-            let (flow, birth) = flow;
-            self.of_flows[i] = PacketFlow { flow, new, birth };
+            let (flow, generation) = flow;
+            self.of_flows[i] = PacketFlow { flow, new, generation };
         }
-        self.known[i] = Known {
+        self.known[i] = ReceivedFrame {
             at: packet.at,
             start,
             length,
             rekeyed: packet.rekeyed,
         };
-        let place = self.buffers.place(packet.at, packet.place);
+        let place = self.buffers.place(packet.at, packet.frame_range);
         let flow = packet.flow.map(|(place, _)| place);
         self.keys[i] = abi::FlowKey {
             words: headers.key.words(),
@@ -242,11 +242,11 @@ impl Instance {
         self.count = i + 1;
     }
 
-    /// As [`put`](Work::put), for a packet that is not an ordinary one and may have been changed. `packet` is passed by
-    /// value, because a reference would force it into memory for all packets.
+    /// As [`put`](TurnFunction::put), for a packet that is not an ordinary one and may have been changed. `packet` is
+    /// passed by value, because a reference would force it into memory for all packets.
     #[inline(never)]
     fn put_other(&mut self, packet: TurnPacket, known: impl Fn(&mut Headers)) -> bool {
-        let found = host::ip_headers(self.buffers.frame(packet.at, packet.place));
+        let found = host::ip_headers(self.buffers.frame(packet.at, packet.frame_range));
         if let Some(headers) = &found {
             self.add(&packet, headers, known);
         }
@@ -254,23 +254,23 @@ impl Instance {
     }
 
     /// Returns the result for packet `i`, which the function rewrote and forwarded.
-    fn moved(&mut self, i: usize) -> Made {
+    fn moved(&mut self, i: usize) -> TurnVerdict {
         let (raw, known) = (&self.raw[i], &self.known[i]);
         let before = self.buffers.place(known.at, [known.start, known.length]);
         let moved = host::moved(self.what, raw, before);
         let fit = moved.filter(|moved| host::ip_headers(self.buffers.frame(known.at, *moved)).is_some());
         let Some(place) = fit else {
-            return Made::Drop(self.what.invalid());
+            return TurnVerdict::Drop(self.what.invalid());
         };
         let rekeyed = match &mut self.flows {
             Some(flows) => flows.take_pending(self.of_flows[i].flow),
             None => known.rekeyed,
         };
-        Made::Forward { place, rekeyed }
+        TurnVerdict::Forward { place, rekeyed }
     }
 }
 
-impl Work for Instance {
+impl TurnFunction for Instance {
     #[inline]
     fn prefetch(&self, flow: u32, at: u16, start: u16) {
         self.buffers.prefetch(at, start);
@@ -290,7 +290,7 @@ impl Work for Instance {
             self.add(packet, &headers, known);
             return true;
         }
-        match parse_plain_v4(self.buffers.frame(packet.at, packet.place)) {
+        match parse_plain_v4(self.buffers.frame(packet.at, packet.frame_range)) {
             Some(headers) => {
                 self.add(packet, &headers, known);
                 true
@@ -300,7 +300,7 @@ impl Work for Instance {
     }
 
     #[inline]
-    fn run(&mut self, _now: Nanos, mut each: impl FnMut(u16, Made)) {
+    fn run(&mut self, _now: Nanos, mut each: impl FnMut(u16, TurnVerdict)) {
         let count = std::mem::take(&mut self.count).min(MAX_BATCH);
         if count == 0 {
             return;
@@ -323,12 +323,12 @@ impl Work for Instance {
         assert!(code == 0, "the function {name} failed (code {code})");
         if let Some(flows) = &mut self.flows {
             for of in self.of_flows[..count].iter().filter(|of| of.new) {
-                flows.saw(of.flow, of.birth);
+                flows.mark_seen(of.flow, of.generation);
             }
         }
         if let (Some(flows), Some(images)) = (&self.flows, &self.images) {
             for of in &self.of_flows[..count] {
-                images.show(of.flow, of.birth, flows.piece(of.flow, images));
+                images.publish(of.flow, of.generation, flows.piece(of.flow, images));
             }
         }
         for i in 0..count {
@@ -344,22 +344,22 @@ impl Work for Instance {
                         continue;
                     }
                     let place = [known.start, known.length];
-                    Made::Forward { place, rekeyed }
+                    TurnVerdict::Forward { place, rekeyed }
                 }
                 abi::FORWARD => self.moved(i),
-                reason => Made::Drop(reason - 1),
+                reason => TurnVerdict::Drop(reason - 1),
             };
             each(self.known[i].at, made);
         }
     }
 
-    fn end_flow(&mut self, place: u32, birth: u64) {
+    fn end_flow(&mut self, place: u32, generation: u64) {
         let (instance, counters) = (self.function.instance, self.counters.as_mut_ptr());
         let flows_ended = self.what.function.flows_ended;
         let Some(flows) = &mut self.flows else {
             return;
         };
-        flows.end(place, birth, |ended| {
+        flows.end(place, generation, |ended| {
             if let Some(flows_ended) = flows_ended {
                 // SAFETY: as the header requires: the only instance, one flow with its key and its state, aligned to a
                 // cache line, and the function's number of counters; all outlive the call.
@@ -368,9 +368,9 @@ impl Work for Instance {
         });
     }
 
-    fn finish(&mut self) {}
+    fn drain(&mut self) {}
 
-    fn notes(&self) -> impl Iterator<Item = u64> {
+    fn counters(&self) -> impl Iterator<Item = u64> {
         self.counters.iter().copied()
     }
 }

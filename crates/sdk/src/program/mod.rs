@@ -6,18 +6,18 @@
 
 mod flows;
 mod instance;
-mod ready;
 mod turns;
+mod unattached;
 
-pub use instance::{Instance, Waiting};
-pub use ready::{Given, Ready, Refusal};
-pub use turns::{LastTurn, Made, TurnPacket, Turns, Work, YIELDS};
+pub use instance::{Instance, UnattachedInstance};
+pub use turns::{LastTurn, TurnFunction, TurnPacket, TurnVerdict, Turns, YIELDS};
+pub use unattached::{AttachedMemory, Refusal, UnattachedFunction};
 
 use crate::abi;
 use crate::host::FunctionDescription;
 use crate::protocol::layout::{MAX_BATCH, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea, VERSION};
 use crate::protocol::memory::Memory;
-use crate::protocol::message::{FromProgram, FromServer, NoMessage};
+use crate::protocol::message::{DecodeError, FromProgram, FromServer};
 use crate::protocol::socket::Socket;
 use crate::sys;
 use std::error::Error;
@@ -32,20 +32,20 @@ use tailwater_net::Nanos;
 
 /// Time a replacement process spends mapping pages of flow memory, while its packets are lost: enough for gigabytes in
 /// huge pages. Remaining pages are mapped on the first packet of a flow in them.
-const HURRIED: Duration = Duration::from_micros(300);
+const POPULATE_TIME_OF_REPLACEMENT: Duration = Duration::from_micros(300);
 
 /// Configuration of a program.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// Configuration from the chain's spec, as JSON.
     pub config: String,
-    /// Index of this process, and number of processes of this function. They share nothing but `commons`.
+    /// Index of this process, and number of processes of this function. They share nothing but `shared_counters`.
     pub part: [u16; 2],
     /// Memory file with the counters these processes share, zero at first, if the server provides one.
-    pub commons: Option<Arc<File>>,
+    pub shared_counters: Option<Arc<File>>,
 }
 
-/// Why a program ended before its time.
+/// Reasons for which a program ends early.
 #[derive(Debug)]
 pub enum ProgramError {
     /// Standard input is not connected to a server.
@@ -53,7 +53,7 @@ pub enum ProgramError {
     /// The server has disconnected, or a system call failed.
     System(io::Error),
     /// A message could not be decoded.
-    Message(NoMessage),
+    Message(DecodeError),
     /// The server sent an unexpected message.
     Expected(&'static str),
     /// The function cannot be run; the server has been notified.
@@ -83,8 +83,8 @@ impl From<io::Error> for ProgramError {
     }
 }
 
-impl From<NoMessage> for ProgramError {
-    fn from(error: NoMessage) -> ProgramError {
+impl From<DecodeError> for ProgramError {
+    fn from(error: DecodeError) -> ProgramError {
         ProgramError::Message(error)
     }
 }
@@ -94,7 +94,7 @@ impl From<NoMessage> for ProgramError {
 ///
 /// # Errors
 /// There is no server, it disconnects, or the configuration is rejected.
-pub fn serve<R: Ready, E: FnOnce() -> Result<(), String>>(
+pub fn serve<R: UnattachedFunction, E: FnOnce() -> Result<(), String>>(
     configure: impl FnOnce(&Configuration) -> Result<(R, E), Refusal>,
 ) -> Result<(), ProgramError> {
     // The program must not outlive the server, even if the server is killed.
@@ -115,7 +115,7 @@ pub fn serve<R: Ready, E: FnOnce() -> Result<(), String>>(
     let configuration = Configuration {
         config,
         part: [part, of],
-        commons: files.into_iter().next().map(Arc::new),
+        shared_counters: files.into_iter().next().map(Arc::new),
     };
     let (function, at_end) = match configure(&configuration) {
         Ok(configured) => configured,
@@ -151,7 +151,7 @@ pub fn serve_function(
     find: impl FnOnce() -> Result<&'static FunctionDescription, Refusal>,
 ) -> Result<(), ProgramError> {
     serve(|configuration| {
-        let waiting = Waiting::new(find()?, &configuration.config)?;
+        let waiting = UnattachedInstance::new(find()?, &configuration.config)?;
         Ok((waiting, || Ok(())))
     })
 }
@@ -194,11 +194,11 @@ pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
 }
 
 /// Waits until the chain needs the program, and maps the memory it receives.
-fn attach<R: Ready>(
+fn attach<R: UnattachedFunction>(
     socket: &Socket,
     function: R,
     [has_state, is_durable]: [bool; 2],
-) -> Result<Turns<R::Work>, ProgramError> {
+) -> Result<Turns<R::Attached>, ProgramError> {
     let (message, files) = socket.receive()?;
     let FromServer::Attach {
         buffer_bytes,
@@ -216,9 +216,9 @@ fn attach<R: Ready>(
     }
     let mut files = files.into_iter();
     let mut next = || files.next().ok_or(ProgramError::Expected("another file"));
-    let board = RequestArea(Memory::map(&next()?, REQUEST_AREA_BYTES, false)?);
+    let requests = RequestArea(Memory::map(&next()?, REQUEST_AREA_BYTES, false)?);
     let packets = Memory::map(&next()?, MAX_BATCH * buffer_bytes, true)?;
-    let slate = Arc::new(ResponseArea(Memory::map(&next()?, RESPONSE_AREA_BYTES, true)?));
+    let responses = Arc::new(ResponseArea(Memory::map(&next()?, RESPONSE_AREA_BYTES, true)?));
     let origin = origin.filter(|_| is_durable);
     let last = u8::from(has_state) + u8::from(origin.is_some());
     let in_front = match count.saturating_sub(last) {
@@ -228,7 +228,7 @@ fn attach<R: Ready>(
     // Before the first round there is time to map everything.
     let bound = match round {
         0 => Duration::MAX,
-        _ => HURRIED,
+        _ => POPULATE_TIME_OF_REPLACEMENT,
     };
     let flows = match has_state {
         false => None,
@@ -238,12 +238,12 @@ fn attach<R: Ready>(
         None => None,
         Some(origin) => Some((Nanos(origin), Memory::whole(&next()?, bound)?)),
     };
-    let work = function.attach(Given {
+    let work = function.attach(AttachedMemory {
         packets,
         buffer_bytes,
         flows,
-        images,
-        slate: Arc::clone(&slate),
+        snapshots: images,
+        responses: Arc::clone(&responses),
     })?;
-    Ok(Turns::new(board, slate, in_front, work, buffer_bytes, round))
+    Ok(Turns::new(requests, responses, in_front, work, buffer_bytes, round))
 }

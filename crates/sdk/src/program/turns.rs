@@ -1,7 +1,8 @@
 //! Turns of a program: its main loop.
 
 use crate::protocol::layout::{
-    COMPANION_QUERY, DRAINING, ENDED, MAX_CANDIDATES, OVER, Place, RequestArea, ResponseArea, all_of, places,
+    CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, MAX_CANDIDATES, PacketResponse, RequestArea, ResponseArea, all_of,
+    slots,
 };
 use crate::sys::sched_yield;
 use std::sync::Arc;
@@ -22,14 +23,14 @@ pub struct TurnPacket {
     /// Slot in the batch, which is also the index of its buffer.
     pub at: u16,
     /// Offset and length of the frame, within its buffer.
-    pub place: [u16; 2],
+    pub frame_range: [u16; 2],
     /// Arrival time.
     pub arrival: Nanos,
     /// RSS hash.
     pub rss_hash: u32,
     /// Chain port by which it arrived: 0 or 1.
     pub entry: u8,
-    /// Slot of its flow in the [flow table](crate::protocol::layout::Known::flow), and the flow's generation.
+    /// Slot of its flow in the [flow table](crate::protocol::layout::PacketMetadata::flow), and the flow's generation.
     pub flow: Option<(u32, u64)>,
     /// `true`: a preceding function rewrote the flow.
     pub rekeyed: bool,
@@ -37,7 +38,7 @@ pub struct TurnPacket {
 
 /// Verdict of a function on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Made {
+pub enum TurnVerdict {
     /// The packet is forwarded.
     Forward {
         /// Offset and length of the frame in its buffer.
@@ -50,95 +51,95 @@ pub enum Made {
 }
 
 /// Function that takes turns.
-pub trait Work {
+pub trait TurnFunction {
     /// Prefetches a flow's state, and the headers of the packet in slot `at` of the batch, whose frame starts at
     /// `start` in its buffer. Only `at` must be in range.
     fn prefetch(&self, flow: u32, at: u16, start: u16);
 
-    /// Appends a packet to the next batch. `known` writes the headers with which it entered the chain, whose key is its
-    /// flow's.
+    /// Appends a packet to the next batch. `metadata` writes the headers with which it entered the chain, whose key is
+    /// its flow's.
     ///
     /// With `CHANGED`, a preceding function may have changed the frame, so its headers are parsed again. Returns
     /// `false`, with nothing changed, if the frame is not well-formed IP, which is a fault of those functions.
-    fn put<const CHANGED: bool>(&mut self, packet: &TurnPacket, known: impl Fn(&mut Headers)) -> bool;
+    fn put<const CHANGED: bool>(&mut self, packet: &TurnPacket, metadata: impl Fn(&mut Headers)) -> bool;
 
     /// Processes the batch. Calls `each` with slot and verdict of every packet, except those forwarded unchanged.
-    fn run(&mut self, now: Nanos, each: impl FnMut(u16, Made));
+    fn run(&mut self, now: Nanos, each: impl FnMut(u16, TurnVerdict));
 
     /// Appends the function's companion candidates for a new flow of that key and RSS hash, from attempt `turn` on: at
     /// most [`MAX_CANDIDATES`] keys with their numbers. Returns the attempt they belong to.
-    fn wishes(&self, flow: (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
+    fn companion_candidates(&self, flow: (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let _ = (flow, keys);
         turn
     }
 
     /// Handles the end of a flow.
-    fn end_flow(&mut self, place: u32, birth: u64);
+    fn end_flow(&mut self, place: u32, generation: u64);
 
     /// Called after the last packet.
-    fn finish(&mut self);
+    fn drain(&mut self);
 
     /// Returns the function's counters.
-    fn notes(&self) -> impl Iterator<Item = u64>;
+    fn counters(&self) -> impl Iterator<Item = u64>;
 }
 
 /// Turns of a function's process.
 #[derive(Debug)]
 pub struct Turns<W> {
-    board: RequestArea,
-    slate: Arc<ResponseArea>,
+    requests: RequestArea,
+    responses: Arc<ResponseArea>,
     in_front: Option<ResponseArea>,
-    work: W,
+    function: W,
     buffer_bytes: usize,
     /// Last completed round.
     last: u64,
     finishing: bool,
     /// Buffer for companion candidates.
-    wishes: Vec<(u8, FlowKey)>,
+    candidates: Vec<(u8, FlowKey)>,
 }
 
 /// Last turn, not yet reported as done.
 #[derive(Debug)]
 pub struct LastTurn {
-    slate: Arc<ResponseArea>,
+    responses: Arc<ResponseArea>,
     round: u64,
 }
 
 impl LastTurn {
     /// Reports it as done. The worker may end afterwards.
     pub fn done(self) {
-        self.slate.set_done(self.round);
+        self.responses.set_done(self.round);
     }
 }
 
-impl<W: Work> Turns<W> {
+impl<W: TurnFunction> Turns<W> {
     /// Creates the turns after round `last`, in the server's memory, with buffers of `buffer_bytes` bytes.
     pub fn new(
-        board: RequestArea,
-        slate: Arc<ResponseArea>,
+        requests: RequestArea,
+        responses: Arc<ResponseArea>,
         in_front: Option<ResponseArea>,
-        work: W,
+        function: W,
         buffer_bytes: usize,
         last: u64,
     ) -> Turns<W> {
         Turns {
-            board,
-            slate,
+            requests,
+            responses,
             in_front,
-            work,
+            function,
             buffer_bytes,
             last,
             finishing: false,
-            wishes: Vec::with_capacity(MAX_CANDIDATES),
+            candidates: Vec::with_capacity(MAX_CANDIDATES),
         }
     }
 
     /// Returns the current round, if this function's turn in it is due.
     #[inline]
     fn due(&self) -> Option<u64> {
-        let round = self.board.round();
+        let round = self.requests.round();
         let in_front = self.in_front.as_ref();
-        let due = round != self.last && in_front.is_none_or(|slate| slate.done() == round);
+        let due = round != self.last && in_front.is_none_or(|responses| responses.done() == round);
         due.then_some(round)
     }
 
@@ -147,14 +148,14 @@ impl<W: Work> Turns<W> {
         let mut waited = 0;
         loop {
             if let Some(round) = self.due() {
-                let flags = self.board.flags();
+                let flags = self.requests.flags();
                 self.turn(round, flags);
-                if flags & OVER != 0 {
-                    let slate = self.slate;
-                    return LastTurn { slate, round };
+                if flags & CHAIN_ENDED != 0 {
+                    let responses = self.responses;
+                    return LastTurn { responses, round };
                 }
                 self.last = round;
-                self.slate.set_done(round);
+                self.responses.set_done(round);
                 waited = 0;
             }
             if waited < YIELDS {
@@ -162,41 +163,46 @@ impl<W: Work> Turns<W> {
                 sched_yield();
             } else {
                 waited = 0;
-                self.slate.sleep(|| self.due().is_some());
+                self.responses.sleep(|| self.due().is_some());
             }
         }
     }
 
     /// Writes the function's companion candidates for a flow.
-    fn wish(&mut self) {
-        let known = self.board.known(0);
+    fn answer_companion_query(&mut self) {
+        let metadata = self.requests.metadata(0);
         let mut headers = Headers::default();
-        self.board.headers(0, &mut headers);
-        let flow = (headers.key, known.rss_hash);
-        self.wishes.clear();
-        let turn = known.arrival as u8;
-        let turn = self.work.wishes(flow, turn, &mut self.wishes);
-        self.slate.set_candidates(turn, &self.wishes);
+        self.requests.headers(0, &mut headers);
+        let flow = (headers.key, metadata.rss_hash);
+        self.candidates.clear();
+        let turn = metadata.arrival as u8;
+        let turn = self.function.companion_candidates(flow, turn, &mut self.candidates);
+        self.responses.set_candidates(turn, &self.candidates);
     }
 
     fn turn(&mut self, round: u64, flags: u64) {
         if flags & COMPANION_QUERY != 0 {
-            return self.wish();
+            return self.answer_companion_query();
         }
-        let Turns { board, slate, work, .. } = self;
+        let Turns {
+            requests,
+            responses,
+            function,
+            ..
+        } = self;
         if flags & DRAINING != 0 && !self.finishing {
             self.finishing = true;
-            work.finish();
+            function.drain();
         }
-        let (ended, taken) = (board.ended(), slate.taken());
+        let (ended, taken) = (requests.ended(), responses.handled_ended());
         if ended != taken {
             for n in taken.max(ended.saturating_sub(ENDED))..ended {
-                let ended = board.ended_flow(n);
-                work.end_flow(ended.flow, ended.birth);
+                let ended = requests.ended_flow(n);
+                function.end_flow(ended.flow, ended.generation);
             }
-            slate.set_taken(ended);
+            responses.set_handled_ended(ended);
         }
-        let count = self.board.count();
+        let count = self.requests.count();
         // In groups of 64: their data stays in the L1 cache, that of a whole batch may not.
         for word in 0..count.div_ceil(64) {
             match self.in_front {
@@ -204,24 +210,24 @@ impl<W: Work> Turns<W> {
                 Some(_) => self.process::<true>(round, count, word),
             }
         }
-        self.slate.set_masks_round(round);
-        for (i, count) in self.work.notes().enumerate() {
-            self.slate.set_counter(i, count);
+        self.responses.set_masks_round(round);
+        for (i, count) in self.function.counters().enumerate() {
+            self.responses.set_counter(i, count);
         }
     }
 
-    /// Processes the 64 packets that a word of the [masks](ResponseArea::masks) covers, of a batch of `count`. `CHANGED`:
-    /// preceding functions may have changed frames.
+    /// Processes the 64 packets that a word of the [masks](ResponseArea::masks) covers, of a batch of `count`.
+    /// `CHANGED`: preceding functions may have changed frames.
     fn process<const CHANGED: bool>(&mut self, round: u64, count: usize, word: usize) {
         let Turns {
-            board,
-            slate,
+            requests,
+            responses,
             in_front,
-            work,
+            function,
             buffer_bytes,
             ..
         } = self;
-        let (board, bytes) = (&*board, *buffer_bytes);
+        let (requests, bytes) = (&*requests, *buffer_bytes);
         let all = all_of(count, word);
         let [mut left, moved] = match in_front {
             None => [all, 0],
@@ -231,20 +237,20 @@ impl<W: Work> Turns<W> {
         left &= all;
         // Frames moved by preceding functions stay moved, unless this function reports otherwise.
         let mut moves = 0;
-        for i in places(word, left) {
-            let (flow, start) = board.prefetch_hint(i);
-            work.prefetch(flow, i as u16, start);
+        for i in slots(word, left) {
+            let (flow, start) = requests.prefetch_hint(i);
+            function.prefetch(flow, i as u16, start);
         }
-        for i in places(word, left) {
+        for i in slots(word, left) {
             let bit = 1 << (i % 64);
-            let known = board.known(i);
-            let (mut place, mut rekeyed) = (known.place, false);
+            let metadata = requests.metadata(i);
+            let (mut place, mut rekeyed) = (metadata.frame_range, false);
             if moved & bit != 0
                 && let Some(in_front) = in_front
             {
-                let said = Place::decode(in_front.place(i), round);
+                let said = PacketResponse::decode(in_front.response_word(i), round);
                 match said.filter(|said| said.fits(bytes)) {
-                    Some(Place::Here {
+                    Some(PacketResponse::Forwarded {
                         start,
                         length,
                         rekeyed: said,
@@ -258,45 +264,45 @@ impl<W: Work> Turns<W> {
             }
             let packet = TurnPacket {
                 at: i as u16,
-                place,
-                arrival: Nanos(known.arrival),
-                rss_hash: known.rss_hash,
-                entry: known.entry,
-                flow: (known.flow != u32::MAX).then_some((known.flow, known.birth)),
+                frame_range: place,
+                arrival: Nanos(metadata.arrival),
+                rss_hash: metadata.rss_hash,
+                entry: metadata.entry,
+                flow: (metadata.flow != u32::MAX).then_some((metadata.flow, metadata.generation)),
                 rekeyed,
             };
-            let headers = move |headers: &mut Headers| board.headers(i, headers);
-            if !work.put::<CHANGED>(&packet, headers) {
-                slate.set_place(i, Place::Dropped(MALFORMED).encode(round));
+            let headers = move |headers: &mut Headers| requests.headers(i, headers);
+            if !function.put::<CHANGED>(&packet, headers) {
+                responses.set_response_word(i, PacketResponse::Dropped(MALFORMED).encode(round));
                 left &= !bit;
             } else if CHANGED && moved & bit != 0 {
                 let [start, length] = place;
-                let here = Place::Here { start, length, rekeyed };
-                slate.set_place(i, here.encode(round));
+                let here = PacketResponse::Forwarded { start, length, rekeyed };
+                responses.set_response_word(i, here.encode(round));
                 moves |= bit;
             }
         }
-        work.run(Nanos(board.now()), |at, made| {
+        function.run(Nanos(requests.now()), |at, made| {
             let i = usize::from(at);
             let bit = 1 << (i % 64);
             let place = match made {
-                Made::Forward { place, rekeyed } => {
-                    if place == board.place(i) && !rekeyed {
+                TurnVerdict::Forward { place, rekeyed } => {
+                    if place == requests.frame_range(i) && !rekeyed {
                         moves &= !bit;
                         return;
                     }
                     moves |= bit;
                     let [start, length] = place;
-                    Place::Here { start, length, rekeyed }
+                    PacketResponse::Forwarded { start, length, rekeyed }
                 }
-                Made::Drop(reason) => {
+                TurnVerdict::Drop(reason) => {
                     left &= !bit;
                     moves &= !bit;
-                    Place::Dropped(reason)
+                    PacketResponse::Dropped(reason)
                 }
             };
-            slate.set_place(i, place.encode(round));
+            responses.set_response_word(i, place.encode(round));
         });
-        slate.set_masks(word, [left, moves]);
+        responses.set_masks(word, [left, moves]);
     }
 }

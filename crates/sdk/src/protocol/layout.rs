@@ -12,7 +12,7 @@
 //!
 //! Nearly all packets of a batch are forwarded unchanged, so a response area has one bit for each. It has two
 //! [`Masks`]: packets that are left, and those among them whose frame is no longer where the request area states. Only
-//! these, and packets that the function dropped, have a word of their own, a [`Place`].
+//! these, and packets that the function dropped, have a word of their own, a [`PacketResponse`].
 
 use super::memory::Memory;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
@@ -48,7 +48,7 @@ pub fn all_of(count: usize, word: usize) -> u64 {
 
 /// Returns the slots whose bits are set in word `word` of [`Masks`].
 #[inline]
-pub fn places(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
+pub fn slots(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let at = bits.trailing_zeros() as usize;
         bits &= bits.wrapping_sub(1);
@@ -58,9 +58,9 @@ pub fn places(word: usize, mut bits: u64) -> impl Iterator<Item = usize> {
 
 /// Response for a packet that was dropped, moved or rewritten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum PacketResponse {
     /// The packet is forwarded.
-    Here {
+    Forwarded {
         /// Offset of the frame in its buffer.
         start: u16,
         /// Length of the frame in bytes.
@@ -72,7 +72,7 @@ pub enum Place {
     Dropped(u8),
 }
 
-impl Place {
+impl PacketResponse {
     /// Encodes it as a word of a round.
     ///
     /// | bits | |
@@ -86,24 +86,24 @@ impl Place {
     #[inline]
     pub fn encode(self, round: u64) -> u64 {
         let word = match self {
-            Place::Here { start, length, rekeyed } => {
+            PacketResponse::Forwarded { start, length, rekeyed } => {
                 1 | u64::from(start) << 16 | u64::from(length) << 32 | u64::from(rekeyed) << 48
             }
-            Place::Dropped(reason) => 2 | u64::from(reason) << 8,
+            PacketResponse::Dropped(reason) => 2 | u64::from(reason) << 8,
         };
         word | round << 56
     }
 
-    /// Decodes a word that [`encode`](Place::encode) returned in this round; `None` for any other word.
+    /// Decodes a word that [`encode`](PacketResponse::encode) returned in this round; `None` for any other word.
     #[inline]
-    pub fn decode(word: u64, round: u64) -> Option<Place> {
+    pub fn decode(word: u64, round: u64) -> Option<PacketResponse> {
         let place = match word & 0xff {
-            1 => Place::Here {
+            1 => PacketResponse::Forwarded {
                 start: (word >> 16) as u16,
                 length: (word >> 32) as u16,
                 rekeyed: word >> 48 & 1 != 0,
             },
-            2 => Place::Dropped((word >> 8) as u8),
+            2 => PacketResponse::Dropped((word >> 8) as u8),
             _ => return None,
         };
         (place.encode(round) == word).then_some(place)
@@ -113,17 +113,19 @@ impl Place {
     #[inline]
     pub fn fits(self, bytes: usize) -> bool {
         match self {
-            Place::Here { start, length, .. } => usize::from(start) + usize::from(length) <= bytes && length > 0,
-            Place::Dropped(_) => true,
+            PacketResponse::Forwarded { start, length, .. } => {
+                usize::from(start) + usize::from(length) <= bytes && length > 0
+            }
+            PacketResponse::Dropped(_) => true,
         }
     }
 }
 
 /// Data of a packet on arrival at the chain, without its headers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Known {
+pub struct PacketMetadata {
     /// Offset and length of the frame in its buffer.
-    pub place: [u16; 2],
+    pub frame_range: [u16; 2],
     /// Arrival time in nanoseconds since the run's start.
     pub arrival: u64,
     /// RSS hash.
@@ -134,16 +136,16 @@ pub struct Known {
     /// second for packets against its key's direction. Functions that track connections count half as many slots.
     pub flow: u32,
     /// Generation of the flow, which differs from that of any other flow in the slot. Not 0 if there is a flow.
-    pub birth: u64,
+    pub generation: u64,
 }
 
 /// Flow that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndedFlowSlot {
     /// Slot in the flow table.
     pub flow: u32,
     /// Generation of the flow.
-    pub birth: u64,
+    pub generation: u64,
 }
 
 /// Capacity of the request area for ended flows.
@@ -152,9 +154,9 @@ pub const ENDED: u64 = 1024;
 /// `RequestArea::flags`: the last packet has passed; only ends of flows follow.
 pub const DRAINING: u64 = 1;
 /// `RequestArea::flags`: nothing follows. The program ends after this turn.
-pub const OVER: u64 = 2;
-/// `RequestArea::flags`: the round has no packets. Functions report their companion candidates for the flow of the first
-/// packet's data, from the attempt in its arrival field on.
+pub const CHAIN_ENDED: u64 = 2;
+/// `RequestArea::flags`: the round has no packets. Functions report their companion candidates for the flow of the
+/// first packet's data, from the attempt in its arrival field on.
 pub const COMPANION_QUERY: u64 = 4;
 
 const ROUND: usize = 0;
@@ -163,9 +165,9 @@ const NOW: usize = 2;
 const FLAGS: usize = 3;
 const ENDED_HEAD: usize = 4;
 /// One cache line for each packet, with all data of most packets.
-const KNOWN: usize = LINE;
+const METADATA: usize = LINE;
 /// Four more words for each packet: the rest of an IPv6 key.
-const REST: usize = KNOWN + LINE * MAX_BATCH;
+const REST: usize = METADATA + LINE * MAX_BATCH;
 const REST_WORDS: usize = 4;
 const ENDS: usize = REST + REST_WORDS * MAX_BATCH;
 
@@ -203,30 +205,30 @@ impl RequestArea {
         self.0.load(NOW, Relaxed)
     }
 
-    /// Returns the flags: [`DRAINING`], [`OVER`], [`COMPANION_QUERY`].
+    /// Returns the flags: [`DRAINING`], [`CHAIN_ENDED`], [`COMPANION_QUERY`].
     pub fn flags(&self) -> u64 {
         self.0.load(FLAGS, Relaxed)
     }
 
     /// Returns the data of packet `i`.
     #[inline(always)]
-    pub fn known(&self, i: usize) -> Known {
-        let word = self.0.load_line(KNOWN + LINE * i);
+    pub fn metadata(&self, i: usize) -> PacketMetadata {
+        let word = self.0.load_line(METADATA + LINE * i);
         let place = word(3);
-        Known {
-            place: [place as u16, (place >> 16) as u16],
+        PacketMetadata {
+            frame_range: [place as u16, (place >> 16) as u16],
             arrival: word(0),
             rss_hash: word(1) as u32,
             entry: (place >> 48) as u8,
             flow: (word(1) >> 32) as u32,
-            birth: word(2),
+            generation: word(2),
         }
     }
 
     /// Reads the headers of packet `i`, whose key is its flow's. They are not IP if none were written.
     #[inline(always)]
     pub fn headers(&self, i: usize, to: &mut Headers) {
-        let word = self.0.load_line(KNOWN + LINE * i);
+        let word = self.0.load_line(METADATA + LINE * i);
         let part = |word: u64, at: u32| (word >> (16 * at)) as u16;
         let (kind, offsets) = (part(word(3), 2), word(4));
         to.network_offset = part(offsets, 0);
@@ -254,20 +256,20 @@ impl RequestArea {
     /// of its frame on arrival.
     #[inline(always)]
     pub fn prefetch_hint(&self, i: usize) -> (u32, u16) {
-        let word = self.0.load_line(KNOWN + LINE * i);
+        let word = self.0.load_line(METADATA + LINE * i);
         ((word(1) >> 32) as u32, word(3) as u16)
     }
 
     /// Returns offset and length of packet `i`'s frame on arrival.
     #[inline(always)]
-    pub fn place(&self, i: usize) -> [u16; 2] {
-        let word = self.0.load(KNOWN + LINE * i + 3, Relaxed);
+    pub fn frame_range(&self, i: usize) -> [u16; 2] {
+        let word = self.0.load(METADATA + LINE * i + 3, Relaxed);
         [word as u16, (word >> 16) as u16]
     }
 
     /// Writes the data of packet `i`, and its headers.
     #[inline(always)]
-    pub fn set_known(&self, i: usize, known: &Known, headers: &Headers) {
+    pub fn set_metadata(&self, i: usize, known: &PacketMetadata, headers: &Headers) {
         let joined = |halves: [u16; 4]| {
             let [a, b, c, d] = halves.map(u64::from);
             a | b << 16 | c << 32 | d << 48
@@ -282,12 +284,12 @@ impl RequestArea {
             Fragment::First => 1,
             Fragment::Later => 2,
         };
-        let [start, length] = known.place;
+        let [start, length] = known.frame_range;
         let key = headers.key.words();
         let line = [
             known.arrival,
             u64::from(known.rss_hash) | u64::from(known.flow) << 32,
-            known.birth,
+            known.generation,
             joined([start, length, version | fragment << 8, known.entry.into()]),
             joined([
                 headers.network_offset,
@@ -299,7 +301,7 @@ impl RequestArea {
             key[4],
             0,
         ];
-        self.0.store_line(KNOWN + LINE * i, line);
+        self.0.store_line(METADATA + LINE * i, line);
         if headers.network == Network::V6 {
             for (at, word) in key[1..4].iter().enumerate() {
                 self.0.store(REST + REST_WORDS * i + at, *word, Relaxed);
@@ -314,20 +316,20 @@ impl RequestArea {
     }
 
     /// Returns the flow that ended as number `n`.
-    pub fn ended_flow(&self, n: u64) -> Ended {
+    pub fn ended_flow(&self, n: u64) -> EndedFlowSlot {
         let at = ENDS + 2 * (n % ENDED) as usize;
-        Ended {
+        EndedFlowSlot {
             flow: self.0.load(at, Relaxed) as u32,
-            birth: self.0.load(at + 1, Relaxed),
+            generation: self.0.load(at + 1, Relaxed),
         }
     }
 
     /// Adds an ended flow, for the next round.
-    pub fn add_ended(&self, ended: Ended) {
+    pub fn add_ended(&self, ended: EndedFlowSlot) {
         let n = self.ended();
         let at = ENDS + 2 * (n % ENDED) as usize;
         self.0.store(at, ended.flow.into(), Relaxed);
-        self.0.store(at + 1, ended.birth, Relaxed);
+        self.0.store(at + 1, ended.generation, Relaxed);
         self.0.store(ENDED_HEAD, n + 1, Relaxed);
     }
 
@@ -375,7 +377,7 @@ pub struct CompanionRequest {
 }
 
 /// Response of the worker: slot and generation of the companion, or an error number.
-pub type Answer = Result<(u32, u64), u8>;
+pub type CompanionResponse = Result<(u32, u64), u8>;
 
 /// Maximum number of a function's counters.
 pub const MAX_FUNCTION_COUNTERS: usize = 32;
@@ -383,24 +385,24 @@ pub const MAX_FUNCTION_COUNTERS: usize = 32;
 const DONE: usize = 0;
 /// Futex word.
 const ASLEEP: usize = LINE;
-const TAKEN: usize = 2 * LINE;
-const WISH: usize = 3 * LINE;
-const ANSWER: usize = 5 * LINE;
-const NOTES: usize = 6 * LINE;
+const HANDLED_ENDED: usize = 2 * LINE;
+const COMPANION_REQUEST: usize = 3 * LINE;
+const COMPANION_RESPONSE: usize = 5 * LINE;
+const COUNTERS: usize = 6 * LINE;
 /// Round of the masks.
-const SAID: usize = NOTES + MAX_FUNCTION_COUNTERS;
-const LEFT: usize = SAID + 1;
+const MASKS_ROUND: usize = COUNTERS + MAX_FUNCTION_COUNTERS;
+const LEFT: usize = MASKS_ROUND + 1;
 const MOVED: usize = LEFT + MASKS;
 const RESPONSE_WORDS: usize = (MOVED + MASKS).next_multiple_of(LINE);
 
 /// Offset of the companion candidates, after the packets' words.
-const LIST: usize = RESPONSE_WORDS + MAX_BATCH;
+const CANDIDATES: usize = RESPONSE_WORDS + MAX_BATCH;
 /// Words of a companion candidate: a number and a key.
-const LIST_WORDS: usize = 6;
-const SLATE_WORDS: usize = (LIST + 1 + MAX_CANDIDATES * LIST_WORDS).next_multiple_of(LINE);
+const CANDIDATE_WORDS: usize = 6;
+const RESPONSE_AREA_WORDS: usize = (CANDIDATES + 1 + MAX_CANDIDATES * CANDIDATE_WORDS).next_multiple_of(LINE);
 
 /// Size of a response area in bytes.
-pub const RESPONSE_AREA_BYTES: usize = SLATE_WORDS * 8;
+pub const RESPONSE_AREA_BYTES: usize = RESPONSE_AREA_WORDS * 8;
 
 /// Response area: written by a function for its worker and the next function.
 #[derive(Debug)]
@@ -421,14 +423,14 @@ impl ResponseArea {
 
     /// Returns the round of the masks.
     #[inline]
-    pub fn said(&self) -> u64 {
-        self.0.load(SAID, Relaxed)
+    pub fn masks_round(&self) -> u64 {
+        self.0.load(MASKS_ROUND, Relaxed)
     }
 
     /// Sets the round of the masks.
     #[inline]
     pub fn set_masks_round(&self, round: u64) {
-        self.0.store(SAID, round, Relaxed);
+        self.0.store(MASKS_ROUND, round, Relaxed);
     }
 
     /// Returns word `word` of both masks: packets that are left, and those among them that have moved.
@@ -446,13 +448,13 @@ impl ResponseArea {
 
     /// Returns the response word of packet `i`. Valid only if the masks show that the packet was dropped or moved.
     #[inline]
-    pub fn place(&self, i: usize) -> u64 {
+    pub fn response_word(&self, i: usize) -> u64 {
         self.0.load(RESPONSE_WORDS + i, Relaxed)
     }
 
     /// Writes the response word of packet `i`.
     #[inline]
-    pub fn set_place(&self, i: usize, word: u64) {
+    pub fn set_response_word(&self, i: usize, word: u64) {
         self.0.store(RESPONSE_WORDS + i, word, Relaxed);
     }
 
@@ -469,31 +471,31 @@ impl ResponseArea {
 
     /// Returns the number of [ended](RequestArea::ended) flows that the function has handled.
     #[inline]
-    pub fn taken(&self) -> u64 {
-        self.0.load(TAKEN, Relaxed)
+    pub fn handled_ended(&self) -> u64 {
+        self.0.load(HANDLED_ENDED, Relaxed)
     }
 
     /// Sets the number of ended flows that the function has handled.
-    pub fn set_taken(&self, taken: u64) {
-        self.0.store(TAKEN, taken, Relaxed);
+    pub fn set_handled_ended(&self, taken: u64) {
+        self.0.store(HANDLED_ENDED, taken, Relaxed);
     }
 
     /// Returns counter `i` of the function.
     #[inline]
-    pub fn note(&self, i: usize) -> u64 {
-        self.0.load(NOTES + i, Relaxed)
+    pub fn counter(&self, i: usize) -> u64 {
+        self.0.load(COUNTERS + i, Relaxed)
     }
 
     /// Writes counter `i` of the function.
     #[inline]
     pub fn set_counter(&self, i: usize, count: u64) {
-        self.0.store(NOTES + i, count, Relaxed);
+        self.0.store(COUNTERS + i, count, Relaxed);
     }
 
     /// Returns the function's last companion request. A hostile function may have written any value.
-    pub fn wish(&self) -> CompanionRequest {
-        let number = self.0.load(WISH, Acquire);
-        let word = |at| self.0.load(WISH + at, Relaxed);
+    pub fn companion_request(&self) -> CompanionRequest {
+        let number = self.0.load(COMPANION_REQUEST, Acquire);
+        let word = |at| self.0.load(COMPANION_REQUEST + at, Relaxed);
         CompanionRequest {
             number,
             kind: CompanionRequestKind::decode((word(1) >> 16) as u8),
@@ -505,28 +507,31 @@ impl ResponseArea {
 
     /// Returns the number of the function's last companion request.
     #[inline]
-    pub fn wishes(&self) -> u64 {
-        self.0.load(WISH, Acquire)
+    pub fn companion_requests(&self) -> u64 {
+        self.0.load(COMPANION_REQUEST, Acquire)
     }
 
     /// Writes a companion request.
-    pub fn set_companion_request(&self, wish: &CompanionRequest) {
-        let set = |at, value| self.0.store(WISH + at, value, Relaxed);
-        let kind = wish.kind as u64;
-        set(1, u64::from(wish.at) | kind << 16 | u64::from(wish.rss_hash) << 32);
-        for (at, word) in wish.key.words().into_iter().enumerate() {
+    pub fn set_companion_request(&self, request: &CompanionRequest) {
+        let set = |at, value| self.0.store(COMPANION_REQUEST + at, value, Relaxed);
+        let kind = request.kind as u64;
+        set(
+            1,
+            u64::from(request.at) | kind << 16 | u64::from(request.rss_hash) << 32,
+        );
+        for (at, word) in request.key.words().into_iter().enumerate() {
             set(2 + at, word);
         }
-        self.0.store(WISH, wish.number, Release);
+        self.0.store(COMPANION_REQUEST, request.number, Release);
     }
 
     /// Writes the companion candidates for a flow: the attempt, and keys with their numbers.
     pub fn set_candidates(&self, turn: u8, keys: &[(u8, FlowKey)]) {
         let keys = &keys[..keys.len().min(MAX_CANDIDATES)];
         let head = u64::from(turn) | (keys.len() as u64) << 8;
-        self.0.store(LIST, head, Relaxed);
+        self.0.store(CANDIDATES, head, Relaxed);
         for (i, (number, key)) in keys.iter().enumerate() {
-            let at = LIST + 1 + i * LIST_WORDS;
+            let at = CANDIDATES + 1 + i * CANDIDATE_WORDS;
             self.0.store(at, (*number).into(), Relaxed);
             for (j, word) in key.words().into_iter().enumerate() {
                 self.0.store(at + 1 + j, word, Relaxed);
@@ -536,39 +541,39 @@ impl ResponseArea {
 
     /// Returns the attempt of the companion candidates. A hostile function may have written any list.
     pub fn candidates_attempt(&self) -> u8 {
-        self.0.load(LIST, Relaxed) as u8
+        self.0.load(CANDIDATES, Relaxed) as u8
     }
 
     /// Returns the companion candidates.
-    pub fn list(&self) -> impl Iterator<Item = (u8, FlowKey)> {
-        let count = (self.0.load(LIST, Relaxed) >> 8) as usize;
+    pub fn candidates(&self) -> impl Iterator<Item = (u8, FlowKey)> {
+        let count = (self.0.load(CANDIDATES, Relaxed) >> 8) as usize;
         (0..count.min(MAX_CANDIDATES)).map(|i| {
-            let word = |j| self.0.load(LIST + 1 + i * LIST_WORDS + j, Relaxed);
+            let word = |j| self.0.load(CANDIDATES + 1 + i * CANDIDATE_WORDS + j, Relaxed);
             let key = FlowKey::from_words([word(1), word(2), word(3), word(4), word(5)]);
             (word(0) as u8, key)
         })
     }
 
     /// Returns the response to the companion request of this number, if it is available.
-    pub fn answer(&self, number: u64) -> Option<Answer> {
-        (self.0.load(ANSWER, Acquire) == number).then(|| {
-            let word = self.0.load(ANSWER + 1, Relaxed);
+    pub fn companion_response(&self, number: u64) -> Option<CompanionResponse> {
+        (self.0.load(COMPANION_RESPONSE, Acquire) == number).then(|| {
+            let word = self.0.load(COMPANION_RESPONSE + 1, Relaxed);
             match word & 0xff {
-                0 => Ok(((word >> 32) as u32, self.0.load(ANSWER + 2, Relaxed))),
+                0 => Ok(((word >> 32) as u32, self.0.load(COMPANION_RESPONSE + 2, Relaxed))),
                 why => Err(why as u8),
             }
         })
     }
 
     /// Writes the response to the companion request of this number.
-    pub fn set_answer(&self, number: u64, answer: Answer) {
-        let (word, birth) = match answer {
-            Ok((flow, birth)) => (u64::from(flow) << 32, birth),
+    pub fn set_companion_response(&self, number: u64, answer: CompanionResponse) {
+        let (word, generation) = match answer {
+            Ok((flow, generation)) => (u64::from(flow) << 32, generation),
             Err(why) => (u64::from(why.max(1)), 0),
         };
-        self.0.store(ANSWER + 1, word, Relaxed);
-        self.0.store(ANSWER + 2, birth, Relaxed);
-        self.0.store(ANSWER, number, Release);
+        self.0.store(COMPANION_RESPONSE + 1, word, Relaxed);
+        self.0.store(COMPANION_RESPONSE + 2, generation, Relaxed);
+        self.0.store(COMPANION_RESPONSE, number, Release);
     }
 
     /// Resets the area for a new process, which counts as having done `round` and handled `taken` ended flows.
@@ -577,7 +582,7 @@ impl ResponseArea {
             // Nobody sleeps on it: the previous process is gone, and the next has not started.
             self.0.store(word, 0, Relaxed);
         }
-        self.set_taken(taken);
+        self.set_handled_ended(taken);
         self.set_done(round);
     }
 }

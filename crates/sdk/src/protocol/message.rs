@@ -21,7 +21,7 @@
 //! 3. the function's own response area;
 //! 4. the response area of the function in front (read-only; not for the first function);
 //! 5. its flows, if it is stateful;
-//! 6. the snapshots of its flows ([`images`](super::images)), if their state is also stored externally.
+//! 6. the snapshots of its flows ([`snapshots`](super::snapshots)), if their state is also stored externally.
 //!
 //! Both sides validate all data before use. An invalid message ends the connection.
 
@@ -57,7 +57,7 @@ pub struct Description {
     /// Drop reasons, each with a u8 that is 1 if packets are lost rather than dropped. Count: u8.
     pub drop_reasons: Vec<(String, bool)>,
     /// Additional counters. Count: u8.
-    pub notes: Vec<String>,
+    pub counters: Vec<String>,
 }
 
 /// Maximum number of drop reasons.
@@ -125,17 +125,17 @@ pub enum FromServer {
 
 /// Error of a message that cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoMessage {
+pub struct DecodeError {
     expected: &'static str,
 }
 
-impl fmt::Display for NoMessage {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "expected {}, found something else", self.expected)
     }
 }
 
-impl std::error::Error for NoMessage {}
+impl std::error::Error for DecodeError {}
 
 impl FromProgram {
     /// Encodes the message. Strings that are too long are cut.
@@ -163,8 +163,8 @@ impl FromProgram {
                     put(&mut to, name, MOST_NAME);
                     to.push(u8::from(*lost));
                 }
-                to.push(what.notes.len().min(255) as u8);
-                for name in what.notes.iter().take(255) {
+                to.push(what.counters.len().min(255) as u8);
+                for name in what.counters.iter().take(255) {
                     put(&mut to, name, MOST_NAME);
                 }
             }
@@ -190,7 +190,7 @@ impl FromProgram {
     ///
     /// # Errors
     /// The bytes are not a valid message.
-    pub fn decode(bytes: &[u8]) -> Result<FromProgram, NoMessage> {
+    pub fn decode(bytes: &[u8]) -> Result<FromProgram, DecodeError> {
         let mut rest = Rest(bytes);
         let message = match rest.u8()? {
             1 => {
@@ -258,7 +258,7 @@ impl FromServer {
     ///
     /// # Errors
     /// The bytes are not a valid message.
-    pub fn decode(bytes: &[u8]) -> Result<FromServer, NoMessage> {
+    pub fn decode(bytes: &[u8]) -> Result<FromServer, DecodeError> {
         let mut rest = Rest(bytes);
         let message = match rest.u8()? {
             2 => {
@@ -291,8 +291,8 @@ impl FromServer {
     }
 }
 
-fn expected(expected: &'static str) -> NoMessage {
-    NoMessage { expected }
+fn expected(expected: &'static str) -> DecodeError {
+    DecodeError { expected }
 }
 
 /// Writes a string, cut between characters to at most `most` bytes.
@@ -305,7 +305,7 @@ fn put(to: &mut Vec<u8>, text: &str, most: usize) {
     to.extend(&text.as_bytes()[..end]);
 }
 
-fn text(bytes: &[u8]) -> Result<String, NoMessage> {
+fn text(bytes: &[u8]) -> Result<String, DecodeError> {
     let text = str::from_utf8(bytes);
     text.map(str::to_owned).map_err(|_| expected("UTF-8"))
 }
@@ -314,35 +314,35 @@ fn text(bytes: &[u8]) -> Result<String, NoMessage> {
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], NoMessage> {
+    fn take(&mut self, count: usize) -> Result<&'a [u8], DecodeError> {
         let cut = self.0.split_at_checked(count);
         let (taken, rest) = cut.ok_or(expected("a longer message"))?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], NoMessage> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
         let bytes = self.take(N)?;
         bytes.try_into().map_err(|_| expected("a longer message"))
     }
 
-    fn u8(&mut self) -> Result<u8, NoMessage> {
+    fn u8(&mut self) -> Result<u8, DecodeError> {
         self.array().map(u8::from_le_bytes)
     }
 
-    fn u16(&mut self) -> Result<u16, NoMessage> {
+    fn u16(&mut self) -> Result<u16, DecodeError> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, NoMessage> {
+    fn u32(&mut self) -> Result<u32, DecodeError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, NoMessage> {
+    fn u64(&mut self) -> Result<u64, DecodeError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn text(&mut self, most: usize) -> Result<String, NoMessage> {
+    fn text(&mut self, most: usize) -> Result<String, DecodeError> {
         let length = usize::from(self.u16()?);
         if length > most {
             return Err(expected("a shorter text"));
@@ -351,7 +351,7 @@ impl<'a> Rest<'a> {
     }
 
     /// Reads a name that is allowed in reports and metrics: letters, digits and dashes.
-    fn name(&mut self) -> Result<String, NoMessage> {
+    fn name(&mut self) -> Result<String, DecodeError> {
         let name = self.text(MOST_NAME)?;
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
         match !name.is_empty() && name.bytes().all(fits) {
@@ -360,7 +360,7 @@ impl<'a> Rest<'a> {
         }
     }
 
-    fn description(&mut self) -> Result<Description, NoMessage> {
+    fn description(&mut self) -> Result<Description, DecodeError> {
         let (name, state_bytes, flags) = (self.name()?, self.u32()?, self.u8()?);
         if state_bytes > MOST_STATE {
             return Err(expected("less state for a flow"));
@@ -398,11 +398,11 @@ impl<'a> Rest<'a> {
             durable,
             piece_bytes,
             drop_reasons,
-            notes,
+            counters: notes,
         })
     }
 
-    fn end(&self) -> Result<(), NoMessage> {
+    fn end(&self) -> Result<(), DecodeError> {
         match self.0 {
             [] => Ok(()),
             _ => Err(expected("a shorter message")),

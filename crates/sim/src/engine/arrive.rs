@@ -1,11 +1,11 @@
 //! Path of packets from the switch to the cores' rings.
 
+use super::chain_state::{BucketSteering, HELD, Ingress, NO_CORE, PendingRow, SEEN, SteeredFlow, Steering};
 use super::fifo::Arrived;
 use super::meter::flow_hash;
-use super::tenant::{BucketSteering, HELD, Ingress, NO_CORE, PendingRow, SEEN, SteeredFlow, Steering};
 use super::{Control, Engine};
 use crate::report::Loss;
-use crate::traffic::{FlowStart, NO_PLACE, Packet};
+use crate::traffic::{FlowStart, NO_FLOW_INDEX, Packet};
 use tailwater_policy::flows::NewFlow;
 use tailwater_policy::server::Steering as Steered;
 
@@ -44,11 +44,11 @@ impl Engine<'_> {
         let mut sum = 0_u32;
         for packet in packets {
             let flow = packet.flow as usize;
-            let tenant = &self.tenants[packet.tenant()];
-            if let Some(slot) = tenant.slots.get(flow) {
+            let chain = &self.chains[packet.chain()];
+            if let Some(slot) = chain.slots.get(flow) {
                 sum = sum.wrapping_add(u32::from(*slot));
             }
-            match &tenant.steering {
+            match &chain.steering {
                 Steering::Flows(steering) => {
                     if let Some(flow) = steering.flows.get(flow) {
                         sum = sum.wrapping_add(u32::from(flow.core));
@@ -65,27 +65,27 @@ impl Engine<'_> {
 
     #[inline]
     fn arrive_one(&mut self, packet: &Packet, start: Option<&FlowStart>) {
-        let number = packet.tenant();
-        let tenant = &mut self.tenants[number];
-        tenant.meter.window.offered += 1;
+        let number = packet.chain();
+        let chain = &mut self.chains[number];
+        chain.meter.window.offered += 1;
         self.last_arrival = packet.arrival;
-        if packet.flow == NO_PLACE {
-            tenant.meter.lost(Loss::NoPlace);
+        if packet.flow == NO_FLOW_INDEX {
+            chain.meter.lost(Loss::FlowTableFull);
             return;
         }
         if let Some(start) = start {
             self.open(number, packet, start);
         }
-        let tenant = &mut self.tenants[number];
-        let core = match &mut tenant.steering {
+        let chain = &mut self.chains[number];
+        let core = match &mut chain.steering {
             Steering::Buckets(steering) => {
                 let section = match &mut steering.ingress {
                     None => 0,
                     Some(ingress) => match ingress.server_of[packet.flow as usize] {
                         HELD => {
                             match ingress.hold(packet) {
-                                true => tenant.decisions.waited_for_rule += 1,
-                                false => tenant.meter.lost(Loss::Table),
+                                true => chain.decisions.waited_for_rule += 1,
+                                false => chain.meter.lost(Loss::Table),
                             }
                             return;
                         }
@@ -116,10 +116,10 @@ impl Engine<'_> {
 
     /// Sends a packet over the link of a core's server, and to the core.
     #[inline]
-    fn send(&mut self, tenant: usize, core: usize, packet: &Packet, time: u64) {
+    fn send(&mut self, chain: usize, core: usize, packet: &Packet, time: u64) {
         let at = match self.cross(core, packet, time) {
             Some(at) => at,
-            None => return self.tenants[tenant].meter.lost(Loss::Link),
+            None => return self.chains[chain].meter.lost(Loss::Link),
         };
         let waiting = &mut self.cores[core];
         let was_empty = waiting.fifo.is_empty();
@@ -150,15 +150,15 @@ impl Engine<'_> {
     /// Opens a flow.
     fn open(&mut self, number: usize, packet: &Packet, start: &FlowStart) {
         let flow = packet.flow as usize;
-        let tenant = &mut self.tenants[number];
-        tenant.meter.window.new += 1;
-        if tenant.make.is_some() && tenant.slots.len() <= flow {
-            tenant.slots.resize(flow + 1, super::waiting::NONE);
+        let chain = &mut self.chains[number];
+        chain.meter.window.new += 1;
+        if chain.make.is_some() && chain.slots.len() <= flow {
+            chain.slots.resize(flow + 1, super::waiting::NONE);
         }
-        if let Some(check) = &mut tenant.check {
+        if let Some(check) = &mut chain.check {
             check.opened(packet.flow);
         }
-        match &mut tenant.steering {
+        match &mut chain.steering {
             Steering::Flows(steering) => {
                 if steering.flows.len() <= flow {
                     steering.flows.resize(flow + 1, SteeredFlow::NEW);
@@ -180,7 +180,7 @@ impl Engine<'_> {
                 }
                 ingress.server_of[flow] = steered.server();
                 if let Steered::Install { prefix, server, waits } = steered {
-                    tenant.decisions.rules += 1;
+                    chain.decisions.rules += 1;
                     let written = match waits && latency > 0 {
                         true => Control::Row(number, ingress.begin_row(prefix, server)),
                         false => Control::RowBehind(number, waits),
@@ -190,7 +190,7 @@ impl Engine<'_> {
                 self.activate(number, usize::from(steered.server()), packet.arrival);
                 if let Steering::Buckets(BucketSteering {
                     ingress: Some(ingress), ..
-                }) = &mut self.tenants[number].steering
+                }) = &mut self.chains[number].steering
                 {
                     ingress.hold_flow(packet.flow, start.destination);
                 }
@@ -201,7 +201,7 @@ impl Engine<'_> {
 
     /// Completes a row of the table: packets that waited for it continue.
     pub(super) fn row_written(&mut self, number: usize, row: u32, now: u64) {
-        let Steering::Buckets(steering) = &mut self.tenants[number].steering else {
+        let Steering::Buckets(steering) = &mut self.chains[number].steering else {
             return;
         };
         let Some(ingress) = &mut steering.ingress else {
@@ -217,7 +217,7 @@ impl Engine<'_> {
             ingress.row_of.remove(flow);
         }
         for packet in &pending.packets {
-            let Steering::Buckets(steering) = &mut self.tenants[number].steering else {
+            let Steering::Buckets(steering) = &mut self.chains[number].steering else {
                 return;
             };
             let section = &mut steering.sections[usize::from(pending.server)];
@@ -230,7 +230,7 @@ impl Engine<'_> {
 
     /// Starts a change of the default row, if one is due.
     pub(super) fn change_default_row(&mut self, number: usize, now: u64) {
-        let Some(ingress) = self.tenants[number].steering.ingress() else {
+        let Some(ingress) = self.chains[number].steering.ingress() else {
             return;
         };
         if ingress.mapper.next_default(&ingress.reported).is_some() {
@@ -242,7 +242,7 @@ impl Engine<'_> {
     /// Lets the controller place a flow.
     #[cold]
     fn place_flow(&mut self, number: usize, packet: &Packet) {
-        let Steering::Flows(steering) = &mut self.tenants[number].steering else {
+        let Steering::Flows(steering) = &mut self.chains[number].steering else {
             return;
         };
         let shard = packet.bucket() as u16;
@@ -256,7 +256,7 @@ impl Engine<'_> {
     }
 
     fn send_placed(&mut self, number: usize, packet: &Packet) {
-        let Steering::Flows(steering) = &mut self.tenants[number].steering else {
+        let Steering::Flows(steering) = &mut self.chains[number].steering else {
             return;
         };
         let flow = &mut steering.flows[packet.flow as usize];
@@ -294,11 +294,11 @@ impl Ingress {
     /// Parks a packet until its flow's row is written. Returns `true` if there is room.
     #[cold]
     fn hold(&mut self, packet: &Packet) -> bool {
-        let held: usize = self.pending.iter().map(|row| row.packets.len()).sum();
+        let buffered: usize = self.pending.iter().map(|row| row.packets.len()).sum();
         let row = self.row_of[&packet.flow];
         let row = self.pending.iter_mut().find(|p| p.number == row);
         match row {
-            Some(row) if held < self.held => {
+            Some(row) if buffered < self.max_buffered => {
                 row.packets.push(*packet);
                 true
             }

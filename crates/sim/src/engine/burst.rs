@@ -17,7 +17,7 @@ const AFTER: usize = 60;
 
 /// What a chain's burst is chosen from.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct BurstRecorder {
     /// Counts up to the last step's end, and when nothing had been counted.
     before: BurstStep,
     from: u64,
@@ -25,18 +25,18 @@ pub(crate) struct Watch {
     recent: VecDeque<BurstStep>,
     /// The most packets of a millisecond so far, and the steps around it.
     most: u64,
-    kept: Burst,
+    buffered: Burst,
     /// Steps to come that belong to it.
     wanted: usize,
 }
 
-impl Watch {
+impl BurstRecorder {
     /// A watch that begins at `from`, when this had been counted.
-    pub fn begin(before: BurstStep, from: u64) -> Watch {
-        Watch {
+    pub fn begin(before: BurstStep, from: u64) -> BurstRecorder {
+        BurstRecorder {
             before,
             from,
-            ..Watch::default()
+            ..BurstRecorder::default()
         }
     }
 
@@ -66,19 +66,19 @@ impl Watch {
         let offered = self.recent.range(first..).map(|step| step.offered).sum();
         if offered > self.most {
             self.most = offered;
-            self.kept = Burst {
+            self.buffered = Burst {
                 start_s: self.recent[first].start_s,
                 steps: self.recent.iter().copied().collect(),
             };
             self.wanted = AFTER - BUSIEST;
         } else if self.wanted > 0 {
             self.wanted -= 1;
-            self.kept.steps.push(step);
+            self.buffered.steps.push(step);
         }
     }
 
     /// The busiest burst, if there was a packet.
     pub fn finish(self) -> Option<Burst> {
-        (self.most > 0).then_some(self.kept)
+        (self.most > 0).then_some(self.buffered)
     }
 }

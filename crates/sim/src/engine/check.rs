@@ -7,7 +7,7 @@
 
 /// State of one part of a flow's chain.
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct SegmentState {
     /// Arrival of the last packet processed.
     arrival: u64,
     /// End of its processing, and the core.
@@ -19,7 +19,7 @@ struct Part {
 #[derive(Debug, Default)]
 pub(crate) struct Checker {
     /// By flow: the first part or the whole, and the last part.
-    flows: Vec<[Part; 2]>,
+    flows: Vec<[SegmentState; 2]>,
 }
 
 /// Part of a chain.
@@ -66,7 +66,7 @@ impl Checker {
                 known.core,
                 known.end
             );
-            *known = Part {
+            *known = SegmentState {
                 arrival,
                 end,
                 core: core as u16,

@@ -1,6 +1,6 @@
 //! Periodic and delayed events: ends of windows, decisions of mappers and controllers, changes of tables.
 
-use super::tenant::{FlowSteering, NO_CORE, Snapshot, Steering, SteeringDomain};
+use super::chain_state::{ChainState, FlowSteering, NO_CORE, Snapshot, Steering, SteeringDomain};
 use super::{Control, Engine};
 use crate::report::Decisions;
 use tailwater_net::Nanos;
@@ -20,10 +20,10 @@ impl Engine<'_> {
         match control {
             Control::Window => {
                 let start = now - self.window;
-                for tenant in &mut self.tenants {
-                    tenant.meter.roll(start);
-                    if let Some(last) = tenant.meter.windows.last_mut() {
-                        last.dedicated = tenant.cores;
+                for chain in &mut self.chains {
+                    chain.meter.roll(start);
+                    if let Some(last) = chain.meter.windows.last_mut() {
+                        last.dedicated = chain.cores;
                     }
                 }
                 if now == self.warm_up {
@@ -31,56 +31,56 @@ impl Engine<'_> {
                 }
                 self.at(now + self.window, Control::Window);
             }
-            Control::Remap(tenant, section) => self.remap(tenant, section, now),
-            Control::Moves(tenant, section, moves) => self.enforce(tenant, section, &moves, now),
-            Control::Reported(tenant, server, cores) => {
-                if let Some(ingress) = self.tenants[tenant].steering.ingress() {
+            Control::Remap(chain, section) => self.remap(chain, section, now),
+            Control::Moves(chain, section, moves) => self.enforce(chain, section, &moves, now),
+            Control::Reported(chain, server, cores) => {
+                if let Some(ingress) = self.chains[chain].steering.ingress() {
                     ingress.reported[server] = cores;
                 }
-                self.change_default_row(tenant, now);
+                self.change_default_row(chain, now);
             }
-            Control::Row(tenant, row) => self.row_written(tenant, row, now),
-            Control::RowBehind(tenant, waits) => {
-                if let Some(ingress) = self.tenants[tenant].steering.ingress() {
+            Control::Row(chain, row) => self.row_written(chain, row, now),
+            Control::RowBehind(chain, waits) => {
+                if let Some(ingress) = self.chains[chain].steering.ingress() {
                     ingress.mapper.row_written(waits);
                 }
-                self.change_default_row(tenant, now);
+                self.change_default_row(chain, now);
             }
-            Control::DefaultRow(tenant) => {
-                if let Some(ingress) = self.tenants[tenant].steering.ingress() {
+            Control::DefaultRow(chain) => {
+                if let Some(ingress) = self.chains[chain].steering.ingress() {
                     ingress.mapper.default_written();
                 }
-                self.change_default_row(tenant, now);
+                self.change_default_row(chain, now);
             }
-            Control::Observe(tenant) => self.observe(tenant, now),
-            Control::DecideFlows(tenant) => self.decide_flows(tenant, now),
-            Control::EnforceFlows(tenant) => self.enforce_flows(tenant, now),
+            Control::Observe(chain) => self.observe(chain, now),
+            Control::DecideFlows(chain) => self.decide_flows(chain, now),
+            Control::EnforceFlows(chain) => self.enforce_flows(chain, now),
             // Observation changes no state.
-            Control::Watch => return self.look(now),
+            Control::Watch => return self.sample(now),
         }
         self.retire_all();
     }
 
     /// Ends the warm-up and resets all counters. Packets in the system count as if they had just arrived.
     fn begin_report(&mut self, now: u64) {
-        for tenant in &mut self.tenants {
-            let offered = tenant.meter.inside();
-            tenant.meter.restart(offered);
-            tenant.decisions = Decisions::default();
-            (tenant.dedicated, tenant.auxiliary, tenant.worked) = (0, 0, 0);
+        for chain in &mut self.chains {
+            let offered = chain.meter.inside();
+            chain.meter.restart(offered);
+            chain.decisions = Decisions::default();
+            (chain.dedicated, chain.auxiliary, chain.worked) = (0, 0, 0);
         }
         for core in &mut self.cores {
             core.since = now;
-            if let Some(claim) = &mut core.claim {
+            if let Some(claim) = &mut core.activation {
                 claim.since = now;
             }
         }
-        self.watch_anew(now);
+        self.restart_sampling(now);
     }
 
     /// Gives a steering domain its first cores, if it has none.
-    pub(super) fn activate(&mut self, tenant: usize, number: usize, now: u64) {
-        let Steering::Buckets(steering) = &mut self.tenants[tenant].steering else {
+    pub(super) fn activate(&mut self, chain: usize, number: usize, now: u64) {
+        let Steering::Buckets(steering) = &mut self.chains[chain].steering else {
             return;
         };
         let section = &mut steering.sections[number];
@@ -101,40 +101,40 @@ impl Engine<'_> {
             self.cores[usize::from(cores[bucket % count])].owned += 1;
         }
         for core in cores {
-            self.dedicate(usize::from(core), tenant, number, now);
+            self.dedicate(usize::from(core), chain, number, now);
         }
         if let Some(period) = period {
-            self.plan_remap(tenant, number, now, period);
+            self.plan_remap(chain, number, now, period);
         }
     }
 
     /// Schedules the next check of a steering domain's mapper.
-    fn plan_remap(&mut self, tenant: usize, number: usize, now: u64, period: u64) {
-        let Steering::Buckets(steering) = &self.tenants[tenant].steering else {
+    fn plan_remap(&mut self, chain: usize, number: usize, now: u64, period: u64) {
+        let Steering::Buckets(steering) = &self.chains[chain].steering else {
             return;
         };
         let section = &steering.sections[number];
         let watched = section.mapper.as_ref().is_some_and(|m| m.on_overload());
-        let epoch = super::Tenant::epoch(self.tenants[tenant].meter.slo);
+        let epoch = ChainState::epoch(self.chains[chain].meter.slo);
         let at = match watched {
             // The backlog is checked in each epoch.
             true => (section.asked + period).min(now + epoch),
             false => section.asked + period,
         };
-        self.at(at.max(now + 1), Control::Remap(tenant, number));
+        self.at(at.max(now + 1), Control::Remap(chain, number));
     }
 
-    fn section(&mut self, tenant: usize, number: usize) -> Option<&mut SteeringDomain> {
-        match &mut self.tenants[tenant].steering {
+    fn section(&mut self, chain: usize, number: usize) -> Option<&mut SteeringDomain> {
+        match &mut self.chains[chain].steering {
             Steering::Buckets(steering) => steering.sections.get_mut(number),
             Steering::Flows(_) => None,
         }
     }
 
     /// Runs a server mapper, if it is due.
-    fn remap(&mut self, tenant: usize, number: usize, now: u64) {
-        let epoch = super::Tenant::epoch(self.tenants[tenant].meter.slo);
-        let Some(section) = self.section(tenant, number) else {
+    fn remap(&mut self, chain: usize, number: usize, now: u64) {
+        let epoch = ChainState::epoch(self.chains[chain].meter.slo);
+        let Some(section) = self.section(chain, number) else {
             return;
         };
         let Some(mapper) = &section.mapper else {
@@ -144,18 +144,18 @@ impl Engine<'_> {
         let (due, settled) = (section.asked + period, section.is_settled());
         let asked = section.asked;
         if !settled && now >= due {
-            self.at(now + LOOK, Control::Remap(tenant, number));
+            self.at(now + LOOK, Control::Remap(chain, number));
             return;
         }
         let lasting = epoch * OVERLOAD;
         let overloaded = on_overload && settled && now >= asked + lasting;
-        if now < due && !(overloaded && self.has_backlog(tenant, number, now, lasting)) {
-            self.plan_remap(tenant, number, now, period);
+        if now < due && !(overloaded && self.has_backlog(chain, number, now, lasting)) {
+            self.plan_remap(chain, number, now, period);
             return;
         }
-        let buckets = self.bucket_loads(tenant, number, now);
-        let cores = self.core_loads(tenant, number, now);
-        let Some(section) = self.section(tenant, number) else {
+        let buckets = self.bucket_loads(chain, number, now);
+        let cores = self.core_loads(chain, number, now);
+        let Some(section) = self.section(chain, number) else {
             return;
         };
         section.asked = now;
@@ -173,16 +173,16 @@ impl Engine<'_> {
         let (delay, period) = (mapper.enforcement_delay().0 + fixed, mapper.period().0);
         if !moves.is_empty() {
             section.decided += 1;
-            self.at(now + delay, Control::Moves(tenant, number, moves));
+            self.at(now + delay, Control::Moves(chain, number, moves));
         }
-        self.tenants[tenant].decisions.remaps += 1;
-        self.plan_remap(tenant, number, now, period);
+        self.chains[chain].decisions.remaps += 1;
+        self.plan_remap(chain, number, now, period);
     }
 
     /// Returns `true` if a core of a steering domain has had a backlog for at least `lasting`.
-    fn has_backlog(&self, tenant: usize, number: usize, now: u64, lasting: u64) -> bool {
+    fn has_backlog(&self, chain: usize, number: usize, now: u64, lasting: u64) -> bool {
         let behind = |core: &super::core::Core| {
-            let mine = core.dedicated == Some((tenant as u16, number as u16));
+            let mine = core.dedicated == Some((chain as u16, number as u16));
             let waits = core.fifo.first().is_some_and(|first| first.at < now)
                 || core.dispatch.as_ref().is_some_and(|d| d.has_work());
             mine && waits && now.saturating_sub(core.through) >= lasting
@@ -191,8 +191,8 @@ impl Engine<'_> {
     }
 
     /// Returns the load of a steering domain's buckets since its mapper last ran.
-    fn bucket_loads(&mut self, tenant: usize, number: usize, now: u64) -> Vec<BucketLoad> {
-        let Some(section) = self.section(tenant, number) else {
+    fn bucket_loads(&mut self, chain: usize, number: usize, now: u64) -> Vec<BucketLoad> {
+        let Some(section) = self.section(chain, number) else {
             return Vec::new();
         };
         let elapsed = now - section.asked;
@@ -211,8 +211,8 @@ impl Engine<'_> {
     }
 
     /// Returns the load of a steering domain's cores over the same time.
-    fn core_loads(&mut self, tenant: usize, number: usize, now: u64) -> Vec<CoreLoad> {
-        let Some(section) = self.section(tenant, number) else {
+    fn core_loads(&mut self, chain: usize, number: usize, now: u64) -> Vec<CoreLoad> {
+        let Some(section) = self.section(chain, number) else {
             return Vec::new();
         };
         let (elapsed, cores) = (now - section.asked, section.cores.clone());
@@ -232,30 +232,30 @@ impl Engine<'_> {
     }
 
     /// Applies moves to a bucket table.
-    fn enforce(&mut self, tenant: usize, number: usize, moves: &[Move], now: u64) {
-        let Some(section) = self.section(tenant, number) else {
+    fn enforce(&mut self, chain: usize, number: usize, moves: &[Move], now: u64) {
+        let Some(section) = self.section(chain, number) else {
             return;
         };
         section.decided -= 1;
         let cores = section.cores.clone();
         for &Move { bucket, to } in moves {
             let to = cores[usize::from(to)];
-            self.move_bucket(tenant, number, usize::from(bucket), to, now);
+            self.move_bucket(chain, number, usize::from(bucket), to, now);
         }
-        self.count_leaving(tenant, now);
+        self.count_leaving(chain, now);
     }
 
-    fn flow_steering(&mut self, tenant: usize) -> Option<&mut FlowSteering> {
-        match &mut self.tenants[tenant].steering {
+    fn flow_steering(&mut self, chain: usize) -> Option<&mut FlowSteering> {
+        match &mut self.chains[chain].steering {
             Steering::Flows(steering) => Some(steering),
             Steering::Buckets(_) => None,
         }
     }
 
     /// Ends a controller's period and records its input.
-    fn observe(&mut self, tenant: usize, now: u64) {
-        self.forget_flows(tenant, now);
-        let Some(steering) = self.flow_steering(tenant) else {
+    fn observe(&mut self, chain: usize, now: u64) {
+        self.forget_flows(chain, now);
+        let Some(steering) = self.flow_steering(chain) else {
             return;
         };
         let control_loop = steering.mapper.control_loop();
@@ -287,7 +287,7 @@ impl Engine<'_> {
             signals
         };
         let cores = cores.iter().map(signals).collect();
-        if let Some(steering) = self.flow_steering(tenant) {
+        if let Some(steering) = self.flow_steering(chain) {
             steering.snapshot = Some(Snapshot {
                 flows,
                 loads,
@@ -295,19 +295,19 @@ impl Engine<'_> {
                 shards,
             });
         }
-        self.at(now + control_loop.report_delay.0, Control::DecideFlows(tenant));
+        self.at(now + control_loop.report_delay.0, Control::DecideFlows(chain));
         let period = control_loop.period.0.max(1);
-        self.at(now + period, Control::Observe(tenant));
+        self.at(now + period, Control::Observe(chain));
     }
 
     /// Removes flows from the controller's state that have been silent and have no packet in the system.
-    fn forget_flows(&mut self, tenant: usize, now: u64) {
+    fn forget_flows(&mut self, chain: usize, now: u64) {
         let oldest = self.oldest();
-        let oldest = (oldest >> super::tenant::SEEN) as u32;
-        let Some(steering) = self.flow_steering(tenant) else {
+        let oldest = (oldest >> super::chain_state::SEEN) as u32;
+        let Some(steering) = self.flow_steering(chain) else {
             return;
         };
-        let tick = (now >> super::tenant::SEEN) as u32;
+        let tick = (now >> super::chain_state::SEEN) as u32;
         let FlowSteering {
             flows,
             known,
@@ -335,8 +335,8 @@ impl Engine<'_> {
         }
     }
 
-    fn decide_flows(&mut self, tenant: usize, now: u64) {
-        let Some(steering) = self.flow_steering(tenant) else {
+    fn decide_flows(&mut self, chain: usize, now: u64) {
+        let Some(steering) = self.flow_steering(chain) else {
             return;
         };
         let Some(snapshot) = steering.snapshot.take() else {
@@ -355,14 +355,14 @@ impl Engine<'_> {
         if changes {
             steering.plans.push_back((snapshot.flows, plan));
         }
-        self.tenants[tenant].decisions.remaps += 1;
+        self.chains[chain].decisions.remaps += 1;
         if changes {
-            self.at(now + delay, Control::EnforceFlows(tenant));
+            self.at(now + delay, Control::EnforceFlows(chain));
         }
     }
 
-    fn enforce_flows(&mut self, tenant: usize, now: u64) {
-        let Some(steering) = self.flow_steering(tenant) else {
+    fn enforce_flows(&mut self, chain: usize, now: u64) {
+        let Some(steering) = self.flow_steering(chain) else {
             return;
         };
         let Some((flows, plan)) = steering.plans.pop_front() else {
@@ -378,19 +378,19 @@ impl Engine<'_> {
             along.extend(steering.known.iter().filter(home).map(|flow| (*flow, to)));
         }
         let owners: Vec<u16> = plan.moves.iter().map(|m| steering.cores[usize::from(m.to)]).collect();
-        self.tenants[tenant].decisions.buckets_moved += plan.moves.len() as u64;
+        self.chains[chain].decisions.buckets_moved += plan.moves.len() as u64;
         for owner in owners {
             // A core that owns shards is active, even before its first flow.
-            self.dedicate(usize::from(owner), tenant, 0, now);
+            self.dedicate(usize::from(owner), chain, 0, now);
         }
         for (flow, to) in along {
-            self.move_flow(tenant, flow, to, now);
+            self.move_flow(chain, flow, to, now);
         }
         for migration in &plan.migrations {
-            self.move_flow(tenant, flows[migration.flow as usize], migration.to, now);
+            self.move_flow(chain, flows[migration.flow as usize], migration.to, now);
         }
-        self.count_leaving(tenant, now);
-        let Some(steering) = self.flow_steering(tenant) else {
+        self.count_leaving(chain, now);
+        let Some(steering) = self.flow_steering(chain) else {
             return;
         };
         let cores: Vec<u16> = plan

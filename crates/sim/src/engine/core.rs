@@ -59,9 +59,9 @@ impl Stats {
 
 /// Activation of an auxiliary core by a dispatcher.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claim {
+pub(crate) struct Activation {
     pub dispatcher: u16,
-    pub helper: u16,
+    pub auxiliary: u16,
     /// Time since which it counts as an auxiliary core. It does not while it has a queue of its own.
     pub since: u64,
     /// `true` if the two cores are on different NUMA nodes.
@@ -77,7 +77,7 @@ pub(crate) struct Transit {
     /// Arrival time and number of each that has been sent.
     pub inbox: Vec<(u64, u32)>,
     /// Packets of those that have not arrived.
-    pub kept: Vec<Waiting>,
+    pub buffered: Vec<Waiting>,
     /// Packets of those that have arrived. They are processed first.
     pub next: VecDeque<Waiting>,
 }
@@ -117,7 +117,7 @@ pub(crate) struct Core {
     pub reclaim: bool,
     pub dispatch: Option<Box<Dispatch>>,
     /// Activation by a dispatcher, if it serves as an auxiliary core.
-    pub claim: Option<Claim>,
+    pub activation: Option<Activation>,
     /// Arrival of the first packet offloaded to it.
     pub offloaded_at: u64,
     /// `true` if its last batch was an offloaded one.
@@ -148,7 +148,7 @@ impl Core {
             owned: 0,
             reclaim: false,
             dispatch: None,
-            claim: None,
+            activation: None,
             offloaded_at: NEVER,
             last_was_offloaded: false,
             transit: Transit::default(),
@@ -162,8 +162,8 @@ impl Core {
     /// Returns the number of packets that it can still receive, with `used` buffers in use.
     #[inline]
     pub fn room(&self, used: usize) -> usize {
-        let kept = self.transit.kept.len() + self.transit.next.len();
-        self.buffers.saturating_sub(used + kept)
+        let buffered = self.transit.buffered.len() + self.transit.next.len();
+        self.buffers.saturating_sub(used + buffered)
     }
 
     /// Returns the time of its next work. `poll` is the delay until it notices a packet.
@@ -194,7 +194,7 @@ impl Core {
     /// Returns the arrival time of the oldest packet at the core, including packets in transfer or on auxiliary cores.
     pub fn oldest(&self) -> u64 {
         let ring = self.fifo.iter().map(|arrived| arrived.packet.arrival);
-        let waiting = self.transit.kept.iter().chain(&self.transit.next);
+        let waiting = self.transit.buffered.iter().chain(&self.transit.next);
         let waiting = waiting.map(|waiting| waiting.packet.arrival);
         let own = self.dispatch.as_ref().map_or(NEVER, |d| d.oldest_active());
         ring.chain(waiting).min().unwrap_or(NEVER).min(own)

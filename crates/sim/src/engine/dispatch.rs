@@ -1,14 +1,14 @@
 //! State of a dispatching core: the flows with packets in the system, and its own queue. The rules are those of the
 //! live data plane's `scaling`.
 
-use super::held::{Held, List};
-use super::lane::Lane;
+use super::offload_queue::OffloadQueue;
+use super::parked::{List, ParkedPackets};
 use super::queue::Queue;
 use super::tree::NEVER;
 use super::waiting::{NONE, Waiting};
 use crate::traffic::Packet;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Helper, Load, Place, Plan, QueuedFlow};
+use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Destination, Load, Plan, QueuedFlow};
 
 /// No place in a list.
 const UNLISTED: u32 = u32::MAX;
@@ -42,9 +42,9 @@ pub(crate) struct Slot {
     /// Packets on an auxiliary core.
     away: u16,
     /// Packets parked until none is on the auxiliary core.
-    held: List,
+    parked: List,
     /// Destination of its packets.
-    place: Place,
+    place: Destination,
     state: State,
     /// Auxiliary core that runs the chain's last functions, and their number. 0 stands for no split.
     split: (u8, u8),
@@ -60,7 +60,7 @@ impl Slot {
     /// Returns the number of packets in the system.
     #[inline]
     fn packets(&self) -> u32 {
-        u32::from(self.queued) + u32::from(self.away) + u32::from(self.held.packets)
+        u32::from(self.queued) + u32::from(self.away) + u32::from(self.parked.packets)
     }
 
     /// Returns `true` if only this core can process its packets in the own queue.
@@ -80,7 +80,7 @@ const _: () = assert!(size_of::<Slot>() == 32, "two slots share a cache line");
 
 /// Unfinished iteration of the core's loop.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct LoopIteration {
     pub began: u64,
     pub looked_up: usize,
 }
@@ -90,14 +90,14 @@ pub(crate) struct Dispatch {
     pub mapper: Box<dyn CoreMapper>,
     /// Maximum batch size set by the mapper.
     pub batch: usize,
-    pub helpers: Vec<Helper>,
+    pub auxiliaries: Vec<AuxiliaryCore>,
     /// Cores of the auxiliary cores.
     pub cores: Vec<u16>,
     /// Auxiliary cores with packets, and activated ones, as bit maps.
     pub busy: u64,
-    pub recruited: u64,
+    pub active_auxiliaries: u64,
     /// By auxiliary core: its packets, including staged ones. `staged` is a bit map of those with staged packets.
-    pub lanes: Vec<Lane>,
+    pub offload_queues: Vec<OffloadQueue>,
     pub staging: u64,
     /// Time of the next receipt.
     pub receipt_at: u64,
@@ -107,7 +107,7 @@ pub(crate) struct Dispatch {
     pub split_flows: u32,
     pub plan: Plan,
     pub boost: bool,
-    pub turn: Option<Turn>,
+    pub iteration: Option<LoopIteration>,
     /// Value of the server's claim counter at the last check.
     pub seen_claims: u64,
     slots: Vec<Slot>,
@@ -124,7 +124,7 @@ pub(crate) struct Dispatch {
     away: u32,
     /// Auxiliary cores whose flows' packets are parked, as a bit map.
     relieved: u64,
-    held: Held,
+    parked: ParkedPackets,
     /// Total of parked packets.
     waiting: Load,
     /// Flows with parked packets that no longer have any on an auxiliary core.
@@ -146,10 +146,10 @@ impl Dispatch {
         Dispatch {
             batch: mapper.batch(),
             mapper,
-            helpers: vec![Helper::default(); cores.len()],
+            auxiliaries: vec![AuxiliaryCore::default(); cores.len()],
             busy: 0,
-            recruited: 0,
-            lanes: cores.iter().map(|_| Lane::default()).collect(),
+            active_auxiliaries: 0,
+            offload_queues: cores.iter().map(|_| OffloadQueue::default()).collect(),
             staging: 0,
             receipt_at: NEVER,
             splits: vec![0; cores.len()],
@@ -157,7 +157,7 @@ impl Dispatch {
             cores,
             plan: Plan::default(),
             boost: false,
-            turn: None,
+            iteration: None,
             seen_claims: u64::MAX,
             slots: Vec::new(),
             free: Vec::new(),
@@ -170,7 +170,7 @@ impl Dispatch {
             bound: 0,
             away: 0,
             relieved: 0,
-            held: Held::default(),
+            parked: ParkedPackets::default(),
             waiting: Load::default(),
             free_to_go: Vec::new(),
         }
@@ -185,7 +185,7 @@ impl Dispatch {
     /// Returns `true` if the core continues immediately when it is ready.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.turn.is_some() || !self.queue.is_empty()
+        self.iteration.is_some() || !self.queue.is_empty()
     }
 
     #[inline]
@@ -213,7 +213,7 @@ impl Dispatch {
 
     /// Returns the load that is parked until its flows leave auxiliary cores.
     #[inline]
-    pub fn held(&self) -> Load {
+    pub fn parked(&self) -> Load {
         self.waiting
     }
 
@@ -247,7 +247,7 @@ impl Dispatch {
 
     /// Opens a slot for a flow, whose packet is sorted next.
     #[inline]
-    pub fn open(&mut self, packet: &Packet, place: Place, bound: bool) -> u16 {
+    pub fn open(&mut self, packet: &Packet, place: Destination, bound: bool) -> u16 {
         if self.left > TIDY.max(self.here.flows) {
             self.tidy();
         }
@@ -259,7 +259,7 @@ impl Dispatch {
             bucket: packet.bucket() as u16,
             queued: 0,
             away: 0,
-            held: List::EMPTY,
+            parked: List::EMPTY,
             place,
             state: if bound { State::Unopened } else { State::Opened },
             split: (0, 0),
@@ -282,19 +282,19 @@ impl Dispatch {
     #[inline]
     pub fn sort(&mut self, waiting: Waiting) {
         let slot = &self.slots[usize::from(waiting.slot)];
-        match slot.place.as_helper() {
-            None => self.keep(waiting),
+        match slot.place.as_auxiliary() {
+            None => self.enqueue(waiting),
             // A flow that was just placed there has no packets to wait for.
-            Some(helper) if slot.held.packets > 0 || self.relieved >> helper & 1 != 0 && slot.away > 0 => {
-                self.hold(waiting);
+            Some(auxiliary) if slot.parked.packets > 0 || self.relieved >> auxiliary & 1 != 0 && slot.away > 0 => {
+                self.park(waiting);
             }
-            Some(helper) => self.stage(helper, waiting),
+            Some(auxiliary) => self.stage(auxiliary, waiting),
         }
     }
 
     /// Appends a packet to the own queue.
     #[inline]
-    fn keep(&mut self, waiting: Waiting) {
+    fn enqueue(&mut self, waiting: Waiting) {
         let slot = &mut self.slots[usize::from(waiting.slot)];
         if slot.at == UNLISTED {
             slot.at = self.queued.len() as u32;
@@ -317,29 +317,29 @@ impl Dispatch {
 
     /// Parks a packet until its flow's packets have left the auxiliary core.
     #[cold]
-    fn hold(&mut self, waiting: Waiting) {
-        let list = &mut self.slots[usize::from(waiting.slot)].held;
+    fn park(&mut self, waiting: Waiting) {
+        let list = &mut self.slots[usize::from(waiting.slot)].parked;
         self.waiting.flows += u32::from(list.packets == 0);
         self.waiting.packets += 1;
-        self.held.push(list, waiting);
+        self.parked.push(list, waiting);
     }
 
     /// Starts parking packets of flows that have some on one of these auxiliary cores. Returns the number of auxiliary
     /// cores that were not relieved before.
-    pub fn relieve(&mut self, helpers: u64) -> u64 {
-        let begun = helpers & !std::mem::replace(&mut self.relieved, helpers);
+    pub fn relieve(&mut self, auxiliaries: u64) -> u64 {
+        let begun = auxiliaries & !std::mem::replace(&mut self.relieved, auxiliaries);
         u64::from(begun.count_ones())
     }
 
     /// Returns a flow's first parked packet, and the number of its parked packets.
-    pub fn first_held(&self, number: u16) -> (Waiting, u32) {
-        let list = &self.slots[usize::from(number)].held;
-        (self.held.first(list), list.packets.into())
+    pub fn first_parked(&self, number: u16) -> (Waiting, u32) {
+        let list = &self.slots[usize::from(number)].parked;
+        (self.parked.first(list), list.packets.into())
     }
 
     /// Moves a flow with its parked packets to its new place. Returns their number.
-    pub fn let_go(&mut self, number: u16, place: Place) -> u64 {
-        if place == Place::HERE && self.slots[usize::from(number)].at != UNLISTED {
+    pub fn unpark(&mut self, number: u16, place: Destination) -> u64 {
+        if place == Destination::OWN_CORE && self.slots[usize::from(number)].at != UNLISTED {
             // The flow moved out of the queue, but its old entry is still listed.
             self.tidy();
         }
@@ -347,13 +347,13 @@ impl Dispatch {
         assert!(slot.away == 0, "a held flow is moved that is with a helper");
         slot.place = place;
         self.waiting.flows -= 1;
-        let mut list = std::mem::replace(&mut slot.held, List::EMPTY);
+        let mut list = std::mem::replace(&mut slot.parked, List::EMPTY);
         let packets = u32::from(list.packets);
         self.waiting.packets -= packets;
-        while let Some(waiting) = self.held.pop(&mut list) {
-            match place.as_helper() {
-                None => self.keep(waiting),
-                Some(helper) => self.stage(helper, waiting),
+        while let Some(waiting) = self.parked.pop(&mut list) {
+            match place.as_auxiliary() {
+                None => self.enqueue(waiting),
+                Some(auxiliary) => self.stage(auxiliary, waiting),
             }
         }
         packets.into()
@@ -361,16 +361,16 @@ impl Dispatch {
 
     /// Stages a packet for an auxiliary core.
     #[inline(always)]
-    pub fn stage(&mut self, helper: usize, waiting: Waiting) {
+    pub fn stage(&mut self, auxiliary: usize, waiting: Waiting) {
         let slot = &mut self.slots[usize::from(waiting.slot)];
-        assert!(slot.held.packets == 0, "a packet overtakes those that are held");
-        self.helpers[helper].load.flows += u32::from(slot.away == 0);
-        self.helpers[helper].load.packets += 1;
+        assert!(slot.parked.packets == 0, "a packet overtakes those that are held");
+        self.auxiliaries[auxiliary].load.flows += u32::from(slot.away == 0);
+        self.auxiliaries[auxiliary].load.packets += 1;
         slot.away += 1;
         self.away += 1;
-        self.busy |= 1 << helper;
-        self.staging |= 1 << helper;
-        self.lanes[helper].put(waiting);
+        self.busy |= 1 << auxiliary;
+        self.staging |= 1 << auxiliary;
+        self.offload_queues[auxiliary].put(waiting);
     }
 
     /// Updates the list of flows in the own queue.
@@ -391,7 +391,7 @@ impl Dispatch {
     }
 
     /// Runs the mapper.
-    pub fn ask(&mut self, now: u64) {
+    pub fn run_mapper(&mut self, now: u64) {
         let oldest = self.oldest().unwrap_or(Nanos(now));
         self.list();
         let view = tailwater_policy::core::View {
@@ -399,8 +399,8 @@ impl Dispatch {
             oldest,
             queued: &self.queued,
             packets: self.here.packets,
-            held: self.waiting,
-            helpers: &self.helpers,
+            parked: self.waiting,
+            auxiliaries: &self.auxiliaries,
         };
         self.plan.clear(self.queued.len());
         self.mapper.decide(&view, &mut self.plan);
@@ -429,7 +429,7 @@ impl Dispatch {
     }
 
     /// Splits a listed flow: its last functions move to an auxiliary core.
-    pub fn split(&mut self, listed: usize, helper: usize, last_functions: usize) {
+    pub fn split(&mut self, listed: usize, auxiliary: usize, last_functions: usize) {
         let slot = &mut self.slots[usize::from(self.listed[listed])];
         assert!(!self.queued[listed].bound, "a flow that is bound is split");
         match slot.split() {
@@ -439,12 +439,12 @@ impl Dispatch {
                 self.split_flows += 1;
             }
         }
-        slot.split = (helper as u8, last_functions as u8);
-        self.splits[helper] += 1;
+        slot.split = (auxiliary as u8, last_functions as u8);
+        self.splits[auxiliary] += 1;
     }
 
     /// Moves a listed flow to an auxiliary core. [`move_staged`](Dispatch::move_staged) moves its packets.
-    pub fn move_flow(&mut self, listed: usize, place: Place) {
+    pub fn move_flow(&mut self, listed: usize, place: Destination) {
         let slot = &mut self.slots[usize::from(self.listed[listed])];
         assert!(
             !self.queued[listed].bound && slot.away == 0,
@@ -469,10 +469,10 @@ impl Dispatch {
         let mut queue = std::mem::take(&mut self.queue);
         let mut moved = 0;
         queue.retain(
-            |waiting| match self.slots[usize::from(waiting.slot)].place.as_helper() {
+            |waiting| match self.slots[usize::from(waiting.slot)].place.as_auxiliary() {
                 None => true,
-                Some(helper) => {
-                    self.stage(helper, *waiting);
+                Some(auxiliary) => {
+                    self.stage(auxiliary, *waiting);
                     moved += 1;
                     false
                 }
@@ -512,9 +512,9 @@ impl Dispatch {
     /// Records that an auxiliary core completed a packet. Returns the flow if none of its packets is left in the
     /// system.
     #[inline]
-    pub fn done_by(&mut self, number: u16, helper: usize, now: u64) -> Option<u32> {
+    pub fn done_by(&mut self, number: u16, auxiliary: usize, now: u64) -> Option<u32> {
         let slot = &mut self.slots[usize::from(number)];
-        let known = &mut self.helpers[helper];
+        let known = &mut self.auxiliaries[auxiliary];
         slot.away -= 1;
         self.away -= 1;
         known.load.packets -= 1;
@@ -524,9 +524,9 @@ impl Dispatch {
         }
         known.load.flows -= 1;
         if known.load.packets == 0 {
-            self.busy &= !(1 << helper);
+            self.busy &= !(1 << auxiliary);
         }
-        if self.slots[usize::from(number)].held.packets > 0 {
+        if self.slots[usize::from(number)].parked.packets > 0 {
             self.free_to_go.push(number);
             return None;
         }
@@ -540,8 +540,8 @@ impl Dispatch {
         }
         self.active -= 1;
         slot.state = State::Over;
-        if let Some((helper, _)) = slot.split() {
-            self.splits[usize::from(helper)] -= 1;
+        if let Some((auxiliary, _)) = slot.split() {
+            self.splits[usize::from(auxiliary)] -= 1;
             self.split_flows -= 1;
         }
         if slot.at == UNLISTED {

@@ -6,9 +6,9 @@
 
 use crate::chain::random;
 use crate::pauses::Pauses;
-use crate::rack::Pace;
+use crate::rack::SpeedProfile;
 
-/// [`Pace`] prepared for look-ups.
+/// [`SpeedProfile`] prepared for look-ups.
 #[derive(Clone, Debug)]
 pub(crate) struct Speed {
     step: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Speed {
 
 impl Speed {
     /// Creates the look-up table of a pace that has been [checked](crate::Rack::check).
-    pub fn new(pace: &Pace) -> Speed {
+    pub fn new(pace: &SpeedProfile) -> Speed {
         let times = pace.times.iter();
         Speed {
             step: pace.step.0,
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn each_step_has_its_speed_and_the_last_one_stays() {
-        let speed = Speed::new(&Pace {
+        let speed = Speed::new(&SpeedProfile {
             step: tailwater_net::Nanos(100),
             times: vec![1.0, 1.5, 0.5],
         });

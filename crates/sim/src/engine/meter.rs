@@ -28,7 +28,7 @@ impl Counts {
         add_all(&mut self.late, &other.late);
     }
 
-    pub fn lost_in_all(&self) -> u64 {
+    pub fn total_lost(&self) -> u64 {
         self.lost.iter().sum()
     }
 }
@@ -55,7 +55,7 @@ pub(crate) struct Meter {
 pub(crate) struct Sent<'a> {
     pub packet: &'a Packet,
     pub at: u64,
-    pub kept: bool,
+    pub buffered: bool,
 }
 
 /// Returns a flow's hash for the attribution of lateness. All bits differ between neighbours.
@@ -108,7 +108,7 @@ impl Meter {
         received: u64,
         sent: u64,
     ) {
-        for Sent { packet, at, kept } in packets {
+        for Sent { packet, at, buffered } in packets {
             let latency = sent - packet.arrival;
             if latency <= self.slo.0 {
                 continue;
@@ -116,14 +116,14 @@ impl Meter {
             // The packet may have arrived at the core too late for its processing time there.
             let before = at.saturating_sub(packet.arrival);
             let in_time = before > 0 && latency.saturating_sub(before) <= self.slo.0;
-            let cause = match in_time && !kept {
+            let cause = match in_time && !buffered {
                 true => Cause::Network,
                 false => Cause::Live(attribution.cause(LatePacket {
                     arrival: Nanos(packet.arrival),
                     received: Nanos(received),
                     sent: Nanos(sent),
                     rss_hash: flow_hash(packet.flow),
-                    kept_back: Nanos(if kept { before } else { 0 }),
+                    kept_back: Nanos(if buffered { before } else { 0 }),
                 })),
             };
             self.window.late[cause.number()] += 1;
@@ -152,7 +152,7 @@ impl Meter {
             start_s: Nanos(start).as_secs_f64(),
             offered: counts.offered,
             delivered: counts.delivered,
-            lost: counts.lost_in_all(),
+            lost: counts.total_lost(),
             late: counts.late.iter().sum(),
             new_flows: counts.new,
             p50_us: percentile(50.0),
@@ -171,7 +171,7 @@ impl Meter {
     /// Packets of a chain that have arrived, and neither left nor got lost.
     pub fn inside(&self) -> u64 {
         let (window, total) = (&self.window, &self.total);
-        let out = |counts: &Counts| counts.delivered + counts.lost_in_all();
+        let out = |counts: &Counts| counts.delivered + counts.total_lost();
         (window.offered + total.offered) - out(window) - out(total)
     }
 }

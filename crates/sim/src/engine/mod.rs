@@ -15,38 +15,41 @@
 //! | `moves` | buckets and flows between cores |
 //! | `machine` | interruptions of a core, and its speed |
 //! | `control` | mappers, controllers, windows |
-//! | `watch` | the burst shown in a report |
+//! | `sampling` | the burst shown in a report |
 //! | `check` | invariants |
 
 mod account;
 mod arrive;
 mod burst;
+mod chain_state;
 mod check;
 mod control;
 mod core;
 mod dispatch;
 mod dispatching;
 mod fifo;
-mod held;
-mod lane;
 mod machine;
 mod meter;
 mod moves;
+mod offload_queue;
+mod parked;
 mod queue;
 mod run;
-mod tenant;
+mod sampling;
 mod tree;
 mod turn;
 mod usage;
 mod waiting;
-mod watch;
 
 use crate::chain::Costs;
 use crate::policies::Steered;
 use crate::rack::Rack;
 use crate::report::Burst;
 use crate::traffic::Packet;
-use burst::Watch;
+use burst::BurstRecorder;
+use chain_state::{
+    BucketSteering, CacheResidency, ChainState, FlowSteering, Ingress, NO_CORE, SEEN, Steering, SteeringDomain,
+};
 use check::Checker;
 use core::Core;
 use meter::Meter;
@@ -57,7 +60,6 @@ use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::core::MakeMapper;
 use tailwater_policy::flows::{CoreSignals, FlowPlan, FlowView};
 use tailwater_policy::server::{IngressMapper, Move, ServerMapper};
-use tenant::{BucketSteering, CacheResidency, FlowSteering, Ingress, NO_CORE, SEEN, Steering, SteeringDomain, Tenant};
 use tree::{NEVER, Tree};
 use usage::Usage;
 use waiting::Waiting;
@@ -118,7 +120,7 @@ struct Delays {
     hand_over: u64,
     receipt: u64,
     migration: u64,
-    look: u64,
+    poll_interval: u64,
     rpc: u64,
 }
 
@@ -134,7 +136,7 @@ struct ServerState {
 }
 
 /// A chain, ready to run.
-pub(crate) struct TenantSetup {
+pub(crate) struct ChainSetup {
     pub costs: Costs,
     pub slo: Nanos,
     pub make: Option<MakeMapper>,
@@ -152,7 +154,7 @@ pub(crate) struct Engine<'r> {
     timing: Delays,
     cores: Vec<Core>,
     servers: Vec<ServerState>,
-    tenants: Vec<Tenant>,
+    chains: Vec<ChainState>,
     tree: Tree,
     /// `true` if the tree holds every core's time.
     scheduled: bool,
@@ -170,7 +172,7 @@ pub(crate) struct Engine<'r> {
     retiring: Vec<(u16, u64)>,
     usage: Usage,
     /// By tenant, the data that its burst is chosen from, if requested.
-    watches: Vec<Option<Watch>>,
+    watches: Vec<Option<BurstRecorder>>,
     window: u64,
     /// End of the warm-up, a multiple of the window.
     warm_up: u64,
@@ -188,7 +190,7 @@ pub(crate) struct Engine<'r> {
 impl<'r> Engine<'r> {
     /// Creates the engine for a rack with these chains. The rack has been [checked](Rack::check). Windows are reported
     /// from the end of the warm-up on.
-    pub fn new(rack: &'r Rack, (window, warm_up): (Nanos, Nanos), setups: Vec<TenantSetup>, together: bool) -> Self {
+    pub fn new(rack: &'r Rack, (window, warm_up): (Nanos, Nanos), setups: Vec<ChainSetup>, together: bool) -> Self {
         let slo = setups.first().map_or(Nanos::ZERO, |setup| setup.slo);
         let mut cores = Vec::new();
         let mut servers = Vec::new();
@@ -218,7 +220,7 @@ impl<'r> Engine<'r> {
                 hand_over: t.hand_over.0,
                 receipt: t.receipt.0,
                 migration: t.migration.0,
-                look: t.look.0,
+                poll_interval: t.poll_interval.0,
                 rpc: t.rpc.0,
             },
             tree: Tree::new(cores.len()),
@@ -227,7 +229,7 @@ impl<'r> Engine<'r> {
             rack,
             cores,
             servers,
-            tenants: Vec::new(),
+            chains: Vec::new(),
             scheduled: false,
             together,
             controls: BinaryHeap::new(),
@@ -253,9 +255,9 @@ impl<'r> Engine<'r> {
         engine
     }
 
-    fn add(&mut self, setup: TenantSetup) {
-        let number = self.tenants.len();
-        let epoch = Tenant::epoch(setup.slo);
+    fn add(&mut self, setup: ChainSetup) {
+        let number = self.chains.len();
+        let epoch = ChainState::epoch(setup.slo);
         let section = |cores: Vec<u16>, mapper, delay: Nanos| SteeringDomain {
             cores,
             table: Box::new([NO_CORE; BUCKETS]),
@@ -297,7 +299,7 @@ impl<'r> Engine<'r> {
                         row_of: HashMap::new(),
                         rows: 0,
                         rule_latency: self.rack.switch.rule_latency.0,
-                        held: self.rack.switch.held,
+                        max_buffered: self.rack.switch.max_buffered,
                     }),
                 })
             }
@@ -319,7 +321,7 @@ impl<'r> Engine<'r> {
         };
         self.timing.poll = self.timing.poll.max(setup.costs.poll);
         let warmth = CacheResidency::new(setup.costs.cold_after);
-        self.tenants.push(Tenant {
+        self.chains.push(ChainState {
             costs: setup.costs,
             speed: self.rack.pace.as_ref().map(machine::Speed::new),
             seed: setup.seed,
@@ -342,7 +344,7 @@ impl<'r> Engine<'r> {
 
     /// Sets up a tenant before the first packet.
     fn start(&mut self, number: usize, start_cores: u16) {
-        let alone = match &mut self.tenants[number].steering {
+        let alone = match &mut self.chains[number].steering {
             Steering::Buckets(steering) => steering.ingress.is_none(),
             Steering::Flows(steering) => {
                 let period = steering.mapper.control_loop().period.0.max(1);
@@ -392,32 +394,32 @@ impl<'r> Engine<'r> {
     /// Ends the run at a given time. Returns each tenant, and the active cores in each epoch.
     pub fn finish(mut self, end: u64) -> (Vec<Finished>, Vec<u16>) {
         for core in &self.cores {
-            if let Some((tenant, _)) = core.dedicated {
-                self.tenants[usize::from(tenant)].dedicated += end.saturating_sub(core.since);
+            if let Some((chain, _)) = core.dedicated {
+                self.chains[usize::from(chain)].dedicated += end.saturating_sub(core.since);
             }
-            if let Some(claim) = core.claim
-                && let Some((tenant, _)) = self.cores[usize::from(claim.dispatcher)].dedicated
+            if let Some(claim) = core.activation
+                && let Some((chain, _)) = self.cores[usize::from(claim.dispatcher)].dedicated
             {
                 let since = end.saturating_sub(claim.since);
-                self.tenants[usize::from(tenant)].auxiliary += since;
+                self.chains[usize::from(chain)].auxiliary += since;
             }
         }
         let start = (end / self.window) * self.window;
         let bursts = self.watches.into_iter().map(|watch| watch?.finish());
         let mut bursts = bursts.chain(std::iter::repeat(None));
-        let finished = self.tenants.into_iter().map(|mut tenant| {
-            let meter = &mut tenant.meter;
+        let finished = self.chains.into_iter().map(|mut chain| {
+            let meter = &mut chain.meter;
             if meter.window != Counts::default() {
                 let next = self.warm_up + meter.windows.len() as u64 * self.window;
                 let start = start.min(next);
                 meter.roll(start);
             }
             Finished {
-                meter: tenant.meter,
-                decisions: tenant.decisions,
-                dedicated: tenant.dedicated,
-                auxiliary: tenant.auxiliary,
-                worked: tenant.worked,
+                meter: chain.meter,
+                decisions: chain.decisions,
+                dedicated: chain.dedicated,
+                auxiliary: chain.auxiliary,
+                worked: chain.worked,
                 burst: bursts.next().flatten(),
             }
         });

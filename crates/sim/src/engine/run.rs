@@ -1,7 +1,7 @@
 //! Passage of virtual time: packets arrive, controls are due, and cores run loop iterations.
 
+use super::chain_state::{ChainState, Steering};
 use super::core::Core;
-use super::tenant::{Steering, Tenant};
 use super::tree::NEVER;
 use super::{Control, Due, Engine, turn};
 use crate::report::{Loss, is_met};
@@ -42,10 +42,10 @@ impl Engine<'_> {
     fn bound(&mut self) {
         for number in 0..self.cores.len() {
             let core = &self.cores[number];
-            if let Some((tenant, _)) = core.dedicated
+            if let Some((chain, _)) = core.dedicated
                 && core.fifo.len() > core.ring
             {
-                self.overflow(number, usize::from(tenant), self.last_arrival.saturating_sub(1));
+                self.overflow(number, usize::from(chain), self.last_arrival.saturating_sub(1));
             }
         }
     }
@@ -65,16 +65,16 @@ impl Engine<'_> {
             }
             self.do_control();
         }
-        for tenant in &mut self.tenants {
-            let inside = tenant.meter.inside();
-            (0..inside).for_each(|_| tenant.meter.lost(Loss::NotDrained));
+        for chain in &mut self.chains {
+            let inside = chain.meter.inside();
+            (0..inside).for_each(|_| chain.meter.lost(Loss::NotDrained));
         }
         self.end()
     }
 
     /// Returns the time at which the last packet so far left or arrived.
     fn end(&self) -> u64 {
-        let sent = self.tenants.iter().map(|tenant| tenant.meter.last_sent);
+        let sent = self.chains.iter().map(|chain| chain.meter.last_sent);
         sent.fold(self.last_arrival, u64::max)
     }
 
@@ -89,19 +89,19 @@ impl Engine<'_> {
     /// Returns `true` if a chain certainly misses its objective. `rest` returns the number of packets that are yet to
     /// arrive.
     pub fn is_missed(&self, rest: impl Fn(usize) -> Option<u64>) -> bool {
-        let missed = |(number, tenant): (usize, &Tenant)| {
-            let (window, total) = (&tenant.meter.window, &tenant.meter.total);
+        let missed = |(number, chain): (usize, &ChainState)| {
+            let (window, total) = (&chain.meter.window, &chain.meter.total);
             let late: u64 = window.late.iter().chain(&total.late).sum();
             let offered = window.offered + total.offered;
             rest(number).is_some_and(|rest| !is_met(late, offered + rest))
         };
         // Packets of the warm-up do not count.
-        self.last_arrival >= self.warm_up && self.tenants.iter().enumerate().any(missed)
+        self.last_arrival >= self.warm_up && self.chains.iter().enumerate().any(missed)
     }
 
     /// Returns the number of packets that have arrived, and neither left nor been lost.
     fn inside(&self) -> u64 {
-        self.tenants.iter().map(|tenant| tenant.meter.inside()).sum()
+        self.chains.iter().map(|chain| chain.meter.inside()).sum()
     }
 
     /// Lets the cores work until a given time.
@@ -129,16 +129,16 @@ impl Engine<'_> {
     /// Lets one core work independently.
     fn run_alone(&mut self, number: usize, until: u64) {
         let core = &mut self.cores[number];
-        let Some((tenant, _)) = core.dedicated else {
+        let Some((chain, _)) = core.dedicated else {
             return;
         };
-        let tenant = &mut self.tenants[usize::from(tenant)];
+        let chain = &mut self.chains[usize::from(chain)];
         while let Some(first) = core.fifo.first() {
             let now = core.ready.max(first.at + self.timing.poll);
             if now >= until {
                 return;
             }
-            turn::direct(core, tenant, number, now);
+            turn::direct(core, chain, number, now);
         }
     }
 
@@ -156,15 +156,15 @@ impl Engine<'_> {
 
     /// Returns the arrival time of the oldest packet in the system.
     pub(super) fn oldest(&self) -> u64 {
-        let rows = self.tenants.iter().filter_map(|tenant| match &tenant.steering {
+        let rows = self.chains.iter().filter_map(|chain| match &chain.steering {
             Steering::Buckets(steering) => steering.ingress.as_ref(),
             Steering::Flows(_) => None,
         });
-        let held = rows.flat_map(|ingress| &ingress.pending);
-        let held = held.filter_map(|row| row.packets.first());
-        let held = held.map(|packet| packet.arrival).min().unwrap_or(NEVER);
+        let buffered = rows.flat_map(|ingress| &ingress.pending);
+        let buffered = buffered.filter_map(|row| row.packets.first());
+        let buffered = buffered.map(|packet| packet.arrival).min().unwrap_or(NEVER);
         let cores = self.cores.iter().map(Core::oldest).min();
-        cores.unwrap_or(NEVER).min(held).min(self.last_arrival)
+        cores.unwrap_or(NEVER).min(buffered).min(self.last_arrival)
     }
 
     /// Returns a time before which no packet still in the system arrived.

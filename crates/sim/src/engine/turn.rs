@@ -1,11 +1,11 @@
 //! Loop iteration of a core: that of the live worker, in virtual time.
 
 use super::Engine;
+use super::chain_state::{CacheResidency, ChainState};
 use super::check::Segment;
 use super::core::Core;
 use super::fifo::Arrived;
 use super::meter::{Sent, flow_hash};
-use super::tenant::{CacheResidency, Tenant};
 use super::tree::NEVER;
 use super::waiting::Waiting;
 use crate::chain::{Work, random, spend};
@@ -30,25 +30,25 @@ pub(super) fn work<'a>(packets: impl Iterator<Item = &'a Packet>, warmth: &mut O
 
 /// Lets a core work from `now` on for a cost of `picos`, and returns the end.
 #[inline]
-pub(super) fn spend_at(tenant: &Tenant, core: &mut Core, number: usize, picos: u64, now: u64) -> u64 {
+pub(super) fn spend_at(chain: &ChainState, core: &mut Core, number: usize, picos: u64, now: u64) -> u64 {
     core.batches += 1;
-    let picos = match &tenant.costs.jitter {
+    let picos = match &chain.costs.jitter {
         None => picos,
         Some(jitter) => {
-            let seed = tenant.seed ^ (number as u64) << 40;
+            let seed = chain.seed ^ (number as u64) << 40;
             jitter.apply(picos, random(seed, core.batches))
         }
     };
-    let picos = match &tenant.speed {
+    let picos = match &chain.speed {
         None => picos,
         Some(speed) => speed.apply(picos, now),
     };
     let end = now + spend(&mut core.carry, picos);
-    match &tenant.costs.pauses {
+    match &chain.costs.pauses {
         None => end,
         // A separate random series: the numbers of batches stay far below it.
         Some(pauses) => {
-            let seed = !tenant.seed ^ (number as u64) << 40;
+            let seed = !chain.seed ^ (number as u64) << 40;
             core.pausing.delay(pauses, seed, now, end)
         }
     }
@@ -56,7 +56,7 @@ pub(super) fn spend_at(tenant: &Tenant, core: &mut Core, number: usize, picos: u
 
 /// Samples the length of a core's ring.
 #[inline]
-pub(super) fn note_queue(core: &mut Core, now: u64) {
+pub(super) fn record_queue(core: &mut Core, now: u64) {
     if core.batches.is_multiple_of(16) {
         let waiting = core.fifo.waiting(now).min(core.ring) as u32;
         core.stats.longest_queue = core.stats.longest_queue.max(waiting);
@@ -66,36 +66,36 @@ pub(super) fn note_queue(core: &mut Core, now: u64) {
 /// Processes a batch straight from the ring through the chain, on a core without auxiliary cores and migrations.
 /// Returns `true` if there was a batch.
 #[inline]
-pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u64) -> bool {
-    let (meter, stats) = (&mut tenant.meter, &mut core.stats);
+pub(super) fn direct(core: &mut Core, chain: &mut ChainState, number: usize, now: u64) -> bool {
+    let (meter, stats) = (&mut chain.meter, &mut core.stats);
     core.fifo.overflow(now, core.ring, |_| {
         meter.lost(Loss::RingFull);
         stats.lost += 1;
     });
-    let batch = core.fifo.arrived(now, tenant.costs.most);
+    let batch = core.fifo.arrived(now, chain.costs.most);
     let count = batch.len();
     if count == 0 {
         return false;
     }
     let packets = batch.iter().map(|arrived| &arrived.packet);
-    let work = work(packets, &mut tenant.warmth);
+    let work = work(packets, &mut chain.warmth);
     let more = core.fifo.has_more(now, count);
-    let picos = tenant.costs.whole(work, more);
+    let picos = chain.costs.whole(work, more);
     let first = batch[0].packet.arrival;
     if more {
         for arrived in batch {
             let hash = flow_hash(arrived.packet.flow);
             core.attribution.served(hash, Nanos(now));
         }
-        note_queue(core, now);
+        record_queue(core, now);
     }
     // The borrow of the batch ends here and is renewed below: the core's clock is part of the core.
-    let end = spend_at(tenant, core, number, picos, now);
+    let end = spend_at(chain, core, number, picos, now);
     let batch = core.fifo.arrived(now, count);
     let sent = |arrived: &'_ Arrived| (arrived.packet, arrived.at);
-    if let Some(check) = &mut tenant.check {
+    if let Some(check) = &mut chain.check {
         for (packet, _) in batch.iter().map(sent) {
-            let holds = tenant.steering.holds(number, &packet);
+            let holds = chain.steering.holds(number, &packet);
             assert!(holds, "core {number} processes what is not its own");
             let flow = (packet.flow, packet.arrival);
             check.processed(flow, Segment::Whole, number, (now, end));
@@ -104,10 +104,10 @@ pub(super) fn direct(core: &mut Core, tenant: &mut Tenant, number: usize, now: u
     let packets = batch.iter().map(|arrived| Sent {
         packet: &arrived.packet,
         at: arrived.at,
-        kept: false,
+        buffered: false,
     });
-    tenant.meter.sent(&core.attribution, packets, now, end);
-    tenant.worked += end - now;
+    chain.meter.sent(&core.attribution, packets, now, end);
+    chain.worked += end - now;
     core.stats.batch(count, end - now);
     core.stats.received += count as u64;
     core.stats.worst_delay = core.stats.worst_delay.max(end - first);
@@ -123,13 +123,13 @@ impl Engine<'_> {
     /// Processes a batch straight from the ring, if nothing else waits and no migration is in progress, on a core whose
     /// auxiliary cores are idle. Returns `true` if that was the case.
     #[inline]
-    pub(super) fn straight(&mut self, number: usize, tenant: usize, now: u64) -> bool {
+    pub(super) fn straight(&mut self, number: usize, chain: usize, now: u64) -> bool {
         let core = &mut self.cores[number];
-        let most = self.tenants[tenant].costs.most.min(core.buffers);
+        let most = self.chains[chain].costs.most.min(core.buffers);
         if !core.transit.is_still() || core.fifo.has_more(now, most) {
             return false;
         }
-        direct(core, &mut self.tenants[tenant], number, now);
+        direct(core, &mut self.chains[chain], number, now);
         core.through = now;
         true
     }
@@ -144,14 +144,14 @@ impl Engine<'_> {
         if core.offloaded_at <= now && (core.dedicated.is_none() || !core.last_was_offloaded) {
             core.last_was_offloaded = true;
             self.help(number, now);
-        } else if let Some((tenant, _)) = core.dedicated {
+        } else if let Some((chain, _)) = core.dedicated {
             core.last_was_offloaded = false;
             match core.dispatch.take() {
                 Some(mut dispatch) => {
-                    self.turn(number, usize::from(tenant), &mut dispatch, now);
+                    self.turn(number, usize::from(chain), &mut dispatch, now);
                     self.cores[number].dispatch = Some(dispatch);
                 }
-                None => self.plain(number, usize::from(tenant), now),
+                None => self.plain(number, usize::from(chain), now),
             }
         }
         if !self.retiring.is_empty() {
@@ -161,26 +161,26 @@ impl Engine<'_> {
     }
 
     /// Runs an iteration without auxiliary cores.
-    fn plain(&mut self, number: usize, tenant: usize, now: u64) {
+    fn plain(&mut self, number: usize, chain: usize, now: u64) {
         let core = &mut self.cores[number];
         if core.transit.is_still() {
-            if !direct(core, &mut self.tenants[tenant], number, now) {
+            if !direct(core, &mut self.chains[chain], number, now) {
                 core.through = now;
             }
             return;
         }
-        let more = self.gather(number, tenant, now, 0);
-        self.whole(number, tenant, now, more);
+        let more = self.gather(number, chain, now, 0);
+        self.whole(number, chain, now, more);
     }
 
     /// Gathers arrived packets into the batch, starting with buffered ones that can continue. Buffers packets whose
     /// bucket or flow is not here. The core has `used` buffers in use. Returns `true` if more packets wait.
-    pub(super) fn gather(&mut self, number: usize, tenant: usize, now: u64, used: usize) -> bool {
-        self.overflow(number, tenant, now);
+    pub(super) fn gather(&mut self, number: usize, chain: usize, now: u64, used: usize) -> bool {
+        self.overflow(number, chain, now);
         self.batch.clear();
-        let tenant = &mut self.tenants[tenant];
+        let chain = &mut self.chains[chain];
         let core = &mut self.cores[number];
-        let most = tenant.costs.most;
+        let most = chain.costs.most;
         while self.batch.len() < most
             && let Some(waiting) = core.transit.next.pop_front()
         {
@@ -194,11 +194,11 @@ impl Engine<'_> {
             self.batch.extend(arrived.iter().map(Waiting::new));
         } else {
             for arrived in arrived {
-                if tenant.steering.holds(number, &arrived.packet) {
+                if chain.steering.holds(number, &arrived.packet) {
                     self.batch.push(Waiting::new(arrived));
                 } else {
-                    core.transit.kept.push(Waiting::new(arrived));
-                    tenant.decisions.kept_back += 1;
+                    core.transit.buffered.push(Waiting::new(arrived));
+                    chain.decisions.kept_back += 1;
                 }
             }
         }
@@ -206,22 +206,22 @@ impl Engine<'_> {
         core.stats.received += count as u64;
         let more = core.fifo.has_more(now, 0);
         if more {
-            note_queue(core, now);
+            record_queue(core, now);
         }
         more || !core.transit.next.is_empty()
     }
 
     /// Drops packets that found the ring full.
     #[inline]
-    pub(super) fn overflow(&mut self, number: usize, tenant: usize, now: u64) {
+    pub(super) fn overflow(&mut self, number: usize, chain: usize, now: u64) {
         let core = &self.cores[number];
         if core.fifo.has_more(now, core.ring) {
-            self.lose(number, tenant, now);
+            self.lose(number, chain, now);
         }
     }
 
     #[cold]
-    fn lose(&mut self, number: usize, tenant: usize, now: u64) {
+    fn lose(&mut self, number: usize, chain: usize, now: u64) {
         let core = &mut self.cores[number];
         let mut lost = std::mem::take(&mut self.lost);
         let ring = core.ring;
@@ -230,22 +230,22 @@ impl Engine<'_> {
         // The core's current work may belong to the same bucket.
         let ended = now.max(core.ready);
         for packet in lost.drain(..) {
-            self.tenants[tenant].meter.lost(Loss::RingFull);
+            self.chains[chain].meter.lost(Loss::RingFull);
             self.left(number, &packet, ended);
         }
         self.lost = lost;
     }
 
     /// Processes the batch straight through the chain.
-    pub(super) fn whole(&mut self, number: usize, tenant: usize, now: u64, more: bool) {
+    pub(super) fn whole(&mut self, number: usize, chain: usize, now: u64, more: bool) {
         if self.batch.is_empty() {
             self.cores[number].through = now;
             return;
         }
         let batch = std::mem::take(&mut self.batch);
-        let work = self.work_here(tenant, &batch);
-        let picos = self.tenants[tenant].costs.whole(work, more);
-        self.process(number, tenant, (now, picos), &batch, more);
+        let work = self.work_here(chain, &batch);
+        let picos = self.chains[chain].costs.whole(work, more);
+        self.process(number, chain, (now, picos), &batch, more);
         for waiting in &batch {
             self.left(number, &waiting.packet, self.cores[number].ready);
         }
@@ -253,11 +253,11 @@ impl Engine<'_> {
     }
 
     /// Returns the work of a batch, including flows that migrated from other cores.
-    pub(super) fn work_here(&mut self, tenant: usize, batch: &[Waiting]) -> Work {
+    pub(super) fn work_here(&mut self, chain: usize, batch: &[Waiting]) -> Work {
         let packets = batch.iter().map(|waiting| &waiting.packet);
-        let mut work = work(packets, &mut self.tenants[tenant].warmth);
-        for waiting in batch.iter().filter(|waiting| waiting.kept) {
-            work.migrated += u64::from(self.tenants[tenant].steering.is_first_after_migration(&waiting.packet));
+        let mut work = work(packets, &mut self.chains[chain].warmth);
+        for waiting in batch.iter().filter(|waiting| waiting.buffered) {
+            work.migrated += u64::from(self.chains[chain].steering.is_first_after_migration(&waiting.packet));
         }
         work
     }
@@ -266,12 +266,12 @@ impl Engine<'_> {
     pub(super) fn process(
         &mut self,
         number: usize,
-        tenant: usize,
+        chain: usize,
         (now, picos): (u64, u64),
         batch: &[Waiting],
         more: bool,
     ) {
-        let (core, tenant) = (&mut self.cores[number], &mut self.tenants[tenant]);
+        let (core, chain) = (&mut self.cores[number], &mut self.chains[chain]);
         if more {
             for waiting in batch {
                 let hash = flow_hash(waiting.packet.flow);
@@ -280,10 +280,10 @@ impl Engine<'_> {
         } else {
             core.through = now;
         }
-        let end = spend_at(tenant, core, number, picos, now);
-        if let Some(check) = &mut tenant.check {
+        let end = spend_at(chain, core, number, picos, now);
+        if let Some(check) = &mut chain.check {
             for waiting in batch {
-                let holds = tenant.steering.holds(number, &waiting.packet);
+                let holds = chain.steering.holds(number, &waiting.packet);
                 assert!(holds, "core {number} processes what is not its own");
                 let flow = (waiting.packet.flow, waiting.packet.arrival);
                 let segment = match waiting.last_functions {
@@ -297,10 +297,10 @@ impl Engine<'_> {
         let packets = whole.map(|waiting| Sent {
             packet: &waiting.packet,
             at: waiting.at,
-            kept: waiting.kept,
+            buffered: waiting.buffered,
         });
-        tenant.meter.sent(&core.attribution, packets, now, end);
-        tenant.worked += end - now;
+        chain.meter.sent(&core.attribution, packets, now, end);
+        chain.worked += end - now;
         core.stats.batch(batch.len(), end - now);
         let first = batch.first().map_or(end, |first| first.packet.arrival);
         core.stats.worst_delay = core.stats.worst_delay.max(end - first);

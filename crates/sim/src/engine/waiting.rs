@@ -17,7 +17,7 @@ pub(crate) struct Waiting {
     /// Only so many of the chain's last functions are left to do; 0: all are.
     pub last_functions: u8,
     /// It was kept back because its bucket or flow was on its way.
-    pub kept: bool,
+    pub buffered: bool,
 }
 
 impl Waiting {
@@ -29,7 +29,7 @@ impl Waiting {
             at: arrived.at,
             slot: NONE,
             last_functions: 0,
-            kept: false,
+            buffered: false,
         }
     }
 }

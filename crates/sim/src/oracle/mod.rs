@@ -58,9 +58,9 @@
 //! # Theorem 2: one in a hundred late
 //!
 //! *Let intervals of epochs be disjoint, `X_i` be the work that arrives and is due within the `i`-th, and `H` the work
-//! of the `K` heaviest packets of each chain. Removing work from an interval saves its first core-epoch when `r_i = X_i
-//! - (⌈X_i/C⌉ - 1) C` is removed, and another for each further `C`. A policy that meets the objectives has at least `Σ
-//! ⌈X_i/C⌉` less `S` core-epochs, where `S` is the maximum that can be saved by removing `H` in total.*
+//! of the `K` heaviest packets of each chain. Removing work from an interval saves its first core-epoch when `r_i =
+//! X_i - (⌈X_i/C⌉ - 1) C` is removed, and another for each further `C`. A policy that meets the objectives has at least
+//! `Σ ⌈X_i/C⌉` less `S` core-epochs, where `S` is the maximum that can be saved by removing `H` in total.*
 //!
 //! Whichever packets are late or lost, their work is at most `H`, with `x_i` of it in interval `i`, `Σ x_i ≤ H`. The
 //! others are on time, and need `⌈(X_i - x_i)/C⌉` core-epochs in each interval, as above. The sum of these is smallest
@@ -107,7 +107,7 @@ mod weights;
 
 use crate::chain::{COUNTED, ChainModel};
 use crate::simulation::{Merged, RunOptions, SimError};
-use crate::traffic::{ChunkReader, MOST_TENANTS, NO_PLACE, Packet, Workload};
+use crate::traffic::{ChunkReader, MOST_CHAINS, NO_FLOW_INDEX, Packet, Workload};
 use demand::{Blocks, Demand};
 use peak::Peak;
 use serde::{Deserialize, Serialize};
@@ -219,7 +219,7 @@ fn bounds(
     late: u64,
     mut progress: impl FnMut(Nanos) -> bool,
 ) -> Result<OracleReport, SimError> {
-    if chains.is_empty() || chains.len() > MOST_TENANTS {
+    if chains.is_empty() || chains.len() > MOST_CHAINS {
         let found = chains.len();
         return Err(SimError::Chains { found });
     }
@@ -306,7 +306,7 @@ impl Chain {
     fn pour(&mut self, packet: &Packet) {
         let flow = packet.flow as usize;
         if flow >= self.through.len() {
-            if packet.flow == NO_PLACE {
+            if packet.flow == NO_FLOW_INDEX {
                 return;
             }
             self.through.resize(flow + 1, 0);
@@ -362,7 +362,7 @@ impl Bounds {
         if packet.arrival >= self.ends {
             self.next_tick(packet.arrival);
         }
-        let number = packet.tenant();
+        let number = packet.chain();
         if packet.arrival >= self.chains[number].later {
             self.tell(number);
             self.chains[number].set_due(packet.arrival);

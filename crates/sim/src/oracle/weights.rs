@@ -1,7 +1,7 @@
 //! Minimum work of packets, and the total of the heaviest ones.
 
 use crate::chain::Costs;
-use crate::traffic::{NO_PLACE, Packet};
+use crate::traffic::{NO_FLOW_INDEX, Packet};
 
 /// Picoseconds that rounding can remove from each of a packet's parts: cuts and jitter round down.
 const ROUNDING: u64 = 4;
@@ -46,7 +46,7 @@ impl Weights {
     /// Returns a packet's work on cores.
     #[inline]
     pub fn work(&self, packet: &Packet) -> u64 {
-        if packet.flow == NO_PLACE {
+        if packet.flow == NO_FLOW_INDEX {
             return 0;
         }
         self.of_kind(kind(packet))
@@ -97,7 +97,7 @@ impl Tally {
     pub fn count(&mut self, packet: &Packet) {
         self.packets += 1;
         // A packet without a flow index takes no work.
-        if packet.flow != NO_PLACE {
+        if packet.flow != NO_FLOW_INDEX {
             self.flows += u64::from(packet.is_first());
             self.kinds[kind(packet)] += 1;
         }

@@ -12,7 +12,7 @@ pub use chain::{RackChain, TrafficSource, TrafficSpec};
 use crate::policies::comparable;
 use crate::rack::Rack;
 use crate::simulation::{LONGEST_RUN, RunOptions, SHORTEST_WINDOW, longest};
-use crate::traffic::MOST_TENANTS;
+use crate::traffic::MOST_CHAINS;
 use std::ops::RangeInclusive;
 use std::path::Path;
 use tailwater_api::SpecError;
@@ -76,7 +76,7 @@ fn rack_spec(document: &Document, base_dir: &Path) -> Result<RackSpec, SpecError
     ])?;
     let rack = rack::rack(&fields)?;
     let nodes = fields.required("chains", "a list of chains")?;
-    let nodes = nodes.list("chains", MOST_TENANTS)?;
+    let nodes = nodes.list("chains", MOST_CHAINS)?;
     let ingress = rack::ingress(&fields, &rack, nodes.len())?;
     let mut chains: Vec<RackChain> = Vec::new();
     for node in nodes {

@@ -96,7 +96,7 @@ fn switch(node: &Located<'_>) -> Result<Switch, SpecError> {
     Ok(Switch {
         table: whole(&fields, "table", default.table as u64, 0..=MOST_ROWS)? as usize,
         rule_latency: delay(&fields, "ruleLatency", default.rule_latency)?,
-        held: whole(&fields, "held", default.held as u64, 0..=MOST_ROWS)? as usize,
+        max_buffered: whole(&fields, "held", default.max_buffered as u64, 0..=MOST_ROWS)? as usize,
         buffer_bytes: whole(
             &fields,
             "bufferBytes",
@@ -126,8 +126,8 @@ fn timing(node: &Located<'_>) -> Result<Timing, SpecError> {
         hand_over: delay(&fields, "handOver", default.hand_over)?,
         receipt: delay(&fields, "receipt", default.receipt)?,
         migration: delay(&fields, "migration", default.migration)?,
-        look: match fields.optional("look") {
-            None => default.look,
+        poll_interval: match fields.optional("look") {
+            None => default.poll_interval,
             Some(node) => duration(&node, Nanos(1)..=*DELAY.end())?,
         },
         rpc: delay(&fields, "rpc", default.rpc)?,

@@ -71,7 +71,7 @@ fn everything_can_be_said() {
     assert_eq!(first, &large);
     assert_eq!((third.cores, third.link_bps), (16, 0));
     let switch = &spec.rack.switch;
-    assert_eq!((switch.table, switch.held), (9, 10));
+    assert_eq!((switch.table, switch.max_buffered), (9, 10));
     assert_eq!(switch.rule_latency, Nanos::from_millis(2));
     assert_eq!(switch.buffer_bytes, 100_000);
     let t = spec.rack.timing;
@@ -82,7 +82,7 @@ fn everything_can_be_said() {
         t.hand_over,
         t.receipt,
         t.migration,
-        t.look,
+        t.poll_interval,
         t.rpc,
     ];
     assert_eq!(times, [1, 2, 3, 4, 5, 6, 7, 8].map(Nanos));
@@ -145,8 +145,8 @@ fn what_is_beside_the_costs_can_be_said() {
         decide: 7.0,
         decide_flow: 8.0,
         move_packet: 9.0,
-        helper_batch: 10.0,
-        helper_packet: 11.0,
+        auxiliary_batch: 10.0,
+        auxiliary_packet: 11.0,
         numa_packet: 12.0,
         migrated_flow: 13.0,
         ring_packet: 14.0,
@@ -269,7 +269,7 @@ fn wrong_fields_are_named() {
             "spec.servers: servers: expected at most 4096 cores in all, found 16384",
         ),
         (
-            spec(SERVERS, CHAIN, "  timing: {look: 0s}\n"),
+            spec(SERVERS, CHAIN, "  timing: {poll_interval: 0s}\n"),
             "spec.timing.look: expected a duration from 1ns to 10s",
         ),
         (

@@ -35,10 +35,10 @@ fn a_recording_is_what_was_streamed() {
 
 #[test]
 fn a_packet_keeps_what_it_is_told() {
-    let packet = Packet::new(5, 7, 100_000, 511, true).of_tenant(MOST_TENANTS - 1);
+    let packet = Packet::new(5, 7, 100_000, 511, true).of_chain(MOST_CHAINS - 1);
     assert_eq!(size_of_val(&packet), 16);
     assert_eq!((packet.bucket(), packet.is_first()), (511, true));
-    assert_eq!((packet.bytes, packet.tenant()), (u16::MAX, MOST_TENANTS - 1));
+    assert_eq!((packet.bytes, packet.chain()), (u16::MAX, MOST_CHAINS - 1));
 }
 
 #[test]
@@ -62,6 +62,6 @@ fn packets_without_a_place_say_so() {
     };
     let recording = Recording::load(Box::new(source), options, 1 << 20).unwrap();
     assert_eq!(recording.flows(), 60);
-    let lost = recording.iter().filter(|packet| packet.1 == NO_PLACE);
+    let lost = recording.iter().filter(|packet| packet.1 == NO_FLOW_INDEX);
     assert_eq!(lost.count(), 40);
 }

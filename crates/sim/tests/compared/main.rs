@@ -44,7 +44,7 @@ impl Service {
     }
 
     /// Returns `true` if an auxiliary core relieves a core of more work than offloading costs.
-    fn gains_by_helpers(&self) -> bool {
+    fn gains_by_auxiliaries(&self) -> bool {
         self.per_packet() > RECEIVE_PACKET + DISPATCH_PACKET + HAND_OVER_PACKET
     }
 
@@ -60,7 +60,7 @@ impl Service {
             receive_packet: RECEIVE_PACKET as f64,
             dispatch_packet: DISPATCH_PACKET as f64,
             hand_over_packet: HAND_OVER_PACKET as f64,
-            helper_packet: TAKE_OVER_PACKET as f64,
+            auxiliary_packet: TAKE_OVER_PACKET as f64,
             move_packet: 5.0,
             decide: 500.0,
             decide_flow: 4.0,
@@ -135,8 +135,8 @@ struct Outcome {
 }
 
 /// Runs a core, with auxiliary cores that wake up in `wake` nanoseconds. Nothing is lost: all packets wait.
-fn run(make: Mapper, service: Service, (helpers, wake): (u16, u64), traffic: &Arc<Recording>) -> Outcome {
-    let mut rack = Rack::of_one(1 + helpers);
+fn run(make: Mapper, service: Service, (auxiliaries, wake): (u16, u64), traffic: &Arc<Recording>) -> Outcome {
+    let mut rack = Rack::of_one(1 + auxiliaries);
     rack.servers[0].ring = 1 << 20;
     rack.servers[0].buffers = u16::MAX.into();
     rack.timing.wake = Nanos(wake);
@@ -276,10 +276,10 @@ impl Tally {
 
     /// Checks that p99 is a quarter lower, and cores a twentieth lower if auxiliary cores are beneficial. At most one
     /// case in ten may have more of either.
-    fn check(&self, gains_by_helpers: bool) {
+    fn check(&self, gains_by_auxiliaries: bool) {
         let (p99, cores) = self.parts();
         assert!(p99 < 0.75, "{p99}");
-        if gains_by_helpers {
+        if gains_by_auxiliaries {
             assert!(cores < 0.95, "{cores}");
             assert!(self.lost.len() * 10 <= self.feasible, "{:#?}", self.lost);
         }
@@ -297,14 +297,20 @@ fn row(name: &str, outcome: &Outcome) {
         outcome.cores,
         done.flows_moved,
         done.packets_handed,
-        done.recruited,
+        done.activated,
         done.boosts,
         done.whales_beyond_split + done.out_of_cores,
     );
 }
 
 /// Compares the policies on every case of a chain. Assertions apply to cases in which any policy meets the objective.
-fn compare((chain, service): (&str, Service), seed: u64, helpers: &[(u16, u64)], length: u64, table: bool) -> Tally {
+fn compare(
+    (chain, service): (&str, Service),
+    seed: u64,
+    auxiliaries: &[(u16, u64)],
+    length: u64,
+    table: bool,
+) -> Tally {
     let mut tally = Tally::default();
     let traffics = KINDS.map(|(name, kind)| (name, generate(kind, &service, length, seed)));
     for micros in [100, 200, 500] {
@@ -313,18 +319,18 @@ fn compare((chain, service): (&str, Service), seed: u64, helpers: &[(u16, u64)],
         if table {
             println!("{chain}, L = {micros} us: frontier {:?}", frontier.corners());
         }
-        for &helpers in helpers {
+        for &auxiliaries in auxiliaries {
             for (name, traffic) in &traffics {
                 let case = format!(
                     "{chain}, L = {micros} us, {} helpers that wake in {} us, {name}, seed {seed}",
-                    helpers.0,
-                    helpers.1 / 1000
+                    auxiliaries.0,
+                    auxiliaries.1 / 1000
                 );
-                let run = |make| run(make, service, helpers, traffic);
+                let run = |make| run(make, service, auxiliaries, traffic);
                 let old = run(netblaze(NetBlazeOptions::new(slo), &frontier));
                 let new = run(tailwater(slo));
                 let mut best = old.p99.min(new.p99);
-                if table && helpers == SHOWN {
+                if table && auxiliaries == SHOWN {
                     println!("{case}");
                     row("static", &run(None));
                     row("netblaze", &old);
@@ -372,7 +378,7 @@ fn cases_that_can_be_served_have_a_lower_p99_on_fewer_cores_than_with_netblaze()
             println!("{chain}, seed {seed}:");
             tally.print();
             tally.lost.iter().for_each(|case| println!("    {case}"));
-            tally.check(service.gains_by_helpers());
+            tally.check(service.gains_by_auxiliaries());
         }
     }
 }
@@ -443,7 +449,7 @@ fn options_tried() {
 fn the_heavy_chain_has_a_lower_p99_on_fewer_cores_than_with_netblaze() {
     let tally = compare(("heavy", HEAVY), SEEDS[1], &[SHOWN], LENGTH / 2, false);
     tally.print();
-    tally.check(HEAVY.gains_by_helpers());
+    tally.check(HEAVY.gains_by_auxiliaries());
     assert!(tally.feasible * 2 > tally.cases);
 }
 

@@ -14,10 +14,10 @@
 
 mod arrivals;
 mod latencies;
-mod picture;
 mod queues;
 mod series;
 mod study;
+mod svg;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -122,7 +122,7 @@ impl BurstStudy {
     /// Returns a self-contained SVG diagram over time: packets, new flows and packets of one flow per millisecond, and
     /// the tables.
     pub fn svg(&self) -> String {
-        picture::svg(self)
+        svg::svg(self)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{Backlog, OWN, OwnerPlace, UNLISTED};
 use tailwater_chain::parcel::PacketStore;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Flowlet, Helper, Load, Loads, QueuedFlow};
+use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Flowlet, Load, Loads, QueuedFlow};
 
 impl Backlog {
     /// Load of the packets parked until their flows have left auxiliary cores.
@@ -39,9 +39,9 @@ impl Backlog {
     pub(crate) fn place_held(
         &mut self,
         store: &PacketStore,
-        (mapper, helpers): (&mut dyn CoreMapper, &mut [Helper]),
+        (mapper, helpers): (&mut dyn CoreMapper, &mut [AuxiliaryCore]),
         now: Nanos,
-        mut recruit: impl FnMut(usize, &mut Helper) -> bool,
+        mut recruit: impl FnMut(usize, &mut AuxiliaryCore) -> bool,
     ) {
         for i in 0..self.free_to_go.len() {
             let number = self.free_to_go[i];
@@ -51,14 +51,14 @@ impl Backlog {
                 arrival: first.map_or(now, |parcel| store.arrival(parcel)),
                 new: false,
                 packets,
-                held: true,
+                parked: true,
             };
             let loads = Loads {
                 now,
                 here: self.here,
-                helpers,
+                auxiliaries: helpers,
             };
-            let helper = mapper.place(flowlet, &loads).as_helper();
+            let helper = mapper.place(flowlet, &loads).as_auxiliary();
             let helper = helper.filter(|helper| recruit(*helper, &mut helpers[*helper]));
             let flow = &mut self.flows[usize::from(number)];
             let Some(helper) = helper else {

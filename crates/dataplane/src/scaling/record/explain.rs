@@ -218,11 +218,11 @@ impl Explainer {
             let helpers = (0..decision.helpers.len()).filter(|i| wanted(*i));
             helpers.fold(0_u64, |bits, i| bits | 1 << i)
         };
-        let at_work = bits(&|i| decision.helpers[i].recruited);
+        let at_work = bits(&|i| decision.helpers[i].active);
         let recruited = u64::from((at_work & !known.recruited).count_ones());
         let released = bits(&|i| {
             let helper = decision.helpers[i];
-            decision.release >> i & 1 != 0 && helper.recruited && helper.load.packets == 0
+            decision.release >> i & 1 != 0 && helper.active && helper.load.packets == 0
         });
         let relieved = u64::from((decision.relieve & !known.relieved).count_ones());
         self.count(decision, missing, recruited, released);

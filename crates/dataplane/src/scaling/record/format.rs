@@ -3,7 +3,7 @@
 use crate::scaling::MOST_BUFFERS;
 use std::time::SystemTime;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{MAX_AUXILIARY_CORES, Notice, Place, Plan, QueuedFlow, View};
+use tailwater_policy::core::{Destination, MAX_AUXILIARY_CORES, Notice, Plan, QueuedFlow, View};
 
 /// First bytes of a file.
 pub(super) const MAGIC: &[u8; 20] = b"tailwater-decisions\n";
@@ -168,34 +168,34 @@ impl Encoder {
             u64::from(beyond),
             plan.release,
             plan.relieve,
-            u64::from(view.held.flows),
-            u64::from(view.held.packets),
+            u64::from(view.parked.flows),
+            u64::from(view.parked.packets),
             flowlets.placed,
             flowlets.away,
             listed as u64,
             splits.len() as u64,
         ]);
         self.sequence += 1;
-        for helper in view.helpers {
+        for helper in view.auxiliaries {
             let flag = |set, flag| if set { flag } else { 0 };
             let quiet = view.now.saturating_sub(helper.last_done).0;
             words.extend_from_slice(&[
-                flag(helper.recruited, RECRUITED) | flag(helper.taken, TAKEN),
+                flag(helper.active, RECRUITED) | flag(helper.taken, TAKEN),
                 u64::from(helper.load.flows),
                 u64::from(helper.load.packets),
                 quiet,
             ]);
         }
         for split in splits {
-            let numbers = [split.flow, split.last_functions, split.helper];
+            let numbers = [split.flow, split.last_functions, split.auxiliary];
             words.extend(numbers.map(|number| number as u64));
         }
-        let flow = |flow: &QueuedFlow, place: &Place| {
+        let flow = |flow: &QueuedFlow, place: &Destination| {
             let packets = u64::from(flow.packets) << 1 | u64::from(flow.bound);
             [packets, place.index() as u64]
         };
         if whole {
-            let flows = view.queued.iter().zip(&plan.places);
+            let flows = view.queued.iter().zip(&plan.destinations);
             flows.for_each(|(queued, place)| words.extend_from_slice(&flow(queued, place)));
         } else {
             let positions = &mut self.positions;
@@ -211,7 +211,7 @@ impl Encoder {
             for at in positions {
                 let i = *at as usize;
                 words.push(u64::from(*at));
-                words.extend_from_slice(&flow(&view.queued[i], &plan.places[i]));
+                words.extend_from_slice(&flow(&view.queued[i], &plan.destinations[i]));
             }
         }
         words[0] = words.len() as u64 - 1;

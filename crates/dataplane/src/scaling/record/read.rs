@@ -8,7 +8,7 @@ use super::server::{self, MOST_SERVER_WORDS, ServerDecision};
 use crate::scaling::MOST_BUFFERS;
 use std::io::{self, BufRead};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{Helper, Load, MAX_AUXILIARY_CORES, Notice, Place, Split};
+use tailwater_policy::core::{AuxiliaryCore, Destination, Load, MAX_AUXILIARY_CORES, Notice, Split};
 
 /// Maximum number of flows in a queue: the number of a dispatcher's buffers.
 const MOST_FLOWS: u64 = MOST_BUFFERS as u64;
@@ -76,7 +76,7 @@ pub struct ListedFlow {
     /// The flow had to stay.
     pub bound: bool,
     /// Destination in the plan.
-    pub place: Place,
+    pub place: Destination,
 }
 
 /// Decision: the mapper's view, and its plan.
@@ -97,7 +97,7 @@ pub struct Decision {
     /// Flows in the queue, in order. If they were too many, only the largest.
     pub listed: Vec<ListedFlow>,
     /// Auxiliary cores.
-    pub helpers: Vec<Helper>,
+    pub helpers: Vec<AuxiliaryCore>,
     /// Flowlets placed since the previous decision.
     pub flowlets: Flowlets,
     /// Auxiliary cores to release, as a bit map.
@@ -133,7 +133,7 @@ impl Decision {
 
     /// Load of the listed flows that were to move.
     pub fn moved(&self) -> Load {
-        let moved = self.listed.iter().filter(|flow| flow.place != Place::HERE);
+        let moved = self.listed.iter().filter(|flow| flow.place != Destination::OWN_CORE);
         moved.fold(Load::default(), |all, flow| Load {
             flows: all.flows + 1,
             packets: all.packets.saturating_add(flow.packets),
@@ -397,8 +397,8 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
     for helper in of_helpers.chunks_exact(A_HELPER) {
         let flags = at_most("as flags of a helper", helper[0], RECRUITED | TAKEN)?;
         let idle = at_most("nanoseconds since a helper was done", helper[3], now)?;
-        decision.helpers.push(Helper {
-            recruited: flags & RECRUITED != 0,
+        decision.helpers.push(AuxiliaryCore {
+            active: flags & RECRUITED != 0,
             taken: flags & TAKEN != 0,
             load: Load {
                 flows: half("flows of a helper", helper[1])?,
@@ -413,7 +413,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
         decision.splits.push(Split {
             flow: position(split[0])? as usize,
             last_functions: half("functions", split[1])? as usize,
-            helper: at_most("as a helper", split[2], helpers.saturating_sub(1) as u64)? as usize,
+            auxiliary: at_most("as a helper", split[2], helpers.saturating_sub(1) as u64)? as usize,
         });
     }
     decision.listed.clear();
@@ -438,7 +438,9 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
             position: at as u32,
             packets: half("packets of a flow", packets >> 1)?,
             bound: packets & 1 != 0,
-            place: place.checked_sub(1).map_or(Place::HERE, Place::helper),
+            place: place
+                .checked_sub(1)
+                .map_or(Destination::OWN_CORE, Destination::auxiliary),
         };
         all += u64::from(listed.packets);
         decision.listed.push(listed);

@@ -8,7 +8,7 @@
 use super::read::Decision;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tailwater_policy::core::{CoreMapper, Load, MakeMapper, Notice, Place, Plan, QueuedFlow, View};
+use tailwater_policy::core::{CoreMapper, Destination, Load, MakeMapper, Notice, Plan, QueuedFlow, View};
 
 /// Outline of a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -140,8 +140,8 @@ impl Replayer {
             oldest: decision.oldest,
             queued: &self.queued,
             packets: decision.queue.packets,
-            held: decision.held,
-            helpers: &decision.helpers,
+            parked: decision.held,
+            auxiliaries: &decision.helpers,
         };
         if !replayed.mapper.due(view.now, view.packets) {
             outcome.not_due += 1;
@@ -188,7 +188,7 @@ fn fill(queued: &mut Vec<QueuedFlow>, decision: &Decision) {
 
 fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) {
     let listed = decision.listed.iter();
-    let places = listed.zip(&plan.places).any(|(flow, place)| flow.place != *place);
+    let places = listed.zip(&plan.destinations).any(|(flow, place)| flow.place != *place);
     let differs = [
         (places, &mut outcome.differences.places),
         (decision.release != plan.release, &mut outcome.differences.releases),
@@ -207,7 +207,7 @@ fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) 
         (decision.release, decision.relieve, decision.splits.len()),
         (decision.boost, decision.notice),
     );
-    let flows = decision.listed.iter().zip(&plan.places);
+    let flows = decision.listed.iter().zip(&plan.destinations);
     let replayed = outline(
         flows.map(|(flow, place)| (flow.packets, *place)),
         (plan.release, plan.relieve, plan.splits.len()),
@@ -233,7 +233,7 @@ fn compare(decision: &Decision, plan: &Plan, most: usize, outcome: &mut Replay) 
 }
 
 fn outline(
-    flows: impl Iterator<Item = (u32, Place)>,
+    flows: impl Iterator<Item = (u32, Destination)>,
     (release, relieve, splits): (u64, u64, usize),
     (boost, notice): (bool, Option<Notice>),
 ) -> Outline {
@@ -253,7 +253,7 @@ fn outline(
     };
     let mut helpers = 0_u64;
     for (packets, place) in flows {
-        if let Some(helper) = place.as_helper() {
+        if let Some(helper) = place.as_auxiliary() {
             outline.flows_moved += 1;
             outline.packets_moved = outline.packets_moved.saturating_add(packets);
             helpers |= 1 << helper;

@@ -6,7 +6,7 @@ use super::*;
 use std::sync::atomic::AtomicBool;
 use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_policy::capacity::{CapacityProfile, EpochFrontier, SplitPoint, SplitProfile};
-use tailwater_policy::core::{Helper, Load, MAX_AUXILIARY_CORES, Notice, QueuedFlow, Split};
+use tailwater_policy::core::{AuxiliaryCore, Load, MAX_AUXILIARY_CORES, Notice, QueuedFlow, Split};
 
 /// File that is deleted on drop.
 struct TestFile(PathBuf);
@@ -61,7 +61,7 @@ struct Situation {
     oldest: Nanos,
     queued: Vec<QueuedFlow>,
     held: Load,
-    helpers: Vec<Helper>,
+    helpers: Vec<AuxiliaryCore>,
 }
 
 impl Situation {
@@ -83,8 +83,8 @@ impl Situation {
                 flows,
                 packets: 7 * flows,
             };
-            Helper {
-                recruited,
+            AuxiliaryCore {
+                active: recruited,
                 taken: !recruited && random.below(3) == 0,
                 load,
                 last_done: Nanos(now.0 - random.below(now.0)),
@@ -105,7 +105,7 @@ impl Situation {
             oldest: now - Nanos::from_micros(50),
             queued,
             held: Load::default(),
-            helpers: vec![Helper::default(); HELPERS],
+            helpers: vec![AuxiliaryCore::default(); HELPERS],
         }
     }
 
@@ -119,8 +119,8 @@ impl Situation {
             oldest: self.oldest,
             queued: &self.queued,
             packets: self.packets(),
-            held: self.held,
-            helpers: &self.helpers,
+            parked: self.held,
+            auxiliaries: &self.helpers,
         }
     }
 
@@ -141,14 +141,14 @@ impl CoreMapper for Anything {
     }
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
-        for place in &mut plan.places {
-            *place = match self.0.below(1 + view.helpers.len() as u64) {
-                0 => Place::HERE,
-                helper => Place::helper(helper as usize - 1),
+        for place in &mut plan.destinations {
+            *place = match self.0.below(1 + view.auxiliaries.len() as u64) {
+                0 => Destination::OWN_CORE,
+                helper => Destination::auxiliary(helper as usize - 1),
             };
         }
-        plan.release = self.0.below(1 << view.helpers.len());
-        plan.relieve = self.0.below(1 << view.helpers.len());
+        plan.release = self.0.below(1 << view.auxiliaries.len());
+        plan.relieve = self.0.below(1 << view.auxiliaries.len());
         plan.boost = self.0.below(2) == 0;
         let packets = self.0.below(1 << 32) as u32;
         plan.notice = match self.0.below(3) {
@@ -160,13 +160,13 @@ impl CoreMapper for Anything {
             plan.splits.push(Split {
                 flow: self.0.below(view.queued.len() as u64) as usize,
                 last_functions: 2,
-                helper: self.0.below(view.helpers.len() as u64) as usize,
+                auxiliary: self.0.below(view.auxiliaries.len() as u64) as usize,
             });
         }
     }
 
-    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Place {
-        Place::helper(0)
+    fn place(&mut self, _flowlet: Flowlet, _loads: &Loads<'_>) -> Destination {
+        Destination::auxiliary(0)
     }
 }
 
@@ -239,7 +239,7 @@ fn what_is_recorded_is_read() {
         assert_eq!(queued.collect::<Vec<_>>(), situation.queued);
         assert_eq!(decision.helpers, situation.helpers);
         let places = decision.listed.iter().map(|flow| flow.place);
-        assert_eq!(places.collect::<Vec<_>>(), plan.places);
+        assert_eq!(places.collect::<Vec<_>>(), plan.destinations);
         assert_eq!(decision.release, plan.release);
         assert_eq!((decision.relieve, decision.held), (plan.relieve, situation.held));
         assert_eq!(decision.splits, plan.splits);
@@ -266,7 +266,7 @@ fn of_a_long_queue_the_largest_flows_are_recorded() {
     assert_eq!(least, Some(packets[2000 - MOST_LARGEST]));
     for flow in &decision.listed {
         assert_eq!(flow.packets, queued(flow.position).packets);
-        assert_eq!(flow.place, plans[0].places[flow.position as usize]);
+        assert_eq!(flow.place, plans[0].destinations[flow.position as usize]);
     }
     // It is shown to another mapper, but not compared.
     let mut reader = Reader::new(&*bytes).unwrap();
@@ -486,7 +486,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
 fn the_longest_decision_fits() {
     let helpers = MAX_AUXILIARY_CORES;
     let situation = Situation {
-        helpers: vec![Helper::default(); helpers],
+        helpers: vec![AuxiliaryCore::default(); helpers],
         ..Situation::quiet(
             Nanos::from_secs(1),
             vec![
@@ -503,7 +503,7 @@ fn the_longest_decision_fits() {
     let split = Split {
         flow: 0,
         last_functions: 1,
-        helper: 0,
+        auxiliary: 0,
     };
     plan.splits = vec![split; 100];
     let mut encoder = Encoder::new(0);

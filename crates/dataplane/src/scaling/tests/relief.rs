@@ -16,7 +16,7 @@ use tailwater_handover::park::{Mode, park};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
-use tailwater_policy::core::{CoreMapper, Flowlet, Load, Loads, Place, Plan, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Load, Loads, Plan, View};
 
 const BUFFERS: u32 = 512;
 const FLOWS: usize = 24;
@@ -24,9 +24,9 @@ const FLOWS: usize = 24;
 /// Plan of the mapper, and its inputs.
 #[derive(Default)]
 struct Script {
-    place: Option<Place>,
+    place: Option<Destination>,
     /// Destination of all queued flows.
-    moved: Option<Place>,
+    moved: Option<Destination>,
     relieve: u64,
     /// All flowlets it placed.
     placed: Vec<Flowlet>,
@@ -46,26 +46,26 @@ impl CoreMapper for Scripted {
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
         let mut script = self.0.lock().unwrap();
-        script.held = view.held;
+        script.held = view.parked;
         plan.relieve = script.relieve;
         if let Some(place) = script.moved {
-            plan.places.fill(place);
+            plan.destinations.fill(place);
         }
     }
 
-    fn place(&mut self, flowlet: Flowlet, _: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, _: &Loads<'_>) -> Destination {
         let mut script = self.0.lock().unwrap();
         script.placed.push(flowlet);
         let (dies, place) = (script.dies, script.place);
         // The panic must not poison the lock.
         drop(script);
         assert!(!dies, "no place on purpose");
-        place.unwrap_or(Place::HERE)
+        place.unwrap_or(Destination::OWN_CORE)
     }
 }
 
 /// Record of a processed packet: the core, the flow, and its arrival.
-type Done = (Place, usize, u64);
+type Done = (Destination, usize, u64);
 
 struct Rig {
     script: Scripted,
@@ -183,7 +183,7 @@ impl Rig {
         link.parcels.pop_each(most, |parcel| {
             let arrival = link.store.arrival(&parcel).0;
             let flow = flow_of[arrival as usize];
-            done.push((Place::helper(helper), flow, arrival));
+            done.push((Destination::auxiliary(helper), flow, arrival));
             receipts.push(parcel.discard());
         });
         link.receipts.push_all(receipts);
@@ -194,7 +194,7 @@ impl Rig {
         self.dispatch.take(&mut self.batch);
         for packet in self.batch.iter() {
             let flow = self.flow_of[packet.arrival.0 as usize];
-            self.done.push((Place::HERE, flow, packet.arrival.0));
+            self.done.push((Destination::OWN_CORE, flow, packet.arrival.0));
         }
         self.dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
     }
@@ -209,8 +209,8 @@ impl Rig {
     }
 }
 
-const A: Place = Place::helper(0);
-const B: Place = Place::helper(1);
+const A: Destination = Destination::auxiliary(0);
+const B: Destination = Destination::auxiliary(1);
 
 #[test]
 fn a_flow_leaves_a_helper_for_another_with_its_packets_in_order() {
@@ -236,7 +236,7 @@ fn a_flow_leaves_a_helper_for_another_with_its_packets_in_order() {
         arrival: Nanos(3),
         new: false,
         packets: 3,
-        held: true,
+        parked: true,
     };
     rig.script(|script| assert_eq!(script.placed, [flowlet]));
     rig.help(1, 9);
@@ -273,7 +273,11 @@ fn a_flow_comes_home_and_may_move_from_there() {
         rig.turn();
         rig.process();
         let expected = [(A, 1, 0), (A, 1, 1), (A, 2, 2)];
-        let at_home = [(Place::HERE, 3, 4), (Place::HERE, 1, 3), (Place::HERE, 1, 5)];
+        let at_home = [
+            (Destination::OWN_CORE, 3, 4),
+            (Destination::OWN_CORE, 1, 3),
+            (Destination::OWN_CORE, 1, 5),
+        ];
         assert_eq!(rig.done(), [expected, at_home].concat());
         assert!(rig.dispatch.is_quiet());
         // And once more, from the dispatcher to the second auxiliary core.
@@ -347,8 +351,8 @@ fn whatever_is_relieved_flows_keep_order_and_have_one_place() {
     let mut rig = Rig::new(HELPERS, true);
     let (mut last, mut most_held, mut seen, mut settled) = ([None; FLOWS], 0, 0, 0);
     let at = |random: &mut dyn FnMut(u64) -> u64| match random(HELPERS as u64 + 1) as usize {
-        0 => Place::HERE,
-        helper => Place::helper(helper - 1),
+        0 => Destination::OWN_CORE,
+        helper => Destination::auxiliary(helper - 1),
     };
     for step in 0..40_000 {
         rig.script(|script| {

@@ -127,11 +127,11 @@ fn who_may_not_wish_for_companions_lies_when_it_does() {
                         rss_hash: 0,
                         key: FlowKey::default(),
                     });
-                    while slate.answer(1).is_none() && !over.load(Ordering::Relaxed) {
+                    while slate.companion_response(1).is_none() && !over.load(Ordering::Relaxed) {
                         thread::yield_now();
                     }
                     let refused = Err(number_of(NoCompanion::TableFull));
-                    assert_eq!(slate.answer(1), Some(refused));
+                    assert_eq!(slate.companion_response(1), Some(refused));
                 });
             });
             let _at_end = Over(&over);
@@ -195,13 +195,13 @@ fn what_functions_say_of_packets_is_checked() {
     let (mut round, area) = (round(&group), group.area.clone().unwrap());
     assert_eq!(round.meet(), None);
     round.round = ROUND;
-    let here = |start, length| Place::Here {
+    let here = |start, length| PacketResponse::Forwarded {
         start,
         length,
         rekeyed: false,
     };
     let beyond = here(BUFFER_BYTES as u16 - 63, 64);
-    let dropped = Place::Dropped(0);
+    let dropped = PacketResponse::Dropped(0);
     let going_on = (ROUND, [ALL, 0], dropped);
     let without_1 = (ROUND, [0b101, 0], dropped);
     let moved_1 = |place| (ROUND, [ALL, 0b010], place);
@@ -228,7 +228,7 @@ fn what_functions_say_of_packets_is_checked() {
     ] {
         for (slate, (of, masks, place)) in area.slates.iter().zip(said) {
             slate.set_masks(0, masks);
-            slate.set_place(1, place.encode(ROUND));
+            slate.set_response_word(1, place.encode(ROUND));
             slate.set_masks_round(of);
         }
         assert_eq!(round.judge(3, 2), liar, "{said:?}");
@@ -238,7 +238,7 @@ fn what_functions_say_of_packets_is_checked() {
             assert_eq!(through, [ALL, masks[0], masks[1]]);
             assert_eq!(round.moved[0], said[1].1[1]);
         }
-        if let (0b010, Place::Here { start, length, .. }) = (round.moved[0], said[1].2) {
+        if let (0b010, PacketResponse::Forwarded { start, length, .. }) = (round.moved[0], said[1].2) {
             assert_eq!(round.frames[1], [start, length]);
         }
     }
@@ -246,7 +246,7 @@ fn what_functions_say_of_packets_is_checked() {
     area.slates[1].set_masks(0, [ALL, 0b010]);
     area.slates[0].set_masks(0, [ALL, 0]);
     area.slates.iter().for_each(|slate| slate.set_masks_round(ROUND));
-    area.slates[1].set_place(1, here(0, 64).encode(ROUND - 1));
+    area.slates[1].set_response_word(1, here(0, 64).encode(ROUND - 1));
     assert_eq!(round.judge(3, 2), Some(1));
     // Responses of the failed function and of those behind it do not count; the packets it held are lost by it.
     assert_eq!(round.judge(3, 1), None);
@@ -269,14 +269,14 @@ fn ends_are_told_before_flows_go_to_another_worker() {
             let (area, over) = (&area, &over);
             scope.spawn(move || {
                 take_turns(area, k, over, |slate, _| {
-                    slate.set_taken(area.board.ended());
+                    slate.set_handled_ended(area.board.ended());
                 });
             });
         }
         let _at_end = Over(&over);
         end(&mut round, 1..4);
         round.tell_ends();
-        assert_eq!([0, 1].map(|k| area.slates[k].taken()), [3, 3]);
+        assert_eq!([0, 1].map(|k| area.slates[k].handled_ended()), [3, 3]);
         // No round runs if nothing is pending.
         let rounds = area.board.round();
         round.tell_ends();
@@ -286,8 +286,8 @@ fn ends_are_told_before_flows_go_to_another_worker() {
     end(&mut round, 4..6);
     group.status.set_down(1);
     round.tell_ends();
-    assert_eq!([0, 1].map(|k| area.slates[k].taken()), [3, 3]);
-    assert!((0..5).all(|n| area.board.ended_flow(n).birth == 0));
+    assert_eq!([0, 1].map(|k| area.slates[k].handled_ended()), [3, 3]);
+    assert!((0..5).all(|n| area.board.ended_flow(n).generation == 0));
     end(&mut round, 6..7);
-    assert_eq!(area.board.ended_flow(5).birth, 6);
+    assert_eq!(area.board.ended_flow(5).generation, 6);
 }

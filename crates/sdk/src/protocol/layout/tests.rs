@@ -2,46 +2,46 @@ use super::*;
 use crate::protocol::memory::tests::file;
 use proptest::prelude::*;
 
-fn any_place() -> impl Strategy<Value = Place> {
+fn any_place() -> impl Strategy<Value = PacketResponse> {
     prop_oneof![
         (any::<u16>(), any::<u16>(), any::<bool>())
-            .prop_map(|(start, length, rekeyed)| { Place::Here { start, length, rekeyed } }),
-        any::<u8>().prop_map(Place::Dropped),
+            .prop_map(|(start, length, rekeyed)| { PacketResponse::Forwarded { start, length, rekeyed } }),
+        any::<u8>().prop_map(PacketResponse::Dropped),
     ]
 }
 
 proptest! {
     #[test]
     fn places_are_read_as_they_were_written(place in any_place(), round: u64) {
-        prop_assert_eq!(Place::decode(place.encode(round), round), Some(place));
+        prop_assert_eq!(PacketResponse::decode(place.encode(round), round), Some(place));
         // The response of an earlier round is not accepted.
-        prop_assert_eq!(Place::decode(place.encode(round), round.wrapping_add(1)), None);
+        prop_assert_eq!(PacketResponse::decode(place.encode(round), round.wrapping_add(1)), None);
     }
 
     #[test]
     fn any_word_is_a_place_or_none(word: u64, round: u64) {
-        if let Some(place) = Place::decode(word, round) {
+        if let Some(place) = PacketResponse::decode(word, round) {
             prop_assert_eq!(place.encode(round), word);
         }
     }
 
     #[test]
     fn no_frame_reaches_beyond_its_buffer(start: u16, length: u16, bytes in 0usize..70_000) {
-        let place = Place::Here { start, length, rekeyed: false };
+        let place = PacketResponse::Forwarded { start, length, rekeyed: false };
         let inside = length > 0 && usize::from(start) + usize::from(length) <= bytes;
         prop_assert_eq!(place.fits(bytes), inside);
     }
 
     #[test]
-    fn boards_and_slates_say_what_was_written(
+    fn areas_return_what_was_written(
         words: [u64; 5], numbers: (u64, u32, u32, u64), i in 0..MAX_BATCH, at: u16, number: u64,
     ) {
-        let (arrival, rss_hash, flow, birth) = numbers;
-        let board = file(REQUEST_AREA_BYTES as u64);
-        let board = RequestArea(Memory::map(&board, REQUEST_AREA_BYTES, true).unwrap());
+        let (arrival, rss_hash, flow, generation) = numbers;
+        let requests = file(REQUEST_AREA_BYTES as u64);
+        let requests = RequestArea(Memory::map(&requests, REQUEST_AREA_BYTES, true).unwrap());
         let key = FlowKey::from_words(words);
         let [a, b, c, d] = [0, 16, 32, 48].map(|by| (arrival >> by) as u16);
-        let known = Known { place: [at, !at], arrival, rss_hash, entry: at as u8 & 1, flow, birth };
+        let known = PacketMetadata { frame_range: [at, !at], arrival, rss_hash, entry: at as u8 & 1, flow, generation };
         for (network, fragment) in [
             (Network::V6, Fragment::Whole),
             (Network::V6, Fragment::Later),
@@ -61,63 +61,63 @@ proptest! {
                     Network::V4 | Network::NotIp => FlowKey::from_words([words[0], 0, 0, 0, words[4]]),
                 },
             };
-            board.set_known(i, &known, &headers);
+            requests.set_metadata(i, &known, &headers);
             let mut read = Headers::default();
-            board.headers(i, &mut read);
-            prop_assert_eq!((board.known(i), read), (known, headers));
-            prop_assert_eq!(board.prefetch_hint(i), (flow, known.place[0]));
-            prop_assert_eq!(board.place(i), known.place);
+            requests.headers(i, &mut read);
+            prop_assert_eq!((requests.metadata(i), read), (known, headers));
+            prop_assert_eq!(requests.prefetch_hint(i), (flow, known.frame_range[0]));
+            prop_assert_eq!(requests.frame_range(i), known.frame_range);
         }
 
-        let slate = file(RESPONSE_AREA_BYTES as u64);
-        let slate = ResponseArea(Memory::map(&slate, RESPONSE_AREA_BYTES, true).unwrap());
+        let responses = file(RESPONSE_AREA_BYTES as u64);
+        let responses = ResponseArea(Memory::map(&responses, RESPONSE_AREA_BYTES, true).unwrap());
         for kind in [CompanionRequestKind::Open, CompanionRequestKind::Rejoin, CompanionRequestKind::Free] {
-            let wish = CompanionRequest { number, kind, at, rss_hash, key };
-            slate.set_companion_request(&wish);
-            prop_assert_eq!(slate.wish(), wish);
+            let request = CompanionRequest { number, kind, at, rss_hash, key };
+            responses.set_companion_request(&request);
+            prop_assert_eq!(responses.companion_request(), request);
         }
         let list = [(3, key), (0, FlowKey::default()), (255, key)];
-        slate.set_candidates(number as u8, &list);
-        prop_assert_eq!(slate.candidates_attempt(), number as u8);
-        prop_assert_eq!(slate.list().collect::<Vec<_>>(), list);
-        for answer in [Ok((flow, birth)), Err(1), Err(255)] {
-            slate.set_answer(number, answer);
-            prop_assert_eq!(slate.answer(number), Some(answer));
-            prop_assert_eq!(slate.answer(number.wrapping_add(1)), None);
+        responses.set_candidates(number as u8, &list);
+        prop_assert_eq!(responses.candidates_attempt(), number as u8);
+        prop_assert_eq!(responses.candidates().collect::<Vec<_>>(), list);
+        for answer in [Ok((flow, generation)), Err(1), Err(255)] {
+            responses.set_companion_response(number, answer);
+            prop_assert_eq!(responses.companion_response(number), Some(answer));
+            prop_assert_eq!(responses.companion_response(number.wrapping_add(1)), None);
         }
-        slate.set_counter(MAX_FUNCTION_COUNTERS - 1, number);
-        slate.set_place(MAX_BATCH - 1, birth);
-        prop_assert_eq!((slate.note(MAX_FUNCTION_COUNTERS - 1), slate.place(MAX_BATCH - 1)), (number, birth));
-        slate.set_masks_round(arrival);
-        slate.set_masks(MASKS - 1, [birth, number]);
-        prop_assert_eq!((slate.said(), slate.masks(MASKS - 1)), (arrival, [birth, number]));
-        prop_assert_eq!((slate.note(MAX_FUNCTION_COUNTERS - 1), slate.place(0)), (number, 0));
-        slate.reset(arrival, birth);
-        prop_assert_eq!((slate.done(), slate.taken(), slate.wishes()), (arrival, birth, 0));
+        responses.set_counter(MAX_FUNCTION_COUNTERS - 1, number);
+        responses.set_response_word(MAX_BATCH - 1, generation);
+        prop_assert_eq!((responses.counter(MAX_FUNCTION_COUNTERS - 1), responses.response_word(MAX_BATCH - 1)), (number, generation));
+        responses.set_masks_round(arrival);
+        responses.set_masks(MASKS - 1, [generation, number]);
+        prop_assert_eq!((responses.masks_round(), responses.masks(MASKS - 1)), (arrival, [generation, number]));
+        prop_assert_eq!((responses.counter(MAX_FUNCTION_COUNTERS - 1), responses.response_word(0)), (number, 0));
+        responses.reset(arrival, generation);
+        prop_assert_eq!((responses.done(), responses.handled_ended(), responses.companion_requests()), (arrival, generation, 0));
     }
 }
 
 #[test]
 fn the_last_ended_flows_are_remembered() {
-    let board = file(REQUEST_AREA_BYTES as u64);
-    let board = RequestArea(Memory::map(&board, REQUEST_AREA_BYTES, true).unwrap());
+    let requests = file(REQUEST_AREA_BYTES as u64);
+    let requests = RequestArea(Memory::map(&requests, REQUEST_AREA_BYTES, true).unwrap());
     for n in 0..ENDED + 3 {
-        board.add_ended(Ended {
+        requests.add_ended(EndedFlowSlot {
             flow: n as u32,
-            birth: n + 1,
+            generation: n + 1,
         });
     }
-    assert_eq!(board.ended(), ENDED + 3);
+    assert_eq!(requests.ended(), ENDED + 3);
     for n in 3..ENDED + 3 {
-        let ended = board.ended_flow(n);
-        assert_eq!((ended.flow, ended.birth), (n as u32, n + 1));
+        let ended = requests.ended_flow(n);
+        assert_eq!((ended.flow, ended.generation), (n as u32, n + 1));
     }
 }
 
 #[test]
 fn masks_have_a_bit_for_each_packet() {
     for count in [0, 1, 63, 64, 65, 128, MAX_BATCH - 1, MAX_BATCH] {
-        let all = (0..MASKS).flat_map(|word| places(word, all_of(count, word)));
+        let all = (0..MASKS).flat_map(|word| slots(word, all_of(count, word)));
         assert_eq!(all.collect::<Vec<_>>(), (0..count).collect::<Vec<_>>());
     }
 }

@@ -20,7 +20,7 @@ fn description() -> impl Strategy<Value = Description> {
             durable,
             piece_bytes,
             drop_reasons,
-            notes,
+            counters: notes,
         }
     })
 }

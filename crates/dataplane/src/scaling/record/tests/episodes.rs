@@ -6,10 +6,10 @@ use super::*;
 fn episodes_tell_what_was_too_much_and_what_was_done() {
     let flow = |packets| QueuedFlow { packets, bound: false };
     let at = Nanos::from_micros;
-    let busy = |packets| Helper {
-        recruited: true,
+    let busy = |packets| AuxiliaryCore {
+        active: true,
         load: Load { flows: 1, packets },
-        ..Helper::default()
+        ..AuxiliaryCore::default()
     };
     let mut situations = vec![
         Situation::quiet(at(1000), vec![flow(10), flow(20)]),
@@ -22,9 +22,9 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
         Situation::quiet(at(5080), vec![flow(4); 60]),
     ];
     situations[2].helpers[0] = busy(500);
-    situations[3].helpers[0] = Helper {
-        recruited: true,
-        ..Helper::default()
+    situations[3].helpers[0] = AuxiliaryCore {
+        active: true,
+        ..AuxiliaryCore::default()
     };
     situations[5].oldest = at(4800);
     let (bytes, plans) = recorded(&situations, netblaze(100), "");
@@ -40,8 +40,8 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
     assert_eq!((summary.episodes, summary.episodes_late, summary.whales), (2, 1, 1));
     assert_eq!((summary.recruited, summary.whales_beyond_split), (1, 1));
     assert_eq!(summary.longest_wait_us, 280.0);
-    let moved = plans.iter().flat_map(|plan| &plan.places);
-    let moved = moved.filter(|place| **place != Place::HERE).count();
+    let moved = plans.iter().flat_map(|plan| &plan.destinations);
+    let moved = moved.filter(|place| **place != Destination::OWN_CORE).count();
     assert_eq!(summary.flows_moved, moved as u64);
 
     let [minnows, whale] = &*episodes else {
@@ -100,7 +100,7 @@ fn reliefs_and_what_is_held_are_counted() {
     let with = |time, loads: [u32; HELPERS], held| {
         let mut situation = Situation::quiet(at(time), vec![flow]);
         for (helper, packets) in situation.helpers.iter_mut().zip(loads) {
-            helper.recruited = packets > 0;
+            helper.active = packets > 0;
             helper.load = Load { flows: 2, packets };
         }
         situation.held = Load {
@@ -142,30 +142,30 @@ fn what_was_done_before_the_first_decision_counts() {
     let file = TestFile::new();
     let recorder = Recorder::create(&file.0, &header("")).unwrap();
     let mut mapper = recorder.recording(anything())();
-    let helpers = [Helper {
-        recruited: true,
-        ..Helper::default()
+    let helpers = [AuxiliaryCore {
+        active: true,
+        ..AuxiliaryCore::default()
     }; HELPERS];
     let flowlet = Flowlet {
         arrival: Nanos::ZERO,
         new: true,
         packets: 1,
-        held: false,
+        parked: false,
     };
     let loads = Loads {
         now: Nanos::ZERO,
         here: Load::default(),
-        helpers: &helpers,
+        auxiliaries: &helpers,
     };
     // Ten flowlets, three auxiliary cores activated for them, and then too much work waits.
-    (0..10).for_each(|_| assert_ne!(mapper.place(flowlet, &loads), Place::HERE));
+    (0..10).for_each(|_| assert_ne!(mapper.place(flowlet, &loads), Destination::OWN_CORE));
     let mut situation = Situation::quiet(Nanos::from_millis(1), vec![flow]);
     situation.helpers = helpers.to_vec();
     situation.ask(&mut *mapper);
     // Long after, another burst.
     situation.now = Nanos::from_millis(9);
     situation.oldest = Nanos::from_millis(9);
-    (0..4).for_each(|_| assert_ne!(mapper.place(flowlet, &loads), Place::HERE));
+    (0..4).for_each(|_| assert_ne!(mapper.place(flowlet, &loads), Destination::OWN_CORE));
     situation.ask(&mut *mapper);
     drop(mapper);
     recorder.finish().unwrap();

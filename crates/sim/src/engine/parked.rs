@@ -23,21 +23,21 @@ impl List {
 
 /// Packets of all lists, each with the index of the next in its list, or of the next free entry.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct ParkedPackets {
     places: Vec<(Waiting, u16)>,
     free: u16,
 }
 
-impl Default for Held {
-    fn default() -> Held {
-        Held {
+impl Default for ParkedPackets {
+    fn default() -> ParkedPackets {
+        ParkedPackets {
             places: Vec::new(),
             free: NONE,
         }
     }
 }
 
-impl Held {
+impl ParkedPackets {
     /// Appends a packet to a list.
     pub fn push(&mut self, list: &mut List, waiting: Waiting) {
         let at = match self.free {

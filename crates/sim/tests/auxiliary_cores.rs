@@ -5,13 +5,13 @@ mod common;
 use common::{bursty, checked, costs, policy, profile, run};
 use std::sync::{Arc, Mutex};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Place, Plan, View};
+use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, View};
 use tailwater_sim::policies::Steered;
 use tailwater_sim::{ChainModel, Rack, RackPolicy, Recording, RunOptions};
 
 /// Recorded inputs of a mapper.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Told {
+struct RecordedInputs {
     /// Decisions: time, waiting packets, waiting flows, the oldest packet's arrival.
     decisions: Vec<(u64, u32, usize, u64)>,
     /// Batches: packets, new flows, time.
@@ -22,9 +22,9 @@ struct Told {
 
 /// Mapper with scripted decisions that records its inputs.
 struct Scripted {
-    told: Arc<Mutex<Told>>,
+    inputs: Arc<Mutex<RecordedInputs>>,
     /// Place of flowlets.
-    place: Place,
+    place: Destination,
     /// Number of waiting packets from which on it moves all flows to the first auxiliary core.
     move_from: u32,
     /// `true` if it releases an idle auxiliary core.
@@ -37,33 +37,33 @@ impl CoreMapper for Scripted {
     }
 
     fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
-        let mut told = self.told.lock().unwrap();
+        let mut inputs = self.inputs.lock().unwrap();
         if view.packets >= self.move_from {
             let flows = view.queued.len();
-            told.decisions.push((view.now.0, view.packets, flows, view.oldest.0));
-            plan.places.fill(Place::helper(0));
+            inputs.decisions.push((view.now.0, view.packets, flows, view.oldest.0));
+            plan.destinations.fill(Destination::auxiliary(0));
         }
-        plan.release = u64::from(view.helpers[0].recruited && view.helpers[0].load.packets == 0);
+        plan.release = u64::from(view.auxiliaries[0].active && view.auxiliaries[0].load.packets == 0);
     }
 
-    fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Place {
-        let mut told = self.told.lock().unwrap();
-        told.flowlets.push((loads.now.0, loads.helpers[0].load.packets));
+    fn place(&mut self, _: Flowlet, loads: &Loads<'_>) -> Destination {
+        let mut inputs = self.inputs.lock().unwrap();
+        inputs.flowlets.push((loads.now.0, loads.auxiliaries[0].load.packets));
         self.place
     }
 
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
-        self.told.lock().unwrap().batches.push((packets, new, took.0));
+        self.inputs.lock().unwrap().batches.push((packets, new, took.0));
     }
 }
 
-fn scripted(place: Place, move_from: u32, release: bool) -> (RackPolicy, Arc<Mutex<Told>>) {
-    let told = Arc::new(Mutex::new(Told::default()));
-    let shared = Arc::clone(&told);
+fn scripted(place: Destination, move_from: u32, release: bool) -> (RackPolicy, Arc<Mutex<RecordedInputs>>) {
+    let inputs = Arc::new(Mutex::new(RecordedInputs::default()));
+    let shared = Arc::clone(&inputs);
     let make = move || {
-        let told = Arc::clone(&shared);
+        let inputs = Arc::clone(&shared);
         let mapper = Scripted {
-            told,
+            inputs,
             place,
             move_from,
             release,
@@ -76,7 +76,7 @@ fn scripted(place: Place, move_from: u32, release: bool) -> (RackPolicy, Arc<Mut
         core: Some(Arc::new(make)),
         start_cores: Some(1),
     };
-    (policy, told)
+    (policy, inputs)
 }
 
 fn model(batch: u16) -> ChainModel {
@@ -86,8 +86,8 @@ fn model(batch: u16) -> ChainModel {
         dispatch_packet: 50.0,
         hand_over_batch: 30.0,
         hand_over_packet: 20.0,
-        helper_batch: 40.0,
-        helper_packet: 10.0,
+        auxiliary_batch: 40.0,
+        auxiliary_packet: 10.0,
         decide: 500.0,
         decide_flow: 5.0,
         move_packet: 1.0,
@@ -100,7 +100,7 @@ fn rack() -> Rack {
     rack.timing.wake = Nanos(20_000);
     rack.timing.hand_over = Nanos(300);
     rack.timing.receipt = Nanos(200);
-    rack.timing.look = Nanos(1_000);
+    rack.timing.poll_interval = Nanos(1_000);
     rack
 }
 
@@ -116,31 +116,31 @@ fn latencies(report: &tailwater_sim::ChainReport) -> (u64, u64) {
 
 #[test]
 fn a_packet_alone_goes_straight_through() {
-    let (policy, told) = scripted(Place::helper(0), u32::MAX, false);
+    let (policy, inputs) = scripted(Destination::auxiliary(0), u32::MAX, false);
     let report = checked(&rack(), model(1), policy, &packets(&[(0, 1), (5000, 2)]));
     assert_eq!(latencies(&report), (2200, 1100));
-    assert_eq!(*told.lock().unwrap(), Told::default(), "nobody was asked");
+    assert_eq!(*inputs.lock().unwrap(), RecordedInputs::default(), "nobody was asked");
 }
 
 #[test]
-fn placed_flows_pass_the_helper_in_known_time() {
+fn placed_flows_pass_the_auxiliary_core_in_known_time() {
     // Two packets at once are received one by one, 150 ns each, and offloaded together: 30 + 2 * 20. The auxiliary core
     // is awake 20 us later, and takes 100 + 900 + 40 + 10 for each.
     let traffic = packets(&[(0, 1), (0, 2), (30_000, 1)]);
-    let (policy, told) = scripted(Place::helper(0), u32::MAX, false);
+    let (policy, inputs) = scripted(Destination::auxiliary(0), u32::MAX, false);
     let report = checked(&rack(), model(1), policy, &traffic);
     let (first, second) = (370 + 20_000 + 1050, 370 + 20_000 + 2 * 1050);
     // The third packet finds it asleep again: 150 to receive, 50 to offload.
     let third = 200 + 20_000 + 1050;
     assert_eq!(latencies(&report), (first + second + third, second));
-    let flowlets = told.lock().unwrap().flowlets.clone();
+    let flowlets = inputs.lock().unwrap().flowlets.clone();
     assert_eq!(flowlets, [(0, 0), (150, 1), (30_000, 0)]);
-    assert_eq!((report.decisions.recruited, report.decisions.packets_handed), (1, 3));
+    assert_eq!((report.decisions.activated, report.decisions.packets_handed), (1, 3));
 
     // A polling auxiliary core takes it after 300 ns.
     let mut spinning = rack();
     spinning.timing.spin = Nanos(1_000_000);
-    let (policy, _) = scripted(Place::helper(0), u32::MAX, false);
+    let (policy, _) = scripted(Destination::auxiliary(0), u32::MAX, false);
     let report = checked(&spinning, model(1), policy, &traffic);
     let (first, second, third) = (670 + 1050, 670 + 2 * 1050, 500 + 1050);
     assert_eq!(latencies(&report), (first + second + third, second));
@@ -150,9 +150,9 @@ fn placed_flows_pass_the_helper_in_known_time() {
 fn a_flow_stays_where_its_packets_are() {
     // While the first packet of flow 1 is on the auxiliary core, the second is not placed again.
     let traffic = packets(&[(0, 1), (0, 2), (10_000, 1), (60_000, 1)]);
-    let (policy, told) = scripted(Place::helper(0), u32::MAX, false);
+    let (policy, inputs) = scripted(Destination::auxiliary(0), u32::MAX, false);
     let report = checked(&rack(), model(1), policy, &traffic);
-    let times: Vec<u64> = told.lock().unwrap().flowlets.iter().map(|f| f.0).collect();
+    let times: Vec<u64> = inputs.lock().unwrap().flowlets.iter().map(|f| f.0).collect();
     assert_eq!(times, [0, 150, 60_000]);
     assert_eq!(report.packets.delivered, 4);
 }
@@ -162,35 +162,35 @@ fn queued_flows_move_with_their_packets_in_order() {
     // Four packets of two flows in batches of two. The first iteration receives 2 + 2 in 2 * 300 ns. Then four wait.
     // The mapper, called with the time at which the last were received, moves both flows: 500 + 2 * 5 + 4 ns.
     let traffic = packets(&[(0, 1), (0, 2), (0, 1), (0, 2)]);
-    let (policy, told) = scripted(Place::HERE, 4, false);
+    let (policy, inputs) = scripted(Destination::OWN_CORE, 4, false);
     let report = checked(&rack(), model(2), policy, &traffic);
-    let told = told.lock().unwrap().clone();
-    assert_eq!(told.decisions, [(300, 4, 2, 0)]);
+    let inputs = inputs.lock().unwrap().clone();
+    assert_eq!(inputs.decisions, [(300, 4, 2, 0)]);
     assert_eq!(report.decisions.flows_moved, 2);
     // Offloaded by 600 + 514 + 30 + 80. The auxiliary core's batches of two take 100 + 1800 + 40 + 20.
     let begins = 1224 + 20_000;
     let (first, second) = (begins + 1960, begins + 2 * 1960);
     assert_eq!(latencies(&report), (2 * first + 2 * second, second));
-    assert!(told.batches.is_empty());
+    assert!(inputs.batches.is_empty());
 }
 
 #[test]
 fn the_own_queue_is_processed_and_told() {
     let traffic = packets(&[(0, 1), (0, 2), (0, 1)]);
-    let (policy, told) = scripted(Place::HERE, u32::MAX, false);
+    let (policy, inputs) = scripted(Destination::OWN_CORE, u32::MAX, false);
     let report = checked(&rack(), model(1), policy, &traffic);
     // Three are received in 450 ns, then processed one by one: 100 + 900 each. The first iteration began at 0.
     assert_eq!(latencies(&report), (1450 + 2450 + 3450, 3450));
-    let batches = told.lock().unwrap().batches.clone();
+    let batches = inputs.lock().unwrap().batches.clone();
     assert_eq!(batches, [(1, 1, 1450), (1, 1, 1000), (1, 0, 1000)]);
 }
 
 #[test]
-fn an_idle_helper_is_let_go_and_counts_no_more() {
+fn an_idle_auxiliary_core_is_released_and_counts_no_more() {
     let traffic = packets(&[(0, 1), (0, 2), (1_000_000, 9), (1_999_000, 9)]);
-    let (policy, _) = scripted(Place::helper(0), u32::MAX, true);
+    let (policy, _) = scripted(Destination::auxiliary(0), u32::MAX, true);
     let report = checked(&rack(), model(1), policy, &traffic);
-    assert_eq!((report.decisions.recruited, report.decisions.released), (1, 1));
+    assert_eq!((report.decisions.activated, report.decisions.released), (1, 1));
     // From 0 to about 23 us of two milliseconds.
     let auxiliary = report.cores.auxiliary;
     assert!((0.011..0.013).contains(&auxiliary), "{auxiliary}");
@@ -210,14 +210,14 @@ impl CoreMapper for Relieving {
         plan.relieve = 1;
     }
 
-    fn place(&mut self, flowlet: Flowlet, _: &Loads<'_>) -> Place {
+    fn place(&mut self, flowlet: Flowlet, _: &Loads<'_>) -> Destination {
         self.placed.lock().unwrap().push(flowlet);
-        Place::helper(usize::from(flowlet.held))
+        Destination::auxiliary(usize::from(flowlet.parked))
     }
 }
 
 #[test]
-fn held_packets_go_to_another_helper_in_known_time() {
+fn parked_packets_go_to_another_auxiliary_core_in_known_time() {
     // Two packets at once, received one by one, 150 ns each, in two iterations, then a decision without flows: 500.
     // They are offloaded in 30 + 2 * 20. The auxiliary core is awake 20 us later and takes 1050 for each. Receipts take
     // 200 ns.
@@ -229,7 +229,7 @@ fn held_packets_go_to_another_helper_in_known_time() {
             placed: Arc::clone(&shared),
         })
     };
-    let (mut policy, _) = scripted(Place::HERE, u32::MAX, false);
+    let (mut policy, _) = scripted(Destination::OWN_CORE, u32::MAX, false);
     policy.core = Some(Arc::new(make));
     let mut rack = rack();
     rack.servers[0].cores = 3;
@@ -239,18 +239,18 @@ fn held_packets_go_to_another_helper_in_known_time() {
     // The third and fourth are parked. The core polls every 1000 ns. It finds both receipts at the first poll from
     // 23,170 on, moves two packets, 1 ns each, and offloads them: 30 + 2 * 20.
     let looks = (12_650..).step_by(1_000);
-    let told = looks.clone().find(|look| *look >= second + 200).unwrap();
-    let begins = told + 2 + 70 + 20_000;
+    let decided = looks.clone().find(|look| *look >= second + 200).unwrap();
+    let begins = decided + 2 + 70 + 20_000;
     let (third, fourth) = (begins + 1050 - 10_000, begins + 2 * 1050 - 12_500);
     assert_eq!(latencies(&report), (first + second + third + fourth, third));
     let decisions = report.decisions;
-    assert_eq!((decisions.relieved, decisions.packets_held), (1, 2));
-    assert_eq!((decisions.recruited, decisions.packets_handed), (2, 4));
+    assert_eq!((decisions.relieved, decisions.packets_parked), (1, 2));
+    assert_eq!((decisions.activated, decisions.packets_handed), (2, 4));
     let flowlet = |arrival, new, packets| Flowlet {
         arrival: Nanos(arrival),
         new,
         packets,
-        held: !new,
+        parked: !new,
     };
     let expected = [flowlet(0, true, 1), flowlet(10_000, false, 2)];
     assert_eq!(*placed.lock().unwrap(), expected);

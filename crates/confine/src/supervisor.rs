@@ -33,7 +33,7 @@ const START: Duration = Duration::from_secs(30);
 
 /// Start request: the child's plan, and the resources that go with it.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct StartRequest {
     pub plan: Plan,
     /// Namespaces of the child (`CLONE_NEW*`).
     pub flags: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Started {
 }
 
 /// Body of the supervisor thread.
-pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
+pub(crate) fn supervise(order: StartRequest, started: &Sender<Result<Started, Error>>) {
     // The thread that requested the start may have real-time priority. The supervisor has none until the program is
     // sealed, because a loading program can keep it busy. Giving up priority is always permitted.
     let _ = schedule::raise_above(rustix::thread::gettid(), 0);
@@ -92,7 +92,7 @@ pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
             return;
         }
     };
-    let Order {
+    let StartRequest {
         filter,
         status: (status, childs),
         given,
@@ -105,7 +105,7 @@ pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
     } = order;
     drop((childs, given));
     let shared = Arc::new(Shared::new(process.try_clone().ok(), group));
-    let mut keeper = Keeper {
+    let mut supervisor = Supervisor {
         process,
         pid,
         shared,
@@ -117,11 +117,11 @@ pub(crate) fn keep(order: Order, started: &Sender<Result<Started, Error>>) {
         phase: Phase::Starting,
         started: Some(started.clone()),
     };
-    if let Err(error) = keeper.set_up(map_user, core) {
-        keeper.give_up(error);
+    if let Err(error) = supervisor.set_up(map_user, core) {
+        supervisor.give_up(error);
     }
-    keeper.watch();
-    keeper.bury(instance);
+    supervisor.watch();
+    supervisor.clean_up(instance);
 }
 
 /// Progress of the start.
@@ -133,7 +133,7 @@ enum Phase {
     Program,
 }
 
-struct Keeper {
+struct Supervisor {
     process: OwnedFd,
     pid: i32,
     shared: Arc<Shared>,
@@ -160,7 +160,7 @@ struct Ready {
     socket: bool,
 }
 
-impl Keeper {
+impl Supervisor {
     /// Performs the steps only the agent can do for the child, which waits for them.
     fn set_up(&self, map_user: Option<u32>, core: Option<usize>) -> Result<(), Error> {
         if let Some(user) = map_user {
@@ -192,7 +192,7 @@ impl Keeper {
     }
 
     /// Reports that the program has started, with this process number.
-    fn has_started(&mut self, pid: i32, process: OwnedFd) {
+    fn on_started(&mut self, pid: i32, process: OwnedFd) {
         let pid = Pid::from_raw(pid);
         if let (Some(started), Some(pid)) = (self.started.take(), pid) {
             let shared = Arc::clone(&self.shared);
@@ -205,7 +205,7 @@ impl Keeper {
     }
 
     /// Handles the runtime's child as it is about to execute the program.
-    fn runtime_has_started(&mut self, pid: i32) -> Result<(), Error> {
+    fn on_runtime_started(&mut self, pid: i32) -> Result<(), Error> {
         let Some(runtime) = &self.container else {
             return Ok(());
         };
@@ -216,8 +216,8 @@ impl Keeper {
         }
         let number = Pid::from_raw(pid).ok_or(io::Error::from(io::ErrorKind::NotFound))?;
         let process = pidfd_open(number, PidfdFlags::empty())?;
-        self.shared.has_program(process.try_clone()?);
-        self.has_started(pid, process);
+        self.shared.set_program(process.try_clone()?);
+        self.on_started(pid, process);
         Ok(())
     }
 
@@ -247,13 +247,13 @@ impl Keeper {
                 self.give_up(error.into());
             }
             if ready.listener {
-                self.answer();
+                self.answer_notifications();
             }
             if ready.nobody_calls {
                 self.listener = None;
             }
             if ready.status {
-                self.hear();
+                self.receive_report();
             }
             if ready.ended {
                 return;
@@ -298,7 +298,7 @@ impl Keeper {
     }
 
     /// Handles a report of the child: notification descriptor, failure, or end-of-file after `execve`.
-    fn hear(&mut self) {
+    fn receive_report(&mut self) {
         let Some(status) = &self.status else {
             return;
         };
@@ -324,12 +324,12 @@ impl Keeper {
             Ok(Some((Report::Executing, _))) => self.executing = true,
             Ok(None) => {
                 self.status = None;
-                // A runtime has only begun its work. A child killed before `execve` closes the socket too: `bury`
+                // A runtime has only begun its work. A child killed before `execve` closes the socket too: `clean_up`
                 // reports that.
                 if self.container.is_none() && self.executing {
                     self.phase = Phase::Program;
                     match self.process.try_clone() {
-                        Ok(process) => self.has_started(self.pid, process),
+                        Ok(process) => self.on_started(self.pid, process),
                         Err(error) => self.give_up(error.into()),
                     }
                 }
@@ -351,7 +351,7 @@ impl Keeper {
     }
 
     /// Responds to one reported system call.
-    fn answer(&mut self) {
+    fn answer_notifications(&mut self) {
         let Some(listener) = &self.listener else {
             return;
         };
@@ -373,7 +373,7 @@ impl Keeper {
         }
         if self.phase == Phase::Starting && is_execute(&notified) {
             self.phase = Phase::Program;
-            if let Err(error) = self.runtime_has_started(notified.pid as i32) {
+            if let Err(error) = self.on_runtime_started(notified.pid as i32) {
                 self.give_up(error);
                 return;
             }
@@ -394,11 +394,11 @@ impl Keeper {
     }
 
     /// Reaps the child, and removes everything created for it.
-    fn bury(mut self, instance: Instance) {
+    fn clean_up(mut self, instance: Instance) {
         let status = self.reap();
-        let group = self.shared.has_ended(status);
+        let group = self.shared.record_end(status);
         if let Some(started) = self.started.take() {
-            let _ = started.send(Err(self.why_not(status)));
+            let _ = started.send(Err(self.start_error(status)));
         }
         // Removing a group takes the kernel milliseconds.
         drop((group, instance));
@@ -432,7 +432,7 @@ impl Keeper {
         }
     }
 
-    fn why_not(&self, status: Status) -> Error {
+    fn start_error(&self, status: Status) -> Error {
         let Some(runtime) = &self.container else {
             return Error::Lost(status.to_string());
         };
@@ -484,11 +484,11 @@ fn receive_bytes(socket: &impl AsFd, bytes: &mut [u8]) -> io::Result<(usize, Opt
 }
 
 /// Starts the supervisor thread, and waits for the outcome of the start.
-pub(crate) fn start(order: Order) -> Result<(Started, thread::JoinHandle<()>), Error> {
+pub(crate) fn start(order: StartRequest) -> Result<(Started, thread::JoinHandle<()>), Error> {
     let (tell, told) = std::sync::mpsc::channel();
     let thread = thread::Builder::new()
         .name("keeper".into())
-        .spawn(move || keep(order, &tell))?;
+        .spawn(move || supervise(order, &tell))?;
     match told.recv() {
         Ok(Ok(started)) => Ok((started, thread)),
         Ok(Err(error)) => {

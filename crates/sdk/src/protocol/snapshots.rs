@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | 0 | the function | low half: a sequence number, odd while the snapshot is being written, different afterwards; high half: number of flows the function refused in this slot |
 //! | 1 | the function | generation of the snapshot's flow |
-//! | 2 | the worker | external information on a flow that the function has not seen: an [`Offer`] |
+//! | 2 | the worker | external information on a flow that the function has not seen: an [`ExternalFlowInfo`] |
 //! | 3... | the function; before it has seen the flow, the worker | durable state, in a format independent of process and server |
 //!
 //! A process may be killed at any point. The snapshot is then the new one, still the old one, or recognisably torn.
@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU64, fence};
 
 const WORD: usize = size_of::<u64>();
 const MARK: usize = 0;
-const BIRTH: usize = 1;
-const OFFER: usize = 2;
+const GENERATION: usize = 1;
+const EXTERNAL_INFO: usize = 2;
 const PIECE: usize = 3;
 
 /// Words per cache line.
@@ -45,7 +45,7 @@ pub const fn file_bytes(places: usize, piece_bytes: usize) -> usize {
 
 /// External information on a flow, for a function that sees it for the first time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Offer {
+pub struct ExternalFlowInfo {
     /// `true`: state of the flow was restored from outside.
     pub restored: bool,
     /// Bit mask of the function's companion candidates that are in use.
@@ -54,13 +54,13 @@ pub struct Offer {
     pub turn: u8,
 }
 
-impl Offer {
+impl ExternalFlowInfo {
     fn encode(self) -> u64 {
         u64::from(self.restored) | u64::from(self.taken) << 8 | u64::from(self.turn) << 16
     }
 
-    fn decode(word: u64) -> Offer {
-        Offer {
+    fn decode(word: u64) -> ExternalFlowInfo {
+        ExternalFlowInfo {
             restored: word & 1 != 0,
             taken: (word >> 8) as u8,
             turn: (word >> 16) as u8,
@@ -136,12 +136,12 @@ impl FlowSnapshots {
     ///
     /// # Panics
     /// If the slot does not exist.
-    pub fn offer(&self, place: u32, piece: &mut [u8]) -> Offer {
-        let offer = Offer::decode(self.word(place, OFFER).load(Acquire));
-        if offer.restored {
+    pub fn external_info(&self, place: u32, piece: &mut [u8]) -> ExternalFlowInfo {
+        let info = ExternalFlowInfo::decode(self.word(place, EXTERNAL_INFO).load(Acquire));
+        if info.restored {
             self.get(place, piece);
         }
-        offer
+        info
     }
 
     /// Function side: updates the snapshot of a flow that the function has seen.
@@ -149,11 +149,11 @@ impl FlowSnapshots {
     /// # Panics
     /// If the slot does not exist.
     #[inline]
-    pub fn show(&self, place: u32, birth: u64, piece: &[u8]) {
+    pub fn publish(&self, place: u32, generation: u64, piece: &[u8]) {
         let mark = self.word(place, MARK);
         let before = mark.load(Relaxed);
         let same = before & 1 == 0
-            && self.word(place, BIRTH).load(Relaxed) == birth
+            && self.word(place, GENERATION).load(Relaxed) == generation
             && piece
                 .chunks(WORD)
                 .enumerate()
@@ -166,7 +166,7 @@ impl FlowSnapshots {
         let high = before & !u64::from(u32::MAX);
         mark.store(before | 1, Relaxed);
         fence(AcqRel);
-        self.word(place, BIRTH).store(birth, Relaxed);
+        self.word(place, GENERATION).store(generation, Relaxed);
         self.set(place, piece);
         mark.store(high | u64::from(stamp), Release);
     }
@@ -205,9 +205,9 @@ impl FlowSnapshots {
     /// # Panics
     /// If the slot does not exist.
     #[inline]
-    pub fn is_of(&self, place: u32, birth: u64) -> bool {
+    pub fn is_of(&self, place: u32, generation: u64) -> bool {
         let mark = self.mark(place);
-        mark & 1 == 0 && birth != 0 && self.word(place, BIRTH).load(Relaxed) == birth
+        mark & 1 == 0 && generation != 0 && self.word(place, GENERATION).load(Relaxed) == generation
     }
 
     /// Worker side: copies the snapshot of the flow of this generation. Returns `false`, with nothing changed, if there
@@ -215,8 +215,8 @@ impl FlowSnapshots {
     ///
     /// # Panics
     /// If the slot does not exist.
-    pub fn copy(&self, place: u32, birth: u64, piece: &mut [u8]) -> bool {
-        let is_of = self.is_of(place, birth);
+    pub fn copy(&self, place: u32, generation: u64, piece: &mut [u8]) -> bool {
+        let is_of = self.is_of(place, generation);
         if is_of {
             self.get(place, piece);
         }
@@ -227,11 +227,12 @@ impl FlowSnapshots {
     ///
     /// # Panics
     /// If the slot does not exist.
-    pub fn tell(&self, place: u32, offer: Offer) {
-        self.word(place, OFFER).store(offer.encode(), Release);
+    pub fn set_external_info(&self, place: u32, info: ExternalFlowInfo) {
+        self.word(place, EXTERNAL_INFO).store(info.encode(), Release);
     }
 
-    /// Worker side: writes restored state, which the function reads after [`tell`](FlowSnapshots::tell).
+    /// Worker side: writes restored state, which the function reads after
+    /// [`set_external_info`](FlowSnapshots::set_external_info).
     ///
     /// # Panics
     /// If the slot does not exist.
@@ -282,18 +283,18 @@ mod tests {
         let mut piece = [0; 12];
         assert!(!worker.is_of(3, 7) && !worker.is_of(3, 0));
         let before = worker.mark(3);
-        function.show(3, 7, b"twelve bytes");
+        function.publish(3, 7, b"twelve bytes");
         assert!(FlowSnapshots::has_changed(before, worker.mark(3)));
         assert!(worker.copy(3, 7, &mut piece));
         assert_eq!(&piece, b"twelve bytes");
         // The same state is no change; other state is, and another flow in the slot too.
         let before = worker.mark(3);
-        function.show(3, 7, b"twelve bytes");
+        function.publish(3, 7, b"twelve bytes");
         assert!(!FlowSnapshots::has_changed(before, worker.mark(3)));
-        function.show(3, 7, b"other twelve");
+        function.publish(3, 7, b"other twelve");
         let other = worker.mark(3);
         assert!(FlowSnapshots::has_changed(before, other));
-        function.show(3, 8, b"other twelve");
+        function.publish(3, 8, b"other twelve");
         assert!(FlowSnapshots::has_changed(other, worker.mark(3)));
         assert!(!worker.copy(3, 7, &mut piece) && worker.copy(3, 8, &mut piece));
         assert!(!worker.is_of(2, 8));
@@ -306,7 +307,7 @@ mod tests {
         function.refuse(0);
         let after = worker.mark(0);
         assert!(FlowSnapshots::was_refused(before, after) && !FlowSnapshots::has_changed(before, after));
-        function.show(0, 1, &[1; 12]);
+        function.publish(0, 1, &[1; 12]);
         assert!(!FlowSnapshots::was_refused(after, worker.mark(0)));
     }
 
@@ -314,14 +315,14 @@ mod tests {
     fn what_comes_from_outside_is_found_by_the_function() {
         let [function, worker] = images("offered");
         let mut piece = [0; 12];
-        let offer = Offer {
+        let info = ExternalFlowInfo {
             restored: true,
             taken: 0b101,
             turn: 200,
         };
         worker.put(9, b"from outside");
-        worker.tell(9, offer);
-        assert_eq!(function.offer(9, &mut piece), offer);
+        worker.set_external_info(9, info);
+        assert_eq!(function.external_info(9, &mut piece), info);
         assert_eq!(&piece, b"from outside");
         // Without a snapshot of the function's, the state is not the flow's.
         assert!(!worker.is_of(9, 1));
@@ -332,12 +333,12 @@ mod tests {
         #[test]
         fn a_torn_image_is_none(first: [u8; 12], second: [u8; 12], killed in 0usize..4) {
             let [function, worker] = images("torn");
-            function.show(5, 1, &first);
+            function.publish(5, 1, &first);
             let whole = worker.mark(5);
-            // The steps of `show`, up to that word.
+            // The steps of `publish`, up to that word.
             let words = [
                 (MARK, whole | 1),
-                (BIRTH, 1),
+                (GENERATION, 1),
                 (PIECE, word_of(&second[..8])),
                 (PIECE + 1, word_of(&second[8..])),
             ];
@@ -348,7 +349,7 @@ mod tests {
             prop_assert!(!worker.copy(5, 1, &mut piece));
             prop_assert_eq!(piece, first);
             let torn = worker.mark(5);
-            function.show(5, 1, &second);
+            function.publish(5, 1, &second);
             prop_assert!(FlowSnapshots::has_changed(torn, worker.mark(5)));
             prop_assert!(worker.copy(5, 1, &mut piece));
             prop_assert_eq!(piece, second);

@@ -9,7 +9,7 @@ use super::waiting::Waiting;
 
 /// Packets between a core and one auxiliary core. See the [module](self).
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
+pub(crate) struct OffloadQueue {
     packets: Queue<Waiting>,
     /// Number of completed packets. Their `at` is the time of their receipt.
     done: usize,
@@ -17,7 +17,7 @@ pub(crate) struct Lane {
     handed: usize,
 }
 
-impl Lane {
+impl OffloadQueue {
     /// Stages a packet.
     #[inline]
     pub fn put(&mut self, waiting: Waiting) {
@@ -76,12 +76,12 @@ impl Lane {
         next.is_some_and(|packet| packet.at <= now)
     }
 
-    /// Completes the first `count` packets. The core gets their receipts at `told`.
+    /// Completes the first `count` packets. The core gets their receipts at `receipt_at`.
     #[inline]
-    pub fn finish(&mut self, count: usize, told: u64) {
+    pub fn finish(&mut self, count: usize, receipt_at: u64) {
         let done = self.done + count;
         for waiting in &mut self.packets.as_mut_slice()[self.done..done] {
-            waiting.at = told;
+            waiting.at = receipt_at;
         }
         self.done = done;
     }
@@ -122,7 +122,7 @@ impl Lane {
 mod tests {
     use super::*;
 
-    fn put(lane: &mut Lane, slots: std::ops::Range<u16>) {
+    fn put(lane: &mut OffloadQueue, slots: std::ops::Range<u16>) {
         for slot in slots {
             lane.put(Waiting {
                 slot,
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn packets_are_put_down_handed_over_done_and_heard_of() {
-        let mut lane = Lane::default();
+        let mut lane = OffloadQueue::default();
         put(&mut lane, 0..3);
         assert_eq!((lane.put_down(), lane.next()), (3, NEVER));
         assert!(lane.arrived(100, 9).is_empty() && !lane.is_busy());

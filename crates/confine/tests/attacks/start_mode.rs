@@ -12,13 +12,13 @@ use tailwater_confine::{Child, Confinement, ContainerRuntime, Error, Program, St
 use crate::cases::{Case, Layer};
 use crate::scene::Scene;
 
-pub(crate) enum Way {
+pub(crate) enum StartMode {
     Process,
     Container(ContainerRuntime),
 }
 
 /// Returns what the machine lacks for a mode.
-pub(crate) fn missing(way: &Way) -> Option<String> {
+pub(crate) fn missing(way: &StartMode) -> Option<String> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let user = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     if !user.split_whitespace().all(|id| id == "0") {
@@ -27,8 +27,8 @@ pub(crate) fn missing(way: &Way) -> Option<String> {
     // Root of a container, for example, has fewer rights: starting a program that does nothing shows it. Any other
     // error is a failure.
     let start = match way {
-        Way::Process => Confinement::full().spawn(&hostile("nothing")),
-        Way::Container(runtime) => Confinement::full().spawn_in(runtime, &hostile("nothing")),
+        StartMode::Process => Confinement::full().spawn(&hostile("nothing")),
+        StartMode::Container(runtime) => Confinement::full().spawn_in(runtime, &hostile("nothing")),
     };
     let error = start.err()?;
     let denied = match &error {
@@ -45,10 +45,10 @@ fn is_denied(error: &std::io::Error) -> bool {
     matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
-impl Way {
-    pub(crate) fn container() -> Result<Way, String> {
+impl StartMode {
+    pub(crate) fn container() -> Result<StartMode, String> {
         let runtime = ContainerRuntime::find().ok_or("no crun (apt-get install crun)")?;
-        let way = Way::Container(runtime);
+        let way = StartMode::Container(runtime);
         match missing(&way) {
             Some(why) => Err(why),
             None => Ok(way),
@@ -58,25 +58,25 @@ impl Way {
     /// Returns `true` if a defence can be switched on and off in this mode.
     pub(crate) fn has(&self, layer: Layer) -> bool {
         match self {
-            Way::Process => true,
-            Way::Container(_) => !matches!(layer, Layer::Users | Layer::FileSizeLimit),
+            StartMode::Process => true,
+            StartMode::Container(_) => !matches!(layer, Layer::Users | Layer::FileSizeLimit),
         }
     }
 
     pub(crate) fn spawn(&self, confinement: &Confinement, program: &Program) -> Child {
         let child = match self {
-            Way::Process => confinement.spawn(program),
-            Way::Container(runtime) => confinement.spawn_in(runtime, program),
+            StartMode::Process => confinement.spawn(program),
+            StartMode::Container(runtime) => confinement.spawn_in(runtime, program),
         };
         child.unwrap_or_else(|error| panic!("{:?} {:?}: {error}", program.arguments, confinement))
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for StartMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Way::Process => "a process",
-            Way::Container(_) => "a container",
+            StartMode::Process => "a process",
+            StartMode::Container(_) => "a container",
         })
     }
 }
@@ -119,7 +119,7 @@ pub(crate) struct Attacker {
 }
 
 /// Starts an attacker and waits until it has loaded. It attacks when it receives a byte.
-pub(crate) fn start(way: &Way, confinement: &Confinement, program: &Program) -> Attacker {
+pub(crate) fn start(way: &StartMode, confinement: &Confinement, program: &Program) -> Attacker {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
     ours.set_read_timeout(Some(PATIENCE)).unwrap();
     let program = program.clone().descriptor(theirs.as_fd());
@@ -152,7 +152,7 @@ impl Attacker {
 }
 
 /// Starts an attacker, seals it when it has loaded, triggers the attack, and returns the outcome.
-pub(crate) fn run(way: &Way, confinement: &Confinement, scene: &Scene, case: &Case) -> Outcome {
+pub(crate) fn run(way: &StartMode, confinement: &Confinement, scene: &Scene, case: &Case) -> Outcome {
     let mut program = hostile(case.name);
     program.core = Some(scene.core);
     for argument in (case.arguments)(scene) {
@@ -161,20 +161,20 @@ pub(crate) fn run(way: &Way, confinement: &Confinement, scene: &Scene, case: &Ca
     let mut attacker = start(way, confinement, &program);
     attacker.child.seal();
     if case.lent {
-        attacker.child.lend(10).unwrap();
+        attacker.child.grant_priority(10).unwrap();
     }
     attacker.let_go();
     attacker.outcome()
 }
 
 /// Returns the modes available on this machine. Prints the skipped ones, and why.
-pub(crate) fn ways() -> Vec<Way> {
-    let process = match missing(&Way::Process) {
-        None => Ok(Way::Process),
+pub(crate) fn ways() -> Vec<StartMode> {
+    let process = match missing(&StartMode::Process) {
+        None => Ok(StartMode::Process),
         Some(why) => Err(why),
     };
     let container = match &process {
-        Ok(_) => Way::container(),
+        Ok(_) => StartMode::container(),
         Err(why) => Err(why.clone()),
     };
     let mut ways = Vec::new();

@@ -16,7 +16,7 @@ pub struct Exceeds {
 
 /// Lease state of a server's agent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Holder {
+pub struct LeaseClient {
     terms: Terms,
     incarnation: u64,
     /// Number, amount and end of the latest grant.
@@ -24,21 +24,21 @@ pub struct Holder {
     amount: Amount,
     until: Nanos,
     /// Last grant that covered everything in use.
-    kept: (u64, u64),
+    last_covering: (u64, u64),
     in_use: Amount,
 }
 
-impl Holder {
+impl LeaseClient {
     /// Creates the state of an agent that has just started, while `in_use` of an earlier lease is still in use. Nothing
     /// is allowed until the first grant. No earlier start has the same `incarnation`.
     pub fn new(terms: Terms, incarnation: u64, in_use: Amount) -> Self {
-        Holder {
+        LeaseClient {
             terms,
             incarnation,
             number: (0, 0),
             amount: Amount::NONE,
             until: Nanos::ZERO,
-            kept: (0, 0),
+            last_covering: (0, 0),
             in_use,
         }
     }
@@ -66,7 +66,7 @@ impl Holder {
             return Err(Exceeds { allowed, found });
         }
         self.in_use = found;
-        self.keep();
+        self.record_covered();
         Ok(())
     }
 
@@ -74,7 +74,7 @@ impl Holder {
     /// report the real use, and a grant of less is not confirmed.
     pub fn found_in_use(&mut self, found: Amount) {
         self.in_use = found;
-        self.keep();
+        self.record_covered();
     }
 
     /// Returns a request to send now.
@@ -82,7 +82,7 @@ impl Holder {
         Request {
             incarnation: self.incarnation,
             sent: now,
-            kept: self.kept,
+            kept: self.last_covering,
             in_use: self.in_use,
             wants,
         }
@@ -97,14 +97,14 @@ impl Holder {
         self.number = grant.number;
         self.amount = grant.amount;
         self.until = Nanos(grant.sent.0.saturating_add(grant.duration.min(self.terms.duration).0));
-        self.keep();
+        self.record_covered();
         true
     }
 
     /// Confirms the latest grant once everything in use is within it.
-    fn keep(&mut self) {
+    fn record_covered(&mut self) {
         if self.in_use.is_within(self.amount) {
-            self.kept = self.number;
+            self.last_covering = self.number;
         }
     }
 }

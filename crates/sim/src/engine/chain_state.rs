@@ -18,7 +18,7 @@ use tailwater_policy::server::{IngressMapper, ServerMapper};
 pub(crate) const NO_CORE: u16 = u16::MAX;
 
 /// State of a chain.
-pub(crate) struct Tenant {
+pub(crate) struct ChainState {
     pub costs: Costs,
     /// Speed of machines over time, if known.
     pub speed: Option<Speed>,
@@ -144,7 +144,7 @@ pub(crate) struct Ingress {
     /// Number of the next row.
     pub rows: u32,
     pub rule_latency: u64,
-    pub held: usize,
+    pub max_buffered: usize,
 }
 
 /// Marks a flow that waits for a row.
@@ -260,7 +260,7 @@ impl SteeringDomain {
     }
 }
 
-impl Tenant {
+impl ChainState {
     /// Records that a bucket or flow is in migration.
     pub fn transit(&mut self, moving: Moving) -> TransitNumber {
         match self.free.pop() {

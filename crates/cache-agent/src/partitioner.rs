@@ -40,7 +40,7 @@ pub trait ClassifiedError: std::error::Error {
 }
 
 /// Mechanism that partitions a cache and reports its partitions.
-pub trait Cut: CacheAllocator<Error: ClassifiedError> {
+pub trait CachePartitioner: CacheAllocator<Error: ClassifiedError> {
     /// Returns the cache, without ways and classes that other programs use now.
     ///
     /// # Errors
