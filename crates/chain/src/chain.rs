@@ -69,8 +69,8 @@ pub struct Chain {
     input: InputPolicy,
     malformed: [u64; Malformed::COUNT],
     non_ip: u64,
-    no_place: u64,
-    foreign: u64,
+    flow_table_full: u64,
+    bucket_not_owned: u64,
     lost: u64,
     /// Batch indices of packets whose flows a function has not seen.
     unseen: Vec<u16>,
@@ -178,8 +178,8 @@ impl Chain {
             input,
             malformed: [0; Malformed::COUNT],
             non_ip: 0,
-            no_place: 0,
-            foreign: 0,
+            flow_table_full: 0,
+            bucket_not_owned: 0,
             lost: 0,
             unseen: Vec::with_capacity(MAX_BATCH),
             keep: None,
@@ -273,8 +273,8 @@ impl Chain {
                 batch.compact(|packet, _| {
                     self.lost += 1;
                     match table.holds(packet.rss_hash) {
-                        true => self.no_place += 1,
-                        false => self.foreign += 1,
+                        true => self.flow_table_full += 1,
+                        false => self.bucket_not_owned += 1,
                     }
                 });
             }
@@ -577,7 +577,7 @@ impl Chain {
     /// Packets counted so far under each of the [`reasons`](Chain::reasons), in their order.
     pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
         let functions = self.stages.iter().flat_map(Stage::reason_counts);
-        let own = [self.non_ip, self.no_place, self.foreign];
+        let own = [self.non_ip, self.flow_table_full, self.bucket_not_owned];
         let lost_unavailable = self.keep.as_ref().map(|keep| keep.lost_unavailable);
         let own = own.into_iter().chain(lost_unavailable);
         self.malformed.iter().copied().chain(own).chain(functions)

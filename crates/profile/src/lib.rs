@@ -27,7 +27,7 @@ mod costs;
 pub mod curve;
 mod detail;
 mod identity;
-mod lab;
+mod measurement_core;
 mod pauses;
 pub mod profiles;
 mod sweep;

@@ -2,7 +2,7 @@
 
 use crate::costs::{Sample, fit};
 use crate::detail::Detailed;
-use crate::lab::{BUFFERS, EpochLoad, Lab};
+use crate::measurement_core::{BUFFERS, EpochLoad, MeasurementCore};
 use crate::pauses::pauses;
 use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
 use crate::{fingerprint, machine};
@@ -75,7 +75,7 @@ pub enum TrainError {
         "core {core} was taken by others for all of {length}: expected one that ordinary programs leave some time, such as \
          another of --cores"
     )]
-    Away {
+    CorePreempted {
         /// The preempted core.
         core: usize,
         /// Length of the last attempt.
@@ -152,7 +152,7 @@ pub fn train_capacity(
         Depth::QuickWithRate => &QUICK_RATE_FLOWS,
     };
     let mut training = Training {
-        lab: Lab {
+        lab: MeasurementCore {
             core: options.core,
             seed: options.seed,
             stop,
@@ -225,7 +225,7 @@ pub fn train_costs(
     options: &TrainOptions,
     stop: &AtomicBool,
 ) -> Result<(ServiceCosts, DetailedCosts), TrainError> {
-    let lab = Lab {
+    let lab = MeasurementCore {
         core: options.core,
         seed: options.seed,
         stop,
@@ -247,8 +247,8 @@ pub fn train_costs(
         ring_packet: service.costs.ring_packet,
         receive_packet: service.queue.receive,
         queue_packet: service.queue.queue,
-        hand_over_packet: service.queue.hand_over,
-        take_over_packet: service.queue.take_over,
+        hand_over_packet: service.queue.offload,
+        take_over_packet: service.queue.receive_offloaded,
         poll: service.poll,
         wakes: detailed.wakes()?,
         pauses: pauses(options.core, stop)?,
@@ -265,7 +265,7 @@ pub fn train_costs(
 }
 
 struct Training<'a, P> {
-    lab: Lab<'a>,
+    lab: MeasurementCore<'a>,
     spec: ChainSpec,
     epoch: Nanos,
     quick: bool,
@@ -387,7 +387,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
             let copy = |rate| evenly(&mut base.source(), rate);
             let most = self.lab.saturated(&self.spec, copy(1e6)?, Some(self.length()))?;
             let (mut low, mut high) = (most * LOWEST_LOAD, most);
-            let kept = self.lab.keeps(&self.spec, || copy(low), LENGTH, self.epoch)?;
+            let kept = self.lab.meets_objective(&self.spec, || copy(low), LENGTH, self.epoch)?;
             let halvings = match (kept, self.quick) {
                 (true, _) => halvings,
                 (false, true) => 0,
@@ -395,7 +395,10 @@ impl<P: FnMut(Step)> Training<'_, P> {
             };
             for _ in 0..halvings {
                 let middle = (low + high) / 2.0;
-                match self.lab.keeps(&self.spec, || copy(middle), LENGTH, self.epoch)? {
+                match self
+                    .lab
+                    .meets_objective(&self.spec, || copy(middle), LENGTH, self.epoch)?
+                {
                     true => low = middle,
                     false => high = middle,
                 }

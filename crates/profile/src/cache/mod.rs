@@ -61,12 +61,12 @@ pub trait CacheControl {
     ///
     /// # Errors
     /// The result cannot be determined.
-    fn held(&mut self, run: Nanos) -> Result<Held, CacheError>;
+    fn held(&mut self, run: Nanos) -> Result<ShareResult, CacheError>;
 }
 
 /// Result of a share during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct ShareResult {
     /// `true` if the chain had its share and no more.
     pub held: bool,
     /// Miss ratio of the pirate, that is, the cache that the chain took from it. For a partition, the part of the

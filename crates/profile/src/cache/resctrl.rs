@@ -4,7 +4,7 @@
 //! ways that were taken from it, and still hits them. So when the partition shrinks, another core overwrites the
 //! released ways.
 
-use super::{CacheControl, CacheError, Caches, Held, Method, sharing};
+use super::{CacheControl, CacheError, Caches, Method, ShareResult, sharing};
 use memmap2::MmapMut;
 use std::hint::black_box;
 use tailwater_dataplane::cores::pin_to;
@@ -172,10 +172,10 @@ impl CacheControl for Partitioned {
         }
     }
 
-    fn held(&mut self, _: Nanos) -> Result<Held, CacheError> {
+    fn held(&mut self, _: Nanos) -> Result<ShareResult, CacheError> {
         let occupied = self.occupied()?;
         let beyond = occupied.unwrap_or(0).saturating_sub(self.share);
-        Ok(Held {
+        Ok(ShareResult {
             held: beyond as f64 <= TOLERATED * self.way_bytes as f64,
             misses: beyond as f64 / occupied.unwrap_or(0).max(1) as f64,
             occupied,

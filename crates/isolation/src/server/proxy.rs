@@ -219,7 +219,7 @@ impl NetworkFunction for ProxyFunction {
     }
 
     fn flows_leave(&mut self) {
-        self.with_round(|_, round, _| round.tell_ends());
+        self.with_round(|_, round, _| round.deliver_flow_ends());
     }
 
     fn finish(&mut self) {
