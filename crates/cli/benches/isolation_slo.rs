@@ -114,9 +114,9 @@ impl Folder {
 }
 
 /// A second run in parallel, ended when dropped.
-struct Beside(Child);
+struct BackgroundRun(Child);
 
-impl Drop for Beside {
+impl Drop for BackgroundRun {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -238,7 +238,7 @@ fn main() {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        let _beside = Beside(beside.unwrap());
+        let _beside = BackgroundRun(beside.unwrap());
         let report = folder.run("process", core, &more);
         table.add_run("crash-loop/beside", &report);
     }

@@ -63,25 +63,27 @@ impl CliError {
     /// Returns 2 for mistakes in the command line or a file, 1 for other errors.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {
-            use RunError::{Build, Core, External, IsolatedAndHandedOver, Isolation, Open, State, StateHandedOver};
+            use RunError::{
+                Build, Core, External, IsolatedWithOffloading, Isolation, Open, State, StateWithOffloading,
+            };
             matches!(
                 error,
                 Build(_)
                     | Core(_)
                     | External { .. }
-                    | IsolatedAndHandedOver
+                    | IsolatedWithOffloading
                     | Isolation(
-                        IsolationError::Refused { .. } | IsolationError::Unfit { .. } | IsolationError::Build(_)
+                        IsolationError::Refused { .. } | IsolationError::NotAFunction { .. } | IsolationError::Build(_)
                     )
                     | Open(OpenError::Device(_))
                     | State(_)
-                    | StateHandedOver
+                    | StateWithOffloading
             )
         };
         let train = |error: &TrainError| match error {
             TrainError::Epoch(_) | TrainError::Traffic(_) => true,
             TrainError::Run(error) => run(error),
-            TrainError::Stopped | TrainError::Away { .. } | TrainError::NoCapacity { .. } => false,
+            TrainError::Stopped | TrainError::CorePreempted { .. } | TrainError::NoCapacity { .. } => false,
         };
         let input = match self {
             CliError::Spec(_) | CliError::Traffic(_) | CliError::Input(_) => true,

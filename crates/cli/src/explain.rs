@@ -146,7 +146,7 @@ pub fn recorder(
         policy: policy.name().to_owned(),
         slo: spec.slo.budget(),
         epoch: epoch(spec.slo.budget()).unwrap_or(Nanos::ZERO),
-        helpers,
+        auxiliary: helpers,
         started: Nanos::ZERO,
         profile: profile.map_or_else(String::new, CapacityProfile::to_string),
     };

@@ -202,8 +202,8 @@ impl CodeExaminer for Isolating {
         match program.try_out(PATIENCE) {
             Ok(description) => Ok(description.name),
             Err(IsolationError::Refused { field, message, .. }) => Err(LibraryError::Config { field, message }),
-            Err(IsolationError::Unfit { message, .. }) => Err(LibraryError::Apart(message)),
-            Err(IsolationError::Silent { due, reason, .. }) => Err(LibraryError::Apart(format!(
+            Err(IsolationError::NotAFunction { message, .. }) => Err(LibraryError::Apart(message)),
+            Err(IsolationError::ProtocolViolation { due, reason, .. }) => Err(LibraryError::Apart(format!(
                 "is no function: it was to {due}, but {reason}"
             ))),
             Err(IsolationError::Launch { source, .. }) => {
@@ -246,7 +246,7 @@ fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
 /// # Errors
 /// A function that writes a file would run on several cores.
 pub fn on(config: IsolationConfig, cores: &[usize]) -> Result<IsolationConfig, CliError> {
-    match config.programs.iter().find(|program| program.alone) {
+    match config.programs.iter().find(|program| program.single_instance) {
         Some(writer) if cores.len() > 1 => wrong(format!(
             "--isolation: {}: its export can be made by one process only: leave it out, or run on one core",
             writer.function

@@ -26,7 +26,7 @@ mod values;
 
 use args::{Cli, Command, ProfileCommand, TraceCommand};
 use clap::Parser;
-use curves::Part;
+use curves::CurveSelection;
 use error::CliError;
 use std::io::Write;
 use std::process::ExitCode;
@@ -42,9 +42,9 @@ fn main() -> ExitCode {
     let outcome = match cli.command {
         Command::Run(args) => run::run(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
-        Command::Profile(ProfileCommand::Latency(args)) => curves::measure(Part::Latency, &args),
-        Command::Profile(ProfileCommand::Cache(args)) => curves::measure(Part::Cache, &args),
-        Command::Profile(ProfileCommand::All(args)) => curves::measure(Part::All, &args),
+        Command::Profile(ProfileCommand::Latency(args)) => curves::measure(CurveSelection::Latency, &args),
+        Command::Profile(ProfileCommand::Cache(args)) => curves::measure(CurveSelection::Cache, &args),
+        Command::Profile(ProfileCommand::All(args)) => curves::measure(CurveSelection::All, &args),
         Command::Profile(ProfileCommand::Diff(args)) => curves::diff(&args),
         Command::Profile(ProfileCommand::Curves(args)) => curves::curves(&args),
         Command::Simulate(args) => simulate::simulate(&args),

@@ -1,20 +1,20 @@
 //! `tailwater place`: admission of SLOs on a cluster, and placement of their instances.
 
-mod kept;
 mod optimal;
 mod profiles;
 mod progress;
+mod state_file;
 
 use crate::args::{PlaceArgs, ReportOutput};
 use crate::error::{CliError, SLO_MISSED};
 use crate::run::json;
 use crate::text::{fixed, one_line, short_at_most};
 use crate::{complain, print};
-use kept::StateFile;
 use optimal::{Optimal, available, optimal};
 use profiles::{ProfileFiles, of_curves};
 use progress::Progress;
 use serde::Serialize;
+use state_file::StateFile;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -148,7 +148,7 @@ pub fn find(
 ) -> Result<Box<dyn Port>, CliError> {
     use tailwater_api::PacketAction;
     use tailwater_dataplane::dpdk::{DpdkConfig, DpdkPorts, HugePages};
-    use tailwater_dataplane::external::Beside;
+    use tailwater_dataplane::external::WithExternals;
     let ring = args.ring.map(|ring| {
         u16::try_from(ring).map_err(|_| {
             let most = u16::MAX;
@@ -175,7 +175,7 @@ pub fn find(
     let ports = DpdkPorts::find(config, clock.clone());
     let ports = ports.map_err(|error| CliError::Input(error.to_string()))?;
     Ok(match functions {
-        Some(functions) => Box::new(Beside::new(ports, functions)),
+        Some(functions) => Box::new(WithExternals::new(ports, functions)),
         None => Box::new(ports),
     })
 }

@@ -20,9 +20,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::cores::AvoidCores;
+use tailwater_dataplane::reload_watcher;
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::watch;
 use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
 use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 
@@ -232,7 +232,7 @@ pub fn not_json(error: serde_json::Error) -> CliError {
 
 /// Makes SIGHUP request a reload of files.
 fn reload_on_signal() -> Result<(), CliError> {
-    let registered = signal_hook::flag::register(SIGHUP, Arc::clone(watch::asked()));
+    let registered = signal_hook::flag::register(SIGHUP, Arc::clone(reload_watcher::reload_requested()));
     registered.map(drop).map_err(|source| CliError::System {
         what: "signals cannot be handled",
         source,

@@ -93,8 +93,8 @@ impl Placing {
             profile: None,
         };
         placing.check(args)?;
-        if spec.state.is_some() && placing.hands_over() {
-            return wrong(RunError::StateHandedOver.to_string());
+        if spec.state.is_some() && placing.is_offloading() {
+            return wrong(RunError::StateWithOffloading.to_string());
         }
         if placing.needs_profile() {
             epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
@@ -123,7 +123,7 @@ impl Placing {
                 "--saturate: --policy {name} has nothing to decide about, since packets come only when \
                  they are asked for"
             )
-        } else if args.record.is_some() && !self.hands_over() && !self.moves_buckets() {
+        } else if args.record.is_some() && !self.is_offloading() && !self.moves_buckets() {
             format!("--record: --policy {name} never decides anything without --auxiliary or several --cores")
         } else if args.profile.is_some() && !self.needs_profile() && self.auxiliary.is_empty() {
             format!("--profile: --policy {name} goes by no profile in this run")
@@ -134,7 +134,7 @@ impl Placing {
     }
 
     /// Returns `true` if flows are offloaded to auxiliary cores.
-    fn hands_over(&self) -> bool {
+    fn is_offloading(&self) -> bool {
         self.policy.scales() && !self.auxiliary.is_empty()
     }
 
@@ -149,7 +149,7 @@ impl Placing {
     }
 
     fn needs_profile(&self) -> bool {
-        self.hands_over() || self.needs_rates()
+        self.is_offloading() || self.needs_rates()
     }
 
     /// Creates the mappers and the recorder. Measures the chain first if there is no profile.

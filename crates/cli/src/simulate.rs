@@ -12,7 +12,7 @@ use crate::error::CliError;
 use crate::progress::Simulating;
 use crate::run::{check_writable, json, same_place, spec_text, stop_on_signals};
 use crate::{complain, html, print, table};
-use runner::{Job, Outcome, Runner};
+use runner::{Job, JobResult, Runner};
 use serde::Serialize;
 use std::fs;
 use std::path::Path;
@@ -204,8 +204,8 @@ fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<(Vec<Run>
     let (mut runs, mut bounds) = (Vec::new(), Vec::new());
     for (&Job { policy, seed, .. }, outcome) in jobs.iter().zip(outcomes) {
         match outcome {
-            Some(Outcome::Run(report)) => runs.push(Run { policy, report }),
-            Some(Outcome::Bound(report)) => bounds.push(Bound { seed, report }),
+            Some(JobResult::Run(report)) => runs.push(Run { policy, report }),
+            Some(JobResult::Bound(report)) => bounds.push(Bound { seed, report }),
             None => {}
         }
     }

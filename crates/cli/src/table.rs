@@ -236,7 +236,7 @@ fn machine(table: &mut Table, report: &RunReport) {
         let _ = write!(text, ", {:.2} auxiliary on average", cores.auxiliary_avg);
     }
     table.line("cores", &text);
-    handed_over(table, report);
+    offloading(table, report);
     buckets_moved(table, report);
     isolated(table, report);
     if let Some(flows) = &report.flows {
@@ -411,7 +411,7 @@ fn buckets_moved(table: &mut Table, report: &RunReport) {
     if server.buckets_moved > 0 {
         let text = format!(
             "{} packets kept back meanwhile; the longest move took {} us",
-            thousands(server.packets_kept_back),
+            thousands(server.packets_buffered),
             fixed(server.longest_move_us)
         );
         table.line("", &text);
@@ -419,24 +419,24 @@ fn buckets_moved(table: &mut Table, report: &RunReport) {
 }
 
 /// Adds the work of auxiliary cores, and the mapper's reports.
-fn handed_over(table: &mut Table, report: &RunReport) {
+fn offloading(table: &mut Table, report: &RunReport) {
     let Some(scaling) = &report.scaling else {
         return;
     };
     let text = format!(
         "{} packets ({}), {} flows out of the queue",
-        thousands(scaling.packets_handed),
-        percent(share(scaling.packets_handed, report.packets.offered)),
+        thousands(scaling.packets_offloaded),
+        percent(share(scaling.packets_offloaded, report.packets.offered)),
         thousands(scaling.flows_moved)
     );
     table.line("handed over", &text);
     let text = format!(
         "recruited {} times, boost mode {} times",
-        thousands(scaling.recruited),
+        thousands(scaling.activated),
         thousands(scaling.boosts)
     );
     table.line("", &text);
-    let held = thousands(scaling.packets_held);
+    let held = thousands(scaling.packets_parked);
     let relieved = format!("an auxiliary core had too much, {held} packets held");
     for (count, what) in [
         (scaling.splits, "a flow was split between two cores"),

@@ -93,7 +93,7 @@ fn record(folder: &Folder) -> PathBuf {
         policy: "netblaze".to_owned(),
         slo,
         epoch: profile.epoch,
-        helpers: 2,
+        auxiliary: 2,
         started: Nanos(1),
         profile: profile.to_string(),
     };

@@ -6,7 +6,7 @@ use tailwater_net::Nanos;
 
 /// Part of the work on a batch that was timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Part {
+pub enum TimedPart {
     /// From the port straight through the chain.
     #[default]
     Whole,
@@ -28,7 +28,7 @@ pub struct BatchTimes {
     /// End of the timed part. See [`received`](BatchTimes::received).
     pub sent: Nanos,
     /// Timed part of the work.
-    pub part: Part,
+    pub part: TimedPart,
     /// Number of packets.
     pub packets: u32,
     /// Other packets were queued behind the batch.
@@ -109,7 +109,7 @@ impl BatchTimes {
         arrival: Nanos::MAX,
         received: Nanos::MAX,
         sent: Nanos::MAX,
-        part: Part::Processed,
+        part: TimedPart::Processed,
         packets: u32::MAX,
         backlog: true,
         idle: true,
@@ -139,7 +139,7 @@ impl BatchRecord {
                 arrival: arrival.saturating_sub(start),
                 received: received.saturating_sub(start),
                 sent: sent.saturating_sub(start),
-                part: Part::Whole,
+                part: TimedPart::Whole,
                 packets: packets as u32,
                 backlog,
                 idle,
@@ -148,7 +148,13 @@ impl BatchRecord {
     }
 
     /// Records a part of the work, if it had packets.
-    pub(crate) fn note_part(&mut self, part: Part, (packets, backlog): (usize, bool), start: Nanos, times: [Nanos; 3]) {
+    pub(crate) fn note_part(
+        &mut self,
+        part: TimedPart,
+        (packets, backlog): (usize, bool),
+        start: Nanos,
+        times: [Nanos; 3],
+    ) {
         if packets == 0 || self.batches.len() == self.batches.capacity() {
             return;
         }

@@ -16,7 +16,7 @@
 //! forwarded: packets the device delivered before are older (`Snapshot`). Hence packets of a flow keep their order
 //! while a device's own table changes, provided the change reaches the device before it takes effect here.
 
-mod among;
+mod forwarding;
 pub mod ticks;
 
 use crate::capture::CaptureTap;
@@ -24,7 +24,7 @@ use crate::clock::Clock;
 use crate::port::{PortQueue, PortSender, Received, Refused, Reta, RetaError};
 use crate::reta::RetaHistory;
 use crate::trace_nic::check;
-use among::{Among, Handed, connect};
+use forwarding::{ForwardedPacket, ForwardingRings, connect};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH};
@@ -139,7 +139,7 @@ impl Steering {
                 sender: self.sender(sender),
                 tells_ways: false,
                 rss: Arc::clone(&self.rss),
-                among,
+                forwarding: among,
                 missed: missed.take(),
                 times: Vec::with_capacity(MAX_BATCH),
                 start,
@@ -218,7 +218,7 @@ pub struct DeviceQueue<R, S> {
     tells_ways: bool,
     rss: Arc<RssHasher>,
     /// Rings to other workers, or `None` without other workers.
-    among: Option<Box<Among>>,
+    forwarding: Option<Box<ForwardingRings>>,
     /// `Some` in one queue only, which counts the devices' losses.
     missed: Option<Arc<AtomicU64>>,
     /// Arrival times of the packets just received, if the device has timestamps.
@@ -292,7 +292,7 @@ fn hash(batch: &mut Batch, rss: &RssHasher) {
 fn deal_out(
     packets: impl Iterator<Item = (Arrived, Nanos)>,
     since: Nanos,
-    among: &mut Among,
+    among: &mut ForwardingRings,
     rss: &RssHasher,
     (pool, batch): (&mut BufferPool, &mut Batch),
     lost: &mut u64,
@@ -302,7 +302,7 @@ fn deal_out(
             let frame = packet.frame(pool.memory());
             rss.hash_frame(frame)
         });
-        let handed = Handed::new(packet, since, time, hash);
+        let handed = ForwardedPacket::new(packet, since, time, hash);
         let own = among.sort(handed, bucket_of(hash), pool, lost);
         if let Some(packet) = own {
             batch.receive(packet, time, hash);
@@ -328,7 +328,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             let receiver = &mut self.receivers[number];
             let count = receiver.receive(pool, most);
             let timed = receiver.arrivals([arrival, now], &mut self.times);
-            match &mut self.among {
+            match &mut self.forwarding {
                 None => {
                     let mut missing = false;
                     let hashed = receiver.packets().map(|packet| {
@@ -390,7 +390,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             if ended {
                 self.state = State::Ended;
             }
-            if let Some(among) = &mut self.among {
+            if let Some(among) = &mut self.forwarding {
                 among.release();
                 among.publish(if ended { Nanos::MAX } else { snapshot.time });
             }
@@ -399,7 +399,7 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
 
     /// Begins a snapshot, unless one is in progress.
     #[inline]
-    fn look(&mut self, now: Nanos) {
+    fn check_ring(&mut self, now: Nanos) {
         if self.snapshot.open {
             return;
         }
@@ -409,8 +409,8 @@ impl<R: Receiver, S: Sender> DeviceQueue<R, S> {
             totals: self.totals,
             emptied: [false; MOST_RECEIVERS],
         };
-        if let Some(among) = &mut self.among {
-            among.look();
+        if let Some(among) = &mut self.forwarding {
+            among.snapshot();
         }
     }
 }
@@ -427,12 +427,12 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
         if self.state == State::Runs && (now >= self.end || self.over.load(Ordering::Relaxed)) {
             self.state = State::Ends(now);
         }
-        if let Some(among) = &mut self.among {
+        if let Some(among) = &mut self.forwarding {
             among.refresh(now);
             received.waiting += among.take(pool, batch, self.receivers.is_empty());
         }
         if self.state != State::Ended {
-            self.look(now);
+            self.check_ring(now);
             self.ask(now, pool, batch, &mut received);
             self.settle();
         }
@@ -443,16 +443,16 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
             received.offered += missed;
             received.lost_ring_full += missed;
         }
-        if let Some(among) = &mut self.among {
+        if let Some(among) = &mut self.forwarding {
             among.peek();
         }
         if self.state == State::Ended {
             received.ended = true;
-            if let Some(among) = &mut self.among {
+            if let Some(among) = &mut self.forwarding {
                 // In this order: packets forwarded before the others ended are visible.
                 received.ended = among.all_ended();
                 // No packet can be older any more.
-                among.look();
+                among.snapshot();
                 among.release();
                 received.waiting += among.waiting();
             }
@@ -465,7 +465,7 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
             State::Ended => Nanos::MAX,
             _ => self.arrived_after,
         };
-        match &self.among {
+        match &self.forwarding {
             None => own,
             Some(among) => own.min(among.received_before()),
         }
@@ -481,7 +481,7 @@ impl<R: Receiver, S: Sender> PortQueue for DeviceQueue<R, S> {
 
     fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
         self.state = State::Ended;
-        if let Some(among) = &mut self.among {
+        if let Some(among) = &mut self.forwarding {
             among.publish(Nanos::MAX);
             among.discard(lost);
         }

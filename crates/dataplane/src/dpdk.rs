@@ -1,16 +1,17 @@
 //! DPDK ports: NICs, virtual functions, virtual devices.
 
 mod external;
-mod tend;
+mod port_monitor;
 
 use crate::clock::Clock;
 use crate::cores::{AvoidCores, format_list, node_of};
 use crate::ddio::{Cache, Sizing};
 use crate::device::ticks::ClockView;
 use crate::device::{DeviceQueue, Receiver, Sender, Steering};
-use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Refused, Reta, RetaError, round_robin};
+use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Refused, Reta, RetaError, round_robin};
 use crate::report::PortReport;
 pub use external::ExternalPorts;
+use port_monitor::PortMonitor;
 use std::fs;
 use std::sync::{Mutex, PoisonError};
 use tailwater_api::{DdioSpec, PortName, PortsSpec};
@@ -19,7 +20,6 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_dpdk::{Device, DpdkError, Eal, EalConfig, Mempool, PortConfig, RxQueue, TxQueue};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, RssHasher};
-use tend::PortMonitor;
 
 pub use tailwater_dpdk::HugePages;
 
@@ -277,7 +277,7 @@ impl Port for DpdkPorts {
         self.config.ports.set_up.both_ways || self.config.ports.exit.is_none()
     }
 
-    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
+    fn open(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError> {
         let refused = |error: DpdkError| OpenError::Device(error.to_string());
         let devices = std::mem::take(&mut self.devices);
         let set_up = self.config.ports.set_up;
@@ -285,7 +285,7 @@ impl Port for DpdkPorts {
         let mtu = |device: &Device| set_up.mtu.unwrap_or(device.info().mtu);
         let mtu = devices.iter().map(mtu).max().unwrap_or(1500);
         let frame_bytes = usize::from(mtu) + BESIDES_MTU;
-        let (workers, senders) = (need.workers, need.workers + need.helpers);
+        let (workers, senders) = (need.workers, need.workers + need.auxiliary);
         // Queues of the workers in each direction used. An unused direction gets one queue, which drivers require.
         let used = |port: usize| (both_ways || port == 0, both_ways || port == devices.len() - 1);
         let queues_of = |port: usize| {
@@ -413,12 +413,12 @@ impl Port for DpdkPorts {
         steering.set_reta(reta)
     }
 
-    fn tend(&self, tell: &mut dyn FnMut(String)) {
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
         let mut notices = self.notices.lock().unwrap_or_else(PoisonError::into_inner);
         notices.drain(..).for_each(&mut *tell);
         let mut left = false;
         for tended in &self.ports {
-            let (lost, there) = tended.tend(tell);
+            let (lost, there) = tended.poll(tell);
             if let Some(steering) = self.steering.as_ref().filter(|_| tended.receives()) {
                 steering.add_missed(lost);
             }
@@ -471,9 +471,9 @@ mod tests {
             naps: None,
         };
         let mut ports = DpdkPorts::find(config, Clock::start()).unwrap();
-        let need = Need {
+        let need = PortRequirements {
             workers: 2,
-            helpers: 1,
+            auxiliary: 1,
             buffers: 64,
             rss_key: *RssHasher::default().key(),
         };

@@ -6,15 +6,16 @@ pub mod capture;
 pub mod clock;
 pub mod cores;
 pub mod ddio;
-mod death;
 pub mod device;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
+pub mod durable;
 pub mod external;
 mod isolated;
-pub mod kept;
 mod meter;
+mod panics;
 pub mod port;
+pub mod reload_watcher;
 pub mod report;
 mod reta;
 pub mod run;
@@ -22,7 +23,6 @@ pub mod scaling;
 pub mod telemetry;
 mod timeline;
 pub mod trace_nic;
-pub mod watch;
 pub mod worker;
 
 pub use run::{RunConfig, RunError, run, run_attached, run_noted, run_on};

@@ -25,9 +25,9 @@ pub(crate) struct Meter {
     telemetry: WindowSender,
     attribution: Attribution,
     /// Packets buffered during migration. `None` if buckets do not move.
-    kept_back: Option<Arc<BufferedSpans>>,
+    buffered_spans: Option<Arc<BufferedSpans>>,
     bins: BinClock,
-    pace: Pace,
+    pace: GapDetector,
     /// Packet numbers carry marks of external functions.
     external: bool,
     slo: Nanos,
@@ -43,10 +43,10 @@ impl Meter {
         Meter {
             telemetry,
             attribution: Attribution::new(config.slo),
-            kept_back: None,
+            buffered_spans: None,
             external: false,
             bins: BinClock::new(config.start, config.window),
-            pace: Pace::default(),
+            pace: GapDetector::default(),
             slo: config.slo,
             start: config.start,
             window: config.window,
@@ -56,8 +56,8 @@ impl Meter {
     }
 
     /// Enables migration: sets the record of packets buffered meanwhile.
-    pub(crate) fn know(&mut self, kept_back: Arc<BufferedSpans>) {
-        self.kept_back = Some(kept_back);
+    pub(crate) fn set_buffered_spans(&mut self, kept_back: Arc<BufferedSpans>) {
+        self.buffered_spans = Some(kept_back);
     }
 
     /// Packets pass external functions, and their numbers mark those that were held there for long.
@@ -113,7 +113,7 @@ impl Meter {
     fn note_refused(&mut self, Refused { in_pieces, damaged }: Refused, now: Nanos) {
         let window = &mut self.telemetry.window;
         window.lost_in_pieces += in_pieces;
-        window.late[Cause::NoPlace as usize] += in_pieces;
+        window.late[Cause::ResourceExhausted as usize] += in_pieces;
         window.dropped += damaged;
         window.dropped_damaged += damaged;
         let arrivals = &mut window.arrivals;
@@ -183,7 +183,7 @@ impl Meter {
     pub(crate) fn note_unsent(&mut self, unsent: usize) {
         let window = &mut self.telemetry.window;
         window.lost_unsent += unsent as u64;
-        window.late[Cause::NoPlace as usize] += unsent as u64;
+        window.late[Cause::ResourceExhausted as usize] += unsent as u64;
     }
 
     /// Counts `packets` packets that functions processed between the two times. `gone` of them were dropped or lost,
@@ -197,7 +197,7 @@ impl Meter {
         let window = &mut self.telemetry.window;
         window.dropped += gone as u64 - lost;
         window.lost_in_chain += lost;
-        window.late[Cause::NoPlace as usize] += lost;
+        window.late[Cause::ResourceExhausted as usize] += lost;
         window.busy += took;
     }
 
@@ -246,10 +246,10 @@ impl Meter {
                     received,
                     sent,
                     rss_hash,
-                    kept_back: self.kept_back(rss_hash, arrival, sent),
+                    buffered: self.buffered(rss_hash, arrival, sent),
                 };
                 let cause = match self.attribution.cause(late) {
-                    cause @ Cause::Descheduled => cause,
+                    cause @ Cause::Preempted => cause,
                     _ if self.external && packet.number() & DETAINED != 0 => Cause::External,
                     cause => cause,
                 };
@@ -259,8 +259,8 @@ impl Meter {
     }
 
     /// Time a packet was buffered while its RSS bucket migrated.
-    fn kept_back(&self, rss_hash: u32, arrival: Nanos, sent: Nanos) -> Nanos {
-        let kept_back = self.kept_back.as_ref();
+    fn buffered(&self, rss_hash: u32, arrival: Nanos, sent: Nanos) -> Nanos {
+        let kept_back = self.buffered_spans.as_ref();
         kept_back.map_or(Nanos::ZERO, |kept_back| kept_back.of(rss_hash, arrival, sent))
     }
 
@@ -276,13 +276,13 @@ impl Meter {
             received: now,
             sent: now,
             rss_hash,
-            kept_back: self.kept_back(rss_hash, arrival, now),
+            buffered: self.buffered(rss_hash, arrival, now),
         };
         let window = &mut self.telemetry.window;
         let cause = if self.dead {
             window.lost_with_worker += 1;
             // The worker is off its core for good.
-            Cause::Descheduled
+            Cause::Preempted
         } else {
             window.lost_undrained += 1;
             self.attribution.cause(late)
@@ -291,7 +291,7 @@ impl Meter {
     }
 
     /// Marks the worker as panicked. Packets left unprocessed from now on count as lost with it.
-    pub(crate) fn die(&mut self) {
+    pub(crate) fn on_panic(&mut self) {
         self.dead = true;
     }
 
@@ -302,7 +302,7 @@ impl Meter {
         let window = &mut self.telemetry.window;
         window.dropped += (batch.in_hand() - batch.len()) as u64 - lost;
         window.lost_in_chain += lost;
-        window.late[Cause::NoPlace as usize] += lost;
+        window.late[Cause::ResourceExhausted as usize] += lost;
         for packet in batch.iter() {
             self.note_undrained(packet.arrival, packet.rss_hash, now);
         }
@@ -351,13 +351,13 @@ impl Counting for Chain {
 
 /// Expected duration of batches, to detect those during which the worker was preempted.
 #[derive(Debug, Default)]
-struct Pace {
+struct GapDetector {
     /// Running mean of the time per packet, in 1/256 ns.
     per_packet: u64,
     batches: u32,
 }
 
-impl Pace {
+impl GapDetector {
     /// Number of batches after which the mean is used.
     const SETTLED: u32 = 64;
 
@@ -417,7 +417,7 @@ mod tests {
         };
         let at = |us| [Nanos::from_micros(us); 2];
         let late = |meter: &mut Meter| {
-            [Cause::RingFull, Cause::Waking, Cause::Descheduled].map(|cause| meter.window().late[cause as usize])
+            [Cause::RingFull, Cause::Waking, Cause::Preempted].map(|cause| meter.window().late[cause as usize])
         };
         meter.note_arrivals(received, at(1), || Cause::RingFull);
         assert_eq!(late(&mut meter), [3, 0, 0]);
@@ -434,11 +434,11 @@ mod tests {
     fn what_a_dead_worker_never_did_is_lost_with_it() {
         let mut meter = meter(&no_functions());
         meter.note_undrained(Nanos(1), 7, Nanos::from_millis(1));
-        meter.die();
+        meter.on_panic();
         meter.note_undrained(Nanos(1), 7, Nanos::from_millis(1));
         let window = meter.window();
         assert_eq!((window.lost_undrained, window.lost_with_worker), (1, 1));
-        assert_eq!(window.late[Cause::Descheduled as usize], 1);
+        assert_eq!(window.late[Cause::Preempted as usize], 1);
         assert_eq!(window.late_or_lost(), 2);
     }
 
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn pace_tells_gaps_from_work() {
-        let mut pace = Pace::default();
+        let mut pace = GapDetector::default();
         for _ in 0..1000 {
             assert_eq!(pace.gap(32, Nanos(3_200)), None);
             assert_eq!(pace.gap(1, Nanos(300)), None);
@@ -480,7 +480,7 @@ mod tests {
         let gap = pace.gap(32, Nanos(203_200)).unwrap();
         assert!((180_000..203_200).contains(&gap.0), "{gap}");
         // Slow functions have long batches, which are not gaps.
-        let mut slow = Pace::default();
+        let mut slow = GapDetector::default();
         for _ in 0..1000 {
             assert_eq!(slow.gap(32, Nanos(320_000)), None);
         }
@@ -492,7 +492,7 @@ mod tests {
     /// taken for gaps for ever.
     #[test]
     fn pace_gets_used_to_slower_packets() {
-        let mut pace = Pace::default();
+        let mut pace = GapDetector::default();
         for _ in 0..1000 {
             assert_eq!(pace.gap(32, Nanos(3_200)), None);
         }

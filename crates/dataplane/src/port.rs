@@ -76,11 +76,11 @@ pub trait PortQueue: PortSender {
 
 /// Requirements of a run on its port.
 #[derive(Clone, Copy, Debug)]
-pub struct Need {
+pub struct PortRequirements {
     /// Number of workers, each of which receives and sends.
     pub workers: u16,
     /// Number of auxiliary cores, each of which sends.
-    pub helpers: u16,
+    pub auxiliary: u16,
     /// Buffers that each worker may hold at a time.
     pub buffers: u32,
     /// Key of the RSS hash. Ports with a trace received it before.
@@ -104,7 +104,7 @@ pub trait Port: Sync {
     ///
     /// # Errors
     /// If there are too few queues, or no memory.
-    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError>;
+    fn open(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError>;
 
     /// Workers' queues. Packets arrive from `start` on, on the run's clock.
     fn queues(&mut self, start: Nanos) -> Vec<Box<dyn PortQueue>>;
@@ -135,7 +135,7 @@ pub trait Port: Sync {
 
     /// Monitors the port, called a few times per second. Reports news in lines for the user. Once nothing can arrive
     /// any more, ends the run through the queues.
-    fn tend(&self, tell: &mut dyn FnMut(String)) {
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
         let _ = tell;
     }
 

@@ -4,7 +4,7 @@ use crate::clock::Clock;
 use crate::port::{Reta, RetaError};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use tailwater_handover::agreed::ScheduledSwitch;
+use tailwater_handover::scheduled_switch::ScheduledSwitch;
 use tailwater_net::Nanos;
 
 /// Table, and the arrival time from which it applies.
@@ -25,19 +25,19 @@ struct Change {
 #[derive(Debug)]
 pub(crate) struct RetaHistory {
     /// Locked by updates, and by the creation of queues.
-    kept: Mutex<Kept>,
+    stored: Mutex<StoredVersion>,
     delay: Nanos,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct StoredVersion {
     /// Never empty.
     changes: VecDeque<Arc<Change>>,
     /// Effective time of the last change.
     last: Nanos,
 }
 
-impl Kept {
+impl StoredVersion {
     /// Frees changes that every queue has passed.
     fn trim(&mut self) {
         // Its predecessor is gone, so no further queue can reach it.
@@ -55,7 +55,7 @@ impl RetaHistory {
             next: OnceLock::new(),
         };
         RetaHistory {
-            kept: Mutex::new(Kept {
+            stored: Mutex::new(StoredVersion {
                 changes: [Arc::new(first)].into(),
                 last: Nanos::ZERO,
             }),
@@ -63,8 +63,8 @@ impl RetaHistory {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, StoredVersion> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Installs a table. It applies to packets that arrive from the returned time on.

@@ -3,14 +3,14 @@
 use crate::batches::BatchRecorder;
 use crate::clock::Clock;
 use crate::cores::AvoidCores;
-use crate::external::{Beside, Functions};
+use crate::external::{Functions, WithExternals};
 use crate::port::{Port, RetaError, round_robin};
+use crate::reload_watcher::News;
 use crate::report::RunReport;
 use crate::scaling::ScalingConfig;
 use crate::scaling::server::ServerConfig;
 use crate::trace_nic::{TraceNic, TraceNicConfig};
-use crate::watch::News;
-use setup::{check, ready};
+use setup::{check, set_up};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_functions::spec::ChainSpec;
@@ -20,8 +20,8 @@ use tailwater_traffic::Trace;
 
 mod chains;
 mod error;
-mod ledger;
 mod progress;
+mod run_recorder;
 mod setup;
 mod threads;
 
@@ -98,7 +98,7 @@ pub fn run_attached(
 ) -> Result<RunReport, RunError> {
     let clock = Clock::start();
     let nic = trace_nic(spec, trace, config, &clock)?;
-    let mut port = Beside::new(nic, functions);
+    let mut port = WithExternals::new(nic, functions);
     on_port(spec, (&mut port, clock), config, stop, None, progress)
 }
 
@@ -142,10 +142,10 @@ fn on_port(
     check(spec, config)?;
     // Reporting and recording threads get the other cores, if there are any.
     let _elsewhere = AvoidCores::new(&config.cores);
-    let (crew, mut ledger) = ready(spec, (&mut *port, clock), config, notes)?;
+    let (threads, mut recorder) = set_up(spec, (&mut *port, clock), config, notes)?;
     let port = &*port;
-    let start = ledger.start;
-    let look = |news: &News| ledger.look(port, news, &mut progress);
-    let ended = crew.run(port, start, stop, look)?;
-    ledger.close(ended, port, stop.load(Ordering::Relaxed))
+    let start = recorder.start;
+    let look = |news: &News| recorder.on_timer(port, news, &mut progress);
+    let ended = threads.run(port, start, stop, look)?;
+    recorder.close(ended, port, stop.load(Ordering::Relaxed))
 }

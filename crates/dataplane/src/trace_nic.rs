@@ -7,7 +7,7 @@
 
 use crate::capture::CaptureTap;
 use crate::clock::Clock;
-use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Received, Reta, RetaError};
+use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Received, Reta, RetaError};
 use crate::reta::{RetaHistory, RetaView};
 use image::{Descriptor, Image, Lap};
 use std::sync::Arc;
@@ -159,7 +159,7 @@ impl Port for TraceNic {
         Some(self.config.duration.unwrap_or(self.image.trace.duration()))
     }
 
-    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
+    fn open(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError> {
         let frame_bytes = self.longest_frame();
         let pools = (0..need.workers).map(|_| Ok(BufferPool::new(need.buffers, frame_bytes)?));
         pools.collect()

@@ -1,11 +1,11 @@
 //! Worker: polls its queue, runs the chain to completion, measures.
 
 use crate::attribution::Cause;
-use crate::batches::{BatchRecord, Part};
+use crate::batches::{BatchRecord, TimedPart};
 use crate::clock::Clock;
-use crate::death::survive;
-use crate::kept::{Kept, Turn};
+use crate::durable::{DurableWorker, WorkerTurn};
 use crate::meter::Meter;
+use crate::panics::catch_panic;
 use crate::port::{PortQueue, Received};
 use crate::report::ExternalReport;
 use crate::scaling::buckets::Buckets;
@@ -48,7 +48,7 @@ pub(crate) struct Finished {
     /// Message of its panic, if it panicked.
     pub(crate) died: Option<String>,
     /// Counters of external flow state.
-    pub(crate) kept: Option<(Counters, LatencyHistogram)>,
+    pub(crate) state_counters: Option<(Counters, LatencyHistogram)>,
 }
 
 /// Worker, ready to run on the thread it is moved to.
@@ -73,7 +73,7 @@ pub struct Worker {
     /// Record of batches that go straight through, if requested.
     book: Option<Box<BatchRecord>>,
     /// `None` if there is no external flow state.
-    kept: Option<Box<Kept>>,
+    durable: Option<Box<DurableWorker>>,
     /// Sleep time, once the worker has been idle as long. `None` if it never sleeps.
     naps: Option<Nanos>,
     /// Time of the last work.
@@ -110,17 +110,17 @@ impl Worker {
             buckets: None,
             from_queue: false,
             book: None,
-            kept: None,
+            durable: None,
             naps: None,
             busy_at: Nanos::ZERO,
         }
     }
 
     /// Enables external flow state.
-    pub(crate) fn keeping(mut self, keeper: tailwater_state::keeper::Keeper) -> Worker {
+    pub(crate) fn with_keeper(mut self, keeper: tailwater_state::keeper::Keeper) -> Worker {
         let most = if self.sized { MAX_BATCH } else { self.config.batch };
-        let kept = Kept::new(keeper, &self.pool, most);
-        self.kept = Some(Box::new(match &self.buckets {
+        let kept = DurableWorker::new(keeper, &self.pool, most);
+        self.durable = Some(Box::new(match &self.buckets {
             Some(_) => kept.of_moving_buckets(),
             None => kept,
         }));
@@ -147,7 +147,7 @@ impl Worker {
 
     /// Lets RSS buckets migrate.
     pub(crate) fn moving(mut self, buckets: Buckets) -> Worker {
-        self.meter.know(buckets.kept());
+        self.meter.set_buffered_spans(buckets.spans());
         self.buckets = Some(Box::new(buckets));
         self
     }
@@ -166,7 +166,7 @@ impl Worker {
 
     /// Like [`run`](Worker::run). If the worker panics, sets `failed` and counts its packets as lost.
     pub(crate) fn run_among_others(mut self, stop: impl Fn() -> bool, failed: &AtomicBool) -> Finished {
-        let died = survive(|| self.work(stop)).err();
+        let died = catch_panic(|| self.work(stop)).err();
         if died.is_some() {
             failed.store(true, Ordering::Relaxed);
             self.give_back();
@@ -186,7 +186,7 @@ impl Worker {
             externals: Vec::new(),
             buckets: self.buckets,
             died,
-            kept: self.kept.map(|kept| kept.finish(self.clock.now())),
+            state_counters: self.durable.map(|kept| kept.finish(self.clock.now())),
         }
     }
 
@@ -204,7 +204,7 @@ impl Worker {
             }
             if let Some(buckets) = &mut self.buckets {
                 let (queue, dispatch) = (&*self.queue, self.dispatch.as_deref());
-                let kept = self.kept.as_deref_mut();
+                let kept = self.durable.as_deref_mut();
                 buckets.turn(now, queue, &mut self.chain, dispatch, kept);
             }
             let mut received = receive(
@@ -215,8 +215,8 @@ impl Worker {
             );
             let full = || cause_of_full(&self.pool, self.dispatch.as_deref(), &self.buckets);
             self.meter.note_arrivals(received, [last, now], full);
-            let busy = if self.kept.is_some() {
-                let after = self.process_kept(now, received.waiting > 0);
+            let busy = if self.durable.is_some() {
+                let after = self.process_durable(now, received.waiting > 0);
                 last = after.unwrap_or(last);
                 after.is_some()
             } else if self.dispatches(received) {
@@ -256,9 +256,9 @@ impl Worker {
     }
 
     /// Like [`process`](Worker::process), with external flow state and packets that wait for it.
-    fn process_kept(&mut self, now: Nanos, backlog: bool) -> Option<Nanos> {
-        let kept = self.kept.as_mut()?;
-        let mut turn = Turn {
+    fn process_durable(&mut self, now: Nanos, backlog: bool) -> Option<Nanos> {
+        let kept = self.durable.as_mut()?;
+        let mut turn = WorkerTurn {
             queue: &mut *self.queue,
             chain: &mut self.chain,
             pool: &mut self.pool,
@@ -287,7 +287,7 @@ impl Worker {
 
     /// Counts the packets that the panicked worker was processing, and all that wait for it, as lost.
     fn give_back(&mut self) {
-        self.meter.die();
+        self.meter.on_panic();
         let now = self.clock.now();
         self.queue.stop();
         if self.batch.in_hand() > 0 {
@@ -300,7 +300,7 @@ impl Worker {
             }
             _ => self.batch.release(&mut self.pool),
         }
-        if let Some(batch) = self.kept.as_mut().and_then(|kept| kept.in_hand()) {
+        if let Some(batch) = self.durable.as_mut().and_then(|kept| kept.in_hand()) {
             let lost = since(&self.chain, &mut self.lost);
             self.meter.note_unfinished(batch, lost, now);
             batch.release(&mut self.pool);
@@ -333,7 +333,7 @@ impl Worker {
         let idle = now.saturating_sub(self.busy_at.max(self.config.start));
         let nap = self.naps.filter(|nap| runs && idle >= *nap);
         // Packets that wait for the store must not wait for the worker in addition.
-        let quiet = self.kept.as_ref().is_none_or(|kept| kept.is_quiet());
+        let quiet = self.durable.as_ref().is_none_or(|kept| kept.is_quiet());
         let rest = rest.or_else(|| {
             let nap = nap.filter(|_| received.waiting == 0 && quiet)?;
             Some(Duration::from_nanos(nap.0))
@@ -350,7 +350,7 @@ impl Worker {
 
     /// Returns `true` if all packets in the system are in the port's ring.
     fn is_quiet(&self) -> bool {
-        let kept = self.kept.as_ref();
+        let kept = self.durable.as_ref();
         kept.is_none_or(|kept| kept.is_quiet()) && self.dispatch.as_ref().is_none_or(|dispatch| dispatch.is_quiet())
     }
 
@@ -376,7 +376,7 @@ impl Worker {
                 self.batch.release(&mut self.pool);
             }
         }
-        while let Some(batch) = self.kept.as_mut().and_then(|kept| kept.give_up()) {
+        while let Some(batch) = self.durable.as_mut().and_then(|kept| kept.give_up()) {
             for packet in batch.iter() {
                 let (arrival, rss_hash) = (packet.arrival, packet.rss_hash);
                 meter.note_undrained(arrival, rss_hash, now);
@@ -411,7 +411,7 @@ impl Worker {
         let Some(dispatch) = &self.dispatch else {
             return false;
         };
-        received.waiting > 0 || !dispatch.is_quiet() || dispatch.has_helpers()
+        received.waiting > 0 || !dispatch.is_quiet() || dispatch.has_auxiliary_cores()
     }
 
     /// Looks up received packets, and those that have arrived meanwhile, and puts them into the local queue or offloads
@@ -450,7 +450,7 @@ impl Worker {
             let before = time;
             time = self.clock.now();
             if let Some(book) = &mut self.book {
-                let part = Part::Received;
+                let part = TimedPart::Received;
                 book.note_part(part, (packets, true), start, [arrival, before, time]);
             }
             self.meter.note_part(time.saturating_sub(before), time);
@@ -488,7 +488,7 @@ impl Worker {
                 let lost = (since(&self.chain, &mut self.lost), unsent);
                 self.meter.note_sent(&self.batch, packets, lost, [began, time]);
                 if let Some(book) = &mut self.book {
-                    let part = Part::Processed;
+                    let part = TimedPart::Processed;
                     book.note_part(part, (packets, more), start, [arrival, began, time]);
                 }
                 // A turn in which other packets were split gives no per-packet cost.
@@ -591,7 +591,7 @@ pub(crate) fn since(chain: &Chain, before: &mut u64) -> u64 {
 /// Cause of a full ring whose worker was running. Either buffered packets of migrating buckets hold all buffers, or
 /// auxiliary cores hold most of them, so little can be received. Otherwise the load exceeds the worker's capacity.
 fn cause_of_full(pool: &BufferPool, dispatch: Option<&Dispatch>, buckets: &Option<Box<Buckets>>) -> Cause {
-    let handed = dispatch.map_or(0, Dispatch::handed) as usize;
+    let handed = dispatch.map_or(0, Dispatch::offloaded) as usize;
     if buckets.as_deref().is_some_and(Buckets::no_buffer) {
         Cause::Migration
     } else if 2 * handed > pool.capacity() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
-use tailwater_dataplane::external::{Attached, Attachment, Functions, Way};
+use tailwater_dataplane::external::{Attached, Attachment, Direction, Functions};
 use tailwater_dataplane::port::OpenError;
 use tailwater_dataplane::report::{ExternalReport, RunReport};
 use tailwater_dataplane::run::Progress;
@@ -105,7 +105,7 @@ impl Attachment for Pretended {
         usize::MAX
     }
 
-    fn send(&mut self, way: Way, batch: &mut Batch) -> usize {
+    fn send(&mut self, way: Direction, batch: &mut Batch) -> usize {
         let mut refused = Vec::new();
         for i in 0..batch.len() {
             if self.happens(self.does.refuse) {
@@ -121,7 +121,7 @@ impl Attachment for Pretended {
             translate(&mut frame);
             let back = self.now + DELAY;
             let way = match self.happens(self.does.bounce) {
-                true => Way::Backward,
+                true => Direction::Backward,
                 false => way,
             };
             if self.happens(self.does.detain) {
@@ -137,10 +137,10 @@ impl Attachment for Pretended {
         refused.len()
     }
 
-    fn receive(&mut self, way: Way, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
+    fn receive(&mut self, way: Direction, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
         self.now = now;
         let mut queues = vec![&mut self.coming[way as usize]];
-        if way == Way::Forward {
+        if way == Direction::Forward {
             queues.push(&mut self.detained);
         }
         for queue in queues {
@@ -167,7 +167,7 @@ impl<P> Functions<P> for Pretences {
     }
 }
 
-struct Outcome {
+struct RunResult {
     report: RunReport,
     frames: Vec<Vec<u8>>,
     records: BTreeMap<String, u64>,
@@ -223,7 +223,7 @@ fn traffic() -> Traffic {
     }
 }
 
-fn run_with(functions: &str, pretended: Vec<Pretended>, stop_after: u64) -> Outcome {
+fn run_with(functions: &str, pretended: Vec<Pretended>, stop_after: u64) -> RunResult {
     let folder = common::Folder::new();
     let spec = spec(functions, &folder.0);
     let capture = folder.0.join("sent.pcap");
@@ -252,7 +252,7 @@ fn run_with(functions: &str, pretended: Vec<Pretended>, stop_after: u64) -> Outc
         let fields: Vec<&str> = line.split(',').collect();
         *counts.entry(fields[source].to_owned()).or_default() += fields[packets].parse::<u64>().unwrap();
     }
-    Outcome {
+    RunResult {
         report,
         frames,
         records: counts,
@@ -264,8 +264,8 @@ fn reason(report: &RunReport, name: &str) -> u64 {
 }
 
 /// Every packet is accounted for exactly once, by all counters.
-fn check(outcome: &Outcome) {
-    let Outcome { report, frames, .. } = outcome;
+fn check(outcome: &RunResult) {
+    let RunResult { report, frames, .. } = outcome;
     let packets = &report.packets;
     let known = packets.delivered + packets.dropped_by_nf + packets.lost;
     assert_eq!(packets.offered, known, "{packets:?}");
@@ -438,7 +438,7 @@ fn packets_go_through_two_functions_one_after_the_other() {
 fn a_run_that_is_stopped_waits_for_what_is_outside() {
     let function = Pretended::new(Does::default(), true);
     let outcome = run_with(&external("fw", ""), vec![function], 1);
-    let Outcome { report, .. } = &outcome;
+    let RunResult { report, .. } = &outcome;
     assert!(report.interrupted && report.packets.offered < u64::from(PACKETS));
     let packets = &report.packets;
     assert_eq!(

@@ -5,7 +5,7 @@ mod common;
 
 use common::mappers::{RandomFlows, helped, random_buckets, random_flows, random_splits};
 use common::traffic::{PACKETS, Traffic, order};
-use common::{BALANCER, NAT, Outcome, Setup, run_only, run_through, run_until};
+use common::{BALANCER, NAT, RunResult, Setup, run_only, run_through, run_until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
@@ -81,7 +81,7 @@ fn slow() -> Traffic {
 }
 
 /// Every packet is accounted for, those sent are in order, and every loss has a cause.
-fn check(outcome: &Outcome, report: &RunReport) {
+fn check(outcome: &RunResult, report: &RunReport) {
     let packets = &report.packets;
     let known = packets.delivered + packets.dropped_by_nf + packets.lost;
     assert_eq!(packets.offered, known, "{packets:?}");

@@ -5,7 +5,7 @@ mod common;
 
 use common::mappers::{random_buckets, random_flows, random_splits};
 use common::traffic::{Traffic, order};
-use common::{Folder, Outcome, Reference, Setup, run_through, run_until};
+use common::{Folder, Reference, RunResult, Setup, run_through, run_until};
 use std::sync::atomic::AtomicBool;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
@@ -20,7 +20,7 @@ fn traffic() -> Traffic {
     }
 }
 
-fn run(setup: Setup) -> Outcome {
+fn run(setup: Setup) -> RunResult {
     run_through(
         ONE_WAY,
         Setup {

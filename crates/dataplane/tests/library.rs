@@ -5,12 +5,12 @@ mod common;
 use common::library::function_in_c;
 use common::mappers::{random_buckets, random_flows, random_splits};
 use common::traffic::order;
-use common::{NAT, Outcome, Reference, Setup, run_through};
+use common::{NAT, Reference, RunResult, Setup, run_through};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 
 /// The function has counted every packet once, when all flows have ended.
-fn counted_all(outcome: &Outcome) {
+fn counted_all(outcome: &RunResult) {
     let report = outcome.report();
     let reasons = &report.packets.reasons;
     assert_eq!(reasons["numbered/packets-of-ended-flows"], report.packets.delivered);

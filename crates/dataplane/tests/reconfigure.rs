@@ -5,7 +5,7 @@ mod common;
 
 use common::mappers::random_flows;
 use common::traffic::Traffic;
-use common::{Folder, Outcome, Setup, run_spec, spec_text};
+use common::{Folder, RunResult, Setup, run_spec, spec_text};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
@@ -23,7 +23,7 @@ const PACKETS: u32 = 50_000;
 
 /// Runs a chain whose spec is replaced by the next of `versions` whenever the last one has taken effect. Returns the
 /// results, and the messages about versions that took effect.
-fn run_changing(versions: &[String], flows: u32, helped: bool) -> (Outcome, Vec<String>) {
+fn run_changing(versions: &[String], flows: u32, helped: bool) -> (RunResult, Vec<String>) {
     let folder = Folder::new();
     let path = folder.0.join("chain.yaml");
     let write = |number: usize| {
@@ -69,7 +69,7 @@ fn run_passing(versions: &[&str], flows: u32, helped: bool) -> Vec<Vec<u8>> {
 }
 
 /// Every packet was sent, except those that rules denied, and those that a slow machine had not processed at the end.
-fn nothing_is_lost(outcome: &Outcome, denied: u64) {
+fn nothing_is_lost(outcome: &RunResult, denied: u64) {
     let packets = &outcome.report().packets;
     let late = packets.reasons.get("not-drained").copied();
     let late = late.unwrap_or_default();

@@ -22,7 +22,7 @@ fn scaled_equals_single(functions: &str, helpers: usize, park: Mode) {
         };
         let scaled = run_through(functions, setup);
         assert!(scaled.report().cores.auxiliary_avg > 0.0);
-        let held = scaled.report().scaling.map(|scaling| scaling.packets_held);
+        let held = scaled.report().scaling.map(|scaling| scaling.packets_parked);
         assert!(held > Some(0), "no helper was relieved");
         assert_eq!(single.difference(scaled), None, "seed {seed}");
     }

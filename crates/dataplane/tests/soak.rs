@@ -154,13 +154,13 @@ impl Counts {
         let server = report.server.unwrap_or_default();
         Counts {
             packets: report.packets.offered,
-            handed: scaling.packets_handed,
+            handed: scaling.packets_offloaded,
             flows_moved: scaling.flows_moved,
             splits: scaling.splits,
-            recruited: scaling.recruited,
-            packets_held: scaling.packets_held,
+            recruited: scaling.activated,
+            packets_held: scaling.packets_parked,
             buckets_moved: server.buckets_moved,
-            kept_back: server.packets_kept_back,
+            kept_back: server.packets_buffered,
         }
     }
 

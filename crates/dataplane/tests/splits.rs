@@ -188,7 +188,7 @@ impl PacketSource for Numbered {
 
 /// Results of a run: its report, the numbers of each flow's packets in the order in which they were sent, the sorted
 /// frames, and the sorted flow records without their times.
-struct Outcome {
+struct SplitResult {
     report: RunReport,
     order: BTreeMap<u32, Vec<u32>>,
     frames: Vec<Vec<u8>>,
@@ -198,7 +198,7 @@ struct Outcome {
 }
 
 /// Runs the traffic through the functions, and accounting behind them.
-fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -> Outcome {
+fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -> SplitResult {
     let folder = Folder::new();
     let (capture, records) = (folder.0.join("sent.pcap"), folder.0.join("flows.csv"));
     // All waiting packets are processed at the end, however slow the machine.
@@ -233,7 +233,7 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
         order.entry(flow).or_default().push(number);
     }
     frames.sort_unstable();
-    Outcome {
+    SplitResult {
         report,
         order,
         frames,

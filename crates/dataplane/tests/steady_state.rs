@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tailwater_baselines::netblaze::{NetBlazeMapper, NetBlazeOptions};
 use tailwater_chain::buffer::BufferPool;
-use tailwater_dataplane::batches::{BatchRecorder, Part};
+use tailwater_dataplane::batches::{BatchRecorder, TimedPart};
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::port::round_robin;
 use tailwater_dataplane::report::RunReport;
@@ -225,7 +225,7 @@ fn batches_are_noted_with_all_their_packets() {
     // A slow machine does not process all of them before the end.
     assert_eq!(in_notes, packets.delivered + packets.dropped_by_nf);
     for batch in &noted[0] {
-        assert_eq!(batch.part, Part::Whole);
+        assert_eq!(batch.part, TimedPart::Whole);
         assert!(batch.arrival <= batch.received && batch.received <= batch.sent);
     }
     let pairs = noted[0].windows(2);

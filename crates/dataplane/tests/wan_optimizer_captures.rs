@@ -70,7 +70,7 @@ impl End {
 }
 
 /// Results for a capture.
-struct Outcome {
+struct TunnelResult {
     /// Bytes of all IP packets before and after, including those that pass unchanged.
     bytes_in: u64,
     bytes_out: u64,
@@ -81,7 +81,7 @@ struct Outcome {
 }
 
 /// Sends frames through a tunnel that loses every packet for which `lost` returns `true`, and checks the output.
-fn through(frames: &[Vec<u8>], more: &str, mut lost: impl FnMut() -> bool) -> Outcome {
+fn through(frames: &[Vec<u8>], more: &str, mut lost: impl FnMut() -> bool) -> TunnelResult {
     let behind = format!(", destinations: [0.0.0.0/0, '::/0']{more}");
     let (mut near, mut far) = (End::new([1, 2], &behind), End::new([2, 1], more));
     for frame in frames {
@@ -106,7 +106,7 @@ fn through(frames: &[Vec<u8>], more: &str, mut lost: impl FnMut() -> bool) -> Ou
     assert_eq!(near.count("request"), far.count("missing"));
     let datagram = |frame: &Vec<u8>| parse(frame).unwrap().datagram(frame).len() as u64;
     let bytes_in: u64 = frames.iter().map(datagram).sum();
-    Outcome {
+    TunnelResult {
         bytes_in,
         bytes_out: bytes_in - near.count("encoded-bytes-in") + near.count("encoded-bytes-out"),
         packets: near.count("encoded"),

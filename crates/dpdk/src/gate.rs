@@ -19,12 +19,12 @@ use tailwater_api::PortName;
 /// Flag: the queue's worker is in a burst. Padded to its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Place(AtomicBool);
+struct BurstFlag(AtomicBool);
 
 /// Set during a turn of the interrupt thread.
 static TURN: AtomicBool = AtomicBool::new(false);
 /// Burst flags of all passes.
-static PLACES: Mutex<Vec<Arc<Place>>> = Mutex::new(Vec::new());
+static PLACES: Mutex<Vec<Arc<BurstFlag>>> = Mutex::new(Vec::new());
 /// Set once the interrupt thread calls [`turn`].
 static STARTED: Mutex<bool> = Mutex::new(false);
 
@@ -33,10 +33,10 @@ const LOOKS: u32 = 1000;
 
 /// Handle a queue needs for its bursts if its driver is one of these.
 #[derive(Debug)]
-pub(crate) struct Pass(Arc<Place>);
+pub(crate) struct Pass(Arc<BurstFlag>);
 
 /// Guard of a burst in progress.
-pub(crate) struct Burst<'p>(&'p Place);
+pub(crate) struct Burst<'p>(&'p BurstFlag);
 
 impl Pass {
     /// Returns a pass for a queue of the port, or `None` if its driver needs none.
@@ -63,7 +63,7 @@ impl Pass {
     }
 
     fn new() -> Pass {
-        let place = Arc::new(Place::default());
+        let place = Arc::new(BurstFlag::default());
         let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
         places.push(Arc::clone(&place));
         Pass(place)
@@ -72,7 +72,7 @@ impl Pass {
     /// Begins a burst, after the current turn, if any.
     #[inline]
     pub(crate) fn burst(&self) -> Burst<'_> {
-        let Place(within) = &*self.0;
+        let BurstFlag(within) = &*self.0;
         loop {
             within.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);

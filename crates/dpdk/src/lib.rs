@@ -15,11 +15,11 @@
 #![cfg_attr(not(feature = "dpdk"), allow(rustdoc::broken_intra_doc_links))]
 #![cfg(feature = "dpdk")]
 
-mod claim;
 mod eal;
 mod error;
 mod ffi;
 mod gate;
+mod interface_lock;
 mod mbuf;
 mod mempool;
 mod peer;

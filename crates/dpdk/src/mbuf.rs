@@ -13,7 +13,7 @@ pub(crate) struct Mbuf {
     _iova: u64,
     /// The frame's offset in the buffer behind the mbuf, the reference count, the number of segments, and the input
     /// port (or the port set in its stead).
-    place: Place,
+    place: MbufLayout,
     flags: u64,
     _packet_type: u32,
     packet_length: u32,
@@ -26,7 +26,7 @@ pub(crate) struct Mbuf {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
-struct Place {
+struct MbufLayout {
     start: u16,
     users: u16,
     buffers: u16,

@@ -5,11 +5,11 @@
 
 mod system;
 
-use crate::claim::Claim;
 use crate::eal::Eal;
 use crate::error::{DpdkError, of_device};
 use crate::ffi;
 use crate::gate::Pass;
+use crate::interface_lock::InterfaceLock;
 use crate::mbuf::Stamp;
 use crate::mempool::Mempool;
 use crate::queue::{RxQueue, Turns, TxQueue};
@@ -150,7 +150,7 @@ pub(crate) struct Shared {
     removed: Box<AtomicU8>,
     /// Owns the memory the device receives into.
     _mempool: Mempool,
-    _claim: Option<Claim>,
+    _claim: Option<InterfaceLock>,
 }
 
 impl Shared {
@@ -199,7 +199,7 @@ pub struct Device {
     key_bytes: usize,
     /// Close the device on drop.
     closes: bool,
-    claim: Option<Claim>,
+    claim: Option<InterfaceLock>,
 }
 
 impl Drop for Device {
@@ -242,7 +242,7 @@ impl Device {
                     "{other} is the same device, and in use: a port can be used once"
                 )));
             }
-            let claim = Claim::of(name).map_err(problem)?;
+            let claim = InterfaceLock::of(name).map_err(problem)?;
             used.push(name.clone());
             claim
         };

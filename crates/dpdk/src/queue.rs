@@ -260,7 +260,7 @@ fn mended(mempool: &Mempool, mbuf: *mut Mbuf, refused: &mut ffi::Refused) -> boo
 
 /// Route from an input port to a transmit queue.
 #[derive(Debug)]
-struct Way {
+struct TxRoute {
     /// Input port of the packets, or `None` for all others.
     from: Option<u16>,
     to: Arc<Shared>,
@@ -275,7 +275,7 @@ struct Way {
 #[derive(Debug)]
 pub struct TxQueue {
     mempool: Mempool,
-    ways: Vec<Way>,
+    ways: Vec<TxRoute>,
     mbufs: Box<[*mut Mbuf; MAX_BATCH]>,
     unsent: Vec<u16>,
     /// Set once the thread is registered with DPDK.
@@ -294,7 +294,7 @@ impl TxQueue {
     pub(crate) fn new(mempool: Mempool, to: Arc<Shared>, queue: u16, exit: (Option<Pass>, Turns)) -> TxQueue {
         TxQueue {
             mempool,
-            ways: vec![Way::new(None, to, queue, exit)],
+            ways: vec![TxRoute::new(None, to, queue, exit)],
             mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
             unsent: Vec::with_capacity(MAX_BATCH),
             entered: false,
@@ -309,7 +309,7 @@ impl TxQueue {
     /// Descriptor, for the shim, of the queue for packets whose input port has no queue of its own.
     #[inline]
     pub(crate) fn queue(&self) -> ffi::Queue {
-        let Some(Way { to, queue, .. }) = self.ways.last() else {
+        let Some(TxRoute { to, queue, .. }) = self.ways.last() else {
             unreachable!("there is a way for all packets");
         };
         ffi::Queue {
@@ -336,7 +336,7 @@ impl TxQueue {
         for way in other.ways {
             self.ways.insert(
                 0,
-                Way {
+                TxRoute {
                     from: Some(from.id()),
                     ..way
                 },
@@ -461,7 +461,7 @@ impl TxQueue {
             // Back to the input port, if there is a queue for it.
             let back = self.ways.iter().position(|way| way.to.id() == from);
             let back = back.filter(|_| packet.turns_back());
-            let on = |way: &Way| way.from.is_none_or(|f| f == from);
+            let on = |way: &TxRoute| way.from.is_none_or(|f| f == from);
             let way = back.or_else(|| self.ways.iter().position(on));
             let Some(way) = way.and_then(|way| self.ways.get_mut(way)) else {
                 unreachable!("the last way is for all others");
@@ -480,9 +480,9 @@ impl TxQueue {
     }
 }
 
-impl Way {
-    fn new(from: Option<u16>, to: Arc<Shared>, queue: u16, (pass, turns): (Option<Pass>, Turns)) -> Way {
-        Way {
+impl TxRoute {
+    fn new(from: Option<u16>, to: Arc<Shared>, queue: u16, (pass, turns): (Option<Pass>, Turns)) -> TxRoute {
+        TxRoute {
             from,
             to,
             queue,

@@ -3,7 +3,7 @@
 //! - [`ring`]: bounded single-producer, single-consumer queue.
 //! - [`park`]: sleeping and waking of an idle worker.
 //! - [`owner`]: ownership of a flow by a core, and the condition for moving it.
-//! - [`agreed`]: a switch that all cores apply at the same time, without waiting.
+//! - [`scheduled_switch`]: a switch that all cores apply at the same time, without waiting.
 //! - [`priority`]: real-time priority of a worker.
 //!
 //! All lock-free code is in this crate, so it can be checked in one place. The crate has no notion of a packet. Nothing
@@ -47,7 +47,7 @@
 //!
 //! let (mut to_helper, mut from_dispatcher) = ring::ring::<u64>(64);
 //! let (mut sleeper, waker) = park::park(park::Mode::SpinThenSleep(Duration::from_micros(5)));
-//! let helper = std::thread::spawn(move || {
+//! let auxiliary = std::thread::spawn(move || {
 //!     let (mut sum, mut batch) = (0, [0; 32]);
 //!     loop {
 //!         // In this order: what was pushed before the ring was closed is popped.
@@ -68,16 +68,16 @@
 //! waker.wake();
 //! drop(to_helper);
 //! waker.wake();
-//! assert_eq!(helper.join().unwrap(), 6);
+//! assert_eq!(auxiliary.join().unwrap(), 6);
 //! ```
 
 #![deny(unsafe_code)]
 
-pub mod agreed;
 pub mod owner;
 pub mod park;
 #[expect(unsafe_code)]
 pub mod priority;
 #[expect(unsafe_code)]
 pub mod ring;
+pub mod scheduled_switch;
 mod sync;

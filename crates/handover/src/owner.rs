@@ -2,18 +2,18 @@
 
 /// Core or cores that process a flow's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum Placement {
     /// The dispatcher, which owns the flow's table.
     #[default]
     Home,
     /// The auxiliary core with this index.
-    Helper(u8),
+    Auxiliary(u8),
     /// Two cores: the dispatcher runs the chain's segments before `from`, then an auxiliary core runs the rest.
     Split {
         /// First segment on the auxiliary core.
         from: u8,
         /// Index of the auxiliary core.
-        helper: u8,
+        auxiliary: u8,
     },
 }
 
@@ -38,48 +38,48 @@ pub enum Place {
 /// An auxiliary core waits while its return ring is full. So a dispatcher that waits for room in the ring to an
 /// auxiliary core keeps popping returned packets. Otherwise both would deadlock.
 ///
-/// A flow that is [split](Place::Split) has two owners, each of its own part of the flow's state: the dispatcher of
+/// A flow that is [split](Placement::Split) has two owners, each of its own part of the flow's state: the dispatcher of
 /// that of the first segments, the auxiliary core of the rest. The dispatcher processes each packet first, and counts
 /// it in when it leaves for the auxiliary core. The rule is the same. While no packet is there, the dispatcher owns the
 /// whole flow, and may split it, end the split, or move all of it.
 ///
-/// Packets at [`Place::Home`] need no count if the dispatcher finishes each before it settles the flow again. If it
+/// Packets at [`Placement::Home`] need no count if the dispatcher finishes each before it settles the flow again. If it
 /// gathers batches first, they are counted in and out like any other.
 ///
 /// The same record for an RSS bucket, with every packet of its flows counted in and out, determines when the bucket may
 /// move to another dispatcher.
 ///
 /// ```
-/// use tailwater_handover::owner::{Owner, Place};
+/// use tailwater_handover::owner::{Owner, Placement};
 ///
 /// let mut flow = Owner::default();
-/// // Two packets go to helper 3.
-/// assert_eq!(flow.settle(Place::Helper(3)), Place::Helper(3));
+/// // Two packets go to auxiliary 3.
+/// assert_eq!(flow.settle(Placement::Auxiliary(3)), Placement::Auxiliary(3));
 /// flow.sent();
 /// flow.sent();
 /// // The policy wants the flow back, but one packet is still there: the next one follows it.
 /// flow.returned();
-/// assert_eq!(flow.settle(Place::Home), Place::Helper(3));
+/// assert_eq!(flow.settle(Placement::Home), Placement::Auxiliary(3));
 /// // None is left, so the flow comes home.
 /// flow.returned();
-/// assert_eq!(flow.settle(Place::Home), Place::Home);
-/// // Split, it stays so until no packet is in the helper's half.
-/// let split = Place::Split { from: 1, helper: 3 };
+/// assert_eq!(flow.settle(Placement::Home), Placement::Home);
+/// // Split, it stays so until no packet is in the auxiliary's half.
+/// let split = Placement::Split { from: 1, auxiliary: 3 };
 /// assert_eq!(flow.settle(split), split);
 /// flow.sent();
-/// assert_eq!(flow.settle(Place::Home), split);
+/// assert_eq!(flow.settle(Placement::Home), split);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Owner {
     in_flight: u32,
-    place: Place,
+    placement: Placement,
 }
 
 impl Owner {
     /// Current placement of the flow.
     #[inline]
-    pub fn place(&self) -> Place {
-        self.place
+    pub fn placement(&self) -> Placement {
+        self.placement
     }
 
     /// Packets sent to the current core and not yet returned.
@@ -91,11 +91,11 @@ impl Owner {
     /// Moves the flow to `wanted` if none of its packets is in flight. Returns the placement that applies to its next
     /// packet.
     #[inline]
-    pub fn settle(&mut self, wanted: Place) -> Place {
+    pub fn settle(&mut self, wanted: Placement) -> Placement {
         if self.in_flight == 0 {
-            self.place = wanted;
+            self.placement = wanted;
         }
-        self.place
+        self.placement
     }
 
     /// Counts a packet sent to the flow's core.
@@ -135,25 +135,25 @@ mod tests {
     #[test]
     fn a_flow_moves_only_when_none_is_in_flight() {
         let mut owner = Owner::default();
-        assert_eq!(owner.place(), Place::Home);
-        let split = Place::Split { from: 2, helper: 1 };
-        for place in [Place::Helper(0), split, Place::Helper(255)] {
-            assert_eq!(owner.settle(place), place);
+        assert_eq!(owner.placement(), Placement::Home);
+        let split = Placement::Split { from: 2, auxiliary: 1 };
+        for placement in [Placement::Auxiliary(0), split, Placement::Auxiliary(255)] {
+            assert_eq!(owner.settle(placement), placement);
             owner.sent();
             owner.sent();
             assert_eq!(owner.in_flight(), 2);
             for _ in 0..2 {
-                let elsewhere = Place::Split { from: 1, helper: 1 };
-                for wanted in [Place::Home, Place::Helper(7), elsewhere] {
-                    assert_eq!(owner.settle(wanted), place);
+                let other = Placement::Split { from: 1, auxiliary: 1 };
+                for wanted in [Placement::Home, Placement::Auxiliary(7), other] {
+                    assert_eq!(owner.settle(wanted), placement);
                 }
                 owner.returned();
             }
         }
-        assert_eq!(owner.settle(Place::Home), Place::Home);
+        assert_eq!(owner.settle(Placement::Home), Placement::Home);
         // Counted packets keep a flow on the dispatcher, too.
         owner.sent();
-        assert_eq!(owner.settle(Place::Helper(1)), Place::Home);
+        assert_eq!(owner.settle(Placement::Auxiliary(1)), Placement::Home);
     }
 
     #[test]

@@ -42,7 +42,7 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
 /// Polls per reading of the clock.
-const LOOKS: u32 = 16;
+const POLLS_PER_CLOCK_READ: u32 = 16;
 
 /// Futex word on its own cache line.
 #[derive(Debug)]
@@ -113,7 +113,7 @@ fn spin_until(span: Duration, ready: &mut impl FnMut() -> bool) -> bool {
     }
     let start = Instant::now();
     while start.elapsed() < span {
-        for _ in 0..LOOKS {
+        for _ in 0..POLLS_PER_CLOCK_READ {
             if ready() {
                 return true;
             }

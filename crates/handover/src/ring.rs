@@ -23,7 +23,7 @@ pub const MAX_SIZE: usize = 1 << 24;
 /// Pads to a pair of cache lines: processors prefetch lines in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Apart<T>(T);
+struct CachePadded<T>(T);
 
 type Slot<T> = UnsafeCell<MaybeUninit<T>>;
 
@@ -32,11 +32,11 @@ type Slot<T> = UnsafeCell<MaybeUninit<T>>;
 #[repr(C)]
 struct Shared<T> {
     /// Items ever pushed, modulo 2^64.
-    tail: Apart<AtomicUsize>,
+    tail: CachePadded<AtomicUsize>,
     /// Items ever popped, modulo 2^64.
-    head: Apart<AtomicUsize>,
+    head: CachePadded<AtomicUsize>,
     /// A power of two of slots.
-    slots: Apart<Box<[Slot<T>]>>,
+    slots: CachePadded<Box<[Slot<T>]>>,
     producer_gone: AtomicBool,
     consumer_gone: AtomicBool,
 }
@@ -84,9 +84,9 @@ pub fn ring<T: Send>(size: usize) -> (Producer<T>, Consumer<T>) {
     );
     let slots = (0..size.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit()));
     let shared = Arc::new(Shared {
-        tail: Apart(AtomicUsize::new(0)),
-        head: Apart(AtomicUsize::new(0)),
-        slots: Apart(slots.collect()),
+        tail: CachePadded(AtomicUsize::new(0)),
+        head: CachePadded(AtomicUsize::new(0)),
+        slots: CachePadded(slots.collect()),
         producer_gone: AtomicBool::new(false),
         consumer_gone: AtomicBool::new(false),
     });

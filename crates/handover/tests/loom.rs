@@ -16,10 +16,10 @@ use model::{Setup, run};
 use std::sync::Arc as Counted;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use tailwater_handover::agreed::ScheduledSwitch;
-use tailwater_handover::owner::Place;
+use tailwater_handover::owner::Placement;
 use tailwater_handover::park::{Mode, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
+use tailwater_handover::scheduled_switch::ScheduledSwitch;
 
 /// Checks all interleavings with at most `preemptions` preemptions.
 fn check(preemptions: usize, body: impl Fn() + Sync + Send + 'static) {
@@ -245,7 +245,7 @@ fn plain_flags_lose_wake_ups() {
 
 const ONE_HELPER: Setup = Setup {
     flows: 2,
-    helpers: 1,
+    auxiliaries: 1,
     ring: 2,
     batch: 2,
     mode: Mode::Sleep,
@@ -257,8 +257,13 @@ fn protocol_a_flow_goes_to_a_helper_and_comes_back() {
     // In some runs the last packet returns to the dispatcher, in others it has to follow the flow.
     static STAYED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
     check(2, || {
-        let wanted = [Place::Home, Place::Helper(0), Place::Helper(0), Place::Home];
-        let outcome = run(&ONE_HELPER, wanted.map(|place| (0, place)).into_iter());
+        let wanted = [
+            Placement::Home,
+            Placement::Auxiliary(0),
+            Placement::Auxiliary(0),
+            Placement::Home,
+        ];
+        let outcome = run(&ONE_HELPER, wanted.map(|placement| (0, placement)).into_iter());
         STAYED[outcome.stayed as usize].store(true, Ordering::Relaxed);
     });
     assert!(STAYED.iter().all(|seen| seen.load(Ordering::Relaxed)));
@@ -267,7 +272,7 @@ fn protocol_a_flow_goes_to_a_helper_and_comes_back() {
 #[test]
 fn protocol_two_flows_cross_each_other() {
     check(2, || {
-        let (home, away) = (Place::Home, Place::Helper(0));
+        let (home, away) = (Placement::Home, Placement::Auxiliary(0));
         let packets = [(0, away), (1, home), (0, home), (1, away)];
         run(&ONE_HELPER, packets.into_iter());
     });
@@ -277,24 +282,24 @@ fn protocol_two_flows_cross_each_other() {
 fn protocol_a_flow_goes_from_helper_to_helper() {
     check(2, || {
         let setup = Setup {
-            helpers: 2,
+            auxiliaries: 2,
             flows: 1,
             ..ONE_HELPER
         };
-        let wanted = [Place::Helper(0), Place::Helper(1), Place::Home];
-        run(&setup, wanted.map(|place| (0, place)).into_iter());
+        let wanted = [Placement::Auxiliary(0), Placement::Auxiliary(1), Placement::Home];
+        run(&setup, wanted.map(|placement| (0, placement)).into_iter());
     });
 }
 
-const SPLIT: Place = Place::Split { from: 1, helper: 0 };
+const SPLIT: Placement = Placement::Split { from: 1, auxiliary: 0 };
 
 /// Both cores process the flow at once, each its own segment.
 #[test]
 fn protocol_a_flow_is_split_and_becomes_whole_again() {
     static STAYED: [AtomicBool; 2] = [AtomicBool::new(false), AtomicBool::new(false)];
     check(2, || {
-        let wanted = [Place::Home, SPLIT, SPLIT, Place::Home];
-        let outcome = run(&ONE_HELPER, wanted.map(|place| (0, place)).into_iter());
+        let wanted = [Placement::Home, SPLIT, SPLIT, Placement::Home];
+        let outcome = run(&ONE_HELPER, wanted.map(|placement| (0, placement)).into_iter());
         STAYED[outcome.stayed as usize].store(true, Ordering::Relaxed);
     });
     assert!(STAYED.iter().all(|seen| seen.load(Ordering::Relaxed)));
@@ -303,8 +308,8 @@ fn protocol_a_flow_is_split_and_becomes_whole_again() {
 #[test]
 fn protocol_a_split_flow_goes_to_a_helper_whole() {
     check(2, || {
-        let wanted = [SPLIT, Place::Helper(0), SPLIT];
-        run(&ONE_HELPER, wanted.map(|place| (0, place)).into_iter());
+        let wanted = [SPLIT, Placement::Auxiliary(0), SPLIT];
+        run(&ONE_HELPER, wanted.map(|placement| (0, placement)).into_iter());
     });
 }
 
@@ -316,8 +321,12 @@ fn protocol_full_rings_only_make_it_wait() {
             flows: 1,
             ..ONE_HELPER
         };
-        let wanted = [Place::Helper(0), Place::Helper(0), Place::Helper(0)];
-        run(&setup, wanted.map(|place| (0, place)).into_iter());
+        let wanted = [
+            Placement::Auxiliary(0),
+            Placement::Auxiliary(0),
+            Placement::Auxiliary(0),
+        ];
+        run(&setup, wanted.map(|placement| (0, placement)).into_iter());
     });
 }
 
@@ -330,8 +339,8 @@ fn protocol_without_counts_is_caught() {
             hasty: true,
             ..ONE_HELPER
         };
-        let wanted = [Place::Helper(0), Place::Home];
-        let outcome = run(&setup, wanted.map(|place| (0, place)).into_iter());
+        let wanted = [Placement::Auxiliary(0), Placement::Home];
+        let outcome = run(&setup, wanted.map(|placement| (0, placement)).into_iter());
         CAUGHT[0].fetch_or(outcome.disordered > 0, Ordering::Relaxed);
     });
     check(2, || {
@@ -339,8 +348,8 @@ fn protocol_without_counts_is_caught() {
             hasty: true,
             ..ONE_HELPER
         };
-        let wanted = [SPLIT, Place::Home];
-        let outcome = run(&setup, wanted.map(|place| (0, place)).into_iter());
+        let wanted = [SPLIT, Placement::Home];
+        let outcome = run(&setup, wanted.map(|placement| (0, placement)).into_iter());
         CAUGHT[1].fetch_or(outcome.disordered > 0, Ordering::Relaxed);
     });
     assert!(CAUGHT.iter().all(|caught| caught.load(Ordering::Relaxed)));
@@ -352,21 +361,21 @@ fn protocol_without_counts_is_caught() {
 fn cores_agree_on_the_time_of_a_change() {
     const TICK: u64 = 400;
     check(3, || {
-        let agreed = Arc::new(ScheduledSwitch::new());
+        let switch = Arc::new(ScheduledSwitch::new());
         let clock = Arc::new(AtomicU64::new(0));
         let tell = |clock: &AtomicU64| clock.fetch_add(TICK, Ordering::AcqRel);
         let readers: Vec<_> = (0..2)
             .map(|_| {
-                let (agreed, clock) = (Arc::clone(&agreed), Arc::clone(&clock));
+                let (switch, clock) = (Arc::clone(&switch), Arc::clone(&clock));
                 thread::spawn(move || {
                     [(); 2].map(|()| {
                         let now = tell(&clock);
-                        (now, agreed.at(now).is_some_and(|at| at <= now))
+                        (now, switch.at(now).is_some_and(|at| at <= now))
                     })
                 })
             })
             .collect();
-        let at = agreed.settle(0, 0, || tell(&clock));
+        let at = switch.settle(0, 0, || tell(&clock));
         for reader in readers {
             for (now, new) in reader.join().unwrap() {
                 assert_eq!(new, at <= now, "at {now}, settled for {at}");

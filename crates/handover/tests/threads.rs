@@ -5,7 +5,7 @@ mod model;
 
 use model::{Setup, run};
 use std::time::Duration;
-use tailwater_handover::owner::Place;
+use tailwater_handover::owner::Placement;
 use tailwater_handover::park::Mode;
 
 /// Small deterministic generator (xorshift).
@@ -24,10 +24,10 @@ impl Random {
 fn many_flows_move_at_random_and_stay_in_order() {
     let modes = [Mode::Sleep, Mode::SpinThenSleep(Duration::from_micros(5)), Mode::Spin];
     for (round, mode) in modes.into_iter().enumerate() {
-        for helpers in [1, 2] {
+        for auxiliaries in [1, 2] {
             let setup = Setup {
                 flows: 5,
-                helpers,
+                auxiliaries,
                 ring: 64,
                 batch: 32,
                 mode,
@@ -37,20 +37,20 @@ fn many_flows_move_at_random_and_stay_in_order() {
             let packets = (0..50_000).map(|_| {
                 let flow = random.below(setup.flows.into()) as u32;
                 let split = random.below(2) == 0;
-                let wanted = match random.below(u64::from(helpers) + 1) as u8 {
-                    0 => Place::Home,
-                    helper if split => Place::Split {
+                let wanted = match random.below(u64::from(auxiliaries) + 1) as u8 {
+                    0 => Placement::Home,
+                    auxiliary if split => Placement::Split {
                         from: 1,
-                        helper: helper - 1,
+                        auxiliary: auxiliary - 1,
                     },
-                    helper => Place::Helper(helper - 1),
+                    auxiliary => Placement::Auxiliary(auxiliary - 1),
                 };
                 (flow, wanted)
             });
             let outcome = run(&setup, packets);
             // The number is random, but with rings this busy it is never 0.
             assert!(outcome.stayed > 0);
-            println!("{mode:?}, {helpers} helpers: {outcome:?}");
+            println!("{mode:?}, {auxiliaries} helpers: {outcome:?}");
         }
     }
 }

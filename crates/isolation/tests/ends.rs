@@ -25,7 +25,7 @@ fn program(attack: &str) -> Program {
             arguments: Vec::new(),
         },
         config: format!("\"{attack}\""),
-        alone: false,
+        single_instance: false,
         demands: Requirements::default(),
         confined: None,
     }
@@ -87,7 +87,7 @@ fn a_function_whose_process_is_down_at_the_end_holds_nobody_up() {
     let mark = folder.to_str().unwrap();
     // No further process of it can be started.
     let mut once = program(&format!("exit-once {mark}"));
-    once.alone = true;
+    once.single_instance = true;
     let report = run(vec![program(SAYS), once, program(SAYS)]);
     std::fs::remove_file(mark).unwrap();
     assert_eq!(report.functions[1].restarts.ended, 1);

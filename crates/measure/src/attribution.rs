@@ -9,11 +9,11 @@ pub enum Cause {
     /// Processing alone took that long, with hardly any queueing.
     Service,
     /// The packet waited mostly behind packets of its own flow (NetBlaze §2: a whale).
-    Whale,
+    QueuedBehindOwnFlow,
     /// The packet waited mostly behind packets of other flows (NetBlaze §2: minnows).
-    Minnows,
+    QueuedBehindOthers,
     /// The worker was preempted, and the packet would have been in time otherwise.
-    Descheduled,
+    Preempted,
     /// The packet's auxiliary core was asleep, and the packet would have been in time otherwise.
     Waking,
     /// The packet's RSS bucket was migrating from another core, and the packet would have been in time otherwise. Or
@@ -23,7 +23,7 @@ pub enum Cause {
     RingFull,
     /// The chain lost the packet for lack of a resource: room in the flow table, a NAT port, the state store, a
     /// function's process.
-    NoPlace,
+    ResourceExhausted,
     /// An external function held the packet for more than half of the objective, or never returned it.
     External,
 }
@@ -32,13 +32,13 @@ impl Cause {
     /// Every cause, in order of discriminants.
     pub const ALL: [Cause; 9] = [
         Cause::Service,
-        Cause::Whale,
-        Cause::Minnows,
-        Cause::Descheduled,
+        Cause::QueuedBehindOwnFlow,
+        Cause::QueuedBehindOthers,
+        Cause::Preempted,
         Cause::Waking,
         Cause::Migration,
         Cause::RingFull,
-        Cause::NoPlace,
+        Cause::ResourceExhausted,
         Cause::External,
     ];
 
@@ -46,13 +46,13 @@ impl Cause {
     pub fn name(self) -> &'static str {
         match self {
             Cause::Service => "service",
-            Cause::Whale => "whale",
-            Cause::Minnows => "minnows",
-            Cause::Descheduled => "descheduled",
+            Cause::QueuedBehindOwnFlow => "whale",
+            Cause::QueuedBehindOthers => "minnows",
+            Cause::Preempted => "descheduled",
             Cause::Waking => "waiting-for-helper",
             Cause::Migration => "migration",
             Cause::RingFull => "nic-ring-full",
-            Cause::NoPlace => "no-place",
+            Cause::ResourceExhausted => "no-place",
             Cause::External => "external",
         }
     }
@@ -70,7 +70,7 @@ pub struct LatePacket {
     /// RSS hash.
     pub rss_hash: u32,
     /// Time it was buffered while its RSS bucket migrated.
-    pub kept_back: Nanos,
+    pub buffered: Nanos,
 }
 
 /// Attributes late packets to causes.
@@ -120,13 +120,13 @@ impl Attribution {
     pub fn gap(&mut self, length: Nanos, now: Nanos) {
         /// Time in which a gap counts, as a multiple of its length. A worker with 5 % spare capacity needs 19 times a
         /// gap's length to work off its backlog.
-        const FELT: u64 = 20;
-        self.gaps = self.felt_gaps(now) + length;
-        self.gaps_until = now + Nanos(self.gaps.0.saturating_mul(FELT));
+        const EFFECT_FACTOR: u64 = 20;
+        self.gaps = self.active_gaps(now) + length;
+        self.gaps_until = now + Nanos(self.gaps.0.saturating_mul(EFFECT_FACTOR));
     }
 
     /// Time lost to gaps that still count.
-    fn felt_gaps(&self, now: Nanos) -> Nanos {
+    fn active_gaps(&self, now: Nanos) -> Nanos {
         if now <= self.gaps_until { self.gaps } else { Nanos::ZERO }
     }
 
@@ -139,8 +139,8 @@ impl Attribution {
     /// Cause of packets that found the ring full just now: a gap, if the worker lost more than the SLO to gaps since it
     /// was last idle. Otherwise `full`.
     pub fn loss(&self, now: Nanos, full: Cause) -> Cause {
-        match self.felt_gaps(now) > self.slo {
-            true => Cause::Descheduled,
+        match self.active_gaps(now) > self.slo {
+            true => Cause::Preempted,
             false => full,
         }
     }
@@ -150,19 +150,19 @@ impl Attribution {
         let latency = packet.sent.saturating_sub(packet.arrival);
         let service = packet.sent.saturating_sub(packet.received);
         let waiting = packet.received.saturating_sub(packet.arrival);
-        let gaps = self.felt_gaps(packet.sent);
+        let gaps = self.active_gaps(packet.sent);
         if gaps > Nanos::ZERO && latency.saturating_sub(gaps) <= self.slo {
-            Cause::Descheduled
+            Cause::Preempted
         } else if self.waking > Nanos::ZERO && latency.saturating_sub(self.waking) <= self.slo {
             Cause::Waking
-        } else if packet.kept_back > Nanos::ZERO && latency.saturating_sub(packet.kept_back) <= self.slo {
+        } else if packet.buffered > Nanos::ZERO && latency.saturating_sub(packet.buffered) <= self.slo {
             Cause::Migration
         } else if service >= waiting {
             Cause::Service
         } else if self.shares.mostly_own(packet.rss_hash, packet.received) {
-            Cause::Whale
+            Cause::QueuedBehindOwnFlow
         } else {
-            Cause::Minnows
+            Cause::QueuedBehindOthers
         }
     }
 }
@@ -269,7 +269,7 @@ mod tests {
             received: Nanos::from_micros(received_us),
             sent: Nanos::from_micros(sent_us),
             rss_hash: 7 << 9,
-            kept_back: Nanos::ZERO,
+            buffered: Nanos::ZERO,
         }
     }
 
@@ -289,13 +289,13 @@ mod tests {
 
     #[test]
     fn queueing_behind_the_own_flow_is_a_whale() {
-        assert_eq!(busy(60, 40).cause(late(700, 990, 1000)), Cause::Whale);
+        assert_eq!(busy(60, 40).cause(late(700, 990, 1000)), Cause::QueuedBehindOwnFlow);
     }
 
     #[test]
     fn queueing_behind_others_is_minnows() {
-        assert_eq!(busy(40, 60).cause(late(700, 990, 1000)), Cause::Minnows);
-        assert_eq!(busy(0, 60).cause(late(700, 990, 1000)), Cause::Minnows);
+        assert_eq!(busy(40, 60).cause(late(700, 990, 1000)), Cause::QueuedBehindOthers);
+        assert_eq!(busy(0, 60).cause(late(700, 990, 1000)), Cause::QueuedBehindOthers);
     }
 
     #[test]
@@ -304,27 +304,27 @@ mod tests {
         attribution.woke(Nanos::from_micros(120));
         assert_eq!(attribution.cause(late(700, 990, 1000)), Cause::Waking);
         // Late without the gap, too.
-        assert_eq!(attribution.cause(late(600, 990, 1000)), Cause::Minnows);
+        assert_eq!(attribution.cause(late(600, 990, 1000)), Cause::QueuedBehindOthers);
         attribution.idle();
-        assert_eq!(attribution.cause(late(700, 990, 1000)), Cause::Minnows);
+        assert_eq!(attribution.cause(late(700, 990, 1000)), Cause::QueuedBehindOthers);
     }
 
     #[test]
     fn what_was_kept_back_waited_for_its_bucket() {
         let kept_back = |us| LatePacket {
-            kept_back: Nanos::from_micros(us),
+            buffered: Nanos::from_micros(us),
             ..late(700, 990, 1000)
         };
         let mut attribution = busy(0, 60);
         assert_eq!(attribution.cause(kept_back(100)), Cause::Migration);
         // Late without the migration, too.
-        assert_eq!(attribution.cause(kept_back(99)), Cause::Minnows);
+        assert_eq!(attribution.cause(kept_back(99)), Cause::QueuedBehindOthers);
         let now = Nanos::from_micros(950);
         assert_eq!(attribution.loss(now, Cause::Migration), Cause::Migration);
         // A preemption takes precedence.
         attribution.gap(Nanos::from_micros(210), now);
-        assert_eq!(attribution.cause(kept_back(100)), Cause::Descheduled);
-        assert_eq!(attribution.loss(now, Cause::Migration), Cause::Descheduled);
+        assert_eq!(attribution.cause(kept_back(100)), Cause::Preempted);
+        assert_eq!(attribution.loss(now, Cause::Migration), Cause::Preempted);
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
         let mut attribution = busy(1000, 0);
         let now = Nanos::from_micros(950 + 300);
         (0..10).for_each(|flow| attribution.served((100 + flow) << 9, now));
-        assert_eq!(attribution.cause(late(1000, 1290, 1300)), Cause::Minnows);
+        assert_eq!(attribution.cause(late(1000, 1290, 1300)), Cause::QueuedBehindOthers);
     }
 
     #[test]
@@ -340,15 +340,15 @@ mod tests {
         let mut attribution = busy(60, 0);
         attribution.gap(Nanos::from_micros(200), Nanos::from_micros(700));
         // 210 us late in all, 200 of them due to the gap: in time without it.
-        assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Descheduled);
+        assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Preempted);
         // 600 us: late without the gap, too.
-        assert_eq!(attribution.cause(late(350, 940, 950)), Cause::Whale);
+        assert_eq!(attribution.cause(late(350, 940, 950)), Cause::QueuedBehindOwnFlow);
         let now = Nanos::from_micros(950);
         assert_eq!(attribution.loss(now, Cause::RingFull), Cause::RingFull);
         attribution.gap(Nanos::from_micros(200), now);
-        assert_eq!(attribution.loss(now, Cause::RingFull), Cause::Descheduled);
+        assert_eq!(attribution.loss(now, Cause::RingFull), Cause::Preempted);
         attribution.idle();
-        assert_eq!(attribution.cause(late(690, 890, 900)), Cause::Whale);
+        assert_eq!(attribution.cause(late(690, 890, 900)), Cause::QueuedBehindOwnFlow);
         assert_eq!(attribution.loss(now, Cause::RingFull), Cause::RingFull);
     }
 
@@ -361,7 +361,7 @@ mod tests {
             attribution.gap(Nanos::from_micros(30), Nanos::from_secs(second));
         }
         let packet = late(60_000_000, 60_001_490, 60_001_500);
-        assert_eq!(attribution.cause(packet), Cause::Minnows);
+        assert_eq!(attribution.cause(packet), Cause::QueuedBehindOthers);
         assert_eq!(attribution.loss(packet.sent, Cause::RingFull), Cause::RingFull);
     }
 }

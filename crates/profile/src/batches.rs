@@ -7,7 +7,7 @@
 use crate::costs::{BatchCosts, BatchSample, fit_batches, is_interrupted};
 use crate::error::TrainError;
 use std::collections::HashMap;
-use tailwater_dataplane::batches::{BatchTimes, Part};
+use tailwater_dataplane::batches::{BatchTimes, TimedPart};
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::{CapacityProfile, RECEIVE_BATCH, ServiceCosts};
 use tailwater_traffic::Trace;
@@ -82,7 +82,7 @@ pub(crate) fn explain(contents: &Contents, runs: &[(Vec<BatchTimes>, f64)]) -> (
     let (mut found, mut waits) = (0, 0_u64);
     for (batches, slow) in runs {
         for batch in batches {
-            if batch.part != Part::Whole {
+            if batch.part != TimedPart::Whole {
                 continue;
             }
             let wait = batch.received.saturating_sub(batch.arrival);
@@ -108,9 +108,9 @@ pub(crate) struct QueueCosts {
     /// Additional cost of waiting in the core's own queue.
     pub queue: f64,
     /// Additional cost of offloading a waiting packet.
-    pub hand_over: f64,
+    pub offload: f64,
     /// Additional cost on an auxiliary core, relative to the functions' cost on the dedicated core.
-    pub take_over: f64,
+    pub receive_offloaded: f64,
 }
 
 /// Fits queueing costs to runs of the same traffic. In `own`, all waiting packets stayed in the core's own queue; in
@@ -121,7 +121,7 @@ pub(crate) fn fit_queue_costs(
     own: &[(Vec<BatchTimes>, f64)],
     handed: &[(Vec<BatchTimes>, f64)],
 ) -> QueueCosts {
-    let samples = |runs: &[(Vec<BatchTimes>, f64)], part: Part| -> Vec<BatchSample> {
+    let samples = |runs: &[(Vec<BatchTimes>, f64)], part: TimedPart| -> Vec<BatchSample> {
         let batches = runs
             .iter()
             .flat_map(|(batches, slow)| batches.iter().map(move |batch| (batch, slow)));
@@ -162,17 +162,17 @@ pub(crate) fn fit_queue_costs(
     functions.service.batch -= receiving.service.batch;
     // The functions' cost excludes that of receiving.
     let least = -costs.service.packet;
-    let processed = samples(own, Part::Processed);
+    let processed = samples(own, TimedPart::Processed);
     let receive = -more(&processed, &functions).clamp(least, 0.0);
     functions.service.packet -= receive;
-    let received = more(&samples(own, Part::Received), &receiving);
+    let received = more(&samples(own, TimedPart::Received), &receiving);
     let queue = (received - receive).max(0.0);
-    let (received, helped) = (samples(handed, Part::Received), samples(handed, Part::Helped));
+    let (received, helped) = (samples(handed, TimedPart::Received), samples(handed, TimedPart::Helped));
     QueueCosts {
         receive,
         queue,
-        hand_over: (more(&received, &receiving) - receive - queue).max(0.0),
-        take_over: more(&helped, &functions).max(0.0),
+        offload: (more(&received, &receiving) - receive - queue).max(0.0),
+        receive_offloaded: more(&helped, &functions).max(0.0),
     }
 }
 
@@ -196,7 +196,7 @@ pub fn pace(
     let contents = Contents::of(trace, details.cold_after)?;
     // Measured and expected duration of each batch, by step.
     let mut steps: Vec<Vec<[f64; 2]>> = Vec::new();
-    for batch in batches.iter().filter(|batch| batch.part == Part::Whole) {
+    for batch in batches.iter().filter(|batch| batch.part == TimedPart::Whole) {
         let Some(sample) = contents.sample(batch) else {
             continue;
         };
@@ -252,7 +252,7 @@ mod tests {
             arrival: Nanos(1000 * lap + number * 1000),
             received: Nanos(1000 * lap + number * 1000 + 50),
             sent: Nanos(1000 * lap + number * 1000 + 450),
-            part: Part::Whole,
+            part: TimedPart::Whole,
             packets,
             backlog: false,
             idle: true,
@@ -303,22 +303,22 @@ mod tests {
             let batches = (0..40).flat_map(|number| {
                 let packets = 1 + number as u32 % 32;
                 let processed = batch(part, number, packets, each, 40);
-                [batch(Part::Received, number, packets, received, 60), processed]
+                [batch(TimedPart::Received, number, packets, received, 60), processed]
             });
             vec![(batches.collect::<Vec<_>>(), 1.0)]
         };
-        let own = run(80, Part::Processed, 150);
-        let handed = run(100, Part::Helped, 165);
+        let own = run(80, TimedPart::Processed, 150);
+        let handed = run(100, TimedPart::Helped, 165);
         let found = fit_queue_costs(&contents, &costs, &own, &handed);
         let expected = QueueCosts {
             receive: 50.0,
             queue: 30.0,
-            hand_over: 20.0,
-            take_over: 15.0,
+            offload: 20.0,
+            receive_offloaded: 15.0,
         };
         assert_eq!(found, expected);
         let alone = fit_queue_costs(&contents, &costs, &own, &[]);
-        assert_eq!((alone.hand_over, alone.take_over), (0.0, 0.0));
+        assert_eq!((alone.offload, alone.receive_offloaded), (0.0, 0.0));
     }
 
     #[test]

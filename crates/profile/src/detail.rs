@@ -9,7 +9,7 @@
 use crate::batches::{Contents, QueueCosts, explain, fit_queue_costs};
 use crate::costs::BatchCosts;
 use crate::error::TrainError;
-use crate::lab::{Lab, SATURATED_WINDOW, Setting};
+use crate::measurement_core::{MeasurementCore, SATURATED_WINDOW, Setting};
 use crate::traffic::{at_rate, frames, steady};
 use std::sync::Arc;
 use tailwater_dataplane::batches::BatchTimes;
@@ -63,7 +63,7 @@ const CALLS: u64 = 150;
 
 /// A chain on a core, and the measurement's parameters.
 pub(crate) struct Detailed<'a> {
-    pub lab: &'a Lab<'a>,
+    pub lab: &'a MeasurementCore<'a>,
     pub spec: &'a ChainSpec,
     /// Mean packet length, bytes without check sequence.
     pub bytes: f64,

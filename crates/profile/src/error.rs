@@ -25,7 +25,7 @@ pub enum TrainError {
         "core {core} was taken by others for all of {length}: expected one that ordinary programs leave some time, such as \
          another of --cores"
     )]
-    Away {
+    CorePreempted {
         /// The core.
         core: usize,
         /// How long the last attempt was.

@@ -28,7 +28,7 @@ pub mod curve;
 mod detail;
 mod error;
 mod identity;
-mod lab;
+mod measurement_core;
 mod pauses;
 pub mod profiles;
 mod sweep;

@@ -3,7 +3,7 @@
 use crate::cache::{CacheControl, CacheError};
 use crate::curve::{Bisection, BisectionRule, Goal, Measured, RateSearch, RepeatRule, Repeats, Trial};
 use crate::error::TrainError;
-use crate::lab::{Lab, SATURATED_WINDOW, Setting, evaluated_windows};
+use crate::measurement_core::{MeasurementCore, SATURATED_WINDOW, Setting, evaluated_windows};
 use crate::profiles::{CacheProfile, CostProfile, FunctionCost, LatencyProfile, NotHeld, Occupied};
 use crate::traffic::evenly;
 use crate::train::{Step, without_files};
@@ -293,7 +293,7 @@ enum Share {
 
 /// A chain and its traffic.
 struct Sweep<'a> {
-    lab: Lab<'a>,
+    lab: MeasurementCore<'a>,
     spec: ChainSpec,
     /// Evenly spaced at a million packets per second.
     traffic: Trace,
@@ -311,7 +311,7 @@ impl<'a> Sweep<'a> {
         options: &SweepOptions,
         stop: &'a AtomicBool,
     ) -> Result<Sweep<'a>, SweepError> {
-        let lab = Lab {
+        let lab = MeasurementCore {
             core: options.core,
             seed: options.seed,
             stop,
@@ -467,7 +467,7 @@ impl<'a> Sweep<'a> {
         let kept = windows.iter().filter(|window| window.slo_met).count();
         Trial {
             loss: sum(|window| window.lost) as f64 / sum(|window| window.offered).max(1) as f64,
-            kept: 2 * kept > windows.len(),
+            met: 2 * kept > windows.len(),
         }
     }
 }
@@ -515,7 +515,7 @@ fn rounded(measured: Measured) -> Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::{Held, Method};
+    use crate::cache::{Method, ShareResult};
     use std::path::Path;
     use std::sync::atomic::Ordering;
 
@@ -549,11 +549,11 @@ mod tests {
             Ok(())
         }
 
-        fn held(&mut self, _: Nanos) -> Result<Held, CacheError> {
+        fn held(&mut self, _: Nanos) -> Result<ShareResult, CacheError> {
             let held = self.asked.last().is_some_and(|bytes| *bytes >= self.held_from);
             let misses = if held { 0.0 } else { 0.5 };
             let occupied = Some(5000);
-            Ok(Held { held, misses, occupied })
+            Ok(ShareResult { held, misses, occupied })
         }
     }
 

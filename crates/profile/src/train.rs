@@ -3,7 +3,7 @@
 use crate::costs::{Sample, fit};
 use crate::detail::Detailed;
 use crate::error::TrainError;
-use crate::lab::{BUFFERS, EpochLoad, Lab};
+use crate::measurement_core::{BUFFERS, EpochLoad, MeasurementCore};
 use crate::pauses::pauses;
 use crate::traffic::{Minnows, at_rate, evenly, frames, steady};
 use crate::{fingerprint, machine};
@@ -117,7 +117,7 @@ pub fn train_capacity(
         Depth::QuickWithRate => &QUICK_RATE_FLOWS,
     };
     let mut training = Training {
-        lab: Lab {
+        lab: MeasurementCore {
             core: options.core,
             seed: options.seed,
             stop,
@@ -190,7 +190,7 @@ pub fn train_costs(
     options: &TrainOptions,
     stop: &AtomicBool,
 ) -> Result<(ServiceCosts, DetailedCosts), TrainError> {
-    let lab = Lab {
+    let lab = MeasurementCore {
         core: options.core,
         seed: options.seed,
         stop,
@@ -212,8 +212,8 @@ pub fn train_costs(
         ring_packet: service.costs.ring_packet,
         receive_packet: service.queue.receive,
         queue_packet: service.queue.queue,
-        hand_over_packet: service.queue.hand_over,
-        take_over_packet: service.queue.take_over,
+        hand_over_packet: service.queue.offload,
+        take_over_packet: service.queue.receive_offloaded,
         poll: service.poll,
         wakes: detailed.wakes()?,
         pauses: pauses(options.core, stop)?,
@@ -230,7 +230,7 @@ pub fn train_costs(
 }
 
 struct Training<'a, P> {
-    lab: Lab<'a>,
+    lab: MeasurementCore<'a>,
     spec: ChainSpec,
     epoch: Nanos,
     quick: bool,
@@ -352,7 +352,7 @@ impl<P: FnMut(Step)> Training<'_, P> {
             let copy = |rate| evenly(&mut base.source(), rate);
             let most = self.lab.saturated(&self.spec, copy(1e6)?, Some(self.length()))?;
             let (mut low, mut high) = (most * LOWEST_LOAD, most);
-            let kept = self.lab.keeps(&self.spec, || copy(low), LENGTH, self.epoch)?;
+            let kept = self.lab.meets_objective(&self.spec, || copy(low), LENGTH, self.epoch)?;
             let halvings = match (kept, self.quick) {
                 (true, _) => halvings,
                 (false, true) => 0,
@@ -360,7 +360,10 @@ impl<P: FnMut(Step)> Training<'_, P> {
             };
             for _ in 0..halvings {
                 let middle = (low + high) / 2.0;
-                match self.lab.keeps(&self.spec, || copy(middle), LENGTH, self.epoch)? {
+                match self
+                    .lab
+                    .meets_objective(&self.spec, || copy(middle), LENGTH, self.epoch)?
+                {
                     true => low = middle,
                     false => high = middle,
                 }

@@ -49,8 +49,8 @@ impl Loss {
         match self {
             Loss::RingFull => Cause::Live(attribution::Cause::RingFull),
             Loss::Link | Loss::Table => Cause::Network,
-            Loss::FlowTableFull => Cause::Live(attribution::Cause::NoPlace),
-            Loss::NotDrained => Cause::Live(attribution::Cause::Minnows),
+            Loss::FlowTableFull => Cause::Live(attribution::Cause::ResourceExhausted),
+            Loss::NotDrained => Cause::Live(attribution::Cause::QueuedBehindOthers),
         }
     }
 }
@@ -72,12 +72,12 @@ impl Cause {
     /// All causes, in the order of the report.
     pub const ALL: [Cause; Cause::COUNT] = [
         Cause::Live(attribution::Cause::Service),
-        Cause::Live(attribution::Cause::Whale),
-        Cause::Live(attribution::Cause::Minnows),
-        Cause::Live(attribution::Cause::Descheduled),
+        Cause::Live(attribution::Cause::QueuedBehindOwnFlow),
+        Cause::Live(attribution::Cause::QueuedBehindOthers),
+        Cause::Live(attribution::Cause::Preempted),
         Cause::Live(attribution::Cause::Waking),
         Cause::Live(attribution::Cause::RingFull),
-        Cause::Live(attribution::Cause::NoPlace),
+        Cause::Live(attribution::Cause::ResourceExhausted),
         Cause::Live(attribution::Cause::External),
         Cause::Live(attribution::Cause::Migration),
         Cause::Network,

@@ -33,7 +33,7 @@ pub struct Bounds {
 
 /// Reason why packets leave a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum LeaveReason {
     /// Their request was answered.
     Go,
     /// Their request was not answered. They continue with local state.
@@ -48,7 +48,7 @@ pub struct Leaving {
     /// Number of packets, from the front of the queue.
     pub packets: usize,
     /// Reason.
-    pub fate: Fate,
+    pub reason: LeaveReason,
     /// Time they spent in the queue.
     pub waited: Nanos,
 }
@@ -126,12 +126,12 @@ impl Commits {
 
     /// Action for packets that would have to wait, or `None` if they may. With [`WhenUnavailable::Pass`] they always
     /// may: the packets in front leave [early](Commits::next), which preserves the order.
-    pub fn refuses(&self, packets: usize) -> Option<Fate> {
+    pub fn refuses(&self, packets: usize) -> Option<LeaveReason> {
         let full = self.packets + packets > self.bounds.packets;
         let away = !self.available;
         match self.bounds.then {
-            WhenUnavailable::Hold if full => Some(Fate::Drop),
-            WhenUnavailable::Drop if full || away => Some(Fate::Drop),
+            WhenUnavailable::Hold if full => Some(LeaveReason::Drop),
+            WhenUnavailable::Drop if full || away => Some(LeaveReason::Drop),
             _ => None,
         }
     }
@@ -158,14 +158,14 @@ impl Commits {
         let group = *line.front()?;
         let waited = now.saturating_sub(group.since);
         let fate = if group.request <= self.answered {
-            Fate::Go
+            LeaveReason::Go
         } else {
             let late = waited >= self.bounds.wait;
             let full = self.packets > self.bounds.packets;
             match self.bounds.then {
-                WhenUnavailable::Hold if late => Fate::Drop,
-                WhenUnavailable::Drop if late || !self.available => Fate::Drop,
-                WhenUnavailable::Pass if late || full || !self.available => Fate::Pass,
+                WhenUnavailable::Hold if late => LeaveReason::Drop,
+                WhenUnavailable::Drop if late || !self.available => LeaveReason::Drop,
+                WhenUnavailable::Pass if late || full || !self.available => LeaveReason::Pass,
                 _ => return None,
             }
         };
@@ -173,7 +173,7 @@ impl Commits {
         self.packets -= group.packets;
         Some(Leaving {
             packets: group.packets,
-            fate,
+            reason: fate,
             waited,
         })
     }

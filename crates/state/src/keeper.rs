@@ -2,10 +2,10 @@
 //! both are done.
 
 use crate::buckets::PerBucket;
-use crate::commits::{Bounds, Commits, Fate, Leaving, Stage};
+use crate::commits::{Bounds, Commits, LeaveReason, Leaving, Stage};
 use crate::counters::{Counters, Shared};
 use crate::link::{self, Link};
-use crate::request::{Ask, Entry, Request};
+use crate::request::{Entry, Operation, Request};
 use std::sync::Arc;
 use tailwater_api::{StateSpec, WhenUnavailable};
 use tailwater_chain::batch::{Batch, MAX_BATCH};
@@ -26,7 +26,7 @@ const MISSED: u32 = u32::MAX;
 
 /// Verdict on a packet after the look-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum PacketAction {
     Run,
     Wait,
     Lose,
@@ -50,7 +50,7 @@ pub struct Keeper {
     /// Flows of the current batch, and a copy of their state before the functions ran.
     flows: Vec<DurableFlow>,
     rows: Vec<u8>,
-    ways: Vec<Way>,
+    actions: Vec<PacketAction>,
     wishes: Vec<(u8, u8, FlowKey)>,
     /// Start of the run, in wall-clock time.
     origin: Nanos,
@@ -99,7 +99,7 @@ impl Keeper {
             row_bytes,
             flows: Vec::with_capacity(MAX_BATCH),
             rows: vec![0; MAX_BATCH * row_bytes],
-            ways: Vec::with_capacity(MAX_BATCH),
+            actions: Vec::with_capacity(MAX_BATCH),
             wishes: Vec::with_capacity(MAX_CANDIDATES),
             origin,
             incarnation: 1,
@@ -171,21 +171,21 @@ impl Keeper {
             self.search = Some(0);
         }
         for (place, entry) in request.entries.iter().enumerate() {
-            match entry.ask {
-                Ask::Read => {
+            match entry.operation {
+                Operation::Read => {
                     self.counters.hits += u64::from(entry.found != 0);
                     let flow = chain.durable_flow_at(entry.flow, &entry.key);
                     if let Some(flow) = flow.filter(|_| entry.found != 0) {
                         chain.restore(flow, entry.found, request.row(place));
                     }
                 }
-                Ask::Probe if entry.found != 0 => {
+                Operation::Probe if entry.found != 0 => {
                     self.counters.taken += 1;
                     if let Some(flow) = chain.durable_flow_at(entry.flow, &entry.asker) {
                         chain.persist_state(flow).taken |= 1 << entry.number;
                     }
                 }
-                Ask::Probe | Ask::Update | Ask::Forget => {}
+                Operation::Probe | Operation::Update | Operation::Forget => {}
             }
         }
     }
@@ -195,50 +195,50 @@ impl Keeper {
     /// wait are lost.
     #[inline]
     pub fn read(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> usize {
-        self.ways.clear();
+        self.actions.clear();
         let (mut gate, mut waiting, mut lose) = (0, 0, false);
         for packet in batch.iter() {
             let way = match chain.durable_flow(packet) {
-                None => Way::Run,
+                None => PacketAction::Run,
                 Some(flow) => {
                     let asked = chain.persist_state(flow).asked;
                     if self.fenced {
                         // The state known here is outdated.
-                        Way::Lose
+                        PacketAction::Lose
                     } else if asked != 0 && self.commits.is_open(asked) {
-                        Way::Run
+                        PacketAction::Run
                     } else if self.commits.refuses(waiting + 1).is_some() {
-                        Way::Lose
+                        PacketAction::Lose
                     } else if asked != 0 {
                         gate = gate.max(asked);
-                        Way::Wait
+                        PacketAction::Wait
                     } else if self.link.has_half() && self.link.room() >= ASKS {
                         match self.ask(chain, packet, flow) {
                             Some(number) => {
                                 gate = gate.max(number);
-                                Way::Wait
+                                PacketAction::Wait
                             }
-                            None => Way::Lose,
+                            None => PacketAction::Lose,
                         }
                     } else if self.then == WhenUnavailable::Pass {
                         chain.persist_state(flow).asked = link::NONE;
-                        Way::Run
+                        PacketAction::Run
                     } else {
-                        Way::Lose
+                        PacketAction::Lose
                     }
                 }
             };
-            if let (Way::Wait, Some(flow)) = (way, chain.durable_flow(packet)) {
+            if let (PacketAction::Wait, Some(flow)) = (way, chain.durable_flow(packet)) {
                 chain.pin(flow);
                 waiting += 1;
             }
-            lose |= way == Way::Lose;
-            self.ways.push(way);
+            lose |= way == PacketAction::Lose;
+            self.actions.push(way);
         }
         if waiting > 0 {
-            let mut ways = self.ways.iter();
+            let mut ways = self.actions.iter();
             let line = &mut self.before;
-            line.take_from(batch, |_| ways.next() == Some(&Way::Wait));
+            line.take_from(batch, |_| ways.next() == Some(&PacketAction::Wait));
             // They leave together, behind others: later packets of their flows must come after all of them.
             let gate = self.commits.join(Stage::Read, waiting, gate, now);
             if let Some(buckets) = &mut self.buckets {
@@ -251,8 +251,8 @@ impl Keeper {
             }
         }
         if lose {
-            let mut ways = self.ways.iter().filter(|way| **way != Way::Wait);
-            let lost = chain.drop_unavailable(batch, |_| ways.next() == Some(&Way::Lose));
+            let mut ways = self.actions.iter().filter(|way| **way != PacketAction::Wait);
+            let lost = chain.drop_unavailable(batch, |_| ways.next() == Some(&PacketAction::Lose));
             self.counters.dropped += lost;
         }
         waiting
@@ -268,7 +268,7 @@ impl Keeper {
         }
         let key = chain.durable_key(flow);
         let entry = Entry {
-            ask: Ask::Read,
+            operation: Operation::Read,
             key,
             asker: key,
             flow: flow.index(),
@@ -279,7 +279,7 @@ impl Keeper {
         let mut number = self.link.push(entry).0;
         for &(piece, wish, key) in &self.wishes {
             let probe = Entry {
-                ask: Ask::Probe,
+                operation: Operation::Probe,
                 key,
                 pieces: 1 << piece,
                 number: wish,
@@ -295,7 +295,7 @@ impl Keeper {
         Some(number)
     }
 
-    /// Puts the next packets that leave the read queue into the batch, which must be empty. With [`Fate::Drop`] they
+    /// Puts the next packets that leave the read queue into the batch, which must be empty. With [`LeaveReason::Drop`] they
     /// have left it again, counted as lost.
     #[inline]
     pub fn next_read(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> Option<Leaving> {
@@ -303,7 +303,7 @@ impl Keeper {
         self.before.give(leaving.packets, batch);
         self.leave(batch);
         self.note(leaving);
-        if leaving.fate == Fate::Drop {
+        if leaving.reason == LeaveReason::Drop {
             for packet in batch.iter() {
                 if let Some(flow) = chain.durable_flow(packet) {
                     chain.unpin(flow);
@@ -321,7 +321,7 @@ impl Keeper {
         self.behind.give(leaving.packets, batch);
         self.leave(batch);
         self.note(leaving);
-        if leaving.fate == Fate::Drop {
+        if leaving.reason == LeaveReason::Drop {
             chain.drop_unavailable(batch, |_| true);
         }
         Some(leaving)
@@ -336,10 +336,10 @@ impl Keeper {
 
     fn note(&mut self, leaving: Leaving) {
         let packets = leaving.packets as u64;
-        match leaving.fate {
-            Fate::Go => {}
-            Fate::Pass => self.counters.passed += packets,
-            Fate::Drop => self.counters.dropped += packets,
+        match leaving.reason {
+            LeaveReason::Go => {}
+            LeaveReason::Pass => self.counters.passed += packets,
+            LeaveReason::Drop => self.counters.dropped += packets,
         }
         (0..leaving.packets).for_each(|_| self.waits.record(leaving.waited));
     }
@@ -413,7 +413,7 @@ impl Keeper {
                 chain.remove_ended(&key);
             }
             self.link.push(Entry {
-                ask: Ask::Update,
+                operation: Operation::Update,
                 key,
                 asker: key,
                 flow: flow.index(),
@@ -473,12 +473,13 @@ impl Keeper {
     /// Moves packets whose gates are closed out of the batch.
     fn hold(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> usize {
         let (mut gate, mut count) = (0, 0);
-        self.ways.clear();
+        self.actions.clear();
         for packet in batch.iter() {
             let flow = chain.durable_flow(packet);
             let own = flow.map_or(0, |flow| chain.persist_state(flow).gate);
             let waits = !self.commits.is_open(own);
-            self.ways.push(if waits { Way::Wait } else { Way::Run });
+            self.actions
+                .push(if waits { PacketAction::Wait } else { PacketAction::Run });
             if waits {
                 gate = gate.max(own);
                 count += 1;
@@ -487,13 +488,14 @@ impl Keeper {
         if count == 0 {
             return 0;
         }
-        let mut ways = self.ways.iter();
+        let mut ways = self.actions.iter();
         if self.commits.refuses(count).is_some() {
-            let lost = chain.drop_unavailable(batch, |_| ways.next() == Some(&Way::Wait));
+            let lost = chain.drop_unavailable(batch, |_| ways.next() == Some(&PacketAction::Wait));
             self.counters.dropped += lost;
             return 0;
         }
-        self.behind.take_from(batch, |_| ways.next() == Some(&Way::Wait));
+        self.behind
+            .take_from(batch, |_| ways.next() == Some(&PacketAction::Wait));
         let gate = self.commits.join(Stage::Update, count, gate, now);
         if let Some(buckets) = &mut self.buckets {
             buckets.join(self.behind.last(count));
@@ -515,7 +517,7 @@ impl Keeper {
         {
             self.counters.forgotten += 1;
             let (number, _) = self.link.push(Entry {
-                ask: Ask::Forget,
+                operation: Operation::Forget,
                 key,
                 pieces: self.pieces,
                 ..Entry::default()

@@ -11,7 +11,7 @@ pub use access::{Access, AccessError, Fenced, NoUsers};
 
 use crate::keys;
 use crate::link::{Failure, Store};
-use crate::request::{Ask, Request};
+use crate::request::{Operation, Request};
 use ::redis::{Cmd, Connection, ErrorKind, RedisError, ServerErrorKind, Value};
 use std::sync::Arc;
 
@@ -92,7 +92,7 @@ impl RedisStore {
                 self.key.clear();
                 self.key.extend_from_slice(own.prefix.as_bytes());
                 keys::write_flow(&entry.key, &mut self.key);
-                if matches!(entry.ask, Ask::Read | Ask::Probe) {
+                if matches!(entry.operation, Operation::Read | Operation::Probe) {
                     let (cmd, keys) = get.get_or_insert_with(|| (::redis::cmd("MGET"), 0));
                     cmd.arg(&self.key);
                     *keys += 1;
@@ -104,8 +104,8 @@ impl RedisStore {
                     cmd.write_packed_command(&mut self.commands);
                     self.replies[function].push(Reply::Values(keys));
                 }
-                let cmd = match entry.ask {
-                    Ask::Update => {
+                let cmd = match entry.operation {
+                    Operation::Update => {
                         let piece = &request.row(e)[own.piece.clone()];
                         self.value.clear();
                         keys::write_value(piece, entry.stamp, &mut self.value);
@@ -159,8 +159,8 @@ impl RedisStore {
                         };
                         let request = &mut requests[r as usize];
                         let e = e as usize;
-                        let found = match request.entries[e].ask {
-                            Ask::Probe => true,
+                        let found = match request.entries[e].operation {
+                            Operation::Probe => true,
                             _ => {
                                 let piece = &mut request.row_mut(e)[own.piece.clone()];
                                 keys::read_value(&value, piece).is_some()

@@ -4,7 +4,7 @@ use tailwater_net::FlowKey;
 
 /// Operation of an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ask {
+pub enum Operation {
     /// Read the flow's state.
     #[default]
     Read,
@@ -20,10 +20,10 @@ pub enum Ask {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Entry {
     /// Operation.
-    pub ask: Ask,
+    pub operation: Operation,
     /// Key of the flow.
     pub key: FlowKey,
-    /// Index of the flow in the worker's table. For a [`Probe`](Ask::Probe), index of the flow the candidate is for.
+    /// Index of the flow in the worker's table. For a [`Probe`](Operation::Probe), index of the flow the candidate is for.
     pub flow: u32,
     /// Key of the flow at that index. It differs from `key` for a probe.
     pub asker: FlowKey,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use tailwater_api::WhenUnavailable;
 use tailwater_net::Nanos;
-use tailwater_state::commits::{Bounds, Commits, Fate, Stage};
+use tailwater_state::commits::{Bounds, Commits, LeaveReason, Stage};
 
 const FLOWS: usize = 5;
 const WAIT: u64 = 100;
@@ -96,19 +96,19 @@ impl Rig {
                 let packet = self.line.pop_front().expect("no more packets leave than joined");
                 prop_assert_eq!(leaving.waited.0, self.now - packet.since);
                 let late = self.now - packet.since >= WAIT;
-                match leaving.fate {
+                match leaving.reason {
                     // Output commit.
-                    Fate::Go => prop_assert!(packet.own <= self.answered),
-                    Fate::Pass => prop_assert_eq!(self.then, WhenUnavailable::Pass),
-                    Fate::Drop => {
+                    LeaveReason::Go => prop_assert!(packet.own <= self.answered),
+                    LeaveReason::Pass => prop_assert_eq!(self.then, WhenUnavailable::Pass),
+                    LeaveReason::Drop => {
                         prop_assert!(late || !self.available);
                         prop_assert!(self.then != WhenUnavailable::Pass);
                         prop_assert!(late || self.then == WhenUnavailable::Drop);
                     }
                 }
-                match leaving.fate {
-                    Fate::Drop => self.dropped += 1,
-                    Fate::Go | Fate::Pass => self.leaves(packet.flow, packet.number)?,
+                match leaving.reason {
+                    LeaveReason::Drop => self.dropped += 1,
+                    LeaveReason::Go | LeaveReason::Pass => self.leaves(packet.flow, packet.number)?,
                 }
             }
         }
@@ -157,7 +157,7 @@ impl Rig {
         }
         match self.commits.refuses(waiting.len()) {
             Some(fate) => {
-                prop_assert_eq!(fate, Fate::Drop);
+                prop_assert_eq!(fate, LeaveReason::Drop);
                 let full = self.line.len() + waiting.len() > PACKETS;
                 prop_assert!(full || !self.available && self.then == WhenUnavailable::Drop);
                 self.dropped += waiting.len() as u64;

@@ -13,7 +13,7 @@ use tailwater_net::FlowKey;
 use tailwater_state::keys::write_flow;
 use tailwater_state::link::Store;
 use tailwater_state::redis::{Access, AccessError, RedisStore};
-use tailwater_state::request::{Ask, Entry, Request};
+use tailwater_state::request::{Entry, Operation, Request};
 
 const ROW: usize = 24;
 
@@ -44,10 +44,10 @@ fn flow(n: u16) -> FlowKey {
     FlowKey::v4(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(192, 0, 2, 1), 17, n, 53)
 }
 
-fn entry(ask: Ask, n: u16, pieces: u16) -> Entry {
+fn entry(ask: Operation, n: u16, pieces: u16) -> Entry {
     let key = flow(n);
     Entry {
-        ask,
+        operation: ask,
         key,
         asker: key,
         pieces,
@@ -68,12 +68,12 @@ fn request(entries: impl IntoIterator<Item = (Entry, u8)>) -> Request {
 
 /// Writes both functions' state of a flow.
 fn update(store: &mut RedisStore, n: u16, fill: u8) -> Result<u32, tailwater_state::link::Failure> {
-    store.serve(&mut [request([(entry(Ask::Update, n, 3), fill)])])
+    store.serve(&mut [request([(entry(Operation::Update, n, 3), fill)])])
 }
 
 /// Functions whose state of a flow was found, and its row.
 fn read(store: &mut RedisStore, n: u16) -> (u16, Vec<u8>) {
-    let mut requests = [request([(entry(Ask::Read, n, 3), 0)])];
+    let mut requests = [request([(entry(Operation::Read, n, 3), 0)])];
     store.serve(&mut requests).unwrap();
     (requests[0].entries[0].found, requests[0].row(0).to_vec())
 }
@@ -86,17 +86,17 @@ fn what_is_written_is_read_in_order_and_forgotten() {
     let mut store = RedisStore::new(open(&at(&server)));
     let mut requests = [
         request([
-            (entry(Ask::Read, 1, 3), 0),
-            (entry(Ask::Update, 1, 3), 5),
-            (entry(Ask::Update, 2, 1), 6),
-            (entry(Ask::Read, 1, 3), 0),
-            (entry(Ask::Probe, 2, 1), 0),
-            (entry(Ask::Probe, 2, 2), 0),
+            (entry(Operation::Read, 1, 3), 0),
+            (entry(Operation::Update, 1, 3), 5),
+            (entry(Operation::Update, 2, 1), 6),
+            (entry(Operation::Read, 1, 3), 0),
+            (entry(Operation::Probe, 2, 1), 0),
+            (entry(Operation::Probe, 2, 2), 0),
         ]),
         request([
-            (entry(Ask::Forget, 1, 3), 0),
-            (entry(Ask::Read, 1, 3), 0),
-            (entry(Ask::Read, 2, 3), 0),
+            (entry(Operation::Forget, 1, 3), 0),
+            (entry(Operation::Read, 1, 3), 0),
+            (entry(Operation::Read, 2, 3), 0),
         ]),
     ];
     store.serve(&mut requests).unwrap();

@@ -11,11 +11,11 @@ use tailwater_resctrl::{Error, Settings};
 
 /// Selected method, with the reason.
 pub struct Division {
-    way: Way,
+    way: DivisionMethod,
     pub because: String,
 }
 
-enum Way {
+enum DivisionMethod {
     Partition(Box<Partitioned>),
     Pirate,
 }
@@ -30,7 +30,7 @@ impl Division {
         let pirate = |because: String| {
             pirate_core(core, args.pirate_core)?;
             Ok(Division {
-                way: Way::Pirate,
+                way: DivisionMethod::Pirate,
                 because,
             })
         };
@@ -52,7 +52,7 @@ impl Division {
                 let [ways, most] = partitioned.ways();
                 let has = format!("the last-level cache has {ways} ways, of which {most} can be had");
                 Ok(Division {
-                    way: Way::Partition(Box::new(partitioned)),
+                    way: DivisionMethod::Partition(Box::new(partitioned)),
                     because: match asked {
                         true => format!("--cache-by asks for it; {has}"),
                         false => has,
@@ -79,8 +79,8 @@ impl Division {
         stop: &Arc<AtomicBool>,
     ) -> Result<Box<dyn CacheControl>, CacheError> {
         Ok(match self.way {
-            Way::Partition(partitioned) => partitioned,
-            Way::Pirate => Box::new(Pirate::new(core, beside, stop)?),
+            DivisionMethod::Partition(partitioned) => partitioned,
+            DivisionMethod::Pirate => Box::new(Pirate::new(core, beside, stop)?),
         })
     }
 }

@@ -35,7 +35,7 @@ use tailwater_traffic::Trace;
 
 /// Curves to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum CurveSelection {
     /// Latency over load.
     Latency,
     /// Throughput over cache.
@@ -52,7 +52,7 @@ const FRAME: u16 = 60;
 /// # Errors
 /// The input is invalid, the cache cannot be divided, a measurement fails or is stopped, or the result cannot be
 /// written.
-pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
+pub fn measure(part: CurveSelection, args: &MeasureArgs) -> Result<ExitCode, CliError> {
     // Quick checks come before slow ones.
     let mut spec = ChainSpec::read(&args.chain)?;
     crate::profile::set_objective(&mut spec, args.slo)?;
@@ -77,8 +77,8 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
     let core = args.core.unwrap_or_else(default_core);
     // Reserves the means of dividing the cache; nothing changes until it begins.
     let mut division = match part {
-        Part::Latency => None,
-        Part::Cache | Part::All => Some(Division::choose(core, args)?),
+        CurveSelection::Latency => None,
+        CurveSelection::Cache | CurveSelection::All => Some(Division::choose(core, args)?),
     };
     let because = division.as_mut().map(|division| std::mem::take(&mut division.because));
     let (trace, name) = load(args, traffic, &spec)?;
@@ -102,7 +102,7 @@ pub fn measure(part: Part, args: &MeasureArgs) -> Result<ExitCode, CliError> {
     {
         let mut measuring = Measuring::new();
         let _elsewhere = AvoidCores::new(&[core]);
-        if part != Part::Cache {
+        if part != CurveSelection::Cache {
             let curve = load_curve(&spec, &trace, &options, &stop, |step| measuring.show(step));
             profile.latency = Some(curve.map_err(CliError::Sweep)?);
         }
@@ -195,7 +195,7 @@ pub fn curves(args: &CurvesArgs) -> Result<ExitCode, CliError> {
     };
     let text = placement(&profiles, machine, &label).map_err(|error| {
         let hint = match error {
-            tailwater_profile::profiles::CurvesError::Elsewhere { .. } => {
+            tailwater_profile::profiles::CurvesError::OtherMachine { .. } => {
                 "; --machine says what that one is called in the cluster"
             }
             _ => "",

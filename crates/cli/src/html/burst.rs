@@ -2,7 +2,7 @@
 //! mapper.
 
 use super::charts::{Figure, Time, tick};
-use super::comparison::Part;
+use super::comparison::ChainRuns;
 use super::policies::{Palette, tick_small};
 use super::scale::Scale;
 use super::svg::{Chart, UP};
@@ -66,7 +66,7 @@ const PICKS: [Pick; 3] = [
 ];
 
 /// Returns the charts of a chain with one objective and the first seed; none without a policy that has a core mapper.
-pub fn all(part: &Part<'_>, palette: &Palette, number: usize) -> Vec<Figure> {
+pub fn all(part: &ChainRuns<'_>, palette: &Palette, number: usize) -> Vec<Figure> {
     let (seed, chains) = part.of_one_seed();
     let lines = chains
         .into_iter()

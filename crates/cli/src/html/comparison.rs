@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use tailwater_sim::ChainReport;
 
 /// Runs of one chain with one objective.
-pub struct Part<'d> {
+pub struct ChainRuns<'d> {
     /// Index of the chain, and its name.
     pub chain: usize,
     pub name: &'d str,
@@ -21,19 +21,19 @@ pub struct Part<'d> {
     pub runs: Vec<&'d Run>,
 }
 
-impl<'d> Part<'d> {
+impl<'d> ChainRuns<'d> {
     /// Returns all parts: by chain, then by objective.
-    fn all(document: &'d Document) -> Vec<Part<'d>> {
-        let mut parts: Vec<Part<'d>> = Vec::new();
+    fn all(document: &'d Document) -> Vec<ChainRuns<'d>> {
+        let mut parts: Vec<ChainRuns<'d>> = Vec::new();
         let chains = document.runs.iter().flat_map(|run| {
             let chains = run.report.chains.iter().enumerate();
             chains.map(move |(number, chain)| (number, chain, run))
         });
         for (chain, report, run) in chains {
-            let same = |part: &&mut Part<'_>| part.chain == chain && part.slo_us == report.slo_us;
+            let same = |part: &&mut ChainRuns<'_>| part.chain == chain && part.slo_us == report.slo_us;
             match parts.iter_mut().find(same) {
                 Some(part) => part.runs.push(run),
-                None => parts.push(Part {
+                None => parts.push(ChainRuns {
                     chain,
                     name: &report.chain,
                     slo_us: report.slo_us,
@@ -79,7 +79,7 @@ impl<'d> Part<'d> {
 /// # Errors
 /// The document cannot be written as JSON.
 pub fn page(document: &Document, spec: &str) -> Result<String, CliError> {
-    let parts = Part::all(document);
+    let parts = ChainRuns::all(document);
     let palette = Palette::of(document);
     let rack = escape(&document.rack);
     let mut page = begin(&format!("{rack}: policies compared"));
@@ -116,9 +116,9 @@ fn grid(page: &mut String, figures: &[Figure]) {
 }
 
 /// Adds the runs, and the policies that meet all objectives with their numbers of cores.
-fn heading(page: &mut String, document: &Document, parts: &[Part<'_>]) {
+fn heading(page: &mut String, document: &Document, parts: &[ChainRuns<'_>]) {
     let chains = document.runs.first().map_or(0, |run| run.report.chains.len());
-    let seeds = parts.first().map_or(0, Part::seeds);
+    let seeds = parts.first().map_or(0, ChainRuns::seeds);
     let interrupted = match document.interrupted {
         true => "; interrupted, runs are missing",
         false => "",
@@ -185,7 +185,7 @@ fn holders(document: &Document) -> Option<(String, String)> {
 }
 
 /// Adds the table of figures.
-fn results(page: &mut String, part: &Part<'_>, number: usize) {
+fn results(page: &mut String, part: &ChainRuns<'_>, number: usize) {
     let seeds = part.seeds() > 1;
     let row = |run: &&Run| {
         let chain = &run.report.chains[part.chain];

@@ -1,7 +1,7 @@
 //! Charts that compare policies.
 
 use super::charts::{Figure, Time, cause_class, nothing, tick};
-use super::comparison::Part;
+use super::comparison::ChainRuns;
 use super::scale::{Scale, percent_tick};
 use super::svg::{ACROSS, Chart, UP};
 use super::text::{escape, micros, significant};
@@ -101,7 +101,7 @@ impl Cumulative {
 }
 
 /// Draws the latency distributions of all policies.
-pub fn distribution(part: &Part<'_>, palette: &Palette, number: usize) -> Figure {
+pub fn distribution(part: &ChainRuns<'_>, palette: &Palette, number: usize) -> Figure {
     let policies = part.policies();
     let lines = policies.iter().map(|(name, chains)| (*name, Cumulative::of(chains)));
     let lines: Vec<(&str, Cumulative)> = lines.collect();
@@ -170,7 +170,7 @@ struct Point {
 }
 
 /// Returns the lower bound on the cores for a chain's objective: medians over the seeds.
-fn bound(part: &Part<'_>, bounds: &[Bound]) -> Option<Point> {
+fn bound(part: &ChainRuns<'_>, bounds: &[Bound]) -> Option<Point> {
     let chains = bounds.iter().filter_map(|b| b.report.chains.get(part.chain));
     let chains: Vec<_> = chains.filter(|c| c.slo_us == part.slo_us).collect();
     (!chains.is_empty()).then(|| Point {
@@ -182,7 +182,7 @@ fn bound(part: &Part<'_>, bounds: &[Bound]) -> Option<Point> {
 }
 
 /// Draws the 99th percentile over cores, for a chain with all its objectives.
-pub fn scatter(parts: &[Part<'_>], bounds: &[Bound], palette: &Palette) -> Figure {
+pub fn scatter(parts: &[ChainRuns<'_>], bounds: &[Bound], palette: &Palette) -> Figure {
     let mut policies: Vec<(&str, Vec<Point>)> = Vec::new();
     for part in parts {
         for (name, chains) in part.policies() {
@@ -276,7 +276,7 @@ pub fn tick_small(value: f64) -> String {
 }
 
 /// Draws the rack's cores over time, with a chain's first objective and seed.
-pub fn cores(part: &Part<'_>, palette: &Palette) -> Figure {
+pub fn cores(part: &ChainRuns<'_>, palette: &Palette) -> Figure {
     let (seed, _) = part.of_one_seed();
     let runs = part.runs.iter().filter(|run| run.report.seed == seed);
     let runs: Vec<&Run> = runs.copied().collect();
@@ -345,7 +345,7 @@ pub fn cores(part: &Part<'_>, palette: &Palette) -> Figure {
 }
 
 /// Draws the late packets of each policy by cause.
-pub fn late(part: &Part<'_>, number: usize) -> Figure {
+pub fn late(part: &ChainRuns<'_>, number: usize) -> Figure {
     let mut body = "<table class=\"bars\">\n".to_owned();
     let mut seen: Vec<&'static str> = Vec::new();
     for (name, chains) in part.policies() {

@@ -7,8 +7,8 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_api::Slo;
+use tailwater_dataplane::durable::StateProgress;
 use tailwater_dataplane::histogram::LatencyHistogram;
-use tailwater_dataplane::kept::StateProgress;
 use tailwater_dataplane::run::Progress;
 use tailwater_net::Nanos;
 
@@ -135,7 +135,7 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
     let help = "RSS buckets moved from one dedicated core to another";
     count(encoder, "buckets_moved", help, moves.moved)?;
     let help = "Packets kept back until their RSS bucket had moved";
-    count(encoder, "packets_kept_back", help, moves.kept_back)?;
+    count(encoder, "packets_kept_back", help, moves.buffered)?;
     if let Some(state) = &progress.state {
         flow_state(state, encoder)?;
     }
@@ -294,7 +294,7 @@ mod tests {
             },
             buckets: BucketCounters {
                 moved: 7,
-                kept_back: 11,
+                buffered: 11,
                 longest_move: Nanos(1),
             },
         });

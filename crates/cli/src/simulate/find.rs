@@ -2,7 +2,7 @@
 
 mod search;
 
-use super::runner::{Job, Outcome, Runner};
+use super::runner::{Job, JobResult, Runner};
 use super::{csv, parallel};
 use crate::args::{Find, SimulateArgs};
 use crate::error::CliError;
@@ -140,9 +140,9 @@ impl Searches<'_> {
         let report = match self.runner.check(&job) {
             Ok(()) => match self.runner.run(&job)? {
                 None => return Ok(None),
-                Some(Outcome::Run(report)) => Some(report),
+                Some(JobResult::Run(report)) => Some(report),
                 // A lower bound is not a policy, and so does not hold.
-                Some(Outcome::Bound(_)) => None,
+                Some(JobResult::Bound(_)) => None,
             },
             Err(_) => None,
         };

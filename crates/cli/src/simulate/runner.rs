@@ -1,7 +1,7 @@
 //! A single simulation: built from the rack spec and the arguments, and run.
 
 use super::resume::Finished;
-use super::traffic::{InUse, Shared, Source};
+use super::traffic::{InUse, PacketCache, Source};
 use crate::args::SimulateArgs;
 use crate::error::CliError;
 use crate::values::LONGEST;
@@ -68,7 +68,7 @@ impl Job {
 
 /// Result of a job.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum JobResult {
     Run(SimReport),
     Bound(OracleReport),
 }
@@ -78,7 +78,7 @@ pub struct Runner {
     spec: RackSpec,
     /// Traffic that replaces that of all chains.
     instead: Option<OsString>,
-    packets: Shared,
+    packets: PacketCache,
     /// `true` if reports must contain bursts.
     bursts: bool,
     /// Completed runs that are skipped.
@@ -180,7 +180,7 @@ impl Runner {
         Ok(Runner {
             spec,
             instead: args.traffic.clone(),
-            packets: Shared::default(),
+            packets: PacketCache::default(),
             bursts: args.report.is_some(),
             finished: args.resume.as_deref().map(Identified::open).transpose()?,
             stop: Arc::clone(stop),
@@ -250,17 +250,17 @@ impl Runner {
     ///
     /// # Errors
     /// Traffic cannot be loaded, the simulation fails, or the file of completed runs cannot be read or written.
-    pub fn run(&self, job: &Job) -> Result<Option<Outcome>, CliError> {
+    pub fn run(&self, job: &Job) -> Result<Option<JobResult>, CliError> {
         let spec = self.rack(job);
         let sources = self.sources(&spec)?;
         if job.is_bound() {
             // Computing a bound is faster than a look-up in the file.
             let report = self.bound(&spec, sources)?;
-            return Ok(report.map(Outcome::Bound));
+            return Ok(report.map(JobResult::Bound));
         }
         let Some(finished) = &self.finished else {
             let report = self.simulate(job, &spec, sources)?;
-            return Ok(report.map(Outcome::Run));
+            return Ok(report.map(JobResult::Run));
         };
         let key = |missed| finished.key(job, &spec, &sources, (self.bursts, missed));
         // A complete run also covers one that may end early.
@@ -268,14 +268,14 @@ impl Runner {
         for key in &keys[..1 + usize::from(job.until_missed)] {
             if let Some(report) = finished.runs.get(key)? {
                 self.parts.fetch_add(WHOLE, Ordering::Relaxed);
-                return Ok(Some(Outcome::Run(report)));
+                return Ok(Some(JobResult::Run(report)));
             }
         }
         let report = self.simulate(job, &spec, sources)?;
         if let Some(report) = &report {
             finished.runs.add(&keys[usize::from(report.missed)], report)?;
         }
-        Ok(report.map(Outcome::Run))
+        Ok(report.map(JobResult::Run))
     }
 
     fn bound(&self, spec: &RackSpec, sources: Vec<Source>) -> Result<Option<OracleReport>, CliError> {

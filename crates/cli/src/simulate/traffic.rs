@@ -223,7 +223,7 @@ impl Packets {
 
 /// Packets shared between runs. Those of all chains of a run are held together.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct PacketCache {
     held: Mutex<Vec<Arc<Set>>>,
     /// Lock of the single loader, with the notices printed so far. It bounds memory, and nothing is loaded twice.
     loading: Mutex<HashSet<String>>,
@@ -240,7 +240,7 @@ struct Set {
 
 /// A set in use.
 pub struct InUse<'s> {
-    shared: &'s Shared,
+    shared: &'s PacketCache,
     set: Option<Arc<Set>>,
 }
 
@@ -263,7 +263,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl PacketCache {
     /// Returns the packets of a run's chains; `None` once `stop` is set.
     ///
     /// # Errors
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn equal_packets_are_in_memory_once_and_as_long_as_there_is_room() {
-        let (shared, stop) = (Shared::default(), Arc::new(AtomicBool::new(false)));
+        let (shared, stop) = (PacketCache::default(), Arc::new(AtomicBool::new(false)));
         let get = |seed| shared.get(sources(seed, &stop), &stop).unwrap().unwrap();
         let places = |set: &InUse<'_>| -> Vec<*const Packets> { set.iter().map(std::ptr::from_ref).collect() };
         let (first, again, other) = (get(1), get(1), get(2));

@@ -65,7 +65,7 @@ fn heading(table: &mut Table, document: &Document) {
         "{} of {} with {}, in {}",
         count(decisions, "decision"),
         count(dispatchers as u64, "core"),
-        count(explanation.helpers as u64, "helper"),
+        count(explanation.auxiliary as u64, "helper"),
         time(span_us)
     );
     if decisions > 0 || document.server.is_none() {
@@ -116,7 +116,7 @@ fn summary(table: &mut Table, summary: &Summary) {
     table.line("placed", &text);
     let text = format!(
         "recruited {} times, let go {} times",
-        thousands(summary.recruited),
+        thousands(summary.activated),
         thousands(summary.released)
     );
     table.line("helpers", &text);
@@ -124,7 +124,7 @@ fn summary(table: &mut Table, summary: &Summary) {
         let text = format!(
             "had too much {} times, up to {} held meanwhile",
             thousands(summary.relieved),
-            count(summary.most_held.into(), "packet")
+            count(summary.most_parked.into(), "packet")
         );
         table.line("", &text);
     }
@@ -210,9 +210,9 @@ fn episode(table: &mut Table, episode: &Episode) {
         let flowlets = count(episode.flowlets_away, "flowlet");
         done.push(format!("{flowlets} placed with helpers"));
     }
-    if episode.most_helpers > 0 {
-        let helpers = count(u64::from(episode.most_helpers), "helper");
-        done.push(format!("{helpers} at work, {} recruited", thousands(episode.recruited)));
+    if episode.most_auxiliary > 0 {
+        let helpers = count(u64::from(episode.most_auxiliary), "helper");
+        done.push(format!("{helpers} at work, {} recruited", thousands(episode.activated)));
     }
     if episode.relieved > 0 {
         let held = count(episode.most_held.into(), "packet");

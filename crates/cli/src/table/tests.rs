@@ -215,11 +215,11 @@ fn what_was_handed_over_is_told() {
     scaled.cores.auxiliary_avg = 0.214;
     scaled.scaling = Some(ScalingCounters {
         flows_moved: 9_000,
-        packets_handed: 120_000,
+        packets_offloaded: 120_000,
         splits: 12,
         relieved: 7,
-        packets_held: 900,
-        recruited: 345,
+        packets_parked: 900,
+        activated: 345,
         boosts: 2,
         out_of_cores: 1_671,
         ..ScalingCounters::default()
@@ -255,7 +255,7 @@ flows ";
         decisions: 30,
         moves: 2,
         buckets_moved: 1_256,
-        packets_kept_back: 98_765,
+        packets_buffered: 98_765,
         longest_move_us: 2_345.678,
     });
     moved.late_by_cause.insert("migration", 7);

@@ -45,31 +45,31 @@ pub enum Chain {
     Lookups { functions: usize, lookups: u32 },
     /// A classifier that sends part of the packets through two functions, and the rest through two others. All packets
     /// pass one more function behind it.
-    Branches { lookups: u32, part: Part },
+    Branches { lookups: u32, part: ChainPart },
     /// One of the examples.
     Example(&'static str),
 }
 
 /// Share of packets in the first branch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Part {
+pub enum ChainPart {
     Half,
     Sixteenth,
 }
 
-impl Part {
+impl ChainPart {
     pub fn name(self) -> &'static str {
         match self {
-            Part::Half => "half",
-            Part::Sixteenth => "sixteenth",
+            ChainPart::Half => "half",
+            ChainPart::Sixteenth => "sixteenth",
         }
     }
 
     /// Source ports of that share of [the traffic's](trace) flows, which are in sixteen ranges of 4,000 each.
     fn ports(self) -> &'static str {
         match self {
-            Part::Half => "1024-33023",
-            Part::Sixteenth => "1024-5023",
+            ChainPart::Half => "1024-33023",
+            ChainPart::Sixteenth => "1024-5023",
         }
     }
 }

@@ -47,7 +47,7 @@ mod figures;
 mod restarts;
 
 use baselines::Kind;
-use chains::{Chain, Folder, PROCESS, Part, Way, processes};
+use chains::{Chain, ChainPart, Folder, PROCESS, Way, processes};
 use figures::Figures;
 use std::fs;
 use std::hint::black_box;
@@ -177,7 +177,7 @@ fn length(folder: &Folder, functions: usize, (kind, lookups): (&str, u32), runs:
 fn branches(folder: &Folder, (kind, lookups): (&str, u32), runs: usize) {
     let row = Chain::Lookups { functions: 3, lookups };
     let row_batch = best(folder, row, Way::One);
-    for part in [Part::Half, Part::Sixteenth] {
+    for part in [ChainPart::Half, ChainPart::Sixteenth] {
         let chain = Chain::Branches { lookups, part };
         let chain_batch = best(folder, chain, Way::One);
         let names = [

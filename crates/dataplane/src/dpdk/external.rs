@@ -1,8 +1,8 @@
 //! External functions behind DPDK ports.
 
-use super::tend::PortMonitor;
+use super::port_monitor::PortMonitor;
 use super::{BESIDES_MTU, DpdkPorts, HugePages, MOST_BUFFERS};
-use crate::external::{Attached, Attachment, Functions, Way};
+use crate::external::{Attached, Attachment, Direction, Functions};
 use crate::port::OpenError;
 use crate::report::PortReport;
 use crate::trace_nic::TraceNic;
@@ -151,9 +151,9 @@ impl Functions<TraceNic> for ExternalPorts {
         self.attach(&mempool).map_err(refused)
     }
 
-    fn tend(&self, tell: &mut dyn FnMut(String)) {
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
         self.ports.iter().for_each(|port| {
-            port.tend(tell);
+            port.poll(tell);
         });
     }
 
@@ -182,8 +182,8 @@ impl Functions<DpdkPorts> for ExternalPorts {
         self.attach(mempool).map_err(refused)
     }
 
-    fn tend(&self, tell: &mut dyn FnMut(String)) {
-        Functions::<TraceNic>::tend(self, tell);
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
+        Functions::<TraceNic>::monitor(self, tell);
     }
 
     fn report(&self) -> Vec<PortReport> {
@@ -223,10 +223,10 @@ impl Attachment for Ports {
         rings.max().unwrap_or(0)
     }
 
-    fn send(&mut self, way: Way, batch: &mut Batch) -> usize {
+    fn send(&mut self, way: Direction, batch: &mut Batch) -> usize {
         let sends = match (way, &mut *self.ends) {
-            (Way::Forward, [first, ..]) => &mut first.sends,
-            (Way::Backward, [.., last]) => &mut last.sends,
+            (Direction::Forward, [first, ..]) => &mut first.sends,
+            (Direction::Backward, [.., last]) => &mut last.sends,
             (_, []) => unreachable!("a function has a port"),
         };
         if batch.memory().is(self.mempool.memory()) {
@@ -245,10 +245,10 @@ impl Attachment for Ports {
         packets - sent
     }
 
-    fn receive(&mut self, way: Way, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
+    fn receive(&mut self, way: Direction, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
         let receives = match (way, &mut *self.ends) {
-            (Way::Forward, [.., last]) => &mut last.receives,
-            (Way::Backward, [first, ..]) => &mut first.receives,
+            (Direction::Forward, [.., last]) => &mut last.receives,
+            (Direction::Backward, [first, ..]) => &mut first.receives,
             (_, []) => unreachable!("a function has a port"),
         };
         let most = batch.room().min(pool.available());

@@ -6,7 +6,7 @@ use tailwater_net::Nanos;
 
 /// Direction through a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     /// From the chain's entry port to its exit port.
     Forward,
     /// From the exit port to the entry port.
@@ -14,7 +14,7 @@ pub enum Way {
 }
 
 /// Ports of an external function. With one port, packets of both directions go there and come back from it. With two,
-/// [forward](Way::Forward) packets enter by the first port and leave by the second. For [backward](Way::Backward)
+/// [forward](Direction::Forward) packets enter by the first port and leave by the second. For [backward](Direction::Backward)
 /// packets it is the other way round.
 pub trait Attachment: Send + Sync {
     /// Returns `true` if it has two ports.
@@ -27,12 +27,12 @@ pub trait Attachment: Send + Sync {
     fn ring(&self) -> usize;
 
     /// Sends the packets of the batch in their direction. Packets not accepted leave the batch. Returns their number.
-    fn send(&mut self, way: Way, batch: &mut Batch) -> usize;
+    fn send(&mut self, way: Direction, batch: &mut Batch) -> usize;
 
     /// Receives packets that have arrived by `now` in this direction into the batch, which is empty, up to its room, in
-    /// buffers of `pool`. With one port, packets of both directions arrive [forward](Way::Forward). Their RSS hashes
+    /// buffers of `pool`. With one port, packets of both directions arrive [forward](Direction::Forward). Their RSS hashes
     /// are not computed yet. Returns the number of packets.
-    fn receive(&mut self, way: Way, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize;
+    fn receive(&mut self, way: Direction, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize;
 }
 
 /// External functions of a run.

@@ -5,16 +5,16 @@
 //! transports the packets. The worker of such a chain counts each packet once, whatever a function does.
 
 mod attachment;
-mod beside;
 mod fingerprint;
 mod matcher;
-mod station;
+mod stage;
 mod table;
+mod with_externals;
 mod worker;
 
-pub use attachment::{Attached, Attachment, Way};
-pub use beside::{Beside, Functions};
+pub use attachment::{Attached, Attachment, Direction};
 pub use fingerprint::{Fingerprint, Fingerprints};
 pub use matcher::{Back, Matcher, Outside};
-pub(crate) use station::{DETAINED, Station};
+pub(crate) use stage::{DETAINED, ExternalStage};
+pub use with_externals::{Functions, WithExternals};
 pub(crate) use worker::{ExternalWorker, Parts};

@@ -5,12 +5,12 @@
 //! changed their flow. They keep their original arrival time. So one core does all the work, and a flow's packets
 //! continue in the order in which the function returns them.
 
-use super::attachment::{Attached, Way};
-use super::station::{Lane, Station};
+use super::attachment::{Attached, Direction};
+use super::stage::{ExternalStage, Lane};
 use crate::attribution::Cause;
 use crate::clock::Clock;
-use crate::death::survive;
 use crate::meter::{Counting, Meter};
+use crate::panics::catch_panic;
 use crate::port::PortQueue;
 use crate::telemetry::WindowSender;
 use crate::worker::{Finished, LONGEST_DRAIN, WorkerConfig, since};
@@ -26,7 +26,7 @@ pub(crate) struct Parts {
     /// Each part's loss counter when it was last read.
     lost: Vec<u64>,
     /// External functions: one fewer than parts.
-    stations: Vec<Station>,
+    stages: Vec<ExternalStage>,
 }
 
 impl Parts {
@@ -34,13 +34,13 @@ impl Parts {
     pub(crate) fn new(spec: &ChainSpec, chains: Vec<Chain>, attached: Attached, seed: u64) -> (Parts, BufferPool) {
         let slo = spec.slo.budget();
         let functions = spec.externals().zip(attached.attachments);
-        let stations = functions.zip(seed..);
-        let stations =
-            stations.map(|((function, attachment), seed)| Station::new(function, attachment, (spec.rss(), seed), slo));
+        let stages = functions.zip(seed..);
+        let stages = stages
+            .map(|((function, attachment), seed)| ExternalStage::new(function, attachment, (spec.rss(), seed), slo));
         let parts = Parts {
             lost: chains.iter().map(Chain::lost).collect(),
             chains,
-            stations: stations.collect(),
+            stages: stages.collect(),
         };
         (parts, attached.pool)
     }
@@ -52,7 +52,7 @@ impl Parts {
         let parts = spec.parts();
         let behind = chains.zip(&parts[1..]);
         for (function, (chain, part)) in spec.externals().zip(behind) {
-            reasons.extend(Station::reasons(function));
+            reasons.extend(ExternalStage::reasons(function));
             let of_function = |name: &str| {
                 let function = name.split_once('/').map(|(function, _)| function);
                 let mut functions = part.functions.iter();
@@ -74,10 +74,10 @@ impl Parts {
 
 impl Counting for Parts {
     fn count(&self, counts: &mut Vec<u64>) {
-        let mut stations = self.stations.iter();
+        let mut stations = self.stages.iter();
         for chain in &self.chains {
             counts.extend(chain.reason_counts());
-            counts.extend(stations.next().into_iter().flat_map(Station::reason_counts));
+            counts.extend(stations.next().into_iter().flat_map(ExternalStage::reason_counts));
         }
     }
 }
@@ -129,17 +129,17 @@ impl ExternalWorker {
     /// Runs until the port ends or `stop` returns `true`, and no packet is outside any more. If the worker panics, sets
     /// `failed` and counts its packets as lost.
     pub(crate) fn run(mut self, stop: impl Fn() -> bool, failed: &AtomicBool) -> Finished {
-        let died = survive(|| self.work(stop)).err();
+        let died = catch_panic(|| self.work(stop)).err();
         if died.is_some() {
             failed.store(true, Ordering::Relaxed);
             self.give_back();
         }
         self.meter.finish(&self.parts);
         Finished {
-            externals: self.parts.stations.iter().map(Station::report).collect(),
+            externals: self.parts.stages.iter().map(ExternalStage::report).collect(),
             chains: self.parts.chains,
             buckets: None,
-            kept: None,
+            state_counters: None,
             died,
         }
     }
@@ -149,7 +149,7 @@ impl ExternalWorker {
         let mut last = self.config.start;
         let drain = Nanos(self.config.slo.0.saturating_mul(2)).min(LONGEST_DRAIN);
         // At the end, functions have their full timeout for every packet.
-        let timeouts = self.parts.stations.iter().map(Station::timeout);
+        let timeouts = self.parts.stages.iter().map(ExternalStage::timeout);
         let drain = timeouts.fold(drain, |drain, timeout| drain + timeout);
         let mut drain_until = None;
         loop {
@@ -166,8 +166,8 @@ impl ExternalWorker {
             if busy {
                 last = self.enter(now, received.waiting > 0);
             }
-            for function in 0..self.parts.stations.len() {
-                for &way in self.parts.stations[function].ways() {
+            for function in 0..self.parts.stages.len() {
+                for &way in self.parts.stages[function].ways() {
                     let began = if busy { last } else { now };
                     if let Some(time) = self.come_back(function, way, began) {
                         (last, busy) = (time, true);
@@ -213,10 +213,10 @@ impl ExternalWorker {
 
     /// Runs packets that come back from an external function in this direction through the part behind it. Returns the
     /// end time, or `None` without packets.
-    fn come_back(&mut self, function: usize, way: Way, now: Nanos) -> Option<Nanos> {
+    fn come_back(&mut self, function: usize, way: Direction, now: Nanos) -> Option<Nanos> {
         let behind = &self.parts.chains[function + 1];
         self.back.limit(behind, self.config.batch);
-        let station = &mut self.parts.stations[function];
+        let station = &mut self.parts.stages[function];
         if station.receive(way, now, &mut self.back) == 0 {
             return None;
         }
@@ -243,7 +243,11 @@ impl ExternalWorker {
             true => &mut self.entry,
             false => &mut self.back,
         };
-        let Parts { chains, lost, stations } = &mut self.parts;
+        let Parts {
+            chains,
+            lost,
+            stages: stations,
+        } = &mut self.parts;
         let gone = packets - lane.batch.len();
         let lost = since(&chains[part], &mut lost[part]);
         let sent;
@@ -278,7 +282,7 @@ impl ExternalWorker {
 
     /// Counts packets that have been outside for too long, or all of them at the end.
     fn give_up(&mut self, all: bool) {
-        for station in &mut self.parts.stations {
+        for station in &mut self.parts.stages {
             let missing = station.give_up(all);
             if missing > 0 {
                 self.meter.note_missing(missing, station.loses());
@@ -288,7 +292,7 @@ impl ExternalWorker {
 
     /// Number of packets outside.
     fn outside(&self) -> usize {
-        self.parts.stations.iter().map(Station::outside).sum()
+        self.parts.stages.iter().map(ExternalStage::outside).sum()
     }
 
     /// Counts packets still in the ring or outside as lost.
@@ -303,7 +307,7 @@ impl ExternalWorker {
 
     /// Counts the packets that the panicked worker was processing, and all that wait for it, as lost.
     fn give_back(&mut self) {
-        self.meter.die();
+        self.meter.on_panic();
         let now = self.clock.now();
         self.queue.stop();
         let Parts { chains, lost, .. } = &mut self.parts;
@@ -352,7 +356,7 @@ mod tests {
             usize::MAX
         }
 
-        fn send(&mut self, _: Way, batch: &mut Batch) -> usize {
+        fn send(&mut self, _: Direction, batch: &mut Batch) -> usize {
             for i in 0..batch.len() {
                 let mut frame = [0; 64];
                 frame[..batch.frame(i).len()].copy_from_slice(batch.frame(i));
@@ -361,8 +365,8 @@ mod tests {
             0
         }
 
-        fn receive(&mut self, way: Way, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
-            if way == Way::Backward {
+        fn receive(&mut self, way: Direction, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize {
+            if way == Direction::Backward {
                 return 0;
             }
             let frames = self.0.drain(..);

@@ -65,7 +65,7 @@ impl ChainFactory {
     }
 
     /// Functions with external state, and the length of a row in bytes, or `None` if there are none.
-    pub(super) fn kept_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
+    pub(super) fn durable_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
         self.front.kept_functions()
     }
 
@@ -109,7 +109,7 @@ impl ChainFactory {
     ///
     /// # Safety
     /// See [`ChainBuilder::helper_instance`].
-    pub(super) unsafe fn helper_instance(&self) -> Chain {
+    pub(super) unsafe fn auxiliary_instance(&self) -> Chain {
         // SAFETY: guaranteed by the caller.
         unsafe { self.front.helper_instance() }
     }

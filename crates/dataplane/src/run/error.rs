@@ -21,7 +21,7 @@ pub enum RunError {
     Isolation(#[from] IsolationError),
     /// Offloading of flows and isolation of functions exclude each other.
     #[error("isolated functions take turns on their worker's core: no flow can be handed to an auxiliary one")]
-    IsolatedAndHandedOver,
+    IsolatedWithOffloading,
     /// A core is unusable.
     #[error(transparent)]
     Core(#[from] CoreError),
@@ -47,7 +47,7 @@ pub enum RunError {
         "spec.state: who writes a flow's state must be who sends its packets, when that is acknowledged, and auxiliary cores \
          write nothing: without --auxiliary, several --cores and a policy that moves RSS buckets"
     )]
-    StateHandedOver,
+    StateWithOffloading,
     /// The bucket table is invalid.
     #[error(transparent)]
     Reta(#[from] RetaError),

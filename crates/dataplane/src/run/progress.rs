@@ -1,7 +1,7 @@
 //! Progress of a run.
 
+use crate::durable::StateProgress;
 use crate::histogram::LatencyHistogram;
-use crate::kept::StateProgress;
 use crate::report::{CoreReport, PacketReport};
 use crate::scaling::buckets::BucketCounters;
 use std::collections::BTreeMap;

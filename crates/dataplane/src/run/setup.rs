@@ -1,22 +1,22 @@
 //! Set-up of a run: all steps that can fail before the first packet, and all memory allocation.
 
 use super::chains::{ChainFactory, Instances};
-use super::ledger::Ledger;
+use super::run_recorder::RunRecorder;
 use super::threads::{AnyWorker, WorkerThreads};
 use super::{RunConfig, RunError};
 use crate::batches::{BatchRecord, BatchRecorder};
 use crate::capture::{CaptureFile, CaptureTap};
 use crate::clock::Clock;
+use crate::durable::{DurableRun, origin};
 use crate::external::{ExternalWorker, Parts};
-use crate::kept::{DurableRun, origin};
-use crate::port::{Need, Port, PortSender, round_robin};
+use crate::port::{Port, PortRequirements, PortSender, round_robin};
+use crate::reload_watcher::{NotReloadable, ReloadWatcher};
 use crate::report::Collector;
+use crate::scaling::auxiliary::{AuxiliaryEnds, AuxiliaryWorker};
 use crate::scaling::buckets::{Buckets, BufferedSpans};
 use crate::scaling::dispatch::Dispatch;
-use crate::scaling::helper::{AuxiliaryEnds, AuxiliaryWorker};
 use crate::scaling::{self, MOST_BUFFERS, server};
 use crate::telemetry::{WindowSender, windows};
-use crate::watch::{Fixed, Watch};
 use crate::worker::{Worker, WorkerConfig};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -33,10 +33,10 @@ const LEAD: Nanos = Nanos::from_millis(10);
 pub(super) fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
     check_external(spec, config)?;
     if spec.state.is_some() && config.scaling.is_some() {
-        return Err(RunError::StateHandedOver);
+        return Err(RunError::StateWithOffloading);
     }
     if config.isolation.is_some() && config.scaling.is_some() {
-        return Err(RunError::IsolatedAndHandedOver);
+        return Err(RunError::IsolatedWithOffloading);
     }
     Ok(())
 }
@@ -63,26 +63,26 @@ fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> 
 }
 
 /// Prepares the port, the chain, the threads, and the recorder.
-pub(super) fn ready<'r>(
+pub(super) fn set_up<'r>(
     spec: &'r ChainSpec,
     (port, clock): (&mut dyn Port, Clock),
     config: &'r RunConfig,
     notes: Option<&'r BatchRecorder>,
-) -> Result<(WorkerThreads, Ledger<'r>), RunError> {
+) -> Result<(WorkerThreads, RunRecorder<'r>), RunError> {
     let queues = config.cores.len() as u16;
     let reta = round_robin(queues);
     let (mappers, cuts) = scaling::mappers(config.scaling.as_ref(), queues);
     let origin = origin(clock.now());
-    let mut makers = ChainFactory::new(spec, config, cuts, origin)?;
-    let mut kept = DurableRun::open(spec, makers.kept_functions(), origin)?;
+    let mut factory = ChainFactory::new(spec, config, cuts, origin)?;
+    let mut durable = DurableRun::open(spec, factory.durable_functions(), origin)?;
     let server = config.server.as_ref();
     let server = server.filter(|_| queues > 1 && port.reta_delay().is_some());
     let auxiliary = config.scaling.as_ref();
     let auxiliary = auxiliary.map_or(&[][..], |scaling| &scaling.auxiliary);
-    let pools = port.open(&Need {
+    let pools = port.open(&PortRequirements {
         workers: queues,
-        helpers: auxiliary.len() as u16,
-        buffers: buffers(config, server.is_some(), kept.as_ref()),
+        auxiliary: auxiliary.len() as u16,
+        buffers: buffers(config, server.is_some(), durable.as_ref()),
         rss_key: *spec.rss().key(),
     })?;
     let attached = port.attached();
@@ -94,7 +94,7 @@ pub(super) fn ready<'r>(
             problem: "this run has no ports for it",
         });
     }
-    let Instances { mut chains, mut behind } = makers.instances(&reta, &pools, attached.as_ref())?;
+    let Instances { mut chains, mut behind } = factory.instances(&reta, &pools, attached.as_ref())?;
     let reasons = match &attached {
         Some(_) => Parts::reasons(spec, chains.iter().chain(&behind)),
         None => chains.first().map(Chain::reasons).unwrap_or_default(),
@@ -110,7 +110,7 @@ pub(super) fn ready<'r>(
         None => (None, Vec::new()),
     };
     let (mut senders, windows) = windows(workers, reasons.len());
-    let helper_senders = senders.split_off(chains.len());
+    let auxiliary_senders = senders.split_off(chains.len());
     let start = clock.now() + LEAD;
     if let Some(from) = notes.and_then(BatchRecorder::timed_from) {
         for chain in chains.iter_mut().chain(&mut behind) {
@@ -125,8 +125,8 @@ pub(super) fn ready<'r>(
     let times = [epoch, port.reta_delay().unwrap_or(Nanos::ZERO)];
     let connected = server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
     let (server, buckets) = connected.unzip();
-    let store = kept.as_ref().map(DurableRun::health);
-    let mut outfit = WorkerFactory {
+    let store = durable.as_ref().map(DurableRun::health);
+    let mut worker_factory = WorkerFactory {
         config: WorkerConfig {
             slo: spec.slo.budget(),
             window: config.window,
@@ -135,39 +135,39 @@ pub(super) fn ready<'r>(
         },
         clock: clock.clone(),
         taps,
-        books: (0..workers).filter_map(|_| Some(notes?.book())).collect(),
+        batch_records: (0..workers).filter_map(|_| Some(notes?.book())).collect(),
     };
     let buckets: Vec<Buckets> = buckets.unwrap_or_default();
-    let kept_back = buckets.first().map(Buckets::kept);
-    let helpers = ends.into_iter().zip(helper_senders);
-    let helpers = outfit.helpers(port, &makers, helpers, kept_back);
+    let kept_back = buckets.first().map(Buckets::spans);
+    let helpers = ends.into_iter().zip(auxiliary_senders);
+    let helpers = worker_factory.auxiliary_workers(port, &factory, helpers, kept_back);
     let mut stores = Vec::new();
     let workers = match attached {
         Some(attached) => {
             let chains = chains.into_iter().chain(behind).collect();
             let parts = Parts::new(spec, chains, attached, config.seed);
-            outfit.external_worker(port, parts, pools, senders)
+            worker_factory.external_worker(port, parts, pools, senders)
         }
         None => {
-            let kinds = (dispatches, buckets, kept.as_mut());
+            let kinds = (dispatches, buckets, durable.as_mut());
             let equipment = chains.into_iter().zip(pools).zip(senders);
-            outfit.workers(port, equipment, kinds, &mut stores)?
+            worker_factory.workers(port, equipment, kinds, &mut stores)?
         }
     };
-    let isolated = makers.isolated();
-    let watch = match makers.reconfigure() {
-        Some(reconfigure) if !isolated => Watch::new(reconfigure, spec.source.began()),
-        _ => Watch::new(Fixed::of(spec, isolated), None),
+    let isolated = factory.isolated();
+    let watch = match factory.reconfigure() {
+        Some(reconfigure) if !isolated => ReloadWatcher::new(reconfigure, spec.source.began()),
+        _ => ReloadWatcher::new(NotReloadable::of(spec, isolated), None),
     };
-    let crew = WorkerThreads {
+    let threads = WorkerThreads {
         workers: config.cores.iter().copied().zip(workers).collect(),
-        helpers: auxiliary.iter().copied().zip(helpers).collect(),
-        server: server.map(|server| server.keeping(store)),
-        watch,
+        auxiliary: auxiliary.iter().copied().zip(helpers).collect(),
+        server: server.map(|server| server.with_store(store)),
+        reload_watcher: watch,
         isolated,
     };
     let slo = (spec.slo.budget(), spec.slo.percentile);
-    let ledger = Ledger {
+    let recorder = RunRecorder {
         spec,
         config,
         clock,
@@ -176,14 +176,14 @@ pub(super) fn ready<'r>(
         duration: port.duration(),
         reasons,
         windows,
-        collector: Collector::new(slo, config.window, crew.workers.len() + auxiliary.len()),
+        collector: Collector::new(slo, config.window, threads.workers.len() + auxiliary.len()),
         capture,
-        kept,
+        durable,
         stores,
-        makers,
+        factory,
         notes,
     };
-    Ok((crew, ledger))
+    Ok((threads, recorder))
 }
 
 /// Buffers that a worker may hold at a time: two batches, and packets offloaded, buffered or waiting for the store.
@@ -202,7 +202,7 @@ struct WorkerFactory {
     /// Taps to record sent packets, if requested.
     taps: Vec<CaptureTap>,
     /// Batch records, if requested.
-    books: Vec<BatchRecord>,
+    batch_records: Vec<BatchRecord>,
 }
 
 impl WorkerFactory {
@@ -213,7 +213,7 @@ impl WorkerFactory {
         sender
     }
 
-    fn helpers(
+    fn auxiliary_workers(
         &mut self,
         port: &mut dyn Port,
         makers: &ChainFactory,
@@ -226,14 +226,14 @@ impl WorkerFactory {
             // last packets have returned through a ring from the previous core before. Meanwhile `Dispatch` runs none
             // of them itself through the segments that the other core runs (`Backlog`, `Owner`). It activates every
             // flow.
-            let chain = unsafe { makers.helper_instance() };
+            let chain = unsafe { makers.auxiliary_instance() };
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
-            if let Some(book) = self.books.pop() {
+            if let Some(book) = self.batch_records.pop() {
                 worker.note(book, self.config.start);
             }
             if let Some(kept_back) = &kept_back {
-                worker.know(Arc::clone(kept_back));
+                worker.set_buffered_spans(Arc::clone(kept_back));
             }
             worker
         };
@@ -278,7 +278,7 @@ impl WorkerFactory {
             let worker = worker.napping(port.naps());
             let worker = with(worker, dispatches.next(), Worker::dispatching);
             let worker = with(worker, buckets.next(), Worker::moving);
-            let worker = with(worker, self.books.pop(), Worker::noting);
+            let worker = with(worker, self.batch_records.pop(), Worker::noting);
             let keeper = match &mut kept {
                 Some(kept) => {
                     let (keeper, serve) = kept.connect();
@@ -288,7 +288,7 @@ impl WorkerFactory {
                 }
                 None => None,
             };
-            let worker = with(worker, keeper, Worker::keeping);
+            let worker = with(worker, keeper, Worker::with_keeper);
             Ok(AnyWorker::Ordinary(Box::new(worker)))
         };
         let equipped = queues.zip(equipment).enumerate();

@@ -2,12 +2,12 @@
 
 use super::RunError;
 use crate::cores::{CoreError, pin_to};
-use crate::death::survive;
 use crate::external::ExternalWorker;
+use crate::panics::catch_panic;
 use crate::port::Port;
-use crate::scaling::helper::AuxiliaryWorker;
+use crate::reload_watcher::{News, ReloadWatcher};
+use crate::scaling::auxiliary::AuxiliaryWorker;
 use crate::scaling::server::Server;
-use crate::watch::{News, Watch};
 use crate::worker::{Finished, Worker};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
@@ -29,9 +29,9 @@ pub(super) struct WorkerThreads {
     /// Workers with their cores.
     pub(super) workers: Vec<(usize, AnyWorker)>,
     /// Auxiliary workers with their cores.
-    pub(super) helpers: Vec<(usize, AuxiliaryWorker)>,
+    pub(super) auxiliary: Vec<(usize, AuxiliaryWorker)>,
     pub(super) server: Option<Server>,
-    pub(super) watch: Watch,
+    pub(super) reload_watcher: ReloadWatcher,
     /// Functions run in processes of their own, which take turns with the workers.
     pub(super) isolated: bool,
 }
@@ -101,14 +101,14 @@ impl WorkerThreads {
                     }
                 }));
             }
-            for (core, helper) in self.helpers {
+            for (core, helper) in self.auxiliary {
                 workers.extend(threads.pinned(("helper", core), move || {
                     // It sleeps when idle. When it has work, it preempts ordinary threads.
                     let (_priority, _refused) = Priority::fifo_or_ordinary(HELPER_PRIORITY);
                     helper.run(&flags.failed)
                 }));
             }
-            let (server, watch) = (self.server, self.watch);
+            let (server, watch) = (self.server, self.reload_watcher);
             let server = server
                 .and_then(|server| threads.surviving(SERVER_MAPPER, move || server.run(port, start, &flags.over)));
             let watch = threads.surviving(WATCH, move || watch.run(news, &flags.over));
@@ -187,7 +187,7 @@ impl<'scope> Threads<'scope, '_> {
         work: impl FnOnce() -> T + Send + 'scope,
     ) -> Option<ScopedJoinHandle<'scope, Result<T, String>>> {
         let flags = self.flags;
-        self.start(name, move || survive(work).inspect_err(|_| flags.fail()))
+        self.start(name, move || catch_panic(work).inspect_err(|_| flags.fail()))
     }
 }
 

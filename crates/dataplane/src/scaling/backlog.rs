@@ -2,12 +2,12 @@
 
 mod relief;
 
-use super::held::Held;
+use super::parked::ParkedPackets;
 use std::cell::Cell;
 use tailwater_chain::batch::{Batch, Packet};
 use tailwater_chain::chain::{ActiveFlow, Chain};
 use tailwater_chain::parcel::{PacketStore, Parcel};
-use tailwater_handover::owner::{Owner, Place as OwnerPlace};
+use tailwater_handover::owner::{Owner, Placement as OwnerPlace};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, QueuedFlow};
@@ -25,7 +25,7 @@ struct Flow {
     /// Packets in the local queue.
     queued: u32,
     /// Packets parked until none is on the auxiliary core.
-    held: u32,
+    parked: u32,
     /// Only this core can process its packets in the local queue: the flow must be opened here, or is split.
     bound: bool,
     /// Index in `Backlog::queued`, or [`UNLISTED`].
@@ -42,7 +42,7 @@ impl Flow {
             owner: Owner::default(),
             list: OWN as u8,
             queued: 0,
-            held: 0,
+            parked: 0,
             bound: false,
             at: UNLISTED,
             over: false,
@@ -53,26 +53,29 @@ impl Flow {
     #[inline]
     fn go_to(&mut self, wanted: OwnerPlace) -> bool {
         self.owner.settle(wanted);
-        self.list = match self.owner.place() {
+        self.list = match self.owner.placement() {
             OwnerPlace::Home | OwnerPlace::Split { .. } => OWN as u8,
-            OwnerPlace::Helper(helper) => helper + 1,
+            OwnerPlace::Auxiliary(helper) => helper + 1,
         };
-        self.owner.place() == wanted
+        self.owner.placement() == wanted
     }
 
     /// First segment on the auxiliary core, and that core's index, if the flow is split.
     #[inline]
     fn split(&self) -> Option<(usize, usize)> {
-        match self.owner.place() {
-            OwnerPlace::Split { from, helper } => Some((from.into(), helper.into())),
-            OwnerPlace::Home | OwnerPlace::Helper(_) => None,
+        match self.owner.placement() {
+            OwnerPlace::Split {
+                from,
+                auxiliary: helper,
+            } => Some((from.into(), helper.into())),
+            OwnerPlace::Home | OwnerPlace::Auxiliary(_) => None,
         }
     }
 
     /// Returns `true` if none of its packets is in the system.
     #[inline]
     fn is_gone(&self) -> bool {
-        self.queued == 0 && self.held == 0 && self.owner.in_flight() == 0
+        self.queued == 0 && self.parked == 0 && self.owner.in_flight() == 0
     }
 }
 
@@ -132,9 +135,9 @@ pub(crate) struct Backlog {
     split: u32,
     /// Auxiliary cores being relieved, whose flows' packets are parked, as a bit map.
     relieved: u64,
-    held: Held,
+    parked: ParkedPackets,
     /// Load of the parked packets.
-    waiting: Load,
+    parked_load: Load,
     /// Flows with parked packets and none left on an auxiliary core.
     free_to_go: Vec<u16>,
 }
@@ -164,8 +167,8 @@ impl Backlog {
             split_with: vec![0; helpers],
             split: 0,
             relieved: 0,
-            held: Held::new(most, numbers),
-            waiting: Load::default(),
+            parked: ParkedPackets::new(most, numbers),
+            parked_load: Load::default(),
             free_to_go: Vec::with_capacity(numbers),
         }
     }
@@ -270,7 +273,7 @@ impl Backlog {
                         if let Some(helper) = wanted
                             && recruit(helper, &mut helpers[helper])
                         {
-                            flow.go_to(OwnerPlace::Helper(helper as u8));
+                            flow.go_to(OwnerPlace::Auxiliary(helper as u8));
                             helpers[helper].load.flows += 1;
                         }
                     }
@@ -279,7 +282,7 @@ impl Backlog {
             };
             let flow = &mut flows[usize::from(number)];
             list.set(usize::from(flow.list));
-            match flow.owner.place() {
+            match flow.owner.placement() {
                 OwnerPlace::Home | OwnerPlace::Split { .. } => {
                     if flow.at == UNLISTED {
                         flow.at = queued.len() as u32;
@@ -296,12 +299,12 @@ impl Backlog {
                     *bound += u32::from(flow.bound);
                 }
                 // A flow that was just placed there has no packets to wait for.
-                OwnerPlace::Helper(helper)
-                    if flow.held > 0 || *relieved >> helper & 1 != 0 && flow.owner.in_flight() > 0 =>
+                OwnerPlace::Auxiliary(helper)
+                    if flow.parked > 0 || *relieved >> helper & 1 != 0 && flow.owner.in_flight() > 0 =>
                 {
                     list.set(aside);
                 }
-                OwnerPlace::Helper(helper) => {
+                OwnerPlace::Auxiliary(helper) => {
                     flow.owner.sent();
                     helpers[usize::from(helper)].load.packets += 1;
                 }
@@ -309,7 +312,7 @@ impl Backlog {
             Some(number)
         };
         batch.offload(store, number, |parcel| lists[list.get()].push(parcel));
-        self.hold();
+        self.park();
     }
 
     /// Flows in the local queue, for the mapper. Their order is stable until packets arrive or leave.
@@ -373,7 +376,7 @@ impl Backlog {
                 self.make_whole(number);
             }
             let (flow, queued) = (&mut self.flows[usize::from(number)], &mut self.queued[at]);
-            flow.go_to(OwnerPlace::Helper(to as u8));
+            flow.go_to(OwnerPlace::Auxiliary(to as u8));
             flow.owner.sent_many(flow.queued);
             helper.load.flows += 1;
             helper.load.packets += flow.queued;
@@ -408,7 +411,10 @@ impl Backlog {
         self.make_whole(number);
         let flow = &mut self.flows[usize::from(number)];
         let (from, helper) = (from as u8, to as u8);
-        if !flow.go_to(OwnerPlace::Split { from, helper }) {
+        if !flow.go_to(OwnerPlace::Split {
+            from,
+            auxiliary: helper,
+        }) {
             return false;
         }
         flow.bound = true;
@@ -533,7 +539,7 @@ impl Backlog {
         if flow.owner.in_flight() == 0 {
             helper.load.flows -= 1;
         }
-        if flow.held > 0 && flow.owner.in_flight() == 0 {
+        if flow.parked > 0 && flow.owner.in_flight() == 0 {
             self.free_to_go.push(number);
         }
         if flow.is_gone() {

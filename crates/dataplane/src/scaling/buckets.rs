@@ -20,7 +20,7 @@
 
 use super::dispatch::Dispatch;
 use super::load::Account;
-use crate::kept::Kept;
+use crate::durable::DurableWorker;
 use crate::port::{PortQueue, Received};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -42,7 +42,7 @@ pub struct BucketCounters {
     /// Buckets that arrived at a new owner.
     pub moved: u64,
     /// Packets buffered while their bucket migrated.
-    pub kept_back: u64,
+    pub buffered: u64,
     /// Longest time from the new bucket table's taking effect until the new owner had the bucket.
     pub longest_move: Nanos,
 }
@@ -50,7 +50,7 @@ pub struct BucketCounters {
 impl BucketCounters {
     pub(crate) fn merge(&mut self, other: &BucketCounters) {
         self.moved += other.moved;
-        self.kept_back += other.kept_back;
+        self.buffered += other.buffered;
         self.longest_move = self.longest_move.max(other.longest_move);
     }
 }
@@ -81,7 +81,7 @@ impl Default for BufferedSpans {
 
 impl BufferedSpans {
     /// Records that a packet of the bucket is buffered.
-    fn keep(&self, bucket: u16, now: Nanos) {
+    fn start(&self, bucket: u16, now: Nanos) {
         let span = &self.0[usize::from(bucket)];
         if span.until.load(Ordering::Relaxed) != u64::MAX {
             span.since.store(now.0, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl BufferedSpans {
     }
 
     /// Records that a buffered packet of the bucket, which has arrived, continues.
-    fn go_on(&self, bucket: u16, now: Nanos) {
+    fn end(&self, bucket: u16, now: Nanos) {
         let span = &self.0[usize::from(bucket)];
         span.until.store(now.0, Ordering::Relaxed);
     }
@@ -114,7 +114,8 @@ pub struct ServerReport {
     /// Buckets that moved from one dedicated core to another.
     pub buckets_moved: u64,
     /// Packets buffered while their bucket migrated.
-    pub packets_kept_back: u64,
+    #[serde(rename = "packets_kept_back")]
+    pub packets_buffered: u64,
     /// Longest time from the new bucket table's taking effect until the new core had the bucket, in microseconds.
     pub longest_move_us: f64,
 }
@@ -123,7 +124,7 @@ pub struct ServerReport {
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     /// Buckets whose move has been decided and that have not arrived.
-    on_the_way: AtomicU32,
+    pending: AtomicU32,
     /// Set once a worker has reached the end: no further moves.
     ending: AtomicBool,
 }
@@ -134,7 +135,7 @@ impl Moves {
     /// A worker that reaches the end sets the flag and then reads the count. Here the order is reversed. So either this
     /// sees the flag, or the worker sees the count and stays until the buckets have moved.
     pub(crate) fn announce(&self, buckets: u32) -> bool {
-        self.on_the_way.fetch_add(buckets, Ordering::SeqCst);
+        self.pending.fetch_add(buckets, Ordering::SeqCst);
         let ending = self.ending.load(Ordering::SeqCst);
         if ending {
             self.withdraw(buckets);
@@ -144,12 +145,12 @@ impl Moves {
 
     /// Removes moves that have been completed or cancelled from the count.
     pub(crate) fn withdraw(&self, buckets: u32) {
-        self.on_the_way.fetch_sub(buckets, Ordering::SeqCst);
+        self.pending.fetch_sub(buckets, Ordering::SeqCst);
     }
 
     /// Returns `true` if no bucket is migrating.
     pub(crate) fn is_done(&self) -> bool {
-        self.on_the_way.load(Ordering::SeqCst) == 0
+        self.pending.load(Ordering::SeqCst) == 0
     }
 
     /// Returns `true` if there will be no further moves.
@@ -160,7 +161,7 @@ impl Moves {
 
 /// Order to a bucket's owner to release it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Order {
+pub(crate) struct ReleaseOrder {
     pub(crate) bucket: u16,
     /// New owner.
     pub(crate) to: u16,
@@ -170,7 +171,7 @@ pub(crate) struct Order {
 
 /// Bucket in transit.
 #[derive(Debug)]
-pub(crate) struct Moving {
+pub(crate) struct BucketTransfer {
     bucket: u16,
     /// Its flows, or `None` in a chain without a flow table.
     partition: Option<Partition>,
@@ -180,27 +181,27 @@ pub(crate) struct Moving {
 /// Rings for buckets and orders to and from one worker.
 #[derive(Debug)]
 pub(crate) struct BucketLinks {
-    pub(crate) orders: Consumer<Order>,
+    pub(crate) orders: Consumer<ReleaseOrder>,
     /// Rings by worker. `None` for itself.
-    pub(crate) to: Vec<Option<Producer<Moving>>>,
-    pub(crate) from: Vec<Consumer<Moving>>,
+    pub(crate) to: Vec<Option<Producer<BucketTransfer>>>,
+    pub(crate) from: Vec<Consumer<BucketTransfer>>,
 }
 
 /// Buckets of a worker.
 #[derive(Debug)]
 pub(crate) struct Buckets {
-    held: Box<[bool; BUCKETS]>,
+    owned: Box<[bool; BUCKETS]>,
     /// Number of buckets owned.
-    holds: usize,
+    owned_count: usize,
     moves: Arc<Moves>,
     links: BucketLinks,
     /// Orders to release buckets that are not carried out yet.
-    leaving: Vec<Order>,
+    leaving: Vec<ReleaseOrder>,
     /// Buffered packets of buckets that have not arrived, in order. Their numbers are their buckets.
-    kept_back: Vec<Parcel>,
+    buffered: Vec<Parcel>,
     /// Packets of buckets that have arrived, to be processed before newly received ones.
     next: VecDeque<Parcel>,
-    kept: Arc<BufferedSpans>,
+    spans: Arc<BufferedSpans>,
     /// Buffered packets left no free buffer for reception.
     no_buffer: bool,
     /// Sleep time of a worker without buckets.
@@ -222,15 +223,15 @@ impl Buckets {
     ) -> Buckets {
         let held = Box::new(std::array::from_fn(held));
         Buckets {
-            holds: held.iter().filter(|held| **held).count(),
-            held,
-            kept,
+            owned_count: held.iter().filter(|held| **held).count(),
+            owned: held,
+            spans: kept,
             no_buffer: false,
             rest,
             moves,
             links,
             leaving: Vec::with_capacity(BUCKETS),
-            kept_back: Vec::with_capacity(pool.capacity()),
+            buffered: Vec::with_capacity(pool.capacity()),
             next: VecDeque::with_capacity(pool.capacity()),
             store: PacketStore::new(pool),
             account,
@@ -251,28 +252,28 @@ impl Buckets {
         while batch.room() > 0
             && let Some(parcel) = self.next.pop_front()
         {
-            self.kept.go_on(parcel.number(), now);
+            self.spans.end(parcel.number(), now);
             batch.add_parcel(&self.store, parcel);
         }
-        self.no_buffer = !self.kept_back.is_empty() && pool.available() == 0;
+        self.no_buffer = !self.buffered.is_empty() && pool.available() == 0;
         // If some are left, the batch is full, so the port cannot add packets that overtake them.
         let before = batch.len();
         let mut received = queue.receive(now, pool, batch);
         let mut all_held = true;
         for packet in batch.iter().skip(before) {
-            all_held &= self.held[self.account.packet(packet.rss_hash)];
+            all_held &= self.owned[self.account.packet(packet.rss_hash)];
         }
         self.account.received(&received, batch.len() - before);
         if !all_held {
-            self.keep_back(batch, now);
+            self.buffer(batch, now);
         }
         received.waiting += self.next.len();
         received
     }
 
     #[cold]
-    fn keep_back(&mut self, batch: &mut Batch, now: Nanos) {
-        let (held, kept_back, kept) = (&self.held, &mut self.kept_back, &self.kept);
+    fn buffer(&mut self, batch: &mut Batch, now: Nanos) {
+        let (held, kept_back, kept) = (&self.owned, &mut self.buffered, &self.spans);
         let before = kept_back.len();
         batch.offload(
             &self.store,
@@ -281,11 +282,11 @@ impl Buckets {
                 (!held[usize::from(bucket)]).then_some(bucket)
             },
             |parcel| {
-                kept.keep(parcel.number(), now);
+                kept.start(parcel.number(), now);
                 kept_back.push(parcel);
             },
         );
-        self.counters.kept_back += (kept_back.len() - before) as u64;
+        self.counters.buffered += (kept_back.len() - before) as u64;
     }
 
     /// Returns `true` if buffered packets left no free buffer for reception.
@@ -297,13 +298,13 @@ impl Buckets {
     /// Time the worker may sleep, if it owns no bucket and will get none before it is awake again.
     #[inline]
     pub(crate) fn rest(&self) -> Option<Duration> {
-        let rest = self.rest.filter(|_| self.holds == 0)?;
-        (self.kept_back.is_empty() && self.next.is_empty() && self.moves.is_done()).then_some(rest)
+        let rest = self.rest.filter(|_| self.owned_count == 0)?;
+        (self.buffered.is_empty() && self.next.is_empty() && self.moves.is_done()).then_some(rest)
     }
 
     /// Record of buffered packets, shared by all workers.
-    pub(crate) fn kept(&self) -> Arc<BufferedSpans> {
-        Arc::clone(&self.kept)
+    pub(crate) fn spans(&self) -> Arc<BufferedSpans> {
+        Arc::clone(&self.spans)
     }
 
     /// Counts a batch that took `took`.
@@ -321,13 +322,13 @@ impl Buckets {
         queue: &dyn PortQueue,
         chain: &mut Chain,
         dispatch: Option<&Dispatch>,
-        kept: Option<&mut Kept>,
+        durable: Option<&mut DurableWorker>,
     ) {
         let quiet = dispatch.is_none_or(Dispatch::is_quiet);
         self.account.turn(now, quiet);
         // A stale value is fine: the next turn reads it again.
-        if self.moves.on_the_way.load(Ordering::Relaxed) > 0 {
-            self.move_buckets(now, queue, chain, dispatch, kept);
+        if self.moves.pending.load(Ordering::Relaxed) > 0 {
+            self.move_buckets(now, queue, chain, dispatch, durable);
         }
     }
 
@@ -338,10 +339,10 @@ impl Buckets {
         queue: &dyn PortQueue,
         chain: &mut Chain,
         dispatch: Option<&Dispatch>,
-        mut kept: Option<&mut Kept>,
+        mut durable: Option<&mut DurableWorker>,
     ) {
         if self.adopt(now, chain)
-            && let Some(kept) = &mut kept
+            && let Some(kept) = &mut durable
         {
             kept.adopt();
         }
@@ -356,15 +357,15 @@ impl Buckets {
             leaving,
             next,
             links,
-            held,
-            holds,
+            owned: held,
+            owned_count: holds,
             ..
         } = self;
         leaving.retain(|order| {
-            let Order { bucket, to, effective } = *order;
+            let ReleaseOrder { bucket, to, effective } = *order;
             let done = received_before >= effective
                 && dispatch.is_none_or(|dispatch| dispatch.is_free_of(bucket))
-                && kept.as_ref().is_none_or(|kept| kept.is_free_of(chain, bucket))
+                && durable.as_ref().is_none_or(|kept| kept.is_free_of(chain, bucket))
                 && next.iter().all(|parcel| parcel.number() != bucket);
             let Some(Some(to)) = links.to.get_mut(usize::from(to)) else {
                 unreachable!("buckets move between workers of the run");
@@ -375,10 +376,10 @@ impl Buckets {
             }
             held[usize::from(bucket)] = false;
             *holds -= 1;
-            if let Some(kept) = &mut kept {
+            if let Some(kept) = &mut durable {
                 kept.release(chain, bucket);
             }
-            let pushed = to.push(Moving {
+            let pushed = to.push(BucketTransfer {
                 bucket,
                 partition: chain.release(bucket),
                 effective,
@@ -390,26 +391,26 @@ impl Buckets {
 
     /// Accepts buckets that have arrived. Returns `true` if there were any.
     fn adopt(&mut self, now: Nanos, chain: &mut Chain) -> bool {
-        let before = self.holds;
+        let before = self.owned_count;
         for from in &mut self.links.from {
             while let Some(moving) = from.pop() {
                 let bucket = moving.bucket;
                 if let Some(partition) = moving.partition {
                     chain.adopt(partition);
                 }
-                self.held[usize::from(bucket)] = true;
-                self.holds += 1;
-                let arrived = self.kept_back.extract_if(.., |parcel| parcel.number() == bucket);
+                self.owned[usize::from(bucket)] = true;
+                self.owned_count += 1;
+                let arrived = self.buffered.extract_if(.., |parcel| parcel.number() == bucket);
                 self.next.extend(arrived);
                 self.counters.merge(&BucketCounters {
                     moved: 1,
-                    kept_back: 0,
+                    buffered: 0,
                     longest_move: now.saturating_sub(moving.effective),
                 });
                 self.moves.withdraw(1);
             }
         }
-        self.holds > before
+        self.owned_count > before
     }
 
     /// Adds the counts since the last call.
@@ -421,12 +422,12 @@ impl Buckets {
     /// From now on there are no further moves.
     pub(crate) fn may_end(&self) -> bool {
         self.moves.ending.store(true, Ordering::SeqCst);
-        self.kept_back.is_empty() && self.next.is_empty() && self.moves.is_done()
+        self.buffered.is_empty() && self.next.is_empty() && self.moves.is_done()
     }
 
     /// Moves buffered packets into the batch, to be discarded. Returns `true` if there were any.
     pub(crate) fn take_rest(&mut self, batch: &mut Batch) -> bool {
-        let rest = self.next.drain(..).chain(self.kept_back.drain(..));
+        let rest = self.next.drain(..).chain(self.buffered.drain(..));
         self.next = rest.collect();
         while batch.room() > 0
             && let Some(parcel) = self.next.pop_front()
@@ -451,14 +452,14 @@ mod tests {
         let kept = BufferedSpans::default();
         let of = |arrival, sent| kept.of(3, Nanos(arrival), Nanos(sent)).0;
         assert_eq!(of(10, 20), 0, "no move yet");
-        kept.keep(3, Nanos(100));
-        kept.keep(3, Nanos(130));
+        kept.start(3, Nanos(100));
+        kept.start(3, Nanos(130));
         // Until the bucket arrives, the end is unknown.
         assert_eq!([of(90, 150), of(120, 150)], [50, 30]);
-        kept.go_on(3, Nanos(180));
-        kept.go_on(3, Nanos(200));
+        kept.end(3, Nanos(180));
+        kept.end(3, Nanos(200));
         assert_eq!([of(90, 250), of(120, 250), of(200, 250)], [100, 80, 0]);
-        kept.keep(3, Nanos(500));
+        kept.start(3, Nanos(500));
         assert_eq!([of(210, 600), of(550, 600)], [100, 50], "the next move");
         assert_eq!(kept.of(4, Nanos(90), Nanos(600)), Nanos::ZERO);
     }

@@ -24,7 +24,7 @@ pub(crate) struct Dispatch {
     backlog: Backlog,
     store: PacketStore,
     links: Vec<ToAuxiliary>,
-    helpers: Vec<AuxiliaryCore>,
+    auxiliary: Vec<AuxiliaryCore>,
     plan: Plan,
     /// Packets of split flows on their way to auxiliary cores, by the segment before which they leave. Unused for
     /// segment 0.
@@ -61,7 +61,7 @@ impl Dispatch {
             mapper,
             backlog: Backlog::new(buffers, links.len(), chain.has_flows()),
             store,
-            helpers: vec![AuxiliaryCore::default(); links.len()],
+            auxiliary: vec![AuxiliaryCore::default(); links.len()],
             links,
             plan: Plan::default(),
             parts: parts.collect(),
@@ -91,14 +91,14 @@ impl Dispatch {
 
     /// Returns `true` if an auxiliary core is activated.
     #[inline]
-    pub(crate) fn has_helpers(&self) -> bool {
-        self.helpers.iter().any(|helper| helper.active)
+    pub(crate) fn has_auxiliary_cores(&self) -> bool {
+        self.auxiliary.iter().any(|helper| helper.active)
     }
 
     /// Packets on auxiliary cores, or parked until others of their flow have left one.
-    pub(crate) fn handed(&self) -> u32 {
-        let helpers = self.helpers.iter().map(|helper| helper.load.packets);
-        helpers.sum::<u32>() + self.backlog.held().packets
+    pub(crate) fn offloaded(&self) -> u32 {
+        let helpers = self.auxiliary.iter().map(|helper| helper.load.packets);
+        helpers.sum::<u32>() + self.backlog.parked().packets
     }
 
     /// Time for which auxiliary cores have been activated since the last call, summed over all.
@@ -110,33 +110,33 @@ impl Dispatch {
         };
         let span = now.saturating_sub(since);
         self.charged = now;
-        let recruited = self.helpers.iter().filter(|helper| helper.active);
+        let recruited = self.auxiliary.iter().filter(|helper| helper.active);
         Nanos(span.0 * recruited.count() as u64)
     }
 
     /// Moves the packets of a batch that was looked up to the local queue, or stages them for auxiliary cores. Packets
     /// that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
-        for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
-            helper.taken = !helper.active && !link.claim.is_free();
+        for (helper, link) in self.auxiliary.iter_mut().zip(&self.links) {
+            helper.taken = !helper.active && !link.activation.is_free();
         }
-        let before = self.backlog.held().packets;
+        let before = self.backlog.parked().packets;
         let Dispatch {
             links,
             counters,
             number,
             ..
         } = self;
-        let recruit = |i: usize, helper: &mut AuxiliaryCore| recruit(*number, &links[i], helper, counters);
+        let activate = |i: usize, helper: &mut AuxiliaryCore| activate(*number, &links[i], helper, counters);
         self.backlog.distribute(
             batch,
             chain,
             &self.store,
-            (&mut *self.mapper, &mut self.helpers),
+            (&mut *self.mapper, &mut self.auxiliary),
             now,
-            recruit,
+            activate,
         );
-        self.counters.packets_held += u64::from(self.backlog.held().packets - before);
+        self.counters.packets_parked += u64::from(self.backlog.parked().packets - before);
     }
 
     /// Takes back packets that auxiliary cores have processed, and places flows that waited for them.
@@ -144,7 +144,7 @@ impl Dispatch {
         let Dispatch {
             backlog,
             links,
-            helpers,
+            auxiliary: helpers,
             counters,
             number,
             ..
@@ -159,10 +159,10 @@ impl Dispatch {
             }) == RECEIPTS
             {}
         }
-        if backlog.held().packets > 0 {
+        if backlog.parked().packets > 0 {
             let mapper = &mut *self.mapper;
-            let recruit = |i, helper: &mut AuxiliaryCore| recruit(*number, &links[i], helper, counters);
-            backlog.place_held(&self.store, (mapper, helpers), now, recruit);
+            let activate = |i, helper: &mut AuxiliaryCore| activate(*number, &links[i], helper, counters);
+            backlog.place_parked(&self.store, (mapper, helpers), now, activate);
         }
     }
 
@@ -175,8 +175,8 @@ impl Dispatch {
     }
 
     fn ask(&mut self, chain: &Chain, now: Nanos) {
-        for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
-            helper.taken = !helper.active && !link.claim.is_free();
+        for (helper, link) in self.auxiliary.iter_mut().zip(&self.links) {
+            helper.taken = !helper.active && !link.activation.is_free();
         }
         let oldest = self.backlog.oldest(&self.store).unwrap_or(now);
         let packets = self.backlog.here().packets;
@@ -184,9 +184,9 @@ impl Dispatch {
             now,
             oldest,
             packets,
-            parked: self.backlog.held(),
+            parked: self.backlog.parked(),
             queued: self.backlog.queued(),
-            auxiliaries: &self.helpers,
+            auxiliaries: &self.auxiliary,
         };
         self.plan.clear(view.queued.len());
         self.mapper.decide(&view, &mut self.plan);
@@ -202,24 +202,24 @@ impl Dispatch {
                 continue;
             };
             let to = (from, split.auxiliary);
-            let helpers = &mut self.helpers;
-            let begun = self.backlog.split(split.flow, to, helpers, |helper| {
-                recruit(*number, &links[split.auxiliary], helper, counters)
+            let auxiliary = &mut self.auxiliary;
+            let begun = self.backlog.split(split.flow, to, auxiliary, |helper| {
+                activate(*number, &links[split.auxiliary], helper, counters)
             });
             counters.splits += u64::from(begun);
         }
         let moved = self
             .backlog
-            .move_flows(&self.plan.destinations, &mut self.helpers, |i, helper| {
-                recruit(*number, &links[i], helper, counters)
+            .move_flows(&self.plan.destinations, &mut self.auxiliary, |i, helper| {
+                activate(*number, &links[i], helper, counters)
             });
         self.counters.moves += u64::from(moved > 0);
         self.counters.flows_moved += u64::from(moved);
-        for (i, helper) in self.helpers.iter_mut().enumerate() {
+        for (i, helper) in self.auxiliary.iter_mut().enumerate() {
             let let_go = self.plan.release >> i & 1 != 0 && !self.backlog.is_needed(i);
             if let_go && helper.active && helper.load.packets == 0 {
                 helper.active = false;
-                self.links[i].claim.release();
+                self.links[i].activation.release();
                 self.counters.released += 1;
             }
         }
@@ -248,7 +248,7 @@ impl Dispatch {
             let pushed = link.parcels.push_all(staged);
             // The ring has room for every buffer.
             assert!(pushed == wanted, "a ring to a helper is full");
-            self.counters.packets_handed += pushed as u64;
+            self.counters.packets_offloaded += pushed as u64;
             link.call(now);
         }
     }
@@ -314,7 +314,7 @@ impl Dispatch {
     /// Stages the remaining packets for the auxiliary cores, and counts out dropped ones.
     pub(crate) fn pass_on(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
         let batch = &mut self.parts[from];
-        self.backlog.pass_on(batch, &self.store, &mut self.helpers);
+        self.backlog.pass_on(batch, &self.store, &mut self.auxiliary);
         self.done_part(from, pool, chain);
     }
 
@@ -340,9 +340,9 @@ impl Dispatch {
 
     /// Releases all auxiliary cores, at the end.
     pub(crate) fn release_all(&mut self) {
-        for (helper, link) in self.helpers.iter_mut().zip(&self.links) {
+        for (helper, link) in self.auxiliary.iter_mut().zip(&self.links) {
             if std::mem::take(&mut helper.active) {
-                link.claim.release();
+                link.activation.release();
             }
         }
     }
@@ -350,11 +350,11 @@ impl Dispatch {
 
 /// Activates an auxiliary core for dispatcher `number`, unless it is already. Returns `true` if it works for it now.
 #[inline]
-fn recruit(number: u32, link: &ToAuxiliary, helper: &mut AuxiliaryCore, counters: &mut ScalingCounters) -> bool {
+fn activate(number: u32, link: &ToAuxiliary, helper: &mut AuxiliaryCore, counters: &mut ScalingCounters) -> bool {
     if !helper.active {
-        helper.active = link.claim.take(number);
+        helper.active = link.activation.take(number);
         helper.taken = !helper.active;
-        counters.recruited += u64::from(helper.active);
+        counters.activated += u64::from(helper.active);
     }
     helper.active
 }

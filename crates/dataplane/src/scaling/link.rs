@@ -9,9 +9,9 @@ use tailwater_net::Nanos;
 
 /// Activation of an auxiliary core by one dispatcher at a time.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Claim(Arc<AtomicU32>);
+pub(crate) struct Activation(Arc<AtomicU32>);
 
-impl Claim {
+impl Activation {
     /// Activates the auxiliary core for dispatcher `dispatcher`. Returns `true` on success.
     pub(crate) fn take(&self, dispatcher: u32) -> bool {
         // Determines who may push, not the rings' contents: those have their own ordering.
@@ -40,7 +40,7 @@ pub(crate) struct ToAuxiliary {
     pub(crate) parcels: Producer<Parcel>,
     pub(crate) receipts: Consumer<Receipt>,
     pub(crate) waker: Waker,
-    pub(crate) claim: Claim,
+    pub(crate) activation: Activation,
     called: Arc<AtomicU64>,
     abandoned: Arc<AtomicBool>,
 }
@@ -99,7 +99,7 @@ impl FromDispatcher {
 
 /// Connects a dispatcher that has `buffers` buffers, whose packets are in `store`, with an auxiliary core. Neither ring
 /// ever fills up, since it has room for every buffer.
-pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Claim) -> (ToAuxiliary, FromDispatcher) {
+pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Activation) -> (ToAuxiliary, FromDispatcher) {
     let size = buffers as usize;
     let (to, parcels) = ring(size);
     let (receipts, from) = ring(size);
@@ -110,7 +110,7 @@ pub(crate) fn link(buffers: u32, store: PacketStore, waker: Waker, claim: Claim)
             parcels: to,
             receipts: from,
             waker,
-            claim,
+            activation: claim,
             called: Arc::clone(&called),
             abandoned: Arc::clone(&abandoned),
         },
@@ -136,7 +136,7 @@ mod tests {
     fn the_first_call_is_the_one_that_wakes() {
         let store = PacketStore::new(&BufferPool::new(1, 64).unwrap());
         let (_sleeper, waker) = park(Mode::Sleep);
-        let (near, far) = link(1, store, waker, Claim::default());
+        let (near, far) = link(1, store, waker, Activation::default());
         far.await_call();
         assert_eq!(far.called(), None);
         near.call(Nanos(10));

@@ -13,9 +13,9 @@
 //! same rule and the same rings. A parked packet waits no longer than it would have in the ring.
 //!
 //! - `backlog`: flows with packets in the system, and the dispatcher's local queue.
-//! - `held`: packets parked until their flows leave an auxiliary core.
+//! - `parked`: packets parked until their flows leave an auxiliary core.
 //! - `dispatch`: the dispatcher's side.
-//! - `helper`: the auxiliary worker.
+//! - `auxiliary`: the auxiliary worker.
 //! - `link`: the two rings, and activation of auxiliary cores.
 //! - [`server`]: the server mapper's thread, which moves RSS buckets between dispatchers.
 //! - [`buckets`]: a worker's side of bucket migration.
@@ -23,23 +23,23 @@
 //! - [`record`]: decisions recorded, explained, replayed.
 //! - [`overhead`]: cost of a decision, for benchmarks.
 
+pub(crate) mod auxiliary;
 pub(crate) mod backlog;
 pub mod buckets;
 pub(crate) mod dispatch;
-mod held;
-pub(crate) mod helper;
 pub(crate) mod link;
 pub(crate) mod load;
 #[doc(hidden)]
 pub mod overhead;
+mod parked;
 pub mod record;
 pub mod server;
 #[cfg(test)]
 mod tests;
 
+use auxiliary::AuxiliaryEnds;
 use dispatch::Dispatch;
-use helper::AuxiliaryEnds;
-use link::{Claim, link};
+use link::{Activation, link};
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
@@ -74,13 +74,16 @@ pub struct ScalingCounters {
     /// Splits of flows: the dispatcher runs the chain's first functions, an auxiliary core the last.
     pub splits: u64,
     /// Packets offloaded to auxiliary cores.
-    pub packets_handed: u64,
+    #[serde(rename = "packets_handed")]
+    pub packets_offloaded: u64,
     /// Times the relief of an overloaded auxiliary core began.
     pub relieved: u64,
     /// Packets parked until their flow had left an auxiliary core.
-    pub packets_held: u64,
+    #[serde(rename = "packets_held")]
+    pub packets_parked: u64,
     /// Activations of auxiliary cores.
-    pub recruited: u64,
+    #[serde(rename = "recruited")]
+    pub activated: u64,
     /// Releases of auxiliary cores.
     pub released: u64,
     /// Times boost mode began.
@@ -97,10 +100,10 @@ impl ScalingCounters {
         self.moves += other.moves;
         self.flows_moved += other.flows_moved;
         self.splits += other.splits;
-        self.packets_handed += other.packets_handed;
+        self.packets_offloaded += other.packets_offloaded;
         self.relieved += other.relieved;
-        self.packets_held += other.packets_held;
-        self.recruited += other.recruited;
+        self.packets_parked += other.packets_parked;
+        self.activated += other.activated;
         self.released += other.released;
         self.boosts += other.boosts;
         self.whales_beyond_split += other.whales_beyond_split;
@@ -151,7 +154,7 @@ pub(crate) fn connect(
     let mut helpers = Vec::new();
     for _ in &config.auxiliary {
         let (sleeper, waker) = park(config.park);
-        let claim = Claim::default();
+        let claim = Activation::default();
         let mut links = Vec::new();
         for ((pool, store), to) in pools.iter().zip(&stores).zip(&mut to) {
             let buffers = pool.capacity() as u32;

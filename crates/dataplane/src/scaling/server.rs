@@ -3,7 +3,7 @@
 //! It is an ordinary thread on no dedicated core. Its decisions reach the workers through the NIC's bucket table and a
 //! ring of orders to each (see [`buckets`](super::buckets)).
 
-use super::buckets::{BucketLinks, Buckets, BufferedSpans, Moves, Order};
+use super::buckets::{BucketLinks, Buckets, BufferedSpans, Moves, ReleaseOrder};
 use super::load::{Account, Durations, FLOW, LoadCounters};
 use crate::clock::Clock;
 use crate::port::{Port, Reta};
@@ -41,7 +41,7 @@ pub(crate) const LONGEST_EPOCH: Nanos = Nanos::from_millis(1);
 const IN_A_RING: usize = 64;
 
 /// Interval at which the thread checks if buckets have arrived.
-const LOOK: Duration = Duration::from_micros(100);
+const POLL_INTERVAL: Duration = Duration::from_micros(100);
 
 /// Maximum sleep time of a worker without buckets. It is limited to a quarter of the time a new bucket table takes, so
 /// the worker is awake when its first packet arrives. Below `SHORTEST_REST` it does not sleep at all.
@@ -68,7 +68,7 @@ pub(crate) struct Server {
     /// Latest bucket table.
     reta: Reta,
     moves: Arc<Moves>,
-    orders: Vec<Producer<Order>>,
+    orders: Vec<Producer<ReleaseOrder>>,
     boards: Vec<Arc<LoadCounters>>,
     before: Vec<Before>,
     /// Packets and flows published before, by bucket, summed over all workers.
@@ -140,7 +140,7 @@ pub(crate) fn connect(
 
 impl Server {
     /// Sets the store, for workers with external flow state.
-    pub(crate) fn keeping(self, store: Option<Arc<Health>>) -> Server {
+    pub(crate) fn with_store(self, store: Option<Arc<Health>>) -> Server {
         Server { store, ..self }
     }
 
@@ -155,7 +155,7 @@ impl Server {
                 return [decisions, moves];
             }
             let now = self.clock.now();
-            self.look(last, now);
+            self.poll(last, now);
             last = now;
             // A bucket to be released would wait for the store, and its packets beyond their bounds.
             if self.store.as_ref().is_some_and(|store| !store.is_available()) {
@@ -201,7 +201,7 @@ impl Server {
                 if self.moves.is_done() {
                     return;
                 }
-                left = LOOK;
+                left = POLL_INTERVAL;
             } else if self.mapper.on_overload() {
                 left = left.min(Duration::from_nanos(self.epoch.0));
             }
@@ -210,7 +210,7 @@ impl Server {
     }
 
     /// Collects the loads from `last` to `now`.
-    fn look(&mut self, last: Nanos, now: Nanos) {
+    fn poll(&mut self, last: Nanos, now: Nanos) {
         let elapsed = now.saturating_sub(last).0.max(1);
         let seconds = Nanos(elapsed).as_secs_f64();
         let epochs = elapsed as f64 / self.epoch.0.max(1) as f64;
@@ -277,7 +277,7 @@ impl Server {
             }
         };
         for bucket in moved() {
-            let order = Order {
+            let order = ReleaseOrder {
                 bucket: bucket as u16,
                 to: reta[bucket],
                 effective,

@@ -8,7 +8,9 @@ use tailwater_chain::buffer::{BufferMemory, BufferPool, HEADROOM};
 use tailwater_chain::region::Region;
 use tailwater_dataplane::clock::Clock;
 use tailwater_dataplane::device::{Receiver, Sender, Steering};
-use tailwater_dataplane::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError, round_robin};
+use tailwater_dataplane::port::{
+    OpenError, Port, PortQueue, PortRequirements, PortSender, Reta, RetaError, round_robin,
+};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::{RssHasher, bucket_of};
@@ -151,7 +153,7 @@ impl Port for TraceDevice {
         None
     }
 
-    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
+    fn open(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError> {
         let trace = self.trace.take().expect("opened once");
         let rss = RssHasher::default();
         let hash = |frame| parse(frame).map_or(0, |headers| rss.hash_headers(&headers));
@@ -221,7 +223,7 @@ impl Port for TraceDevice {
         steering.set_reta(reta)
     }
 
-    fn tend(&self, _: &mut dyn FnMut(String)) {
+    fn monitor(&self, _: &mut dyn FnMut(String)) {
         let (shared, steering) = self.opened();
         let state = shared.now();
         if state.next == shared.trace.len() && state.queues.iter().all(VecDeque::is_empty) {

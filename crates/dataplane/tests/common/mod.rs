@@ -79,24 +79,24 @@ impl Default for Setup {
 
 /// Results of a run: its end, the frames sent in order of time, and the flow records without their times.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct RunResult {
     pub result: Result<RunReport, RunError>,
     pub frames: Vec<Vec<u8>>,
     pub records: Vec<String>,
 }
 
-impl Outcome {
+impl RunResult {
     pub fn report(&self) -> &RunReport {
         self.result.as_ref().expect("the run goes well")
     }
 }
 
 /// Runs the setup's traffic through accounting, and then `functions`.
-pub fn run_through(functions: &str, setup: Setup) -> Outcome {
+pub fn run_through(functions: &str, setup: Setup) -> RunResult {
     run_until(functions, setup, &AtomicBool::new(false), |_| {})
 }
 
-pub fn run_until(functions: &str, setup: Setup, stop: &AtomicBool, progress: impl FnMut(&Progress)) -> Outcome {
+pub fn run_until(functions: &str, setup: Setup, stop: &AtomicBool, progress: impl FnMut(&Progress)) -> RunResult {
     let folder = Folder::new();
     let records = folder.0.join("flows.csv");
     let functions = format!(
@@ -104,14 +104,14 @@ pub fn run_until(functions: &str, setup: Setup, stop: &AtomicBool, progress: imp
         records.display()
     );
     let outcome = run_chain(&functions, setup, &folder, stop, progress);
-    Outcome {
+    RunResult {
         records: flow_records(&records),
         ..outcome
     }
 }
 
 /// Like [`run_through`], without accounting, and so possibly without a flow table.
-pub fn run_only(functions: &str, setup: Setup) -> Outcome {
+pub fn run_only(functions: &str, setup: Setup) -> RunResult {
     let stop = AtomicBool::new(false);
     run_chain(functions, setup, &Folder::new(), &stop, |_| {})
 }
@@ -122,7 +122,7 @@ fn run_chain(
     folder: &Folder,
     stop: &AtomicBool,
     progress: impl FnMut(&Progress),
-) -> Outcome {
+) -> RunResult {
     let text = spec_text(functions, setup.slo);
     let spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
     run_spec(spec, setup, folder, stop, progress)
@@ -143,7 +143,7 @@ pub fn run_spec(
     folder: &Folder,
     stop: &AtomicBool,
     progress: impl FnMut(&Progress),
-) -> Outcome {
+) -> RunResult {
     let capture = folder.0.join("sent.pcap");
     spec.functions.extend(setup.last);
     let cores = cores::available();
@@ -167,7 +167,7 @@ pub fn run_spec(
     };
     let trace = setup.traffic.trace();
     let _alone = alone();
-    Outcome {
+    RunResult {
         result: match setup.device {
             None => run(&spec, trace, &config, stop, progress),
             Some(spread) => {
@@ -236,7 +236,7 @@ impl Reference {
     ///
     /// # Errors
     /// If the run is not usable as a reference, with the cause.
-    pub fn new(single: Outcome) -> Result<Reference, String> {
+    pub fn new(single: RunResult) -> Result<Reference, String> {
         let report = single.report();
         let packets = &report.packets;
         if packets.delivered != packets.offered {
@@ -258,7 +258,7 @@ impl Reference {
 
     /// First difference of a run of the same traffic, if there is any: packets, their order within each flow, their
     /// bytes, flow records.
-    pub fn difference(&self, other: Outcome) -> Option<String> {
+    pub fn difference(&self, other: RunResult) -> Option<String> {
         let report = other.report();
         let packets = &report.packets;
         if (packets.offered, packets.delivered) != (self.packets, self.packets) {

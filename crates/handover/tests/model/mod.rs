@@ -13,7 +13,7 @@ use std::{
     sync::{Arc, atomic::AtomicU32, atomic::Ordering},
     thread,
 };
-use tailwater_handover::owner::{Owner, Place};
+use tailwater_handover::owner::{Owner, Placement};
 use tailwater_handover::park::{Mode, Sleeper, Waker, park};
 use tailwater_handover::ring::{Consumer, Producer, ring};
 
@@ -68,7 +68,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub flows: u32,
-    pub helpers: u8,
+    pub auxiliaries: u8,
     /// Capacity of each ring.
     pub ring: usize,
     /// Packets an auxiliary core takes at once.
@@ -80,7 +80,7 @@ pub struct Setup {
 
 /// Result of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ModelResult {
     /// Packets that followed their flow to another core than requested.
     pub stayed: u32,
     /// Packets processed or sent out of order: 0, unless the dispatcher was hasty.
@@ -134,7 +134,7 @@ struct Dispatcher {
     links: Vec<Link>,
     /// Packets of each flow sent so far.
     wire: Vec<u32>,
-    /// As in [`Outcome`].
+    /// As in [`ModelResult`].
     stayed: u32,
 }
 
@@ -157,34 +157,34 @@ impl Dispatcher {
     }
 
     /// Processes a packet, or sends it to an auxiliary core, after the first segment if the flow is split.
-    fn dispatch(&mut self, mut parcel: Parcel, wanted: Place) {
+    fn dispatch(&mut self, mut parcel: Parcel, wanted: Placement) {
         self.collect();
         let owner = &mut self.owners[parcel.flow as usize];
-        let place = match self.world.hasty {
+        let placement = match self.world.hasty {
             true => wanted,
             false => owner.settle(wanted),
         };
-        self.stayed += u32::from(place != wanted);
-        let helper = match place {
-            Place::Home => {
+        self.stayed += u32::from(placement != wanted);
+        let auxiliary = match placement {
+            Placement::Home => {
                 self.world.process(parcel, SEGMENTS);
                 self.world.transmit(&mut self.wire, parcel);
                 return;
             }
-            Place::Helper(helper) => helper,
-            Place::Split { from, helper } => {
+            Placement::Auxiliary(auxiliary) => auxiliary,
+            Placement::Split { from, auxiliary } => {
                 self.world.process(parcel, from);
                 parcel.from = from;
-                helper
+                auxiliary
             }
         };
         owner.sent();
-        while self.links[helper as usize].there.push(parcel).is_err() {
+        while self.links[auxiliary as usize].there.push(parcel).is_err() {
             // The auxiliary core may be waiting for room in its own ring.
             self.collect();
             thread::yield_now();
         }
-        self.links[helper as usize].waker.wake();
+        self.links[auxiliary as usize].waker.wake();
     }
 }
 
@@ -213,14 +213,14 @@ fn help(world: &World, mut from: Consumer<Parcel>, mut back: Producer<Parcel>, m
 ///
 /// # Panics
 /// If packets are lost, duplicated, or (unless hasty) out of order, or a flow's state had two owners.
-pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Place)>) -> Outcome {
+pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Placement)>) -> ModelResult {
     let world = Arc::new(World {
         flows: (0..setup.flows).map(|_| [State::new(), State::new()]).collect(),
         hasty: setup.hasty,
         disordered: Oracle::new(0),
     });
     let mut threads = Vec::new();
-    let links = (0..setup.helpers).map(|_| {
+    let links = (0..setup.auxiliaries).map(|_| {
         let (there, from) = ring(setup.ring);
         let (to, back) = ring(setup.ring);
         let (sleeper, waker) = park(setup.mode);
@@ -264,7 +264,7 @@ pub fn run(setup: &Setup, packets: impl Iterator<Item = (u32, Place)>) -> Outcom
     for thread in threads {
         thread.join().unwrap();
     }
-    Outcome {
+    ModelResult {
         stayed: dispatcher.stayed,
         disordered: world.disordered.load(Ordering::Relaxed),
     }

@@ -1,17 +1,17 @@
 //! Program that runs a single function of a chain, built-in or from a library; see [`serve`].
 
-mod asking;
 mod chain;
+mod companions;
 mod library;
 
-pub(crate) use asking::number_of;
 pub(crate) use chain::configuration;
 pub use chain::run_function;
+pub(crate) use companions::number_of;
 pub use library::run_library;
 pub use tailwater_sdk::program::{Configuration, ProgramError, Refusal};
 
 use crate::message::Description;
-use asking::CompanionClient;
+use companions::CompanionClient;
 use std::io;
 use std::sync::Arc;
 use tailwater_chain::batch::MAX_BATCH;

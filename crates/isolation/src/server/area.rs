@@ -1,7 +1,7 @@
 //! Shared memory of a group, and of its functions' flow state.
 
 use super::error::IsolationError;
-use super::shown::Shown;
+use super::lifetimes::RemoteLifetimes;
 use crate::layout::{REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea};
 use crate::memory::{Memory, file, filled, read_only};
 use crate::message::Description;
@@ -33,16 +33,16 @@ struct FlowsOf {
     /// `None` for a stateless function.
     flows: Option<Arc<File>>,
     /// Snapshots of the state; only if it is also stored externally.
-    images: Option<(Arc<File>, Arc<FlowSnapshots>)>,
+    snapshots: Option<(Arc<File>, Arc<FlowSnapshots>)>,
     /// Flow lifetimes; only if this function determines them.
-    lifetimes: Option<Arc<Shown>>,
+    lifetimes: Option<Arc<RemoteLifetimes>>,
 }
 
 impl FlowsOf {
     fn create(
         (function, demands): (&Description, &Requirements),
         (capacity, connections): (usize, bool),
-        kept: bool,
+        durable: bool,
     ) -> io::Result<FlowsOf> {
         if function.state_bytes == 0 {
             return Ok(FlowsOf::default());
@@ -54,12 +54,12 @@ impl FlowsOf {
         };
         let flows = Arc::new(filled("tailwater-flows", config.file_bytes())?);
         let lifetimes = demands.lifetimes.as_ref();
-        let lifetimes = lifetimes.map(|(by, bytes)| Shown::open(&flows, config, (by, *bytes)));
+        let lifetimes = lifetimes.map(|(by, bytes)| RemoteLifetimes::open(&flows, config, (by, *bytes)));
         let lifetimes = lifetimes.transpose()?.map(Arc::new);
-        if !kept || function.durable.is_none() || function.piece_bytes == 0 {
+        if !durable || function.durable.is_none() || function.piece_bytes == 0 {
             return Ok(FlowsOf {
                 flows: Some(flows),
-                images: None,
+                snapshots: None,
                 lifetimes,
             });
         }
@@ -70,7 +70,7 @@ impl FlowsOf {
         let images = Arc::new(FlowSnapshots::open(memory, piece_bytes)?);
         Ok(FlowsOf {
             flows: Some(flows),
-            images: Some((file, images)),
+            snapshots: Some((file, images)),
             lifetimes,
         })
     }
@@ -100,16 +100,16 @@ impl Flows {
 /// Shared memory of a group; see [`layout`](crate::layout).
 #[derive(Debug)]
 pub(super) struct Area {
-    pub(super) board: RequestArea,
+    pub(super) request_area: RequestArea,
     pub(super) packets: Memory,
-    pub(super) slates: Vec<ResponseArea>,
+    pub(super) response_areas: Vec<ResponseArea>,
     pub(super) buffer_bytes: usize,
     pub(super) capacity: usize,
     pub(super) connections: bool,
     pub(super) origin: Option<Nanos>,
-    board_file: File,
+    request_file: File,
     packets_file: File,
-    slate_files: Vec<[File; 2]>,
+    response_files: Vec<[File; 2]>,
     flows: Vec<FlowsOf>,
 }
 
@@ -130,37 +130,41 @@ impl Area {
             slate_files.push([read_only(&slate)?, slate]);
         }
         Ok(Area {
-            board: RequestArea(Memory::map(&board_file, REQUEST_AREA_BYTES, true)?),
+            request_area: RequestArea(Memory::map(&board_file, REQUEST_AREA_BYTES, true)?),
             packets: Memory::map(&packets_file, packets_bytes, true)?,
-            slates,
+            response_areas: slates,
             buffer_bytes,
             capacity: flows.capacity,
             connections: flows.connections,
             origin: flows.origin,
-            board_file: read_only(&board_file)?,
+            request_file: read_only(&board_file)?,
             packets_file,
-            slate_files,
+            response_files: slate_files,
             flows: flows.functions.clone(),
         })
     }
 
     /// Returns the files that the process of function `k` may map, in protocol order.
     pub(super) fn files(&self, k: usize) -> Vec<&File> {
-        let mut files = vec![&self.board_file, &self.packets_file, &self.slate_files[k][1]];
-        files.extend(k.checked_sub(1).map(|front| &self.slate_files[front][0]));
-        let FlowsOf { flows, images, .. } = &self.flows[k];
+        let mut files = vec![&self.request_file, &self.packets_file, &self.response_files[k][1]];
+        files.extend(k.checked_sub(1).map(|front| &self.response_files[front][0]));
+        let FlowsOf {
+            flows,
+            snapshots: images,
+            ..
+        } = &self.flows[k];
         files.extend(flows.as_deref());
         files.extend(images.as_ref().map(|(file, _)| &**file));
         files
     }
 
     /// Returns the flow lifetimes of the first function that determines them.
-    pub(super) fn lifetimes(&self) -> Option<&Arc<Shown>> {
+    pub(super) fn lifetimes(&self) -> Option<&Arc<RemoteLifetimes>> {
         self.flows.iter().find_map(|flows| flows.lifetimes.as_ref())
     }
 
     /// Returns the snapshots of function `k`'s flow state, if it is stored externally.
-    pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowSnapshots>> {
-        self.flows[k].images.as_ref().map(|(_, images)| images)
+    pub(super) fn snapshots(&self, k: usize) -> Option<&Arc<FlowSnapshots>> {
+        self.flows[k].snapshots.as_ref().map(|(_, images)| images)
     }
 }

@@ -28,7 +28,7 @@ pub enum IsolationError {
     },
     /// A program is not a function that can be run.
     #[error("function {function}: {message}")]
-    Unfit {
+    NotAFunction {
         /// The function's name.
         function: String,
         /// The reason.
@@ -36,7 +36,7 @@ pub enum IsolationError {
     },
     /// A program violates the protocol or does not respond.
     #[error("function {function}: its process was to {due}: {reason}")]
-    Silent {
+    ProtocolViolation {
         /// The function's name.
         function: String,
         /// The step that was due.

@@ -34,18 +34,18 @@ const ENDING: Duration = Duration::from_millis(200);
 pub(super) struct FunctionSlot {
     pub(super) program: Program,
     /// Memory shared by all processes of the function.
-    commons: Option<Arc<File>>,
+    shared_counters: Option<Arc<File>>,
     pub(super) description: Description,
     process: Option<Process>,
     /// Reason for which the process is being ended, if it is.
-    ending: Option<Cause>,
+    ending: Option<EndReason>,
     /// The first process, until it is attached.
     first: Option<Detached>,
     /// The process being attached.
     attaching: Option<Attaching>,
-    spare: Standby,
+    standby: Standby,
     /// Time of the next check of the standby process.
-    look_at: Instant,
+    check_standby_at: Instant,
     /// Number of processes attached so far.
     attached: u32,
     attached_at: Instant,
@@ -82,7 +82,7 @@ impl Attaching {
 
 /// Reasons for which a process is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
+pub(super) enum EndReason {
     /// It has already ended.
     Ended,
     /// It did not yield in time.
@@ -95,7 +95,7 @@ pub(super) enum Cause {
 const NOT_ATTACHED: &str = "map its memory";
 
 impl FunctionSlot {
-    /// Slot for the process `first`, with a standby process unless the program is [single-instance](Program::alone).
+    /// Slot for the process `first`, with a standby process unless the program is [single-instance](Program::single_instance).
     pub(super) fn new(
         (program, commons): (Program, Option<Arc<File>>),
         first: Detached,
@@ -110,13 +110,13 @@ impl FunctionSlot {
             },
             description: first.description.clone(),
             program,
-            commons,
+            shared_counters: commons,
             process: None,
             ending: None,
             first: Some(first),
             attaching: None,
-            look_at: now,
-            spare: spare.map_or(Standby::None, Standby::Ready),
+            check_standby_at: now,
+            standby: spare.map_or(Standby::None, Standby::Ready),
             attached: 0,
             attached_at: now,
             failures: 0,
@@ -132,14 +132,14 @@ impl FunctionSlot {
         FunctionSlot {
             report: FunctionReport::default(),
             program,
-            commons: None,
+            shared_counters: None,
             description,
             process: None,
             ending: None,
             first: None,
             attaching: None,
-            look_at: now,
-            spare: Standby::None,
+            check_standby_at: now,
+            standby: Standby::None,
             attached: 0,
             attached_at: now,
             failures: 0,
@@ -167,54 +167,54 @@ impl FunctionSlot {
         let Some(starter) = &self.starter else {
             return;
         };
-        if now < self.not_before || (self.program.alone && is_served) {
+        if now < self.not_before || (self.program.single_instance && is_served) {
             return;
         }
-        let useless = match std::mem::replace(&mut self.spare, Standby::None) {
+        let useless = match std::mem::replace(&mut self.standby, Standby::None) {
             Standby::None => {
                 starter.start();
-                self.spare = Standby::Starting;
+                self.standby = Standby::Starting;
                 return;
             }
             Standby::Starting => match starter.started() {
                 None => {
-                    self.spare = Standby::Starting;
+                    self.standby = Standby::Starting;
                     return;
                 }
                 // Its description must equal that of the function's other processes.
                 Some(Ok(detached)) if detached.description == self.description => {
                     let took = detached.took.as_secs_f64() * 1e3;
                     self.report.start_ms = self.report.start_ms.max(took);
-                    self.spare = Standby::Ready(detached);
+                    self.standby = Standby::Ready(detached);
                     return;
                 }
                 Some(started) => started.ok(),
             },
             Standby::Ready(mut detached) => {
-                let look = now >= self.look_at;
+                let look = now >= self.check_standby_at;
                 if look {
-                    self.look_at = now + LOOK;
+                    self.check_standby_at = now + LOOK;
                 }
                 // A standby process that has ended or is stopped would be of no use on a failure.
                 let process = &mut detached.process;
                 let is_stopped = look && schedule::state(process.id()).0 == 'T';
                 if process.ended().is_none() && !is_stopped {
-                    self.spare = Standby::Ready(detached);
+                    self.standby = Standby::Ready(detached);
                     return;
                 }
                 Some(detached)
             }
         };
         if let Some(Detached { process, .. }) = useless {
-            starter.bury(process);
+            starter.reap(process);
         }
         self.fail(now, |restarts| &mut restarts.not_attached);
     }
 
     /// Hands a process that is no longer the function's to the starter for reaping.
-    fn bury(&self, process: Process) {
+    fn reap(&self, process: Process) {
         if let Some(starter) = &self.starter {
-            starter.bury(process);
+            starter.reap(process);
         }
     }
 }
@@ -223,7 +223,7 @@ impl FunctionSlot {
 pub(super) struct Group {
     core: usize,
     part: [u16; 2],
-    pub(super) seats: Vec<FunctionSlot>,
+    pub(super) slots: Vec<FunctionSlot>,
     pub(super) area: Option<Arc<Area>>,
     pub(super) status: Arc<Status>,
     /// The function whose turn it is, the round, the time at which this was first observed, and its CPU time then.
@@ -237,13 +237,13 @@ impl Group {
             part,
             area: None,
             status: Arc::new(Status::new(seats.len())),
-            seats,
+            slots: seats,
             turn: None,
         }
     }
 
     pub(super) fn descriptions(&self) -> Vec<Description> {
-        let seats = self.seats.iter();
+        let seats = self.slots.iter();
         seats.map(|seat| seat.description.clone()).collect()
     }
 
@@ -254,9 +254,9 @@ impl Group {
     /// Attaches the first processes.
     pub(super) fn attach(&mut self, area: Arc<Area>, patience: Duration) -> Result<(), IsolationError> {
         self.area = Some(area);
-        for k in 0..self.seats.len() {
-            let seat = &mut self.seats[k];
-            let (program, commons, part) = (seat.program.clone(), seat.commons.clone(), self.part);
+        for k in 0..self.slots.len() {
+            let seat = &mut self.slots[k];
+            let (program, commons, part) = (seat.program.clone(), seat.shared_counters.clone(), self.part);
             let start = move |over: &_| starter::start((&program, commons.clone()), part, patience, over);
             seat.starter = Some(Starter::new(start).map_err(IsolationError::Thread)?);
             if let Some(first) = seat.first.take() {
@@ -278,9 +278,9 @@ impl Group {
         let Some(area) = &self.area else {
             unreachable!("a group that has its memory");
         };
-        let slate = &area.slates[k];
+        let slate = &area.response_areas[k];
         // The previous process cannot have taken more than there were.
-        let taken = slate.handled_ended().min(area.board.ended());
+        let taken = slate.handled_ended().min(area.request_area.ended());
         slate.reset(0, taken);
         let files = area.files(k);
         let attach = FromServer::Attach {
@@ -314,7 +314,7 @@ impl Group {
 
     /// Makes the process function `k`'s current one.
     fn seat(&mut self, k: usize, Attaching { process, began }: Attaching) {
-        let seat = &mut self.seats[k];
+        let seat = &mut self.slots[k];
         seat.process = Some(process);
         seat.attached += 1;
         let took = began.elapsed();
@@ -325,27 +325,27 @@ impl Group {
     /// Returns the last round that a process attached now does not take part in. A round under way belongs to its
     /// predecessor.
     pub(super) fn last_round(&self, area: &Area) -> u64 {
-        area.board.round().max(self.status.busy())
+        area.request_area.round().max(self.status.busy())
     }
 
     /// Queues function `k` and all functions behind it on their core, in chain order, and marks them as attached.
     fn queue_from(&mut self, k: usize) -> Result<(), IsolationError> {
         // A process that is being ended has another priority.
-        let seats = self.seats[k..].iter();
+        let seats = self.slots[k..].iter();
         let seats = seats.filter(|seat| seat.ending.is_none());
         let processes = seats.filter_map(|seat| seat.process.as_ref());
         let queued = schedule::queue(processes.map(Process::id));
         match queued {
             Ok(is_real_time) => self.status.set_real_time(is_real_time),
             Err(error) => {
-                return Err(IsolationError::Silent {
-                    function: self.seats[k].program.function.clone(),
+                return Err(IsolationError::ProtocolViolation {
+                    function: self.slots[k].program.function.clone(),
                     due: "get real-time priority",
                     reason: error.to_string(),
                 });
             }
         }
-        for (k, seat) in self.seats.iter().enumerate().skip(k) {
+        for (k, seat) in self.slots.iter().enumerate().skip(k) {
             if let Some(process) = &seat.process
                 && self.status.up(k) == 0
             {
@@ -357,13 +357,13 @@ impl Group {
     }
 
     /// Ends failed processes and attaches standby ones.
-    pub(super) fn tend(&mut self, deadline: Duration, patience: Duration, now: Instant) {
+    pub(super) fn poll(&mut self, deadline: Duration, patience: Duration, now: Instant) {
         let overdue = match self.status.is_last_round() {
             // In the last round processes write files, and a process waiting for a disk counts as idle.
             true => self.overdue([patience, patience], now),
             false => self.overdue([deadline, 10 * deadline], now),
         };
-        for k in 0..self.seats.len() {
+        for k in 0..self.slots.len() {
             self.end_if_failed(k, overdue == Some(k));
             self.take_down(k, now);
             if self.status.is_last_round() {
@@ -371,32 +371,32 @@ impl Group {
                 continue;
             }
             self.replace(k, now);
-            self.seats[k].poll_standby(now);
+            self.slots[k].poll_standby(now);
         }
     }
 
     /// Returns `true` if a process is being ended or attached, which a worker may be waiting for.
     pub(super) fn needs_fast_poll(&self) -> bool {
-        let mut seats = self.seats.iter();
+        let mut seats = self.slots.iter();
         seats.any(|seat| seat.ending.is_some() || seat.attaching.is_some())
     }
 
     /// Ends function `k`'s process if it responded invalidly, is overdue, or has ended.
     fn end_if_failed(&mut self, k: usize, is_overdue: bool) {
-        let seat = &mut self.seats[k];
+        let seat = &mut self.slots[k];
         let Some(process) = seat.process.as_mut().filter(|_| seat.ending.is_none()) else {
             return;
         };
         let cause = if self.status.has_invalid_response(k) {
-            Some(Cause::InvalidResponse)
+            Some(EndReason::InvalidResponse)
         } else if is_overdue {
-            Some(Cause::Overdue)
+            Some(EndReason::Overdue)
         } else {
             // In the last round processes exit by themselves after their turn.
             let ended = self.status.take_ended(k, || process.ended()).is_some();
-            (ended && (!self.status.is_last_round() || self.has_pending_turn(k))).then_some(Cause::Ended)
+            (ended && (!self.status.is_last_round() || self.has_pending_turn(k))).then_some(EndReason::Ended)
         };
-        let seat = &mut self.seats[k];
+        let seat = &mut self.slots[k];
         if let (Some(_), Some(process)) = (cause, &mut seat.process) {
             self.status.set_process(k, 0);
             process.kill();
@@ -406,7 +406,7 @@ impl Group {
 
     /// Detaches function `k`'s process once it has ended, so that the worker continues without it.
     fn take_down(&mut self, k: usize, now: Instant) {
-        let seat = &mut self.seats[k];
+        let seat = &mut self.slots[k];
         let Some(mut cause) = seat.ending else {
             return;
         };
@@ -414,21 +414,21 @@ impl Group {
             return;
         };
         // A process stopped by a defence occupies its turn until it has fully exited.
-        if cause == Cause::Overdue && !ended.killed {
-            cause = Cause::Ended;
+        if cause == EndReason::Overdue && !ended.killed {
+            cause = EndReason::Ended;
         }
-        if cause == Cause::Ended {
+        if cause == EndReason::Ended {
             seat.report.note_end(ended.how);
         }
         seat.ending = None;
         if let Some(process) = seat.process.take() {
-            seat.bury(process);
+            seat.reap(process);
         }
         self.status.set_down(k);
         seat.fail(now, |restarts| match cause {
-            Cause::Ended => &mut restarts.ended,
-            Cause::Overdue => &mut restarts.overdue,
-            Cause::InvalidResponse => &mut restarts.lied,
+            EndReason::Ended => &mut restarts.ended,
+            EndReason::Overdue => &mut restarts.overdue,
+            EndReason::InvalidResponse => &mut restarts.lied,
         });
         self.turn = None;
     }
@@ -437,7 +437,7 @@ impl Group {
     fn has_pending_turn(&self, k: usize) -> bool {
         let round = self.status.busy();
         let area = self.area.as_ref();
-        round != 0 && area.is_some_and(|area| area.slates[k].done() != round)
+        round != 0 && area.is_some_and(|area| area.response_areas[k].done() != round)
     }
 
     /// Attaches the standby process if the slot is free.
@@ -445,20 +445,20 @@ impl Group {
         // The predecessor's response in a round under way is yet to be read by the next function and by the worker. The
         // worker begins no round while a process is missing.
         let is_read = self.status.busy() == 0;
-        let seat = &mut self.seats[k];
+        let seat = &mut self.slots[k];
         if seat.process.is_some() || now < seat.not_before || (seat.attaching.is_none() && !is_read) {
             return;
         }
         let (mut attaching, offered, bound) = match seat.attaching.take() {
             Some(attaching) => (attaching, Ok(()), Duration::ZERO),
-            None => match std::mem::replace(&mut seat.spare, Standby::None) {
+            None => match std::mem::replace(&mut seat.standby, Standby::None) {
                 Standby::Ready(detached) => {
                     let attaching = Attaching::new(detached);
                     let offered = self.offer(k, &attaching.process);
                     (attaching, offered, ATTACHED_SOON)
                 }
                 spare => {
-                    seat.spare = spare;
+                    seat.standby = spare;
                     return;
                 }
             },
@@ -469,18 +469,18 @@ impl Group {
                 self.seat(k, attaching);
                 match self.queue_from(k) {
                     Ok(()) => None,
-                    Err(_) => self.seats[k].process.take(),
+                    Err(_) => self.slots[k].process.take(),
                 }
             }
             Ok(false) if now.duration_since(attaching.began) <= ATTACHING => {
-                self.seats[k].attaching = Some(attaching);
+                self.slots[k].attaching = Some(attaching);
                 None
             }
             Ok(false) | Err(_) => Some(attaching.process),
         };
         if let Some(process) = failed {
-            let seat = &mut self.seats[k];
-            seat.bury(process);
+            let seat = &mut self.slots[k];
+            seat.reap(process);
             seat.fail(now, |restarts| &mut restarts.not_attached);
         }
     }
@@ -489,10 +489,10 @@ impl Group {
     /// `at_most` in any case.
     fn overdue(&mut self, [deadline, at_most]: [Duration; 2], now: Instant) -> Option<usize> {
         let (area, round) = (self.area.as_ref()?, self.status.busy());
-        let k = area.slates.iter().position(|slate| slate.done() != round);
+        let k = area.response_areas.iter().position(|slate| slate.done() != round);
         let Some((k, process)) = k
             .filter(|_| round != 0)
-            .and_then(|k| Some((k, self.seats[k].process.as_ref()?)))
+            .and_then(|k| Some((k, self.slots[k].process.as_ref()?)))
         else {
             self.turn = None;
             return None;
@@ -516,7 +516,7 @@ impl Group {
 
     /// Ends all processes and adds their results to the report.
     pub(super) fn finish(mut self, reports: &mut Vec<FunctionReport>, failures: &mut Vec<String>) {
-        for (k, seat) in self.seats.iter_mut().enumerate() {
+        for (k, seat) in self.slots.iter_mut().enumerate() {
             if let Some(process) = &mut seat.process
                 && let Ok((message, _)) = receive_within(&process.socket, ENDING)
                 && let Ok(FromProgram::Failed { message }) = FromProgram::decode(&message)

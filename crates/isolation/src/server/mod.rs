@@ -13,22 +13,22 @@
 mod area;
 mod error;
 mod group;
-mod order;
+mod lifetimes;
 mod process;
+mod proxy;
 mod report;
 mod round;
+mod run_queue;
 mod schedule;
-mod shown;
 mod starter;
 mod status;
-mod substitute;
-mod watch;
+mod watchdog;
 
 pub use error::IsolationError;
 pub use process::{Confined, Launch, Program};
+pub use proxy::FAILED;
 pub use report::{FunctionReport, IsolationReport, Restarts};
 pub use schedule::{PRIORITY, WATCH_PRIORITY};
-pub use substitute::FAILED;
 
 use crate::memory::filled;
 use area::{Area, Flows};
@@ -43,7 +43,7 @@ use tailwater_chain::function::NetworkFunction;
 use tailwater_functions::build::check_apart;
 use tailwater_net::Nanos;
 use tailwater_policy::isolation::BatchBounds;
-use watch::Watch;
+use watchdog::Watchdog;
 
 /// Configuration of function isolation.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ pub struct Isolation {
     config: Arc<IsolationConfig>,
     groups: Vec<Group>,
     /// Present after [`attach`](Isolation::attach).
-    watch: Option<Watch>,
+    watch: Option<Watchdog>,
 }
 
 impl Isolation {
@@ -113,7 +113,7 @@ impl Isolation {
             let launched = programs.map(move |(program, commons)| {
                 let launch = || Starting::launch(program, [part, of], commons.clone());
                 let first = launch()?;
-                let spare = (!program.alone).then(launch);
+                let spare = (!program.single_instance).then(launch);
                 Ok((first, spare.transpose()?))
             });
             launched.collect::<Result<Vec<_>, IsolationError>>()
@@ -142,7 +142,7 @@ impl Isolation {
                 return Err(IsolationError::DescriptionMismatch);
             }
         }
-        let seats = groups.first().map_or(&[][..], |group| &group.seats);
+        let seats = groups.first().map_or(&[][..], |group| &group.slots);
         check_apart(seats.iter().map(|seat| {
             let has_state = seat.description.state_bytes > 0;
             (&*seat.program.function, [seat.program.demands.mixes_flows, has_state])
@@ -156,8 +156,8 @@ impl Isolation {
 
     /// Returns prototypes of the functions that workers [get](Isolation::functions).
     pub fn prototypes(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
-        let seats = self.groups.first().map_or(&[][..], |group| &group.seats);
-        substitute::all((seats, self.config.connections), &Arc::new(Mutex::new(None)))
+        let seats = self.groups.first().map_or(&[][..], |group| &group.slots);
+        proxy::all((seats, self.config.connections), &Arc::new(Mutex::new(None)))
     }
 
     /// Gives all processes their memory, and the real-time priority of their turns. Failed processes are replaced from
@@ -179,11 +179,11 @@ impl Isolation {
         let functions: Vec<_> = descriptions.unwrap_or_default().into_iter().zip(demands).collect();
         let flows = Flows::create(&functions, (flows.unwrap_or(0), self.config.connections), origin)?;
         for group in &mut self.groups {
-            let area = Area::create(group.seats.len(), buffer_bytes, &flows)?;
+            let area = Area::create(group.slots.len(), buffer_bytes, &flows)?;
             group.attach(Arc::new(area), self.config.patience)?;
         }
         let groups = std::mem::take(&mut self.groups);
-        self.watch = Some(Watch::start(groups, Arc::clone(&self.config))?);
+        self.watch = Some(Watchdog::start(groups, Arc::clone(&self.config))?);
         Ok(())
     }
 
@@ -200,18 +200,18 @@ impl Isolation {
                 worker as u16,
                 (self.config.batch, self.config.followed, self.config.passed_by),
             );
-            substitute::all((&group.seats, self.config.connections), &Arc::new(Mutex::new(round)))
+            proxy::all((&group.slots, self.config.connections), &Arc::new(Mutex::new(round)))
         })
     }
 
     /// Returns `true` if the processes have real-time priority. Without it, everything works but is slower.
     pub fn is_real_time(&self) -> bool {
-        self.watch.as_ref().is_some_and(Watch::is_real_time)
+        self.watch.as_ref().is_some_and(Watchdog::is_real_time)
     }
 
     /// Ends all processes after their chains have been drained, and returns their report.
     pub fn finish(mut self) -> IsolationReport {
         let watch = self.watch.take();
-        watch.map_or_else(IsolationReport::default, Watch::finish)
+        watch.map_or_else(IsolationReport::default, Watchdog::finish)
     }
 }

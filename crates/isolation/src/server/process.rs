@@ -77,7 +77,7 @@ pub struct Program {
     /// Its configuration, as JSON.
     pub config: String,
     /// `true` if only one process may run at a time, since it writes a file. There is no standby process then.
-    pub alone: bool,
+    pub single_instance: bool,
     /// Confinement; `None` for a trusted program with this process's rights.
     pub confined: Option<Confined>,
     /// The function's requirements, from the spec.
@@ -117,7 +117,7 @@ impl Program {
                 config: configuration(function, capacity),
                 confined: None,
                 demands: Requirements::of(&function.config, capacity),
-                alone: function.config.exports(),
+                single_instance: function.config.exports(),
             }
         });
         programs.collect()
@@ -136,7 +136,7 @@ impl Program {
             },
             config: config.to_owned(),
             confined: None,
-            alone: false,
+            single_instance: false,
             demands: Requirements::default(),
         }
     }
@@ -266,7 +266,7 @@ impl Process {
     }
 
     pub(super) fn silent(&self, due: &'static str, reason: impl ToString) -> IsolationError {
-        IsolationError::Silent {
+        IsolationError::ProtocolViolation {
             function: self.function.clone(),
             due,
             reason: reason.to_string(),
@@ -382,7 +382,7 @@ impl Starting {
                 field,
                 message,
             }),
-            (Ok(FromProgram::Unfit { message }), None) => Err(IsolationError::Unfit {
+            (Ok(FromProgram::Unfit { message }), None) => Err(IsolationError::NotAFunction {
                 function: process.function.clone(),
                 message,
             }),

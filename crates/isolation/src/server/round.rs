@@ -2,7 +2,7 @@
 
 use super::area::Area;
 use super::group::Group;
-use super::order::Order;
+use super::run_queue::RunQueueOrder;
 use super::status::{Measured, Status};
 use crate::layout::{
     CHAIN_ENDED, COMPANION_QUERY, CompanionRequest, CompanionRequestKind, DRAINING, ENDED, EndedFlowSlot, MASKS, Masks,
@@ -69,7 +69,7 @@ pub(super) struct Round {
     /// Generation of the last flow opened.
     birth: u64,
     peers: Vec<Peer>,
-    order: Order,
+    order: RunQueueOrder,
     /// Remaining packets in front of each function, and behind the last one.
     through: Vec<Masks>,
     /// Remaining packets whose frame has moved since the first function.
@@ -109,7 +109,7 @@ impl Round {
         worker: u16,
         (bounds, followed, passed_by): (BatchBounds, bool, bool),
     ) -> Option<Round> {
-        let seats = group.seats.iter().map(|seat| &seat.description);
+        let seats = group.slots.iter().map(|seat| &seat.description);
         let peers = seats.clone().map(|description| Peer {
             reasons: description.drop_reasons.len() as u8,
             wants_flow_ends: description.wants_flow_ends,
@@ -130,9 +130,9 @@ impl Round {
             waited: Duration::ZERO,
             told: 0,
             birth: u64::from(worker) << GENERATION_BITS,
-            order: Order::new(Arc::clone(status), Arc::clone(area), may_request_companions.collect()),
+            order: RunQueueOrder::new(Arc::clone(status), Arc::clone(area), may_request_companions.collect()),
             peers: peers.collect(),
-            through: vec![Masks::default(); group.seats.len() + 1],
+            through: vec![Masks::default(); group.slots.len() + 1],
             moved: Masks::default(),
             reasons: vec![0; MAX_BATCH].into(),
             frames: vec![[0; 2]; MAX_BATCH].into(),
@@ -165,7 +165,7 @@ impl Round {
         self.left.extend(0..count as u16);
         let failed = match self.meet() {
             Some(down) => {
-                self.judge(count, 0);
+                self.read_verdicts(count, 0);
                 Some(down)
             }
             None => {
@@ -180,11 +180,11 @@ impl Round {
                     self.observe(count, began);
                 }
                 let turns = failed.map_or(self.peers.len(), |failed| failed.turns);
-                let liar = self.judge(count, turns);
+                let liar = self.read_verdicts(count, turns);
                 if let Some(liar) = liar {
                     self.report_invalid_response(liar);
                     // Functions from the invalid response on do not count.
-                    self.judge(count, liar);
+                    self.read_verdicts(count, liar);
                 }
                 self.status.end();
                 liar.or(failed.map(|failed| failed.function))
@@ -242,7 +242,7 @@ impl Round {
     fn copy_out(&mut self, count: usize, batch: &mut Batch) {
         let Area {
             packets,
-            board,
+            request_area: board,
             buffer_bytes,
             ..
         } = &*self.area;
@@ -289,7 +289,7 @@ impl Round {
 
     /// Writes the packets' metadata to the request area, and their frames to packet memory.
     fn describe(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>, has_state: bool) {
-        let (board, packets) = (&self.area.board, &self.area.packets);
+        let (board, packets) = (&self.area.request_area, &self.area.packets);
         let (buffer_bytes, connections) = (self.area.buffer_bytes, self.area.connections);
         let mut i = 0;
         batch.for_each(|packet, frame| {
@@ -346,14 +346,14 @@ impl Round {
                 turns: 0,
             });
         }
-        area.board.begin(round, count, now, self.flags);
+        area.request_area.begin(round, count, now, self.flags);
         let mut k = 0;
         let failed = loop {
             if is_last {
                 // A response area may still be reset for a process that is attached too late.
                 k = 0;
             }
-            while k < functions && area.slates[k].done() == round {
+            while k < functions && area.response_areas[k].done() == round {
                 k += 1;
             }
             if k == functions {
@@ -365,21 +365,21 @@ impl Round {
             if failed && is_last {
                 // Its response concerns no packets, and the functions behind it must still take their turns.
                 self.status.miss(k);
-                area.slates[k].set_done(round);
+                area.response_areas[k].set_done(round);
                 continue;
             }
             if failed {
                 break Some(Failed { function: k, turns: k });
             }
-            let slate = &area.slates[k];
+            let slate = &area.response_areas[k];
             if slate.companion_requests() != self.peers[k].wishes {
                 let wish = slate.companion_request();
                 self.peers[k].wishes = wish.number;
-                self.order.wishes(k);
+                self.order.on_companion_request(k);
                 let answer = grant(self, k, wish);
                 slate.set_companion_response(wish.number, answer);
             }
-            for slate in &area.slates[k..] {
+            for slate in &area.response_areas[k..] {
                 slate.wake();
             }
             yields += 1;
@@ -411,7 +411,7 @@ impl Round {
         let opened = match wish.kind {
             CompanionRequestKind::Open => flows.open_companion::<Opened>(packet, &wish.key, wish.rss_hash),
             CompanionRequestKind::Rejoin => {
-                let images = self.area.images(k);
+                let images = self.area.snapshots(k);
                 let is_new = |place, opened: &mut Opened| {
                     images.is_some_and(|images: &Arc<FlowSnapshots>| !images.is_of(place, opened[0]))
                 };
@@ -439,7 +439,7 @@ impl Round {
             return None;
         }
         self.order.restore(Instant::now());
-        self.area.board.set_metadata(
+        self.area.request_area.set_metadata(
             0,
             &PacketMetadata {
                 frame_range: [0; 2],
@@ -462,7 +462,7 @@ impl Round {
             }
         });
         self.flags = flags;
-        let slate = &self.area.slates[k];
+        let slate = &self.area.response_areas[k];
         let told = failed.is_none().then(|| {
             for (number, key) in slate.candidates() {
                 if usize::from(number) < MAX_CANDIDATES {
@@ -483,7 +483,7 @@ impl Round {
 
     /// Returns the snapshots of function `k`'s flow state.
     pub(super) fn images(&self, k: usize) -> Option<&Arc<FlowSnapshots>> {
-        self.area.images(k)
+        self.area.snapshots(k)
     }
 
     /// Reports an invalid response of the process that function `k` had at the start of the round.
@@ -492,7 +492,7 @@ impl Round {
     }
 
     /// Reads the verdicts of the first `functions` functions. Returns the first one whose response is invalid.
-    fn judge(&mut self, count: usize, functions: usize) -> Option<usize> {
+    fn read_verdicts(&mut self, count: usize, functions: usize) -> Option<usize> {
         self.through[0] = std::array::from_fn(|word| all_of(count, word));
         self.moved = Masks::default();
         for k in 0..functions {
@@ -509,7 +509,9 @@ impl Round {
     /// Reads function `k`'s verdicts on the packets that reached it. Returns `true` if the response is valid.
     fn read_response(&mut self, k: usize, count: usize) -> bool {
         let Area {
-            slates, buffer_bytes, ..
+            response_areas: slates,
+            buffer_bytes,
+            ..
         } = &*self.area;
         let (slate, round, reasons) = (&slates[k], self.round, self.peers[k].reasons);
         if slate.masks_round() != round {
@@ -576,7 +578,7 @@ impl Round {
 
     /// Reads function `k`'s counters.
     pub(super) fn read_notes(&mut self, k: usize, counts: &mut [u64]) {
-        let slate = &self.area.slates[k];
+        let slate = &self.area.response_areas[k];
         // The area does not yet hold the counters of a process that has not begun.
         let present = self.status.up(k) == self.peers[k].number;
         for (i, (note, count)) in self.notes[k].iter_mut().zip(counts).enumerate() {
@@ -611,7 +613,7 @@ impl Round {
                 }
             }
         }
-        self.area.board.add_ended(EndedFlowSlot {
+        self.area.request_area.add_ended(EndedFlowSlot {
             flow,
             generation: birth,
         });
@@ -625,9 +627,9 @@ impl Round {
 
     /// Returns the number of flow ends that function `k` has not taken yet; 0 if it requires none.
     fn waiting_for(&self, k: usize) -> u64 {
-        let taken = self.area.slates[k].handled_ended();
+        let taken = self.area.response_areas[k].handled_ended();
         match self.peers[k].wants_flow_ends {
-            true => self.area.board.ended().saturating_sub(taken),
+            true => self.area.request_area.ended().saturating_sub(taken),
             false => 0,
         }
     }
@@ -667,11 +669,11 @@ impl Round {
 
     /// Delivers pending flow ends before flows move to another worker, since their slots may soon hold other flows.
     /// Ends that cannot be delivered are discarded.
-    pub(super) fn tell_ends(&mut self) {
-        let ended = self.area.board.ended();
+    pub(super) fn deliver_flow_ends(&mut self) {
+        let ended = self.area.request_area.ended();
         let is_told = |round: &Round| {
-            let mut slates = round.area.slates.iter();
-            slates.all(|slate| slate.handled_ended() == ended)
+            let mut response_areas = round.area.response_areas.iter();
+            response_areas.all(|slate| slate.handled_ended() == ended)
         };
         if self.told == ended {
             return;
@@ -683,7 +685,7 @@ impl Round {
         self.run_empty(REPLACED_SOON);
         if !is_told(self) {
             for n in ended.saturating_sub(ENDED)..ended {
-                self.area.board.forget_ended(n);
+                self.area.request_area.forget_ended(n);
             }
         }
     }

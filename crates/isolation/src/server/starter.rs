@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 /// Handle of the thread. The kernel kills trusted processes when the thread that started them exits, so it lives as
 /// long as they do.
 pub(super) struct Starter {
-    orders: Option<Sender<Order>>,
+    orders: Option<Sender<StarterRequest>>,
     started: Receiver<Result<Detached, IsolationError>>,
-    over: Arc<AtomicBool>,
+    shutting_down: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-enum Order {
+enum StarterRequest {
     Start,
     Reap(Process),
 }
@@ -38,22 +38,22 @@ impl Starter {
             for order in ordered {
                 match order {
                     // The receiver may be gone.
-                    Order::Start => drop(tell.send(start(&is_over))),
-                    Order::Reap(process) => drop(process),
+                    StarterRequest::Start => drop(tell.send(start(&is_over))),
+                    StarterRequest::Reap(process) => drop(process),
                 }
             }
         })?;
         Ok(Starter {
             orders: Some(orders),
             started,
-            over,
+            shutting_down: over,
             thread: Some(thread),
         })
     }
 
     /// Requests the start of a process.
     pub(super) fn start(&self) {
-        self.order(Order::Start);
+        self.order(StarterRequest::Start);
     }
 
     /// Returns the result of the last request, or `None` while it is pending.
@@ -69,13 +69,13 @@ impl Starter {
     }
 
     /// Kills a process and leaves the wait for its exit to the thread.
-    pub(super) fn bury(&self, mut process: Process) {
+    pub(super) fn reap(&self, mut process: Process) {
         process.kill();
-        self.order(Order::Reap(process));
+        self.order(StarterRequest::Reap(process));
     }
 
     /// Sends an order to the thread. If the thread has ended, the order is dropped, so a process is reaped here.
-    fn order(&self, order: Order) {
+    fn order(&self, order: StarterRequest) {
         if let Some(orders) = &self.orders {
             let _ = orders.send(order);
         }
@@ -84,7 +84,7 @@ impl Starter {
 
 impl Drop for Starter {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
+        self.shutting_down.store(true, Ordering::Relaxed);
         self.orders = None;
         if let Some(thread) = self.thread.take() {
             // Its panic has been printed.

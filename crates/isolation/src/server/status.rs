@@ -24,7 +24,7 @@ struct Function {
     /// Number of the attached process, counted from 1; 0 while none is.
     up: AtomicU32,
     /// Number of the last process with an invalid response; 0 for none.
-    liar: AtomicU32,
+    invalid_response_of: AtomicU32,
     turns: AtomicU64,
     /// Set if at the end of the run no process completed the function's remaining work.
     missed: AtomicBool,
@@ -117,12 +117,15 @@ impl Status {
     /// Reports an invalid response of the process with this number, which the watchdog then ends if it still runs.
     #[cold]
     pub(super) fn report_invalid_response(&self, k: usize, number: u32) {
-        self.functions[k].liar.store(number, Ordering::Release);
+        self.functions[k].invalid_response_of.store(number, Ordering::Release);
     }
 
     /// Returns `true` if the attached process responded invalidly.
     pub(super) fn has_invalid_response(&self, k: usize) -> bool {
-        let (liar, up) = (self.functions[k].liar.load(Ordering::Acquire), self.up(k));
+        let (liar, up) = (
+            self.functions[k].invalid_response_of.load(Ordering::Acquire),
+            self.up(k),
+        );
         up != 0 && liar == up
     }
 

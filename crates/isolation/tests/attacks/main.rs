@@ -4,7 +4,7 @@
 
 mod calls;
 mod memory;
-mod slates;
+mod response_area;
 mod turns;
 
 use std::fs;
@@ -36,7 +36,7 @@ fn program(attack: &str, confinement: &Confinement, container: &Option<Container
             arguments: Vec::new(),
         },
         config: format!("\"{attack}\""),
-        alone: false,
+        single_instance: false,
         demands: Requirements::default(),
         confined: Some(Confined {
             confinement: confinement.clone(),

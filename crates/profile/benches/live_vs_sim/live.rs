@@ -181,8 +181,8 @@ impl Live {
             lost: report.packets.lost,
             pace,
             busy: busy / report.packets.delivered.max(1) as f64,
-            recruited: scaling.recruited,
-            handed: scaling.packets_handed,
+            recruited: scaling.activated,
+            handed: scaling.packets_offloaded,
         }
     }
 

@@ -247,7 +247,7 @@ fn main() {
                         policy: named.name().to_owned(),
                         slo: spec.slo.budget(),
                         epoch: profile.epoch,
-                        helpers: usize::from(!both),
+                        auxiliary: usize::from(!both),
                         started: Nanos::ZERO,
                         profile: profile.to_string(),
                     };

@@ -53,12 +53,12 @@ pub trait CacheControl {
     ///
     /// # Errors
     /// If that cannot be told.
-    fn held(&mut self, run: Nanos) -> Result<Held, CacheError>;
+    fn held(&mut self, run: Nanos) -> Result<ShareResult, CacheError>;
 }
 
 /// What became of a share.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct ShareResult {
     /// Whether the chain had what it was to have, and no more.
     pub held: bool,
     /// The share of the pirate's accesses that missed: what the chain took from it. Of a partition, the share of what

@@ -5,7 +5,7 @@ mod geometry;
 mod pirate;
 mod resctrl;
 
-pub use control::{CacheControl, CacheError, Held, Method};
+pub use control::{CacheControl, CacheError, Method, ShareResult};
 pub use geometry::{Caches, sharing};
 pub use pirate::Pirate;
 pub use resctrl::Partitioned;

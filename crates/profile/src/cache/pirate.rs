@@ -5,7 +5,7 @@
 //! accessed more often than those of others. From time to time it measures a few dependent accesses: a hit takes as
 //! long as in a small buffer, a miss as long as in a large one. This gives its miss ratio without hardware counters.
 
-use super::control::{CacheControl, CacheError, Held, Method};
+use super::control::{CacheControl, CacheError, Method, ShareResult};
 use super::geometry::{Caches, sharing};
 use memmap2::MmapMut;
 use std::collections::VecDeque;
@@ -58,7 +58,7 @@ struct Line {
 }
 
 /// Requests to the thread.
-enum Order {
+enum PirateRequest {
     /// Hold this number of lines from now on; 0: none, and sleep. Answered after two rounds.
     Hold(usize, Sender<()>),
     /// Return the number of accesses between two times, and their total duration in nanoseconds. Each timed group
@@ -89,7 +89,7 @@ struct Slice {
 /// Occupies a part of the cache from another core.
 #[derive(Debug)]
 pub struct Pirate {
-    orders: Option<Sender<Order>>,
+    orders: Option<Sender<PirateRequest>>,
     thread: Option<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     core: usize,
@@ -211,7 +211,7 @@ impl Pirate {
 
     fn hold(&mut self, bytes: u64) -> Result<(), CacheError> {
         let (done, held) = mpsc::channel();
-        self.order(Order::Hold(bytes as usize / LINE, done))?;
+        self.order(PirateRequest::Hold(bytes as usize / LINE, done))?;
         self.wait(&held)?;
         self.holding = bytes;
         Ok(())
@@ -219,11 +219,11 @@ impl Pirate {
 
     fn tell(&self, from: Instant, to: Instant, cap: f64) -> Result<Timed, CacheError> {
         let (reply, told) = mpsc::channel();
-        self.order(Order::Tell(from, to, cap, reply))?;
+        self.order(PirateRequest::Tell(from, to, cap, reply))?;
         self.wait(&told)
     }
 
-    fn order(&self, order: Order) -> Result<(), CacheError> {
+    fn order(&self, order: PirateRequest) -> Result<(), CacheError> {
         let orders = self.orders.as_ref().ok_or(CacheError::Gone)?;
         orders.send(order).map_err(|_| self.gone())
     }
@@ -264,9 +264,9 @@ impl CacheControl for Pirate {
         }
     }
 
-    fn held(&mut self, run: Nanos) -> Result<Held, CacheError> {
+    fn held(&mut self, run: Nanos) -> Result<ShareResult, CacheError> {
         if self.holding == 0 {
-            return Ok(Held {
+            return Ok(ShareResult {
                 held: true,
                 misses: 0.0,
                 occupied: None,
@@ -284,7 +284,7 @@ impl CacheControl for Pirate {
             0 => 1.0,
             _ => self.misses(timed.mean()),
         };
-        Ok(Held {
+        Ok(ShareResult {
             held: misses <= MOST_MISSES,
             misses,
             occupied: None,
@@ -304,7 +304,13 @@ impl Drop for Pirate {
 }
 
 /// Runs the pirate's thread, with memory for `most` lines.
-fn hold(core: usize, most: usize, orders: &Receiver<Order>, ready: &Sender<Result<(), CacheError>>, stop: &AtomicBool) {
+fn hold(
+    core: usize,
+    most: usize,
+    orders: &Receiver<PirateRequest>,
+    ready: &Sender<Result<(), CacheError>>,
+    stop: &AtomicBool,
+) {
     let memory = pin_to(core).map_err(CacheError::from).and_then(|()| {
         MmapMut::map_anon(most * LINE).map_err(|source| CacheError::System {
             what: "no memory to hold the cache with",
@@ -326,14 +332,14 @@ fn hold(core: usize, most: usize, orders: &Receiver<Order>, ready: &Sender<Resul
             _ => orders.try_recv(),
         };
         match order {
-            Ok(Order::Hold(lines, done)) => {
+            Ok(PirateRequest::Hold(lines, done)) => {
                 walk.begin(lines.min(most), stop);
                 match walk.lines {
                     0 => drop(done.send(())),
                     _ => awaited = Some((2, done)),
                 }
             }
-            Ok(Order::Tell(from, to, cap, reply)) => drop(reply.send(walk.told(from, to, cap))),
+            Ok(PirateRequest::Tell(from, to, cap, reply)) => drop(reply.send(walk.told(from, to, cap))),
             Err(TryRecvError::Empty) => {}
             Err(TryRecvError::Disconnected) => return,
         }

@@ -4,7 +4,7 @@
 //! ways that were taken from it, and still hits them. So when the partition shrinks, another core overwrites the
 //! released ways.
 
-use super::control::{CacheControl, CacheError, Held, Method};
+use super::control::{CacheControl, CacheError, Method, ShareResult};
 use super::geometry::{Caches, sharing};
 use memmap2::MmapMut;
 use std::hint::black_box;
@@ -173,10 +173,10 @@ impl CacheControl for Partitioned {
         }
     }
 
-    fn held(&mut self, _: Nanos) -> Result<Held, CacheError> {
+    fn held(&mut self, _: Nanos) -> Result<ShareResult, CacheError> {
         let occupied = self.occupied()?;
         let beyond = occupied.unwrap_or(0).saturating_sub(self.share);
-        Ok(Held {
+        Ok(ShareResult {
             held: beyond as f64 <= TOLERATED * self.way_bytes as f64,
             misses: beyond as f64 / occupied.unwrap_or(0).max(1) as f64,
             occupied,

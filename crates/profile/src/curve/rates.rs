@@ -16,14 +16,14 @@ pub struct Trial {
     /// Loss ratio.
     pub loss: f64,
     /// `true` if the objective was met.
-    pub kept: bool,
+    pub met: bool,
 }
 
 impl Goal {
-    fn keeps(&self, trial: &Trial) -> bool {
+    fn meets_objective(&self, trial: &Trial) -> bool {
         match self {
             Goal::Loss(most) => trial.loss <= *most,
-            Goal::Objective => trial.kept,
+            Goal::Objective => trial.met,
         }
     }
 }
@@ -34,7 +34,7 @@ const DECIDES: usize = 2;
 /// Bounds of the highest rate that meets a goal.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bracket {
-    keeps: Option<f64>,
+    meets_objective: Option<f64>,
     fails: Option<f64>,
 }
 
@@ -94,10 +94,10 @@ impl RateSearch {
                 continue;
             };
             let bracket = &mut self.goals[number].1;
-            let inside =
-                bracket.keeps.is_none_or(|keeps| rate > keeps) && bracket.fails.is_none_or(|fails| rate < fails);
+            let inside = bracket.meets_objective.is_none_or(|keeps| rate > keeps)
+                && bracket.fails.is_none_or(|fails| rate < fails);
             match keeps {
-                true if inside => bracket.keeps = Some(rate),
+                true if inside => bracket.meets_objective = Some(rate),
                 false if inside => bracket.fails = Some(rate),
                 _ => {}
             }
@@ -106,12 +106,12 @@ impl RateSearch {
 
     /// Returns the highest rate that met each goal, in their order; `None` where even the lowest did not.
     pub fn rates(&self) -> Vec<Option<f64>> {
-        self.goals.iter().map(|(_, bracket)| bracket.keeps).collect()
+        self.goals.iter().map(|(_, bracket)| bracket.meets_objective).collect()
     }
 
     /// Returns `true` if the current rate meets the goal; `None` while undecided.
     fn decided(&self, goal: &Goal) -> Option<bool> {
-        let keep = self.trials.iter().filter(|trial| goal.keeps(trial)).count();
+        let keep = self.trials.iter().filter(|trial| goal.meets_objective(trial)).count();
         match (keep, self.trials.len() - keep) {
             (DECIDES.., _) => Some(true),
             (_, DECIDES..) => Some(false),
@@ -121,7 +121,7 @@ impl RateSearch {
 
     /// Returns the next rate that narrows a goal's bounds.
     fn wanted(&self, bracket: &Bracket) -> Option<f64> {
-        match (bracket.keeps, bracket.fails) {
+        match (bracket.meets_objective, bracket.fails) {
             (None, None) => Some(self.highest),
             (Some(_), None) => None,
             (None, Some(fails)) => (fails > self.lowest).then_some(self.lowest),
@@ -161,7 +161,7 @@ mod tests {
             let pdr = (ndr + more).min(1.0);
             let (search, trials) = search(|rate| Trial {
                 loss: if rate <= ndr { 0.0 } else if rate <= pdr { 0.004 } else { 0.1 },
-                kept: rate <= kept,
+                met: rate <= kept,
             });
             for (rate, expected) in search.rates().into_iter().zip([ndr, pdr, kept]) {
                 let rate = rate.unwrap();
@@ -177,7 +177,7 @@ mod tests {
             let (search, trials) = search(|rate| {
                 let first = last.replace(rate) != Some(rate);
                 let good = rate <= ndr && !first;
-                Trial { loss: if good { 0.0 } else { 0.01 }, kept: good }
+                Trial { loss: if good { 0.0 } else { 0.01 }, met: good }
             });
             let rate = search.rates()[0].unwrap();
             prop_assert!(rate <= ndr && ndr - rate <= 0.01, "{} for {}", rate, ndr);
@@ -190,14 +190,14 @@ mod tests {
             let mut seen = Vec::new();
             let (search, trials) = search(|rate| {
                 let (loss, kept) = told[seen.len() % 64];
-                let trial = Trial { loss: f64::from(loss) * 0.005, kept };
+                let trial = Trial { loss: f64::from(loss) * 0.005, met: kept };
                 seen.push((rate, trial));
                 trial
             });
             prop_assert!(trials <= MOST, "{}", trials);
             for (goal, rate) in GOALS.iter().zip(search.rates()) {
                 let Some(rate) = rate else { continue };
-                let kept = seen.iter().filter(|(at, trial)| *at == rate && goal.keeps(trial));
+                let kept = seen.iter().filter(|(at, trial)| *at == rate && goal.meets_objective(trial));
                 prop_assert!(kept.count() >= 2);
             }
         }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_no_rate_keeps_and_what_all_do_takes_few_trials() {
-        let (search, trials) = search(|_| Trial { loss: 0.0, kept: false });
+        let (search, trials) = search(|_| Trial { loss: 0.0, met: false });
         assert_eq!(search.rates(), [Some(1.0), Some(1.0), None]);
         assert_eq!(trials, 4);
     }

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 pub enum CurvesError {
     /// A profile was measured on another machine.
     #[error("chain {chain} was measured on another machine ({there}) than this one ({here})")]
-    Elsewhere {
+    OtherMachine {
         /// The chain.
         chain: String,
         /// The machine of the measurement.
@@ -53,7 +53,7 @@ pub fn placement(profiles: &Profiles, here: Option<&Machine>, label: &str) -> Re
         if let Some(here) = here
             && !key.machine.is(here)
         {
-            return Err(CurvesError::Elsewhere {
+            return Err(CurvesError::OtherMachine {
                 chain: key.chain.clone(),
                 there: Box::new(key.machine.clone()),
                 here: Box::new(here.clone()),

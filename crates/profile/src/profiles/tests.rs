@@ -244,7 +244,7 @@ fn curves_for_placement_rise_and_are_of_one_machine() {
     let mut elsewhere = machine();
     elsewhere.cache_ways = 11;
     let error = placement(&profiles, Some(&elsewhere), "here").unwrap_err();
-    assert!(matches!(error, CurvesError::Elsewhere { .. }), "{error}");
+    assert!(matches!(error, CurvesError::OtherMachine { .. }), "{error}");
     let mut twice = profiles.list[0].clone();
     twice.key.traffic = "smooth, seed 1".to_owned();
     profiles.list.push(twice);

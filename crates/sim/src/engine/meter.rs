@@ -123,7 +123,7 @@ impl Meter {
                     received: Nanos(received),
                     sent: Nanos(sent),
                     rss_hash: flow_hash(packet.flow),
-                    kept_back: Nanos(if buffered { before } else { 0 }),
+                    buffered: Nanos(if buffered { before } else { 0 }),
                 })),
             };
             self.window.late[cause.number()] += 1;

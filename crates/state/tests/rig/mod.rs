@@ -16,11 +16,11 @@ use tailwater_functions::spec::ChainSpec;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos};
-use tailwater_state::commits::Fate;
+use tailwater_state::commits::LeaveReason;
 use tailwater_state::counters::{Counters, Shared};
 use tailwater_state::keeper::{Keeper, entries};
 use tailwater_state::link::{Failure, Health, Store, link};
-use tailwater_state::request::{Ask, Request};
+use tailwater_state::request::{Operation, Request};
 
 /// Key of a function's state of a flow.
 type Key = (String, FlowKey);
@@ -70,17 +70,17 @@ impl Store for Way {
                     if entry.pieces >> f & 1 == 0 {
                         continue;
                     }
-                    match entry.ask {
-                        Ask::Read | Ask::Probe => {
+                    match entry.operation {
+                        Operation::Read | Operation::Probe => {
                             if let Some(value) = values.get(&key) {
                                 found |= 1 << f;
                                 request.row_mut(e)[piece.clone()].copy_from_slice(value);
                             }
                         }
-                        Ask::Update => {
+                        Operation::Update => {
                             values.insert(key, request.row(e)[piece.clone()].to_vec());
                         }
-                        Ask::Forget => {
+                        Operation::Forget => {
                             values.remove(&key);
                         }
                     }
@@ -170,7 +170,7 @@ impl Instance {
             send(&mut self.leaving, (&mut self.sent, self.discard), &mut self.pool);
         }
         while let Some(leaving) = keeper.next_read(chain, &mut self.leaving, now) {
-            if leaving.fate != Fate::Drop {
+            if leaving.reason != LeaveReason::Drop {
                 keeper.begin(chain, &mut self.leaving);
                 chain.run(&mut self.leaving, now);
                 keeper.update(chain, &mut self.leaving, true, now);

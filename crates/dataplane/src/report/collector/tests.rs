@@ -50,7 +50,7 @@ fn lost_packets_count_as_late() {
         let mut collector = Collector::new(SLO, Nanos::from_millis(300), 1);
         let mut all = window(0, 0, &[10; 99]);
         all.lost_in_chain = lost;
-        all.late[Cause::NoPlace as usize] = lost;
+        all.late[Cause::ResourceExhausted as usize] = lost;
         collector.add(&all);
         assert_eq!(collector.slo_met(), met);
         let report = collector.windows();

@@ -7,8 +7,8 @@ use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Flowlet, Load, Loads, Qu
 
 impl Backlog {
     /// Load of the packets parked until their flows have left auxiliary cores.
-    pub(crate) fn held(&self) -> Load {
-        self.waiting
+    pub(crate) fn parked(&self) -> Load {
+        self.parked_load
     }
 
     /// Sets the auxiliary cores to relieve, as a bit map. From now on packets of flows that have some there are parked.
@@ -17,26 +17,26 @@ impl Backlog {
     }
 
     /// Parks the packets that were set aside.
-    pub(super) fn hold(&mut self) {
+    pub(super) fn park(&mut self) {
         let Backlog {
             flows,
             lists,
-            held,
-            waiting,
+            parked: held,
+            parked_load: waiting,
             ..
         } = self;
         let aside = lists.len() - 1;
         for parcel in lists[aside].drain(..) {
             let flow = &mut flows[usize::from(parcel.number())];
-            waiting.flows += u32::from(flow.held == 0);
+            waiting.flows += u32::from(flow.parked == 0);
             waiting.packets += 1;
-            held.push(parcel, flow.held == 0);
-            flow.held += 1;
+            held.push(parcel, flow.parked == 0);
+            flow.parked += 1;
         }
     }
 
     /// Places flows that have left an auxiliary core, with their parked packets.
-    pub(crate) fn place_held(
+    pub(crate) fn place_parked(
         &mut self,
         store: &PacketStore,
         (mapper, helpers): (&mut dyn CoreMapper, &mut [AuxiliaryCore]),
@@ -45,8 +45,8 @@ impl Backlog {
     ) {
         for i in 0..self.free_to_go.len() {
             let number = self.free_to_go[i];
-            let packets = self.flows[usize::from(number)].held;
-            let first = self.held.first(number);
+            let packets = self.flows[usize::from(number)].parked;
+            let first = self.parked.first(number);
             let flowlet = Flowlet {
                 arrival: first.map_or(now, |parcel| store.arrival(parcel)),
                 new: false,
@@ -63,36 +63,36 @@ impl Backlog {
             let flow = &mut self.flows[usize::from(number)];
             let Some(helper) = helper else {
                 flow.go_to(OwnerPlace::Home);
-                self.take_home(number);
+                self.unpark_locally(number);
                 continue;
             };
-            flow.go_to(OwnerPlace::Helper(helper as u8));
+            flow.go_to(OwnerPlace::Auxiliary(helper as u8));
             flow.owner.sent_many(packets);
             helpers[helper].load.flows += 1;
             helpers[helper].load.packets += packets;
-            self.let_go(number, helper + 1);
+            self.unpark(number, helper + 1);
         }
         self.free_to_go.clear();
     }
 
     /// Appends a flow's parked packets to a list.
-    fn let_go(&mut self, number: u16, list: usize) {
-        let packets = std::mem::take(&mut self.flows[usize::from(number)].held);
+    fn unpark(&mut self, number: u16, list: usize) {
+        let packets = std::mem::take(&mut self.flows[usize::from(number)].parked);
         let list = &mut self.lists[list];
-        self.held.take(number, packets, |parcel| list.push(parcel));
-        self.waiting.flows -= 1;
-        self.waiting.packets -= packets;
+        self.parked.take(number, packets, |parcel| list.push(parcel));
+        self.parked_load.flows -= 1;
+        self.parked_load.packets -= packets;
     }
 
     /// Moves a flow's parked packets into the local queue, as if they had just arrived.
-    fn take_home(&mut self, number: u16) {
+    fn unpark_locally(&mut self, number: u16) {
         if self.flows[usize::from(number)].at != UNLISTED {
             // The flow moved out of the queue, and is still listed at its old index.
             self.tidy();
         }
         let flow = &mut self.flows[usize::from(number)];
         flow.at = self.queued.len() as u32;
-        flow.queued = flow.held;
+        flow.queued = flow.parked;
         self.listed.push(number);
         self.queued.push(QueuedFlow {
             packets: flow.queued,
@@ -100,20 +100,20 @@ impl Backlog {
         });
         self.here.flows += 1;
         self.here.packets += flow.queued;
-        self.let_go(number, OWN);
+        self.unpark(number, OWN);
     }
 
     /// Moves all parked packets into the local queue, although packets in front of them are on auxiliary cores. No
     /// packet is processed after this.
     pub(crate) fn unpark_all(&mut self) {
         // If the mapper panicked in the middle of a batch, some packets were not parked yet.
-        self.hold();
-        if self.waiting.packets == 0 {
+        self.park();
+        if self.parked_load.packets == 0 {
             return;
         }
         for number in 0..self.flows.len() {
-            if self.flows[number].held > 0 {
-                self.take_home(number as u16);
+            if self.flows[number].parked > 0 {
+                self.unpark_locally(number as u16);
             }
         }
     }

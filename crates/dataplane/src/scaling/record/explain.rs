@@ -20,7 +20,8 @@ pub struct Explanation {
     /// Epoch, in microseconds.
     pub epoch_us: f64,
     /// Auxiliary cores per dispatcher.
-    pub helpers: usize,
+    #[serde(rename = "helpers")]
+    pub auxiliary: usize,
     /// Summary of all decisions.
     pub summary: Summary,
     /// Worst episodes, worst first.
@@ -53,13 +54,15 @@ pub struct Summary {
     /// Flowlets placed on auxiliary cores.
     pub flowlets_away: u64,
     /// Times an auxiliary core was newly activated.
-    pub recruited: u64,
+    #[serde(rename = "recruited")]
+    pub activated: u64,
     /// Times an auxiliary core was released.
     pub released: u64,
     /// Times the relief of an overloaded auxiliary core began.
     pub relieved: u64,
     /// Maximum number of packets parked meanwhile.
-    pub most_held: u32,
+    #[serde(rename = "most_held")]
+    pub most_parked: u32,
     /// Times boost mode began.
     pub boosts: u64,
     /// Time in boost mode, summed over all dispatchers.
@@ -132,9 +135,11 @@ pub struct Episode {
     /// Time of the first move of a flow out of the queue, after the start.
     pub first_move_us: Option<f64>,
     /// Auxiliary cores activated.
-    pub recruited: u64,
+    #[serde(rename = "recruited")]
+    pub activated: u64,
     /// Maximum number of auxiliary cores at work.
-    pub most_helpers: u32,
+    #[serde(rename = "most_helpers")]
+    pub most_auxiliary: u32,
     /// Times the relief of an overloaded auxiliary core began.
     pub relieved: u64,
     /// Maximum number of packets parked meanwhile.
@@ -165,7 +170,7 @@ struct Dispatcher {
     sequence: u64,
     now: Nanos,
     /// Auxiliary cores that worked for it after that decision, as far as recorded.
-    recruited: u64,
+    activated: u64,
     /// Auxiliary cores it relieved.
     relieved: u64,
     boost: bool,
@@ -219,13 +224,13 @@ impl Explainer {
             helpers.fold(0_u64, |bits, i| bits | 1 << i)
         };
         let at_work = bits(&|i| decision.helpers[i].active);
-        let recruited = u64::from((at_work & !known.recruited).count_ones());
+        let activated = u64::from((at_work & !known.activated).count_ones());
         let released = bits(&|i| {
             let helper = decision.helpers[i];
             decision.release >> i & 1 != 0 && helper.active && helper.load.packets == 0
         });
         let relieved = u64::from((decision.relieve & !known.relieved).count_ones());
-        self.count(decision, missing, recruited, released);
+        self.count(decision, missing, activated, released);
         self.summary.relieved += relieved;
         self.boost = Nanos(self.boost.0.saturating_add(boosted.0));
         self.summary.boosts += u64::from(decision.boost && !known.boost);
@@ -244,7 +249,7 @@ impl Explainer {
         }
         // Actions since the previous decision concerned the packets that wait now.
         if let Some(open) = &mut known.open {
-            open.episode.recruited += recruited;
+            open.episode.activated += activated;
             open.episode.relieved += relieved;
             open.episode.most_held = open.episode.most_held.max(decision.held.packets);
             let away = &mut open.episode.flowlets_away;
@@ -256,14 +261,14 @@ impl Explainer {
         if !beyond {
             self.close(known.open.take(), now, true);
         }
-        known.recruited = at_work & !released;
+        known.activated = at_work & !released;
         known.relieved = decision.relieve;
         known.boost = decision.boost;
         known.now = now;
         self.dispatchers.insert(decision.dispatcher, known);
     }
 
-    fn count(&mut self, decision: &Decision, missing: u64, recruited: u64, released: u64) {
+    fn count(&mut self, decision: &Decision, missing: u64, activated: u64, released: u64) {
         let now = decision.now;
         let (first, last) = self.span.unwrap_or((now, now));
         self.span = Some((first.min(now), last.max(now)));
@@ -282,9 +287,9 @@ impl Explainer {
         let Flowlets { placed, away } = decision.flowlets;
         summary.flowlets = summary.flowlets.saturating_add(placed);
         summary.flowlets_away = summary.flowlets_away.saturating_add(away);
-        summary.recruited += recruited;
+        summary.activated += activated;
         summary.released += u64::from(released.count_ones());
-        summary.most_held = summary.most_held.max(decision.held.packets);
+        summary.most_parked = summary.most_parked.max(decision.held.packets);
         let alone = Load {
             flows: 1,
             packets: decision.largest(),
@@ -349,7 +354,7 @@ impl Explainer {
             policy: self.header.policy,
             slo_us: self.header.slo.as_micros_f64(),
             epoch_us: self.header.epoch.as_micros_f64(),
-            helpers: self.header.helpers,
+            auxiliary: self.header.auxiliary,
             summary: Summary {
                 span_us: (last - first).as_micros_f64(),
                 boost_us: self.boost.as_micros_f64(),
@@ -407,8 +412,8 @@ fn begin(decision: &Decision) -> Open {
             splits: 0,
             flowlets_away: 0,
             first_move_us: None,
-            recruited: 0,
-            most_helpers: 0,
+            activated: 0,
+            most_auxiliary: 0,
             relieved: 0,
             most_held: 0,
             first_boost_us: None,
@@ -443,7 +448,7 @@ fn go_on(open: &mut Open, decision: &Decision, at_work: u64, slo: Nanos) {
     if decision.boost {
         episode.first_boost_us.get_or_insert(since);
     }
-    episode.most_helpers = episode.most_helpers.max(at_work.count_ones());
+    episode.most_auxiliary = episode.most_auxiliary.max(at_work.count_ones());
     let (beyond_split, out_of_cores) = notices(decision);
     episode.whales_beyond_split += beyond_split;
     episode.out_of_cores += out_of_cores;

@@ -56,7 +56,7 @@ pub struct Header {
     /// Epoch for that objective: half of what the network leaves of it.
     pub epoch: Nanos,
     /// Auxiliary cores per dispatcher.
-    pub helpers: usize,
+    pub auxiliary: usize,
     /// Creation time of the file, since 1970.
     pub started: Nanos,
     /// [Capacity profile](tailwater_policy::capacity::CapacityProfile) used by the policy, as text. Empty if there is
@@ -74,7 +74,7 @@ impl Header {
 
     pub(super) fn encoded(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        for number in [VERSION, self.slo.0, self.epoch.0, self.helpers as u64, self.started.0] {
+        for number in [VERSION, self.slo.0, self.epoch.0, self.auxiliary as u64, self.started.0] {
             put(&mut bytes, number);
         }
         for text in [&self.chain, &self.policy, &self.profile] {

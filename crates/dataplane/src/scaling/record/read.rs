@@ -191,7 +191,7 @@ impl<R: BufRead> Reader<R> {
         reader.header.epoch = Nanos(reader.number()?);
         let offset = reader.offset;
         let helpers = reader.number()?;
-        reader.header.helpers =
+        reader.header.auxiliary =
             at_most("helpers", helpers, MAX_AUXILIARY_CORES as u64).map_err(|p| error(offset, p))? as usize;
         reader.header.started = Nanos(reader.number()?);
         reader.header.chain = reader.text("chain")?;
@@ -240,7 +240,7 @@ impl<R: BufRead> Reader<R> {
             server::decode(&self.words, &mut self.server).map_err(at)?;
             return Ok(Some(Entry::Server(&self.server)));
         }
-        decode(&self.words, self.header.helpers, &mut self.decision).map_err(at)?;
+        decode(&self.words, self.header.auxiliary, &mut self.decision).map_err(at)?;
         Ok(Some(Entry::Core(&self.decision)))
     }
 

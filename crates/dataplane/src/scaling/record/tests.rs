@@ -49,7 +49,7 @@ fn header(profile: &str) -> Header {
         policy: "netblaze".to_owned(),
         slo: Nanos::from_micros(200),
         epoch: Nanos::from_micros(80),
-        helpers: HELPERS,
+        auxiliary: HELPERS,
         profile: profile.to_owned(),
         started: Nanos(1_800_000_000_123_456_789),
     }
@@ -435,7 +435,7 @@ fn a_live_run_is_recorded_and_replayed_alike() {
         ..CapacityProfile::default()
     };
     let header = Header {
-        helpers: 1,
+        auxiliary: 1,
         profile: profile.to_string(),
         ..header("")
     };

@@ -2,8 +2,8 @@
 //! them.
 
 use super::super::dispatch::Dispatch;
-use super::super::link::{Claim, FromDispatcher, link};
-use crate::death::survive;
+use super::super::link::{Activation, FromDispatcher, link};
+use crate::panics::catch_panic;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use tailwater_chain::batch::Batch;
@@ -99,7 +99,7 @@ impl Rig {
         let store = PacketStore::new(&pool);
         let links = (0..helpers).map(|_| {
             let (_, waker) = park(Mode::Spin);
-            link(BUFFERS, store.clone(), waker, Claim::default())
+            link(BUFFERS, store.clone(), waker, Activation::default())
         });
         let (near, far) = links.unzip();
         let frames = (0..FLOWS as u32).map(|flow| {
@@ -224,7 +224,7 @@ fn a_flow_leaves_a_helper_for_another_with_its_packets_in_order() {
     rig.receive(&[2, 1, 3, 2]);
     let held = Load { flows: 2, packets: 3 };
     assert_eq!(rig.held(), held);
-    assert_eq!(rig.dispatch.handed(), 3 + 1 + 3);
+    assert_eq!(rig.dispatch.offloaded(), 3 + 1 + 3);
     // The end of the relief changes nothing for parked packets: they would overtake.
     rig.script(|script| (script.relieve, script.place) = (0, Some(B)));
     rig.turn();
@@ -321,7 +321,7 @@ fn a_mapper_that_dies_while_packets_are_set_aside_loses_none_of_them() {
     rig.receive(&[1]);
     rig.script(|script| script.dies = true);
     rig.look_up(&[1, 1, 2, 1]);
-    let died = survive(|| {
+    let died = catch_panic(|| {
         rig.dispatch.distribute(&mut rig.batch, &mut rig.chain, Nanos(2));
     });
     assert_eq!(died.unwrap_err(), "no place on purpose");

@@ -16,7 +16,7 @@ fn program() -> Program {
             arguments: Vec::new(),
         },
         config: String::new(),
-        alone: false,
+        single_instance: false,
         demands: Requirements::default(),
         confined: None,
     }
@@ -38,18 +38,18 @@ fn a_slow_start_holds_nobody_up() {
     seat.starter = Some(Starter::new(start).unwrap());
     let mut group = Group::new(0, [0, 1], vec![seat]);
     let deadline = Duration::from_millis(10);
-    group.tend(deadline, PATIENCE, Instant::now());
+    group.poll(deadline, PATIENCE, Instant::now());
     has_begun.recv().unwrap();
     for _ in 0..3 {
-        group.tend(deadline, PATIENCE, Instant::now());
-        assert!(matches!(group.seats[0].spare, Standby::Starting));
-        assert_eq!(group.seats[0].report.restarts.total(), 0);
+        group.poll(deadline, PATIENCE, Instant::now());
+        assert!(matches!(group.slots[0].standby, Standby::Starting));
+        assert_eq!(group.slots[0].report.restarts.total(), 0);
     }
     go_on.send(()).unwrap();
     // The program does not exist, which counts as a failure.
-    let fails = |group: &Group| group.seats[0].report.restarts.not_attached;
+    let fails = |group: &Group| group.slots[0].report.restarts.not_attached;
     while fails(&group) == 0 {
-        group.tend(deadline, PATIENCE, Instant::now());
+        group.poll(deadline, PATIENCE, Instant::now());
         std::thread::yield_now();
     }
     drop(go_on);

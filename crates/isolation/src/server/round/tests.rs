@@ -5,7 +5,7 @@ use crate::layout::{MAX_BATCH, ResponseArea};
 use crate::message::Description;
 use crate::server::area::Flows;
 use crate::server::group::FunctionSlot;
-use crate::server::substitute;
+use crate::server::proxy;
 use crate::server::{Launch, Program};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ fn group(descriptions: &[Description]) -> Group {
             arguments: Vec::new(),
         },
         config: String::new(),
-        alone: false,
+        single_instance: false,
         demands: Requirements::default(),
         confined: None,
     };
@@ -58,7 +58,7 @@ fn round(group: &Group) -> Round {
 
 /// Returns a chain of these functions, and a batch with one packet.
 fn chain(group: &Group) -> (Chain, Batch) {
-    let functions = substitute::all((&group.seats, false), &Arc::new(Mutex::new(Some(round(group)))));
+    let functions = proxy::all((&group.slots, false), &Arc::new(Mutex::new(Some(round(group)))));
     let input = InputPolicy {
         malformed: Unfit::Drop,
         non_ip: Unfit::Drop,
@@ -82,19 +82,19 @@ impl Drop for Over<'_> {
 
 /// Takes function `k`'s turns until `over`: `turn` runs each, and all packets are forwarded.
 fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&ResponseArea, u64)) {
-    let slate = &area.slates[k];
+    let slate = &area.response_areas[k];
     let mut last = slate.done();
     while !over.load(Ordering::Relaxed) {
-        let round = area.board.round();
-        if round == last || k > 0 && area.slates[k - 1].done() != round {
+        let round = area.request_area.round();
+        if round == last || k > 0 && area.response_areas[k - 1].done() != round {
             thread::yield_now();
             continue;
         }
         turn(slate, round);
         for word in 0..MASKS {
             let masks = match k {
-                0 => [all_of(area.board.count(), word), 0],
-                k => area.slates[k - 1].masks(word),
+                0 => [all_of(area.request_area.count(), word), 0],
+                k => area.response_areas[k - 1].masks(word),
             };
             slate.set_masks(word, masks);
         }
@@ -117,7 +117,7 @@ fn who_may_not_wish_for_companions_lies_when_it_does() {
         thread::scope(|scope| {
             scope.spawn(|| {
                 take_turns(&area, 0, &over, |slate, _| {
-                    if area.board.count() == 0 {
+                    if area.request_area.count() == 0 {
                         return;
                     }
                     slate.set_companion_request(&CompanionRequest {
@@ -153,7 +153,7 @@ fn an_accusation_is_of_the_process_that_lied() {
             status.set_up(0, 2);
         }
         // The same as if it had returned no verdict on the packet.
-        assert_eq!(round.judge(1, 1), Some(0));
+        assert_eq!(round.read_verdicts(1, 1), Some(0));
         round.report_invalid_response(0);
         assert_eq!(status.has_invalid_response(0), !found_late);
     }
@@ -174,7 +174,7 @@ fn a_round_begins_with_the_processes_that_were_met() {
     assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "down");
     status.set_up(1, 2);
     assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "another one");
-    assert_eq!((area.board.round(), status.busy()), (0, 0), "nothing to do");
+    assert_eq!((area.request_area.round(), status.busy()), (0, 0), "nothing to do");
     // A process attached in the middle of a round is sent that round as done.
     status.begin(7, [1, 2].into_iter()).unwrap();
     assert_eq!(group.last_round(&area), 7);
@@ -226,12 +226,12 @@ fn what_functions_say_of_packets_is_checked() {
         ([(ROUND - 1, [ALL, 0], dropped), going_on], Some(0)),
         ([moved_1(beyond), (ROUND - 1, [ALL, 0], dropped)], Some(0)),
     ] {
-        for (slate, (of, masks, place)) in area.slates.iter().zip(said) {
+        for (slate, (of, masks, place)) in area.response_areas.iter().zip(said) {
             slate.set_masks(0, masks);
             slate.set_response_word(1, place.encode(ROUND));
             slate.set_masks_round(of);
         }
-        assert_eq!(round.judge(3, 2), liar, "{said:?}");
+        assert_eq!(round.read_verdicts(3, 2), liar, "{said:?}");
         if liar.is_none() {
             let masks = said.map(|(_, [left, _], _)| left);
             let through: Vec<u64> = round.through.iter().map(|masks| masks[0]).collect();
@@ -243,13 +243,15 @@ fn what_functions_say_of_packets_is_checked() {
         }
     }
     // A verdict of the previous round is invalid.
-    area.slates[1].set_masks(0, [ALL, 0b010]);
-    area.slates[0].set_masks(0, [ALL, 0]);
-    area.slates.iter().for_each(|slate| slate.set_masks_round(ROUND));
-    area.slates[1].set_response_word(1, here(0, 64).encode(ROUND - 1));
-    assert_eq!(round.judge(3, 2), Some(1));
+    area.response_areas[1].set_masks(0, [ALL, 0b010]);
+    area.response_areas[0].set_masks(0, [ALL, 0]);
+    area.response_areas
+        .iter()
+        .for_each(|slate| slate.set_masks_round(ROUND));
+    area.response_areas[1].set_response_word(1, here(0, 64).encode(ROUND - 1));
+    assert_eq!(round.read_verdicts(3, 2), Some(1));
     // Responses of the failed function and of those behind it do not count; the packets it held are lost by it.
-    assert_eq!(round.judge(3, 1), None);
+    assert_eq!(round.read_verdicts(3, 1), None);
     round.lose(1);
     assert_eq!([round.through[1][0], round.through[2][0]], [ALL, 0]);
     assert_eq!(round.reasons[..3], [1, 1, 1]);
@@ -269,25 +271,25 @@ fn ends_are_told_before_flows_go_to_another_worker() {
             let (area, over) = (&area, &over);
             scope.spawn(move || {
                 take_turns(area, k, over, |slate, _| {
-                    slate.set_handled_ended(area.board.ended());
+                    slate.set_handled_ended(area.request_area.ended());
                 });
             });
         }
         let _at_end = Over(&over);
         end(&mut round, 1..4);
-        round.tell_ends();
-        assert_eq!([0, 1].map(|k| area.slates[k].handled_ended()), [3, 3]);
+        round.deliver_flow_ends();
+        assert_eq!([0, 1].map(|k| area.response_areas[k].handled_ended()), [3, 3]);
         // No round runs if nothing is pending.
-        let rounds = area.board.round();
-        round.tell_ends();
-        assert_eq!(area.board.round(), rounds);
+        let rounds = area.request_area.round();
+        round.deliver_flow_ends();
+        assert_eq!(area.request_area.round(), rounds);
     });
     // A process that is attached too late finds no flow ends.
     end(&mut round, 4..6);
     group.status.set_down(1);
-    round.tell_ends();
-    assert_eq!([0, 1].map(|k| area.slates[k].handled_ended()), [3, 3]);
-    assert!((0..5).all(|n| area.board.ended_flow(n).generation == 0));
+    round.deliver_flow_ends();
+    assert_eq!([0, 1].map(|k| area.response_areas[k].handled_ended()), [3, 3]);
+    assert!((0..5).all(|n| area.request_area.ended_flow(n).generation == 0));
     end(&mut round, 6..7);
-    assert_eq!(area.board.ended_flow(5).generation, 6);
+    assert_eq!(area.request_area.ended_flow(5).generation, 6);
 }

@@ -38,7 +38,7 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
     assert_eq!((summary.decisions, summary.dispatchers, summary.missing), (6, 1, 0));
     assert_eq!(summary.span_us, 4080.0);
     assert_eq!((summary.episodes, summary.episodes_late, summary.whales), (2, 1, 1));
-    assert_eq!((summary.recruited, summary.whales_beyond_split), (1, 1));
+    assert_eq!((summary.activated, summary.whales_beyond_split), (1, 1));
     assert_eq!(summary.longest_wait_us, 280.0);
     let moved = plans.iter().flat_map(|plan| &plan.destinations);
     let moved = moved.filter(|place| **place != Destination::OWN_CORE).count();
@@ -54,7 +54,7 @@ fn episodes_tell_what_was_too_much_and_what_was_done() {
     assert_eq!((whale.kind, whale.late, whale.over), (Kind::Whale, false, true));
     assert_eq!((whale.start_us, whale.length_us, whale.decisions), (1030.0, 210.0, 2));
     assert_eq!((whale.peak_packets, whale.largest_flow_packets), (600, 500));
-    assert_eq!((whale.recruited, whale.most_helpers), (1, 1));
+    assert_eq!((whale.activated, whale.most_auxiliary), (1, 1));
     assert_eq!((whale.whales_beyond_split, whale.out_of_cores), (1, 0));
 }
 
@@ -125,7 +125,7 @@ fn reliefs_and_what_is_held_are_counted() {
         explainer.add(&decision);
     }
     let Explanation { summary, episodes, .. } = explainer.finish();
-    assert_eq!((summary.relieved, summary.most_held), (3, 30));
+    assert_eq!((summary.relieved, summary.most_parked), (3, 30));
     let each = episodes.iter().map(|each| {
         let everywhere = each.peak_packets_everywhere;
         (each.relieved, each.most_held, everywhere)
@@ -181,7 +181,7 @@ fn what_was_done_before_the_first_decision_counts() {
     let [first, second] = &*episodes else {
         panic!("{episodes:?}");
     };
-    assert_eq!((first.flowlets_away, first.recruited), (10, 3));
+    assert_eq!((first.flowlets_away, first.activated), (10, 3));
     assert_eq!((first.length_us, first.over), (50.0, true));
     assert_eq!((second.flowlets_away, second.over), (4, false));
 }

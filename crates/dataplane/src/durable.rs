@@ -16,30 +16,30 @@ use tailwater_chain::chain::{Chain, DurableFunction};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
-use tailwater_state::commits::Fate;
+use tailwater_state::commits::LeaveReason;
 use tailwater_state::counters::{Counters, Shared};
 use tailwater_state::keeper::{Keeper, entries};
 use tailwater_state::link::{Health, Server, link};
 use tailwater_state::redis::{Access, RedisStore};
 
 /// External flow state of one worker.
-pub(crate) struct Kept {
+pub(crate) struct DurableWorker {
     keeper: Keeper,
     /// Packets that leave a queue.
     batch: Batch,
 }
 
-impl Kept {
-    pub(crate) fn new(keeper: Keeper, pool: &BufferPool, batch: usize) -> Kept {
-        Kept {
+impl DurableWorker {
+    pub(crate) fn new(keeper: Keeper, pool: &BufferPool, batch: usize) -> DurableWorker {
+        DurableWorker {
             keeper,
             batch: Batch::new(pool, batch),
         }
     }
 
     /// Enables migration of the worker's RSS buckets.
-    pub(crate) fn of_moving_buckets(self) -> Kept {
-        Kept {
+    pub(crate) fn of_moving_buckets(self) -> DurableWorker {
+        DurableWorker {
             keeper: self.keeper.of_moving_buckets(),
             ..self
         }
@@ -81,7 +81,7 @@ impl Kept {
 }
 
 /// Worker state that a turn uses, apart from batches.
-pub(crate) struct Turn<'w> {
+pub(crate) struct WorkerTurn<'w> {
     pub(crate) queue: &'w mut dyn PortQueue,
     pub(crate) chain: &'w mut Chain,
     pub(crate) pool: &'w mut BufferPool,
@@ -91,25 +91,25 @@ pub(crate) struct Turn<'w> {
     pub(crate) lost: &'w mut u64,
 }
 
-impl Turn<'_> {
+impl WorkerTurn<'_> {
     /// Runs a turn with external flow state. Packets whose wait is over leave or continue first. Then the received
     /// batch is looked up, its state requested, processed, and held until acknowledged. Returns the end time if there
     /// was anything to do.
     pub(crate) fn process(
         &mut self,
-        kept: &mut Kept,
+        durable: &mut DurableWorker,
         received: &mut Batch,
         now: Nanos,
         backlog: bool,
     ) -> Option<Nanos> {
-        let Kept { keeper, batch } = kept;
+        let DurableWorker { keeper, batch } = durable;
         let mut time = now;
         keeper.collect(self.chain, now);
         self.let_leave(keeper, batch, &mut time);
         while let Some(leaving) = keeper.next_read(self.chain, batch, time) {
-            time = match leaving.fate {
-                Fate::Drop => self.send(batch, leaving.packets, time),
-                Fate::Go | Fate::Pass => self.run(keeper, batch, leaving.packets, true, time),
+            time = match leaving.reason {
+                LeaveReason::Drop => self.send(batch, leaving.packets, time),
+                LeaveReason::Go | LeaveReason::Pass => self.run(keeper, batch, leaving.packets, true, time),
             };
         }
         let packets = received.len();

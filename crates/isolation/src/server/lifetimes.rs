@@ -18,25 +18,25 @@ const MOST: usize = 256;
 
 /// Read-only view of a function's flow state.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct RemoteLifetimes {
     memory: Memory,
     config: ReplicaConfig,
     state: Range<usize>,
     by: Arc<dyn Lifetimes>,
 }
 
-impl Shown {
+impl RemoteLifetimes {
     /// Opens the flow state in a file of this shape. `by` computes a flow's lifetime from the first `bytes` bytes of
     /// the function's state.
     pub(super) fn open(
         flows: &File,
         config: ReplicaConfig,
         (by, bytes): (&Arc<dyn Lifetimes>, usize),
-    ) -> io::Result<Shown> {
+    ) -> io::Result<RemoteLifetimes> {
         if bytes > MOST {
             return Err(io::Error::other("more state than is looked at"));
         }
-        Ok(Shown {
+        Ok(RemoteLifetimes {
             memory: Memory::map(&read_only(flows)?, config.file_bytes(), false)?,
             config,
             state: IsolatedChain::state_of(bytes),
@@ -45,7 +45,7 @@ impl Shown {
     }
 }
 
-impl Lifetimes for Shown {
+impl Lifetimes for RemoteLifetimes {
     /// `opened` is the worker's own state: the flow's generation and its slot in the file.
     fn idle_timeout(&self, key: &FlowKey, opened: &[u8]) -> Nanos {
         let word = |at: usize| opened[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);

@@ -10,7 +10,7 @@ use tailwater_net::Nanos;
 
 /// Packet being forwarded to the worker that owns its bucket.
 #[derive(Debug)]
-pub(super) struct Handed {
+pub(super) struct ForwardedPacket {
     packet: Arrived,
     /// Arrival time that determines the owner.
     arrival: Nanos,
@@ -20,14 +20,14 @@ pub(super) struct Handed {
 }
 
 // The last field fits into padding.
-const _: () = assert!(size_of::<Handed>() == 40);
+const _: () = assert!(size_of::<ForwardedPacket>() == 40);
 
-impl Handed {
+impl ForwardedPacket {
     /// A packet with device timestamp `time`. `arrival`, which is not later, determines the owner.
     #[inline]
-    pub(super) fn new(packet: Arrived, arrival: Nanos, time: Nanos, rss_hash: u32) -> Handed {
+    pub(super) fn new(packet: Arrived, arrival: Nanos, time: Nanos, rss_hash: u32) -> ForwardedPacket {
         let later = time.saturating_sub(arrival).0;
-        Handed {
+        ForwardedPacket {
             packet,
             arrival,
             rss_hash,
@@ -51,9 +51,9 @@ struct Progress(AtomicU64);
 #[derive(Debug)]
 struct From {
     worker: usize,
-    ring: Consumer<Handed>,
+    ring: Consumer<ForwardedPacket>,
     /// Next packet, popped ahead.
-    next: Option<Handed>,
+    next: Option<ForwardedPacket>,
     /// Packets ever taken. `seen` counts those present at the snapshot, `released` those that may be taken.
     taken: u64,
     seen: u64,
@@ -71,11 +71,11 @@ impl From {
 
 /// One worker's ends of the rings to and from all others.
 #[derive(Debug)]
-pub(super) struct Among {
+pub(super) struct ForwardingRings {
     me: usize,
     reta: RetaView,
     /// Rings by worker. `None` for itself.
-    to: Vec<Option<Producer<Handed>>>,
+    to: Vec<Option<Producer<ForwardedPacket>>>,
     from: Vec<From>,
     /// Index of the worker taken from first.
     first: usize,
@@ -83,15 +83,15 @@ pub(super) struct Among {
 }
 
 /// Connects `workers` workers with each other, through rings of `size` packets. A single worker gets `None`.
-pub(super) fn connect(workers: u16, size: usize, history: &Arc<RetaHistory>) -> Vec<Option<Box<Among>>> {
+pub(super) fn connect(workers: u16, size: usize, history: &Arc<RetaHistory>) -> Vec<Option<Box<ForwardingRings>>> {
     if workers == 1 {
         return vec![None];
     }
     let workers = usize::from(workers);
     let progress: Arc<[Progress]> = (0..workers).map(|_| Progress::default()).collect();
-    let mut among: Vec<Box<Among>> = (0..workers)
+    let mut among: Vec<Box<ForwardingRings>> = (0..workers)
         .map(|me| {
-            Box::new(Among {
+            Box::new(ForwardingRings {
                 me,
                 reta: RetaView::new(Arc::clone(history)),
                 to: Vec::with_capacity(workers),
@@ -120,7 +120,7 @@ pub(super) fn connect(workers: u16, size: usize, history: &Arc<RetaHistory>) -> 
     among.into_iter().map(Some).collect()
 }
 
-impl Among {
+impl ForwardingRings {
     /// Reads updates of the bucket table.
     #[inline]
     pub(super) fn refresh(&mut self, now: Nanos) {
@@ -132,7 +132,7 @@ impl Among {
     #[inline]
     pub(super) fn sort(
         &mut self,
-        handed: Handed,
+        handed: ForwardedPacket,
         bucket: u16,
         pool: &mut BufferPool,
         lost: &mut u64,
@@ -148,7 +148,7 @@ impl Among {
             true => Some(handed),
             false => to.push(handed).err(),
         };
-        if let Some(Handed { packet, .. }) = refused {
+        if let Some(ForwardedPacket { packet, .. }) = refused {
             pool.admit(&packet.buffer);
             pool.give(packet.buffer);
             *lost += 1;
@@ -158,13 +158,13 @@ impl Among {
 
     /// Takes a snapshot of the packets present.
     #[inline]
-    pub(super) fn look(&mut self) {
+    pub(super) fn snapshot(&mut self) {
         for from in &mut self.from {
             from.seen = from.taken + from.there();
         }
     }
 
-    /// Permits taking the packets present at the last call of [`look`](Among::look).
+    /// Permits taking the packets present at the last call of [`snapshot`](ForwardingRings::snapshot).
     #[inline]
     pub(super) fn release(&mut self) {
         for from in &mut self.from {
@@ -193,7 +193,7 @@ impl Among {
                     break;
                 };
                 let time = handed.time();
-                let Handed { packet, rss_hash, .. } = handed;
+                let ForwardedPacket { packet, rss_hash, .. } = handed;
                 pool.admit(&packet.buffer);
                 batch.receive(packet, time, rss_hash);
                 from.taken += 1;

@@ -9,7 +9,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Runs `work`. Returns the panic's message if it panics.
-pub(crate) fn survive<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     // State left by the panic is only counted and discarded, and affects no decision.
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| {
         let text = panic.downcast_ref::<&str>().copied();
@@ -24,12 +24,12 @@ mod tests {
 
     #[test]
     fn what_a_panic_says_is_kept() {
-        assert_eq!(survive(|| 7), Ok(7));
+        assert_eq!(catch_panic(|| 7), Ok(7));
         let numbers: Vec<u32> = Vec::new();
-        let error = survive(|| numbers[3]).unwrap_err();
+        let error = catch_panic(|| numbers[3]).unwrap_err();
         assert!(error.contains("index is 3"), "{error}");
-        assert_eq!(survive(|| panic!("plain")).unwrap_err(), "plain");
-        let error = survive(|| std::panic::panic_any(3)).unwrap_err();
+        assert_eq!(catch_panic(|| panic!("plain")).unwrap_err(), "plain");
+        let error = catch_panic(|| std::panic::panic_any(3)).unwrap_err();
         assert_eq!(error, "without a message");
     }
 }

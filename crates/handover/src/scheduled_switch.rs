@@ -106,10 +106,10 @@ mod tests {
 
     #[test]
     fn a_settled_time_holds() {
-        let agreed = ScheduledSwitch::new();
-        assert_eq!(agreed.at(5), None);
-        assert_eq!(agreed.settle(5000, 0, clock(&[100, 200])), 5100);
-        assert_eq!([0, 5100, 9999].map(|now| agreed.at(now)), [Some(5100); 3]);
+        let switch = ScheduledSwitch::new();
+        assert_eq!(switch.at(5), None);
+        assert_eq!(switch.settle(5000, 0, clock(&[100, 200])), 5100);
+        assert_eq!([0, 5100, 9999].map(|now| switch.at(now)), [Some(5100); 3]);
         let later = ScheduledSwitch::new();
         assert_eq!(later.settle(0, 7000, clock(&[300, 400])), 7000);
         assert_eq!(ScheduledSwitch::settled(3).at(0), Some(3));
@@ -117,25 +117,25 @@ mod tests {
 
     #[test]
     fn a_writer_that_was_away_tries_again_further_ahead() {
-        let agreed = ScheduledSwitch::new();
+        let switch = ScheduledSwitch::new();
         // The second reading is too near to the proposed time, or past it.
         let clock = clock(&[0, 501, 10_000, 20_000, 30_000, 30_100]);
-        assert_eq!(agreed.settle(0, 0, clock), 34_000);
+        assert_eq!(switch.settle(0, 0, clock), 34_000);
     }
 
     #[test]
     fn a_reader_withdraws_what_is_late() {
-        let agreed = ScheduledSwitch::new();
+        let switch = ScheduledSwitch::new();
         let readings = Cell::new(0);
-        let at = agreed.settle(1000, 0, || {
+        let at = switch.settle(1000, 0, || {
             readings.set(readings.get() + 1);
             if readings.get() == 2 {
                 // Between the proposal of 1000 and the exchange.
-                assert_eq!(agreed.at(999), None, "not yet");
-                assert_eq!(agreed.at(1000), None, "withdrawn");
+                assert_eq!(switch.at(999), None, "not yet");
+                assert_eq!(switch.at(1000), None, "withdrawn");
             }
             0
         });
-        assert_eq!((at, agreed.at(1000)), (2000, Some(2000)));
+        assert_eq!((at, switch.at(1000)), (2000, Some(2000)));
     }
 }

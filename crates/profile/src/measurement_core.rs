@@ -36,13 +36,13 @@ const DEEP_RING: usize = 1 << 16;
 const MOST_EPOCHS: usize = 1 << 17;
 
 /// A core to run chains on.
-pub(crate) struct Lab<'a> {
+pub(crate) struct MeasurementCore<'a> {
     pub core: usize,
     pub seed: u64,
     pub stop: &'a AtomicBool,
 }
 
-impl Lab<'_> {
+impl MeasurementCore<'_> {
     fn run(
         &self,
         spec: &ChainSpec,
@@ -102,7 +102,7 @@ impl Lab<'_> {
             length = Nanos::from_secs_f64(report.duration_s);
         }
         let core = self.core;
-        Err(TrainError::Away { core, length })
+        Err(TrainError::CorePreempted { core, length })
     }
 
     /// Runs the chain with these settings.
@@ -132,7 +132,7 @@ impl Lab<'_> {
         self.run(spec, trace, nic, setting.window, scaling, notes)
     }
 
-    /// Like [`measured`](Lab::measured), with the time of each function from `from` after the start on.
+    /// Like [`measured`](MeasurementCore::measured), with the time of each function from `from` after the start on.
     ///
     /// # Errors
     /// The run fails or is stopped.
@@ -179,7 +179,7 @@ impl Lab<'_> {
     ///
     /// # Errors
     /// The traffic cannot be made, or the run fails or is stopped.
-    pub fn keeps(
+    pub fn meets_objective(
         &self,
         spec: &ChainSpec,
         trace: impl Fn() -> Result<Trace, TrafficError>,
@@ -227,7 +227,7 @@ impl Lab<'_> {
     }
 }
 
-/// Settings of a [measured](Lab::measured) run.
+/// Settings of a [measured](MeasurementCore::measured) run.
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
     pub pacing: Pacing,
@@ -289,7 +289,7 @@ fn unmoved(notes: &TrainingRecorder, epoch: Nanos, buffers: u32) -> ScalingConfi
     }
 }
 
-/// Queue sizes and duration of a run for [`Lab::epochs`].
+/// Queue sizes and duration of a run for [`MeasurementCore::epochs`].
 pub(crate) struct EpochLoad {
     /// Capacity of the NIC's queue, packets.
     pub ring: usize,

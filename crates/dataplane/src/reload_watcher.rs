@@ -11,13 +11,13 @@ use tailwater_functions::spec::ChainSpec;
 
 /// Polling interval. A changed file is read once it has not changed again until the next poll, since it may still be
 /// written to.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 /// Maximum lag of the kernel's file times.
 const BEHIND: Duration = Duration::from_millis(100);
 
 /// Flag that requests a reload of all files, changed or not. Set by a signal handler, for example. The runs of the
 /// process clear it.
-pub fn asked() -> &'static Arc<AtomicBool> {
+pub fn reload_requested() -> &'static Arc<AtomicBool> {
     static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
     ASKED.get_or_init(Arc::default)
 }
@@ -55,7 +55,7 @@ fn is_newer(path: &Path, than: SystemTime) -> bool {
 type Stamps = Vec<(PathBuf, Option<Stamp>)>;
 
 /// Watcher of a run's files.
-pub(crate) struct Watch {
+pub(crate) struct ReloadWatcher {
     files: Box<dyn Reload>,
     /// Stamps when the files were read.
     read: Stamps,
@@ -67,17 +67,17 @@ pub(crate) struct Watch {
 pub(crate) type News = Mutex<Vec<String>>;
 
 /// Chain that cannot be reloaded. A change or a reload request is answered with the cause.
-pub(crate) struct Fixed {
+pub(crate) struct NotReloadable {
     files: Vec<PathBuf>,
     why: &'static str,
 }
 
-impl Fixed {
+impl NotReloadable {
     /// For this spec, with `isolated` if its functions run in processes of their own.
-    pub(crate) fn of(spec: &ChainSpec, isolated: bool) -> Fixed {
+    pub(crate) fn of(spec: &ChainSpec, isolated: bool) -> NotReloadable {
         let named = spec.functions.iter().flat_map(|function| &function.files);
         let read = spec.source.file().map(Path::to_owned);
-        Fixed {
+        NotReloadable {
             files: read.into_iter().chain(named.cloned()).collect(),
             why: match isolated {
                 true => {
@@ -90,7 +90,7 @@ impl Fixed {
     }
 }
 
-impl Reload for Fixed {
+impl Reload for NotReloadable {
     fn files(&self) -> Vec<PathBuf> {
         self.files.clone()
     }
@@ -109,14 +109,14 @@ fn stamps(files: Vec<PathBuf>) -> Stamps {
     stamped.collect()
 }
 
-impl Watch {
+impl ReloadWatcher {
     /// Watches these files, which were read at some time from `began` on. Files that may have changed since then are
     /// reloaded once: before packets arrive, captures are loaded and ports awaited. Without a time, the files were read
     /// just now.
-    pub(crate) fn new(files: impl Reload + 'static, began: Option<SystemTime>) -> Watch {
+    pub(crate) fn new(files: impl Reload + 'static, began: Option<SystemTime>) -> ReloadWatcher {
         let now = stamps(files.files());
         let missed = began.is_some_and(|began| now.iter().any(|(path, _)| is_newer(path, began)));
-        Watch {
+        ReloadWatcher {
             read: if missed { Stamps::new() } else { now },
             changed: Stamps::new(),
             files: Box::new(files),
@@ -126,29 +126,29 @@ impl Watch {
     /// Polls until the run is over.
     pub(crate) fn run(mut self, news: &News, over: &AtomicBool) {
         while !over.load(Ordering::Relaxed) {
-            let all = asked().swap(false, Ordering::Relaxed);
-            let lines = self.look(all);
+            let all = reload_requested().swap(false, Ordering::Relaxed);
+            let lines = self.poll(all);
             if !lines.is_empty() {
                 let mut news = news.lock().unwrap_or_else(PoisonError::into_inner);
                 news.extend(lines);
             }
-            std::thread::park_timeout(LOOK);
+            std::thread::park_timeout(POLL_INTERVAL);
         }
     }
 
-    /// Reloads the files if one has changed, or if `asked`. Returns messages for the user.
-    fn look(&mut self, asked: bool) -> Vec<String> {
+    /// Reloads the files if one has changed, or if `requested`. Returns messages for the user.
+    fn poll(&mut self, requested: bool) -> Vec<String> {
         let now = stamps(self.files.files());
         let before = std::mem::replace(&mut self.changed, now.clone());
         // A missing file may be in the middle of a replacement. One that stays missing may no longer be named by the
         // spec, or its absence is an error.
         let settled = now != self.read && now == before;
-        if !settled && !asked {
+        if !settled && !requested {
             return Vec::new();
         }
         self.read = now;
         match self.files.reload() {
-            Ok(news) if news.is_empty() && asked => vec!["nothing has changed".to_owned()],
+            Ok(news) if news.is_empty() && requested => vec!["nothing has changed".to_owned()],
             Ok(news) => news,
             Err(errors) => {
                 let first = "what was in force stays, since:".to_owned();
@@ -190,45 +190,45 @@ mod tests {
             ["watch", "watch-other"].map(|name| folder.join(format!("tailwater-{name}-{}", std::process::id())));
         fs::write(&path, "first").unwrap();
         let count = Arc::new(AtomicUsize::new(0));
-        let mut watch = Watch::new(Counted(path.clone(), Arc::clone(&count)), None);
-        assert_eq!(watch.look(false), [""; 0]);
+        let mut watch = ReloadWatcher::new(Counted(path.clone(), Arc::clone(&count)), None);
+        assert_eq!(watch.poll(false), [""; 0]);
         fs::write(&path, "second").unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.poll(false), [""; 0]);
         // Still being written.
         fs::write(&path, "second, longer").unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(false), ["second, longer"]);
-        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(watch.poll(false), ["second, longer"]);
+        assert_eq!(watch.poll(false), [""; 0]);
         // Replaced by another file of the same size.
         fs::remove_file(&path).unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.poll(false), [""; 0]);
         fs::write(&path, "wrong!, longer").unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(false), ["what was in force stays, since:", "wrong"]);
-        assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(true).len(), 2);
+        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(watch.poll(false), ["what was in force stays, since:", "wrong"]);
+        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(watch.poll(true).len(), 2);
         assert_eq!(count.load(Ordering::Relaxed), 3);
         // A file that is named now is watched, too.
         let see = format!("see {}", other.display());
         fs::write(&other, "1").unwrap();
         fs::write(&path, &see).unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(false), [&*see]);
-        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(watch.poll(false), [&*see]);
+        assert_eq!(watch.poll(false), [""; 0]);
         fs::write(&other, "12").unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(false), [&*see]);
+        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(watch.poll(false), [&*see]);
         // A missing file is reported once, and the next version need not name it.
         fs::remove_file(&other).unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(false), [&*see]);
-        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(watch.poll(false), [&*see]);
+        assert_eq!(watch.poll(false), [""; 0]);
         fs::write(&path, "third").unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(false), ["third"]);
+        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(watch.poll(false), ["third"]);
         // An explicit request without a change is answered.
         fs::write(&path, "same").unwrap();
-        assert_eq!(watch.look(true), ["nothing has changed"]);
+        assert_eq!(watch.poll(true), ["nothing has changed"]);
         fs::remove_file(&path).unwrap();
     }
 
@@ -242,10 +242,10 @@ mod tests {
         for (began, expected) in [(now - minute, vec!["first"]), (now + minute, Vec::new())] {
             let count = Arc::new(AtomicUsize::new(0));
             let files = Counted(path.clone(), Arc::clone(&count));
-            let mut watch = Watch::new(files, Some(began));
-            assert_eq!(watch.look(false), [""; 0]);
-            assert_eq!(watch.look(false), expected);
-            assert_eq!(watch.look(false), [""; 0]);
+            let mut watch = ReloadWatcher::new(files, Some(began));
+            assert_eq!(watch.poll(false), [""; 0]);
+            assert_eq!(watch.poll(false), expected);
+            assert_eq!(watch.poll(false), [""; 0]);
             assert_eq!(count.load(Ordering::Relaxed), expected.len());
         }
         fs::remove_file(&path).unwrap();
@@ -257,19 +257,19 @@ mod tests {
                     spec: {functions: [{forward: {}}], slo: {latency: 1ms, percentile: 99}}\n";
         let spec = ChainSpec::parse(text, "-", Path::new("/")).unwrap();
         for (isolated, why) in [(false, "in a file"), (true, "isolated functions read")] {
-            let mut watch = Watch::new(Fixed::of(&spec, isolated), None);
-            assert_eq!(watch.look(false), [""; 0]);
-            let told = watch.look(true);
+            let mut watch = ReloadWatcher::new(NotReloadable::of(&spec, isolated), None);
+            assert_eq!(watch.poll(false), [""; 0]);
+            let told = watch.poll(true);
             assert!(told.len() == 2 && told[1].contains(why), "{told:?}");
         }
         let path = std::env::temp_dir().join(format!("tailwater-fixed-{}", std::process::id()));
         fs::write(&path, text).unwrap();
         let spec = ChainSpec::read(&path).unwrap();
-        let mut watch = Watch::new(Fixed::of(&spec, true), None);
+        let mut watch = ReloadWatcher::new(NotReloadable::of(&spec, true), None);
         fs::write(&path, format!("{text}# changed\n")).unwrap();
-        assert_eq!(watch.look(false), [""; 0]);
-        assert_eq!(watch.look(false).len(), 2);
-        assert_eq!(watch.look(false), [""; 0]);
+        assert_eq!(watch.poll(false), [""; 0]);
+        assert_eq!(watch.poll(false).len(), 2);
+        assert_eq!(watch.poll(false), [""; 0]);
         fs::remove_file(&path).unwrap();
     }
 }

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 const MAY_HAVE_SLEPT: Duration = Duration::from_micros(200);
 
 /// The worker's view of its functions' positions in the run queue.
-pub(super) struct Order {
+pub(super) struct RunQueueOrder {
     status: Arc<Status>,
     area: Arc<Area>,
     /// `true` for each function that may request companions.
@@ -30,30 +30,30 @@ pub(super) struct Order {
     /// Set if the functions may be queued in another order than the chain's.
     lost: bool,
     /// Time of the last check of the order.
-    looked: Instant,
+    checked_at: Instant,
     /// Set if the batch has flows that no function has seen.
     new_flows: bool,
     /// Index of the function behind which all are moved to the lower priority.
     held_behind: Option<usize>,
     /// Yields of the worker that a round needs if the order is right.
-    looks: u32,
+    expected_yields: u32,
     /// Index of the function for whose requests those in front are also at the lower priority.
-    alone: Option<usize>,
+    only_running: Option<usize>,
 }
 
-impl Order {
+impl RunQueueOrder {
     /// Creates the order. `may_request_companions[k]` is `true` if function `k` may request companions.
-    pub(super) fn new(status: Arc<Status>, area: Arc<Area>, may_request_companions: Box<[bool]>) -> Order {
-        Order {
+    pub(super) fn new(status: Arc<Status>, area: Arc<Area>, may_request_companions: Box<[bool]>) -> RunQueueOrder {
+        RunQueueOrder {
             status,
             area,
             may_request_companions,
             lost: true,
-            looked: Instant::now(),
+            checked_at: Instant::now(),
             new_flows: false,
             held_behind: None,
-            looks: 1,
-            alone: None,
+            expected_yields: 1,
+            only_running: None,
         }
     }
 
@@ -69,7 +69,7 @@ impl Order {
         self.restore(now);
         if std::mem::take(&mut self.new_flows)
             && self.status.is_real_time()
-            && let Some(wishes) = self.next_wishing(0)
+            && let Some(wishes) = self.next_with_companions(0)
         {
             self.held_behind = Some(wishes);
             self.set_back(wishes + 1..self.may_request_companions.len());
@@ -79,13 +79,13 @@ impl Order {
     /// Restores the order for a round without packets.
     #[inline]
     pub(super) fn restore(&mut self, now: Instant) {
-        let before = std::mem::replace(&mut self.looked, now);
-        self.looks = 1;
+        let before = std::mem::replace(&mut self.checked_at, now);
+        self.expected_yields = 1;
         if !self.status.is_real_time() {
             return;
         }
         let mut lost = self.lost || now.duration_since(before) > MAY_HAVE_SLEPT;
-        for slate in &self.area.slates {
+        for slate in &self.area.response_areas {
             lost |= slate.wake();
         }
         if lost {
@@ -106,9 +106,9 @@ impl Order {
 
     #[cold]
     fn go_on_behind(&mut self, held: usize) {
-        self.held_behind = self.next_wishing(held + 1);
-        self.alone = None;
-        self.looks += 1;
+        self.held_behind = self.next_with_companions(held + 1);
+        self.only_running = None;
+        self.expected_yields += 1;
         let end = self
             .held_behind
             .map_or(self.may_request_companions.len(), |next| next + 1);
@@ -117,8 +117,8 @@ impl Order {
 
     /// Moves the other functions to the lower priority, since function `k` yields until its request is answered.
     #[cold]
-    pub(super) fn wishes(&mut self, k: usize) {
-        if self.alone == Some(k) || !self.status.is_real_time() {
+    pub(super) fn on_companion_request(&mut self, k: usize) {
+        if self.only_running == Some(k) || !self.status.is_real_time() {
             return;
         }
         self.set_back(0..k);
@@ -126,19 +126,19 @@ impl Order {
             self.held_behind = Some(k);
             self.set_back(k + 1..self.may_request_companions.len());
         }
-        self.alone = Some(k);
+        self.only_running = Some(k);
         self.lost = true;
     }
 
     /// Ends the round. `looks` is the number of times the worker yielded.
     #[inline]
     pub(super) fn end(&mut self, looks: u32) {
-        self.lost |= looks > self.looks || self.held_behind.is_some();
+        self.lost |= looks > self.expected_yields || self.held_behind.is_some();
         self.held_behind = None;
-        self.alone = None;
+        self.only_running = None;
     }
 
-    fn next_wishing(&self, from: usize) -> Option<usize> {
+    fn next_with_companions(&self, from: usize) -> Option<usize> {
         let mut may_request_companions = self.may_request_companions.iter().enumerate().skip(from);
         may_request_companions.find(|(_, wishes)| **wishes).map(|(k, _)| k)
     }
@@ -148,7 +148,7 @@ impl Order {
         // On failure they are replaced or continue as ordinary processes; the watchdog handles that.
         self.status.with_processes(|processes| {
             // Once more: they had the core while the lock was held by the watchdog.
-            for slate in &self.area.slates[functions.clone()] {
+            for slate in &self.area.response_areas[functions.clone()] {
                 slate.wake();
             }
             let processes = processes[functions].iter().copied();

@@ -6,15 +6,15 @@ use super::{Progress, RunConfig, RunError, Unrecorded};
 use crate::batches::BatchRecorder;
 use crate::capture::CaptureFile;
 use crate::clock::Clock;
-use crate::death::survive;
-use crate::external::Station;
-use crate::kept::DurableRun;
+use crate::durable::DurableRun;
+use crate::external::ExternalStage;
+use crate::panics::catch_panic;
 use crate::port::Port;
+use crate::reload_watcher::News;
 use crate::report::{Collector, CoreReport, LatencyReport, RunReport, SloReport};
 use crate::scaling::buckets::{BucketCounters, ServerReport};
 use crate::telemetry::WindowReceiver;
 use crate::timeline::add_reasons;
-use crate::watch::News;
 use crate::worker::Finished;
 use std::sync::PoisonError;
 use std::thread::JoinHandle;
@@ -33,7 +33,7 @@ const STATE: &str = "the state thread";
 const ENDS: &str = "the end of the run";
 
 /// State needed to report on a run, and services that end after its workers.
-pub(super) struct Ledger<'r> {
+pub(super) struct RunRecorder<'r> {
     pub(super) spec: &'r ChainSpec,
     pub(super) config: &'r RunConfig,
     pub(super) clock: Clock,
@@ -47,24 +47,24 @@ pub(super) struct Ledger<'r> {
     pub(super) windows: WindowReceiver,
     pub(super) collector: Collector,
     pub(super) capture: Option<CaptureFile>,
-    pub(super) kept: Option<DurableRun>,
+    pub(super) durable: Option<DurableRun>,
     /// Threads that talk to the store. Those of workers that never start end with their links.
     pub(super) stores: Vec<JoinHandle<()>>,
-    pub(super) makers: ChainFactory,
+    pub(super) factory: ChainFactory,
     /// Destination of function times, if functions were timed.
     pub(super) notes: Option<&'r BatchRecorder>,
 }
 
-impl Ledger<'_> {
+impl RunRecorder<'_> {
     /// Waits for a worker's window or for a while, and reports progress. Returns `true` once all workers have ended.
-    pub(super) fn look(&mut self, port: &dyn Port, news: &News, progress: &mut impl FnMut(&Progress)) -> bool {
+    pub(super) fn on_timer(&mut self, port: &dyn Port, news: &News, progress: &mut impl FnMut(&Progress)) -> bool {
         let collector = &mut self.collector;
         let received = self.windows.receive(PROGRESS, |window| collector.add(window));
         if received.is_err() {
             return true;
         }
         let mut news = std::mem::take(&mut *news.lock().unwrap_or_else(PoisonError::into_inner));
-        port.tend(&mut |line| news.push(line));
+        port.monitor(&mut |line| news.push(line));
         let elapsed = self.clock.now().saturating_sub(self.start);
         let (total, queues) = (&self.collector.total, self.config.cores.len() as u16);
         progress(&Progress {
@@ -78,7 +78,7 @@ impl Ledger<'_> {
             gaps: total.gaps,
             cores: core_report(&self.collector, queues, elapsed.as_secs_f64()),
             buckets: total.buckets,
-            state: self.kept.as_ref().map(DurableRun::snapshot),
+            state: self.durable.as_ref().map(DurableRun::snapshot),
             news,
         });
         false
@@ -89,12 +89,12 @@ impl Ledger<'_> {
     /// # Errors
     /// If a thread panicked, or not everything could be recorded. The error contains the report.
     pub(super) fn close(self, ended: Ended, port: &dyn Port, interrupted: bool) -> Result<RunReport, RunError> {
-        let Ledger {
+        let RunRecorder {
             spec,
             config,
             mut collector,
             reasons,
-            makers,
+            factory: makers,
             ..
         } = self;
         let mut deaths = ended.deaths;
@@ -105,7 +105,7 @@ impl Ledger<'_> {
                 externals: outside,
                 buckets,
                 died,
-                kept,
+                state_counters: kept,
             } = finished;
             if let (Some(buckets), [chain]) = (buckets, &mut of_worker[..]) {
                 buckets.finish(chain);
@@ -120,7 +120,7 @@ impl Ledger<'_> {
                 deaths.push((STATE.to_owned(), "it panicked".to_owned()));
             }
         }
-        let state = self.kept.map(|kept| kept.report(keepers));
+        let state = self.durable.map(|kept| kept.report(keepers));
         let elapsed = self.clock.now().saturating_sub(self.start);
         let recorded = self.capture.map(CaptureFile::finish).transpose();
         if let Some(notes) = self.notes.filter(|notes| notes.timed_from().is_some()) {
@@ -200,12 +200,12 @@ fn finish(chains: Vec<Chain>, cut: bool, reasons: usize, deaths: &mut Vec<(Strin
     for chain in chains {
         let own = before.len() + chain.reasons().len();
         // A function of a panicked worker may panic again: its final counts are then missing.
-        match survive(|| chain.drain()) {
+        match catch_panic(|| chain.drain()) {
             Ok(counts) => add_reasons(&mut last, &[&before[..], &counts].concat()),
             Err(message) => deaths.push((ENDS.to_owned(), message)),
         }
         if cut {
-            before.resize(own + Station::REASONS, 0);
+            before.resize(own + ExternalStage::REASONS, 0);
         }
     }
     last
@@ -234,7 +234,7 @@ fn server_report([decisions, moves]: [u64; 2], buckets: &BucketCounters) -> Serv
         decisions,
         moves,
         buckets_moved: buckets.moved,
-        packets_kept_back: buckets.kept_back,
+        packets_buffered: buckets.buffered,
         longest_move_us: buckets.longest_move.as_micros_f64(),
     }
 }

@@ -7,31 +7,31 @@ const NONE: u16 = u16::MAX;
 
 /// Slot: a packet with the slot of the flow's next one, or empty with the next free slot.
 #[derive(Debug)]
-struct Place {
+struct Slot {
     parcel: Option<Parcel>,
     next: u16,
 }
 
 /// List of packets per flow, all in one array. Adding and removing a packet takes constant time.
 #[derive(Debug)]
-pub(super) struct Held {
-    places: Vec<Place>,
+pub(super) struct ParkedPackets {
+    slots: Vec<Slot>,
     /// First free slot.
     free: u16,
     /// Slots of each flow's first and last packet, by flow number. Undefined for a flow without a packet.
     ends: Vec<[u16; 2]>,
 }
 
-impl Held {
+impl ParkedPackets {
     /// For up to `most` packets, of flows with numbers below `numbers`.
-    pub(super) fn new(most: usize, numbers: usize) -> Held {
+    pub(super) fn new(most: usize, numbers: usize) -> ParkedPackets {
         let next = |at: usize| if at + 1 < most { at as u16 + 1 } else { NONE };
-        let place = |at| Place {
+        let place = |at| Slot {
             parcel: None,
             next: next(at),
         };
-        Held {
-            places: (0..most).map(place).collect(),
+        ParkedPackets {
+            slots: (0..most).map(place).collect(),
             free: if most > 0 { 0 } else { NONE },
             ends: vec![[NONE; 2]; numbers],
         }
@@ -43,13 +43,13 @@ impl Held {
     /// If all slots are in use.
     pub(super) fn push(&mut self, parcel: Parcel, alone: bool) {
         let (number, at) = (usize::from(parcel.number()), self.free);
-        let place = &mut self.places[usize::from(at)];
+        let place = &mut self.slots[usize::from(at)];
         place.parcel = Some(parcel);
         self.free = std::mem::replace(&mut place.next, NONE);
         let [first, last] = &mut self.ends[number];
         match alone {
             true => *first = at,
-            false => self.places[usize::from(*last)].next = at,
+            false => self.slots[usize::from(*last)].next = at,
         }
         *last = at;
     }
@@ -57,14 +57,14 @@ impl Held {
     /// First packet of a flow that has one.
     pub(super) fn first(&self, number: u16) -> Option<&Parcel> {
         let [first, _] = self.ends[usize::from(number)];
-        self.places.get(usize::from(first))?.parcel.as_ref()
+        self.slots.get(usize::from(first))?.parcel.as_ref()
     }
 
     /// Removes the `count` packets of a flow, in order.
     pub(super) fn take(&mut self, number: u16, count: u32, mut each: impl FnMut(Parcel)) {
         let [mut at, _] = self.ends[usize::from(number)];
         for _ in 0..count {
-            let place = &mut self.places[usize::from(at)];
+            let place = &mut self.slots[usize::from(at)];
             let next = std::mem::replace(&mut place.next, self.free);
             place.parcel.take().into_iter().for_each(&mut each);
             self.free = std::mem::replace(&mut at, next);
@@ -87,7 +87,7 @@ mod tests {
         let mut pool = BufferPool::new(MOST as u32, 64).unwrap();
         let store = PacketStore::new(&pool);
         let mut batch = Batch::new(&pool, 1);
-        let mut held = Held::new(MOST as usize, 5);
+        let mut held = ParkedPackets::new(MOST as usize, 5);
         let mut all: Vec<(u16, Nanos)> = Vec::new();
         let mut state = 0x2545_f491_u64;
         for now in 0..5000 {

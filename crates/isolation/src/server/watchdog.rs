@@ -15,18 +15,18 @@ use tailwater_handover::priority::Priority;
 /// Poll interval.
 const PERIOD: Duration = Duration::from_millis(1);
 /// Poll interval while a worker may be waiting.
-const HURRIED: Duration = Duration::from_micros(100);
+const FAST_PERIOD: Duration = Duration::from_micros(100);
 
 /// Watchdog of all groups. Ends all processes when dropped.
-pub(super) struct Watch {
+pub(super) struct Watchdog {
     config: Arc<IsolationConfig>,
     groups: Arc<Mutex<Vec<Group>>>,
-    over: Arc<AtomicBool>,
+    shutting_down: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watch {
-    pub(super) fn start(groups: Vec<Group>, config: Arc<IsolationConfig>) -> Result<Watch, IsolationError> {
+impl Watchdog {
+    pub(super) fn start(groups: Vec<Group>, config: Arc<IsolationConfig>) -> Result<Watchdog, IsolationError> {
         let groups = Arc::new(Mutex::new(groups));
         let over = Arc::new(AtomicBool::new(false));
         let (watched, end) = (Arc::clone(&groups), Arc::clone(&over));
@@ -39,18 +39,18 @@ impl Watch {
                 while !end.load(Ordering::Acquire) {
                     let mut groups = watched.lock().unwrap_or_else(PoisonError::into_inner);
                     for group in groups.iter_mut() {
-                        group.tend(by.deadline, by.patience, Instant::now());
+                        group.poll(by.deadline, by.patience, Instant::now());
                     }
                     let hurried = groups.iter().any(Group::needs_fast_poll);
                     drop(groups);
-                    thread::park_timeout(if hurried { HURRIED } else { PERIOD });
+                    thread::park_timeout(if hurried { FAST_PERIOD } else { PERIOD });
                 }
             })
             .map_err(IsolationError::Thread)?;
-        Ok(Watch {
+        Ok(Watchdog {
             config,
             groups,
-            over,
+            shutting_down: over,
             thread: Some(thread),
         })
     }
@@ -65,7 +65,7 @@ impl Watch {
     }
 
     fn stop(&mut self) -> Vec<Group> {
-        self.over.store(true, Ordering::Release);
+        self.shutting_down.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             // Even after a panic of the thread, the processes are ended below.
@@ -106,7 +106,7 @@ impl Watch {
     }
 }
 
-impl Drop for Watch {
+impl Drop for Watchdog {
     fn drop(&mut self) {
         drop(self.stop());
     }

@@ -1,6 +1,6 @@
 //! External function as a stage of its chain: sending, receiving, counting.
 
-use super::attachment::{Attachment, Way};
+use super::attachment::{Attachment, Direction};
 use super::fingerprint::{Fingerprint, Fingerprints};
 use super::matcher::{Back, Matcher, Outside};
 use crate::histogram::LatencyHistogram;
@@ -120,7 +120,7 @@ impl Horizon {
 }
 
 /// External function of a chain.
-pub(crate) struct Station {
+pub(crate) struct ExternalStage {
     name: String,
     attachment: Box<dyn Attachment>,
     matcher: Matcher,
@@ -137,7 +137,7 @@ pub(crate) struct Station {
     going: Vec<Fingerprint>,
 }
 
-impl Station {
+impl ExternalStage {
     /// Number of reasons for which packets are counted.
     pub(crate) const REASONS: usize = 6;
 
@@ -146,8 +146,8 @@ impl Station {
         attachment: Box<dyn Attachment>,
         (rss, seed): (RssHasher, u64),
         slo: Nanos,
-    ) -> Station {
-        Station {
+    ) -> ExternalStage {
+        ExternalStage {
             name: name.to_owned(),
             attachment,
             matcher: Matcher::new(config.outside, config.timeout),
@@ -163,10 +163,10 @@ impl Station {
     }
 
     /// Directions from which packets come: one per port.
-    pub(super) fn ways(&self) -> &'static [Way] {
+    pub(super) fn ways(&self) -> &'static [Direction] {
         match self.attachment.has_two_ports() {
-            true => &[Way::Forward, Way::Backward],
-            false => &[Way::Forward],
+            true => &[Direction::Forward, Direction::Backward],
+            false => &[Direction::Forward],
         }
     }
 
@@ -199,11 +199,11 @@ impl Station {
         if self.attachment.has_two_ports() {
             lane.divide();
             if !lane.aside.is_empty() {
-                not_taken += self.attachment.send(Way::Backward, &mut lane.aside);
+                not_taken += self.attachment.send(Direction::Backward, &mut lane.aside);
             }
         }
         if !lane.batch.is_empty() {
-            not_taken += self.attachment.send(Way::Forward, &mut lane.batch);
+            not_taken += self.attachment.send(Direction::Forward, &mut lane.batch);
         }
         for packet in lane.batch.iter().chain(lane.aside.iter()) {
             let outside = Outside {
@@ -222,7 +222,7 @@ impl Station {
 
     /// Receives packets that have arrived in this direction. Returns their number.
     #[inline]
-    pub(super) fn receive(&mut self, way: Way, now: Nanos, lane: &mut Lane) -> usize {
+    pub(super) fn receive(&mut self, way: Direction, now: Nanos, lane: &mut Lane) -> usize {
         let Lane { pool, batch, .. } = lane;
         let most = batch.room().min(pool.available());
         let count = self.attachment.receive(way, now, pool, batch);
@@ -234,7 +234,7 @@ impl Station {
     /// Classifies packets received in this direction. Returned packets get their original metadata back. The function's
     /// own continue as new ones, if there is a path for them. The others leave the batch.
     #[inline]
-    pub(super) fn recognise(&mut self, way: Way, goes_back: bool, now: Nanos, batch: &mut Batch) -> Came {
+    pub(super) fn recognise(&mut self, way: Direction, goes_back: bool, now: Nanos, batch: &mut Batch) -> Came {
         let two_ports = self.attachment.has_two_ports();
         let (matcher, prints, counters) = (&mut self.matcher, &self.prints, &mut self.counters);
         let (rss, own, long) = (&self.rss, self.own, self.long);
@@ -244,8 +244,8 @@ impl Station {
             packet.rss_hash = headers.map_or(0, |headers| rss.hash_headers(&headers));
             let headers = headers.unwrap_or_default();
             let mut number = match way {
-                Way::Forward => 0,
-                Way::Backward => BACKWARD,
+                Direction::Forward => 0,
+                Direction::Backward => BACKWARD,
             };
             match matcher.back(prints.of(frame, &headers)) {
                 Back::Known(outside) => {
@@ -321,7 +321,7 @@ impl Station {
     }
 
     /// Reasons for which packets are counted here.
-    pub(super) fn reasons((name, config): (&str, &ExternalConfig)) -> [Reason; Station::REASONS] {
+    pub(super) fn reasons((name, config): (&str, &ExternalConfig)) -> [Reason; ExternalStage::REASONS] {
         let missing = match config.missing {
             Missing::Lost => Outcome::Lost,
             Missing::Dropped => Outcome::Dropped,
@@ -345,7 +345,7 @@ impl Station {
     }
 
     /// Packets counted so far for each of the reasons.
-    pub(super) fn reason_counts(&self) -> [u64; Station::REASONS] {
+    pub(super) fn reason_counts(&self) -> [u64; ExternalStage::REASONS] {
         let Counters {
             missing,
             too_many,

@@ -11,7 +11,7 @@ use tailwater_sdk::protocol::layout::{CompanionRequest, CompanionRequestKind, Co
 /// Requests companions from the worker.
 #[derive(Debug)]
 pub(super) struct CompanionClient {
-    slate: Arc<ResponseArea>,
+    response_area: Arc<ResponseArea>,
     /// Number of the last request.
     number: Cell<u64>,
 }
@@ -19,16 +19,16 @@ pub(super) struct CompanionClient {
 impl CompanionClient {
     pub(super) fn new(slate: Arc<ResponseArea>) -> CompanionClient {
         CompanionClient {
-            slate,
+            response_area: slate,
             number: Cell::new(0),
         }
     }
 
     /// Sends the worker a request and waits for its response.
-    fn ask(&self, kind: CompanionRequestKind, at: u16, key: &FlowKey, rss_hash: u32) -> CompanionResponse {
+    fn request(&self, kind: CompanionRequestKind, at: u16, key: &FlowKey, rss_hash: u32) -> CompanionResponse {
         let number = self.number.get() + 1;
         self.number.set(number);
-        self.slate.set_companion_request(&CompanionRequest {
+        self.response_area.set_companion_request(&CompanionRequest {
             number,
             kind,
             at,
@@ -37,7 +37,7 @@ impl CompanionClient {
         });
         let mut waited = 0;
         loop {
-            if let Some(answer) = self.slate.companion_response(number) {
+            if let Some(answer) = self.response_area.companion_response(number) {
                 return answer;
             }
             if waited < YIELDS {
@@ -45,7 +45,8 @@ impl CompanionClient {
                 sched_yield();
             } else {
                 waited = 0;
-                self.slate.sleep(|| self.slate.companion_response(number).is_some());
+                self.response_area
+                    .sleep(|| self.response_area.companion_response(number).is_some());
             }
         }
     }
@@ -53,18 +54,18 @@ impl CompanionClient {
 
 impl Companions for CompanionClient {
     fn open(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion> {
-        let answer = self.ask(CompanionRequestKind::Open, at, key, rss_hash);
+        let answer = self.request(CompanionRequestKind::Open, at, key, rss_hash);
         answer.map_err(no_companion)
     }
 
     fn rejoin(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion> {
-        let answer = self.ask(CompanionRequestKind::Rejoin, at, key, rss_hash);
+        let answer = self.request(CompanionRequestKind::Rejoin, at, key, rss_hash);
         answer.map_err(no_companion)
     }
 
     fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
         // The bucket is the lowest bits of the hash.
-        self.ask(CompanionRequestKind::Free, 0, key, bucket.into()).is_ok()
+        self.request(CompanionRequestKind::Free, 0, key, bucket.into()).is_ok()
     }
 }
 

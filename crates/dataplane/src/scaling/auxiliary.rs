@@ -3,10 +3,10 @@
 
 use super::buckets::BufferedSpans;
 use super::link::FromDispatcher;
-use crate::batches::{BatchRecord, Part};
+use crate::batches::{BatchRecord, TimedPart};
 use crate::clock::Clock;
-use crate::death::survive;
 use crate::meter::Meter;
+use crate::panics::catch_panic;
 use crate::port::PortSender;
 use crate::telemetry::WindowSender;
 use crate::worker::{Finished, WorkerConfig, since};
@@ -92,14 +92,14 @@ impl AuxiliaryWorker {
     }
 
     /// Enables migration of RSS buckets between the dispatchers: sets the record of buffered packets.
-    pub(crate) fn know(&mut self, kept_back: Arc<BufferedSpans>) {
-        self.meter.know(kept_back);
+    pub(crate) fn set_buffered_spans(&mut self, kept_back: Arc<BufferedSpans>) {
+        self.meter.set_buffered_spans(kept_back);
     }
 
     /// Runs until every dispatcher has closed its ring. If the worker panics, sets `failed` and returns all packets it
     /// has or still receives unprocessed, counted as lost.
     pub(crate) fn run(mut self, failed: &AtomicBool) -> Finished {
-        let died = survive(|| self.work()).err();
+        let died = catch_panic(|| self.work()).err();
         if died.is_some() {
             failed.store(true, Ordering::Relaxed);
             self.give_back();
@@ -114,7 +114,7 @@ impl AuxiliaryWorker {
             externals: Vec::new(),
             buckets: None,
             died,
-            kept: None,
+            state_counters: None,
         }
     }
 
@@ -150,7 +150,7 @@ impl AuxiliaryWorker {
 
     /// Counts packets that the panicked worker was processing as lost. It processes no more.
     fn give_back(&mut self) {
-        self.meter.die();
+        self.meter.on_panic();
         let now = self.clock.now();
         for source in &mut self.sources {
             let Source { link, batches, parcels } = source;
@@ -213,7 +213,7 @@ impl AuxiliaryWorker {
                 && from == 0
             {
                 let times = [arrival, began, time];
-                book.note_part(Part::Helped, (packets, waiting > popped), *start, times);
+                book.note_part(TimedPart::Helped, (packets, waiting > popped), *start, times);
             }
             let pushed = link.receipts.push_from(&mut batch.return_buffers());
             assert!(pushed == packets, "a ring to a dispatcher is full");

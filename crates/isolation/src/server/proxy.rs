@@ -219,7 +219,7 @@ impl NetworkFunction for ProxyFunction {
     }
 
     fn before_flows_move(&mut self) {
-        self.with_round(|_, round, _| round.tell_ends());
+        self.with_round(|_, round, _| round.deliver_flow_ends());
     }
 
     fn drain(&mut self) {

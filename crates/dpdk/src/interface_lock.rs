@@ -11,21 +11,21 @@ use tailwater_api::PortName;
 
 /// Lock on a port's kernel interface. The kernel releases it when the process ends, crashes included.
 #[derive(Debug)]
-pub(crate) struct Claim {
+pub(crate) struct InterfaceLock {
     /// Bound to an abstract address and never sent to. Abstract names are local to the network namespace, as interface
     /// names are.
     _socket: UnixDatagram,
 }
 
-impl Claim {
+impl InterfaceLock {
     /// Locks the interface of the port, if the port has one. `Err` names the current holder.
-    pub(crate) fn of(name: &PortName) -> Result<Option<Claim>, String> {
+    pub(crate) fn of(name: &PortName) -> Result<Option<InterfaceLock>, String> {
         let Some(interface) = name.interface() else {
             return Ok(None);
         };
         let address = SocketAddr::from_abstract_name(format!("tailwater/{interface}"));
         match address.and_then(|address| UnixDatagram::bind_addr(&address)) {
-            Ok(socket) => Ok(Some(Claim { _socket: socket })),
+            Ok(socket) => Ok(Some(InterfaceLock { _socket: socket })),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(format!(
                 "another tailwater uses \"{interface}\": a port can be used once"
             )),

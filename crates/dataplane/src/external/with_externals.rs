@@ -1,7 +1,7 @@
 //! Combination of a port with external functions on other ports.
 
 use super::attachment::Attached;
-use crate::port::{Need, OpenError, Port, PortQueue, PortSender, Reta, RetaError};
+use crate::port::{OpenError, Port, PortQueue, PortRequirements, PortSender, Reta, RetaError};
 use crate::report::PortReport;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_net::Nanos;
@@ -19,8 +19,8 @@ pub trait Functions<P>: Sync {
     /// If a port refuses.
     fn open(&mut self, beside: &P) -> Result<Attached, OpenError>;
 
-    /// Like [`Port::tend`]. These ports cannot end the run.
-    fn tend(&self, tell: &mut dyn FnMut(String)) {
+    /// Like [`Port::monitor`]. These ports cannot end the run.
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
         let _ = tell;
     }
 
@@ -39,8 +39,8 @@ impl<P> Functions<P> for Box<dyn Functions<P>> {
         (**self).open(beside)
     }
 
-    fn tend(&self, tell: &mut dyn FnMut(String)) {
-        (**self).tend(tell);
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
+        (**self).monitor(tell);
     }
 
     fn report(&self) -> Vec<PortReport> {
@@ -50,16 +50,16 @@ impl<P> Functions<P> for Box<dyn Functions<P>> {
 
 /// Port with external functions.
 #[derive(Debug)]
-pub struct Beside<P, F> {
+pub struct WithExternals<P, F> {
     port: P,
     functions: F,
     attached: Option<Attached>,
 }
 
-impl<P: Port, F: Functions<P>> Beside<P, F> {
+impl<P: Port, F: Functions<P>> WithExternals<P, F> {
     /// Combines the chain's port with its external functions'.
-    pub fn new(port: P, functions: F) -> Beside<P, F> {
-        Beside {
+    pub fn new(port: P, functions: F) -> WithExternals<P, F> {
+        WithExternals {
             port,
             functions,
             attached: None,
@@ -67,7 +67,7 @@ impl<P: Port, F: Functions<P>> Beside<P, F> {
     }
 }
 
-impl<P: Port, F: Functions<P>> Port for Beside<P, F> {
+impl<P: Port, F: Functions<P>> Port for WithExternals<P, F> {
     fn traffic(&self) -> &str {
         self.port.traffic()
     }
@@ -76,8 +76,8 @@ impl<P: Port, F: Functions<P>> Port for Beside<P, F> {
         self.port.duration()
     }
 
-    fn open(&mut self, need: &Need) -> Result<Vec<BufferPool>, OpenError> {
-        let need = Need {
+    fn open(&mut self, need: &PortRequirements) -> Result<Vec<BufferPool>, OpenError> {
+        let need = PortRequirements {
             buffers: need.buffers + self.functions.buffers(),
             ..*need
         };
@@ -110,9 +110,9 @@ impl<P: Port, F: Functions<P>> Port for Beside<P, F> {
         self.attached.take()
     }
 
-    fn tend(&self, tell: &mut dyn FnMut(String)) {
-        self.port.tend(tell);
-        self.functions.tend(tell);
+    fn monitor(&self, tell: &mut dyn FnMut(String)) {
+        self.port.monitor(tell);
+        self.functions.monitor(tell);
     }
 
     fn report(&self) -> Vec<PortReport> {

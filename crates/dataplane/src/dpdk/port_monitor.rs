@@ -139,7 +139,7 @@ impl PortMonitor {
 
     /// Checks the port and reports news to `tell`. Returns the number of packets the device has lost before reception
     /// since the last call, and `true` if it still exists.
-    pub(super) fn tend(&self, tell: &mut dyn FnMut(String)) -> (u64, bool) {
+    pub(super) fn poll(&self, tell: &mut dyn FnMut(String)) -> (u64, bool) {
         let (name, mut known) = (self.port.name(), self.known());
         let stats = known.counted(self.port.stats());
         let lost = stats.missed + stats.no_buffer;
