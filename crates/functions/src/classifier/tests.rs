@@ -1,9 +1,11 @@
 //! Random trees of branches, checked against a tree of closures that takes one packet at a time.
 
-use super::ClassifierRules;
+use super::{ClassifierRules, ClassifierTable};
 use crate::acl::{Action, Rule};
 use crate::build::ChainBuilder;
-use crate::spec::{ChainSpec, FunctionConfig, OwnFunction};
+use crate::kind::AnyConfig;
+use crate::own::OwnFunction;
+use crate::spec::ChainSpec;
 use bytemuck::{Pod, Zeroable};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -385,7 +387,7 @@ proptest! {
         for (name, every, stateful) in text.stamps {
             let log = Arc::clone(&log);
             let function = spec.functions.iter_mut().find(|function| function.name == name).unwrap();
-            function.config = FunctionConfig::Own(OwnFunction::new("Stamp", move || Box::new(Stamp {
+            function.config = AnyConfig::from(OwnFunction::new("Stamp", move || Box::new(Stamp {
                 name: name.clone(),
                 tracks: name == "tracker",
                 every,
@@ -421,7 +423,7 @@ proptest! {
                     let (rules, targets): (Vec<_>, Vec<_>) =
                         next[name].iter().map(|(rule, to)| (rule.clone(), *to as u8)).unzip();
                     let rules = ClassifierRules::new(&rules, targets, fork.default as u8, fork.both).unwrap();
-                    builder.classifier(name).unwrap().live().replace(rules);
+                    builder.table::<ClassifierTable>(name).unwrap().live().replace(rules);
                 }
             };
             let late = new_between && turn == new_at;

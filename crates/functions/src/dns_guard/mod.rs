@@ -8,15 +8,19 @@
 
 mod account;
 mod function;
+mod kind;
 mod ledger;
 mod message;
 mod rules;
+mod spec;
 mod truncate;
 
 pub use function::DnsGuard;
+pub use kind::KIND;
 pub use rules::{
     Amplification, DnsGuardTable, Fragments, GuardRules, Limits, MAX_EXEMPT, MAX_PORTS, MAX_RATE, Mode, Sizes,
 };
+pub use spec::DnsGuardConfig;
 
 #[cfg(test)]
 mod tests;

@@ -9,13 +9,20 @@
 
 mod eve;
 mod function;
+mod kind;
 mod sources;
+mod spec;
 mod table;
 
 pub use eve::Eve;
 pub use function::Ids;
+pub use kind::KIND;
 pub use sources::{Classes, Loaded, Sources};
+pub use spec::IdsConfig;
 pub use table::{IdsError, IdsTable, Options};
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+pub(crate) use spec::load_rules;

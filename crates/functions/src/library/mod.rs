@@ -13,12 +13,16 @@ mod apart;
 mod child;
 mod error;
 mod function;
+mod kind;
 mod load;
 mod shared;
+mod spec;
 
 pub use apart::{Apart, Code, Runs};
 pub use child::try_by;
 pub use error::LibraryError;
 pub use function::Foreign;
+pub use kind::{LIBRARY, PROGRAM};
 pub use load::load;
 pub use shared::{LibraryFunction, try_out};
+pub use spec::{ForeignFunction, LibraryConfig, ProgramConfig};

@@ -12,6 +12,7 @@ mod filter;
 mod function;
 pub mod gtp;
 mod index;
+mod kind;
 pub mod language;
 mod lines;
 mod reasons;
@@ -19,11 +20,13 @@ mod records;
 mod replace;
 mod services;
 mod session;
+mod spec;
 mod table;
 mod usage;
 
 pub use filter::{Flows, NoDescription, parse as parse_flows};
 pub use function::Upf;
+pub use kind::KIND;
 pub use records::Usage;
 pub use replace::{Prepared, Put};
 pub use services::{Services, UpfError, start};
@@ -31,6 +34,7 @@ pub use session::{
     MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session, Treatment, Tunnel,
     Way,
 };
+pub use spec::UpfConfig;
 pub use table::{Changed, MAX_PEERS, Options, Owner, Refused, UpfTable};
 
 #[cfg(test)]

@@ -20,8 +20,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_confine::{Confinement, ContainerRuntime, End, Status, Stopped};
 use tailwater_functions::build::Requirements;
+use tailwater_functions::classifier::ClassifierConfig;
+use tailwater_functions::external::ExternalConfig;
+use tailwater_functions::kind::AnyConfig;
 use tailwater_functions::library::Code;
-use tailwater_functions::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::spec::ChainSpec;
 
 /// Time a program has to send its first message, even on a loaded machine. It reads its configuration later.
 const HELLO: Duration = Duration::from_secs(5);
@@ -93,22 +96,10 @@ impl Program {
     pub fn of_chain(spec: &ChainSpec, own: &Launch) -> Vec<Program> {
         let capacity = spec.flows.capacity as usize;
         let functions = spec.functions.iter().enumerate();
-        let none =
-            |config: &FunctionConfig| matches!(config, FunctionConfig::External(_) | FunctionConfig::Classifier(_));
+        let none = |config: &AnyConfig| config.is::<ExternalConfig>() || config.is::<ClassifierConfig>();
         let functions = functions.filter(|(_, it)| !none(&it.config));
         let programs = functions.map(|(place, function)| {
-            let foreign = match &function.config {
-                FunctionConfig::Library(library) => {
-                    let foreign = library.foreign();
-                    Some((Code::Library(&foreign.file), foreign))
-                }
-                FunctionConfig::Program(program) => {
-                    let foreign = program.foreign();
-                    Some((Code::Program(&foreign.file), foreign))
-                }
-                _ => None,
-            };
-            if let Some((code, foreign)) = foreign {
+            if let Some((code, foreign)) = function.config.third_party() {
                 return Program::of_code(&function.name, &code, &foreign.config, own);
             }
             Program {
@@ -116,7 +107,7 @@ impl Program {
                 launch: own.with([place.to_string().into()]),
                 config: configuration(function, capacity),
                 confined: None,
-                demands: Requirements::of(&function.config, capacity),
+                demands: function.config.requirements(capacity),
                 alone: function.config.exports(),
             }
         });
