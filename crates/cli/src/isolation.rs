@@ -10,8 +10,10 @@ use std::path::{self, Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tailwater_confine::{Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces};
+use tailwater_functions::classifier::ClassifierConfig;
+use tailwater_functions::external::ExternalConfig;
 use tailwater_functions::library::{Code, CodeExaminer, LibraryError};
-use tailwater_functions::spec::{ChainSpec, FunctionConfig, FunctionSpec};
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_isolation::program::{ProgramError, run_function, run_library};
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationError, Launch, Program};
 
@@ -127,17 +129,17 @@ fn check_what_stays(names: &[String], spec: &ChainSpec, mode: &str) -> Result<()
                 "--isolation-except: expected a function of the chain, found {name}"
             ));
         };
-        if matches!(function.config, FunctionConfig::External(_)) {
+        if function.config.is::<ExternalConfig>() {
             return wrong(format!(
                 "--isolation-except: {name} is a process of somebody else's already: expected a function of this program's"
             ));
         }
-        if matches!(function.config, FunctionConfig::Classifier(_)) {
+        if function.config.is::<ClassifierConfig>() {
             return wrong(format!(
                 "--isolation-except: {name} stays in this process anyway, as every classifier does: leave it out"
             ));
         }
-        if function.config.shares().is_none() && !function.config.exports() {
+        if function.config.in_process_only_reason().is_none() && !function.config.exports() {
             return wrong(format!(
                 "--isolation-except: {name} can be isolated, and is: expected a function that shares or writes what a process of its \
                  own could not"
@@ -328,10 +330,9 @@ fn leave_out(defence: Defence, from: &mut Confinement) {
 
 /// Returns the files that a function reads for its configuration. A built-in one reads the spec, too.
 fn files(chain: &Path, function: &FunctionSpec) -> Vec<PathBuf> {
-    match &function.config {
-        FunctionConfig::Library(library) => files_of(&Code::Library(&library.foreign().file)),
-        FunctionConfig::Program(program) => files_of(&Code::Program(&program.foreign().file)),
-        _ => {
+    match function.config.third_party() {
+        Some((code, _)) => files_of(&code),
+        None => {
             let own = function.files.iter().cloned();
             [chain.to_owned()].into_iter().chain(own).collect()
         }

@@ -24,7 +24,7 @@ use tailwater_dataplane::reload_watcher;
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
-use tailwater_functions::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::spec::ChainSpec;
 
 /// Default descriptors of a queue of the trace NIC.
 const RING: u32 = 1024;
@@ -77,7 +77,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let read = spec.functions.iter().flat_map(|function| &function.files);
     let read = read.chain(&args.profile).map(|file| file.as_path());
     for function in &spec.functions {
-        for (field, file) in function.config.writes() {
+        for (field, file) in function.config.outputs() {
             let what = format!("{}: {field}", function.name);
             check_writable(&what, &file, read.clone())?;
             check_output(&what, &file, &args.chain, input)?;
@@ -94,15 +94,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
     let notices = loaded.iter().flat_map(|loaded| &loaded.notices);
     notices.for_each(|notice| complain("notice", notice));
     for function in &spec.functions {
-        if let FunctionConfig::Firewall(_)
-        | FunctionConfig::Acl(_)
-        | FunctionConfig::Ids(_)
-        | FunctionConfig::Classifier(_) = &function.config
-        {
-            let warnings = function.config.warnings();
-            let tell = |warning: &String| complain("notice", warning);
-            warnings.iter().for_each(tell);
-        }
+        let notices = function.config.notices();
+        notices.iter().for_each(|notice| complain("notice", notice));
     }
     reload_on_signal()?;
     let stop = stop_on_signals()?;
@@ -290,7 +283,7 @@ fn check_apart(args: &RunArgs, spec: &ChainSpec) -> Result<(), CliError> {
         .filter_map(|(flag, file)| Some((flag.to_owned(), place(file.as_ref()?)?)));
     let mut written: HashMap<PathBuf, String> = given.map(|(flag, at)| (at, flag)).collect();
     for function in &spec.functions {
-        let own = function.config.writes().into_iter();
+        let own = function.config.outputs().into_iter();
         let own = own.map(|(field, file)| (format!("{}: {field}", function.name), file));
         let own: Vec<_> = own
             .filter_map(|(what, file)| Some((place(&file)?, what, file)))

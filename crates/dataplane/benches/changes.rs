@@ -243,7 +243,7 @@ impl Rig {
         let changes = self.reconfigure.prepare();
         let changes = changes.unwrap_or_else(|errors| panic!("{name}: {errors:?}"));
         let ready = clock.now();
-        let put = changes.put();
+        let put = changes.apply();
         exchange.put.store(self.changes, Ordering::Release);
         let new = put.news.iter();
         let new = new.filter(|line| line.contains("in force (version"));

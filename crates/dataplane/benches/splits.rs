@@ -96,7 +96,7 @@ fn spec(chain: &str) -> ChainSpec {
     let mut spec = ChainSpec::parse(&text, chain, examples).unwrap_or_else(|error| panic!("{error}"));
     // The examples drop packets that their rules do not allow, which could be the only flow.
     spec.functions.iter_mut().for_each(|function| {
-        if let tailwater_functions::spec::FunctionConfig::Acl(acl) = &mut function.config {
+        if let Some(acl) = function.config.get_mut::<tailwater_functions::acl::AclConfig>() {
             acl.default = tailwater_functions::acl::Action::Allow;
         }
     });

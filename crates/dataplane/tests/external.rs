@@ -15,7 +15,8 @@ use tailwater_dataplane::report::{ExternalReport, RunReport};
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, RunError, cores, run, run_attached};
-use tailwater_functions::spec::{ChainSpec, FunctionConfig, FunctionSpec, OwnFunction};
+use tailwater_functions::own::OwnFunction;
+use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_net::Nanos;
 use tailwater_traffic::{CaptureReader, PacketSource, ReadOptions};
 
@@ -469,7 +470,7 @@ fn when_a_function_behind_dies_every_packet_is_accounted_for() {
     let make = || -> Box<dyn NetworkFunction> { Box::new(Dying(0)) };
     spec.functions.push(FunctionSpec {
         name: "dying".to_owned(),
-        config: FunctionConfig::Own(OwnFunction::new("Dying", make)),
+        config: OwnFunction::new("Dying", make).into(),
         files: Vec::new(),
         branch: None,
     });

@@ -13,7 +13,8 @@ use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_dataplane::RunError;
 use tailwater_dataplane::report::RunReport;
-use tailwater_functions::spec::{FunctionConfig, FunctionSpec, OwnFunction};
+use tailwater_functions::own::OwnFunction;
+use tailwater_functions::spec::FunctionSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, Plan, View};
@@ -65,7 +66,7 @@ fn faulty(thread: &'static str, fault: Fault, after: u32) -> Option<FunctionSpec
     };
     Some(FunctionSpec {
         name: "faulty".to_owned(),
-        config: FunctionConfig::Own(OwnFunction::new("Faulty", make)),
+        config: OwnFunction::new("Faulty", make).into(),
         files: Vec::new(),
         branch: None,
     })

@@ -233,7 +233,7 @@ fn main() {
                     "4294967295 ue 192.168.0.1 teid 4294967295 profile all"
                 );
                 let builder = builder(&functions, (sessions * 2).max(512));
-                if let Some(table) = builder.upf("upf") {
+                if let Some(table) = builder.table::<UpfTable>("upf") {
                     table.remove(u32::MAX.into());
                     let (start, bytes) = (Instant::now(), table.memory_bytes());
                     add(&table, sessions);

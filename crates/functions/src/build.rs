@@ -4,347 +4,25 @@ mod error;
 mod isolated;
 mod reconfigure;
 
+pub use crate::kind::{IsolationContext, Requirements};
 pub use error::BuildError;
-pub use isolated::{IsolationContext, Records, Requirements, build_isolated, check_apart};
-pub use reconfigure::{Changes, Put, Reconfigure};
+pub use isolated::{Records, build_isolated, check_apart};
+pub use reconfigure::{AppliedUpdate, PendingUpdates, Reconfigure};
 
-use crate::accounting::{Accounting, AccountingTable, ExportError, Exported};
-use crate::acl::classifier::ClassifierError;
-use crate::acl::{Acl, AclTable};
-use crate::bpf_filter::{BpfFilter, BpfRules};
-use crate::classifier::{Classifier, ClassifierRules, ClassifierTable};
-use crate::count::{Count, CountTable, Counters};
-use crate::dns_guard::{DnsGuard, DnsGuardTable};
-use crate::encrypt::{Encrypt, EncryptRules, PacketNumbers};
-use crate::firewall::{Firewall, FirewallTable};
-use crate::flow_stats::{FlowStats, FlowStatsTable};
-use crate::forward::Forward;
-use crate::ids::{Ids, IdsTable};
-use crate::ip_forward::function::ForwardOptions;
-use crate::ip_forward::{IpForward, RouteTable};
-use crate::ipsec::{Ipsec, IpsecTable};
-use crate::library::LibraryFunction;
-use crate::load_balancer::{LoadBalancer, LoadBalancerTable};
-use crate::mirror::{Mirror, MirrorRules, MirrorTable};
-use crate::nat::{Nat, NatRules, NatTable};
-use crate::policer::{Policer, PolicerRules};
-use crate::spec::{
-    ChainSpec, ClassifierConfig, ForeignFunction, FunctionConfig, IpForwardConfig, MirrorConfig, NatConfig,
-    OwnFunction, TunnelConfig, places,
-};
-use crate::synthetic::{Memory, Synthetic, Work, WorkingSet};
-use crate::tunnel::{Action, Tunnel, TunnelRules};
-use crate::upf::{Services, Upf, UpfTable};
-use crate::url_filter::{FilterTable, UrlFilter};
-use crate::wan_optimizer::{WanOptimizer, WanTable};
+use crate::accounting::{ExportError, Exported};
+use crate::kind::{BuildContext, FunctionFactory};
+use crate::spec::{ChainSpec, places};
+use std::any::Any;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tailwater_api::PacketAction;
-use tailwater_chain::branches::{Branch, BranchSet, PathTable, can_follow, of_classifier, routes};
+use tailwater_chain::branches::{BranchSet, PathTable, can_follow, of_classifier, routes};
 use tailwater_chain::chain::{
     Chain, Cuts, DurableFunction, InputPolicy, durable_functions, state_bytes_with_cuts, state_bytes_with_persistence,
 };
 use tailwater_chain::flow_table::{FlowTable, FlowTableConfig, Partition};
 use tailwater_chain::function::NetworkFunction;
-use tailwater_chain::live::Live;
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::RssHasher;
-
-/// State that all workers' instances of a function share, ready to create instances.
-enum Shared {
-    /// Rules, and `true` if decisions are cached with flows.
-    Acl(Arc<AclTable>, bool),
-    Nat(Arc<Live<NatTable>>, RssHasher),
-    LoadBalancer(Arc<LoadBalancerTable>),
-    Accounting(Arc<AccountingTable>),
-    FlowStats(Arc<FlowStatsTable>),
-    Mirror(Arc<MirrorTable>),
-    Encrypt(Arc<Live<EncryptRules>>, Arc<PacketNumbers>),
-    UrlFilter(Arc<FilterTable>),
-    Forward(Forward),
-    IpForward(Arc<Live<RouteTable>>, ForwardOptions),
-    Tunnel(Arc<Live<TunnelRules>>, bool),
-    Policer(Arc<Live<PolicerRules>>),
-    DnsGuard(Arc<DnsGuardTable>),
-    BpfFilter(Arc<Live<BpfRules>>),
-    Count(Arc<CountTable>),
-    Ipsec(Arc<Live<IpsecTable>>),
-    Firewall(Arc<FirewallTable>),
-    Ids(Arc<IdsTable>),
-    /// Sessions, and the services that run in the background.
-    Upf(Arc<UpfTable>, Services),
-    Synthetic(Arc<Live<Work>>, Memory),
-    WanOptimizer(Arc<WanTable>),
-    /// Rules, and `true` if decisions are cached with flows.
-    Classifier(Arc<ClassifierTable>, bool),
-    Library(LibraryFunction),
-    Own(OwnFunction),
-}
-
-impl Shared {
-    fn new(
-        name: &str,
-        config: &FunctionConfig,
-        rss: &RssHasher,
-        (capacity, seed): (usize, u64),
-        (branches, ways): (&[Branch], &PathTable),
-    ) -> Result<Shared, BuildError> {
-        Ok(match config {
-            FunctionConfig::Acl(acl) => {
-                let table = AclTable::new(&acl.rules, acl.default).map_err(|source| BuildError::Classifier {
-                    function: name.to_owned(),
-                    source,
-                })?;
-                Shared::Acl(Arc::new(table), acl.cached)
-            }
-            FunctionConfig::Nat(nat) => {
-                let table = NatTable::new(nat_rules(nat), rss.clone());
-                Shared::Nat(Arc::new(Live::new(table)), rss.clone())
-            }
-            FunctionConfig::LoadBalancer(config) => {
-                let drop_others = config.no_service == PacketAction::Drop;
-                let table = LoadBalancerTable::new(&config.services, config.table_size, drop_others);
-                Shared::LoadBalancer(Arc::new(table.map_err(|source| BuildError::LoadBalancer {
-                    function: name.to_owned(),
-                    source,
-                })?))
-            }
-            FunctionConfig::Accounting(config) => {
-                let table = match &config.export {
-                    None => AccountingTable::new(),
-                    Some(export) => AccountingTable::with_export(&export.file, export.format).map_err(|source| {
-                        BuildError::Export {
-                            function: name.to_owned(),
-                            source,
-                        }
-                    })?,
-                };
-                Shared::Accounting(Arc::new(table))
-            }
-            FunctionConfig::FlowStats(config) => {
-                let table = FlowStatsTable::new(config.options.clone());
-                Shared::FlowStats(Arc::new(table.map_err(|source| BuildError::Export {
-                    function: name.to_owned(),
-                    source,
-                })?))
-            }
-            FunctionConfig::Mirror(config) => {
-                let rules = mirror_rules(config).map_err(|source| BuildError::Mirror {
-                    function: name.to_owned(),
-                    source,
-                })?;
-                let table = MirrorTable::new(config.options.clone(), rules);
-                Shared::Mirror(Arc::new(table.map_err(|source| BuildError::Export {
-                    function: name.to_owned(),
-                    source,
-                })?))
-            }
-            FunctionConfig::UrlFilter(config) => {
-                let table = FilterTable::new(&config.patterns, config.filter.clone());
-                Shared::UrlFilter(Arc::new(table.map_err(|source| BuildError::UrlPatterns {
-                    function: name.to_owned(),
-                    source,
-                })?))
-            }
-            FunctionConfig::Encrypt(config) => {
-                let numbers = Arc::new(PacketNumbers::starting_now());
-                Shared::Encrypt(Arc::new(Live::new(config.rules.clone())), numbers)
-            }
-            FunctionConfig::Forward(forward) => {
-                Shared::Forward(Forward::new(forward.source_mac, forward.destination_mac))
-            }
-            FunctionConfig::IpForward(config) => {
-                let table = route_table(config).map_err(|source| BuildError::Routes {
-                    function: name.to_owned(),
-                    source,
-                })?;
-                let options = ForwardOptions {
-                    pass_local: config.local == PacketAction::Pass,
-                    in_flow: config.cached,
-                };
-                Shared::IpForward(Arc::new(Live::new(table)), options)
-            }
-            FunctionConfig::Tunnel(config) => Shared::Tunnel(Arc::new(Live::new(tunnel_rules(config))), config.cached),
-            FunctionConfig::Count(config) => {
-                let counters = Counters::new(config.counters.clone());
-                Shared::Count(Arc::new(CountTable::new(counters)))
-            }
-            FunctionConfig::Policer(config) => {
-                let rules = PolicerRules::new(config.limits.clone(), config.default);
-                Shared::Policer(Arc::new(Live::new(rules)))
-            }
-            FunctionConfig::BpfFilter(config) => {
-                let rules = BpfRules::new(&config.rules, config.default);
-                let rules = rules.map_err(|(rule, source)| BuildError::Program {
-                    function: name.to_owned(),
-                    rule: rule + 1,
-                    source,
-                })?;
-                Shared::BpfFilter(Arc::new(Live::new(rules)))
-            }
-            FunctionConfig::DnsGuard(config) => {
-                let table = DnsGuardTable::new(config.rules.clone(), config.sizes, seed);
-                Shared::DnsGuard(Arc::new(table))
-            }
-            FunctionConfig::Ipsec(config) => {
-                let table = IpsecTable::new(&config.rules).map_err(|source| BuildError::Ipsec {
-                    function: name.to_owned(),
-                    source,
-                })?;
-                Shared::Ipsec(Arc::new(Live::new(table)))
-            }
-            FunctionConfig::Firewall(config) => {
-                let rules = (&config.zones[..], &config.rules[..], config.default);
-                let table = FirewallTable::new(rules, config.options, capacity, seed);
-                let table = table.map_err(|source| BuildError::Firewall {
-                    function: name.to_owned(),
-                    source,
-                })?;
-                Shared::Firewall(Arc::new(table))
-            }
-            FunctionConfig::Upf(config) => {
-                let started = crate::upf::start(config, seed);
-                let (table, services) = started.map_err(|source| BuildError::Upf {
-                    function: name.to_owned(),
-                    source,
-                })?;
-                Shared::Upf(table, services)
-            }
-            FunctionConfig::WanOptimizer(config) => {
-                let table = WanTable::new(config.options.clone(), config.destinations.clone());
-                Shared::WanOptimizer(Arc::new(table.map_err(|source| BuildError::Caches {
-                    function: name.to_owned(),
-                    source,
-                })?))
-            }
-            FunctionConfig::Classifier(config) => {
-                let rules = classifier_rules(config).map_err(|source| BuildError::Classifier {
-                    function: name.to_owned(),
-                    source,
-                })?;
-                let of_chain = |target: &str| {
-                    let mut own = of_classifier(branches, name);
-                    own.find(|(_, branch)| branch.name == target).map(|(at, _)| at)
-                };
-                let targets = config.names();
-                let targets: Vec<_> = targets.iter().map(|(target, _)| (*target, of_chain(target))).collect();
-                let table = ClassifierTable::new(rules, &targets, ways);
-                Shared::Classifier(Arc::new(table), config.cached)
-            }
-            FunctionConfig::Synthetic(config) => {
-                // Each instance allocates its own working set; the check here means that it cannot fail later.
-                WorkingSet::new(&config.memory).map_err(|source| BuildError::WorkingSet {
-                    function: name.to_owned(),
-                    source,
-                })?;
-                Shared::Synthetic(Arc::new(Live::new(config.work)), config.memory)
-            }
-            FunctionConfig::Ids(config) => {
-                let rules = (&config.sources, &config.loaded);
-                let table = IdsTable::new(rules, &config.options, seed);
-                Shared::Ids(Arc::new(table.map_err(|source| BuildError::Ids {
-                    function: name.to_owned(),
-                    source,
-                })?))
-            }
-            FunctionConfig::Library(library) => Shared::foreign(name, library.foreign())?,
-            FunctionConfig::Program(program) => Shared::foreign(name, program.foreign())?,
-            FunctionConfig::External(_) => {
-                return Err(BuildError::External {
-                    function: name.to_owned(),
-                });
-            }
-            FunctionConfig::Own(own) => Shared::Own(own.clone()),
-        })
-    }
-
-    fn foreign(name: &str, foreign: &ForeignFunction) -> Result<Shared, BuildError> {
-        let loaded = foreign.loaded.clone();
-        let function = name.to_owned();
-        let loaded = loaded.ok_or(BuildError::Apart { function })?;
-        Ok(Shared::Library(loaded))
-    }
-
-    /// Waits until the output of all instances, which have finished, is in its files and sent to collectors.
-    fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
-        let one = |exported: Option<Exported>| exported.into_iter().collect();
-        match self {
-            Shared::Accounting(table) => table.finish().map(one),
-            Shared::FlowStats(table) => table.finish(),
-            Shared::Mirror(table) => table.finish().map(one),
-            Shared::Upf(_, services) => services.finish().map(one),
-            Shared::Ids(table) => table.finish().map(one),
-            _ => Ok(Vec::new()),
-        }
-    }
-
-    fn instance(&self) -> Box<dyn NetworkFunction> {
-        match self {
-            Shared::Acl(table, true) => Box::new(Acl::new(Arc::clone(table))),
-            Shared::Acl(table, false) => Box::new(Acl::without_flows(Arc::clone(table))),
-            Shared::Nat(table, _) => Box::new(Nat::new(Arc::clone(table))),
-            Shared::LoadBalancer(table) => Box::new(LoadBalancer::new(Arc::clone(table))),
-            Shared::Accounting(table) => Box::new(Accounting::new(Arc::clone(table))),
-            Shared::FlowStats(table) => Box::new(FlowStats::new(Arc::clone(table))),
-            Shared::Mirror(table) => Box::new(Mirror::new(Arc::clone(table))),
-            Shared::UrlFilter(table) => Box::new(UrlFilter::new(Arc::clone(table))),
-            Shared::Encrypt(rules, numbers) => Box::new(Encrypt::new(Arc::clone(rules), Arc::clone(numbers))),
-            Shared::Forward(forward) => Box::new(forward.clone()),
-            Shared::IpForward(table, options) => Box::new(IpForward::new(Arc::clone(table), *options)),
-            Shared::Tunnel(rules, in_flow) => Box::new(Tunnel::new(Arc::clone(rules), *in_flow)),
-            Shared::Count(table) => Box::new(Count::new(Arc::clone(table))),
-            Shared::Policer(rules) => Box::new(Policer::new(Arc::clone(rules))),
-            Shared::BpfFilter(rules) => Box::new(BpfFilter::new(Arc::clone(rules))),
-            Shared::DnsGuard(table) => Box::new(DnsGuard::new(Arc::clone(table))),
-            Shared::Ipsec(table) => Box::new(Ipsec::new(Arc::clone(table))),
-            Shared::Firewall(table) => Box::new(Firewall::new(Arc::clone(table))),
-            Shared::Ids(table) => Box::new(Ids::new(Arc::clone(table))),
-            Shared::Upf(table, _) => Box::new(Upf::new(Arc::clone(table))),
-            Shared::Synthetic(work, memory) => Box::new(Synthetic::new(Arc::clone(work), memory)),
-            Shared::WanOptimizer(table) => Box::new(WanOptimizer::new(Arc::clone(table))),
-            Shared::Classifier(table, true) => Box::new(Classifier::new(Arc::clone(table))),
-            Shared::Classifier(table, false) => Box::new(Classifier::without_flows(Arc::clone(table))),
-            Shared::Library(function) => Box::new(function.instance()),
-            Shared::Own(own) => own.instance(),
-        }
-    }
-}
-
-fn nat_rules(nat: &NatConfig) -> NatRules {
-    NatRules {
-        external: nat.external.iter().flat_map(addresses).collect(),
-        internal: nat.internal.clone(),
-        ports: nat.ports.clone(),
-        drop_others: nat.other_protocols == PacketAction::Drop,
-        drop_inbound: nat.inbound == PacketAction::Drop,
-    }
-}
-
-fn route_table(config: &IpForwardConfig) -> Result<RouteTable, crate::ip_forward::TableError> {
-    let (routes, default) = (&config.routes, config.default);
-    RouteTable::new(routes, default, &config.next_hops, config.source_mac)
-}
-
-fn tunnel_rules(config: &TunnelConfig) -> TunnelRules {
-    let default = match config.default {
-        PacketAction::Pass => Action::Pass,
-        PacketAction::Drop => Action::Drop,
-    };
-    TunnelRules::new(&config.rules, default)
-}
-
-fn mirror_rules(config: &MirrorConfig) -> Result<MirrorRules, crate::bpf_filter::VerifyError> {
-    MirrorRules::new(config.program.as_deref(), config.sampling, config.snap)
-}
-
-/// Rules of a classifier, with their targets as indices into its [names](ClassifierConfig::names).
-fn classifier_rules(config: &ClassifierConfig) -> Result<ClassifierRules, ClassifierError> {
-    let names = config.names();
-    let place = |target| names.iter().position(|(_, known)| *known == target);
-    let place = |target| place(target).unwrap_or_default() as u8;
-    let targets = config.targets.iter().map(|target| place(*target)).collect();
-    ClassifierRules::new(&config.rules, targets, place(config.default), config.both)
-}
 
 /// Checks that no function with flow state follows one that mixes flows. `functions` yields each function's name,
 /// whether it mixes flows, and whether it has state. `follow` returns `true` if packets can pass the first function and
@@ -396,15 +74,9 @@ fn wall_clock() -> Nanos {
     Nanos(since.map_or(0, |since| since.as_nanos() as u64))
 }
 
-/// Iterates over every address of a prefix; a NAT may use the first and the last as well.
-fn addresses(prefix: &ipnet::Ipv4Net) -> impl Iterator<Item = std::net::Ipv4Addr> + use<> {
-    let (first, last) = (prefix.network().to_bits(), prefix.broadcast().to_bits());
-    (first..=last).map(std::net::Ipv4Addr::from_bits)
-}
-
 /// Factory of a chain's instances for workers.
 pub struct ChainBuilder {
-    functions: Vec<(String, Arc<Shared>)>,
+    functions: Vec<(String, Arc<dyn FunctionFactory>)>,
     input: InputPolicy,
     cuts: Cuts,
     /// Spec that the chain was built from.
@@ -445,17 +117,28 @@ impl ChainBuilder {
         seed: u64,
         cuts: Cuts,
     ) -> Result<ChainBuilder, BuildError> {
-        let flows = (spec.flows.capacity as usize, seed);
         let branches = &spec.branches[..];
-        let ways = PathTable::new(branches, &places(&spec.functions)).ok_or(BuildError::Ways)?;
+        let paths = PathTable::new(branches, &places(&spec.functions)).ok_or(BuildError::PathTable)?;
         let functions = spec
             .functions
             .iter()
             .filter(|function| others.iter().all(|(other, _)| *other != function.name))
             .map(|function| {
-                let (name, config) = (&function.name, &function.config);
-                let shared = Shared::new(name, config, rss, flows, (branches, &ways))?;
-                Ok((function.name.clone(), Arc::new(shared)))
+                let context = BuildContext {
+                    name: &function.name,
+                    rss,
+                    capacity: spec.flows.capacity as usize,
+                    seed,
+                    branches,
+                    paths: &paths,
+                };
+                match function.config.build(&context) {
+                    Ok(factory) => Ok((function.name.clone(), Arc::from(factory))),
+                    Err(source) => Err(BuildError::Function {
+                        function: function.name.clone(),
+                        source,
+                    }),
+                }
             })
             .collect::<Result<Vec<_>, BuildError>>()?;
         let mut builder = ChainBuilder {
@@ -536,70 +219,30 @@ impl ChainBuilder {
     /// Creates an instance of each function, in the chain's order, with `others` in place of those made elsewhere.
     fn instances(&self, others: Named) -> Named {
         let own = self.functions.iter();
-        let own = own.map(|(name, shared)| (name.clone(), shared.instance()));
+        let own = own.map(|(name, factory)| (name.clone(), factory.instance()));
         let mut all: Vec<_> = own.chain(others).collect();
         let functions = &self.read.functions;
         all.sort_by_key(|(name, _)| functions.iter().position(|it| it.name == *name));
         all
     }
 
-    /// Table of the named load balancer, to change its backends while workers run.
-    pub fn load_balancer(&self, name: &str) -> Option<Arc<LoadBalancerTable>> {
-        self.functions.iter().find_map(|(function, shared)| match &**shared {
-            Shared::LoadBalancer(table) if function == name => Some(Arc::clone(table)),
-            _ => None,
-        })
-    }
-
-    /// Totals of the named accounting function, shared by its instances.
-    pub fn accounting(&self, name: &str) -> Option<Arc<AccountingTable>> {
-        self.functions.iter().find_map(|(function, shared)| match &**shared {
-            Shared::Accounting(table) if function == name => Some(Arc::clone(table)),
-            _ => None,
-        })
-    }
-
-    /// Table of the named classifier, to change its rules while workers run.
-    pub fn classifier(&self, name: &str) -> Option<Arc<ClassifierTable>> {
-        self.functions.iter().find_map(|(function, shared)| match &**shared {
-            Shared::Classifier(table, _) if function == name => Some(Arc::clone(table)),
-            _ => None,
-        })
-    }
-
-    /// Table of the named firewall, to change its rules while workers run.
-    pub fn firewall(&self, name: &str) -> Option<Arc<FirewallTable>> {
-        self.functions.iter().find_map(|(function, shared)| match &**shared {
-            Shared::Firewall(table) if function == name => Some(Arc::clone(table)),
-            _ => None,
-        })
-    }
-
-    /// Table of the named IDS, to change its rules while workers run.
-    pub fn ids(&self, name: &str) -> Option<Arc<IdsTable>> {
-        self.functions.iter().find_map(|(function, shared)| match &**shared {
-            Shared::Ids(table) if function == name => Some(Arc::clone(table)),
-            _ => None,
-        })
-    }
-
-    /// Table of the named user plane function, to change its sessions while workers run.
-    pub fn upf(&self, name: &str) -> Option<Arc<UpfTable>> {
-        self.functions.iter().find_map(|(function, shared)| match &**shared {
-            Shared::Upf(table, _) if function == name => Some(Arc::clone(table)),
-            _ => None,
-        })
+    /// Table that the instances of the named function share, if it has type `T`. It can be read and changed while workers
+    /// run.
+    pub fn table<T: Any + Send + Sync>(&self, name: &str) -> Option<Arc<T>> {
+        let mut functions = self.functions.iter();
+        let (_, factory) = functions.find(|(function, _)| function == name)?;
+        factory.table()?.downcast().ok()
     }
 
     /// Waits until all flow records and alerts are in their files. Every [`instance`](Self::instance) must have
-    /// [drained](Chain::drain), or the call never returns.
+    /// [finished](Chain::finish), or the call never returns.
     ///
     /// # Errors
     /// If a file is incomplete: the error names the first one.
     pub fn finish_exports(&self) -> Result<Vec<Exported>, ExportError> {
         let functions = self.functions.iter();
         // Finishes all of them even after an error, so that no thread remains.
-        let finished: Vec<_> = functions.map(|(_, shared)| shared.finish_exports()).collect();
+        let finished: Vec<_> = functions.map(|(_, factory)| factory.finish_exports()).collect();
         let finished = finished.into_iter().collect::<Result<Vec<_>, _>>()?;
         Ok(finished.into_iter().flatten().collect())
     }
@@ -611,7 +254,7 @@ impl ChainBuilder {
     }
 
     /// Functions whose state is kept in Redis, and the size of a row in bytes; `None` if there are none.
-    pub fn kept_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
+    pub fn durable_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
         self.kept.clone()
     }
 

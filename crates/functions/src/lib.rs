@@ -1,6 +1,7 @@
 //! The network functions, their configuration in chain specs, and building chains of them.
 //!
-//! A function is one directory. [`spec`] reads chain specs, [`build`] makes the chains that workers run.
+//! A function is one directory, and its [kind](kind) is one line of the [registry]. [`spec`] reads chain specs,
+//! [`build`] makes the chains that workers run.
 
 pub mod accounting;
 pub mod acl;
@@ -11,19 +12,23 @@ pub mod classifier;
 pub mod count;
 pub mod dns_guard;
 pub mod encrypt;
+pub mod external;
 pub mod firewall;
 pub mod flow_stats;
 pub mod forward;
 pub mod ids;
 pub mod ip_forward;
 pub mod ipsec;
+pub mod kind;
 pub mod library;
 pub mod load_balancer;
 pub mod mirror;
 pub mod nat;
 mod origin;
 pub mod out_file;
+pub mod own;
 pub mod policer;
+pub mod registry;
 pub mod reload;
 mod rewrite;
 pub mod spec;

@@ -8,7 +8,7 @@ use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::spec::ChainSpec;
-use tailwater_functions::upf::{Owner, Session, SessionError, Tunnel};
+use tailwater_functions::upf::{Owner, Session, SessionError, Tunnel, UpfTable};
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
@@ -329,7 +329,7 @@ fn sessions_run_out_and_come_back() {
     let spec = ChainSpec::parse(text, "test", Path::new(".")).unwrap();
     let rss = spec.rss();
     let mut builder = ChainBuilder::new(&spec, &rss, 1).unwrap();
-    let table = builder.upf("it").unwrap();
+    let table = builder.table::<UpfTable>("it").unwrap();
     let pool = BufferPool::new(64, 2048).unwrap();
     let mut rig = Rig {
         chain: builder.instance(|_| true),

@@ -1,7 +1,7 @@
 //! Scope of a profile: a configuration and a machine.
 
 use std::fmt::{self, Write};
-use tailwater_functions::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_policy::capacity::MAX_NAME_BYTES;
 
 /// FNV-1a hash, 64 bits (Fowler, Noll, Vo), of everything written to it. Not cryptographic; the same on every machine.
@@ -49,15 +49,9 @@ pub fn fingerprint(spec: &ChainSpec) -> String {
     let _ = write!(hash, "{build:?}{:?}{:?}", spec.flows, spec.packets);
     for function in &spec.functions {
         let mut config = function.config.clone();
-        match &mut config {
-            FunctionConfig::Acl(acl) => acl.source = None,
-            FunctionConfig::Classifier(classifier) => classifier.source = None,
-            FunctionConfig::UrlFilter(filter) => filter.source = None,
-            FunctionConfig::IpForward(forward) => forward.source = None,
-            FunctionConfig::Ids(ids) => ids.sources.files.clear(),
-            _ => {}
-        }
-        config.forget_exports();
+        let changed = config.make_mut();
+        changed.remove_sources();
+        changed.remove_exports();
         let _ = write!(hash, "{config:?}");
         if let Some(branch) = function.branch {
             let _ = write!(hash, "{branch}");

@@ -174,7 +174,7 @@ pub(crate) fn without_files(spec: &ChainSpec) -> ChainSpec {
     let mut spec = spec.clone();
     spec.state = None;
     for function in &mut spec.functions {
-        function.config.forget_exports();
+        function.config.make_mut().remove_exports();
     }
     spec
 }

@@ -9,7 +9,8 @@ use tailwater_confine::Confinement;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, cores, run};
-use tailwater_functions::spec::{ChainSpec, FunctionConfig, OwnFunction};
+use tailwater_functions::own::OwnFunction;
+use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationReport, Launch, Program};
 use tailwater_net::Nanos;
 use tailwater_policy::isolation::BatchBounds;
@@ -189,7 +190,7 @@ impl Folder {
             let group = Arc::new(Mutex::new(Group::start(kind, &self.library(), functions, lookups)));
             let own = OwnFunction::new("Baseline", move || Box::new(Handed(Arc::clone(&group))));
             spec.functions.truncate(1);
-            spec.functions[0].config = FunctionConfig::Own(own);
+            spec.functions[0].config = own.into();
         }
         let config = RunConfig {
             cores: vec![cores::default_core()],

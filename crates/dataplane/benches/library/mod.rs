@@ -6,7 +6,8 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
-use tailwater_functions::spec::{ChainSpec, FunctionConfig, OwnFunction};
+use tailwater_functions::own::OwnFunction;
+use tailwater_functions::spec::ChainSpec;
 
 /// A chain's function in C, if it has one.
 pub fn in_c(chain: &str) -> Option<String> {
@@ -45,7 +46,7 @@ pub fn clean() {
 pub fn add_own(chain: &str, spec: &mut ChainSpec) {
     if chain == "count" {
         let make = || -> Box<dyn NetworkFunction> { Box::new(Count) };
-        spec.functions[0].config = FunctionConfig::Own(OwnFunction::new("Count", make));
+        spec.functions[0].config = OwnFunction::new("Count", make).into();
     }
 }
 

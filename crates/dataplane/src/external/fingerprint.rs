@@ -4,7 +4,7 @@
 //! Ethernet headers. The fingerprint excludes these. The rest distinguishes most packets: the IPv4 identification, TCP
 //! sequence and acknowledgement numbers, lengths, and the payload's first and last bytes.
 
-use tailwater_functions::spec::Changes;
+use tailwater_functions::external::Changes;
 use tailwater_net::icmp::{IcmpView, v4, v6};
 use tailwater_net::ipv4::Ipv4View;
 use tailwater_net::parse::{Fragment, Headers, Network};

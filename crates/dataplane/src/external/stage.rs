@@ -9,7 +9,7 @@ use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Outcome, Reason};
-use tailwater_functions::spec::{ExternalConfig, Missing};
+use tailwater_functions::external::{ExternalConfig, Missing};
 use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;

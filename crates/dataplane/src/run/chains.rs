@@ -66,7 +66,7 @@ impl ChainFactory {
 
     /// Functions with external state, and the length of a row in bytes, or `None` if there are none.
     pub(super) fn durable_functions(&self) -> Option<(Vec<DurableFunction>, usize)> {
-        self.front.kept_functions()
+        self.front.durable_functions()
     }
 
     /// Handle to reload the configuration during the run, if possible.

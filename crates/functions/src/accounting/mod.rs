@@ -3,10 +3,15 @@
 mod counts;
 mod export;
 mod function;
+mod kind;
+mod spec;
 
 pub(crate) use counts::{Counts, flags};
 pub use export::{AccountingTable, ExportError, ExportFormat, Exported, Totals};
 pub use function::Accounting;
+pub use kind::KIND;
+pub(crate) use spec::export;
+pub use spec::{AccountingConfig, ExportConfig};
 
 #[cfg(test)]
 mod tests;

@@ -6,12 +6,18 @@ pub mod classifier;
 mod dispatch;
 pub mod function;
 pub mod generate;
+mod kind;
 pub mod linear;
 pub mod rule;
+pub(crate) mod rule_list;
 mod rule_sets;
 mod service;
 pub mod shadow;
+pub(crate) mod shadowed_rules;
+mod spec;
 
 pub use classifier::Classifier;
 pub use function::{Acl, AclRules, AclTable};
+pub use kind::KIND;
 pub use rule::{Action, Rule};
+pub use spec::AclConfig;

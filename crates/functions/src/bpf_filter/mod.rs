@@ -5,13 +5,18 @@
 
 mod function;
 mod interpreter;
+mod kind;
 mod libpcap;
 mod program;
+mod spec;
 
 pub use function::{BpfFilter, BpfRules, MAX_RULES, Rule};
 pub use interpreter::Filter;
+pub use kind::KIND;
 pub use libpcap::{CompileError, compile};
 pub use program::{Instruction, MAX_INSTRUCTIONS, SNAPLEN, VerifyError, parse_program, verify};
+pub use spec::BpfFilterConfig;
+pub(crate) use spec::program;
 
 #[cfg(test)]
 mod tests;

@@ -1,111 +1,19 @@
 //! Errors that prevent a valid spec from running.
 
-use crate::accounting::ExportError;
-use crate::acl::classifier::ClassifierError;
-use crate::firewall::RuleSetError;
-use crate::ids::IdsError;
-use crate::ipsec::IpsecError;
-use crate::load_balancer::TableError;
-use crate::upf::UpfError;
+use crate::kind::FunctionError;
 use std::io;
 use tailwater_chain::branches::MAX_PATHS;
 
 /// Error that prevents a valid spec from running.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// An access list or a classifier's rules are too large.
+    /// A function cannot be built.
     #[error("function {function}: {source}")]
-    Classifier {
+    Function {
         /// Name of the function.
         function: String,
-        /// Limit that is exceeded.
-        source: ClassifierError,
-    },
-    /// The services of a load balancer are out of range.
-    #[error("function {function}: {source}")]
-    LoadBalancer {
-        /// Name of the function.
-        function: String,
-        /// Value that is out of range.
-        source: TableError,
-    },
-    /// The routes cannot be made into a table.
-    #[error("function {function}: {source}")]
-    Routes {
-        /// Name of the function.
-        function: String,
-        /// Limit that is exceeded.
-        source: crate::ip_forward::TableError,
-    },
-    /// Flow records cannot be written.
-    #[error("function {function}: {source}")]
-    Export {
-        /// Name of the function.
-        function: String,
-        /// Cause of the failure.
-        source: ExportError,
-    },
-    /// The rules of a firewall need too much memory.
-    #[error("function {function}: {source}")]
-    Firewall {
-        /// Name of the function.
-        function: String,
-        /// Limit that is exceeded.
-        source: RuleSetError,
-    },
-    /// Detection rules exceed a limit, or alerts cannot be written.
-    #[error("function {function}: {source}")]
-    Ids {
-        /// Name of the function.
-        function: String,
-        /// Cause of the failure.
-        source: IdsError,
-    },
-    /// URL patterns need too much memory.
-    #[error("function {function}: {source}")]
-    UrlPatterns {
-        /// Name of the function.
-        function: String,
-        /// Limit that is exceeded.
-        source: crate::url_filter::TableError,
-    },
-    /// An external function has ports, which only `tailwater run` provides.
-    #[error("function {function}: an external function has ports, which only `tailwater run` has")]
-    External {
-        /// Name of the function.
-        function: String,
-    },
-    /// There is not enough memory for caches.
-    #[error("function {function}: {source}")]
-    Caches {
-        /// Name of the function.
-        function: String,
-        /// Cache that cannot be allocated.
-        source: crate::wan_optimizer::NoMemory,
-    },
-    /// A third-party function is not loaded in this process.
-    #[error(
-        "function {function}: its spec was read for functions in processes of their own, and it is not loaded in this one"
-    )]
-    Apart {
-        /// Name of the function.
-        function: String,
-    },
-    /// Security associations or policies cannot be applied.
-    #[error("function {function}: {source}")]
-    Ipsec {
-        /// Name of the function.
-        function: String,
-        /// Cause of the failure.
-        source: IpsecError,
-    },
-    /// A session is invalid, usage reports cannot be written, or the API socket cannot be served.
-    #[error("function {function}: {source}")]
-    Upf {
-        /// Name of the function.
-        function: String,
-        /// Cause of the failure.
-        source: UpfError,
+        /// Limit that is exceeded, or cause of the failure.
+        source: FunctionError,
     },
     /// A function with flow state follows a function that mixes flows.
     #[error(
@@ -131,30 +39,12 @@ pub enum BuildError {
     },
     /// There are more than [`MAX_PATHS`] paths through the branches.
     #[error("there are more than {MAX_PATHS} ways through the chain's branches")]
-    Ways,
+    PathTable,
     /// An isolated function sends packets to branches, which are not in its process.
     #[error("function {function} sends packets to branches of the chain, which it cannot do from a process of its own")]
     Branches {
         /// Name of the function.
         function: String,
-    },
-    /// A classic BPF program is invalid.
-    #[error("function {function}: rule {rule}: {source}")]
-    Program {
-        /// Name of the function.
-        function: String,
-        /// Number of the rule, starting at 1.
-        rule: usize,
-        /// Defect of the program.
-        source: crate::bpf_filter::VerifyError,
-    },
-    /// The classic BPF program that selects packets to mirror is invalid.
-    #[error("function {function}: {source}")]
-    Mirror {
-        /// Name of the function.
-        function: String,
-        /// Defect of the program.
-        source: crate::bpf_filter::VerifyError,
     },
     /// A function's instances share data that instances in several processes cannot share.
     #[error(
@@ -164,16 +54,8 @@ pub enum BuildError {
     Shares {
         /// Name of the function.
         function: String,
-        /// Description of the [shared data](crate::spec::FunctionConfig::shares).
+        /// Description of the [shared data](crate::kind::FunctionConfig::in_process_only_reason).
         what: &'static str,
-    },
-    /// There is not enough memory for a working set.
-    #[error("function {function}: there is no memory for its workingSet ({source})")]
-    WorkingSet {
-        /// Name of the function.
-        function: String,
-        /// Error reported by the operating system.
-        source: io::Error,
     },
     /// There is not enough memory for the flow table.
     #[error("there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity")]

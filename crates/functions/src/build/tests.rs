@@ -1,4 +1,5 @@
 use super::*;
+use crate::upf::UpfTable;
 use std::path::Path;
 use tailwater_chain::shared_counters::SharedCounters;
 
@@ -45,7 +46,7 @@ fn no_function_with_state_is_behind_a_tunnels_end() {
     ] {
         let spec = spec(&functions);
         let mixes = spec.functions.iter();
-        let mixes = mixes.map(|function| Requirements::of(&function.config, 1).mixes_flows);
+        let mixes = mixes.map(|function| function.config.requirements(1).mixes_flows);
         assert!(mixes.eq(expected), "{functions}");
     }
     for (functions, wrong) in [
@@ -65,7 +66,7 @@ fn user_planes_are_tunnels_ends_and_share_their_sessions() {
     let upf = "{upf: {addresses: [192.0.2.1], profiles: {all: {}}, \
                sessions: [1 ue 10.60.0.1 teid 1 profile all]}}";
     let built = builder(&format!("[{upf}, {{forward: {{}}}}]"));
-    assert_eq!(built.upf("upf").unwrap().sessions(), 1);
+    assert_eq!(built.table::<UpfTable>("upf").unwrap().sessions(), 1);
     assert!(built.finish_exports().unwrap().is_empty());
     let error = ChainBuilder::new(
         &spec(&format!("[{upf}, {{accounting: {{}}}}]")),
@@ -78,7 +79,7 @@ fn user_planes_are_tunnels_ends_and_share_their_sessions() {
     let surroundings = IsolationContext {
         rss: RssHasher::default(),
         part: [0, 1],
-        commons: SharedCounters::of_this_process(),
+        shared_counters: SharedCounters::of_this_process(),
         capacity: 1,
     };
     let alone = build_isolated(&spec(&format!("[{upf}]")).functions[0], surroundings);
@@ -92,7 +93,7 @@ fn what_a_guard_counts_is_not_cut_into_processes() {
         let surroundings = IsolationContext {
             rss: RssHasher::default(),
             part: [0, of],
-            commons: SharedCounters::of_this_process(),
+            shared_counters: SharedCounters::of_this_process(),
             capacity: 0,
         };
         build_isolated(&guard.functions[0], surroundings)

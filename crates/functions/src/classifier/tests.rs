@@ -1,9 +1,11 @@
 //! Random trees of branches, checked against a tree of closures that takes one packet at a time.
 
-use super::ClassifierRules;
+use super::{ClassifierRules, ClassifierTable};
 use crate::acl::{Action, Rule};
 use crate::build::ChainBuilder;
-use crate::spec::{ChainSpec, FunctionConfig, OwnFunction};
+use crate::kind::AnyConfig;
+use crate::own::OwnFunction;
+use crate::spec::ChainSpec;
 use bytemuck::{Pod, Zeroable};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -244,9 +246,9 @@ impl Text {
                         .unwrap();
                     }
                     self.yaml.push_str("], branches: {");
-                    for (place, (nodes, ends)) in fork.branches.iter().enumerate() {
+                    for (batch_index, (nodes, ends)) in fork.branches.iter().enumerate() {
                         let then = if *ends { "send" } else { "next" };
-                        write!(self.yaml, "b{place}: {{then: {then}, functions: ").unwrap();
+                        write!(self.yaml, "b{batch_index}: {{then: {then}, functions: ").unwrap();
                         self.list(nodes);
                         self.yaml.push_str("},");
                     }
@@ -266,7 +268,7 @@ type Rules = HashMap<String, Vec<(Rule, usize)>>;
 type Way<'t> = Box<dyn FnMut(&FlowKey, &Rules, &mut Log) -> Option<bool> + 't>;
 
 /// Builds the path through a list.
-fn way<'t>(nodes: &'t [Node], count: &mut usize) -> Way<'t> {
+fn path<'t>(nodes: &'t [Node], count: &mut usize) -> Way<'t> {
     let mut steps: Vec<Way<'t>> = Vec::new();
     for node in nodes {
         let name = format!("f{count}");
@@ -287,13 +289,13 @@ fn way<'t>(nodes: &'t [Node], count: &mut usize) -> Way<'t> {
             }
             Node::Classifier(fork) => {
                 let branches = fork.branches.iter();
-                let mut ways: Vec<_> = branches.map(|(nodes, ends)| (way(nodes, count), *ends)).collect();
+                let mut paths: Vec<_> = branches.map(|(nodes, ends)| (path(nodes, count), *ends)).collect();
                 steps.push(Box::new(move |key, rules, log| match fork.decide(&rules[&name], key) {
-                    target if target < ways.len() => {
-                        let (way, ends) = &mut ways[target];
-                        way(key, rules, log).or(ends.then_some(true))
+                    target if target < paths.len() => {
+                        let (path, ends) = &mut paths[target];
+                        path(key, rules, log).or(ends.then_some(true))
                     }
-                    target => (target > ways.len()).then_some(true),
+                    target => (target > paths.len()).then_some(true),
                 }));
             }
         }
@@ -385,7 +387,7 @@ proptest! {
         for (name, every, stateful) in text.stamps {
             let log = Arc::clone(&log);
             let function = spec.functions.iter_mut().find(|function| function.name == name).unwrap();
-            function.config = FunctionConfig::Own(OwnFunction::new("Stamp", move || Box::new(Stamp {
+            function.config = AnyConfig::from(OwnFunction::new("Stamp", move || Box::new(Stamp {
                 name: name.clone(),
                 tracks: name == "tracker",
                 every,
@@ -399,7 +401,7 @@ proptest! {
         let mut forks = Vec::new();
         classifiers(&nodes, &mut 0, &mut forks);
         let mut rules: Rules = forks.iter().map(|(name, fork)| (name.clone(), fork.rules.clone())).collect();
-        let mut oracle = way(&nodes, &mut 0);
+        let mut oracle = path(&nodes, &mut 0);
         let mut expected = Log::new();
         let mut pool = BufferPool::new(64, 2048).unwrap();
         let mut batch = Batch::new(&pool, 64);
@@ -421,7 +423,7 @@ proptest! {
                     let (rules, targets): (Vec<_>, Vec<_>) =
                         next[name].iter().map(|(rule, to)| (rule.clone(), *to as u8)).unzip();
                     let rules = ClassifierRules::new(&rules, targets, fork.default as u8, fork.both).unwrap();
-                    builder.classifier(name).unwrap().live().replace(rules);
+                    builder.table::<ClassifierTable>(name).unwrap().live().replace(rules);
                 }
             };
             let late = new_between && turn == new_at;
@@ -432,9 +434,9 @@ proptest! {
             let functions = spec.functions.len();
             let first = (1..=functions).find(|last| segment > 0 && chain.segment_of_last(*last) == Some(segment));
             let in_front = first.map_or(0, |last| functions - last);
-            let place = |name: &str| spec.functions.iter().position(|function| function.name == name).unwrap();
+            let batch_index = |name: &str| spec.functions.iter().position(|function| function.name == name).unwrap();
             let now: Rules = next.iter().map(|(name, new)| {
-                let old = late && place(name) < in_front;
+                let old = late && batch_index(name) < in_front;
                 (name.clone(), if old { rules[name].clone() } else { new.clone() })
             }).collect();
             let sent = run(&mut chain, (&mut pool, &mut batch), (keys, &rss), segment, || {

@@ -9,14 +9,18 @@
 mod account;
 mod account_table;
 mod function;
+mod kind;
 mod message;
 mod rules;
+mod spec;
 mod truncate;
 
 pub use function::DnsGuard;
+pub use kind::KIND;
 pub use rules::{
     Amplification, DnsGuardTable, Fragments, GuardRules, Limits, MAX_EXEMPT, MAX_PORTS, MAX_RATE, Mode, Sizes,
 };
+pub use spec::DnsGuardConfig;
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,12 @@
 
 mod chacha;
 mod function;
+mod kind;
+mod spec;
 
 pub use function::{Direction, Encrypt, EncryptRules, PacketNumbers};
+pub use kind::KIND;
+pub use spec::EncryptConfig;
 
 #[cfg(test)]
 mod tests;

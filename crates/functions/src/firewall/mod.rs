@@ -3,18 +3,22 @@
 mod connection;
 pub(crate) mod fragment;
 mod function;
+mod kind;
 pub mod language;
 mod overlap;
 mod rule_set;
 mod rules;
 mod shared_tables;
+mod spec;
 mod table;
 mod tcp;
 
 pub use function::Firewall;
+pub use kind::KIND;
 pub use overlap::{ShadowedRules, shadowed};
 pub use rule_set::RuleSetError;
 pub use rules::{Action, MAX_RULES, MAX_ZONES, Rule, State, States, Zone, ZonePort};
+pub use spec::FirewallConfig;
 pub use table::{FirewallTable, Fragments, HalfOpen, Options, Timeouts};
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Tests of the function in a chain: alert file, drops, rule reloads, and release of stream memory.
 
+use super::load_rules as load_ids_rules;
 use super::*;
-use crate::spec::load_ids_rules;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::Arc;

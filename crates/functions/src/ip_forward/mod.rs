@@ -4,16 +4,20 @@
 //! plain implementation with which tests and the fuzz target compare it.
 
 pub mod function;
+mod kind;
 pub mod linear;
 mod memory;
 pub mod route;
 pub mod routes_file;
+mod spec;
 pub mod table;
 mod v4;
 mod v6;
 
 pub use function::IpForward;
+pub use kind::KIND;
 pub use route::{NextHop, Route, Target};
+pub use spec::IpForwardConfig;
 pub use table::{RouteTable, TableError};
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ mod association;
 mod cipher;
 mod function;
 pub(crate) mod headers;
+mod kind;
 mod sequence;
+mod spec;
 mod spi_table;
 mod table;
 
@@ -15,6 +17,8 @@ pub use association::{
 };
 pub use cipher::{Cipher, Keying};
 pub use function::Ipsec;
+pub use kind::KIND;
+pub use spec::IpsecConfig;
 pub use table::{IpsecError, IpsecTable};
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tailwater_sdk::abi;
 use tailwater_sdk::host::{self, Configured, FrameLocation, FunctionDescription, NO_PACKET};
 
 /// Function from a library.
-pub struct ForeignFunction {
+pub struct LibraryInstance {
     library: &'static FunctionDescription,
     shared: Arc<Configured>,
     instance: *mut c_void,
@@ -26,12 +26,12 @@ pub struct ForeignFunction {
 
 // SAFETY: by the header's rules, any thread may use an instance, one at a time. The pointers in `packets` are valid
 // only while a batch is processed.
-unsafe impl Send for ForeignFunction {}
+unsafe impl Send for LibraryInstance {}
 
-impl ForeignFunction {
-    pub(super) fn new(shared: Arc<Configured>, instance: *mut c_void) -> ForeignFunction {
+impl LibraryInstance {
+    pub(super) fn new(shared: Arc<Configured>, instance: *mut c_void) -> LibraryInstance {
         let library = shared.what;
-        ForeignFunction {
+        LibraryInstance {
             library,
             shared,
             instance,
@@ -97,7 +97,7 @@ impl ForeignFunction {
     }
 }
 
-impl NetworkFunction for ForeignFunction {
+impl NetworkFunction for LibraryInstance {
     fn kind(&self) -> &'static str {
         self.library.name
     }
@@ -187,7 +187,7 @@ impl NetworkFunction for ForeignFunction {
     }
 }
 
-impl Drop for ForeignFunction {
+impl Drop for LibraryInstance {
     fn drop(&mut self) {
         // SAFETY: created by this library, and not used again.
         unsafe { self.shared.stop(self.instance) }

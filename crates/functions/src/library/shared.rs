@@ -4,7 +4,7 @@
 
 use super::child::{Step, survives, tried};
 use super::error::LibraryError;
-use super::function::ForeignFunction;
+use super::function::LibraryInstance;
 use super::load::{load, load_for_a_trial};
 use std::fmt;
 use std::fs::{self, File};
@@ -75,11 +75,11 @@ impl LibraryFunction {
     ///
     /// # Panics
     /// If the library creates none, though it did when it was opened.
-    pub fn instance(&self) -> ForeignFunction {
+    pub fn instance(&self) -> LibraryInstance {
         let instance = self.shared.start();
         let name = self.shared.what.name;
         let instance = instance.unwrap_or_else(|| panic!("the library {name} gave no instance"));
-        ForeignFunction::new(Arc::clone(&self.shared), instance)
+        LibraryInstance::new(Arc::clone(&self.shared), instance)
     }
 }
 

@@ -6,11 +6,15 @@
 //! gone. Balancers with the same services choose alike for new flows, independent of their state.
 
 mod function;
+mod kind;
 mod maglev;
+mod spec;
 mod table;
 
 pub use function::LoadBalancer;
+pub use kind::KIND;
 pub use maglev::{DEFAULT_TABLE_SIZE, is_prime};
+pub use spec::LoadBalancerConfig;
 pub use table::{
     Backend, BackendState, Destination, LoadBalancerTable, MAX_BACKENDS, MAX_SERVICES, MAX_WEIGHT, Service,
     ServiceTable, TableError, most_backends,

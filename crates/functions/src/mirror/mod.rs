@@ -7,9 +7,13 @@ mod capture_file;
 mod cells;
 mod function;
 mod interface;
+mod kind;
+mod spec;
 mod writer;
 
 pub use function::{Mirror, MirrorRules, Sampling};
+pub use kind::KIND;
+pub use spec::MirrorConfig;
 pub use writer::{MirrorTable, Options, Outlet};
 
 #[cfg(test)]

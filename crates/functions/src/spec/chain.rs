@@ -1,8 +1,9 @@
 //! Chain spec: the traffic that a chain matches, and its functions.
 
-use super::functions::{Context, ExternalConfig, FunctionConfig};
 use super::sequence::{FunctionSpec, functions, taken, user_of};
 use super::source::{Source, Text};
+use crate::external::ExternalConfig;
+use crate::kind::Context;
 use crate::library::{CodeExaminer, ExecutionMode};
 use ipnet::IpNet;
 use std::path::Path;
@@ -78,9 +79,7 @@ impl ChainSpec {
     /// Iterates over the external functions and their names, in order.
     pub fn externals(&self) -> impl Iterator<Item = (&str, &ExternalConfig)> {
         self.functions.iter().filter_map(|function| {
-            let FunctionConfig::External(external) = &function.config else {
-                return None;
-            };
+            let external = function.config.get()?;
             Some((function.name.as_str(), external))
         })
     }
@@ -88,7 +87,7 @@ impl ChainSpec {
     /// Splits the chain at its external functions: one chain for the functions in front of the first, and one for those
     /// after each. A part may have no function.
     pub fn parts(&self) -> Vec<ChainSpec> {
-        let is_external = |function: &FunctionSpec| matches!(function.config, FunctionConfig::External(_));
+        let is_external = |function: &FunctionSpec| function.config.is::<ExternalConfig>();
         let parts = self.functions.split(is_external);
         let part = |functions: &[FunctionSpec]| ChainSpec {
             functions: functions.to_vec(),
@@ -154,11 +153,8 @@ impl ChainSpec {
 
     /// Warnings about dangerous settings of a valid spec.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
-        let warnings = self.functions.iter().map(|function| match &function.config {
-            FunctionConfig::Ipsec(ipsec) => &ipsec.warnings[..],
-            _ => &[],
-        });
-        warnings.flatten().map(String::as_str)
+        let warnings = self.functions.iter().flat_map(|function| function.config.warnings());
+        warnings.map(String::as_str)
     }
 }
 

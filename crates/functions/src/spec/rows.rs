@@ -1,8 +1,8 @@
 //! Rows: consecutive functions of a chain that process the same packets.
 
 use super::chain::ChainSpec;
-use super::functions::FunctionConfig;
 use super::sequence::{FunctionSpec, places};
+use crate::classifier::ClassifierConfig;
 use tailwater_chain::branches::{BranchSet, can_follow, routes};
 
 /// Consecutive functions of a chain. Every packet that reaches the first continues with the next unless it is dropped,
@@ -23,8 +23,7 @@ impl ChainSpec {
     pub fn rows(&self, left_out: impl Fn(&FunctionSpec) -> bool) -> Vec<Row<'_>> {
         let places = places(&self.functions);
         let routes = routes(&self.branches, &places);
-        let is_in =
-            |function: &FunctionSpec| !matches!(function.config, FunctionConfig::Classifier(_)) && !left_out(function);
+        let is_in = |function: &FunctionSpec| !function.config.is::<ClassifierConfig>() && !left_out(function);
         let mut end = 0;
         // A classifier marks where packets leave the chain or take branches; a change of branch marks where they join.
         let alike = |one: &FunctionSpec, next: &FunctionSpec| one.branch == next.branch && is_in(one) == is_in(next);

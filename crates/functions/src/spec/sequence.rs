@@ -1,8 +1,11 @@
 //! Functions of a chain in order, including those of branches.
 
 use super::chain::{FIELDS, FUNCTIONS, KIND, PARTS, WHAT};
-use super::functions::{self, Context, FunctionConfig, Target};
-use crate::ipsec::{Identity, IpsecRules};
+use super::item;
+use crate::classifier::{ClassifierConfig, Target, functions_of_branches};
+use crate::external::ExternalConfig;
+use crate::ipsec::{Identity, IpsecConfig};
+use crate::kind::{AnyConfig, Context, FunctionConfig};
 use crate::library::ExecutionMode;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -20,8 +23,8 @@ const MAX_FUNCTIONS: usize = 16;
 pub struct FunctionSpec {
     /// Name of the function in reports, unique in its chain.
     pub name: String,
-    /// Type and configuration.
-    pub config: FunctionConfig,
+    /// Configuration, which is of the function's kind.
+    pub config: AnyConfig,
     /// Files other than the spec that its configuration was read from: rules, keys, a library.
     pub files: Vec<PathBuf>,
     /// Index in the chain's [list](super::ChainSpec::branches) of the innermost branch that contains it, if any.
@@ -29,6 +32,11 @@ pub struct FunctionSpec {
 }
 
 impl FunctionSpec {
+    /// Returns the configuration as `T`, if the function is of that kind.
+    pub fn config_as<T: FunctionConfig>(&self) -> Option<&T> {
+        self.config.get()
+    }
+
     /// Reads one function, by its index in the [chain's list](super::ChainSpec::functions), of a spec that another
     /// process has read as a whole. Errors in and between other functions are not detected, and none of their files is
     /// read, so the function's branch is unknown. A library is loaded without a trial.
@@ -53,7 +61,7 @@ impl FunctionSpec {
 /// Flattens a list of functions: each is followed by those of its branches, as in the chain's list.
 fn with_branches<'a>(node: &Located<'a>, items: &mut Vec<Located<'a>>) -> Result<(), SpecError> {
     for item in node.list("functions", MAX_FUNCTIONS)? {
-        let branches = functions::functions_of_branches(&item)?;
+        let branches = functions_of_branches(&item)?;
         if items.len() == MAX_FUNCTIONS {
             return Err(item.error(too_many()));
         }
@@ -71,7 +79,7 @@ fn too_many() -> String {
 
 /// Reads a function. Also returns `true` if the spec names it.
 fn function(item: &Located<'_>, context: &Context<'_>) -> Result<(bool, FunctionSpec), SpecError> {
-    let (name, config) = functions::parse(item, context)?;
+    let (name, config) = item::parse(item, context)?;
     let named = name.is_some();
     let function = FunctionSpec {
         name: name.unwrap_or_else(|| config.default_name().to_string()),
@@ -155,7 +163,7 @@ impl Reader<'_> {
             );
             return Err(item.error(message));
         }
-        let translates = |config: &FunctionConfig| matches!(config, FunctionConfig::Nat(_));
+        let translates = |config: &AnyConfig| config.translates_addresses();
         let nat = functions.iter().position(|function| translates(&function.config));
         if let Some(other) = nat.filter(|_| translates(&config)) {
             // Both directions run the functions in the same order, so with two translations the return path would undo
@@ -163,7 +171,7 @@ impl Reader<'_> {
             let message = format!("expected at most one nat in a chain, found {} too", paths[other]);
             return Err(item.error(message));
         }
-        let tracks = |config: &FunctionConfig| config.tracks_connections();
+        let tracks = |config: &AnyConfig| config.tracks_connections();
         let tracking = functions.iter().position(|function| tracks(&function.config));
         let both = (nat, tracking, translates(&config), tracks(&config));
         if let (_, Some(other), true, _) | (Some(other), _, _, true) = both {
@@ -175,10 +183,10 @@ impl Reader<'_> {
             );
             return Err(item.error(message));
         }
-        let written = config.writes();
+        let written = config.outputs();
         let other = functions.iter().enumerate().find_map(|(other, function)| {
-            let writes = function.config.writes();
-            let same = |(_, file): &&(_, PathBuf)| writes.iter().any(|(_, other)| other == file);
+            let outputs = function.config.outputs();
+            let same = |(_, file): &&(_, PathBuf)| outputs.iter().any(|(_, other)| other == file);
             Some((&written.iter().find(same)?.1, other))
         });
         if let Some((file, other)) = other {
@@ -189,18 +197,15 @@ impl Reader<'_> {
             );
             return Err(item.error(message));
         }
-        if let FunctionConfig::External(external) = &config {
+        if let Some(external) = config.get::<ExternalConfig>() {
             let mut names = external.ports();
             let taken = names.find_map(|name| Some((name, user_of(functions, name)?)));
             if let Some((name, user)) = taken {
                 return Err(item.error(self::taken(name, user)));
             }
         }
-        let tunnels = match &config {
-            FunctionConfig::Ipsec(ipsec) => Some(&ipsec.rules),
-            _ => None,
-        };
-        for end in tunnels.into_iter().flat_map(IpsecRules::ends) {
+        let tunnels = config.get::<IpsecConfig>();
+        for end in tunnels.into_iter().flat_map(|ipsec| ipsec.rules.ends()) {
             let key = end.association.keying.secret().to_vec();
             let place = functions.len();
             if let Some((other, far)) = self.keys.insert(key, (place, end.identity()))
@@ -219,10 +224,7 @@ impl Reader<'_> {
         if let Some(message) = self.out_of_place(&config, branch) {
             return Err(item.error(message));
         }
-        let classifier = match &config {
-            FunctionConfig::Classifier(classifier) => Some(classifier.clone()),
-            _ => None,
-        };
+        let classifier = config.get::<ClassifierConfig>().cloned();
         self.functions.push(FunctionSpec {
             name: name.clone(),
             config,
@@ -246,7 +248,7 @@ impl Reader<'_> {
                 ends,
             }));
         let mut reached = classifier.ways_out().any(|target| target == Target::Next);
-        for (place, node) in functions::functions_of_branches(item)?.iter().enumerate() {
+        for (place, node) in functions_of_branches(item)?.iter().enumerate() {
             let goes_on = self.list(node, Some(first + place))?;
             reached |= goes_on && !self.branches[first + place].ends;
         }
@@ -254,8 +256,8 @@ impl Reader<'_> {
     }
 
     /// Reason why a function is not allowed at its position among branches.
-    fn out_of_place(&self, config: &FunctionConfig, branch: Option<usize>) -> Option<&'static str> {
-        let external = matches!(config, FunctionConfig::External(_));
+    fn out_of_place(&self, config: &AnyConfig, branch: Option<usize>) -> Option<&'static str> {
+        let external = config.is::<ExternalConfig>();
         let tracks = config.tracks_connections();
         if external && branch.is_some() {
             return Some(
@@ -275,7 +277,8 @@ impl Reader<'_> {
         let directed = |branch: usize| {
             let name = &self.branches[branch].classifier;
             let classifier = self.functions.iter().find(|function| function.name == *name);
-            matches!(classifier.map(|function| &function.config), Some(FunctionConfig::Classifier(classifier)) if !classifier.both)
+            let classifier = classifier.and_then(|function| function.config_as::<ClassifierConfig>());
+            classifier.is_some_and(|classifier| !classifier.both)
         };
         let mut out = (0..self.branches.len()).filter(|&at| self.branches[at].ends);
         if tracks && (enclosing(&self.branches, branch).any(directed) || out.any(directed)) {
@@ -290,9 +293,9 @@ impl Reader<'_> {
 
 /// Function that uses this port, or the device or interface behind it.
 pub(super) fn user_of<'f>(functions: &'f [FunctionSpec], port: &PortName) -> Option<&'f str> {
-    let uses = |function: &&FunctionSpec| match &function.config {
-        FunctionConfig::External(external) => external.ports().any(|other| other.conflicts(port)),
-        _ => false,
+    let uses = |function: &&FunctionSpec| {
+        let external = function.config_as::<ExternalConfig>();
+        external.is_some_and(|external| external.ports().any(|other| other.conflicts(port)))
     };
     let user = functions.iter().find(uses);
     user.map(|function| function.name.as_str())

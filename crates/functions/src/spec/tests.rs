@@ -2,6 +2,7 @@
 //! unchanged.
 
 use super::*;
+use crate::acl::AclConfig;
 use proptest::prelude::*;
 use std::path::Path;
 use tailwater_api::Throughput;
@@ -185,7 +186,7 @@ spec:
         prop_assert_eq!(spec.match_.sources[0].to_string(), format!("{source}/{length}"));
         prop_assert_eq!(spec.match_.protocols, [protocol]);
         prop_assert_eq!(spec.match_.vlans, [vlan]);
-        let FunctionConfig::Acl(acl) = &spec.functions[0].config else {
+        let Some(acl) = spec.functions[0].config_as::<AclConfig>() else {
             return Err(TestCaseError::fail("not an acl"));
         };
         prop_assert_eq!(&acl.rules[0].source_ports, &(low..=high));
@@ -245,8 +246,8 @@ fn exports_are_forgotten_by_every_function_that_has_some() {
         let mut spec = ChainSpec::parse(&text, "test", Path::new(".")).unwrap();
         let config = &mut spec.functions[0].config;
         assert!(config.exports(), "{function}");
-        config.forget_exports();
-        assert!(!config.exports() && config.writes().is_empty(), "{function}");
+        config.make_mut().remove_exports();
+        assert!(!config.exports() && config.outputs().is_empty(), "{function}");
     }
 }
 

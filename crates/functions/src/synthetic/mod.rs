@@ -1,9 +1,13 @@
 //! `Synthetic`: a function with configured costs, for profilers and tests of schedulers.
 
 mod function;
+mod kind;
+mod spec;
 mod working_set;
 
 pub use function::Synthetic;
+pub use kind::KIND;
+pub use spec::SyntheticConfig;
 pub use working_set::{LINE, MAX_BYTES, Memory, Pattern, WorkingSet};
 
 /// Largest number of cycles per packet, or per new flow.

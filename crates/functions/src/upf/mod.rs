@@ -12,6 +12,7 @@ mod filter;
 mod function;
 pub mod gtp;
 mod index;
+mod kind;
 pub mod language;
 mod lines;
 mod reasons;
@@ -19,11 +20,13 @@ mod records;
 mod replace;
 mod services;
 mod session;
+mod spec;
 mod table;
 mod usage;
 
 pub use filter::{FilterError, Flows, parse as parse_flows};
 pub use function::Upf;
+pub use kind::KIND;
 pub use records::Usage;
 pub use replace::{AppliedSessions, Prepared};
 pub use services::{Services, UpfError, start};
@@ -31,6 +34,7 @@ pub use session::{
     LinkDirection, MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session,
     Treatment, Tunnel,
 };
+pub use spec::UpfConfig;
 pub use table::{MAX_PEERS, Options, Owner, SessionChange, SessionError, UpfTable};
 
 #[cfg(test)]

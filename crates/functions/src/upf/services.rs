@@ -1,10 +1,10 @@
 //! Threads other than workers: usage reports and the socket.
 
 use super::api::Api;
+use super::spec::UpfConfig;
 use super::table::{SessionError, UpfTable};
 use super::usage::Reports;
 use crate::accounting::{ExportError, Exported};
-use crate::spec::UpfConfig;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

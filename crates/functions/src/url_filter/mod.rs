@@ -13,17 +13,21 @@
 
 mod function;
 mod http;
+mod kind;
 mod normalize;
 mod parser;
 pub mod pattern;
 mod reassembly;
 mod service;
+mod spec;
 mod table;
 mod tls;
 
 pub use function::UrlFilter;
+pub use kind::KIND;
 pub use pattern::{Pattern, parse_list};
 pub use service::{Action, FilterConfig, FilterTable, Ports, Rest};
+pub use spec::UrlFilterConfig;
 pub use table::{TableError, UrlTable};
 
 #[cfg(test)]

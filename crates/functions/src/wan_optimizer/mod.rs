@@ -19,13 +19,17 @@ mod decoder;
 mod encoder;
 mod function;
 pub mod header;
+mod kind;
 mod sampling;
+mod spec;
 mod table;
 mod text;
 
 pub use function::WanOptimizer;
+pub use kind::KIND;
 pub(crate) use sampling::PERIODS;
 pub use sampling::{Fingerprints, Sampling, WINDOW};
+pub use spec::WanOptimizerConfig;
 pub use table::{MAX_DESTINATIONS, MAX_STREAMS, NoMemory, Options, WanTable};
 
 /// Bytes per cache line of the stream.

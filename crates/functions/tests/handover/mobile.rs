@@ -38,7 +38,7 @@ spec:
 ";
     let spec = ChainSpec::parse(text, "test", Path::new(".")).unwrap();
     let builder = ChainBuilder::new(&spec, &RssHasher::default(), 1).unwrap();
-    builder.upf("upf").unwrap()
+    builder.table::<UpfTable>("upf").unwrap()
 }
 
 /// Packet to a user, or from the user's tunnel.

@@ -10,7 +10,9 @@ use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_functions::build::ChainBuilder;
-use tailwater_functions::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::load_balancer::{LoadBalancerConfig, LoadBalancerTable};
+use tailwater_functions::spec::ChainSpec;
+
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
@@ -187,7 +189,7 @@ fn flows_that_go_elsewhere_are_shown_again() {
         spec(&text).unwrap()
     };
     let (before, after) = (balancer("192.0.2.1"), balancer("192.0.2.2"));
-    let FunctionConfig::LoadBalancer(changed) = &after.functions[0].config else {
+    let Some(changed) = after.functions[0].config_as::<LoadBalancerConfig>() else {
         panic!("a load balancer");
     };
     let (mut rig, builder) = Rig::with_builder(&before);
@@ -195,7 +197,7 @@ fn flows_that_go_elsewhere_are_shown_again() {
     assert_eq!(rig.run(&frames, Nanos::ZERO).len(), 20);
     let shown = |rig: &Rig| ["news/shown", "news/shown-again"].map(|name| rig.counts()[name]);
     assert_eq!(shown(&rig), [10, 0]);
-    let table = builder.load_balancer("loadBalancer").unwrap();
+    let table = builder.table::<LoadBalancerTable>("loadBalancer").unwrap();
     table.replace(&changed.services).unwrap();
     assert_eq!(rig.run(&frames, Nanos::ZERO).len(), 20);
     assert_eq!(shown(&rig), [10, 10]);

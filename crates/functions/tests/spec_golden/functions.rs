@@ -1,13 +1,23 @@
 //! Parsed configuration of each function type in a valid spec.
 
 use super::*;
+use tailwater_functions::count::CountConfig;
+use tailwater_functions::flow_stats::FlowStatsConfig;
+use tailwater_functions::ip_forward::IpForwardConfig;
+use tailwater_functions::ipsec::IpsecConfig;
+use tailwater_functions::mirror::MirrorConfig;
+use tailwater_functions::nat::NatConfig;
+use tailwater_functions::tunnel::TunnelConfig;
+use tailwater_functions::upf::UpfConfig;
+use tailwater_functions::url_filter::UrlFilterConfig;
+use tailwater_functions::wan_optimizer::WanOptimizerConfig;
 
 #[test]
 fn user_planes_are_read() {
     let spec = right("upf.yaml");
-    let [core, station] = [0, 1].map(|at| match &spec.functions[at].config {
-        FunctionConfig::Upf(upf) => upf,
-        other => panic!("{other:?}"),
+    let [core, station] = [0, 1].map(|at| {
+        let config = spec.functions[at].config_as::<UpfConfig>();
+        config.unwrap()
     });
     let options = &core.options;
     assert_eq!((options.role, options.capacity, options.mtu), (Role::Core, 1000, 9000));
@@ -44,9 +54,9 @@ fn user_planes_are_read() {
 #[test]
 fn optimizers_are_read() {
     let spec = right("wan-optimizer.yaml");
-    let [near, other] = [0, 1].map(|at| match &spec.functions[at].config {
-        FunctionConfig::WanOptimizer(config) => config,
-        wrong => panic!("{wrong:?}"),
+    let [near, other] = [0, 1].map(|at| {
+        let config = spec.functions[at].config_as::<WanOptimizerConfig>();
+        config.unwrap()
     });
     let options = &near.options;
     assert_eq!((options.port, options.streams), (50_000, 4));
@@ -70,7 +80,7 @@ fn optimizers_are_read() {
 #[test]
 fn counters_are_read() {
     let spec = right("count.yaml");
-    let FunctionConfig::Count(config) = &spec.functions[0].config else {
+    let Some(config) = spec.functions[0].config_as::<CountConfig>() else {
         panic!("{:?}", spec.functions[0].config);
     };
     let [dns, guests, untagged, all] = &config.counters[..] else {
@@ -89,9 +99,9 @@ fn counters_are_read() {
 #[test]
 fn mirrors_are_read() {
     let spec = right("mirror.yaml");
-    let [usual, rotated, interface] = [0, 1, 2].map(|at| match &spec.functions[at].config {
-        FunctionConfig::Mirror(mirror) => mirror,
-        other => panic!("{other:?}"),
+    let [usual, rotated, interface] = [0, 1, 2].map(|at| {
+        let config = spec.functions[at].config_as::<MirrorConfig>();
+        config.unwrap()
     });
     let file = |path: &str, max_bytes, files| {
         let path = path.into();
@@ -111,7 +121,7 @@ fn mirrors_are_read() {
     let to = mirror::Outlet::Interface("mon0".to_owned());
     assert_eq!(interface.options.to, Some(to));
     assert_eq!(interface.sampling, mirror::Sampling::Packets(2));
-    let files: Vec<_> = spec.functions.iter().map(|it| it.config.writes()).collect();
+    let files: Vec<_> = spec.functions.iter().map(|it| it.config.outputs()).collect();
     // Includes the names of full files.
     let counts: Vec<_> = files.iter().map(Vec::len).collect();
     assert_eq!(counts, [1, 100, 0]);
@@ -121,9 +131,9 @@ fn mirrors_are_read() {
 #[test]
 fn flow_stats_are_read() {
     let spec = right("flow-stats.yaml");
-    let [usual, told] = [0, 1].map(|at| match &spec.functions[at].config {
-        FunctionConfig::FlowStats(stats) => &stats.options,
-        other => panic!("{other:?}"),
+    let [usual, told] = [0, 1].map(|at| {
+        let config = spec.functions[at].config_as::<FlowStatsConfig>();
+        &config.unwrap().options
     });
     assert_eq!((usual.active, usual.idle), (Nanos::from_secs(60), Nanos::from_secs(15)));
     assert_eq!((usual.sampling, usual.domain), (1, 0));
@@ -156,7 +166,7 @@ fn flow_stats_are_read() {
 #[test]
 fn tunnels_are_read() {
     let spec = right("ipsec.yaml");
-    let FunctionConfig::Ipsec(ipsec) = &spec.functions[0].config else {
+    let Some(ipsec) = spec.functions[0].config_as::<IpsecConfig>() else {
         panic!("{:?}", spec.functions[0].config);
     };
     let rules = &ipsec.rules;
@@ -190,7 +200,7 @@ fn tunnels_are_read() {
 #[test]
 fn nat_translates_private_space_unless_told_otherwise() {
     let spec = right("nat-defaults.yaml");
-    let FunctionConfig::Nat(nat) = &spec.functions[0].config else {
+    let Some(nat) = spec.functions[0].config_as::<NatConfig>() else {
         panic!("{:?}", spec.functions[0]);
     };
     let internal: Vec<_> = nat.internal.iter().map(ToString::to_string).collect();
@@ -210,7 +220,7 @@ fn routers_and_tunnels_keep_every_field() {
     use tailwater_functions::ip_forward::{Route, Target};
     use tailwater_functions::tunnel::{Action as TunnelAction, VlanMatch};
     let spec = right("router.yaml");
-    let FunctionConfig::Tunnel(tunnel) = &spec.functions[0].config else {
+    let Some(tunnel) = spec.functions[0].config_as::<TunnelConfig>() else {
         panic!("{:?}", spec.functions[0]);
     };
     assert_eq!((tunnel.default, tunnel.cached), (PacketAction::Drop, false));
@@ -226,7 +236,7 @@ fn routers_and_tunnels_keep_every_field() {
     assert_eq!(tunnel.rules[1].vlan, Some(VlanMatch::Untagged));
     assert_eq!(tunnel.rules[2].action, TunnelAction::Pop);
 
-    let FunctionConfig::IpForward(router) = &spec.functions[1].config else {
+    let Some(router) = spec.functions[1].config_as::<IpForwardConfig>() else {
         panic!("{:?}", spec.functions[1]);
     };
     assert_eq!(router.source_mac, [2, 0, 0, 0, 0, 1]);
@@ -252,7 +262,7 @@ fn routers_and_tunnels_keep_every_field() {
 fn url_filter_spec() {
     use tailwater_functions::url_filter::{Action, Pattern, Ports, Rest};
     let spec = right("url-filter.yaml");
-    let FunctionConfig::UrlFilter(config) = &spec.functions[0].config else {
+    let Some(config) = spec.functions[0].config_as::<UrlFilterConfig>() else {
         panic!("{:?}", spec.functions[0]);
     };
     let texts = ["bad.example", "worse.example/x", "=exact.example", "*needle*"];

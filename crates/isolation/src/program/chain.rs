@@ -38,7 +38,7 @@ fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Resul
     let surroundings = IsolationContext {
         rss: RssHasher::default(),
         part: configuration.part,
-        commons: commons.map_err(|error| refused(error.to_string()))?,
+        shared_counters: commons.map_err(|error| refused(error.to_string()))?,
         capacity,
     };
     let made = build_isolated(&function, surroundings);

@@ -20,13 +20,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_confine::{Confinement, ContainerRuntime, End, Status, Stopped};
 use tailwater_functions::build::Requirements;
+use tailwater_functions::classifier::ClassifierConfig;
+use tailwater_functions::external::ExternalConfig;
+use tailwater_functions::kind::AnyConfig;
 use tailwater_functions::library::Code;
-use tailwater_functions::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::spec::ChainSpec;
 
 /// Time a program has to send its first message, even on a loaded machine. It reads its configuration later.
 const HELLO: Duration = Duration::from_secs(5);
 /// Interval at which the end of the run is checked.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Time a program has to exit after it has closed its socket.
 const ENDING: Duration = Duration::from_secs(2);
@@ -93,22 +96,10 @@ impl Program {
     pub fn of_chain(spec: &ChainSpec, own: &Launch) -> Vec<Program> {
         let capacity = spec.flows.capacity as usize;
         let functions = spec.functions.iter().enumerate();
-        let none =
-            |config: &FunctionConfig| matches!(config, FunctionConfig::External(_) | FunctionConfig::Classifier(_));
+        let none = |config: &AnyConfig| config.is::<ExternalConfig>() || config.is::<ClassifierConfig>();
         let functions = functions.filter(|(_, it)| !none(&it.config));
         let programs = functions.map(|(place, function)| {
-            let foreign = match &function.config {
-                FunctionConfig::Library(library) => {
-                    let foreign = library.foreign();
-                    Some((Code::Library(&foreign.file), foreign))
-                }
-                FunctionConfig::Program(program) => {
-                    let foreign = program.foreign();
-                    Some((Code::Program(&foreign.file), foreign))
-                }
-                _ => None,
-            };
-            if let Some((code, foreign)) = foreign {
+            if let Some((code, foreign)) = function.config.third_party() {
                 return Program::of_code(&function.name, &code, &foreign.config, own);
             }
             Program {
@@ -116,7 +107,7 @@ impl Program {
                 launch: own.with([place.to_string().into()]),
                 config: configuration(function, capacity),
                 confined: None,
-                demands: Requirements::of(&function.config, capacity),
+                demands: function.config.requirements(capacity),
                 single_instance: function.config.exports(),
             }
         });
@@ -321,7 +312,7 @@ impl Starting {
     pub(super) fn launch(
         program: &Program,
         [part, of]: [u16; 2],
-        commons: Option<Arc<File>>,
+        shared_counters: Option<Arc<File>>,
     ) -> Result<Starting, IsolationError> {
         let refused = |source| IsolationError::Launch {
             function: program.function.clone(),
@@ -349,7 +340,7 @@ impl Starting {
                 killed: false,
             },
             began,
-            configure: Some((configure.encode(), commons)),
+            configure: Some((configure.encode(), shared_counters)),
         })
     }
 
@@ -370,8 +361,8 @@ impl Starting {
             }
         };
         match (message, self.configure.take()) {
-            (Ok(FromProgram::Hello { version }), Some((configure, commons))) if version >= VERSION => {
-                let files: Vec<&File> = commons.as_deref().into_iter().collect();
+            (Ok(FromProgram::Hello { version }), Some((configure, shared_counters))) if version >= VERSION => {
+                let files: Vec<&File> = shared_counters.as_deref().into_iter().collect();
                 let sent = process.socket.send(&configure, &files);
                 sent.map_err(|error| process.silent("take its configuration", error))?;
                 Ok(None)
@@ -408,7 +399,7 @@ impl Starting {
                 Some(hello) => left.min(hello),
                 None => left,
             };
-            if let Some(description) = self.step(left.min(LOOK))? {
+            if let Some(description) = self.step(left.min(POLL_INTERVAL))? {
                 return Ok(self.detached(description));
             }
             if left.is_zero() || over.load(Ordering::Relaxed) {

@@ -22,8 +22,8 @@ use live::{Lab, Live};
 use simulated::{Speed, simulate_cell};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
-use tailwater_functions::acl::Action;
-use tailwater_functions::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::acl::{AclConfig, Action};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_profile::{Depth, TrainOptions, train_capacity, train_costs};
@@ -116,7 +116,7 @@ fn spec(chain: &str, traffic: &str, slo: u64) -> ChainSpec {
     if preset(traffic).is_err() {
         // Captures come from networks that the rules do not cover.
         for function in &mut spec.functions {
-            if let FunctionConfig::Acl(acl) = &mut function.config {
+            if let Some(acl) = function.config.get_mut::<AclConfig>() {
                 acl.default = Action::Allow;
             }
         }

@@ -25,8 +25,8 @@ use tailwater_dataplane::scaling::record::{Header, Recorder};
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
 use tailwater_dataplane::{RunConfig, run};
-use tailwater_functions::acl::Action;
-use tailwater_functions::spec::{ChainSpec, FunctionConfig};
+use tailwater_functions::acl::{AclConfig, Action};
+use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_profile::{Depth, TrainOptions, train_capacity};
@@ -119,7 +119,7 @@ fn spec(chain: &str, traffic: &str, slo_us: u64) -> ChainSpec {
     if preset(traffic).is_err() {
         // Captures come from networks that the rules do not cover.
         for function in &mut spec.functions {
-            if let FunctionConfig::Acl(acl) = &mut function.config {
+            if let Some(acl) = function.config.get_mut::<AclConfig>() {
                 acl.default = Action::Allow;
             }
         }

@@ -490,7 +490,7 @@ fn a_file_is_read_again() {
     let spec = ChainSpec::parse(text, "test", &folder).unwrap();
     let rss = tailwater_net::toeplitz::RssHasher::default();
     let builder = ChainBuilder::new(&spec, &rss, 1).unwrap();
-    let table = builder.upf("upf").unwrap();
+    let table = builder.table::<UpfTable>("upf").unwrap();
     assert_eq!(table.sessions(), 2);
     let file = Reconfigure::of(std::iter::once(&builder)).unwrap();
     assert_eq!(file.files(), std::slice::from_ref(&path));

@@ -2,7 +2,8 @@
 
 use super::Chance;
 use crate::build::{BuildError, ChainBuilder, IsolationContext, build_isolated};
-use crate::spec::{ChainSpec, FunctionConfig};
+use crate::spec::ChainSpec;
+use crate::wan_optimizer::WanOptimizerConfig;
 use crate::wan_optimizer::header::{ENTRY, HEADER};
 use std::path::Path;
 use tailwater_chain::batch::Batch;
@@ -297,9 +298,7 @@ fn ends_begin_anew() {
 fn packets_with_little_payload_pass() {
     let spec = {
         let mut spec = spec(V4, BEHIND);
-        let FunctionConfig::WanOptimizer(config) = &mut spec.functions[0].config else {
-            panic!("{spec:?}");
-        };
+        let config = spec.functions[0].config.get_mut::<WanOptimizerConfig>().unwrap();
         config.options.minimum = 64;
         spec
     };
@@ -381,7 +380,7 @@ fn it_is_a_tunnels_end_and_not_by_itself() {
     let surroundings = IsolationContext {
         rss: RssHasher::default(),
         part: [0, 1],
-        commons: SharedCounters::of_this_process(),
+        shared_counters: SharedCounters::of_this_process(),
         capacity: 0,
     };
     let alone = build_isolated(&spec.functions[0], surroundings);

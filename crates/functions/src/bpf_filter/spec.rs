@@ -1,0 +1,82 @@
+//! Configuration of `bpfFilter`.
+
+use crate::bpf_filter::{Instruction, MAX_RULES, Rule, compile, parse_program, verify};
+use crate::kind::Context;
+use tailwater_api::error::SpecError;
+use tailwater_api::files::read_text_up_to;
+use tailwater_api::located::{Fields, Located};
+use tailwater_api::values::PacketAction;
+
+/// Maximum length of an expression in bytes.
+const MAX_EXPRESSION: usize = 16_384;
+/// Maximum size of a program file in bytes.
+const MAX_FILE: usize = 1 << 20;
+
+/// Packet filter by classic BPF programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BpfFilterConfig {
+    /// Rules in order, at least one; their programs are verified.
+    pub rules: Vec<Rule>,
+    /// Treatment of packets that no rule matches.
+    pub default: PacketAction,
+}
+
+impl BpfFilterConfig {
+    pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields_or_none(&["rules", "default"])?;
+        let list = fields.required("rules", "a list of rules")?;
+        let rules = list.list("rules", MAX_RULES)?;
+        let default = fields.optional("default");
+        Ok(BpfFilterConfig {
+            rules: rules.iter().map(|node| rule(node, context)).collect::<Result<_, _>>()?,
+            default: default.map_or(Ok(PacketAction::Pass), |node| PacketAction::parse(&node))?,
+        })
+    }
+}
+
+fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
+    let fields = node.fields(&["expression", "programFile", "action"])?;
+    let action = fields.required("action", "drop or pass")?;
+    let action = PacketAction::parse(&action)?;
+    if let Some(node) = fields.optional("expression").filter(|_| context.is_apart()) {
+        // Libraries that libpcap depends on make system calls while they are loaded, which isolated functions may not.
+        let message = "expected a programFile, found an expression: libpcap, which compiles it, cannot be loaded where \
+                       functions are isolated; print the program by tcpdump -ddd -y EN10MB";
+        return Err(node.error(message));
+    }
+    let program = program(&fields, context)?;
+    Ok(Rule { program, action })
+}
+
+/// Reads and verifies the program of an `expression` or a `programFile`, one of which is required.
+pub(crate) fn program(fields: &Fields<'_>, context: &Context<'_>) -> Result<Vec<Instruction>, SpecError> {
+    match (fields.optional("expression"), fields.optional("programFile")) {
+        (Some(node), None) => {
+            let text = node.text("an expression such as tcp port 80")?;
+            if text.len() > MAX_EXPRESSION {
+                let what = format!("expected an expression of at most {MAX_EXPRESSION} bytes");
+                return Err(node.error(what));
+            }
+            let program = compile(text).map_err(|error| node.error(error.to_string()))?;
+            verify(&program).map_err(|refused| node.error(refused.to_string()))?;
+            Ok(program)
+        }
+        (None, Some(node)) => {
+            let path = context.file(node.string("the name of a file")?);
+            let name = path.display().to_string();
+            let text = read_text_up_to(&path, &name, MAX_FILE).map_err(|error| match error.line {
+                // The file does not exist: the error is in the spec.
+                0 => node.error(format!("{name} {}", error.message)),
+                _ => error,
+            })?;
+            let at = |line: usize, why: String| SpecError::whole_file(&name, why).at(line, 1);
+            let program = parse_program(&text).map_err(|(line, why)| at(line, why))?;
+            verify(&program).map_err(|refused| {
+                // The first line holds the number of instructions.
+                at(refused.at.map_or(1, |at| at + 2), refused.to_string())
+            })?;
+            Ok(program)
+        }
+        _ => Err(fields.error("expected either an expression or a programFile")),
+    }
+}

@@ -1,0 +1,250 @@
+//! Configuration of `classifier`. The functions of its branches are read with the chain's.
+
+use crate::acl::Rule;
+use crate::acl::classifier::ClassifierError;
+use crate::acl::rule_list::{Decisions, RuleList, rule_list};
+use crate::acl::shadow::{ShadowedRule, find_shadowed};
+use crate::acl::shadowed_rules::{Idle, describe};
+use crate::kind::Context;
+use std::collections::HashSet;
+use std::path::PathBuf;
+use tailwater_api::document::is_label;
+use tailwater_api::error::{SpecError, quoted};
+use tailwater_api::located::{Fields, Located};
+use tailwater_chain::branches::{MAX_BRANCHES, NEXT, SEND};
+
+/// Branches by rule: the first rule that matches a packet determines its branch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassifierConfig {
+    /// Branches, in order.
+    pub branches: Vec<BranchConfig>,
+    /// Rules in order, at least one. Their actions are not used.
+    pub rules: Vec<Rule>,
+    /// Target of each rule.
+    pub targets: Vec<Target>,
+    /// Target of packets that no rule matches.
+    pub default: Target,
+    /// `true` if rules match both directions of a connection.
+    pub both: bool,
+    /// `true` if a flow's decision is cached with the flow; otherwise every packet is classified.
+    pub cached: bool,
+    /// File that the rules were read from; `None` if they are in the spec.
+    pub source: Option<PathBuf>,
+    /// Line of each rule in the file, or its position in the list, from 1.
+    pub lines: Vec<u32>,
+}
+
+/// Branch of a classifier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BranchConfig {
+    /// Name of the branch.
+    pub name: String,
+    /// `true` if packets leave the chain at the branch's end. Otherwise they continue with the function after the
+    /// classifier.
+    pub ends: bool,
+}
+
+/// Target of packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Function after the classifier.
+    Next,
+    /// Exit from the chain; the packet is sent.
+    Send,
+    /// Branch at this index of the list.
+    Branch(usize),
+}
+
+impl ClassifierConfig {
+    pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields(&[
+            "branches",
+            "rules",
+            "rulesFile",
+            "format",
+            "matchTo",
+            "default",
+            "directions",
+            "cache",
+        ])?;
+        let branches_node = fields.optional("branches");
+        let branches = match &branches_node {
+            None => Vec::new(),
+            Some(node) => branches(node)?,
+        };
+        let places = branches.iter().enumerate();
+        let mut targets: Vec<_> = places
+            .map(|(batch_index, branch)| (branch.name.as_str(), Target::Branch(batch_index)))
+            .collect();
+        targets.extend([(NEXT, Target::Next), (SEND, Target::Send)]);
+        let names = targets.iter().map(|(name, _)| *name);
+        let what = names.collect::<Vec<_>>().join(" or ");
+        let decisions = Decisions {
+            field: "to",
+            what: &what,
+            of_file: "matchTo",
+            unsaid: None,
+            read: &|node: &Located<'_>| node.word(&targets),
+        };
+        let default = match fields.optional("default") {
+            None => Target::Next,
+            Some(node) => node.word(&targets)?,
+        };
+        let RuleList {
+            rules,
+            decisions,
+            lines,
+            source,
+        } = rule_list(&fields, context, &decisions)?;
+        let both = match fields.optional("directions") {
+            None => true,
+            Some(node) => node.word(&[("both", true), ("each", false)])?,
+        };
+        let cached = match fields.optional("cache") {
+            None => true,
+            Some(node) => node.word(&[("none", false), ("flow", true)])?,
+        };
+        let classifier = ClassifierConfig {
+            targets: decisions,
+            branches,
+            rules,
+            default,
+            both,
+            cached,
+            source,
+            lines,
+        };
+        if let Some(node) = branches_node {
+            classifier.check_reached(&node)?;
+        }
+        if classifier.ways_out().all(|target| target == Target::Next) {
+            let message = "expected a rule or a default that leads elsewhere than to next";
+            return Err(node.error(message));
+        }
+        Ok(classifier)
+    }
+
+    /// Iterates over the targets of all rules, and of packets that none matches.
+    pub(crate) fn ways_out(&self) -> impl Iterator<Item = Target> {
+        self.targets.iter().copied().chain([self.default])
+    }
+
+    /// Returns all targets by their names in rules: the branches, `next`, and `send` if it is used.
+    pub(crate) fn names(&self) -> Vec<(&str, Target)> {
+        let branches = self.branches.iter().enumerate();
+        let mut names: Vec<_> = branches
+            .map(|(batch_index, branch)| (branch.name.as_str(), Target::Branch(batch_index)))
+            .collect();
+        names.push((NEXT, Target::Next));
+        if self.sends() {
+            names.push((SEND, Target::Send));
+        }
+        names
+    }
+
+    /// Returns `true` if it sends packets out of the chain itself.
+    pub(crate) fn sends(&self) -> bool {
+        self.ways_out().any(|target| target == Target::Send)
+    }
+
+    fn find_shadowed(&self) -> Result<Vec<ShadowedRule>, ClassifierError> {
+        let classes = vec![0; self.rules.len()];
+        find_shadowed(&self.rules, (&classes, 1), |_, _| true)
+    }
+
+    /// Checks that packets can reach each branch.
+    fn check_reached(&self, node: &Located<'_>) -> Result<(), SpecError> {
+        // A list that is too complex to analyse is rejected when it is built.
+        let idle = self.find_shadowed().unwrap_or_default();
+        let idle: HashSet<usize> = idle.iter().map(|covered| covered.rule).collect();
+        for (batch_index, branch) in self.branches.iter().enumerate() {
+            let target = Target::Branch(batch_index);
+            let led = self.ways_out().any(|direction| direction == target);
+            let mut rules = self.targets.iter().enumerate();
+            let decides = rules.any(|(rule, direction)| *direction == target && !idle.contains(&rule));
+            if decides || self.default == target {
+                continue;
+            }
+            let found = match led {
+                true => "found only rules that never decide, each behind one that matches all that it does",
+                false => "found none",
+            };
+            let message = format!("expected a rule or the default to lead to each branch, {found}");
+            return Err(node.error_at_key(&branch.name, message));
+        }
+        Ok(())
+    }
+
+    /// Returns notices about shadowed rules, one line each.
+    pub(super) fn shadowed_rules(&self) -> Vec<String> {
+        let names = self.names();
+        let name = |target: Target| {
+            let known = names.iter().find(|(_, known)| *known == target);
+            known.map_or(String::new(), |(name, _)| (*name).to_owned())
+        };
+        let told = |ShadowedRule { rule, by }| {
+            let [first, second] = [by, rule].map(|at: usize| self.targets[at]);
+            Idle {
+                line: self.lines[rule],
+                by: self.lines[by],
+                conflict: (first != second).then(|| (name(first), name(second))),
+            }
+        };
+        let found = self.find_shadowed();
+        let found = found.map(|found| found.into_iter().map(told).collect());
+        describe(found, self.source.as_deref())
+    }
+}
+
+/// Reads the branches' names, and whether packets leave the chain at their ends.
+fn branches(node: &Located<'_>) -> Result<Vec<BranchConfig>, SpecError> {
+    let entries = node.entries("branches")?;
+    if entries.is_empty() || entries.len() > MAX_BRANCHES {
+        let found = entries.len();
+        let message = format!("expected 1 to {MAX_BRANCHES} branches, found {found}");
+        return Err(node.error(message));
+    }
+    let branch = |(name, branch): &(&str, Located<'_>)| {
+        if !is_label(name) || [NEXT, SEND].contains(name) {
+            let message = format!(
+                "expected as a branch's name lower-case letters, digits and inner dashes, at most 63, that are not \
+                 {NEXT} or {SEND}, found {}",
+                quoted(name)
+            );
+            return Err(node.error_at_key(name, message));
+        }
+        let fields = branch_fields(branch)?;
+        let then = fields.optional("then");
+        let then = then.map(|node| node.word(&[(NEXT, false), (SEND, true)]));
+        Ok(BranchConfig {
+            name: (*name).to_owned(),
+            ends: then.transpose()?.unwrap_or(false),
+        })
+    };
+    entries.iter().map(branch).collect()
+}
+
+fn branch_fields<'a>(branch: &Located<'a>) -> Result<Fields<'a>, SpecError> {
+    branch.fields(&["functions", "then"])
+}
+
+/// Returns the function list of each branch of the `classifier` in an item of a chain's list, in order, to be read like
+/// the chain's own.
+pub(crate) fn functions_of_branches<'a>(item: &Located<'a>) -> Result<Vec<Located<'a>>, SpecError> {
+    let entries = item.entries("a function")?;
+    let classifier = entries.iter().find(|(key, _)| *key == "classifier");
+    let Some((_, classifier)) = classifier else {
+        return Ok(Vec::new());
+    };
+    let fields = classifier.entries("a classifier")?;
+    let branches = fields.iter().find(|(key, _)| *key == "branches");
+    let Some((_, branches)) = branches.filter(|(_, branches)| !branches.is_null()) else {
+        return Ok(Vec::new());
+    };
+    let entries = branches.entries("branches")?;
+    let functions = entries.iter().map(|(_, branch)| {
+        let what = "a list of functions; a branch without any is `to: next` in its rules, or `to: send`";
+        branch_fields(branch)?.required("functions", what)
+    });
+    functions.collect()
+}

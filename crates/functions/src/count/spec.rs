@@ -1,0 +1,60 @@
+//! Configuration of `count`.
+
+use crate::acl::Action;
+use crate::acl::rule_list::conditions;
+use crate::count::{Counter, MAX_COUNTERS};
+use crate::kind::Context;
+use crate::tunnel::vlan;
+use std::collections::HashMap;
+use tailwater_api::error::SpecError;
+use tailwater_api::located::Located;
+use tailwater_api::values::label;
+
+/// Packet and byte counters by rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountConfig {
+    /// Counters, at least one, with unique names.
+    pub counters: Vec<Counter>,
+}
+
+impl CountConfig {
+    pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields_or_none(&["counters"])?;
+        let list = fields.required("counters", "a list of counters")?;
+        let mut counters = Vec::new();
+        // Byte counters have names of their own.
+        let mut names: HashMap<String, usize> = HashMap::new();
+        for (at, node) in list.list("counters", MAX_COUNTERS)?.iter().enumerate() {
+            let counter = counter(node)?;
+            for name in [counter.name.clone(), format!("{}-bytes", counter.name)] {
+                if let Some(other) = names.insert(name, at) {
+                    let message = format!(
+                        "expected a name of its own for each counter and its bytes, found {} beside that of counters[{other}]",
+                        counter.name
+                    );
+                    return Err(node.error(message));
+                }
+            }
+            counters.push(counter);
+        }
+        Ok(CountConfig { counters })
+    }
+}
+
+fn counter(node: &Located<'_>) -> Result<Counter, SpecError> {
+    let fields = node.fields(&[
+        "name",
+        "source",
+        "destination",
+        "sourcePorts",
+        "destinationPorts",
+        "protocol",
+        "vlan",
+    ])?;
+    let name = label(&fields.required("name", "a name")?)?;
+    Ok(Counter {
+        name,
+        rule: conditions(node, &fields, Action::Allow)?,
+        vlan: fields.optional("vlan").map(|node| vlan(&node)).transpose()?,
+    })
+}

@@ -1,0 +1,117 @@
+//! Configuration of `external`.
+
+use crate::kind::Context;
+use std::ops::RangeInclusive;
+use tailwater_api::error::SpecError;
+use tailwater_api::located::Located;
+use tailwater_api::port_name::PortName;
+use tailwater_api::values::{PacketAction, duration};
+use tailwater_net::Nanos;
+
+const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(10);
+const OUTSIDE: RangeInclusive<u64> = 1..=1_048_576;
+
+/// External program that is unaware of Tailwater: it receives packets through a port, and those it returns continue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExternalConfig {
+    /// Port through which packets go to the program.
+    pub port: PortName,
+    /// Port through which packets return, if it is another one.
+    pub return_port: Option<PortName>,
+    /// Time after which a packet that has not returned counts as lost: 1 ms to 10 s.
+    pub timeout: Nanos,
+    /// Maximum number of packets that the program holds at a time: 1 to 1,048,576.
+    pub outside: u32,
+    /// Accounting of packets that do not return in time.
+    pub missing: Missing,
+    /// Treatment of packets that come from the program and were never sent to it.
+    pub own: PacketAction,
+    /// Fields that the program changes, other than addresses, ports, TTLs, and checksums.
+    pub changes: Changes,
+}
+
+/// Accounting of packets that do not return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missing {
+    /// Lost: the program is expected to pass all packets.
+    Lost,
+    /// Dropped by the program, which is expected to do so.
+    Dropped,
+}
+
+/// Fields that a program changes, so that they cannot identify returning packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// IPv4 identification.
+    pub ip_id: bool,
+    /// TCP sequence and acknowledgement numbers.
+    pub tcp_sequence: bool,
+    /// Payload behind the transport header, and its length.
+    pub payload: bool,
+}
+
+impl ExternalConfig {
+    /// Ports of the program: one or two.
+    pub fn ports(&self) -> impl Iterator<Item = &PortName> {
+        [Some(&self.port), self.return_port.as_ref()].into_iter().flatten()
+    }
+
+    pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
+        let names = ["port", "returnPort", "timeout", "outside", "missing", "own", "changes"];
+        let fields = node.fields_or_none(&names)?;
+        let port = PortName::parse(&fields.required("port", "a port")?)?;
+        let return_port = match fields.optional("returnPort") {
+            None => None,
+            Some(node) => {
+                let other = PortName::parse(&node)?;
+                if other.conflicts(&port) {
+                    return Err(node.error(format!(
+                        "expected another port than the one before, found \"{other}\"; without a \
+                         returnPort, packets come back where they were sent"
+                    )));
+                }
+                Some(other)
+            }
+        };
+        let missing = [("lost", Missing::Lost), ("dropped", Missing::Dropped)];
+        Ok(ExternalConfig {
+            port,
+            return_port,
+            timeout: match fields.optional("timeout") {
+                None => Nanos::from_millis(100),
+                Some(node) => duration(&node, TIMEOUT)?,
+            },
+            outside: match fields.optional("outside") {
+                None => 16_384,
+                Some(node) => node.whole(OUTSIDE)? as u32,
+            },
+            missing: match fields.optional("missing") {
+                None => Missing::Lost,
+                Some(node) => node.word(&missing)?,
+            },
+            own: match fields.optional("own") {
+                None => PacketAction::Pass,
+                Some(node) => PacketAction::parse(&node)?,
+            },
+            changes: match fields.optional("changes") {
+                None => Changes::default(),
+                Some(node) => changes(&node)?,
+            },
+        })
+    }
+}
+
+fn changes(node: &Located<'_>) -> Result<Changes, SpecError> {
+    type Field = fn(&mut Changes) -> &mut bool;
+    const FIELDS: [(&str, Field); 3] = [
+        ("ipId", |changes| &mut changes.ip_id),
+        ("tcpSequence", |changes| &mut changes.tcp_sequence),
+        ("payload", |changes| &mut changes.payload),
+    ];
+    let mut changes = Changes::default();
+    for item in node.list("changes", FIELDS.len())? {
+        let field = item.word(&FIELDS)?;
+        *field(&mut changes) = true;
+    }
+    Ok(changes)
+}

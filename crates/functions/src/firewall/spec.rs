@@ -1,0 +1,270 @@
+//! Configuration of `firewall`.
+
+use crate::acl::shadowed_rules::{Idle, describe};
+use crate::firewall::language::{self, Mistake};
+use crate::firewall::{
+    Action, Fragments, HalfOpen, MAX_RULES, MAX_ZONES, Options, Rule, ShadowedRules, Timeouts, Zone, ZonePort, shadowed,
+};
+use crate::kind::Context;
+use ipnet::IpNet;
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use tailwater_api::document::is_label;
+use tailwater_api::error::SpecError;
+use tailwater_api::files::read_text;
+use tailwater_api::located::Located;
+use tailwater_api::values::{duration, prefix};
+use tailwater_net::Nanos;
+
+/// Maximum number of prefixes in a zone.
+const MAX_PREFIXES: usize = 1024;
+/// Range of idle timeouts of connections, limited by the flow table's clock.
+const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_secs(1)..=Nanos::from_secs(86_400);
+
+/// Stateful connection filter, by rules from zone to zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirewallConfig {
+    /// Zones, up to 16.
+    pub zones: Vec<Zone>,
+    /// Rules in order; the first that matches decides.
+    pub rules: Vec<Rule>,
+    /// Action for connections that no rule matches.
+    pub default: Action,
+    /// General options.
+    pub options: Options,
+    /// File that the rules were read from; `None` if they are in the spec.
+    pub source: Option<PathBuf>,
+}
+
+const ACTIONS: [(&str, Action); 3] = [
+    ("allow", Action::Allow),
+    ("deny", Action::Deny),
+    ("reject", Action::Reject),
+];
+
+impl FirewallConfig {
+    pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields_or_none(&[
+            "zones",
+            "rules",
+            "rulesFile",
+            "default",
+            "tcp",
+            "fragments",
+            "halfOpen",
+            "neighbourDiscovery",
+            "timeouts",
+        ])?;
+        let zones = fields.optional("zones");
+        let zones = zones.map_or(Ok(Vec::new()), |node| zones_of(&node))?;
+        let (rules, source) = match (fields.optional("rules"), fields.optional("rulesFile")) {
+            (Some(_), Some(file)) => {
+                return Err(file.error("expected either rules or rulesFile, found both"));
+            }
+            (None, None) => {
+                return Err(fields.error("expected either rules or rulesFile, found neither"));
+            }
+            (Some(list), None) => (rules_of(&list, &zones)?, None),
+            (None, Some(file)) => {
+                let path = context.file(file.string("the name of a file")?);
+                (read_rules(&path, &file, &zones)?, Some(path))
+            }
+        };
+        let default = fields.optional("default");
+        Ok(FirewallConfig {
+            zones,
+            rules,
+            default: default.map_or(Ok(Action::Deny), |node| node.word(&ACTIONS))?,
+            options: options(&fields)?,
+            source,
+        })
+    }
+
+    /// Returns notices about shadowed rules, one line each.
+    pub(super) fn shadowed_rules(&self) -> Vec<String> {
+        let name = |action: Action| ACTIONS.iter().find(|(_, known)| *known == action);
+        let name = |action| name(action).map_or(String::new(), |(name, _)| (*name).to_owned());
+        let told = |shadowed: ShadowedRules| Idle {
+            line: shadowed.line,
+            by: shadowed.by,
+            conflict: shadowed.conflict.map(|(a, b)| (name(a), name(b))),
+        };
+        let found = shadowed(&self.rules);
+        let found = found.map(|found| found.into_iter().map(told).collect());
+        describe(found, self.source.as_deref())
+    }
+}
+
+fn zones_of(node: &Located<'_>) -> Result<Vec<Zone>, SpecError> {
+    let entries = node.entries("a map of zones")?;
+    if entries.is_empty() || entries.len() > MAX_ZONES {
+        let found = entries.len();
+        return Err(node.error(format!("expected 1 to {MAX_ZONES} zones, found {found}")));
+    }
+    let mut taken: HashMap<IpNet, String> = HashMap::new();
+    let mut zones: Vec<Zone> = Vec::new();
+    for (name, node) in entries {
+        if !is_label(name) || name == "any" {
+            let what = "a name of lower-case letters, digits and inner dashes that is not any";
+            return Err(node.error(format!("expected as a zone's name {what}")));
+        }
+        let fields = node.fields(&["prefixes", "port"])?;
+        let port = fields.optional("port");
+        let port = port.map(|node| {
+            let port = node.word(&[("entry", ZonePort::Entry), ("exit", ZonePort::Exit)])?;
+            match zones.iter().find(|zone| zone.port == Some(port)) {
+                Some(other) => Err(node.expected(&format!(
+                    "a port that no other zone lies behind (also in {})",
+                    other.name
+                ))),
+                None => Ok(port),
+            }
+        });
+        let port = port.transpose()?;
+        let prefixes = match fields.optional("prefixes") {
+            None if port.is_some() => Vec::new(),
+            None => return Err(fields.error("expected prefixes, a port or both, found neither")),
+            Some(node) if node.text("any").is_ok_and(|text| text == "any") => vec![
+                IpNet::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0),
+                IpNet::new_assert(Ipv6Addr::UNSPECIFIED.into(), 0),
+            ],
+            Some(node) => {
+                let items = node.list("IP prefixes", MAX_PREFIXES)?;
+                items.iter().map(prefix).collect::<Result<_, _>>()?
+            }
+        };
+        for prefix in &prefixes {
+            if let Some(other) = taken.insert(*prefix, name.to_owned()) {
+                let message = format!("expected each prefix in one zone, found {prefix} in {other} too");
+                return Err(node.error(message));
+            }
+        }
+        zones.push(Zone {
+            name: name.to_owned(),
+            prefixes,
+            port,
+        });
+    }
+    Ok(zones)
+}
+
+/// Reads the rules in the spec itself, and reports all errors.
+fn rules_of(list: &Located<'_>, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> {
+    let (mut rules, mut errors) = (Vec::new(), Vec::new());
+    for (i, item) in list.list("rules", MAX_RULES)?.iter().enumerate() {
+        let rule = item.string("a rule such as \"allow tcp ports 443\"")?;
+        match language::parse_rule(rule, zones) {
+            Ok(rule) => rules.push(Rule {
+                line: i as u32 + 1,
+                ..rule
+            }),
+            Err(mistake) => errors.push(item.error(mistake.message).suggest(mistake.suggestion)),
+        }
+    }
+    match SpecError::all(errors) {
+        None => Ok(rules),
+        Some(error) => Err(error),
+    }
+}
+
+fn read_rules(path: &Path, node: &Located<'_>, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> {
+    let name = path.display().to_string();
+    let text = read_text(path, &name).map_err(|error| match error.line {
+        // The file does not exist: the error is in the spec.
+        0 => node.error(format!("{name} {}", error.message)),
+        _ => error,
+    })?;
+    parse_rules(&text, &name, zones)
+}
+
+/// Parses the rules in a file's text.
+///
+/// # Errors
+/// If rules are invalid: all problems.
+fn parse_rules(text: &str, name: &str, zones: &[Zone]) -> Result<Vec<Rule>, SpecError> {
+    language::parse(text, zones).map_err(|(mistakes, more)| {
+        let of_mistake = |mistake: Mistake| {
+            SpecError::whole_file(name, mistake.message)
+                .at(mistake.line, mistake.column)
+                .suggest(mistake.suggestion)
+        };
+        let errors: Vec<_> = mistakes.into_iter().map(of_mistake).collect();
+        let nothing = || SpecError::whole_file(name, "expected rules");
+        SpecError::all_of_lines(errors, more).unwrap_or_else(nothing)
+    })
+}
+
+fn options(fields: &tailwater_api::located::Fields<'_>) -> Result<Options, SpecError> {
+    let mut options = Options::default();
+    if let Some(node) = fields.optional("tcp") {
+        let fields = node.fields(&["windows", "midstream"])?;
+        if let Some(node) = fields.optional("windows") {
+            options.liberal = node.word(&[("strict", false), ("liberal", true)])?;
+        }
+        if let Some(node) = fields.optional("midstream") {
+            options.midstream = node.word(&[("drop", false), ("allow", true)])?;
+        }
+    }
+    if let Some(node) = fields.optional("fragments") {
+        options.fragments = node.word(&[
+            ("drop", Fragments::Drop),
+            ("pass", Fragments::Pass),
+            ("firstDecides", Fragments::FirstDecides),
+        ])?;
+    }
+    if let Some(node) = fields.optional("neighbourDiscovery") {
+        options.neighbour_discovery = node.word(&[("pass", true), ("rules", false)])?;
+    }
+    if let Some(node) = fields.optional("halfOpen") {
+        const MOST: RangeInclusive<u64> = 1..=16_777_216;
+        let fields = node.fields(&["total", "perDestination"])?;
+        let total = fields.required("total", "how many in all")?.whole(MOST)?;
+        let each = fields.optional("perDestination");
+        let each = each.map_or(Ok(total), |node| node.whole(MOST))?;
+        options.half_open = Some(HalfOpen {
+            total: total as u32,
+            per_destination: each as u32,
+        });
+    }
+    if let Some(node) = fields.optional("timeouts") {
+        options.timeouts = timeouts(&node)?;
+    }
+    Ok(options)
+}
+
+fn timeouts(node: &Located<'_>) -> Result<Timeouts, SpecError> {
+    let mut timeouts = Timeouts::default();
+    let fields = node.fields(&[
+        "handshake",
+        "established",
+        "closing",
+        "timeWait",
+        "closed",
+        "udp",
+        "udpAnswered",
+        "icmp",
+        "other",
+        "otherAnswered",
+        "denied",
+    ])?;
+    for (name, timeout) in [
+        ("handshake", &mut timeouts.handshake),
+        ("established", &mut timeouts.established),
+        ("closing", &mut timeouts.closing),
+        ("timeWait", &mut timeouts.time_wait),
+        ("closed", &mut timeouts.closed),
+        ("udp", &mut timeouts.udp),
+        ("udpAnswered", &mut timeouts.udp_answered),
+        ("icmp", &mut timeouts.icmp),
+        ("other", &mut timeouts.other),
+        ("otherAnswered", &mut timeouts.other_answered),
+        ("denied", &mut timeouts.denied),
+    ] {
+        if let Some(node) = fields.optional(name) {
+            *timeout = duration(&node, TIMEOUT)?;
+        }
+    }
+    Ok(timeouts)
+}

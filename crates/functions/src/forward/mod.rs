@@ -1,0 +1,10 @@
+//! Sends every packet on, optionally with other MAC addresses.
+
+mod function;
+mod kind;
+mod spec;
+
+pub use function::{Forward, Mac};
+pub use kind::KIND;
+pub use spec::ForwardConfig;
+pub(crate) use spec::unicast;

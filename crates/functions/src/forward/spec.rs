@@ -1,0 +1,36 @@
+//! Configuration of `forward`.
+
+use crate::kind::Context;
+use tailwater_api::error::SpecError;
+use tailwater_api::located::Located;
+use tailwater_api::values::mac;
+
+/// Forwarding with these Ethernet addresses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ForwardConfig {
+    /// Source address to set; `None` keeps the packet's own.
+    pub source_mac: Option<[u8; 6]>,
+    /// Destination address to set; `None` keeps the packet's own.
+    pub destination_mac: Option<[u8; 6]>,
+}
+
+impl ForwardConfig {
+    pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields_or_none(&["sourceMac", "destinationMac"])?;
+        let source_mac = fields.optional("sourceMac");
+        let destination_mac = fields.optional("destinationMac");
+        Ok(ForwardConfig {
+            source_mac: source_mac.map(|node| unicast(&node)).transpose()?,
+            destination_mac: destination_mac.map(|node| mac(&node)).transpose()?,
+        })
+    }
+}
+
+/// Parses a MAC address that is valid as a source (IEEE 802: the group bit is zero).
+pub(crate) fn unicast(node: &Located<'_>) -> Result<[u8; 6], SpecError> {
+    let address = mac(node)?;
+    if address[0] & 1 != 0 {
+        return Err(node.expected("a unicast MAC address, as a source must have"));
+    }
+    Ok(address)
+}

@@ -1,0 +1,272 @@
+//! Configuration of `ids`.
+
+use crate::ids::{Classes, Loaded, Options, Sources};
+use crate::kind::Context;
+use std::collections::{BTreeMap, HashSet};
+use std::path::PathBuf;
+use tailwater_api::error::SpecError;
+use tailwater_api::files::read_text;
+use tailwater_api::located::{Fields, Located};
+use tailwater_api::values::PacketAction;
+use tailwater_ids::inspector::Settings;
+use tailwater_ids::language::{Parsed, Reader, Variables};
+use tailwater_ids::rule::{Action, Rule};
+
+/// Maximum number of files, and of rules in the spec itself.
+const MAX_FILES: usize = 256;
+/// Maximum number of rules that are changed to drop.
+const MAX_DROPS: usize = 10_000;
+/// Maximum memory in bytes for streams that all workers share.
+const MAX_MEMORY: u64 = 16 << 30;
+
+/// Detection rules on packets, streams and messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdsConfig {
+    /// Sources of the rules.
+    pub sources: Sources,
+    /// Loaded rules.
+    pub loaded: Loaded,
+    /// General options.
+    pub options: Options,
+}
+
+impl IdsConfig {
+    pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields_or_none(&[
+            "rulesFiles",
+            "rules",
+            "variables",
+            "classificationFile",
+            "mode",
+            "drop",
+            "eve",
+            "streams",
+            "windowBytes",
+            "depthBytes",
+            "decodedBytes",
+            "onOverflow",
+            "checksums",
+        ])?;
+        let options = options(&fields)?;
+        let mut sources = Sources::default();
+        if let Some(list) = fields.optional("rulesFiles") {
+            for item in list.list("names of files", MAX_FILES)? {
+                sources.files.push(context.file(item.string("the name of a file")?));
+            }
+        }
+        if let Some(list) = fields.optional("rules") {
+            for item in list.list("rules", MAX_FILES)? {
+                sources.inline.push(item.string("a rule, in quotes")?.to_owned());
+            }
+        }
+        if sources.files.is_empty() && sources.inline.is_empty() {
+            let message = "expected rulesFiles, rules or both, found neither";
+            return Err(fields.error(message));
+        }
+        if let Some(node) = fields.optional("variables") {
+            for (name, node) in node.entries("variables and what they mean")? {
+                let value = node.string("addresses or ports, as rules write them")?;
+                sources.variables.set(name, value);
+            }
+            Reader::new(&sources.variables).map_err(|wrong| node.error(wrong.to_string()))?;
+        }
+        if let Some(node) = fields.optional("classificationFile") {
+            let path = context.file(node.string("the name of a file")?);
+            sources.classes = classes(&path, &node)?;
+        }
+        if let Some(node) = fields.optional("drop") {
+            if !options.settings.drops {
+                return Err(node.error("expected drop only with mode: drop"));
+            }
+            let fields = node.fields(&["sids", "classes"])?;
+            if let Some(list) = fields.optional("sids") {
+                for item in list.list("numbers of rules", MAX_DROPS)? {
+                    sources.drop_sids.push(item.whole(1..=u64::from(u32::MAX))? as u32);
+                }
+            }
+            if let Some(list) = fields.optional("classes") {
+                for item in list.list("classes of rules", MAX_DROPS)? {
+                    let class = item.string("a class of rules")?;
+                    sources.drop_classes.push(class.to_owned());
+                }
+            }
+        }
+        for (path, item) in sources.files.iter().zip(items(&fields)?) {
+            if let Err(error) = std::fs::metadata(path) {
+                let name = path.display();
+                return Err(item.error(format!("{name} cannot be read: {error}")));
+            }
+        }
+        let inline = fields.optional("rules");
+        let inline = inline.map_or(Ok(Vec::new()), |list| list.list("rules", MAX_FILES))?;
+        let loaded = load_rules(&sources, &inline)?;
+        Ok(IdsConfig {
+            sources,
+            loaded,
+            options,
+        })
+    }
+}
+
+/// Returns the nodes of the files' names.
+fn items<'a>(fields: &Fields<'a>) -> Result<Vec<Located<'a>>, SpecError> {
+    let list = fields.optional("rulesFiles");
+    list.map_or(Ok(Vec::new()), |list| list.list("names of files", MAX_FILES))
+}
+
+fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
+    let whole = |name, range, default| {
+        let node: Option<Located<'_>> = fields.optional(name);
+        node.map_or(Ok(default), |node| node.whole(range))
+    };
+    let mode = fields.optional("mode");
+    let drops = mode.map_or(Ok(false), |node| node.word(&[("alert", false), ("drop", true)]))?;
+    let strict = match fields.optional("onOverflow") {
+        None => false,
+        Some(node) => match PacketAction::parse(&node)? {
+            PacketAction::Drop if !drops => {
+                return Err(node.error("expected onOverflow: drop only with mode: drop"));
+            }
+            fate => fate == PacketAction::Drop,
+        },
+    };
+    let checksums = fields.optional("checksums");
+    let checksums = checksums.map_or(Ok(true), |node| node.word(&[("verify", true), ("ignore", false)]))?;
+    const WHAT: &str = "the name of a file";
+    let eve = match fields.optional("eve") {
+        None => None,
+        Some(node) => {
+            let file = PathBuf::from(node.string(WHAT)?);
+            if file.file_name().is_none() {
+                return Err(node.expected(WHAT));
+            }
+            Some(file)
+        }
+    };
+    let options = Options {
+        settings: Settings {
+            window: whole("windowBytes", 2048..=32_768, 8192)? as usize & !7,
+            depth: whole("depthBytes", 1024..=1 << 40, 1 << 20)?,
+            decoded: whole("decodedBytes", 1024..=1 << 20, 1 << 15)? as usize,
+            drops,
+            strict,
+            checksums,
+        },
+        streams: whole("streams", 1..=1_000_000, 4096)? as usize,
+        eve,
+    };
+    let memory = options.stream_memory();
+    if memory > MAX_MEMORY {
+        let (memory, most) = (memory >> 20, MAX_MEMORY >> 20);
+        return Err(fields.error(format!(
+            "expected streams and windowBytes that take at most {most} MiB, found {memory} MiB"
+        )));
+    }
+    Ok(options)
+}
+
+/// Reads the classes of a file: `config classification: name,description,priority`.
+fn classes(path: &std::path::Path, node: &Located<'_>) -> Result<Classes, SpecError> {
+    let name = path.display().to_string();
+    let text = read_text(path, &name).map_err(|error| match error.line {
+        0 => node.error(format!("{name} {}", error.message)),
+        _ => error,
+    })?;
+    let (mut classes, mut wrong) = (Classes::new(), Vec::new());
+    for (i, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let parts = line
+            .strip_prefix("config classification:")
+            .map(|rest| rest.splitn(3, ','));
+        let parts: Vec<&str> = parts.map_or(Vec::new(), |parts| parts.map(str::trim).collect());
+        let class = match parts[..] {
+            [class, about, priority] => priority.parse().ok().map(|priority| (class, about, priority)),
+            _ => None,
+        };
+        match class {
+            Some((class, about, priority)) => {
+                classes.insert(class.to_owned(), (about.to_owned(), priority));
+            }
+            None => {
+                let message = "expected \"config classification: name,what it is about,priority\"";
+                wrong.push(SpecError::whole_file(&name, message).at(i + 1, 1));
+            }
+        }
+    }
+    match SpecError::all(wrong) {
+        Some(error) => Err(error),
+        None => Ok(classes),
+    }
+}
+
+/// Loads all rules. An error in a rule in the spec itself is reported with its position there, if that is known.
+///
+/// # Errors
+/// If any of the files or the spec is invalid: all problems.
+pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Loaded, SpecError> {
+    let variables: &Variables = &sources.variables;
+    let reader = Reader::new(variables);
+    let mut reader = reader.map_err(|wrong| SpecError::whole_file("variables", wrong.to_string()))?;
+    let (mut rules, mut reasons, mut errors) = (Vec::new(), BTreeMap::new(), Vec::new());
+    let (mut texts, mut taken) = (Vec::new(), HashSet::new());
+    for path in &sources.files {
+        let name = path.display().to_string();
+        match read_text(path, &name) {
+            Ok(text) => texts.push((name, text, None)),
+            Err(error) => errors.push(error),
+        }
+    }
+    let nodes = inline.iter().map(Some).chain(std::iter::repeat(None));
+    let inline = sources.inline.iter().zip(nodes);
+    texts.extend(inline.map(|(rule, node)| ("rules".to_owned(), rule.clone(), node)));
+    for (name, text, node) in &texts {
+        let wrong = |message: String, line: usize, column: usize| match node {
+            Some(node) => node.error(message),
+            None => SpecError::whole_file(name, message).at(line, column),
+        };
+        let Parsed {
+            rules: read,
+            skipped,
+            mistakes,
+            more,
+        } = reader.read(text);
+        for mistake in mistakes {
+            let error = wrong(mistake.message, mistake.line, mistake.column);
+            errors.push(error.suggest(mistake.suggestion));
+        }
+        if more > 0 {
+            errors.push(SpecError::whole_file(name, format!("{more} more rules are wrong")));
+        }
+        for skipped in skipped {
+            *reasons.entry(skipped.reason).or_insert(0) += 1;
+        }
+        for rule in read {
+            let (generator, sid) = (rule.about.generator, rule.about.sid);
+            if !taken.insert((generator, sid)) {
+                let message = format!("expected each sid once, found {sid} again");
+                errors.push(wrong(message, rule.line as usize, 1));
+            }
+            rules.push(dropping(rule, sources));
+        }
+    }
+    match SpecError::all(errors) {
+        Some(error) => Err(error),
+        None => {
+            let texts = texts.into_iter().map(|(_, text, _)| text).collect();
+            Ok(Loaded::new(rules, reasons, texts))
+        }
+    }
+}
+
+/// Returns the rule, changed to drop if it is listed for that.
+fn dropping(mut rule: Rule, sources: &Sources) -> Rule {
+    let named = sources.drop_sids.contains(&rule.about.sid);
+    let drops = named || sources.drop_classes.contains(&rule.about.class);
+    if drops && rule.header.action == Action::Alert {
+        rule.header.action = Action::Drop;
+    }
+    rule
+}

@@ -1,0 +1,31 @@
+//! Interface between a function and the rest of this crate.
+//!
+//! The directory of a function provides three objects:
+//! - its [`FunctionKind`]: name in YAML, summary, and parser, listed in [`KINDS`](crate::registry::KINDS);
+//! - its [`FunctionConfig`]: the checked configuration of one function of a chain;
+//! - its [`FunctionFactory`]: the state that the instances of all workers share.
+
+mod config;
+mod context;
+mod factory;
+mod update;
+
+pub use config::{AnyConfig, ConfigObject, FunctionConfig, Requirements};
+pub use context::Context;
+pub use factory::{BuildContext, FunctionError, FunctionFactory, IsolationContext, SharedTable};
+pub(crate) use update::count;
+pub use update::{ConfigUpdate, PreparedUpdate, UpdateError};
+
+use tailwater_api::error::SpecError;
+use tailwater_api::located::Located;
+
+/// Kind of function that a chain spec can name.
+#[derive(Clone, Copy)]
+pub struct FunctionKind {
+    /// Key in YAML, such as `loadBalancer`.
+    pub name: &'static str,
+    /// Summary in one line.
+    pub summary: &'static str,
+    /// Reads and checks the configuration under that key.
+    pub parse: fn(&Located<'_>, &Context<'_>) -> Result<AnyConfig, SpecError>,
+}

@@ -1,0 +1,73 @@
+//! Kinds `library` and `program` of functions.
+
+use super::spec::{LibraryConfig, ProgramConfig};
+use super::{Code, ForeignFunction, LibraryFunction};
+use crate::kind::{BuildContext, FunctionConfig, FunctionError, FunctionFactory, FunctionKind};
+use tailwater_chain::function::NetworkFunction;
+
+/// Kind `library`.
+pub static LIBRARY: FunctionKind = FunctionKind {
+    name: "library",
+    summary: "Function from a shared library",
+    parse: |node, context| Ok(LibraryConfig::parse(node, context)?.into()),
+};
+
+/// Kind `program`.
+pub static PROGRAM: FunctionKind = FunctionKind {
+    name: "program",
+    summary: "Function that is a program of its own",
+    parse: |node, context| Ok(ProgramConfig::parse(node, context)?.into()),
+};
+
+impl FunctionConfig for LibraryConfig {
+    fn kind(&self) -> &'static str {
+        LIBRARY.name
+    }
+
+    fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
+        build(self.foreign())
+    }
+
+    fn default_name(&self) -> &str {
+        &self.foreign().name
+    }
+
+    fn third_party(&self) -> Option<(Code<'_>, &ForeignFunction)> {
+        let foreign = self.foreign();
+        Some((Code::Library(&foreign.file), foreign))
+    }
+}
+
+impl FunctionConfig for ProgramConfig {
+    fn kind(&self) -> &'static str {
+        PROGRAM.name
+    }
+
+    fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
+        build(self.foreign())
+    }
+
+    fn default_name(&self) -> &str {
+        &self.foreign().name
+    }
+
+    fn third_party(&self) -> Option<(Code<'_>, &ForeignFunction)> {
+        let foreign = self.foreign();
+        Some((Code::Program(&foreign.file), foreign))
+    }
+}
+
+fn build(foreign: &ForeignFunction) -> Result<Box<dyn FunctionFactory>, FunctionError> {
+    match &foreign.loaded {
+        Some(loaded) => Ok(Box::new(loaded.clone())),
+        None => {
+            Err("its spec was read for functions in processes of their own, and it is not loaded in this one".into())
+        }
+    }
+}
+
+impl FunctionFactory for LibraryFunction {
+    fn instance(&self) -> Box<dyn NetworkFunction> {
+        Box::new(LibraryFunction::instance(self))
+    }
+}

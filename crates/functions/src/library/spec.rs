@@ -1,0 +1,125 @@
+//! Configuration of `library` and `program`, the third-party functions.
+
+use crate::kind::Context;
+use crate::library::{Code, ExecutionMode, LibraryError, LibraryFunction};
+use std::path::{Path, PathBuf};
+use tailwater_api::error::SpecError;
+use tailwater_api::located::{Fields, Located};
+
+/// Function from a shared library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LibraryConfig(ForeignFunction);
+
+/// Function that is a program of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProgramConfig(ForeignFunction);
+
+/// Third-party function with its configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignFunction {
+    /// Name that the function reports.
+    pub name: String,
+    /// File of the library or program.
+    pub file: PathBuf,
+    /// Configuration as JSON.
+    pub config: String,
+    /// Loaded library, where functions run in this process.
+    pub loaded: Option<LibraryFunction>,
+}
+
+const LIBRARY: &str = "the name of a shared library, such as ./limit.so";
+const PROGRAM: &str = "the name of an executable, such as ./limit";
+
+impl LibraryConfig {
+    pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields(&["file", "config"])?;
+        let file = fields.required("file", LIBRARY)?;
+        let path = context.file(file.string(LIBRARY)?);
+        let foreign = match context.runs() {
+            ExecutionMode::InProcess => load(&path, &file, &fields),
+            ExecutionMode::Isolated(apart) => read_name(&Code::Library(&path), &file, &fields, |code, config| {
+                apart.read_name(code, config)
+            }),
+        };
+        foreign.map(LibraryConfig)
+    }
+
+    /// Description of the third-party function.
+    pub fn foreign(&self) -> &ForeignFunction {
+        &self.0
+    }
+}
+
+impl ProgramConfig {
+    pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
+        let fields = node.fields(&["file", "library", "config"])?;
+        let file = fields.required("file", PROGRAM)?;
+        let name = file.string(PROGRAM)?;
+        let library = fields.optional("library");
+        let in_library = library.as_ref().map(|node| node.string(LIBRARY));
+        let in_library = in_library.transpose()?;
+        let foreign = match (context.runs(), library, in_library) {
+            (ExecutionMode::InProcess, Some(library), Some(name)) => load(&context.file(name), &library, &fields),
+            (ExecutionMode::InProcess, _, _) => Err(file.error(
+                "a program runs in a process of its own only: expected --isolation process or container, or the same \
+                 function as a shared library beside it (library)",
+            )),
+            // The library itself is not opened here.
+            (ExecutionMode::Isolated(apart), _, _) => {
+                let path = context.file(name);
+                read_name(&Code::Program(&path), &file, &fields, |code, config| {
+                    apart.read_name(code, config)
+                })
+            }
+        };
+        foreign.map(ProgramConfig)
+    }
+
+    /// Description of the third-party function.
+    pub fn foreign(&self) -> &ForeignFunction {
+        &self.0
+    }
+}
+
+/// Loads a library and passes it the configuration.
+fn load(path: &Path, file: &Located<'_>, fields: &Fields<'_>) -> Result<ForeignFunction, SpecError> {
+    let mut loaded = None;
+    let mut foreign = read_name(&Code::Library(path), file, fields, |_, config| {
+        let function = LibraryFunction::open(path, config)?;
+        let name = function.name().to_owned();
+        loaded = Some(function);
+        Ok(name)
+    })?;
+    foreign.loaded = loaded;
+    Ok(foreign)
+}
+
+/// Passes a function its configuration, and obtains its name.
+fn read_name(
+    code: &Code<'_>,
+    file: &Located<'_>,
+    fields: &Fields<'_>,
+    read_name: impl FnOnce(&Code<'_>, &str) -> Result<String, LibraryError>,
+) -> Result<ForeignFunction, SpecError> {
+    let node = fields.optional("config");
+    let config = match &node {
+        None => "{}".to_owned(),
+        Some(node) if !node.is_map() => return Err(node.expected("a map")),
+        Some(node) => node.json()?,
+    };
+    let path = code.file();
+    match read_name(code, &config) {
+        Ok(name) => Ok(ForeignFunction {
+            name,
+            file: path.to_owned(),
+            config,
+            loaded: None,
+        }),
+        Err(LibraryError::Config { field, message }) => Err(match &node {
+            Some(node) => node.descendant(&field).error(message),
+            None => fields.error(format!("config: {message}")),
+        }),
+        // The message continues after the file's name.
+        Err(other) => Err(file.error(format!("{} {other}", path.display()))),
+    }
+}

@@ -1,0 +1,65 @@
+//! Kind `wanOptimizer` of functions.
+
+use super::spec::WanOptimizerConfig;
+use super::{WanOptimizer, WanTable};
+use crate::kind::{
+    BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
+    Requirements, UpdateError, count,
+};
+use std::sync::Arc;
+use tailwater_chain::function::NetworkFunction;
+
+/// Kind `wanOptimizer`.
+pub static KIND: FunctionKind = FunctionKind {
+    name: "wanOptimizer",
+    summary: "Redundancy elimination over a slow link",
+    parse: |node, context| Ok(WanOptimizerConfig::parse(node, context)?.into()),
+};
+
+impl FunctionConfig for WanOptimizerConfig {
+    fn kind(&self) -> &'static str {
+        KIND.name
+    }
+
+    fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
+        let table = WanTable::new(self.options.clone(), self.destinations.clone())?;
+        Ok(Box::new(WanOptimizerFactory { table: Arc::new(table) }))
+    }
+
+    fn requirements(&self, _capacity: usize) -> Requirements {
+        Requirements {
+            mixes_flows: true,
+            ..Requirements::default()
+        }
+    }
+
+    fn in_process_only_reason(&self) -> Option<&'static str> {
+        Some("what it restores refers to caches that all its instances share")
+    }
+}
+
+/// Caches that all instances share.
+struct WanOptimizerFactory {
+    table: Arc<WanTable>,
+}
+
+impl FunctionFactory for WanOptimizerFactory {
+    fn instance(&self) -> Box<dyn NetworkFunction> {
+        Box::new(WanOptimizer::new(Arc::clone(&self.table)))
+    }
+
+    fn prepare_update(&self, update: &ConfigUpdate<'_>) -> Result<PreparedUpdate, UpdateError> {
+        let (old, new) = update.configs::<WanOptimizerConfig>()?;
+        if old.options != new.options {
+            return Err(UpdateError::Fixed("everything but destinations"));
+        }
+        let destinations = new.destinations.clone();
+        let summary = count(destinations.len(), "destination");
+        Ok(PreparedUpdate::of_live(
+            summary,
+            &self.table,
+            destinations,
+            WanTable::destinations,
+        ))
+    }
+}
