@@ -64,7 +64,7 @@ pub trait PortQueue: PortSender {
     /// Time before which every packet of this queue has been received. [`Nanos::MAX`] once none is left.
     fn received_before(&self) -> Nanos;
 
-    /// Gives packets from the exit port the [number](tailwater_nf::batch::Packet::number) 1 from now on.
+    /// Gives packets from the exit port the [number](tailwater_chain::batch::Packet::number) 1 from now on.
     fn mark_directions(&mut self) {}
 
     /// Stops arrivals. Packets in the ring can still be received.

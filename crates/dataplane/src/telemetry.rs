@@ -64,7 +64,7 @@ pub struct Window {
     pub buckets: BucketCounters,
     /// Time at which the last packet had been sent, on the run's clock.
     pub last_sent: Nanos,
-    /// The chain's [reason counts](tailwater_nf::chain::Chain::reason_counts) at the window's end, since the start.
+    /// The chain's [reason counts](tailwater_chain::chain::Chain::reason_counts) at the window's end, since the start.
     pub reasons: Vec<u64>,
 }
 

@@ -4,7 +4,7 @@
 //! burst. All `unsafe` code is in the modules that call the shim.
 //!
 //! - [`Eal`]: DPDK's environment, started once per process.
-//! - [`Mempool`]: buffers that are DPDK mbufs and Tailwater [`Buffer`](tailwater_nf::buffer::Buffer)s at once, so
+//! - [`Mempool`]: buffers that are DPDK mbufs and Tailwater [`Buffer`](tailwater_chain::buffer::Buffer)s at once, so
 //!   packets pass a chain without being copied.
 //! - [`Port`]: a device, configured and started, with one [`RxQueue`] and [`TxQueue`] per worker.
 //! - [`Peer`]: the other end of a virtual device, for tests and measurements.

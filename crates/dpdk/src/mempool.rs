@@ -2,7 +2,7 @@
 //!
 //! One of the few modules with `unsafe` code. A DPDK mempool occupies one memory zone, with its mbufs one stride apart.
 //! The buffer behind each mbuf is identified by its index. Each buffer has one owner at any time: DPDK (free, or in a
-//! device's ring), or the holder of the only [`Buffer`](tailwater_nf::buffer::Buffer) with that index. Only the shim
+//! device's ring), or the holder of the only [`Buffer`](tailwater_chain::buffer::Buffer) with that index. Only the shim
 //! accesses the memory between buffers, which holds the mbufs themselves.
 
 use crate::eal::Eal;

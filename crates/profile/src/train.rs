@@ -92,7 +92,7 @@ const TAKEN_OVER: f64 = 35.0;
 /// Flows of steady traffic for costs; few enough to fit in the caches.
 const FEW_FLOWS: u32 = 64;
 
-/// Measures the chain's capacity on one core of this machine, within its [budget](tailwater_nf::spec::Slo::budget).
+/// Measures the chain's capacity on one core of this machine, within its [budget](tailwater_api::Slo::budget).
 ///
 /// `traffic` is expected to resemble the chain's real traffic. Its mean rate does not matter, since it is replayed so
 /// fast that its bursts exceed the core. Synthetic packets have its mean size. Flow records are not exported.

@@ -98,7 +98,7 @@ pub struct Occupied {
 pub struct NotHeld {
     /// Share, units.
     pub at: u32,
-    /// [Degree](crate::cache::Held::misses) to which it was not held: the minimum of the runs.
+    /// [Degree](crate::cache::ShareResult::misses) to which it was not held: the minimum of the runs.
     pub misses: f64,
     /// The chain's packets per second with the cache that it had.
     pub measured: Measured,
