@@ -41,5 +41,17 @@ while IFS= read -r -d '' file; do
     done < <(prose "$file" | grep -oE '\]\([^) ]*' | sed 's/^](//')
 done < <(find . \( -name target -o -name .git \) -prune -o -name '*.md' -print0)
 
-echo "$links relative links in $files Markdown files, $broken broken"
+# Paths of code that these pages name: `crates/x/...`, or `x/src/...` below crates.
+paths=0
+for file in ARCHITECTURE.md docs/explanation/invariants.md; do
+    while read -r path; do
+        paths=$((paths + 1))
+        if [ ! -e "$path" ] && [ ! -e "crates/$path" ]; then
+            echo "$file: there is no $path" >&2
+            broken=$((broken + 1))
+        fi
+    done < <(grep -ohE '`(crates/[a-z-]+|[a-z-]+/(src|tests|benches))[a-zA-Z0-9_/.-]*`' "$file" | tr -d '`' | sort -u)
+done
+
+echo "$paths paths of code, $links relative links in $files Markdown files, $broken broken"
 [ "$broken" -eq 0 ]
