@@ -149,7 +149,7 @@ impl Policy {
     }
 
     /// Returns `true` if packets of new destination prefixes use a default row, instead of waiting for a row of their
-    /// own ([`IngressConfig::default_row`](crate::server::IngressConfig::default_row)).
+    /// own ([`IngressConfig::default_row`](tailwater_policy::server::IngressConfig::default_row)).
     pub fn has_default_row(self) -> bool {
         self == Policy::Tailwater
     }

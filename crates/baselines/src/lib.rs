@@ -1,4 +1,4 @@
-//! Policies of the systems that NetBlaze is compared with.
+//! Policies of the systems that Tailwater and NetBlaze are compared with, and NetBlaze's own.
 //!
 //! | policy | moves | every | to |
 //! |---|---|---|---|
@@ -9,17 +9,18 @@
 //! | [`QuadrantMetron`] | Metron's classes | 50 ms | stop losses |
 //! | [`Dyssect`] | shards and flows | 100 ms | keep each core's load below a bound from the median latency |
 //!
-//! The first three map RSS buckets and are [server mappers](tailwater_policy::server::ServerMapper), the
-//! others place flows and are [flow mappers](tailwater_policy::flows::FlowMapper). Each one's page says what
-//! its paper states, what is not published, and what was chosen for it.
+//! The first three map RSS buckets and are [server mappers](tailwater_policy::server::ServerMapper). The others place
+//! flows and are [flow mappers](tailwater_policy::flows::FlowMapper). Each module lists what its paper states, what is
+//! not published, and what was chosen here.
+//!
+//! - [`netblaze`]: NetBlaze's core and server mappers;
+//! - [`schedulers`]: schedulers that Tailwater's placement is compared with;
+//! - [`catalog`]: all policies by name, including Tailwater's.
 //!
 //! Policies implement the traits of `tailwater-policy`, schedulers those of `tailwater-placement`. Neither of these
 //! crates imports this one.
 
 #![forbid(unsafe_code)]
-//! The first three map RSS buckets and are [server mappers](crate::server::ServerMapper). The others place flows and
-//! are [flow mappers](crate::flows::FlowMapper). Each module lists what its paper states, what is not published, and
-//! what was chosen here.
 
 mod by_core;
 pub mod catalog;

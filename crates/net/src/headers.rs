@@ -1,8 +1,8 @@
-//! Where the headers of a packet lie.
+//! Location of a packet's headers.
 
 use crate::flow::FlowKey;
 
-/// What a packet is at the network layer.
+/// Network-layer protocol of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
     /// Neither IPv4 nor IPv6 (ARP, LLDP, ...): it has no flow.
@@ -14,65 +14,62 @@ pub enum Network {
     V6,
 }
 
-/// Whether a packet is a fragment of an IP datagram.
+/// Fragmentation state of a packet.
 ///
-/// An IPv6 "atomic fragment" (a fragment header with offset zero and no more fragments) is a
-/// whole datagram (RFC 6946).
+/// An IPv6 "atomic fragment" (a fragment header with offset zero and no more fragments) is a whole datagram (RFC 6946).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fragment {
-    /// A whole datagram.
+    /// Whole datagram.
     #[default]
     Whole,
-    /// The first fragment: it holds the transport header.
+    /// First fragment. It holds the transport header.
     First,
-    /// A later fragment: it has no transport header, and its flow key has no ports.
+    /// Later fragment. It has no transport header, and its flow key has no ports.
     Later,
 }
 
-/// Where the headers of a packet lie. All offsets are from the start of the frame, in bytes;
-/// `network_offset <= transport_offset <= payload_offset <= end <= frame length`.
+/// Location of a packet's headers. All offsets are from the start of the frame, in bytes: `network_offset <=
+/// transport_offset <= payload_offset <= end <= frame length`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
-    /// Network layer.
+    /// Network-layer protocol.
     pub network: Network,
-    /// Fragment or whole.
+    /// Fragmentation state.
     pub fragment: Fragment,
-    /// Start of the IP header (of the payload after Ethernet and VLAN tags if not IP).
+    /// Start of the IP header. If not IP, start of the payload after Ethernet and VLAN tags.
     pub network_offset: u16,
-    /// Start of the transport header (of the fragment's data in a later fragment).
+    /// Start of the transport header. In a later fragment, start of the fragment's data.
     pub transport_offset: u16,
-    /// Start of the transport payload (equal to `transport_offset` for protocols not known here).
+    /// Start of the transport payload. Equal to `transport_offset` for unsupported protocols.
     pub payload_offset: u16,
-    /// End of the IP datagram: what follows up to the frame's end is padding.
+    /// End of the IP datagram. The rest of the frame is padding.
     pub end: u16,
-    /// The 5-tuple; the default key if not IP. A first fragment has its ports, a later one
-    /// zeros. The protocol of an IPv6 later fragment is the next header of its fragment header,
-    /// which may be another extension header.
+    /// 5-tuple, or the default key if not IP. The key of a later fragment has zeros as ports. The protocol of an IPv6
+    /// later fragment is the next header of its fragment header, which may be another extension header.
     pub key: FlowKey,
 }
 
 impl Headers {
-    /// Whether the frame holds a transport header, that is, is IP and not a later fragment.
+    /// Returns `true` if the frame holds a transport header: it is IP and not a later fragment.
     #[inline]
     pub fn has_transport(&self) -> bool {
         self.network != Network::NotIp && self.fragment != Fragment::Later
     }
 
-    /// The IP datagram (everything after Ethernet and VLAN tags if not IP), without padding.
-    /// Empty if the headers are not this frame's.
+    /// Returns the IP datagram without padding. If not IP, returns everything after Ethernet and VLAN tags. Empty if
+    /// the headers are of another frame.
     #[inline]
     pub fn datagram<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         between(frame, self.network_offset, self.end)
     }
 
-    /// The transport header and its payload. Empty if the headers are not this frame's.
+    /// Returns the transport header and its payload. Empty if the headers are of another frame.
     #[inline]
     pub fn transport<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         between(frame, self.transport_offset, self.end)
     }
 
-    /// The transport payload, without Ethernet padding. Empty if the headers are not this
-    /// frame's.
+    /// Returns the transport payload, without Ethernet padding. Empty if the headers are of another frame.
     #[inline]
     pub fn payload<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         between(frame, self.payload_offset, self.end)

@@ -7,7 +7,7 @@
 //! - [`cluster`]: servers, their cores and ways of cache;
 //! - [`demand`], [`choices`](mod@choices): the resources for an SLO: number and sizes of instances;
 //! - [`plan`], [`check`](mod@check): the placement of instances, and its independent check;
-//! - [`schedule`]: the scheduler interface; [`greedy`] is ResQ's scheduler, [`tailwater`] is Tailwater's;
+//! - [`schedule`]: the scheduler interface; [`tailwater`] is Tailwater's scheduler, ResQ's is in `tailwater-baselines`;
 //! - [`reconcile`](mod@reconcile): from an earlier placement and the wanted SLOs to a plan;
 //! - `spec`, with the feature of that name: YAML specs, and the stored state;
 //! - `milp`, with the feature of that name: plans with the fewest servers, by HiGHS;
@@ -19,7 +19,7 @@
 //! - [`improve`]: the decision if another plan justifies its moves;
 //! - [`policing`]: policing rates of the instances of an SLO with a cap;
 //! - [`bound`]: a lower bound on the number of servers;
-//! - [`baselines`]: schedulers without isolation, and a model of instances that share a cache;
+//! - [`contention`]: a model of instances that share a cache without isolation;
 //! - [`published`]: the curves and mixes of ResQ's evaluation.
 
 #![forbid(unsafe_code)]

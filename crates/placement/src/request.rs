@@ -1,4 +1,4 @@
-//! An SLO on its way into a plan, with what it takes on the cluster.
+//! SLO to be placed in a plan, with its demand on the cluster.
 
 use crate::bound::MinimumCost;
 use crate::choices::{Choices, choices};
@@ -6,32 +6,32 @@ use crate::cluster::Cluster;
 use crate::demand::{Demand, Unfit};
 use crate::slo::{Slo, Target};
 
-/// The most instances of an SLO.
+/// Maximum number of instances of an SLO.
 pub const MAX_INSTANCES: usize = 4096;
 
-/// An SLO and what it takes on a cluster.
+/// SLO and its demand on a cluster.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The SLO.
+    /// SLO to be placed.
     pub slo: Slo,
-    /// What it takes.
+    /// Demand on the cluster.
     pub demand: Demand,
-    /// The ways to keep it.
+    /// Choices that meet the demand.
     pub choices: Choices,
-    /// What it costs at least.
+    /// Minimum cost.
     pub cheapest: MinimumCost,
 }
 
 impl Request {
-    /// What an SLO takes on a cluster.
+    /// Returns an SLO with its demand on a cluster.
     ///
     /// # Errors
-    /// No server can hold an instance that counts.
+    /// If no server of the cluster can hold a useful instance.
     pub fn new(slo: Slo, cluster: &Cluster) -> Result<Self, Unfit> {
         let demand = Demand::new(&slo, cluster)?;
         let most = match slo.target {
             Target::Reserved { .. } => MAX_INSTANCES,
-            // It begins with one.
+            // An on-demand SLO starts with one instance.
             Target::OnDemand { .. } => 1,
         };
         let choices = choices(&demand, most);

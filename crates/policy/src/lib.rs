@@ -7,15 +7,14 @@
 //! - [`core`]: one core's view of its own queue and its auxiliary cores, and the [`CoreMapper`](core::CoreMapper) that
 //!   decides about them in microseconds;
 //! - [`capacity`]: the capacity of a core, as frontiers and as files;
-//! - [`netblaze`]: the core mapper of NetBlaze;
 //! - [`tailwater`]: Tailwater's own core mapper;
 //! - [`training`]: a mapper that moves nothing and measures a core's capacity;
-//! - [`catalog`]: policies by name;
 //! - [`server`]: the state of a server's RSS buckets and cores, and the [`ServerMapper`](server::ServerMapper) that
-//!   moves buckets about every second, as well as NetBlaze's server and ingress mappers and Tailwater's server mapper;
+//!   moves buckets about every second; Tailwater's server mapper, and the ingress mapper;
 //! - [`flows`]: the state of a rack's flows, and the [`FlowMapper`](flows::FlowMapper) that places single flows;
-//! - [`isolation`]: the batch size of isolated functions;
-//! - [`baselines`]: the systems used for comparison.
+//! - [`isolation`]: the batch size of isolated functions.
+//!
+//! NetBlaze, the other systems used for comparison, and the catalogue of policies by name are in `tailwater-baselines`.
 //!
 //! The algorithms come from the papers named in each module, or are Tailwater's own.
 

@@ -1,5 +1,5 @@
-//! Tailwater's server mapper, from outside: how many cores it takes, how equally they are filled, and that no plan
-//! allocates.
+//! Tailwater's server mapper, tested through its public interface: number of cores, even load, and plans without
+//! allocation.
 
 mod server;
 
@@ -8,7 +8,7 @@ use server::{Server, allocations};
 use tailwater_policy::capacity::RateFrontier;
 use tailwater_policy::server::{TailwaterServerConfig, TailwaterServerMapper};
 
-/// Tailwater's, for cores of 100 packets/s.
+/// Returns Tailwater's mapper for cores of 100 packets/s.
 fn tailwater(pooled: f64) -> TailwaterServerMapper {
     let config = TailwaterServerConfig {
         pooled,
@@ -17,7 +17,7 @@ fn tailwater(pooled: f64) -> TailwaterServerMapper {
     TailwaterServerMapper::new(config, RateFrontier::constant(100.0))
 }
 
-/// So many cores, on one of which there are 512 buckets of equal rates that come to `rate`.
+/// Returns a server whose first core has 512 buckets of equal rates with the sum `rate`.
 fn all_on_one(cores: usize, rate: f64) -> Server {
     let buckets: Vec<_> = (0..512).map(|_| (0, 0.0, rate / 512.0)).collect();
     Server::new(cores, &buckets)
@@ -26,11 +26,11 @@ fn all_on_one(cores: usize, rate: f64) -> Server {
 #[test]
 fn tailwaters_cores_are_as_few_as_hold_the_load_and_go_when_it_falls() {
     let (mut server, mut mapper) = (all_on_one(64, 960.0), tailwater(1.0));
-    // Ten cores would be filled to 96 %.
+    // Ten cores are filled to 96 %.
     server.period(&mut mapper);
     assert_eq!(server.dedicated(), 10);
     assert!(server.period(&mut mapper).is_empty(), "nothing has changed");
-    // Nine would be filled to 97 %: not enough to give one back.
+    // Nine cores would be filled to 97 %: too full to release the tenth.
     let scale = |server: &mut Server, by: f64| {
         server.buckets.iter_mut().for_each(|bucket| bucket.rate *= by);
     };
@@ -51,7 +51,8 @@ fn dispatchers_own_several_cores_load_while_the_server_has_cores_to_spare() {
         server.period(&mut tailwater(4.0));
         server.dedicated()
     };
-    // 90 packets/s are one core's load, 800 are two pools of four; beyond a quarter of the server they get smaller.
+    // 90 packets/s load one core, 800 packets/s two pools of four cores. Beyond a quarter of the server, pools get
+    // smaller.
     assert_eq!(dedicated(90.0), 1);
     assert_eq!(dedicated(770.0), 2);
     assert_eq!(dedicated(3200.0), 17);
@@ -59,8 +60,7 @@ fn dispatchers_own_several_cores_load_while_the_server_has_cores_to_spare() {
 }
 
 proptest! {
-    /// However loads were spread before: afterwards two cores differ by no more than two buckets, and what
-    /// is let pass as even.
+    /// For any previous distribution, two cores differ afterwards by at most two buckets plus the tolerated imbalance.
     #[test]
     fn tailwaters_cores_are_equally_full(
         buckets in prop::collection::vec((0_u16..16, 0.0_f64..40.0, 0.0_f64..2.0), 1..300),

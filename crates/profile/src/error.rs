@@ -1,11 +1,11 @@
-//! Why nothing could be measured.
+//! Errors of measurements.
 
 use tailwater_baselines::netblaze::NetBlazeError;
 use tailwater_dataplane::RunError;
 use tailwater_net::Nanos;
 use tailwater_traffic::TrafficError;
 
-/// Why there is no profile.
+/// Reason why there is no profile.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// The objective leaves no time for an epoch.
@@ -14,27 +14,27 @@ pub enum TrainError {
     /// A run failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Traffic cannot be made.
+    /// Traffic cannot be generated.
     #[error(transparent)]
     Traffic(#[from] TrafficError),
-    /// The caller said so.
+    /// The caller stopped the measurement.
     #[error("measuring was stopped")]
     Stopped,
-    /// The chain processed nothing, since it had no core.
+    /// The chain processed nothing, because other programs used its core all the time.
     #[error(
         "core {core} was taken by others for all of {length}: expected one that ordinary programs leave some time, such as \
          another of --cores"
     )]
     CorePreempted {
-        /// The core.
+        /// Number of the core.
         core: usize,
-        /// How long the last attempt was.
+        /// Length of the last attempt.
         length: Nanos,
     },
     /// A packet takes longer than an epoch.
     #[error("the chain processes no packet in an epoch of {epoch}: expected a longer latency objective")]
     NoCapacity {
-        /// The epoch.
+        /// Length of the epoch.
         epoch: Nanos,
     },
 }

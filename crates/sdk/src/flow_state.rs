@@ -1,15 +1,15 @@
-//! What can be kept of a flow.
+//! Types of flow state.
 
-/// What can be a flow's state. [`state!`](crate::state) makes structs that are.
+/// Type that can be a flow's state. [`state!`](crate::state) declares structs that implement it.
 ///
 /// # Safety
-/// Any bytes are a value, zeros included, none is padding, and the alignment is at most 8.
+/// Every bit pattern is a valid value, including zeros. There is no padding, and the alignment is at most 8.
 pub unsafe trait State: Copy + 'static {}
 
 macro_rules! plain {
     ($($plain:ty),*) => {
         $(
-            // SAFETY: any bytes are an integer, aligned to 8 at the most.
+            // SAFETY: every bit pattern is a valid integer, and its alignment is at most 8.
             unsafe impl State for $plain {}
         )*
     };
@@ -17,11 +17,11 @@ macro_rules! plain {
 plain!(u8, u16, u32, u64, i8, i16, i32, i64);
 // SAFETY: it has no bytes.
 unsafe impl State for () {}
-// SAFETY: its items follow each other without gaps, and are `State`.
+// SAFETY: the elements are `State` and follow each other without gaps.
 unsafe impl<T: State, const N: usize> State for [T; N] {}
 
-/// Declares a struct of integers, arrays of them, and other such structs as a flow's [`State`]. Without gaps
-/// between its fields, so that every byte of it means something: large fields first.
+/// Declares a struct of integers, arrays of them, and other such structs as a flow's [`State`]. It must have no gaps
+/// between its fields, so that every byte has a meaning: place large fields first.
 ///
 /// ```compile_fail
 /// tailwater_sdk::state! { struct Gap { few: u8, many: u64 } }
@@ -53,8 +53,8 @@ macro_rules! state {
                 "flow state has gaps between its fields: put large ones first, and a field of the rest last"
             );
         };
-        // SAFETY: every field is `State` and there is nothing between them, which the lines above do not compile
-        // without.
+        // SAFETY: every field is `State`, and there are no gaps between fields. The lines above do not compile
+        // otherwise.
         unsafe impl $crate::State for $name {}
     };
 }

@@ -312,7 +312,7 @@ pub struct BurstStep {
     pub packets_handed: u64,
 }
 
-/// Whether a chain meets its objective that was offered so many packets, of which so many were late.
+/// Returns `true` if a chain with these numbers of late and offered packets meets its objective.
 pub(crate) fn is_met(late: u64, offered: u64) -> bool {
     late * 100 <= offered
 }

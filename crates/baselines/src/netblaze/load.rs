@@ -2,7 +2,7 @@
 
 use tailwater_policy::core::Load;
 
-/// Both loads together.
+/// Returns the sum of two loads.
 pub(super) fn sum(a: Load, b: Load) -> Load {
     Load {
         flows: a.flows.saturating_add(b.flows),
@@ -10,7 +10,7 @@ pub(super) fn sum(a: Load, b: Load) -> Load {
     }
 }
 
-/// A load and a flow more.
+/// Returns the load plus one flow with this many packets.
 #[inline]
 pub(super) fn grown(load: Load, packets: u32) -> Load {
     Load {

@@ -12,11 +12,11 @@
 //! **Groups.** Otherwise the backlog is cut into groups of whole flows, each inside the frontier. One group stays. The
 //! others go to auxiliary cores, activating as few new ones as possible. Auxiliary cores already active for this core
 //! come first, each only as far as its load plus the group stays inside the frontier. Flows that are
-//! [bound](crate::core::QueuedFlow::bound) stay, and count towards the group that stays. Like NetBlaze's code this
-//! takes flows first fit, in the order of their first packets. A lower bound from the frontier's convex hull shows if
-//! fewer auxiliary cores could have sufficed. Only then are the flows tried again, largest first, and with at most
-//! eight of them, exhaustively. So the plan activates no more auxiliary cores than any other plan for the same flows
-//! (whales apart, which are split before)
+//! [bound](tailwater_policy::core::QueuedFlow::bound) stay, and count towards the group that stays. Like NetBlaze's
+//! code this takes flows first fit, in the order of their first packets. A lower bound from the frontier's convex hull
+//! shows if fewer auxiliary cores could have sufficed. Only then are the flows tried again, largest first, and with at
+//! most eight of them, exhaustively. So the plan activates no more auxiliary cores than any other plan for the same
+//! flows (whales apart, which are split before)
 //!
 //! - with at most eight flows to place and at most eight active cores with room, this one included: always, and if any
 //!   plan fits, so does this;
@@ -27,12 +27,12 @@
 //!   into [`SIZE_CLASSES`] classes, exact up to that capacity.
 //!
 //! Where no plan fits, or none was found, the rest stays with the core, and the plan carries the notice
-//! [`OutOfCores`](crate::core::Notice::OutOfCores).
+//! [`OutOfCores`](tailwater_policy::core::Notice::OutOfCores).
 //!
 //! **Whales.** A flow that is outside the frontier by itself is split: the chain's last functions move to an auxiliary
 //! core, at the point where the [`SplitProfile`] has room for its packets. Both cores are charged the share of the
 //! epoch that it takes of them. If no split has room, the flow stays whole, and the plan carries the notice
-//! [`WhaleBeyondSplit`](crate::core::Notice::WhaleBeyondSplit).
+//! [`WhaleBeyondSplit`](tailwater_policy::core::Notice::WhaleBeyondSplit).
 //!
 //! **Boost mode.** When the backlog was outside the frontier for several epochs in a row, the core offloads everything
 //! that is not bound. New flowlets are offloaded at once, each to the least loaded auxiliary core that it fits on. This
@@ -44,11 +44,11 @@
 //!
 //! **Recursion.** "Each auxiliary core runs a core mapper" (section 3.2). Here the dispatching core runs it for its
 //! auxiliary cores, since it has their load. At an epoch's end, an auxiliary core whose backlog, of several flows, is
-//! outside the frontier is [relieved](crate::core::Plan::relieve), if the other cores have room for the excess
-//! (otherwise it would only become idle sooner). Its flows become free as it completes them. Each goes to the first
-//! core that it fits on: this one, active auxiliary cores, idle auxiliary cores. Without any, it waits here. NetBlaze's
-//! auxiliary cores move waiting packets themselves, and at once. Here every flow has one owner, so an auxiliary core
-//! cannot do that without the dispatching core.
+//! outside the frontier is [relieved](tailwater_policy::core::Plan::relieve), if the other cores have room for the
+//! excess (otherwise it would only become idle sooner). Its flows become free as it completes them. Each goes to the
+//! first core that it fits on: this one, active auxiliary cores, idle auxiliary cores. Without any, it waits here.
+//! NetBlaze's auxiliary cores move waiting packets themselves, and at once. Here every flow has one owner, so an
+//! auxiliary core cannot do that without the dispatching core.
 
 mod exact;
 mod load;

@@ -1,8 +1,9 @@
 //! Schedulers without isolation, for comparison (ResQ §6). They pack SLOs by the rates of their chains alone, with the
 //! cache shared by all or split evenly. Others add instances where SLOs are violated, or use a predictor.
 //!
-//! The performance of instances that share a cache is not measured here but modelled: see [`contention`]. All of these
-//! schedulers place one instance per core, on servers of one kind with one NUMA node.
+//! The performance of instances that share a cache is not measured here but modelled: see
+//! [`contention`](tailwater_placement::contention). All of these schedulers place one instance per core, on servers of
+//! one kind with one NUMA node.
 
 mod greedy;
 

@@ -1,4 +1,4 @@
-//! Sends every packet on, optionally with other MAC addresses.
+//! Forwards every packet, optionally with other MAC addresses.
 
 mod function;
 mod kind;

@@ -17,7 +17,8 @@ pub trait FunctionConfig: ConfigObject {
     /// Prepares the state that the instances of all workers share.
     ///
     /// # Errors
-    /// If the configuration is valid but cannot run: a limit is exceeded, memory is missing, or a file cannot be written.
+    /// If the configuration is valid but cannot run: a limit is exceeded, memory is missing, or a file cannot be
+    /// written.
     fn build(&self, context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError>;
 
     /// Same as [`build`](FunctionConfig::build), for one process of an isolated function.
@@ -45,7 +46,8 @@ pub trait FunctionConfig: ConfigObject {
         false
     }
 
-    /// Returns `true` if it [decides](tailwater_chain::function::NetworkFunction::lifetimes) on the idle timeouts of flows.
+    /// Returns `true` if it [decides](tailwater_chain::function::NetworkFunction::lifetimes) on the idle timeouts of
+    /// flows.
     fn decides_lifetimes(&self) -> bool {
         false
     }
@@ -55,7 +57,7 @@ pub trait FunctionConfig: ConfigObject {
         false
     }
 
-    /// Returns what it requires of a chain with this flow table capacity that runs it in a process of its own.
+    /// Returns its requirements in a process of its own, for a chain with this flow table capacity.
     fn requirements(&self, _capacity: usize) -> Requirements {
         Requirements {
             tracks_connections: self.tracks_connections(),
@@ -196,7 +198,7 @@ impl Debug for AnyConfig {
 /// Requirements of a function in a process of its own, taken from its spec without querying that process.
 #[derive(Clone, Debug, Default)]
 pub struct Requirements {
-    /// Size in bytes of the [`SharedCounters`](tailwater_chain::shared_counters::SharedCounters) that its processes share.
+    /// Size of the [`SharedCounters`](tailwater_chain::shared_counters::SharedCounters) of its processes, in bytes.
     pub shared_bytes: usize,
     /// `true` if [packets of one flow can leave in several](tailwater_chain::function::NetworkFunction::mixes_flows).
     pub mixes_flows: bool,

@@ -1,24 +1,24 @@
-//! How long and how exactly plans are searched for.
+//! Limits of the search for plans.
 
 use std::time::Duration;
 
-/// How long and how exactly to search.
+/// Time, threads and precision of the search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effort {
-    /// After this, for all parts together, the solver is not called again, and told to stop where it is: it looks at
-    /// its clock between its own steps, which it may exceed by. What is not solved by then is placed as
-    /// [`Tailwater`](crate::tailwater::Tailwater) does; counting choices and placing takes time of its own, milliseconds for thousands of SLOs.
+    /// Time limit of the solver, for all parts together. The solver checks it between its steps, and can exceed it by
+    /// one step. It is not called again afterwards. [`Tailwater`](crate::tailwater::Tailwater) places the SLOs without
+    /// a solution. Counting choices and placing take additional time: milliseconds for thousands of SLOs.
     pub time: Duration,
     /// Threads of the solver.
     pub threads: u32,
-    /// No closer to the bound than this part of it.
+    /// Gap to the bound at which the solver stops, relative to its solution.
     pub gap: f64,
-    /// SLOs are divided into parts of no more than these, each on servers of its own.
+    /// Maximum number of SLOs in a part. Each part has servers of its own.
     pub part: usize,
 }
 
 impl Default for Effort {
-    /// A minute on two cores, to the last server, 1,000 SLOs together.
+    /// One minute, two threads, no gap, and 1,000 SLOs in a part.
     fn default() -> Self {
         Effort {
             time: Duration::from_secs(60),

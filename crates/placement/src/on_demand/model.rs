@@ -1,9 +1,9 @@
 //! Model of a server in a closed loop: performance of instances with their cache, for testing policies.
 //!
 //! An instance alone in a class occupies its ways, up to its working set. Instances of one class share as in
-//! [`contention`](crate::baselines::contention). A way that belonged to another class in the previous tick counts half,
-//! since it is filled during the tick. The curves give the rate with that cache, and the latency at the load.
-//! Measurement noise is an input.
+//! [`contention`](crate::contention). A way that belonged to another class in the previous tick counts half, since it
+//! is filled during the tick. The curves give the rate with that cache, and the latency at the load. Measurement noise
+//! is an input.
 
 use super::allocation::{Allocation, Class, Kind};
 use super::mask::WayMask;

@@ -1,68 +1,70 @@
-//! What a cache agent is told at a tick: the cache, and what is on it.
+//! Observations of a cache agent at a tick: the cache, and the instances on it.
 
 use crate::cluster::MAX_WAYS;
 use crate::slo::Curves;
 use std::sync::Arc;
 use tailwater_net::Nanos;
 
-/// The most instances on a cache.
+/// Maximum number of instances on a cache.
 pub const MAX_INSTANCES: usize = 1024;
 
-/// A cache that can be cut.
+/// Cache that supports partitioning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// All of its ways, up to [`MAX_WAYS`].
+    /// Number of ways, up to [`MAX_WAYS`].
     pub ways: u16,
-    /// Bytes of a way.
+    /// Size of a way, bytes.
     pub way_bytes: u64,
-    /// Ways that no class may have: those that NICs write into (DDIO), and those of everything else.
+    /// Bits of the ways that no class may have: those that NICs write into (DDIO), and those of all other programs.
     pub unusable: u32,
-    /// Classes that it can be cut into, without the one for everything else.
+    /// Maximum number of classes, without the default class.
     pub classes: u16,
-    /// The fewest ways of a class: 1, and 2 on some processors.
+    /// Minimum number of ways of a class: 1, or 2 on some processors.
     pub least: u16,
 }
 
 impl Cache {
-    /// The ways that classes may have, as bits.
+    /// Returns the ways that classes may have, as bits.
     pub fn usable(&self) -> u32 {
         let all = u32::MAX.checked_shr(u32::from(MAX_WAYS.saturating_sub(self.ways)));
         all.unwrap_or(0) & !self.unusable
     }
 }
 
-/// What there is to divide, and how patiently. Times are in ticks; the time between two should be some
-/// times what the cache takes to be filled anew: 100 ms or more.
+/// Parameters of the division. Delays are in ticks, except [`ask_again`](Self::ask_again). A tick should be several
+/// times as long as the cache takes to refill: 100 ms or more.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// The cache.
+    /// Cache to divide.
     pub cache: Cache,
-    /// Ticks in a row in which an instance must be late before anything is done about it.
+    /// Consecutive late ticks before an instance gets more cache.
     pub patience: u32,
-    /// Ticks in a row in which an instance must need less before it gives ways up.
+    /// Consecutive ticks of lower demand before an instance releases ways.
     pub give_up: u32,
-    /// Ticks in a row in which an instance must be late before the controller is asked.
+    /// Consecutive late ticks before a request to the controller.
     pub ask_after: u32,
-    /// The time after which an ask that was not answered is repeated.
+    /// Delay before an unanswered request is repeated.
     pub ask_again: Nanos,
-    /// Ways that may change hands in a tick. As neighbours may have to shift for a way to pass them, one way is always
-    /// allowed to.
+    /// Maximum number of ways that change class in a tick. One way always may, since neighbours may have to shift to
+    /// let it pass.
     pub moves: u16,
-    /// The part above its load that an instance must always be able to take: it asks for more ways below.
+    /// Minimum spare capacity of an instance, relative to its load. Below it, the instance demands more ways.
     pub headroom: f64,
-    /// The part above its load that it then asks for; above `headroom` by more than the load fluctuates.
+    /// Spare capacity that it then demands, relative to its load. It exceeds `headroom` by more than the load
+    /// fluctuates.
     pub slack: f64,
-    /// A part of throughput, of latency or of references that does not count: who gains less from a way does
-    /// not need it.
+    /// Negligible difference of throughput, latency or miss ratio. An instance that gains less from a way does not need
+    /// it.
     pub gain: f64,
-    /// The part of references below which misses are no cause of lateness.
+    /// Miss ratio below which misses do not cause lateness.
     pub few_misses: f64,
-    /// Ticks on time, with no more than the least use of cache, after which an instance goes back to the shared class.
+    /// Consecutive ticks on time, with a demand of at most [`least`](Cache::least) ways, before an instance returns to
+    /// the shared class.
     pub rejoin: u32,
 }
 
 impl Config {
-    /// Ours, for a cache.
+    /// Returns the default parameters for a cache.
     pub fn new(cache: Cache) -> Self {
         Config {
             cache,
@@ -80,49 +82,48 @@ impl Config {
     }
 }
 
-/// An instance of a reserved SLO.
+/// Instance of a reserved SLO.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserved {
-    /// Its name, different from all others'.
+    /// Unique name.
     pub name: String,
-    /// Its ways, by the plan.
+    /// Number of its ways in the plan.
     pub ways: u16,
-    /// Its threads.
+    /// Thread ids.
     pub tasks: Vec<u32>,
 }
 
-/// An instance of an on-demand SLO, and what was seen of it in the last tick.
+/// Instance of an on-demand SLO, with its observations in the last tick.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Observed {
-    /// Its name, different from all others'.
+    /// Unique name.
     pub name: String,
-    /// Its threads.
+    /// Thread ids.
     pub tasks: Vec<u32>,
-    /// Its latency, the percentile that was promised; `None` if no packet came.
+    /// Latency at the percentile of the objective; `None` if no packet arrived.
     pub latency: Option<Nanos>,
-    /// What was promised.
+    /// Latency objective.
     pub objective: Nanos,
-    /// Packets per second that came for it, those that were policed or lost included.
+    /// Packets per second that arrived for it, including policed and lost ones.
     pub offered: f64,
-    /// Bytes of the cache that it holds (CMT), if that is known.
+    /// Its occupancy of the cache in bytes (CMT), if known.
     pub occupancy: Option<u64>,
-    /// The part of its references to the cache that missed, if that is known.
+    /// Miss ratio of its cache references, if known.
     pub misses: Option<f64>,
-    /// What was measured of its chain on this machine, if anything.
+    /// Curves of its chain on this machine, if measured.
     pub curves: Option<Arc<Curves>>,
-    /// Instances that its SLO has now, on all servers.
+    /// Current instances of its SLO, on all servers.
     pub instances: u16,
-    /// Instances that its SLO may have.
+    /// Maximum number of instances of its SLO.
     pub most: u16,
 }
 
-/// What is on a cache at a tick.
+/// Instances and ways of a cache at a tick.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// Now.
+    /// Current time.
     pub now: Nanos,
-    /// Ways that on-demand instances may have together: what belongs to them, and what is leased
-    /// ([`lease`](crate::lease)).
+    /// Total ways of on-demand instances: their own and the leased ones ([`lease`](crate::lease)).
     pub ways: u16,
     /// Instances of reserved SLOs.
     pub reserved: &'a [Reserved],

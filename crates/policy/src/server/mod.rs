@@ -1,5 +1,5 @@
-//! Interface between a server and the policy that maps its RSS buckets to dedicated cores, with NetBlaze's mappers and
-//! Tailwater's.
+//! Interface between a server and the policy that maps its RSS buckets to dedicated cores, with Tailwater's mapper and
+//! the ingress mapper.
 //!
 //! A *bucket* is a row of the NIC's RSS table (RETA), with all flows that hash there. It has exactly one owner, a
 //! dedicated core. A policy moves whole buckets. A rack can be modelled as one large server: its buckets are then rows

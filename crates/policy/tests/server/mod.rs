@@ -3,7 +3,7 @@
 use tailwater_net::Nanos;
 use tailwater_policy::server::{BucketLoad, CoreLoad, CoreNumber, Move, ServerMapper, ServerView};
 
-/// A server that does what it is told at once.
+/// Server that applies moves at once.
 pub struct Server {
     pub now: Nanos,
     pub buckets: Vec<BucketLoad>,
@@ -12,7 +12,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// `cores` cores and buckets of (core, flows, rate).
+    /// Creates a server with `cores` cores and buckets of (core, flows, rate).
     pub fn new(cores: usize, buckets: &[(CoreNumber, f64, f64)]) -> Server {
         let load = |&(core, flows, rate)| BucketLoad { flows, rate, core };
         let mut server = Server {
@@ -31,7 +31,7 @@ impl Server {
         }
     }
 
-    /// One period. Checks that the plan makes sense, and carries it out.
+    /// Runs one period: checks that the mapper's plan is valid, and applies it.
     pub fn period(&mut self, mapper: &mut dyn ServerMapper) -> &[Move] {
         self.now += mapper.period();
         self.moves.clear();
@@ -54,14 +54,14 @@ impl Server {
         self.cores.iter().filter(|core| core.dedicated).count()
     }
 
-    /// Flows and rate of a core.
+    /// Returns flows and rate of a core.
     pub fn on(&self, core: usize) -> (f64, f64) {
         let mine = self.buckets.iter().filter(|b| usize::from(b.core) == core);
         mine.fold((0.0, 0.0), |(f, r), b| (f + b.flows, r + b.rate))
     }
 }
 
-/// 512 buckets of changing loads on 64 cores.
+/// Varies the load of each bucket, and the cores' load with it.
 fn vary(server: &mut Server, turn: u64) {
     for (number, bucket) in server.buckets.iter_mut().enumerate() {
         let mix = (number as u64 + 1)
@@ -77,7 +77,7 @@ fn vary(server: &mut Server, turn: u64) {
     }
 }
 
-/// Allocations of a mapper over many periods, after some others.
+/// Counts a mapper's allocations over 80 periods, after 20 periods of warm-up. 512 buckets are on 64 cores.
 pub fn allocations(mapper: &mut dyn ServerMapper) -> u64 {
     let buckets: Vec<_> = (0..512).map(|b| (b % 64, 0.0, 0.0)).collect();
     let mut server = Server::new(64, &buckets);

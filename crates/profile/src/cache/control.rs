@@ -1,21 +1,21 @@
-//! Division of the cache: the interface, its results and its errors.
+//! Division of the cache: interface, results and errors.
 
 use std::fmt;
 use tailwater_dataplane::cores::CoreError;
 use tailwater_net::Nanos;
 
-/// How a chain's share of the cache is set.
+/// Method of setting a chain's share of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
-    /// Another core holds the rest, and looks by the time of its own accesses whether it does: cache pirating
-    /// (Eklov et al., ICPP 2011).
+    /// Cache pirating (Eklov et al., ICPP 2011): another core holds the rest of the cache. It verifies this by the time
+    /// of its own accesses.
     Pirate,
-    /// The processor's own partitioning, by the kernel's `resctrl`.
+    /// Partitioning by the processor, through the kernel's `resctrl`.
     Resctrl,
 }
 
 impl Method {
-    /// All of them, by their names in files.
+    /// All methods, by their names in files.
     pub const ALL: [(&'static str, Method); 2] = [("pirate", Method::Pirate), ("resctrl", Method::Resctrl)];
 }
 
@@ -26,55 +26,56 @@ impl fmt::Display for Method {
     }
 }
 
-/// Gives chains shares of the last-level cache. Dropped, it gives back what it took.
+/// Controller of a chain's share of the last-level cache. Dropping it releases the cache.
 pub trait CacheControl {
-    /// How it does.
+    /// Returns the method of division.
     fn method(&self) -> Method;
 
-    /// The most that a chain can have, in bytes: a whole number of [units](Self::unit).
+    /// Returns the largest share of a chain, in bytes: a whole number of [units](Self::unit).
     fn most(&self) -> u64;
 
-    /// Shares are whole numbers of so many bytes.
+    /// Returns the granularity of shares, in bytes.
     fn unit(&self) -> u64;
 
-    /// The least that a chain can have, in bytes: a whole number of units, one if nothing else is said.
+    /// Returns the smallest share of a chain, in bytes: a whole number of units, by default one.
     fn least(&self) -> u64 {
         self.unit()
     }
 
-    /// From now on a chain on the measured core is to have `bytes`, rounded down to units, at least
-    /// [`least`](Self::least) and at most [`most`](Self::most). Returns when that is so, or will not become so.
+    /// Sets the share of a chain on the measured core to `bytes`, rounded down to units, at least
+    /// [`least`](Self::least) and at most [`most`](Self::most). Returns once the share is in force, or cannot be
+    /// reached.
     ///
     /// # Errors
     /// If the cache cannot be divided.
     fn set(&mut self, bytes: u64) -> Result<(), CacheError>;
 
-    /// What became of the share during the run of a chain that ended just now.
+    /// Returns the result for the share during the run of a chain that has just ended, with its length.
     ///
     /// # Errors
-    /// If that cannot be told.
+    /// If the result cannot be measured.
     fn held(&mut self, run: Nanos) -> Result<ShareResult, CacheError>;
 }
 
-/// What became of a share.
+/// Result for a share during a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareResult {
-    /// Whether the chain had what it was to have, and no more.
+    /// `true` if the chain had its share of the cache, and no more.
     pub held: bool,
-    /// The share of the pirate's accesses that missed: what the chain took from it. Of a partition, the share of what
-    /// the chain had in the cache that was beyond it: lines from before that nobody else had displaced.
+    /// Degree to which the chain exceeded its share. For the pirate, its miss ratio: the chain evicted these lines. For
+    /// a partition, the fraction of the chain's occupancy beyond its share: older lines that nobody else has displaced.
     pub misses: f64,
-    /// Bytes that the chain had in the cache; `None` where the processor does not count them.
+    /// Bytes that the chain had in the cache; `None` if the processor does not count them.
     pub occupied: Option<u64>,
 }
 
-/// Why the cache cannot be divided.
+/// Reason why the cache cannot be divided.
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
-    /// The kernel does not tell of the cache.
+    /// The kernel reports no last-level cache for the core.
     #[error("the kernel tells of no last-level cache (/sys/devices/system/cpu/cpu{core}/cache)")]
     Unknown {
-        /// The core that was to be measured.
+        /// Core to be measured.
         core: usize,
     },
     /// There is no core for the pirate.
@@ -83,54 +84,54 @@ pub enum CacheError {
          beside it, to hold what the chain is not to have"
     )]
     Alone {
-        /// The core that was to be measured.
+        /// Core to be measured.
         core: usize,
     },
-    /// The kernel does not give ways of the cache.
+    /// The kernel does not assign ways of the cache.
     #[error(transparent)]
     Resctrl(#[from] tailwater_resctrl::Error),
-    /// There is room for one size of partition only, which is no curve.
+    /// There is room for only one partition size, which makes no curve.
     #[error(
         "others leave {ways} ways of the last-level cache to a chain: expected room for two sizes of partitions at least"
     )]
     NoChoice {
-        /// Ways that are free for it.
+        /// Ways available to the chain.
         ways: u32,
     },
     /// The pirate's core cannot be used.
     #[error(transparent)]
     Core(#[from] CoreError),
-    /// There is no memory, or no thread.
+    /// Memory or a thread could not be allocated.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// Operation that failed.
         what: &'static str,
-        /// What the system says.
+        /// Error of the system.
         source: std::io::Error,
     },
-    /// What is in the cache cannot be told from what is not.
+    /// Cache hits cannot be distinguished from misses.
     #[error(
         "the last-level cache cannot be measured here: {hit:.1} ns for a line in a quarter of it, {miss:.1} ns for \
          one in memory; expected a memory that takes at least {least} times as long"
     )]
     Blurred {
-        /// Nanoseconds of an access to a quarter of the cache.
+        /// Time of an access to a quarter of the cache, in nanoseconds.
         hit: f64,
-        /// Nanoseconds of an access beyond the cache.
+        /// Time of an access beyond the cache, in nanoseconds.
         miss: f64,
-        /// How much slower memory has to be.
+        /// Required ratio of `miss` to `hit`.
         least: f64,
     },
-    /// Others use the cache so much that nothing of it can be held.
+    /// Other programs use the cache so much that no part of it can be held.
     #[error("others use the last-level cache: not even {bytes} bytes stay in it while nothing else runs here")]
     Taken {
-        /// The least that was tried.
+        /// Smallest size that was tried, in bytes.
         bytes: u64,
     },
-    /// The pirate is gone.
+    /// The thread that holds the cache has ended.
     #[error("the thread that holds the cache ended")]
     Gone,
-    /// The caller said so.
+    /// The caller stopped the measurement.
     #[error("measuring was stopped")]
     Stopped,
 }

@@ -17,7 +17,7 @@ pub use values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, VERSION};
 use crate::cache::Method;
 use crate::curve::{Measured, Point};
 
-/// What a profile is of.
+/// Identity of a profile.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Key {
     /// The chain's name, an RFC 1123 label.

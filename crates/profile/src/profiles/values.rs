@@ -1,22 +1,22 @@
-//! Values of files: bounds, numbers, texts.
+//! Values in files: limits, numbers, texts.
 
 use std::fmt::{self, Write as _};
 use tailwater_api::SpecError;
 use tailwater_api::document::Located;
 
-/// The version of files.
+/// Version of the file format.
 pub const VERSION: u64 = 1;
-/// The most profiles of a file.
+/// Maximum number of profiles in a file.
 pub const MAX_PROFILES: usize = 10_000;
-/// The most points of a curve.
+/// Maximum number of points of a curve.
 pub const MAX_POINTS: usize = 1024;
-/// The most bytes of a text in a file.
+/// Maximum length of a text in a file, in bytes.
 pub const MAX_TEXT: usize = 256;
 
-/// The largest number of a file: no rate, time or size is larger.
+/// Largest number in a file: no rate, time or size is larger.
 const MAX_NUMBER: f64 = 1e15;
 
-/// A number from 0 up.
+/// Reads a number from 0 to `MAX_NUMBER`.
 pub(super) fn one(node: &Located<'_>) -> Result<f64, SpecError> {
     let number = node.number("a number from 0 up")?;
     match (0.0..=MAX_NUMBER).contains(&number) {
@@ -46,7 +46,7 @@ impl fmt::Display for Quoted<'_> {
         for c in self.0.chars() {
             match c {
                 '"' | '\\' => write!(f, "\\{c}")?,
-                // Not all that is printable may stand in YAML: byte order marks, halves of pairs, and the like.
+                // YAML does not allow all printable characters: byte order marks, surrogates and others are excluded.
                 ' '..='~' | '\u{a0}'..='\u{d7ff}' if c != '\u{2028}' && c != '\u{2029}' => {
                     f.write_char(c)?;
                 }

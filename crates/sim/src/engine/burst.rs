@@ -1,37 +1,37 @@
-//! The burst that the report shows: the busiest millisecond of a chain's traffic and what is around it, in
-//! steps as long as the epochs that active cores are counted in.
+//! Burst in the report: the busiest millisecond of a chain's traffic and the time around it. Its steps are as long as
+//! the epochs in which active cores are counted.
 //!
-//! What is kept is bounded: the last steps, and those around the busiest millisecond so far. Which one that
-//! is depends on the traffic alone, so that all policies are shown in the same burst.
+//! Memory is bounded: the last steps are stored, and those around the busiest millisecond so far. That millisecond
+//! depends on the traffic alone, so all policies report the same burst.
 
 use crate::chain::COUNTED;
 use crate::report::{Burst, BurstStep};
 use std::collections::VecDeque;
 use tailwater_net::Nanos;
 
-/// Steps of the busiest millisecond.
+/// Number of steps in the busiest millisecond.
 const BUSIEST: usize = 10;
-/// Steps in front of it that are kept, and steps from its start on.
+/// Number of steps recorded before it, and from its start.
 const BEFORE: usize = 20;
 const AFTER: usize = 60;
 
-/// What a chain's burst is chosen from.
+/// Recorder of a chain's busiest burst.
 #[derive(Debug, Default)]
 pub(crate) struct BurstRecorder {
-    /// Counts up to the last step's end, and when nothing had been counted.
+    /// Counts at the end of the last step, and the start of the recording.
     before: BurstStep,
     from: u64,
     /// The last steps.
     recent: VecDeque<BurstStep>,
-    /// The most packets of a millisecond so far, and the steps around it.
+    /// Maximum packets in a millisecond so far, and the steps around it.
     most: u64,
     buffered: Burst,
-    /// Steps to come that belong to it.
+    /// Number of further steps that belong to it.
     wanted: usize,
 }
 
 impl BurstRecorder {
-    /// A watch that begins at `from`, when this had been counted.
+    /// Starts a recording at `from`, with the counts at that time.
     pub fn begin(before: BurstStep, from: u64) -> BurstRecorder {
         BurstRecorder {
             before,
@@ -40,7 +40,7 @@ impl BurstRecorder {
         }
     }
 
-    /// Takes the counts up to `now`, of which those that grow are made into what the step added.
+    /// Records the step that ends at `now`. Cumulative counts are stored as their increase in the step.
     pub fn step(&mut self, counts: BurstStep, now: u64) {
         let before = std::mem::replace(&mut self.before, counts);
         let start = now - COUNTED.0;
@@ -77,7 +77,7 @@ impl BurstRecorder {
         }
     }
 
-    /// The busiest burst, if there was a packet.
+    /// Returns the busiest burst, if any packet arrived.
     pub fn finish(self) -> Option<Burst> {
         (self.most > 0).then_some(self.buffered)
     }

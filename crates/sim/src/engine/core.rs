@@ -10,7 +10,7 @@ use tailwater_measure::attribution::Attribution;
 use tailwater_measure::durations::{self, QUARTERS};
 use tailwater_net::Nanos;
 
-/// What a core did since somebody last asked.
+/// Load counters of a core since the last query.
 #[derive(Clone, Debug)]
 pub(crate) struct Stats {
     pub busy: u64,

@@ -1,27 +1,27 @@
-//! A packet that waits at a core.
+//! Packet that waits at a core.
 
 use super::fifo::Arrived;
 use crate::traffic::Packet;
 
-/// No number: none of the flow's packets is in the system.
+/// Absent slot: no packet of the flow is in the system.
 pub(crate) const NONE: u16 = u16::MAX;
 
-/// A packet that waits at a core.
+/// Packet that waits at a core.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Waiting {
     pub packet: Packet,
-    /// When it came to the core.
+    /// Time of arrival at the core.
     pub at: u64,
-    /// Its flow's number at the core that dispatches it.
+    /// Slot of its flow at the dispatching core.
     pub slot: u16,
-    /// Only so many of the chain's last functions are left to do; 0: all are.
+    /// Number of the chain's last functions that remain to be run; 0 for all functions.
     pub last_functions: u8,
-    /// It was kept back because its bucket or flow was on its way.
+    /// `true` if it was buffered while its bucket or flow migrated.
     pub buffered: bool,
 }
 
 impl Waiting {
-    /// One that has come out of the ring.
+    /// Creates it from a packet received from the ring.
     #[inline]
     pub fn new(arrived: &Arrived) -> Waiting {
         Waiting {

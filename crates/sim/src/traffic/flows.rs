@@ -2,17 +2,17 @@
 
 use tailwater_net::Nanos;
 
-/// How flows are remembered.
+/// Limits of the flow index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowOptions {
-    /// A flow that was silent for so long is forgotten: its next packet opens it anew.
+    /// Idle time after which a flow is removed. Its next packet opens it anew.
     pub idle_timeout: Nanos,
-    /// The most flows that are remembered. Packets of others are lost: there is no place for them.
+    /// Maximum number of flows. Packets of further flows are lost, since the index has no room for them.
     pub most: u32,
 }
 
 impl Default for FlowOptions {
-    /// Ten seconds; 16.8 million flows, which take at most a GiB: half here, half in the engine.
+    /// Ten seconds and 16.8 million flows. These take at most 1 GiB: half here, half in the engine.
     fn default() -> Self {
         FlowOptions {
             idle_timeout: Nanos::from_secs(10),
@@ -21,7 +21,7 @@ impl Default for FlowOptions {
     }
 }
 
-/// A place of the table. 16 bytes, so that a look-up touches one line.
+/// Entry of the table. It has 16 bytes, so that a look-up accesses one cache line.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     number: u64,

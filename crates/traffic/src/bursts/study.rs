@@ -1,4 +1,4 @@
-//! A study of bursts: its figures, by name.
+//! Study of bursts: its values, by name.
 
 use serde::Serialize;
 use tailwater_net::Nanos;
@@ -8,88 +8,87 @@ use super::series::Series;
 use crate::Notice;
 use crate::stats::as_nanos;
 
-/// What bursts do to latency. Field names are those of the JSON output and stable.
+/// Effects of bursts on latency. Field names are those of the JSON output and stable.
 #[derive(Clone, Debug, Serialize)]
 pub struct BurstStudy {
-    /// The source's name.
+    /// Name of the source.
     pub name: String,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
     /// Bytes of all frames, without the frame check sequence.
     pub bytes: u64,
-    /// From the first packet to the last (in JSON `duration_ns`).
+    /// Time from the first packet to the last (in JSON `duration_ns`).
     #[serde(rename = "duration_ns", serialize_with = "as_nanos")]
     pub duration: Nanos,
-    /// Flows, each direction its own.
+    /// Number of flows. Each direction counts as one.
     pub flows: u64,
-    /// New flows a second.
+    /// New flows per second.
     pub new_flows_per_second: NewFlows,
-    /// Bytes of packets.
+    /// Packet sizes, bytes.
     pub packet_bytes: PacketBytes,
-    /// Bytes of flows.
+    /// Flow sizes, bytes.
     pub flow_bytes: FlowBytes,
-    /// From the first packet to the last of the flow for which that is longest (in JSON
-    /// `longest_flow_ns`).
+    /// Maximum time from a flow's first packet to its last (in JSON `longest_flow_ns`).
     #[serde(rename = "longest_flow_ns", serialize_with = "as_nanos")]
     pub longest_flow: Nanos,
-    /// The largest figures of any millisecond (from whole milliseconds after the first packet).
+    /// Maxima over milliseconds, counted in whole milliseconds from the first packet.
     pub worst_millisecond: WorstMillisecond,
-    /// NetBlaze's Table 1, a row for each service time.
+    /// NetBlaze's Table 1, with a row for each service time.
     pub whales: Vec<WhaleRow>,
     /// NetBlaze's Table 2.
     pub minnows: Vec<MinnowRow>,
-    /// Packets that came earlier than the one ahead of them; they count as coming with it.
+    /// Packets with an earlier time than their predecessor. They count as arriving with it.
     pub packets_out_of_order: u64,
-    /// What the source has to say.
+    /// Notices of the source.
     pub notices: Vec<Notice>,
     #[serde(skip)]
     pub(super) series: Series,
 }
 
-/// New flows a second.
+/// New flows per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct NewFlows {
-    /// Over the duration; absent if that is zero.
+    /// Mean over the duration; absent if that is zero.
     pub mean: Option<f64>,
-    /// Most in one second, counted in whole seconds after the first packet.
+    /// Maximum in one second, counted in whole seconds from the first packet.
     pub max: u64,
 }
 
-/// Bytes of packets.
+/// Packet sizes, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PacketBytes {
-    /// Mean.
+    /// Mean size.
     pub mean: f64,
-    /// Shortest.
+    /// Minimum size.
     pub min: u32,
-    /// Longest.
+    /// Maximum size.
     pub max: u32,
 }
 
-/// Bytes of flows, within the traffic.
+/// Flow sizes within the traffic, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct FlowBytes {
-    /// The smallest flow's.
+    /// Size of the smallest flow.
     pub min: u64,
-    /// The largest flow's.
+    /// Size of the largest flow.
     pub max: u64,
 }
 
-/// The largest figures of any millisecond, each of its own.
+/// Maxima over milliseconds. Each can be of a different millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WorstMillisecond {
-    /// Most packets.
+    /// Maximum number of packets.
     pub packets: u32,
-    /// Most packets of one flow: a whale.
+    /// Maximum number of packets of one flow: a whale.
     pub flow_packets: u32,
-    /// Most new flows: minnows.
+    /// Maximum number of new flows: minnows.
     pub new_flows: u32,
 }
 
-/// Every flow on a core of its own.
+/// Row of Table 1: every flow has a core of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct WhaleRow {
-    /// The service time of a packet.
+    /// Service time of a packet.
     #[serde(rename = "service_ns", serialize_with = "as_nanos")]
     pub service: Nanos,
     /// Latency of packets, from arrival to the end of service.
@@ -97,23 +96,23 @@ pub struct WhaleRow {
     pub latency: LatencyRow,
 }
 
-/// Shaped flows, hashed to cores.
+/// Row of Table 2: shaped flows, hashed to cores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MinnowRow {
-    /// The service time of a packet.
+    /// Service time of a packet.
     #[serde(rename = "service_ns", serialize_with = "as_nanos")]
     pub service: Nanos,
-    /// The fewest cores that keep the median below ten service times; absent (and so is the
-    /// latency) if 4096 do not.
+    /// Minimum number of cores with a median below ten service times. Absent, like the latency, if 4096 cores do not
+    /// suffice.
     pub cores: Option<u32>,
-    /// The part of the cores' time that service takes.
+    /// Share of the cores' time spent on service.
     pub load: Option<f64>,
     /// Latency of packets, from leaving the shaper to the end of service.
     #[serde(flatten)]
     pub latency: Option<LatencyRow>,
 }
 
-/// Percentiles of latency, known to 1 %.
+/// Percentiles of latency, with a resolution of 1 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LatencyRow {
     /// Median (in JSON `p50_ns`).
@@ -122,7 +121,7 @@ pub struct LatencyRow {
     /// 99th percentile (in JSON `p99_ns`).
     #[serde(rename = "p99_ns", serialize_with = "as_nanos")]
     pub p99: Nanos,
-    /// The largest (in JSON `max_ns`).
+    /// Maximum (in JSON `max_ns`).
     #[serde(rename = "max_ns", serialize_with = "as_nanos")]
     pub max: Nanos,
 }

@@ -28,7 +28,7 @@ use self::pcapng::PcapNg;
 use self::record::{Record, Step};
 use crate::{MAX_FRAME, Notice, Packet, PacketSource, TrafficError};
 
-/// How to read captures.
+/// Options for reading captures.
 #[derive(Clone, Debug, Default)]
 pub struct ReadOptions {
     /// Skips and counts packets that cannot be replayed, instead of rejecting the file. These are empty packets,

@@ -1,4 +1,4 @@
-//! Records as both containers give them.
+//! Packet records, in the form common to both containers.
 
 use std::ops::Range;
 
@@ -6,28 +6,28 @@ use tailwater_net::Nanos;
 
 use super::link::LinkType;
 
-/// The most captured bytes of one record: the largest snap length of capture tools (libpcap's
-/// `MAXIMUM_SNAPLEN`). A record that claims more is damage, not a packet.
+/// Maximum captured bytes of a record: the largest snap length of capture tools (libpcap's `MAXIMUM_SNAPLEN`). A record
+/// with a greater length is treated as damage.
 pub(super) const MAX_CAPTURED: u32 = 262_144;
 
-/// A packet record as its container gives it.
+/// Packet record of a container.
 pub(super) struct Record {
     pub(super) timestamp: Nanos,
     pub(super) link: LinkType,
-    /// Where its bytes lie in the buffer.
+    /// Range of its bytes in the buffer.
     pub(super) data: Range<usize>,
     pub(super) wire_length: u32,
 }
 
-/// What a container found next.
+/// Next item in a container.
 pub(super) enum Step {
     Record(Record),
     End,
-    /// Nothing after this can be trusted.
+    /// Damage: the rest of the container is unusable.
     Damage(String),
 }
 
-/// Four bytes at `offset`, which the caller has read.
+/// Returns four bytes at `offset` as an integer. The caller has read them; missing ones give 0.
 pub(super) fn u32_at(bytes: &[u8], offset: usize, big_endian: bool) -> u32 {
     let word = bytes
         .get(offset..)
@@ -41,7 +41,7 @@ pub(super) fn u32_at(bytes: &[u8], offset: usize, big_endian: bool) -> u32 {
     }
 }
 
-/// Two bytes at `offset`, which the caller has read.
+/// Returns two bytes at `offset` as an integer. The caller has read them; missing ones give 0.
 pub(super) fn u16_at(bytes: &[u8], offset: usize, big_endian: bool) -> u16 {
     let word = bytes
         .get(offset..)

@@ -3,7 +3,7 @@
 use serde::Serializer;
 use tailwater_net::Nanos;
 
-/// A time as a whole number of nanoseconds.
+/// Serialises a time as a whole number of nanoseconds.
 pub(crate) fn as_nanos<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(time.0)
 }
