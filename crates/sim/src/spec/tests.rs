@@ -269,7 +269,7 @@ fn wrong_fields_are_named() {
             "spec.servers: servers: expected at most 4096 cores in all, found 16384",
         ),
         (
-            spec(SERVERS, CHAIN, "  timing: {poll_interval: 0s}\n"),
+            spec(SERVERS, CHAIN, "  timing: {look: 0s}\n"),
             "spec.timing.look: expected a duration from 1ns to 10s",
         ),
         (
