@@ -196,7 +196,7 @@ impl FlowTable {
     ///
     /// # Safety
     /// While this view processes a packet, no other core accesses the bytes of the flow's state that it accesses, and
-    /// earlier accesses of other cores happen before. The flow has an [active number](FlowTable::set_active), so that
+    /// earlier accesses of other cores happen before. The flow has an active number, so that
     /// it stays in the table.
     pub unsafe fn for_migrated_flows(&self) -> FlowTable {
         FlowTable {

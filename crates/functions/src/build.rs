@@ -235,7 +235,7 @@ impl ChainBuilder {
     }
 
     /// Waits until all flow records and alerts are in their files. Every [`instance`](Self::instance) must have
-    /// [finished](Chain::finish), or the call never returns.
+    /// [drained](Chain::drain), or the call never returns.
     ///
     /// # Errors
     /// If a file is incomplete: the error names the first one.

@@ -1,6 +1,6 @@
 //! The network functions, their configuration in chain specs, and building chains of them.
 //!
-//! A function is one directory, and its [kind](kind) is one line of the [registry]. [`spec`] reads chain specs,
+//! A function is one directory, and its [kind] is one line of the [registry]. [`spec`] reads chain specs,
 //! [`build`] makes the chains that workers run.
 
 pub mod accounting;

@@ -1,6 +1,6 @@
 //! Specs of SLOs and clusters, and the state of a placement: YAML, checked and converted to types.
 //!
-//! Every error is a [`SpecError`](tailwater_nf::spec::SpecError) with file, line, column and field. `docs/reference/placement-files.md`
+//! Every error is a [`SpecError`](tailwater_api::SpecError) with file, line, column and field. `docs/reference/placement-files.md`
 //! describes every field.
 
 mod cluster;
