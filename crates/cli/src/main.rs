@@ -9,6 +9,10 @@ mod html;
 mod input;
 mod isolation;
 mod matching;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_metrics.rs"]
 mod metrics;
 mod new_function;
 mod place;

@@ -90,6 +90,9 @@ impl Placing {
             profile: None,
         };
         placing.check(args)?;
+        if spec.state.is_some() && cfg!(not(feature = "redis")) {
+            return Err(CliError::built_without("spec.state", "redis"));
+        }
         if spec.state.is_some() && placing.hands_over() {
             return wrong(RunError::StateHandedOver.to_string());
         }

@@ -4,6 +4,11 @@ mod association;
 mod cipher;
 mod function;
 pub(crate) mod headers;
+#[cfg(feature = "ipsec")]
+mod sealer;
+#[cfg(not(feature = "ipsec"))]
+#[path = "no_sealer.rs"]
+mod sealer;
 mod sequence;
 mod spi_table;
 mod table;
@@ -17,5 +22,5 @@ pub use cipher::{Cipher, Keying};
 pub use function::Ipsec;
 pub use table::{IpsecError, IpsecTable};
 
-#[cfg(test)]
+#[cfg(all(test, feature = "ipsec"))]
 mod tests;
