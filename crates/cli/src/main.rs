@@ -2,6 +2,7 @@
 
 mod args;
 mod curves;
+mod demo;
 mod doctor;
 mod error;
 mod explain;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
     // Whatever this file is called by now: it may have been replaced while the program runs.
     library::try_by("/proc/self/exe", args::TRY_LIBRARY);
     let outcome = match cli.command {
+        Command::Demo(args) => demo::demo(&args),
         Command::Run(args) => run::run(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
         Command::Profile(ProfileCommand::Latency(args)) => curves::measure(Part::Latency, &args),

@@ -27,7 +27,7 @@ use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
 use tailwater_functions::spec::{ChainSpec, FunctionConfig};
 
 /// Packets that a queue of the trace NIC holds.
-const RING: u32 = 1024;
+pub const RING: u32 = 1024;
 
 /// Runs a chain on traffic or ports and prints the report.
 pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {

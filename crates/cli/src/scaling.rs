@@ -16,6 +16,7 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::record::Recorder;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_functions::spec::ChainSpec;
+use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::catalog::{Policy, epoch};
@@ -191,16 +192,13 @@ impl Placing {
             });
         }
         if !self.auxiliary.is_empty() {
-            let made = self.policy.mappers(spec.slo.budget(), &profile);
-            let made = made.map_err(|error| wrong(&error))?;
-            mappers.scaling = made.map(|mapper| ScalingConfig {
+            let made = handing_over(self.policy, (spec, &profile), self.auxiliary, args.wait)?;
+            mappers.scaling = made.map(|config| ScalingConfig {
                 mapper: match &mappers.recorder {
-                    Some(recorder) => recorder.recording(mapper),
-                    None => mapper,
+                    Some(recorder) => recorder.recording(config.mapper),
+                    None => config.mapper,
                 },
-                auxiliary: self.auxiliary,
-                park: args.wait,
-                buffers: BUFFERS,
+                ..config
             });
         }
         Ok(mappers)
@@ -293,6 +291,23 @@ impl Placing {
         complain("notice", &text);
         Ok(profile)
     }
+}
+
+/// Configuration by which a policy hands a chain's flows to auxiliary cores; `None` if it never does.
+pub fn handing_over(
+    policy: Policy,
+    (spec, profile): (&ChainSpec, &CapacityProfile),
+    auxiliary: Vec<usize>,
+    park: Mode,
+) -> Result<Option<ScalingConfig>, CliError> {
+    let made = policy.mappers(spec.slo.budget(), profile);
+    let made = made.map_err(|error| CliError::Input(error.to_string()))?;
+    Ok(made.map(|mapper| ScalingConfig {
+        mapper,
+        auxiliary,
+        park,
+        buffers: BUFFERS,
+    }))
 }
 
 /// The profile in a file.

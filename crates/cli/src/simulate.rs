@@ -4,7 +4,7 @@ mod csv;
 pub mod find;
 mod parallel;
 mod resume;
-mod runner;
+pub mod runner;
 mod traffic;
 
 use crate::args::{SimulateArgs, SimulateOutput};
@@ -184,7 +184,7 @@ fn seeds(spec: &RackSpec, args: &SimulateArgs) -> Vec<u64> {
 }
 
 /// Runs all on all cores: policies, and bounds. Those that were not done when `stop` was set are left out.
-fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<(Vec<Run>, Vec<Bound>), CliError> {
+pub fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<(Vec<Run>, Vec<Bound>), CliError> {
     // Those with the same packets together, so that these need not be kept for long.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     let first = |job: &Job| jobs.iter().position(|other| other.seed == job.seed);

@@ -19,7 +19,7 @@ pub use checks::examine;
 pub use cpus::CpuList;
 pub use diagnosis::{Diagnosis, Verdict};
 pub use finding::{Finding, Severity};
-pub use measured::{Gaps, Measured, MemoryLatency, measure};
+pub use measured::{Gaps, Measured, MemoryLatency, measure, measure_gaps};
 pub use system::{Answer, Live, System};
 
 use tailwater_net::Nanos;

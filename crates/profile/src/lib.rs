@@ -40,4 +40,4 @@ mod train;
 pub use batches::pace;
 pub use identity::{Fnv, fingerprint, machine};
 pub use sweep::{SweepError, SweepOptions, cache_curve, function_costs, load_curve, uniform};
-pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity, train_costs};
+pub use train::{Depth, Step, TrainError, TrainOptions, train_capacity, train_costs, without_files};

@@ -208,7 +208,7 @@ pub fn train_capacity(
 
 /// The chain without the files that it would write, and without the flow state that it would leave in a store: they
 /// are the real run's.
-pub(crate) fn without_files(spec: &ChainSpec) -> ChainSpec {
+pub fn without_files(spec: &ChainSpec) -> ChainSpec {
     let mut spec = spec.clone();
     spec.state = None;
     for function in &mut spec.functions {

@@ -1,7 +1,7 @@
 //! The chains of a rack spec: what their packets take, what they promise, where packets come from.
 
 use super::costs;
-use crate::chain::ChainModel;
+use crate::chain::{ChainError, ChainModel};
 use std::fs::File;
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -65,6 +65,28 @@ pub enum TrafficSource {
 }
 
 impl RackChain {
+    /// Chain with a measured profile. `slo` may differ from the objective that the profile was measured for.
+    ///
+    /// # Errors
+    /// The profile has no service costs, or costs that cannot be.
+    pub fn from_profile(
+        profile: CapacityProfile,
+        slo: Nanos,
+        ingress: IngressConfig,
+        traffic: TrafficSpec,
+    ) -> Result<Self, ChainError> {
+        let model = ChainModel::from_profile(&profile)?;
+        model.compile()?;
+        Ok(RackChain {
+            name: profile.chain.clone(),
+            slo,
+            profile,
+            model,
+            ingress,
+            traffic,
+        })
+    }
+
     /// What processing packets takes.
     pub fn model(&self) -> &ChainModel {
         &self.model
