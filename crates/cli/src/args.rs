@@ -19,6 +19,8 @@ use tailwater_traffic::convert::MOST_COPIES;
 #[command(name = "tailwater", version)]
 #[command(after_help = "\
 Examples:
+  tailwater demo
+      What auxiliary cores are for, in fifteen seconds.
   tailwater run examples/acl-nat.yaml
       A chain on bursty synthetic traffic for three seconds.
   tailwater run chain.yaml --traffic capture.pcap --rate-scale 10
@@ -36,6 +38,9 @@ pub struct Cli {
 /// Commands of the program.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show what auxiliary cores are for: one bursty load, three policies, side by side
+    #[command(after_help = DEMO_EXAMPLES)]
+    Demo(DemoArgs),
     /// Run a chain on traffic and report latency, loss and cores
     #[command(after_help = RUN_EXAMPLES)]
     Run(Box<RunArgs>),
@@ -114,6 +119,49 @@ pub enum Language {
     C,
     /// Rust
     Rust,
+}
+
+const DEMO_EXAMPLES: &str = "\
+The same bursty traffic is run three times: on one core without help (static), and with an auxiliary core
+by NetBlaze's policy and by Tailwater's. First it is measured what one core takes of the chain on this
+machine; the traffic is scaled to that, so that its average is well below one core and its bursts are not.
+
+On a machine with one core, or one that is too busy to judge, it says so and simulates the same experiment.
+
+Examples:
+  tailwater demo
+  tailwater demo --simulate
+      In virtual time, on any machine, each time with the same result.
+  tailwater demo chain.yaml --traffic as --slo 500us --report demo.html
+      Another chain; a page with charts.
+
+Exit codes: 0 the comparison is printed, whoever keeps the objective, 1 it failed, 2 wrong input.";
+
+/// Arguments of `tailwater demo`.
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// The chain spec [default: an access list, a URL filter and encryption, built in]
+    #[arg(value_name = "CHAIN.yaml")]
+    pub chain: Option<PathBuf>,
+    /// A capture file, or a preset; its rate is scaled
+    #[arg(long, value_name = "FILE|PRESET", default_value = "bursty")]
+    pub traffic: OsString,
+    /// The latency objective [default: the chain's; of the built-in chain, 200 packets' time of one core]
+    #[arg(long, value_name = "TIME", value_parser = values::slo)]
+    pub slo: Option<Nanos>,
+    /// How long each of the three runs is, in seconds
+    #[arg(long, value_name = "N", default_value = "2", value_parser = values::demo_seconds)]
+    pub seconds: Nanos,
+    /// Simulate; nothing is measured here but the costs of a chain of your own
+    #[arg(long)]
+    pub simulate: bool,
+    /// Also write a page with charts
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    /// A table for people, or JSON for programs
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
 }
 
 const RUN_EXAMPLES: &str = "\

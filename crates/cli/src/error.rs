@@ -60,6 +60,13 @@ pub enum CliError {
 }
 
 impl CliError {
+    /// Error of an option or field whose feature this program was built without.
+    pub fn built_without(what: &str, feature: &str) -> CliError {
+        CliError::Input(format!(
+            "{what}: this program was built without the feature `{feature}`; `make build` builds one with it"
+        ))
+    }
+
     /// Returns 2 for mistakes in the command line or a file, 1 for other errors.
     pub fn exit_code(&self) -> ExitCode {
         let run = |error: &RunError| {

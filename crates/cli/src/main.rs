@@ -2,6 +2,7 @@
 
 mod args;
 mod curves;
+mod demo;
 mod doctor;
 mod error;
 mod explain;
@@ -9,6 +10,10 @@ mod html;
 mod input;
 mod isolation;
 mod matching;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "no_metrics.rs"]
 mod metrics;
 mod new_function;
 mod place;
@@ -40,6 +45,7 @@ fn main() -> ExitCode {
     // Independent of the file's name: it may be replaced while the program runs.
     library::try_by("/proc/self/exe", args::TRY_LIBRARY);
     let outcome = match cli.command {
+        Command::Demo(args) => demo::demo(&args),
         Command::Run(args) => run::run(&args),
         Command::Profile(ProfileCommand::Capacity(args)) => profile::capacity(&args),
         Command::Profile(ProfileCommand::Latency(args)) => curves::measure(CurveSelection::Latency, &args),

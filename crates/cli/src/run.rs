@@ -27,7 +27,7 @@ use tailwater_dataplane::{RunConfig, run as run_chain, run_attached, run_on};
 use tailwater_functions::spec::ChainSpec;
 
 /// Default descriptors of a queue of the trace NIC.
-const RING: u32 = 1024;
+pub const RING: u32 = 1024;
 
 /// Runs a chain on traffic or ports and prints the report.
 ///

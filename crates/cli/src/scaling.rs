@@ -17,6 +17,7 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::record::Recorder;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_functions::spec::ChainSpec;
+use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::core::MAX_AUXILIARY_CORES;
@@ -93,6 +94,9 @@ impl Placing {
             profile: None,
         };
         placing.check(args)?;
+        if spec.state.is_some() && cfg!(not(feature = "redis")) {
+            return Err(CliError::built_without("spec.state", "redis"));
+        }
         if spec.state.is_some() && placing.is_offloading() {
             return wrong(RunError::StateWithOffloading.to_string());
         }
@@ -193,16 +197,13 @@ impl Placing {
             });
         }
         if !self.auxiliary.is_empty() {
-            let made = self.policy.mappers(spec.slo.budget(), &profile);
-            let made = made.map_err(|error| wrong(&error))?;
-            mappers.scaling = made.map(|mapper| ScalingConfig {
+            let made = offloading_config(self.policy, (spec, &profile), self.auxiliary, args.wait)?;
+            mappers.scaling = made.map(|config| ScalingConfig {
                 mapper: match &mappers.recorder {
-                    Some(recorder) => recorder.recording(mapper),
-                    None => mapper,
+                    Some(recorder) => recorder.recording(config.mapper),
+                    None => config.mapper,
                 },
-                auxiliary: self.auxiliary,
-                park: args.wait,
-                buffers: BUFFERS,
+                ..config
             });
         }
         Ok(mappers)
@@ -295,6 +296,23 @@ impl Placing {
         complain("notice", &text);
         Ok(profile)
     }
+}
+
+/// Configuration by which a policy hands a chain's flows to auxiliary cores; `None` if it never does.
+pub fn offloading_config(
+    policy: Policy,
+    (spec, profile): (&ChainSpec, &CapacityProfile),
+    auxiliary: Vec<usize>,
+    park: Mode,
+) -> Result<Option<ScalingConfig>, CliError> {
+    let made = policy.mappers(spec.slo.budget(), profile);
+    let made = made.map_err(|error| CliError::Input(error.to_string()))?;
+    Ok(made.map(|mapper| ScalingConfig {
+        mapper,
+        auxiliary,
+        park,
+        buffers: BUFFERS,
+    }))
 }
 
 /// Reads the profile in a file.

@@ -4,7 +4,7 @@ mod csv;
 pub mod find;
 mod parallel;
 mod resume;
-mod runner;
+pub mod runner;
 mod traffic;
 
 use crate::args::{SimulateArgs, SimulateOutput};
@@ -187,7 +187,7 @@ fn seeds(spec: &RackSpec, args: &SimulateArgs) -> Vec<u64> {
 }
 
 /// Runs all jobs on all cores: policies, and bounds. Jobs not done when `stop` was set are missing from the result.
-fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<(Vec<Run>, Vec<Bound>), CliError> {
+pub fn compare(runner: &Runner, jobs: &[Job], stop: &AtomicBool) -> Result<(Vec<Run>, Vec<Bound>), CliError> {
     // Jobs with the same packets run together, so that the packets are held briefly.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     let first = |job: &Job| jobs.iter().position(|other| other.seed == job.seed);

@@ -3,6 +3,7 @@
 mod capacity;
 mod comparison;
 mod curves;
+mod demo;
 mod explanation;
 mod found;
 
@@ -15,6 +16,7 @@ use tailwater_net::Nanos;
 pub use capacity::capacity;
 pub use comparison::{comparison, loss};
 pub use curves::profile;
+pub use demo::{demo, rows as demo_rows};
 pub use explanation::explanation;
 pub use found::found;
 

@@ -75,6 +75,16 @@ pub fn run_time(text: &str) -> Result<Nanos, String> {
     duration_within(text, Nanos::from_millis(20)..=Nanos::from_secs(10))
 }
 
+/// Duration of a run of the demonstration, in seconds.
+pub fn demo_seconds(text: &str) -> Result<Nanos, String> {
+    let seconds = text
+        .parse::<f64>()
+        .ok()
+        .filter(|seconds| (0.1..=60.0).contains(seconds));
+    let seconds = seconds.ok_or("expected seconds from 0.1 to 60, such as 2")?;
+    Ok(Nanos::from_secs_f64(seconds))
+}
+
 /// Parses a name as of Kubernetes' objects.
 ///
 /// # Errors

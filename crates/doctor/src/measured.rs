@@ -73,28 +73,8 @@ fn micros<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error>
 /// # Errors
 /// If a thread cannot be pinned to its core or dies, or if memory cannot be allocated.
 pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<Measured> {
+    let gaps = measure_gaps(purpose, time, stop)?;
     let clock = Clock::start();
-    let watch = |core| {
-        let clock = clock.clone();
-        move || {
-            cores::pin_to(core).map_err(io::Error::other)?;
-            let mut watch = InterferenceMonitor::new(core, purpose.slo, clock.now());
-            let until = clock.now() + time;
-            while watch.last < until && !stop.load(Ordering::Relaxed) {
-                // Checks the shared flag only once per 64 readings of the clock.
-                (0..64).for_each(|_| watch.at(clock.now()));
-            }
-            Ok(watch.end())
-        }
-    };
-    let gaps = std::thread::scope(|scope| {
-        let threads: Vec<_> = purpose.cores.iter().map(|&core| scope.spawn(watch(core))).collect();
-        let gaps = threads.into_iter().map(|thread| {
-            let died = |_| Err(io::Error::other("a measuring thread died"));
-            thread.join().unwrap_or_else(died)
-        });
-        gaps.collect::<io::Result<Vec<Gaps>>>()
-    })?;
     let core = purpose.cores.first().copied().unwrap_or(0);
     let memory = std::thread::scope(|scope| {
         let memory = scope.spawn(|| {
@@ -109,6 +89,36 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
             .unwrap_or_else(|_| Err(io::Error::other("a measuring thread died")))
     })?;
     Ok(Measured { gaps, memory })
+}
+
+/// Measures preemptions of a polling thread on each core, in the order of `purpose.cores`. Ends early, with what it has, once
+/// `stop` is set.
+///
+/// # Errors
+/// If a thread cannot be had, or not on its core.
+pub fn measure_gaps(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<Vec<Gaps>> {
+    let clock = Clock::start();
+    let watch = |core| {
+        let clock = clock.clone();
+        move || {
+            cores::pin_to(core).map_err(io::Error::other)?;
+            let mut watch = InterferenceMonitor::new(core, purpose.slo, clock.now());
+            let until = clock.now() + time;
+            while watch.last < until && !stop.load(Ordering::Relaxed) {
+                // Checks the shared flag only once per 64 readings of the clock.
+                (0..64).for_each(|_| watch.at(clock.now()));
+            }
+            Ok(watch.end())
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = purpose.cores.iter().map(|&core| scope.spawn(watch(core))).collect();
+        let gaps = threads.into_iter().map(|thread| {
+            let died = |_| Err(io::Error::other("a measuring thread died"));
+            thread.join().unwrap_or_else(died)
+        });
+        gaps.collect()
+    })
 }
 
 /// Detector of gaps between readings of the clock.

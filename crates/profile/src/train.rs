@@ -170,7 +170,7 @@ pub fn train_capacity(
 }
 
 /// Returns the chain without its output files and without external flow state, which belong to the real run.
-pub(crate) fn without_files(spec: &ChainSpec) -> ChainSpec {
+pub fn without_files(spec: &ChainSpec) -> ChainSpec {
     let mut spec = spec.clone();
     spec.state = None;
     for function in &mut spec.functions {

@@ -166,6 +166,21 @@ impl RackPolicy {
         })
     }
 
+    /// Policy of a name with one dedicated core, as in `tailwater run` with one core in `--cores`: all other cores are
+    /// auxiliary, and no server mapper runs.
+    ///
+    /// # Errors
+    /// There is none of this name that runs on one server, or it cannot be made for this objective.
+    pub fn with_one_dedicated_core(name: &str, objective: &Objective<'_>) -> Result<RackPolicy, PolicyError> {
+        let policy = Policy::named(name).map_err(|_| unknown(name))?;
+        Ok(RackPolicy {
+            name: name.to_owned(),
+            steered: Steered::Rack(None),
+            core: policy.mappers(objective.slo, objective.profile)?,
+            start_cores: Some(1),
+        })
+    }
+
     /// Creates NetBlaze, its ablations, or Tailwater.
     fn with_core_mapper(name: &str, objective: &Objective<'_>) -> Result<RackPolicy, PolicyError> {
         let policy = Policy::named(name).map_err(|_| unknown(name))?;
@@ -254,6 +269,22 @@ mod tests {
         let error = RackPolicy::named("oracel", &objective(&profile)).unwrap_err();
         assert!(error.to_string().contains("static, rss++"), "{error}");
         assert!(error.to_string().contains("mean \"oracle\"?"), "{error}");
+    }
+
+    #[test]
+    fn with_one_dedicated_core_no_server_mapper_decides() {
+        let profile = CapacityProfile {
+            frontier: EpochFrontier::constant(100),
+            ..CapacityProfile::default()
+        };
+        for (name, scales) in [("static", false), ("netblaze", true), ("tailwater", true)] {
+            let policy = RackPolicy::with_one_dedicated_core(name, &objective(&profile)).unwrap();
+            assert_eq!((policy.core.is_some(), policy.start_cores), (scales, Some(1)), "{name}");
+            assert!(matches!(policy.steered, Steered::Rack(None)));
+        }
+        for name in ["quadrant", "oracle", "nothing"] {
+            assert!(RackPolicy::with_one_dedicated_core(name, &objective(&profile)).is_err());
+        }
     }
 
     #[test]

@@ -17,5 +17,9 @@ pub mod counters;
 pub mod keeper;
 pub mod keys;
 pub mod link;
+#[cfg(feature = "redis")]
+pub mod redis;
+#[cfg(not(feature = "redis"))]
+#[path = "no_redis.rs"]
 pub mod redis;
 pub mod request;

@@ -7,6 +7,7 @@
 mod burst;
 mod charts;
 mod comparison;
+mod demo;
 mod policies;
 mod profiles;
 mod scale;
@@ -18,6 +19,7 @@ use crate::error::CliError;
 use crate::run::not_json;
 use charts::Figure;
 pub use comparison::page as comparison;
+pub use demo::page as demo;
 pub use profiles::page as profiles;
 use serde::Serialize;
 use std::fmt::Write as _;

@@ -37,6 +37,8 @@ pub struct Job {
     pub rate: f64,
     /// `true` if the run may end as soon as a chain certainly misses its objective.
     pub until_missed: bool,
+    /// One core is dedicated and the others are auxiliary, as in `tailwater run` with one core in `--cores`.
+    pub one_dedicated_core: bool,
 }
 
 /// Returns the maximum number of servers of a rack whose additional servers are copies of the last.
@@ -57,6 +59,7 @@ impl Job {
             servers: None,
             rate: 1.0,
             until_missed: false,
+            one_dedicated_core: false,
         }
     }
 
@@ -148,6 +151,9 @@ impl Identified {
         if missed {
             let _ = writeln!(hash, "until missed");
         }
+        if job.one_dedicated_core {
+            let _ = writeln!(hash, "one dedicated core");
+        }
         Ok(hash.to_string())
     }
 }
@@ -234,7 +240,7 @@ impl Runner {
         let spec = self.rack(job);
         if !job.is_bound() {
             for chain in &spec.chains {
-                policy(chain, job.policy, BYTES)?;
+                policy(chain, job, BYTES)?;
             }
         }
         self.sources(&spec).map(drop)
@@ -309,7 +315,7 @@ impl Runner {
             chains.push(ChainRun {
                 model: chain.model().clone(),
                 slo: chain.slo,
-                policy: policy(chain, job.policy, packets.mean_bytes)?,
+                policy: policy(chain, job, packets.mean_bytes)?,
                 workload: packets.workload()?,
             });
         }
@@ -378,7 +384,7 @@ fn failed(error: SimError) -> CliError {
 }
 
 /// Creates a policy for a chain with packets of this mean length.
-fn policy(chain: &RackChain, name: &str, bytes: f64) -> Result<RackPolicy, CliError> {
+fn policy(chain: &RackChain, job: &Job, bytes: f64) -> Result<RackPolicy, CliError> {
     let profile: CapacityProfile = chain.profile(chain.slo, bytes);
     let objective = Objective {
         slo: chain.slo,
@@ -386,5 +392,9 @@ fn policy(chain: &RackChain, name: &str, bytes: f64) -> Result<RackPolicy, CliEr
         packet: Nanos(chain.model().packet_nanos(bytes).round() as u64),
         ingress: chain.ingress,
     };
-    RackPolicy::named(name, &objective).map_err(|error| CliError::Input(format!("chain \"{}\": {error}", chain.name)))
+    let policy = match job.one_dedicated_core {
+        true => RackPolicy::with_one_dedicated_core(job.policy, &objective),
+        false => RackPolicy::named(job.policy, &objective),
+    };
+    policy.map_err(|error| CliError::Input(format!("chain \"{}\": {error}", chain.name)))
 }

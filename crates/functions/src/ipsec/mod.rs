@@ -5,6 +5,11 @@ mod cipher;
 mod function;
 pub(crate) mod headers;
 mod kind;
+#[cfg(feature = "ipsec")]
+mod sealer;
+#[cfg(not(feature = "ipsec"))]
+#[path = "no_sealer.rs"]
+mod sealer;
 mod sequence;
 mod spec;
 mod spi_table;
@@ -21,5 +26,5 @@ pub use kind::KIND;
 pub use spec::IpsecConfig;
 pub use table::{IpsecError, IpsecTable};
 
-#[cfg(test)]
+#[cfg(all(test, feature = "ipsec"))]
 mod tests;

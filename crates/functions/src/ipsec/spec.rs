@@ -34,6 +34,10 @@ pub struct IpsecConfig {
 
 impl IpsecConfig {
     pub(super) fn parse(node: &Located<'_>, context: &Context<'_>) -> Result<Self, SpecError> {
+        if cfg!(not(feature = "ipsec")) {
+            let without = "this program was built without the feature `ipsec`; `make build` builds one with it";
+            return Err(node.error(without));
+        }
         let fields =
             node.fields_or_none(&["outbound", "inbound", "policies", "default", "mtu", "ike", "keepAlives"])?;
         let mut parsing = Parsing {

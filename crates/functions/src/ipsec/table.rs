@@ -1,8 +1,8 @@
 //! State shared by all workers of an IPsec function: keys, sequence numbers, windows and policies, ready for use.
 
 use super::association::{Inbound, IpsecRules, Outbound, PolicyAction};
-use super::cipher::Sealer;
 use super::headers::Outer;
+use super::sealer::Sealer;
 use super::sequence::{Sequence, Window};
 use super::spi_table::SpiTable;
 use crate::acl::classifier::{Classifier, ClassifierError};

@@ -1,7 +1,7 @@
 //! Chains of a rack spec: costs of their packets, objectives, traffic.
 
 use super::costs;
-use crate::chain::ChainModel;
+use crate::chain::{ChainError, ChainModel};
 use std::fs::File;
 use std::io::Read;
 use std::ops::RangeInclusive;
@@ -67,6 +67,28 @@ pub enum TrafficSource {
 }
 
 impl RackChain {
+    /// Chain with a measured profile. `slo` may differ from the objective that the profile was measured for.
+    ///
+    /// # Errors
+    /// The profile has no service costs, or costs that cannot be.
+    pub fn from_profile(
+        profile: CapacityProfile,
+        slo: Nanos,
+        ingress: IngressConfig,
+        traffic: TrafficSpec,
+    ) -> Result<Self, ChainError> {
+        let model = ChainModel::from_profile(&profile)?;
+        model.compile()?;
+        Ok(RackChain {
+            name: profile.chain.clone(),
+            slo,
+            profile,
+            model,
+            ingress,
+            traffic,
+        })
+    }
+
     /// Returns the cost model of its packets.
     pub fn model(&self) -> &ChainModel {
         &self.model

@@ -1,0 +1,27 @@
+//! Refusals of a program without its optional features, as `make demo` builds it: one line, exit code 2, and which build has them.
+//! `cargo test -p tailwater --no-default-features --test built_without`.
+#![cfg(not(any(feature = "ipsec", feature = "metrics", feature = "redis")))]
+
+mod common;
+
+use common::*;
+
+fn assert_without(output: &std::process::Output, what: &str, feature: &str) {
+    assert_refused(output, what);
+    let says = format!("this program was built without the feature `{feature}`; `make build` builds one with it");
+    assert_refused(output, &says);
+}
+
+#[test]
+fn what_is_not_built_in_is_refused_in_a_line() {
+    let folder = Folder::new();
+    let state = "  state: {redis: {socket: /nowhere}}\n";
+    let chain = folder.spec("state.yaml", "[{nat: {external: [203.0.113.0/28]}}]", state);
+    assert_without(&run(&[&"run", &chain]), "spec.state", "redis");
+    let key = "cipher: aes-128-gcm, key: 0x00112233445566778899aabbccddeeff00112233";
+    let ipsec = format!("[{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}]");
+    let chain = folder.spec("ipsec.yaml", &ipsec, "");
+    assert_without(&run(&[&"run", &chain]), "ipsec.yaml:6", "ipsec");
+    let chain = folder.forward();
+    assert_without(&run(&[&"run", &chain, &"--metrics", &"0"]), "--metrics", "metrics");
+}
