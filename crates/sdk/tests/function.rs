@@ -177,7 +177,7 @@ fn the_runtimes_calls() {
     assert_eq!(message, "expected a whole number from 0 on, found true");
     let (code, _, message) = configure(r#"{"panic": 1, "packets": 1}"#, &mut shared);
     assert_eq!(code, 1);
-    assert_eq!(message, "the function panicked over its configuration");
+    assert_eq!(message, "the function panicked while reading its configuration");
     assert!(shared.is_null());
     assert_eq!(configure(r#"{"packets": 13}"#, &mut shared).0, 0);
     // SAFETY: the calls obey the header's rules, in this order.

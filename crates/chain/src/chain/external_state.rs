@@ -281,7 +281,7 @@ impl Chain {
                     version: slot.version,
                     state: slot.state.clone(),
                 },
-                (None, None) => unreachable!("a function in another process shows images"),
+                (None, None) => unreachable!("an isolated function provides snapshots"),
             };
             let (stage, row) = (*stage, row.clone());
             pieces.push(Piece {

@@ -156,7 +156,7 @@ impl Chain {
             return self;
         }
         assert!(branches.len() <= MAX_BRANCHES, "too many branches");
-        assert_eq!(within.len(), self.stages.len(), "a place for each function");
+        assert_eq!(within.len(), self.stages.len(), "an index for each function");
         let names = self.stages.iter().map(|stage| stage.name.as_str());
         let positions: Vec<_> = names.zip(within.iter().copied()).collect();
         let routes = routes(branches, &positions);

@@ -12,8 +12,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub enum CompileError {
     /// libpcap cannot be loaded.
     #[error(
-        "expressions are compiled by libpcap, which is not there ({0}): install it (Debian: apt-get install libpcap0.8), or \
-         give programs, as `tcpdump -ddd` prints them, in files"
+        "expected libpcap, which compiles expressions, found none ({0}): install it (Debian: apt-get install \
+         libpcap0.8), or give programs in files, as `tcpdump -ddd` prints them"
     )]
     NoLibrary(String),
     /// The expression is invalid. The text is libpcap's message.
@@ -101,7 +101,7 @@ pub fn compile(expression: &str) -> Result<Vec<Instruction>, CompileError> {
     // SAFETY: the call follows pcap_open_dead(3PCAP). It returns null if memory runs out.
     let handle = unsafe { (library.open_dead)(ETHERNET, SNAPLEN as c_int) };
     if handle.is_null() {
-        return Err(CompileError::Expression("there is no memory".to_owned()));
+        return Err(CompileError::Expression("out of memory".to_owned()));
     }
     let mut program = Program {
         length: 0,

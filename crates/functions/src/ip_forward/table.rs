@@ -23,7 +23,7 @@ pub enum TableError {
     #[error("more than {MAX_NEXT_HOPS} next hops, or a route to one that is not among them")]
     NextHops,
     /// The system is out of memory.
-    #[error("there is no memory for the routes ({0})")]
+    #[error("not enough memory for the routes ({0})")]
     Memory(io::Error),
 }
 

@@ -60,9 +60,7 @@ impl FunctionConfig for ProgramConfig {
 fn build(foreign: &ForeignFunction) -> Result<Box<dyn FunctionFactory>, FunctionError> {
     match &foreign.loaded {
         Some(loaded) => Ok(Box::new(loaded.clone())),
-        None => {
-            Err("its spec was read for functions in processes of their own, and it is not loaded in this one".into())
-        }
+        None => Err("its spec was read for isolated functions, so the library is not loaded in this process".into()),
     }
 }
 

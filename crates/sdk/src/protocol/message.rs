@@ -211,7 +211,7 @@ impl FromProgram {
             7 => FromProgram::Failed {
                 message: rest.text(MOST_TEXT)?,
             },
-            _ => return Err(expected("a message of a program's")),
+            _ => return Err(expected("a message type of a program")),
         };
         rest.end().map(|()| message)
     }
@@ -264,7 +264,7 @@ impl FromServer {
             2 => {
                 let (version, part, of) = (rest.u16()?, rest.u16()?, rest.u16()?);
                 if part >= of {
-                    return Err(expected("a part below their number"));
+                    return Err(expected("a part number below the number of parts"));
                 }
                 let length = rest.u32()? as usize;
                 FromServer::Configure {
@@ -281,11 +281,11 @@ impl FromServer {
                 origin: match (rest.u8()?, rest.u64()?) {
                     (0, 0) => None,
                     (1, origin) => Some(origin),
-                    _ => return Err(expected("whether state is kept")),
+                    _ => return Err(expected("a valid origin of durable state")),
                 },
                 files: rest.u8()?,
             },
-            _ => return Err(expected("a message of the server's")),
+            _ => return Err(expected("a message type of the server")),
         };
         rest.end().map(|()| message)
     }

@@ -417,6 +417,6 @@ fn a_file_without_packets_is_an_error() {
         PcapNgFile::new(Order::Big).interface(1, 0, None, 0).bytes,
     ] {
         let text = read(&file).unwrap_err().to_string();
-        assert_eq!(text, "t.pcap: holds no packets: there is nothing after its header");
+        assert_eq!(text, "t.pcap: contains no packets: found no records after its header");
     }
 }
