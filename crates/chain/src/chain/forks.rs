@@ -160,7 +160,7 @@ impl Chain {
         let names = self.stages.iter().map(|stage| stage.name.as_str());
         let positions: Vec<_> = names.zip(within.iter().copied()).collect();
         let routes = routes(branches, &positions);
-        let paths = PathTable::new(branches, &positions).expect("no more ways than a packet can tell");
+        let paths = PathTable::new(branches, &positions).expect("at most MAX_PATHS paths");
         let (mut depth, mut lists) = (0, 0);
         for segment in &mut self.segments {
             let functions = segment.stages.clone();

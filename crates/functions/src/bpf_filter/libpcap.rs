@@ -60,12 +60,12 @@ pub(super) fn symbol(name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: the call runs the constructors of a system library, as linking it would. The handle stays open.
     let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
-        return Err(format!("{} is not found", NAME.to_string_lossy()));
+        return Err(format!("no library {}", NAME.to_string_lossy()));
     }
     // SAFETY: the handle is open, and the name ends with a zero byte.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     match address.is_null() {
-        true => Err(format!("it has no {}", name.to_string_lossy())),
+        true => Err(format!("no symbol {}", name.to_string_lossy())),
         false => Ok(address),
     }
 }
@@ -96,7 +96,7 @@ pub fn compile(expression: &str) -> Result<Vec<Instruction>, CompileError> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let library = LIBRARY.get_or_init(Library::load).as_ref();
     let library = library.map_err(|why| CompileError::NoLibrary(why.clone()))?;
-    let text = CString::new(expression).map_err(|_| CompileError::Expression("it has a zero byte".to_owned()))?;
+    let text = CString::new(expression).map_err(|_| CompileError::Expression("expected no zero bytes".to_owned()))?;
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the call follows pcap_open_dead(3PCAP). It returns null if memory runs out.
     let handle = unsafe { (library.open_dead)(ETHERNET, SNAPLEN as c_int) };

@@ -243,7 +243,7 @@ pub(crate) fn functions_of_branches<'a>(item: &Located<'a>) -> Result<Vec<Locate
     };
     let entries = branches.entries("branches")?;
     let functions = entries.iter().map(|(_, branch)| {
-        let what = "a list of functions; a branch without any is `to: next` in its rules, or `to: send`";
+        let what = "a list of functions; in place of an empty branch, rules have `to: next` or `to: send`";
         branch_fields(branch)?.required("functions", what)
     });
     functions.collect()

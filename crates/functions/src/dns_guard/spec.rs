@@ -125,7 +125,7 @@ fn limits(node: &Located<'_>) -> Result<Limits, SpecError> {
 
 fn amplified(node: &Located<'_>) -> Result<Amplification, SpecError> {
     let fields = node.fields(&["ratio", "burst"])?;
-    let ratio = fields.required("ratio", "bytes of responses for each byte of queries")?;
+    let ratio = fields.required("ratio", "the ratio of response bytes to query bytes")?;
     let burst = fields.optional("burst");
     Ok(Amplification {
         ratio: ratio.whole(1..=1000)? as u32,

@@ -65,7 +65,7 @@ impl IdsConfig {
         }
         if let Some(node) = fields.optional("variables") {
             for (name, node) in node.entries("variables and their values")? {
-                let value = node.string("addresses or ports, as rules write them")?;
+                let value = node.string("addresses or ports in the syntax of rules")?;
                 sources.variables.set(name, value);
             }
             Reader::new(&sources.variables).map_err(|wrong| node.error(wrong.to_string()))?;
@@ -238,7 +238,7 @@ pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Lo
             errors.push(error.suggest(mistake.suggestion));
         }
         if more > 0 {
-            errors.push(SpecError::whole_file(name, format!("{more} more rules are wrong")));
+            errors.push(SpecError::whole_file(name, format!("{more} more invalid rules")));
         }
         for skipped in skipped {
             *reasons.entry(skipped.reason).or_insert(0) += 1;

@@ -56,7 +56,7 @@ impl IpsecConfig {
         let mut indices = HashMap::new();
         for (node, inbound) in nodes.iter().zip(&inbound) {
             if let Some(other) = indices.insert(inbound.association.spi, &inbound.association.name) {
-                let message = format!("expected a unique spi for each inbound association, found that of {other}");
+                let message = format!("expected a unique spi for each inbound association, found the one of {other}");
                 return Err(node.error(message));
             }
         }
@@ -293,12 +293,7 @@ fn readable_by_all(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
     let name = path.display();
-    (mode & 0o004 != 0).then(|| {
-        format!(
-            "the key in {name} is readable by all users (mode {mode:03o}): chmod 600 \
-        {name}"
-        )
-    })
+    (mode & 0o004 != 0).then(|| format!("all users can read the key in {name} (mode {mode:03o}): chmod 600 {name}"))
 }
 
 fn policy(node: &Located<'_>, places: &HashMap<&str, u32>) -> Result<Policy, SpecError> {

@@ -15,7 +15,7 @@ pub static LIBRARY: FunctionKind = FunctionKind {
 /// Kind `program`.
 pub static PROGRAM: FunctionKind = FunctionKind {
     name: "program",
-    summary: "Function that is a program of its own",
+    summary: "Function that runs as a separate program",
     parse: |node, context| Ok(ProgramConfig::parse(node, context)?.into()),
 };
 

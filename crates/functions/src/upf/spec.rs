@@ -358,7 +358,7 @@ fn inline(list: &Located<'_>, names: &Names, most: usize) -> Result<Vec<Session>
             })
             .collect();
         if more > 0 {
-            errors.push(list.error(format!("{more} more sessions are wrong")));
+            errors.push(list.error(format!("{more} more invalid sessions")));
         }
         SpecError::all(errors).unwrap_or_else(|| list.expected("sessions"))
     })
@@ -390,7 +390,7 @@ fn read(path: &Path, names: &Names, most: usize) -> Result<Vec<Session>, SpecErr
         };
         let mut errors: Vec<_> = mistakes.into_iter().map(of_mistake).collect();
         if more > 0 {
-            let message = format!("{more} more lines are wrong");
+            let message = format!("{more} more invalid lines");
             errors.push(SpecError::whole_file(&name, message));
         }
         let nothing = || SpecError::whole_file(&name, "expected sessions");

@@ -363,7 +363,7 @@ impl<'a> Rest<'a> {
     fn description(&mut self) -> Result<Description, DecodeError> {
         let (name, state_bytes, flags) = (self.name()?, self.u32()?, self.u8()?);
         if state_bytes > MOST_STATE {
-            return Err(expected("less state for a flow"));
+            return Err(expected("less state per flow"));
         }
         if flags > 7 {
             return Err(expected("flags of this version"));
@@ -374,11 +374,11 @@ impl<'a> Rest<'a> {
         };
         let piece_bytes = self.u32()?;
         if piece_bytes > MOST_STATE {
-            return Err(expected("less state for a flow"));
+            return Err(expected("less state per flow"));
         }
         let reasons = usize::from(self.u8()?);
         if reasons > MOST_REASONS {
-            return Err(expected("fewer reasons to drop"));
+            return Err(expected("fewer drop reasons"));
         }
         let mut drop_reasons = Vec::new();
         for _ in 0..reasons {
@@ -387,7 +387,7 @@ impl<'a> Rest<'a> {
         }
         let notes = usize::from(self.u8()?);
         if notes > super::layout::MAX_FUNCTION_COUNTERS {
-            return Err(expected("fewer counts"));
+            return Err(expected("fewer counters"));
         }
         let notes = (0..notes).map(|_| self.name()).collect::<Result<_, _>>()?;
         Ok(Description {
