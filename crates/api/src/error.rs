@@ -47,7 +47,7 @@ impl SpecError {
     /// individually.
     pub fn all_of_lines(mut errors: Vec<SpecError>, more: usize) -> Option<Self> {
         if let Some(error) = errors.first().filter(|_| more > 0) {
-            let message = format!("{more} more lines are wrong");
+            let message = format!("{more} more invalid lines");
             errors.push(SpecError::whole_file(&error.file, message));
         }
         SpecError::all(errors)

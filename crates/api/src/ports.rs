@@ -78,8 +78,8 @@ pub fn ports_of(node: &Located<'_>, taken: impl Fn(&PortName) -> Option<String>)
             let exit = name(&node)?;
             if exit.conflicts(&entry) {
                 return Err(node.error(format!(
-                    "expected another port than the entry, found \"{exit}\"; without an exit, packets \
-                     leave where they came from"
+                    "expected a port other than the entry, found \"{exit}\"; without an exit, packets leave by their \
+                     entry port"
                 )));
             }
             Some(exit)
@@ -125,7 +125,7 @@ fn ddio(node: &Located<'_>) -> Result<DdioSpec, SpecError> {
     if let (Some(all), Some(node)) = (ddio.cache_ways, fields.optional("ways"))
         && ddio.ways.is_some_and(|ways| ways > all)
     {
-        return Err(node.expected(&format!("no more than the {all} ways of cacheWays")));
+        return Err(node.expected(&format!("at most the {all} ways of cacheWays")));
     }
     Ok(ddio)
 }

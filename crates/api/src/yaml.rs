@@ -266,7 +266,7 @@ impl<'a> Builder<'a> {
         let Some(anchored) = self.anchors.get(&anchor) else {
             return Err(self.error(
                 span,
-                "expected an alias of an earlier value, found one of the value it is part of",
+                "expected an alias of an earlier value, found an alias of the value that contains it",
             ));
         };
         if self.open.len() + anchored.depth > MAX_DEPTH {

@@ -39,7 +39,7 @@ impl BranchSet {
     /// # Panics
     /// If the index is not below [`MAX_BRANCHES`].
     pub const fn with_branch(branch: usize) -> BranchSet {
-        assert!(branch < MAX_BRANCHES, "no branch has that place");
+        assert!(branch < MAX_BRANCHES, "no branch has that index");
         BranchSet(1 << branch)
     }
 

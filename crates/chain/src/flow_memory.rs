@@ -68,7 +68,7 @@ impl PartitionLinks<'_> {
     #[inline]
     pub(crate) fn at(&mut self, index: u32) -> &mut Links {
         let index = index as usize;
-        assert!(index < self.count, "a place of the partition");
+        assert!(index < self.count, "a slot of the partition");
         // SAFETY: in bounds by the assertion, and exclusive as guaranteed by the caller of `FlowMemory::partition`;
         // from there on `&mut self` makes it the only reference. The key is not touched.
         unsafe { &mut (*self.first.add(index)).links }

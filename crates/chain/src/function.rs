@@ -368,7 +368,7 @@ impl FlowStates<'_> {
     // Runs once for each packet in every function with state: the checks are cheaper than a call.
     #[inline(always)]
     pub fn state<T: Pod>(&mut self, packet: &Packet) -> &mut T {
-        let table = self.table.as_mut().expect("only functions with state ask for it");
+        let table = self.table.as_mut().expect("called only by functions with flow state");
         self.slot.typed(table, packet.flow, packet.is_reversed())
     }
 
@@ -381,7 +381,7 @@ impl FlowStates<'_> {
     pub fn address(&mut self, packet: &Packet) -> *mut u8 {
         let table = self.table.as_mut();
         table
-            .expect("only functions with state ask for it")
+            .expect("called only by functions with flow state")
             .state_address(packet.flow, &self.slot.state_of(packet.is_reversed()))
     }
 
@@ -407,7 +407,7 @@ impl FlowStates<'_> {
         rss_hash: u32,
     ) -> Result<(u32, &mut T), NoCompanion> {
         let table = self.table.as_mut();
-        let table = table.expect("only functions with state ask for it");
+        let table = table.expect("called only by functions with flow state");
         let bucket = bucket_of(rss_hash);
         let (companion, new) = table.reopen_companion(packet.flow, key, bucket, self.now, self.ends)?;
         if new {
@@ -433,7 +433,7 @@ impl FlowStates<'_> {
         is_new: impl FnOnce(u32, &mut T) -> bool,
     ) -> Result<(u32, &mut T), NoCompanion> {
         let table = self.table.as_mut();
-        let table = table.expect("only functions with state ask for it");
+        let table = table.expect("called only by functions with flow state");
         let bucket = bucket_of(rss_hash);
         let opened = table.reopen_companion(packet.flow, key, bucket, self.now, self.ends);
         let companion = match opened {
@@ -458,7 +458,9 @@ impl FlowStates<'_> {
     /// If the packet has no flow.
     pub fn key(&self, packet: &Packet) -> FlowKey {
         let table = self.table.as_ref();
-        let key = table.expect("only functions with state ask for it").key(packet.flow);
+        let key = table
+            .expect("called only by functions with flow state")
+            .key(packet.flow);
         match packet.is_reversed() {
             true => key.reversed(),
             false => key,

@@ -59,7 +59,7 @@ impl SharedCounters {
                 let start = shared.taken.fetch_add(lines, Ordering::Relaxed);
                 assert!(
                     start <= shared.words && lines <= shared.words - start,
-                    "as many shared numbers as were asked for"
+                    "as many shared counters as requested"
                 );
                 CounterArray {
                     memory: InMemory::Shared(Arc::clone(&shared.memory)),
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "as many shared numbers as were asked for")]
+    #[should_panic(expected = "as many shared counters as requested")]
     fn no_more_is_taken_than_there_is() {
         let shared_counters = SharedCounters::in_file(&unlinked_file(64)).unwrap();
         shared_counters.take(8);

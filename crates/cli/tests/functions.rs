@@ -195,7 +195,7 @@ fn a_library_that_crashes_is_an_error_of_the_spec() {
     assert_eq!(
         text(&output.stderr),
         format!(
-            "error: {}:5:32: spec.functions[0].library.file: {} crashed (SIGABRT) while it was loaded; it said \
+            "error: {}:5:32: spec.functions[0].library.file: {} crashed (SIGABRT) while loading; last output \
              \"no licence\"\n",
             chain.display(),
             folder.path("crash.so").display()
@@ -320,7 +320,7 @@ fn a_run_too_large_to_be_forked_tries_libraries_out() {
             }
         });
         let told = wait_for("rules in force (version 2)");
-        assert!(!told.contains("cannot be tried out"), "{told}");
+        assert!(!told.contains("cannot be tested"), "{told}");
         drop(replacing);
     });
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();

@@ -58,7 +58,7 @@ fn ends(folder: &Folder, name: &str, functions: &str, more: &[&str]) {
     };
     let told = std::fs::read_to_string(told).unwrap();
     assert_eq!(status.code(), Some(1), "{name}: {told}");
-    let expected = "it took nothing for 5 seconds";
+    let expected = "no data accepted for 5 seconds";
     assert!(told.contains(expected) && told.contains(file), "{name}: {told}");
     let report = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();
     assert_identity(&report);
@@ -117,5 +117,5 @@ fn a_pipe_without_a_reader_is_refused() {
     let functions = format!("[{{accounting: {{export: {{file: {}}}}}}}]", pipe.display());
     let chain = folder.spec("chain.yaml", &functions, "");
     let output = run(&[&"run", &chain, &"--traffic", &traffic]);
-    assert_refused(&output, "nobody reads this pipe (waited 5s)");
+    assert_refused(&output, "expected a reader of this pipe within 5s, found none");
 }

@@ -71,9 +71,12 @@ fn traffic() {
             folder.write("text.pcap", "hello, this is text\n".repeat(9)),
             "not a capture",
         ),
-        (folder.write("header.pcap", pcap(&[])), "holds no packets"),
+        (folder.write("header.pcap", pcap(&[])), "contains no packets"),
         (folder.write("cut.pcap", &pcap(&[])[..10]), "cut.pcap"),
-        (folder.write("short.pcap", pcap(&[(100, 100, 50)])), "holds no packets"),
+        (
+            folder.write("short.pcap", pcap(&[(100, 100, 50)])),
+            "contains no packets",
+        ),
         (
             folder.write("zero.pcap", pcap(&[(60, 60, 60), (0, 60, 0)])),
             "packet 2 is empty",
@@ -84,7 +87,7 @@ fn traffic() {
         ),
         (
             folder.write("absurd.pcap", pcap(&[(u32::MAX, 60, 60)])),
-            "holds no packets",
+            "contains no packets",
         ),
         (
             folder.write("bad.pcap.gz", [0x1f, 0x8b, 8, 0, 1, 2, 3, 4, 5, 6, 7]),
@@ -184,7 +187,7 @@ fn full_captures_take_no_name_that_is_read_or_written_by_others() {
     let link = folder.path("link");
     std::os::unix::fs::symlink(&folder.0, &link).unwrap();
     for (its, expected) in [
-        (&folder.0, "expected a file of its own for each export"),
+        (&folder.0, "expected a separate file for each export"),
         (&link, "would be written by mirror: to.file, too"),
     ] {
         let export = format!("{{export: {{file: {}/copies.pcap.1}}}}", its.display());
@@ -256,7 +259,7 @@ fn flags() {
         ("--ring", "9999999999", "9999999999"),
         ("--seed", "x", "invalid digit"),
         ("--memory-limit", "none", "expected bytes"),
-        ("--memory-limit", "100", "does not fit the memory limit"),
+        ("--memory-limit", "100", "exceeds the memory limit"),
         ("--output", "xml", "possible values: table, json"),
         ("--metrics", "somewhere", "expected a port"),
         ("--metrics", "192.0.2.1:9090", "cannot listen on 192.0.2.1:9090"),

@@ -505,7 +505,7 @@ fn wrong_versions_change_nothing() {
     for what in [
         "chain.yaml:7:81: spec.functions[1].tunnel.rules[0].push.vlan",
         "expected the list of functions (acl, tunnel, forward)",
-        "expected what classifiers branch to as it was when the run began",
+        "expected the branches of classifiers as at the start of the run",
     ] {
         assert!(told.iter().any(|line| line.contains(what)), "{what}: {told:?}");
     }

@@ -66,7 +66,7 @@ impl Pulse {
     /// If the thread panicked.
     pub fn join<T>(&self, thread: JoinHandle<T>) -> io::Result<T> {
         if !self.wait(|| thread.is_finished()) {
-            let message = format!("it took nothing for {} seconds", GRACE.as_secs());
+            let message = format!("no data accepted for {} seconds", GRACE.as_secs());
             return Err(io::Error::new(ErrorKind::TimedOut, message));
         }
         let ended = thread.join();
@@ -121,7 +121,7 @@ pub fn create(path: &Path) -> io::Result<File> {
             Ok(_there) => return File::create(path),
             Err(error) if error.raw_os_error() == Some(libc::ENXIO) => {
                 if since.elapsed() >= GRACE {
-                    let message = format!("nobody reads this pipe (waited {GRACE:?})");
+                    let message = format!("expected a reader of this pipe within {GRACE:?}, found none");
                     return Err(io::Error::new(ErrorKind::TimedOut, message));
                 }
             }
@@ -164,7 +164,7 @@ mod tests {
     fn a_pipe_without_a_reader_is_told_and_one_that_comes_late_is_taken() {
         let pipe = Pipe::new();
         let error = create(&pipe.0).unwrap_err().to_string();
-        assert_eq!(error, "nobody reads this pipe (waited 5s)");
+        assert_eq!(error, "expected a reader of this pipe within 5s, found none");
         let bytes = std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut bytes = Vec::new();
@@ -187,7 +187,7 @@ mod tests {
         let (pulse, (go_on, wait)) = (Pulse::default(), channel::<()>());
         let thread = std::thread::spawn(move || wait.recv().is_err());
         let error = pulse.join(thread).unwrap_err();
-        assert_eq!(error.to_string(), "it took nothing for 5 seconds");
+        assert_eq!(error.to_string(), "no data accepted for 5 seconds");
         assert!(pulse.is_given_up());
         // A second wait returns at once.
         assert!(!pulse.clone().wait(|| false));

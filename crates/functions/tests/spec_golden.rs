@@ -435,11 +435,8 @@ fn all_that_is_wrong_in_a_file_of_rules_is_told() {
         };
         // Rules in ClassBench's format have no action that could conflict.
         let what = match format {
-            "classbench" => ":35000: this rule is not needed: line 1 matches all that it does",
-            _ => {
-                ":35000: this rule never decides: line 1 matches all that it does, and says allow \
-                 where this says deny"
-            }
+            "classbench" => ":35000: redundant rule: line 1 matches all of its packets",
+            _ => ":35000: shadowed rule: line 1 matches all of its packets with allow, this rule has deny",
         };
         assert!(warning.ends_with(what), "{warning}");
     }

@@ -183,7 +183,7 @@ fn group(rest: &[u8], out: &mut String) -> Result<usize, ExpressionError> {
     }
     match &rest[2..] {
         [b'=' | b'!', ..] | [b'<', b'=' | b'!', ..] => {
-            return unsupported("pcre: looking ahead or behind");
+            return unsupported("pcre: lookahead or lookbehind");
         }
         [b'>', ..] => return unsupported("pcre: atomic group"),
         [b'(', ..] => return unsupported("pcre: condition"),
@@ -192,7 +192,9 @@ fn group(rest: &[u8], out: &mut String) -> Result<usize, ExpressionError> {
         }
         [b'#', ..] => {
             let end = rest.iter().position(|byte| *byte == b')');
-            let end = end.ok_or_else(|| ExpressionError::Wrong("a comment has no end".to_owned()))?;
+            let end = end.ok_or_else(|| {
+                ExpressionError::Wrong("expected \")\" at the end of the comment, found none".to_owned())
+            })?;
             return Ok(end + 1);
         }
         _ => {}
@@ -205,7 +207,7 @@ fn group(rest: &[u8], out: &mut String) -> Result<usize, ExpressionError> {
 fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, ExpressionError> {
     let Some(&byte) = rest.get(1) else {
         return Err(ExpressionError::Wrong(
-            "a backslash at the end escapes nothing".to_owned(),
+            "expected a character after the backslash, found the end".to_owned(),
         ));
     };
     let push = |out: &mut String, text: &str| {
@@ -249,7 +251,9 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, Expres
                     out.push_str(&format!("\\x{value:02x}"));
                     Ok(length)
                 }
-                Err(_) => Err(ExpressionError::Wrong(format!("\\x{digits} is no byte in hexadecimal"))),
+                Err(_) => Err(ExpressionError::Wrong(format!(
+                    "expected a hexadecimal byte, found \\x{digits}"
+                ))),
             }
         }
         b'0' => {
@@ -264,7 +268,7 @@ fn escape(rest: &[u8], in_class: bool, out: &mut String) -> Result<usize, Expres
         b'k' | b'g' => Err(ExpressionError::Unsupported("pcre: backreference")),
         b'K' => Err(ExpressionError::Unsupported("pcre: \\K")),
         b'p' | b'P' | b'X' | b'C' | b'G' | b'Q' | b'E' | b'H' | b'V' | b'c' => {
-            Err(ExpressionError::Unsupported("pcre: a rare escape"))
+            Err(ExpressionError::Unsupported("pcre: escape sequence"))
         }
         _ if byte.is_ascii_alphanumeric() => {
             // Literal byte.
@@ -294,7 +298,9 @@ fn class(rest: &[u8], out: &mut String) -> Result<usize, ExpressionError> {
     let first = at;
     loop {
         let Some(&byte) = rest.get(at) else {
-            return Err(ExpressionError::Wrong("a class has no \"]\"".to_owned()));
+            return Err(ExpressionError::Wrong(
+                "expected \"]\" at the end of the class, found none".to_owned(),
+            ));
         };
         match byte {
             b']' if at > first => {
@@ -400,8 +406,8 @@ mod tests {
     #[test]
     fn what_takes_more_than_linear_time_is_named() {
         for (source, what) in [
-            ("a(?!b)", "pcre: looking ahead or behind"),
-            ("(?<=a)b", "pcre: looking ahead or behind"),
+            ("a(?!b)", "pcre: lookahead or lookbehind"),
+            ("(?<=a)b", "pcre: lookahead or lookbehind"),
             ("(a)\\1", "pcre: backreference"),
             ("(?>a)b", "pcre: atomic group"),
             ("a++b", "pcre: possessive quantifier"),

@@ -382,9 +382,12 @@ impl Signature {
         let (mut asks, mut sets) = (Vec::new(), Vec::new());
         for bit in &rule.bits {
             let bits = bit.names.iter().map(|name| names.number(name));
-            let bits = bits
-                .collect::<Option<Vec<u16>>>()
-                .ok_or_else(|| RuleSetError(format!("rules name more than {} bits of flows", u16::MAX)))?;
+            let bits = bits.collect::<Option<Vec<u16>>>().ok_or_else(|| {
+                RuleSetError(format!(
+                    "expected at most {} flowbits in all rules, found more",
+                    u16::MAX
+                ))
+            })?;
             let step = BitStep {
                 operation: bit.operation,
                 bits,

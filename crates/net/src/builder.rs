@@ -89,7 +89,7 @@ impl fmt::Display for BuildError {
                 "an extension header of {bytes} bytes: expected a multiple of 8, at most 2048"
             ),
             BuildError::VlanTags(tags) => {
-                write!(f, "{tags} VLAN tags: at most {MAX_VLAN_TAGS} are possible")
+                write!(f, "expected at most {MAX_VLAN_TAGS} VLAN tags, found {tags}")
             }
             BuildError::NotIp => f.write_str("the flow key is neither IPv4 nor IPv6"),
         }

@@ -111,7 +111,7 @@ malformed! {
         "the fragment reaches beyond 65,535 bytes of its datagram";
     /// The first fragment does not hold the whole transport header (RFC 1858 §3, RFC 7112 §5).
     TinyFragment => "tiny-fragment",
-        "the first fragment does not hold the transport header";
+        "the first fragment does not contain the transport header";
     /// A later fragment at offset 8 overwrites part of the TCP header (RFC 1858 §4).
     FragmentOverlap => "fragment-overlap",
         "a later fragment overlaps the TCP header";

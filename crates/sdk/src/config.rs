@@ -113,7 +113,7 @@ impl Config {
     /// # Errors
     /// The field is missing.
     pub fn require(&self, field: &str, what: &str) -> Result<&Config, ConfigError> {
-        let missing = || self.error(format!("expected {field}: {what}; it is missing"));
+        let missing = || self.error(format!("expected {field}: {what}, found none"));
         self.get(field).ok_or_else(missing)
     }
 
@@ -126,7 +126,7 @@ impl Config {
             Value::Number(number) => number.parse().ok(),
             _ => None,
         };
-        number.ok_or_else(|| self.expected("a whole number from 0 on"))
+        number.ok_or_else(|| self.expected("a whole number of at least 0"))
     }
 
     /// Returns a number.
@@ -200,7 +200,10 @@ impl Reader<'_> {
 
     fn value(&mut self, path: String, depth: usize) -> Result<Config, ConfigError> {
         if depth > MAX_DEPTH {
-            return Err(ConfigError::new(path, "expected no deeper nesting"));
+            return Err(ConfigError::new(
+                path,
+                format!("expected at most {MAX_DEPTH} levels of nesting, found more"),
+            ));
         }
         let value = match self.peek() {
             Some('{') => {

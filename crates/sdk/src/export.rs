@@ -57,7 +57,7 @@ pub const fn describe<F: Function>() -> abi::Function {
     assert!(F::COUNTERS.len() <= abi::MAX_COUNTERS);
     assert!(
         !F::WANTS_FLOW_ENDS || size_of::<F::State>() > 0,
-        "only flows with state are told of"
+        "flow ends are reported only for functions with flow state"
     );
     let mut flags = 0;
     if F::HEADERS_ONLY {
@@ -119,7 +119,10 @@ unsafe extern "C" fn configure<F: Function>(
             put(&mut error.field, &refused.field);
             put(&mut error.message, &refused.message);
         }
-        Err(_) => put(&mut error.message, "the function panicked over its configuration"),
+        Err(_) => put(
+            &mut error.message,
+            "the function panicked while reading its configuration",
+        ),
     }
     1
 }

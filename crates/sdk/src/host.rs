@@ -101,11 +101,11 @@ impl FunctionDescription {
         at_most(counters, abi::MAX_COUNTERS, "counter_count")?;
         at_most(function.state_bytes as usize, abi::MAX_STATE_BYTES, "state_bytes")?;
         if function.state_bytes == 0 && function.flows_ended.is_some() {
-            let message = "flows_ended: expected NULL, since there is no state_bytes";
+            let message = "flows_ended: expected NULL with state_bytes 0";
             return Err(wrong(message.to_owned()));
         }
         if function.state_bytes == 0 && function.state_version != 0 {
-            let message = "state_version: expected 0, since there is no state_bytes";
+            let message = "state_version: expected 0 with state_bytes 0";
             return Err(wrong(message.to_owned()));
         }
         let known = abi::HEADERS_ONLY | abi::REWRITES_FLOWS;
@@ -273,7 +273,7 @@ impl Configured {
         }
         let message = match text_up_to_nul(&error.message) {
             message if message.is_empty() => {
-                format!("{} refuses it (code {code}) and does not say why", what.name)
+                format!("{} rejected it (code {code}) without a message", what.name)
             }
             message => message,
         };

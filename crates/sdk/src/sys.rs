@@ -253,7 +253,7 @@ pub(crate) fn prefetch(address: *const u8) {
 /// Sends a packet with files, without blocking.
 pub(crate) fn send(socket: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     if files.len() > MOST_FILES {
-        return Err(io::Error::other("more files than a message can have"));
+        return Err(io::Error::other("too many files for one message"));
     }
     let mut control = Control {
         length: CONTROL_HEADER + size_of_val(files),

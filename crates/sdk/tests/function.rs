@@ -118,15 +118,15 @@ fn packets_of_a_flow_share_its_state() {
 #[test]
 fn wrong_configurations_are_told() {
     for (config, expected) in [
-        ("{}", "expected packets: a number; it is missing"),
-        (r#"{"packets": null}"#, "expected packets: a number; it is missing"),
+        ("{}", "expected packets: a number, found none"),
+        (r#"{"packets": null}"#, "expected packets: a number, found none"),
         (
             r#"{"packets": -1}"#,
-            "packets: expected a whole number from 0 on, found -1",
+            "packets: expected a whole number of at least 0, found -1",
         ),
         (
             r#"{"packets": "many"}"#,
-            r#"packets: expected a whole number from 0 on, found "many""#,
+            r#"packets: expected a whole number of at least 0, found "many""#,
         ),
         (r#"{"packts": 1}"#, "packts: expected one of the fields packets, panic"),
         ("[1]", "expected a map of packets, panic, found a list"),
@@ -174,10 +174,10 @@ fn the_runtimes_calls() {
     let mut shared = null_mut();
     let (code, field, message) = configure(r#"{"packets": true}"#, &mut shared);
     assert_eq!((code, &*field), (1, "packets"));
-    assert_eq!(message, "expected a whole number from 0 on, found true");
+    assert_eq!(message, "expected a whole number of at least 0, found true");
     let (code, _, message) = configure(r#"{"panic": 1, "packets": 1}"#, &mut shared);
     assert_eq!(code, 1);
-    assert_eq!(message, "the function panicked over its configuration");
+    assert_eq!(message, "the function panicked while reading its configuration");
     assert!(shared.is_null());
     assert_eq!(configure(r#"{"packets": 13}"#, &mut shared).0, 0);
     // SAFETY: the calls obey the header's rules, in this order.

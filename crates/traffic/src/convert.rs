@@ -184,7 +184,7 @@ impl<S: PacketSource> Speed<S> {
     /// [`TrafficError::Setting`] unless the factor is above zero and finite.
     pub fn new(source: S, factor: f64) -> Result<Self, TrafficError> {
         if !factor.is_finite() || factor <= 0.0 {
-            let expected = "above zero: 2 is twice as fast";
+            let expected = "a factor above zero, such as 2 for twice the rate";
             return Err(TrafficError::setting("speed", factor, expected));
         }
         Ok(Speed {

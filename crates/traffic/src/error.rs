@@ -46,7 +46,7 @@ pub enum TrafficError {
         name: &'static str,
     },
     /// The file has no usable packet.
-    #[error("{file}: holds no packets: {reason}")]
+    #[error("{file}: contains no packets: {reason}")]
     NoPackets {
         /// Name of the file.
         file: String,
@@ -108,8 +108,8 @@ pub enum TrafficError {
     },
     /// The trace exceeds the memory limit.
     #[error(
-        "{file}: does not fit the memory limit of {limit_bytes} bytes: packet {packets} is beyond \
-         it; raise the limit, or cut the trace into shorter pieces"
+        "{file}: exceeds the memory limit of {limit_bytes} bytes at packet {packets}; raise the limit, or split the \
+         trace"
     )]
     MemoryLimit {
         /// Name of the source.
@@ -130,7 +130,7 @@ pub enum TrafficError {
         expected: &'static str,
     },
     /// There is no preset of that name.
-    #[error("no traffic preset is called \"{name}\"{suggestion}; the presets are: {known}")]
+    #[error("unknown traffic preset \"{name}\"{suggestion}; the presets are: {known}")]
     UnknownPreset {
         /// Given name.
         name: String,
@@ -140,7 +140,7 @@ pub enum TrafficError {
         known: String,
     },
     /// The time of a packet is out of the pcap format's range, which ends in 2106.
-    #[error("{file}: packet {number} has a time after 2106, which a pcap file cannot hold")]
+    #[error("{file}: packet {number} has a timestamp after 2106, beyond the pcap format's range")]
     TimestampOutOfRange {
         /// Name of the file.
         file: String,

@@ -108,8 +108,8 @@ impl fmt::Display for Notice {
             ),
             Notice::LeftShort { file, packets } => write!(
                 f,
-                "{file}: {packets} packets were longer than 65,535 bytes on the wire and are \
-                 used as short as they were captured"
+                "{file}: {packets} packets were longer than 65,535 bytes on the wire and are used as captured, \
+                 without padding"
             ),
             Notice::Sorted {
                 file,

@@ -28,7 +28,7 @@ impl<'a> Located<'a> {
                 } else if let Ok(serde_json::Value::Number(_)) = serde_json::from_str(scalar) {
                     text.push_str(scalar);
                 } else {
-                    return Err(self.expected("a number as JSON writes it, such as 16 or 0.5, or a text in quotes"));
+                    return Err(self.expected("a JSON number such as 16 or 0.5, or a string in quotes"));
                 }
             }
             Value::List(items) => {
@@ -107,8 +107,7 @@ mod tests {
         let error = Located::root("test", &root).json().unwrap_err().to_string();
         assert_eq!(
             error,
-            "test:3:11: limits[1].rate: expected a number as JSON writes it, such as 16 or 0.5, \
-             or a text in quotes, found 0x10"
+            "test:3:11: limits[1].rate: expected a JSON number such as 16 or 0.5, or a string in quotes, found 0x10"
         );
     }
 

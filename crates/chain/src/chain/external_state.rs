@@ -281,7 +281,7 @@ impl Chain {
                     version: slot.version,
                     state: slot.state.clone(),
                 },
-                (None, None) => unreachable!("a function in another process shows images"),
+                (None, None) => unreachable!("an isolated function provides snapshots"),
             };
             let (stage, row) = (*stage, row.clone());
             pieces.push(Piece {
@@ -347,12 +347,12 @@ impl Chain {
 
     fn durable_table(&self) -> (&ExternalState, &FlowTable) {
         let parts = self.external_state.as_deref().zip(self.table.as_ref());
-        parts.expect("only chains that keep state are asked")
+        parts.expect("called only for chains with external state")
     }
 
     fn durable_parts(&mut self) -> (&mut ExternalState, &mut FlowTable, &mut [Stage]) {
         let parts = self.external_state.as_deref_mut().zip(self.table.as_mut());
-        let (external, table) = parts.expect("only chains that keep state are asked");
+        let (external, table) = parts.expect("called only for chains with external state");
         (external, table, &mut self.stages)
     }
 

@@ -156,11 +156,11 @@ impl Chain {
             return self;
         }
         assert!(branches.len() <= MAX_BRANCHES, "too many branches");
-        assert_eq!(within.len(), self.stages.len(), "a place for each function");
+        assert_eq!(within.len(), self.stages.len(), "an index for each function");
         let names = self.stages.iter().map(|stage| stage.name.as_str());
         let positions: Vec<_> = names.zip(within.iter().copied()).collect();
         let routes = routes(branches, &positions);
-        let paths = PathTable::new(branches, &positions).expect("no more ways than a packet can tell");
+        let paths = PathTable::new(branches, &positions).expect("at most MAX_PATHS paths");
         let (mut depth, mut lists) = (0, 0);
         for segment in &mut self.segments {
             let functions = segment.stages.clone();

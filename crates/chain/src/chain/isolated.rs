@@ -161,7 +161,7 @@ impl TurnFunction for IsolatedChain {
         let at = packet.at;
         assert!(
             at >= self.next && usize::from(at) < MAX_BATCH,
-            "packets in the order of their places"
+            "packets in the order of their indices"
         );
         // This is the only handle: the batch holds none at or above `next`, and moves none out.
         let buffer = Buffer::from_parts(at.into(), self.batch.memory().pool());

@@ -23,7 +23,7 @@ impl Snapshotter {
     /// If the snapshots' pieces differ in size from the function's state.
     pub(super) fn new(snapshots: FlowSnapshots, origin: Nanos, stage: &Stage) -> Snapshotter {
         let own = stage.slot.as_ref().map_or(0, |slot| slot.state.len());
-        assert_eq!(own, snapshots.piece_bytes(), "images of this function's state");
+        assert_eq!(own, snapshots.piece_bytes(), "snapshots of this function's state");
         Snapshotter {
             snapshots,
             origin,

@@ -9,16 +9,16 @@ use tailwater_net::{FlowKey, Nanos};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoCompanion {
     /// A flow with this key exists already.
-    #[error("the flow is there already")]
+    #[error("the flow is already in the table")]
     Taken,
     /// The flows would be in two buckets, which can move to different cores.
-    #[error("the flow is of another RSS bucket")]
+    #[error("the flow belongs to another RSS bucket")]
     OtherBucket,
     /// The flow already has a companion; it can have only one.
-    #[error("the flow has a companion already")]
+    #[error("the flow already has a companion")]
     HasOne,
     /// The table is full.
-    #[error("the flow table has no place")]
+    #[error("the flow table is full")]
     TableFull,
 }
 

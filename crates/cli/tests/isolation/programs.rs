@@ -146,7 +146,7 @@ fn new_functions_are_programs_too() {
         let refused = run(&[&"run", &chain, &"--traffic", &traffic]);
         assert_refused(
             &refused,
-            "spec.functions[0].program.file: a program runs in a process of its own only",
+            "spec.functions[0].program.file: a program runs only as an isolated function",
         );
     }
 }

@@ -47,7 +47,7 @@ fn what_cannot_be_isolated_is_refused() {
         assert_refused(&refused, "has defences of its own");
     }
     for (example, told) in [
-        ("ids.yaml", "puts together of streams"),
+        ("ids.yaml", "stream buffers and its alert file belong to one process"),
         // An export that may not be written is refused first.
         (
             "upf.yaml",
@@ -63,7 +63,7 @@ fn what_cannot_be_isolated_is_refused() {
                 false => "--isolation-except mirror",
             },
         ),
-        ("wan-optimizer.yaml", "which they cannot do from processes of their own"),
+        ("wan-optimizer.yaml", "all its instances decode with shared caches"),
     ] {
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         let mut tailwater = tailwater();
@@ -106,7 +106,7 @@ fn what_cannot_be_isolated_is_refused() {
     let mut tailwater = tailwater();
     tailwater.args(["run", "--duration", "10ms", "--isolation"]);
     let refused = tailwater.args(process().split(' ')).arg(&uncached);
-    assert_refused(&refused.output().unwrap(), "function counted keeps state for each flow");
+    assert_refused(&refused.output().unwrap(), "function counted keeps state per flow");
     let except = "--isolation-except";
     assert_refused(&run(&[&"run", &chain, &except, &"accounting"]), "is for --isolation");
     let handed_over = run(&[&"run", &chain, &"--isolation", &"process", &"--auxiliary", &"0"]);

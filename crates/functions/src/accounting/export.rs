@@ -110,7 +110,7 @@ pub enum ExportError {
         source: io::Error,
     },
     /// Records arrived faster than they could be written.
-    #[error("{lost} of {records} flow records came faster than they could be written")]
+    #[error("lost {lost} of {records} flow records: they arrived faster than they could be written")]
     Lost {
         /// The file.
         file: PathBuf,

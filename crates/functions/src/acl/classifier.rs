@@ -41,13 +41,13 @@ pub(super) const GROUP: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClassifierError {
     /// The list has more than [`MAX_RULES`] rules.
-    #[error("{rules} rules, of at most {MAX_RULES}")]
+    #[error("expected at most {MAX_RULES} rules, found {rules}")]
     TooManyRules {
         /// The number of rules.
         rules: usize,
     },
     /// The rules overlap in so many ways that the tables would exceed the memory limit.
-    #[error("the rules need more than {} MiB of tables", limit_bytes >> 20)]
+    #[error("expected at most {} MiB of tables, the rules require more", limit_bytes >> 20)]
     TooLarge {
         /// The limit, in bytes.
         limit_bytes: usize,

@@ -113,9 +113,8 @@ fn rules_file<T: Copy>(
                 (None, Some(unsaid)) => unsaid,
                 (None, None) => {
                     let what = decisions.what;
-                    let message = format!(
-                        "expected {of_file} with a ClassBench file ({what}), whose rules have none of their own"
-                    );
+                    let message =
+                        format!("expected {of_file} with a ClassBench file ({what}), whose rules have no such field");
                     return Err(node.error(message));
                 }
             };

@@ -22,7 +22,7 @@ pub(crate) fn describe(found: Result<Vec<Idle>, ClassifierError>, file: Option<&
     let idle = match found {
         Ok(idle) => idle,
         Err(error) => {
-            return vec![format!("{file}: whether rules shadow others is not told: {error}")];
+            return vec![format!("{file}: shadowed rules not checked: {error}")];
         }
     };
     let (mut lines, mut untold) = (Vec::new(), 0);
@@ -31,15 +31,15 @@ pub(crate) fn describe(found: Result<Vec<Idle>, ClassifierError>, file: Option<&
         untold += of_kind.clone().count().saturating_sub(most);
         lines.extend(of_kind.take(most).map(|Idle { line, by, conflict }| match conflict {
             Some((first, second)) => format!(
-                "{file}:{line}: this rule never decides: line {by} matches all that it does, and says {first} where \
-                 this says {second}"
+                "{file}:{line}: shadowed rule: line {by} matches all of its packets with {first}, this rule has \
+                 {second}"
             ),
-            None => format!("{file}:{line}: this rule is not needed: line {by} matches all that it does"),
+            None => format!("{file}:{line}: redundant rule: line {by} matches all of its packets"),
         }));
     }
     if untold > 0 {
         let most = idle.len();
-        lines.push(format!("{file}: {untold} more of {most} rules that never decide"));
+        lines.push(format!("{file}: {untold} more of {most} shadowed rules"));
     }
     lines
 }

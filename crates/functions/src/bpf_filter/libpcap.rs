@@ -12,8 +12,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub enum CompileError {
     /// libpcap cannot be loaded.
     #[error(
-        "expressions are compiled by libpcap, which is not there ({0}): install it (Debian: apt-get install libpcap0.8), or \
-         give programs, as `tcpdump -ddd` prints them, in files"
+        "expected libpcap, which compiles expressions, found none ({0}): install it (Debian: apt-get install \
+         libpcap0.8), or give programs in files, as `tcpdump -ddd` prints them"
     )]
     NoLibrary(String),
     /// The expression is invalid. The text is libpcap's message.
@@ -60,12 +60,12 @@ pub(super) fn symbol(name: &CStr) -> Result<*mut c_void, String> {
     // SAFETY: the call runs the constructors of a system library, as linking it would. The handle stays open.
     let handle = unsafe { libc::dlopen(NAME.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if handle.is_null() {
-        return Err(format!("{} is not found", NAME.to_string_lossy()));
+        return Err(format!("no library {}", NAME.to_string_lossy()));
     }
     // SAFETY: the handle is open, and the name ends with a zero byte.
     let address = unsafe { libc::dlsym(handle, name.as_ptr()) };
     match address.is_null() {
-        true => Err(format!("it has no {}", name.to_string_lossy())),
+        true => Err(format!("no symbol {}", name.to_string_lossy())),
         false => Ok(address),
     }
 }
@@ -96,12 +96,12 @@ pub fn compile(expression: &str) -> Result<Vec<Instruction>, CompileError> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let library = LIBRARY.get_or_init(Library::load).as_ref();
     let library = library.map_err(|why| CompileError::NoLibrary(why.clone()))?;
-    let text = CString::new(expression).map_err(|_| CompileError::Expression("it has a zero byte".to_owned()))?;
+    let text = CString::new(expression).map_err(|_| CompileError::Expression("expected no zero bytes".to_owned()))?;
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     // SAFETY: the call follows pcap_open_dead(3PCAP). It returns null if memory runs out.
     let handle = unsafe { (library.open_dead)(ETHERNET, SNAPLEN as c_int) };
     if handle.is_null() {
-        return Err(CompileError::Expression("there is no memory".to_owned()));
+        return Err(CompileError::Expression("out of memory".to_owned()));
     }
     let mut program = Program {
         length: 0,

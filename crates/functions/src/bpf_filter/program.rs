@@ -128,14 +128,14 @@ pub fn verify(program: &[Instruction]) -> Result<(), VerifyError> {
 /// Verifies one instruction, which is followed by `behind` others.
 fn check(instruction: &Instruction, behind: usize) -> Result<(), String> {
     let Instruction { code, jt, jf, k } = *instruction;
-    let unknown = || Err(format!("{code:#x} is no instruction that is known"));
+    let unknown = || Err(format!("unknown instruction {code:#x}"));
     if code > 0xff {
         return unknown();
     }
     match code & 0x07 {
         LD => match (code & 0xe0, code & 0x18) {
             (ABS | IND, WORD | HALF | BYTE) if k >= EXTENSIONS => Err(format!(
-                "offset {k:#x} asks the Linux kernel for what is not in the packet"
+                "offset {k:#x} is a Linux extension for data outside the packet"
             )),
             (ABS | IND, WORD | HALF | BYTE) => Ok(()),
             (IMM | LEN, WORD) => Ok(()),
@@ -151,7 +151,7 @@ fn check(instruction: &Instruction, behind: usize) -> Result<(), String> {
         ST | STX if code & !0x07 == 0 => memory(k),
         ALU => match (code & 0xf0, code & X) {
             (DIV | MOD, 0) if k == 0 => Err("a division by zero".to_owned()),
-            (LSH | RSH, 0) if k > 31 => Err(format!("a shift by {k}, of 32 bits")),
+            (LSH | RSH, 0) if k > 31 => Err(format!("a shift of a 32-bit word by {k} bits")),
             (ADD | SUB | MUL | DIV | OR | AND | LSH | RSH | MOD | XOR, _) | (NEG, 0) => Ok(()),
             _ => unknown(),
         },
@@ -169,7 +169,7 @@ fn check(instruction: &Instruction, behind: usize) -> Result<(), String> {
 fn memory(k: u32) -> Result<(), String> {
     match (k as usize) < MEMORY {
         true => Ok(()),
-        false => Err(format!("word {k} of {MEMORY} words of memory")),
+        false => Err(format!("scratch memory word {k}, of {MEMORY} words")),
     }
 }
 
@@ -177,7 +177,7 @@ fn memory(k: u32) -> Result<(), String> {
 fn jump(over: u64, behind: usize) -> Result<(), String> {
     match over < behind as u64 {
         true => Ok(()),
-        false => Err(format!("a jump over {over} instructions, of {behind} that follow")),
+        false => Err(format!("a jump over {over} instructions, where {behind} follow")),
     }
 }
 

@@ -40,8 +40,8 @@ fn rule(node: &Located<'_>, context: &Context<'_>) -> Result<Rule, SpecError> {
     let action = PacketAction::parse(&action)?;
     if let Some(node) = fields.optional("expression").filter(|_| context.is_apart()) {
         // Libraries that libpcap depends on make system calls while they are loaded, which isolated functions may not.
-        let message = "expected a programFile, found an expression: libpcap, which compiles it, cannot be loaded where \
-                       functions are isolated; print the program by tcpdump -ddd -y EN10MB";
+        let message = "expected a programFile, found an expression: libpcap, which compiles it, cannot be loaded for \
+            isolated functions; print the program with tcpdump -ddd -y EN10MB";
         return Err(node.error(message));
     }
     let program = program(&fields, context)?;

@@ -155,16 +155,16 @@ fn what_could_do_harm_is_refused() {
         refused(&[RETURN, instruction(LD | LEN, [0, 0], 0)]),
         "instruction 1: expected ret as the last instruction"
     );
-    let jump = "instruction 0: a jump over 1 instructions, of 1 that follow";
+    let jump = "instruction 0: a jump over 1 instructions, where 1 follow";
     for jumps in [[0, 1], [1, 0]] {
         assert_eq!(alone(JMP | JEQ, jumps, 0), jump);
     }
     assert_eq!(alone(JMP | JA, [0, 0], 1), jump);
     // A jump backwards, if offsets were added in 32 bits.
-    let around = "instruction 0: a jump over 4294967295 instructions, of 1 that follow";
+    let around = "instruction 0: a jump over 4294967295 instructions, where 1 follow";
     assert_eq!(alone(JMP | JA, [0, 0], u32::MAX), around);
     for code in [LD | MEM, LDX | MEM, ST, STX] {
-        let memory = "instruction 0: word 16 of 16 words of memory";
+        let memory = "instruction 0: scratch memory word 16, of 16 words";
         assert_eq!(alone(code, [0, 0], 16), memory);
     }
     for code in [ALU | DIV, ALU | MOD] {
@@ -172,9 +172,9 @@ fn what_could_do_harm_is_refused() {
         assert_eq!(alone(code, [0, 0], 0), zero);
         assert!(Filter::new(&[instruction(code | X, [0, 0], 0), RETURN]).is_ok());
     }
-    let shift = "instruction 0: a shift by 32, of 32 bits";
+    let shift = "instruction 0: a shift of a 32-bit word by 32 bits";
     assert_eq!(alone(ALU | LSH, [0, 0], 32), shift);
-    let extension = "instruction 0: offset 0xfffff004 asks the Linux kernel for what is not in the packet";
+    let extension = "instruction 0: offset 0xfffff004 is a Linux extension for data outside the packet";
     assert_eq!(alone(LD | ABS, [0, 0], 0xffff_f004), extension);
     for code in [
         0x0e,
@@ -186,7 +186,7 @@ fn what_could_do_harm_is_refused() {
         ST | 0x20,
         LDX | HALF,
     ] {
-        let unknown = format!("instruction 0: {code:#x} is no instruction that is known");
+        let unknown = format!("instruction 0: unknown instruction {code:#x}");
         assert_eq!(alone(code, [0, 0], 0), unknown);
     }
 }

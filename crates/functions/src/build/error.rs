@@ -17,8 +17,8 @@ pub enum BuildError {
     },
     /// A function with flow state follows a function that mixes flows.
     #[error(
-        "function {function} keeps state for each flow, and cannot be behind {behind}: the packets that come out there \
-         are not of the flows that were looked up; put it into a chain of its own, or set what it has of cache to none"
+        "function {function} keeps state per flow and cannot follow {behind}, whose output packets belong to other \
+         flows than its input; move it to a separate chain, or set its cache field, if it has one, to none"
     )]
     MixedFlows {
         /// Function with state.
@@ -28,8 +28,8 @@ pub enum BuildError {
     },
     /// Packets of a flow can take different paths, and the flow's state does not record which.
     #[error(
-        "function {function} keeps state for each flow, and where {classifier} sends packets decides whether they pass it: \
-         {classifier} must keep its decisions with flows, too (cache: flow)"
+        "function {function} keeps state per flow, and {classifier} selects the packets that reach it: expected \
+         cache: flow in {classifier}"
     )]
     Uncached {
         /// Function with state.
@@ -38,17 +38,17 @@ pub enum BuildError {
         classifier: String,
     },
     /// There are more than [`MAX_PATHS`] paths through the branches.
-    #[error("there are more than {MAX_PATHS} ways through the chain's branches")]
+    #[error("expected at most {MAX_PATHS} paths through the chain's branches, found more")]
     PathTable,
     /// An isolated function sends packets to branches, which are not in its process.
-    #[error("function {function} sends packets to branches of the chain, which it cannot do from a process of its own")]
+    #[error("function {function} cannot be isolated: it sends packets to branches of the chain")]
     Branches {
         /// Name of the function.
         function: String,
     },
     /// A function's instances share data that instances in several processes cannot share.
     #[error(
-        "function {function}: {what}, which they cannot do from processes of their own; it can stay in the run's process, trusted: \
+        "function {function} cannot be isolated: {what}; run it in the server process, trusted, with \
          --isolation-except {function}"
     )]
     Shares {
@@ -58,7 +58,7 @@ pub enum BuildError {
         what: &'static str,
     },
     /// There is not enough memory for the flow table.
-    #[error("there is no memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity")]
+    #[error("not enough memory for a flow table of {capacity} flows ({source}): lower spec.flows.capacity")]
     FlowTable {
         /// Requested number of flows.
         capacity: usize,

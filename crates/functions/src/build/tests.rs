@@ -56,7 +56,7 @@ fn no_function_with_state_is_behind_a_tunnels_end() {
         let error = ChainBuilder::new(&spec(&functions), &RssHasher::default(), 1)
             .err()
             .unwrap();
-        let expected = format!("function {wrong} keeps state for each flow, and cannot be behind ipsec");
+        let expected = format!("function {wrong} keeps state per flow and cannot follow ipsec");
         assert!(error.to_string().starts_with(&expected), "{error}");
     }
 }
@@ -74,7 +74,7 @@ fn user_planes_are_tunnels_ends_and_share_their_sessions() {
         1,
     );
     let error = error.err().unwrap().to_string();
-    let expected = "function accounting keeps state for each flow, and cannot be behind upf";
+    let expected = "function accounting keeps state per flow and cannot follow upf";
     assert!(error.starts_with(expected), "{error}");
     let surroundings = IsolationContext {
         rss: RssHasher::default(),

@@ -78,9 +78,7 @@ impl FunctionFactory for ClassifierFactory {
         let (old, new) = update.configs::<ClassifierConfig>()?;
         let fixed = (&old.branches, old.sends(), old.cached);
         if fixed != (&new.branches, new.sends(), new.cached) {
-            return Err(UpdateError::Fixed(
-                "cache, branches, and whether rules send packets out of the chain",
-            ));
+            return Err(UpdateError::Fixed("cache, branches and the use of send"));
         }
         let rules = new.to_rules().map_err(UpdateError::rejected)?;
         let summary = count(new.rules.len(), "rule");

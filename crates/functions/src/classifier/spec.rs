@@ -118,7 +118,7 @@ impl ClassifierConfig {
             classifier.check_reached(&node)?;
         }
         if classifier.ways_out().all(|target| target == Target::Next) {
-            let message = "expected a rule or a default that leads elsewhere than to next";
+            let message = "expected a rule or a default with a target other than next";
             return Err(node.error(message));
         }
         Ok(classifier)
@@ -166,7 +166,7 @@ impl ClassifierConfig {
                 continue;
             }
             let found = match led {
-                true => "found only rules that never decide, each behind one that matches all that it does",
+                true => "found only shadowed rules",
                 false => "found none",
             };
             let message = format!("expected a rule or the default to lead to each branch, {found}");
@@ -243,7 +243,7 @@ pub(crate) fn functions_of_branches<'a>(item: &Located<'a>) -> Result<Vec<Locate
     };
     let entries = branches.entries("branches")?;
     let functions = entries.iter().map(|(_, branch)| {
-        let what = "a list of functions; a branch without any is `to: next` in its rules, or `to: send`";
+        let what = "a list of functions; in place of an empty branch, rules have `to: next` or `to: send`";
         branch_fields(branch)?.required("functions", what)
     });
     functions.collect()

@@ -509,7 +509,7 @@ fn decisions_are_kept_where_functions_with_state_need_them() {
         (format!("[{}]", classifier(to, state)), "accounting"),
         (format!("[{}, {state}]", classifier(&sends, forward)), "accounting"),
     ] {
-        let expected = format!("function {wrong} keeps state for each flow, and where classifier");
+        let expected = format!("function {wrong} keeps state per flow, and classifier selects");
         let error = built(&functions).unwrap_err();
         assert!(error.starts_with(&expected), "{error}");
     }

@@ -43,7 +43,7 @@ impl FunctionFactory for CountFactory {
         let (_, new) = update.configs::<CountConfig>()?;
         let counters = Counters::new(new.counters.clone());
         if !self.table.has_names_of(&counters) {
-            return Err(UpdateError::Fixed("counters of the same names in the same order"));
+            return Err(UpdateError::Fixed("the counters' names and order"));
         }
         let summary = count(new.counters.len(), "counter");
         Ok(PreparedUpdate::of_live(

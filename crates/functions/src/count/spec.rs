@@ -29,7 +29,8 @@ impl CountConfig {
             for name in [counter.name.clone(), format!("{}-bytes", counter.name)] {
                 if let Some(other) = names.insert(name, at) {
                     let message = format!(
-                        "expected a name of its own for each counter and its bytes, found {} beside that of counters[{other}]",
+                        "expected a unique name for each counter and its -bytes counter, found {} in conflict with \
+                         counters[{other}]",
                         counter.name
                     );
                     return Err(node.error(message));

@@ -27,7 +27,7 @@ impl FunctionConfig for DnsGuardConfig {
     }
 
     fn in_process_only_reason(&self) -> Option<&'static str> {
-        Some("the responses and queries of all cores are counted together")
+        Some("it counts responses and queries of all cores together")
     }
 
     fn can_run_in_one_process(&self) -> bool {
@@ -53,7 +53,7 @@ impl FunctionFactory for DnsGuardFactory {
         };
         if fixed(old) != fixed(new) {
             return Err(UpdateError::Fixed(
-                "accounts, queries, mode, and whether there is an amplification",
+                "accounts, queries, mode and the presence of amplification",
             ));
         }
         let (table, rules) = (Arc::clone(&self.table), new.rules.clone());

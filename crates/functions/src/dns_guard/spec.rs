@@ -47,7 +47,7 @@ impl DnsGuardConfig {
         };
         for name in ["clients", "queryTimeout", "queries"] {
             if let (Mode::Limit, Some(field)) = (mode, fields.optional(name)) {
-                return Err(field.error(format!("expected {name} only beside mode: strict")));
+                return Err(field.error(format!("expected {name} only with mode: strict")));
             }
         }
         let limits = fields.optional("limits").map(|node| limits(&node));
@@ -55,8 +55,7 @@ impl DnsGuardConfig {
         let amplification = fields.optional("amplification");
         let amplification = amplification.map(|node| amplified(&node)).transpose()?;
         if mode == Mode::Limit && amplification.is_none() && limits == Limits::default() {
-            let message =
-                "expected limits, an amplification or mode: strict, found none of them: nothing would be guarded";
+            let message = "expected limits, an amplification or mode: strict, found none";
             return Err(fields.error(message));
         }
         let whole = |name, range: std::ops::RangeInclusive<u64>, usual: u64| {
@@ -126,7 +125,7 @@ fn limits(node: &Located<'_>) -> Result<Limits, SpecError> {
 
 fn amplified(node: &Located<'_>) -> Result<Amplification, SpecError> {
     let fields = node.fields(&["ratio", "burst"])?;
-    let ratio = fields.required("ratio", "bytes of responses for each byte of queries")?;
+    let ratio = fields.required("ratio", "the ratio of response bytes to query bytes")?;
     let burst = fields.optional("burst");
     Ok(Amplification {
         ratio: ratio.whole(1..=1000)? as u32,

@@ -36,7 +36,12 @@ impl EncryptConfig {
                 let path = context.file(node.string("the name of a file")?);
                 let name = path.display().to_string();
                 let text = read_text(&path, &name).map_err(|error| node.error(format!("{name} {}", error.message)))?;
-                hexadecimal(text.trim()).ok_or_else(|| node.error(format!("{name} holds something else than {KEY}")))?
+                hexadecimal(text.trim()).ok_or_else(|| {
+                    node.error(format!(
+                        "{name}: expected {KEY}, found other \
+                    content"
+                    ))
+                })?
             }
         };
         let others = fields.optional("otherProtocols");

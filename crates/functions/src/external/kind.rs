@@ -16,6 +16,6 @@ impl FunctionConfig for ExternalConfig {
     }
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
-        Err("an external function has ports, which only `tailwater run` has".into())
+        Err("an external function requires ports, which only `tailwater run` opens".into())
     }
 }

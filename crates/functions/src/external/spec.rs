@@ -66,8 +66,8 @@ impl ExternalConfig {
                 let other = PortName::parse(&node)?;
                 if other.conflicts(&port) {
                     return Err(node.error(format!(
-                        "expected another port than the one before, found \"{other}\"; without a \
-                         returnPort, packets come back where they were sent"
+                        "expected a port other than `port`, found \"{other}\"; without a returnPort, packets return \
+                         by the same port"
                     )));
                 }
                 Some(other)

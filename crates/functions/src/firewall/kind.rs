@@ -73,7 +73,7 @@ impl FunctionFactory for FirewallFactory {
         let (old, new) = update.configs::<FirewallConfig>()?;
         let fixed = (&old.zones, old.default, old.options);
         if fixed != (&new.zones, new.default, new.options) {
-            return Err(UpdateError::Fixed("everything but rules"));
+            return Err(UpdateError::Fixed("all fields except rules"));
         }
         let rules = self.table.prepare(&new.rules).map_err(UpdateError::rejected)?;
         let summary = count(new.rules.len(), "rule");

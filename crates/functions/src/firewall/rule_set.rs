@@ -19,8 +19,8 @@ pub enum RuleSetError {
     Classifier(#[from] ClassifierError),
     /// The lists together have too many entries. Contains their number.
     #[error(
-        "the rules make {0} entries in the lists of the pairs of zones, of at most {MAX_LISTED}: name both zones \
-         in more rules"
+        "the rules expand to {0} entries in the rule lists of zone pairs, at most {MAX_LISTED} are supported: name \
+         both zones in more rules"
     )]
     Listed(usize),
 }

@@ -107,7 +107,7 @@ fn zones_of(node: &Located<'_>) -> Result<Vec<Zone>, SpecError> {
     let mut zones: Vec<Zone> = Vec::new();
     for (name, node) in entries {
         if !is_label(name) || name == "any" {
-            let what = "a name of lower-case letters, digits and inner dashes that is not any";
+            let what = "a name of lower-case letters, digits and inner dashes, other than any";
             return Err(node.error(format!("expected as a zone's name {what}")));
         }
         let fields = node.fields(&["prefixes", "port"])?;
@@ -115,10 +115,7 @@ fn zones_of(node: &Located<'_>) -> Result<Vec<Zone>, SpecError> {
         let port = port.map(|node| {
             let port = node.word(&[("entry", ZonePort::Entry), ("exit", ZonePort::Exit)])?;
             match zones.iter().find(|zone| zone.port == Some(port)) {
-                Some(other) => Err(node.expected(&format!(
-                    "a port that no other zone lies behind (also in {})",
-                    other.name
-                ))),
+                Some(other) => Err(node.expected(&format!("a port of one zone only (also in {})", other.name))),
                 None => Ok(port),
             }
         });
@@ -220,7 +217,9 @@ fn options(fields: &tailwater_api::located::Fields<'_>) -> Result<Options, SpecE
     if let Some(node) = fields.optional("halfOpen") {
         const MOST: RangeInclusive<u64> = 1..=16_777_216;
         let fields = node.fields(&["total", "perDestination"])?;
-        let total = fields.required("total", "how many in all")?.whole(MOST)?;
+        let total = fields
+            .required("total", "the number of half-open connections")?
+            .whole(MOST)?;
         let each = fields.optional("perDestination");
         let each = each.map_or(Ok(total), |node| node.whole(MOST))?;
         options.half_open = Some(HalfOpen {

@@ -59,7 +59,7 @@ impl FlowStatsConfig {
                 let outlet = outlet(&node)?;
                 let same = outlets.iter().position(|other| other.name() == outlet.name());
                 if let Some(other) = same {
-                    let message = format!("expected each once, found that of item {other} again");
+                    let message = format!("expected each collector or file once, found that of item {other} again");
                     return Err(node.error(message));
                 }
                 outlets.push(outlet);
@@ -130,7 +130,7 @@ fn outlet(node: &Located<'_>) -> Result<Outlet, SpecError> {
         (None, Some(file)) => {
             let idle = known.iter().filter(|name| **name != "file");
             if let Some(idle) = idle.filter_map(|name| given(name)).next() {
-                return Err(idle.error("expected nothing beside file, which is written as it is"));
+                return Err(idle.error("expected no other field with file"));
             }
             let path = PathBuf::from(file.string(FILE)?);
             match path.file_name() {

@@ -33,7 +33,7 @@ impl FunctionConfig for IdsConfig {
     }
 
     fn in_process_only_reason(&self) -> Option<&'static str> {
-        Some("what it puts together of streams is in memory of one process, and its alerts go to a file")
+        Some("its stream buffers and its alert file belong to one process")
     }
 
     fn outputs(&self) -> Vec<(&'static str, PathBuf)> {
@@ -66,7 +66,7 @@ impl FunctionFactory for IdsFactory {
     fn prepare_update(&self, update: &ConfigUpdate<'_>) -> Result<PreparedUpdate, UpdateError> {
         let (old, new) = update.configs::<IdsConfig>()?;
         if old.options != new.options || old.sources.classes != new.sources.classes {
-            return Err(UpdateError::Fixed("everything but rules, variables and what drops"));
+            return Err(UpdateError::Fixed("all fields except rules, variables and drop"));
         }
         let rules = self.table.prepare(&new.loaded).map_err(UpdateError::rejected)?;
         let summary = count(new.loaded.rules.len(), "rule");

@@ -58,9 +58,7 @@ impl Loaded {
             return Vec::new();
         }
         let all = self.rules.len() + skipped;
-        let mut lines = vec![format!(
-            "{skipped} of {all} rules are not loaded, for they ask for what is not supported:"
-        )];
+        let mut lines = vec![format!("{skipped} of {all} rules not loaded, by unsupported feature:")];
         let reasons = self.skipped.iter();
         lines.extend(reasons.map(|(reason, count)| format!("{count:6} {reason}")));
         lines

@@ -64,8 +64,8 @@ impl IdsConfig {
             return Err(fields.error(message));
         }
         if let Some(node) = fields.optional("variables") {
-            for (name, node) in node.entries("variables and what they mean")? {
-                let value = node.string("addresses or ports, as rules write them")?;
+            for (name, node) in node.entries("variables and their values")? {
+                let value = node.string("addresses or ports in the syntax of rules")?;
                 sources.variables.set(name, value);
             }
             Reader::new(&sources.variables).map_err(|wrong| node.error(wrong.to_string()))?;
@@ -159,7 +159,7 @@ fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
     if memory > MAX_MEMORY {
         let (memory, most) = (memory >> 20, MAX_MEMORY >> 20);
         return Err(fields.error(format!(
-            "expected streams and windowBytes that take at most {most} MiB, found {memory} MiB"
+            "expected at most {most} MiB for streams and windowBytes, found {memory} MiB"
         )));
     }
     Ok(options)
@@ -191,7 +191,7 @@ fn classes(path: &std::path::Path, node: &Located<'_>) -> Result<Classes, SpecEr
                 classes.insert(class.to_owned(), (about.to_owned(), priority));
             }
             None => {
-                let message = "expected \"config classification: name,what it is about,priority\"";
+                let message = "expected \"config classification: name,description,priority\"";
                 wrong.push(SpecError::whole_file(&name, message).at(i + 1, 1));
             }
         }
@@ -238,7 +238,7 @@ pub(crate) fn load_rules(sources: &Sources, inline: &[Located<'_>]) -> Result<Lo
             errors.push(error.suggest(mistake.suggestion));
         }
         if more > 0 {
-            errors.push(SpecError::whole_file(name, format!("{more} more rules are wrong")));
+            errors.push(SpecError::whole_file(name, format!("{more} more invalid rules")));
         }
         for skipped in skipped {
             *reasons.entry(skipped.reason).or_insert(0) += 1;

@@ -38,7 +38,7 @@ pub enum IdsError {
     #[error("{0}")]
     Rules(#[from] RuleSetError),
     /// Not enough memory for streams.
-    #[error("there is no memory for {streams} streams ({source}): lower streams or windowBytes")]
+    #[error("not enough memory for {streams} streams ({source}): lower streams or windowBytes")]
     Memory {
         /// Streams requested.
         streams: usize,

@@ -210,7 +210,7 @@ fn everything_that_is_wrong_is_told_at_once() {
     assert!(lines[1].contains("expected action, protocol, addresses"), "{lines:?}");
     let skipped = load_ids_rules(&sources(&[wrong.inline[3].as_str(), RULE]), &[]).unwrap();
     let notices = [
-        "1 of 2 rules are not loaded, for they ask for what is not supported:",
+        "1 of 2 rules not loaded, by unsupported feature:",
         "     1 option ja3.hash",
     ];
     assert_eq!(skipped.notices(), notices);

@@ -11,19 +11,22 @@ use std::net::IpAddr;
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// The second level of the IPv4 structure is full.
-    #[error("more than {} IPv4 /24 networks hold prefixes longer than /24", v4::MAX_EXTENDED)]
+    #[error(
+        "expected at most {} IPv4 /24 networks with prefixes longer than /24, found more",
+        v4::MAX_EXTENDED
+    )]
     TooManyLongPrefixes,
     /// The IPv6 structure would exceed its memory limit.
-    #[error("the IPv6 routes need more than {} MiB", v6::MAX_BYTES >> 20)]
+    #[error("expected at most {} MiB for the IPv6 routes, found more", v6::MAX_BYTES >> 20)]
     TooLarge,
     /// There are more than [`MAX_ROUTES`] routes.
-    #[error("more than {MAX_ROUTES} routes")]
+    #[error("expected at most {MAX_ROUTES} routes, found more")]
     TooManyRoutes,
     /// There are too many next hops, or a route refers to an unknown one.
-    #[error("more than {MAX_NEXT_HOPS} next hops, or a route to one that is not among them")]
+    #[error("expected at most {MAX_NEXT_HOPS} next hops and routes to these only")]
     NextHops,
     /// The system is out of memory.
-    #[error("there is no memory for the routes ({0})")]
+    #[error("not enough memory for the routes ({0})")]
     Memory(io::Error),
 }
 

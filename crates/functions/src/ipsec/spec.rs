@@ -60,7 +60,7 @@ impl IpsecConfig {
         let mut indices = HashMap::new();
         for (node, inbound) in nodes.iter().zip(&inbound) {
             if let Some(other) = indices.insert(inbound.association.spi, &inbound.association.name) {
-                let message = format!("expected an spi of its own for each inbound association, found that of {other}");
+                let message = format!("expected a unique spi for each inbound association, found the one of {other}");
                 return Err(node.error(message));
             }
         }
@@ -197,7 +197,8 @@ impl Parsing<'_> {
             Some(node) if node.text("").is_ok_and(|text| text == "none") => {
                 if association.extended {
                     return Err(node.error(
-                        "expected a window where esn is true, found none: it says what is left out of the packets",
+                        "expected a window with esn: true, found none: the window supplies the upper half of the \
+                         sequence number",
                     ));
                 }
                 None
@@ -231,7 +232,7 @@ impl Parsing<'_> {
         let name = label(&node)?;
         if let Some(place) = self.names.insert(name.clone(), node.path()) {
             return Err(node.error(format!(
-                "expected a name of its own for each association, found {name} as in {place}"
+                "expected a unique name for each association, found {name} as in {place}"
             )));
         }
         let spi = spi(&fields.required("spi", SPI)?)?;
@@ -244,7 +245,7 @@ impl Parsing<'_> {
         // With one key for two senders or for both directions, a nonce would be used twice.
         if let Some(other) = self.keys.insert(keying.secret().to_vec(), name.clone()) {
             return Err(node.error(format!(
-                "expected a key of its own for each association, found that of {other}"
+                "expected a unique key for each association, found that of {other}"
             )));
         }
         let extended = match fields.optional("esn") {
@@ -282,7 +283,8 @@ impl Parsing<'_> {
                 let name = path.display().to_string();
                 let text = read_text(&path, &name).map_err(|error| node.error(format!("{name} {}", error.message)))?;
                 let keying = key(text.trim());
-                let keying = keying.ok_or_else(|| node.error(format!("{name} holds something else than {what}")))?;
+                let keying =
+                    keying.ok_or_else(|| node.error(format!("{name}: expected {what}, found other content")))?;
                 self.warnings.extend(readable_by_all(&path));
                 Ok((keying, node))
             }
@@ -295,7 +297,7 @@ fn readable_by_all(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
     let name = path.display();
-    (mode & 0o004 != 0).then(|| format!("everybody can read the key in {name} (mode {mode:03o}): chmod 600 {name}"))
+    (mode & 0o004 != 0).then(|| format!("all users can read the key in {name} (mode {mode:03o}): chmod 600 {name}"))
 }
 
 fn policy(node: &Located<'_>, places: &HashMap<&str, u32>) -> Result<Policy, SpecError> {

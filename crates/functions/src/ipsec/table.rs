@@ -25,11 +25,11 @@ pub enum IpsecError {
     Key(String),
     /// A key that was in use has other sequence number parameters.
     #[error(
-        "association {0} has a key that was in use with other sequence numbers, or another window: give it a new key"
+        "association {0} has a key that was in use with other sequence numbers or another window: expected a new key"
     )]
     Numbers(String),
     /// Decapsulation would start or cease, which is fixed while the function runs.
-    #[error("inbound associations cannot be the first, or the last to go, while it runs")]
+    #[error("adding the first or removing the last inbound association requires a restart")]
     Decapsulates,
 }
 

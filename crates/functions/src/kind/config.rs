@@ -159,7 +159,7 @@ impl AnyConfig {
         if Arc::get_mut(&mut self.0).is_none() {
             *self = self.0.copy();
         }
-        Arc::get_mut(&mut self.0).expect("a copy of its own")
+        Arc::get_mut(&mut self.0).expect("an unshared copy")
     }
 }
 

@@ -30,7 +30,7 @@ impl<'a> ConfigUpdate<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateError {
     /// These settings cannot change while the chain runs.
-    #[error("expected {0} as it was when the run began: such a change takes a new run")]
+    #[error("expected {0} as at the start of the run: this change requires a restart")]
     Fixed(&'static str),
     /// The configuration is valid but cannot run.
     #[error("{0}")]

@@ -36,11 +36,11 @@ impl Step {
 
     fn doing(self) -> &'static str {
         match self {
-            Step::Load => "it was loaded",
-            Step::Configure => "it read its configuration",
-            Step::Start => "an instance was started",
-            Step::Stop => "it was stopped",
-            Step::Done => "the process ended",
+            Step::Load => "loading",
+            Step::Configure => "reading its configuration",
+            Step::Start => "starting an instance",
+            Step::Stop => "stopping",
+            Step::Done => "exiting",
         }
     }
 }
@@ -235,7 +235,7 @@ fn wait(child: libc::pid_t, patience: Duration) -> io::Result<Option<i32>> {
 /// Describes how a process ended.
 fn ending(status: Option<i32>, patience: Duration) -> String {
     let Some(status) = status else {
-        return format!("did not come back within {patience:?}");
+        return format!("did not return within {patience:?}");
     };
     if !libc::WIFSIGNALED(status) {
         return format!("ended the process (exit code {})", libc::WEXITSTATUS(status));
@@ -267,7 +267,7 @@ fn last_line(said: &mut File) -> String {
     let line = text.lines().map(str::trim).rfind(|line| !line.is_empty());
     line.map_or(String::new(), |line| {
         let shown: String = line.chars().take(SHOWN).collect();
-        format!("; it said \"{shown}\"")
+        format!("; last output \"{shown}\"")
     })
 }
 
@@ -289,13 +289,13 @@ mod tests {
                 std::thread::sleep(Duration::from_secs(1));
             }
         });
-        assert_eq!(hangs, "did not come back within 200ms while it was loaded");
+        assert_eq!(hangs, "did not return within 200ms while loading");
         let ends = told(TIMEOUT, |step| {
             step(Step::Start);
             // SAFETY: ends the child.
             unsafe { libc::_exit(0) }
         });
-        assert_eq!(ends, "ended the process (exit code 0) while an instance was started");
+        assert_eq!(ends, "ended the process (exit code 0) while starting an instance");
     }
 
     #[test]
@@ -311,7 +311,7 @@ mod tests {
             assert_eq!(told(whole, config), "all is well");
             assert_eq!(
                 told("cat >&2; exit 3", config).split(';').next().unwrap(),
-                "ended the process (exit code 3) while it was loaded"
+                "ended the process (exit code 3) while loading"
             );
         }
         assert_eq!(
@@ -319,7 +319,7 @@ mod tests {
                 r#"cat > /dev/null; printf '\000\001' >&0; echo why; kill -SEGV $$"#,
                 "{}"
             ),
-            "crashed (SIGSEGV) while it read its configuration; it said \"why\""
+            "crashed (SIGSEGV) while reading its configuration; last output \"why\""
         );
         let error = survives_program(&mut Command::new("/no/such/program"), "{}").unwrap_err();
         assert!(matches!(error, LibraryError::Child(_)), "{error}");
@@ -334,8 +334,8 @@ mod tests {
         };
         assert_eq!(said(""), "");
         assert_eq!(said(" \n\n"), "");
-        assert_eq!(said("one\n two \n\n"), "; it said \"two\"");
+        assert_eq!(said("one\n two \n\n"), "; last output \"two\"");
         let long = "x".repeat(100_000);
-        assert_eq!(said(&long), format!("; it said \"{}\"", "x".repeat(SHOWN)));
+        assert_eq!(said(&long), format!("; last output \"{}\"", "x".repeat(SHOWN)));
     }
 }

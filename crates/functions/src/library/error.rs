@@ -13,7 +13,7 @@ pub enum LibraryError {
     #[error("expected a shared library, found a folder or device")]
     NoFile,
     /// No child process can be started for the trial.
-    #[error("cannot be tried out in a child process: {0}")]
+    #[error("cannot be tested in a child process: {0}")]
     Child(io::Error),
     /// The child process of the trial ended early.
     #[error("{how} while {doing}{said}")]
@@ -22,7 +22,7 @@ pub enum LibraryError {
         doing: &'static str,
         /// End of the process, as in `crashed (SIGSEGV)`.
         how: String,
-        /// Last output of the library, if any, as in `; it said "..."`.
+        /// Last output of the library, if any, as in `; last output "..."`.
         said: String,
     },
     /// The dynamic linker rejects the library.
@@ -53,7 +53,7 @@ pub enum LibraryError {
 /// Advice for a file that cannot be read.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
-        io::ErrorKind::NotFound => "; expected one that has been built",
+        io::ErrorKind::NotFound => "; build it first",
         _ => "",
     }
 }

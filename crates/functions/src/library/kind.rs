@@ -15,7 +15,7 @@ pub static LIBRARY: FunctionKind = FunctionKind {
 /// Kind `program`.
 pub static PROGRAM: FunctionKind = FunctionKind {
     name: "program",
-    summary: "Function that is a program of its own",
+    summary: "Function that runs as a separate program",
     parse: |node, context| Ok(ProgramConfig::parse(node, context)?.into()),
 };
 
@@ -60,9 +60,7 @@ impl FunctionConfig for ProgramConfig {
 fn build(foreign: &ForeignFunction) -> Result<Box<dyn FunctionFactory>, FunctionError> {
     match &foreign.loaded {
         Some(loaded) => Ok(Box::new(loaded.clone())),
-        None => {
-            Err("its spec was read for functions in processes of their own, and it is not loaded in this one".into())
-        }
+        None => Err("its spec was read for isolated functions, so the library is not loaded in this process".into()),
     }
 }
 

@@ -55,7 +55,7 @@ fn open(path: &Path) -> Result<*mut c_void, LibraryError> {
     // Without a slash, the linker would search other directories.
     let path = path.canonicalize().map_err(LibraryError::Read)?;
     let path = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| LibraryError::Linker("its name has a zero byte".to_owned()))?;
+        .map_err(|_| LibraryError::Linker("expected a name without zero bytes".to_owned()))?;
     // SAFETY: this runs the library's constructors, which can do anything; the author of the chain spec trusts them.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     match handle.is_null() {

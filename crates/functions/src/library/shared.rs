@@ -78,7 +78,7 @@ impl LibraryFunction {
     pub fn instance(&self) -> LibraryInstance {
         let instance = self.shared.start();
         let name = self.shared.what.name;
-        let instance = instance.unwrap_or_else(|| panic!("the library {name} gave no instance"));
+        let instance = instance.unwrap_or_else(|| panic!("the library {name} returned no instance"));
         LibraryInstance::new(Arc::clone(&self.shared), instance)
     }
 }

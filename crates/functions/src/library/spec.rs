@@ -61,8 +61,8 @@ impl ProgramConfig {
         let foreign = match (context.runs(), library, in_library) {
             (ExecutionMode::InProcess, Some(library), Some(name)) => load(&context.file(name), &library, &fields),
             (ExecutionMode::InProcess, _, _) => Err(file.error(
-                "a program runs in a process of its own only: expected --isolation process or container, or the same \
-                 function as a shared library beside it (library)",
+                "a program runs only as an isolated function: expected --isolation process or container, or the same \
+                 function as a shared library too (library)",
             )),
             // The library itself is not opened here.
             (ExecutionMode::Isolated(apart), _, _) => {

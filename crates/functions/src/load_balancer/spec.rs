@@ -56,8 +56,7 @@ impl LoadBalancerConfig {
         }
         if services.len() as u64 * u64::from(table_size) > MAX_PLACES {
             let message = format!(
-                "expected at most {MAX_PLACES} places in the tables of all services, found {} x \
-                 {table_size}",
+                "expected at most {MAX_PLACES} slots in the tables of all services, found {} x {table_size}",
                 services.len()
             );
             return Err(list.error(message));

@@ -116,7 +116,7 @@ pub enum TableError {
         address: IpAddr,
     },
     /// More destinations than a balancer can number in its lifetime.
-    #[error("more than {0} different destinations since the start")]
+    #[error("expected at most {0} different destinations since the start, found more")]
     Destinations(usize),
 }
 

@@ -40,7 +40,7 @@ impl CaptureFile {
     pub(super) fn create(path: &Path, max_bytes: u64, files: u32) -> io::Result<CaptureFile> {
         let file = out_file::create(path)?;
         if files > 1 && !file.metadata()?.is_file() {
-            let message = "it is no ordinary file, and can only be one";
+            let message = "expected a regular file for more than 1 file";
             return Err(io::Error::new(ErrorKind::InvalidInput, message));
         }
         let mut capture = CaptureFile {

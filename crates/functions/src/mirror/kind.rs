@@ -31,7 +31,7 @@ impl FunctionConfig for MirrorConfig {
     }
 
     fn in_process_only_reason(&self) -> Option<&'static str> {
-        Some("its copies leave by one file or interface, which all its instances share")
+        Some("all its instances write to one file or interface")
     }
 
     fn outputs(&self) -> Vec<(&'static str, PathBuf)> {
@@ -70,7 +70,7 @@ impl FunctionFactory for MirrorFactory {
             return Err(UpdateError::Fixed("to and buffer"));
         }
         let rules = new.to_rules().map_err(UpdateError::rejected)?;
-        let summary = "what is copied".to_owned();
+        let summary = "copy settings".to_owned();
         Ok(PreparedUpdate::of_live(summary, &self.table, rules, MirrorTable::live))
     }
 

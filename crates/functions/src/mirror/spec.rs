@@ -24,7 +24,7 @@ const MAX_EVERY: u64 = 1_000_000;
 /// Maximum length of an interface name.
 const MAX_NAME: usize = 15;
 
-const TO: &str = "where copies go: {file: NAME} or {interface: NAME}";
+const TO: &str = "a destination of copies: {file: NAME} or {interface: NAME}";
 const FILE: &str = "the name of a file";
 const INTERFACE: &str = "the name of a network interface, of at most 15 bytes";
 
@@ -94,7 +94,7 @@ fn outlet(node: &Located<'_>) -> Result<Outlet, SpecError> {
         (None, Some(interface)) => {
             let of_files = ["maxBytes", "files"].into_iter().filter_map(given).next();
             if let Some(idle) = of_files {
-                return Err(idle.error("expected nothing beside interface, which has no size"));
+                return Err(idle.error("expected maxBytes and files only with file"));
             }
             let name = interface.string(INTERFACE)?;
             let wrong = |c: char| c == '/' || c.is_whitespace() || c.is_control();
@@ -109,7 +109,7 @@ fn outlet(node: &Located<'_>) -> Result<Outlet, SpecError> {
 
 fn sample(node: &Located<'_>) -> Result<Sampling, SpecError> {
     let fields = node.fields(&["every", "by"])?;
-    let every = fields.required("every", "a number: one in so many is copied")?;
+    let every = fields.required("every", "a number N: one packet or flow in N is copied")?;
     let every = every.whole(1..=MAX_EVERY)? as u32;
     let words = [("packet", Sampling::Packets(every)), ("flow", Sampling::Flows(every))];
     let by = fields.optional("by");

@@ -72,11 +72,14 @@ impl FunctionFactory for NatFactory {
         let (_, new) = update.configs::<NatConfig>()?;
         if update.has_external_state {
             // Redis was queried for free ports of the old pool.
-            return Err(UpdateError::Fixed("the pool of a chain whose state is kept outside"));
+            return Err(UpdateError::Fixed("the address pool of a chain with external state"));
         }
         let table = NatTable::new(new.to_rules(), self.rss.clone());
         let addresses = new.external.iter().flat_map(addresses).count();
-        let summary = format!("{addresses} external address(es)");
+        let summary = match addresses {
+            1 => "1 external address".to_owned(),
+            _ => format!("{addresses} external addresses"),
+        };
         Ok(PreparedUpdate::of_live(summary, &self.live, table, |live| live))
     }
 }

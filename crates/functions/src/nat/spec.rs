@@ -120,7 +120,7 @@ fn check_disjoint(external: &[(Located<'_>, Ipv4Net)]) -> Result<(), SpecError> 
         let (first, second) = (pair[0].min(pair[1]), pair[0].max(pair[1]));
         let ((_, before), (item, prefix)) = (&external[first], &external[second]);
         if overlap(*before, *prefix) {
-            return Err(item.expected(&format!("addresses that are not in {before} before")));
+            return Err(item.expected(&format!("addresses outside of {before}, listed before")));
         }
     }
     Ok(())

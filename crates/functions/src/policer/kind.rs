@@ -45,7 +45,7 @@ impl FunctionFactory for PolicerFactory {
         let now = self.live.current();
         let next = now.value.next_version(new.limits.clone(), new.default);
         if next.need_missing_flow_state() {
-            return Err(UpdateError::Fixed("one limit for all packets, and none of flows"));
+            return Err(UpdateError::Fixed("the use of limits per flow"));
         }
         let summary = count(next.limits().len(), "limit");
         Ok(PreparedUpdate::of_live(summary, &self.live, next, |live| live))

@@ -71,12 +71,11 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
         "violating",
     ])?;
     let rate = fields.required("rate", "a rate such as 100Mbps or 20kpps")?;
-    let (committed, kind) = meter(&rate, fields.required("burst", "how much may come at once")?)?;
+    let (committed, kind) = meter(&rate, fields.required("burst", "a burst size in bytes or packets")?)?;
     let peak = fields.optional("peak");
     let exceeding = fields.optional("exceeding");
     if let (None, Some(exceeding)) = (&peak, &exceeding) {
-        let message = "expected exceeding only beside a peak, which it lies below; without one, \
-                       packets beyond the rate are violating";
+        let message = "expected exceeding only with a peak; without one, packets above the rate are violating";
         return Err(exceeding.error(message));
     }
     let given = |name, usual| fields.optional(name).map_or(Ok(usual), |node| outcome(&node));
@@ -115,7 +114,7 @@ fn limit(node: &Located<'_>) -> Result<Limit, SpecError> {
 fn peak_meter(node: &Located<'_>, committed: Rate) -> Result<Meter, SpecError> {
     let fields = node.fields(&["rate", "burst"])?;
     let rate = fields.required("rate", "a rate such as 200Mbps or 40kpps")?;
-    let (meter, peak) = meter(&rate, fields.required("burst", "how much may come at once")?)?;
+    let (meter, peak) = meter(&rate, fields.required("burst", "a burst size in bytes or packets")?)?;
     let ordered = match (committed, peak) {
         (Rate::Bits(low), Rate::Bits(high)) | (Rate::Packets(low), Rate::Packets(high)) => low <= high,
         _ => return Err(rate.expected("a peak rate of the same unit as the rate: bits or packets")),

@@ -188,12 +188,13 @@ fn chain(
     let kept = match spec.optional("state") {
         None => None,
         Some(node) if functions.iter().any(|f| f.config.tracks_connections()) => {
-            let message = "expected no function that tracks connections: their state stays on this server";
+            let message = "expected no function that tracks connections in a chain with external state: connections \
+                are local to the server";
             return Err(node.error(message));
         }
         Some(node) if !branches.is_empty() => {
-            let message = "expected no classifier: a flow's state is kept outside for all functions of a chain, \
-                           and not for those that its packets pass";
+            let message = "expected no classifier in a chain with external state: it is stored for all functions of \
+                the chain, not per branch";
             return Err(node.error(message));
         }
         Some(node) => Some(state(&node, base_dir)?),

@@ -28,7 +28,7 @@ pub(crate) fn parse(item: &Located<'_>, context: &Context<'_>) -> Result<(Option
             None if is_kind(key) => function = Some((*key, value)),
             Some((first, _)) if is_kind(key) => {
                 let message = format!(
-                    "expected {what} in each item, found {} beside {}",
+                    "expected {what} in each item, found {} and {}",
                     quoted(key),
                     quoted(first)
                 );
@@ -39,8 +39,8 @@ pub(crate) fn parse(item: &Located<'_>, context: &Context<'_>) -> Result<(Option
                 let error = match beside {
                     None => format!("expected {what}, found {}", quoted(key)),
                     Some((kind, _)) => format!(
-                        "expected only a name beside {kind}, found {}, which must be indented \
-                         further if it belongs to {kind}",
+                        "expected no field but name next to {kind}, found {}, which must be indented further if it \
+                         belongs to {kind}",
                         quoted(key)
                     ),
                 };

@@ -117,8 +117,8 @@ pub(super) fn functions(
     let (functions, branches) = (reader.functions, reader.branches);
     if PathTable::new(&branches, &places(&functions)).is_none() {
         let message = format!(
-            "expected at most {MAX_PATHS} ways through the branches of a chain, found more: each classifier multiplies \
-             them"
+            "expected at most {MAX_PATHS} paths through the branches of a chain, found more: each classifier \
+             multiplies them"
         );
         return Err(node.error(message));
     }
@@ -139,7 +139,7 @@ impl Reader<'_> {
         let mut reached = true;
         for item in node.list("functions", MAX_FUNCTIONS)? {
             if !reached {
-                let message = "expected no function where no packet comes: all of them leave the chain in front of it";
+                let message = "expected no unreachable function: all packets leave the chain before it";
                 return Err(item.error(message));
             }
             reached = self.function(&item, branch)?;
@@ -177,8 +177,8 @@ impl Reader<'_> {
         if let (_, Some(other), true, _) | (Some(other), _, _, true) = both {
             // Behind a translation, the two directions of a connection have different addresses.
             let message = format!(
-                "expected no nat beside a firewall or ids, found {} too: run them as two chains, \
-                 that one on the inner side",
+                "expected no nat in the chain of a firewall or ids, found {} too: run two chains, with the firewall \
+                 or ids on the inner side",
                 paths[other]
             );
             return Err(item.error(message));
@@ -191,7 +191,7 @@ impl Reader<'_> {
         });
         if let Some((file, other)) = other {
             let message = format!(
-                "expected a file of its own for each export, found {} as in {}",
+                "expected a separate file for each export, found {} as in {}",
                 quoted(&file.display().to_string()),
                 paths[other]
             );
@@ -212,7 +212,7 @@ impl Reader<'_> {
                 && !end.is_far_end_of(far)
             {
                 let message = format!(
-                    "expected a key of its own for each association, found that of {} in {}, too",
+                    "expected a unique key for each association, found that of {} in {}",
                     end.association.name, paths[other]
                 );
                 return Err(item.error(message));
@@ -261,17 +261,17 @@ impl Reader<'_> {
         let tracks = config.tracks_connections();
         if external && branch.is_some() {
             return Some(
-                "expected no external function in a branch: what comes back from it is a chain of its own, which \
-                 begins with all packets",
+                "expected no external function in a branch: packets that return from it enter a separate chain at \
+                 its start",
             );
         }
         if external && self.branches.iter().any(|branch| branch.ends) {
-            return Some("expected no external function behind branches that leave the chain: all packets pass it");
+            return Some("expected no external function after branches that leave the chain: all packets must pass it");
         }
         if config.decides_lifetimes() && (branch.is_some() || self.branches.iter().any(|branch| branch.ends)) {
             return Some(
-                "expected no firewall in a branch, or behind branches that leave the chain: it decides for the whole chain \
-                 how long flows are kept, and would let go those that never come to it; put it in front of the classifier",
+                "expected no firewall in a branch, or after branches that leave the chain: it sets the idle timeouts \
+                 of all flows of the chain, and would expire those that bypass it; put it before the classifier",
             );
         }
         let directed = |branch: usize| {
@@ -283,8 +283,8 @@ impl Reader<'_> {
         let mut out = (0..self.branches.len()).filter(|&at| self.branches[at].ends);
         if tracks && (enclosing(&self.branches, branch).any(directed) || out.any(directed)) {
             return Some(
-                "expected `directions: both` of the classifier in front: this function needs both directions of each \
-                 connection that it sees",
+                "expected `directions: both` in the classifier before it: this function requires both directions of \
+                 each connection",
             );
         }
         None
@@ -303,7 +303,7 @@ pub(super) fn user_of<'f>(functions: &'f [FunctionSpec], port: &PortName) -> Opt
 
 pub(super) fn taken(port: &PortName, user: &str) -> String {
     format!(
-        "expected a device and interface of its own for each port, found \"{port}\", which function \
-         {user} uses; number devices of one driver differently"
+        "expected a separate device and interface for each port, found \"{port}\", which function {user} uses; \
+         number devices of one driver differently"
     )
 }

@@ -76,13 +76,13 @@ impl Source {
             (Some(path), _) => ChainSpec::read(path)?,
             (None, Some((text, name))) => ChainSpec::parse(text, name, &self.base_dir)?,
             (None, None) => {
-                let message = "was not read from anywhere, and cannot be read again";
+                let message = "expected a spec with a file or a text to read again, found neither";
                 return Err(SpecError::whole_file("the spec", message.to_owned()));
             }
         };
         let refuse = |what: &str| {
             let name = self.file.as_ref().map_or(String::new(), |p| p.display().to_string());
-            let message = format!("expected {what} as it was when the run began: such a change takes a new run");
+            let message = format!("expected {what} as at the start of the run: this change requires a restart");
             Err(SpecError::whole_file(&name, message))
         };
         if names(&spec) != self.names {
@@ -97,7 +97,7 @@ impl Source {
         };
         let parts = [
             ("metadata", spec.metadata == before.metadata),
-            ("what classifiers branch to", spec.branches == before.branches),
+            ("the branches of classifiers", spec.branches == before.branches),
             ("spec.match", spec.match_ == before.match_),
             ("spec.slo", spec.slo == before.slo),
             ("spec.flows", spec.flows == before.flows),

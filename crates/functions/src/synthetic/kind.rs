@@ -24,7 +24,7 @@ impl FunctionConfig for SyntheticConfig {
 
     fn build(&self, _context: &BuildContext<'_>) -> Result<Box<dyn FunctionFactory>, FunctionError> {
         // Each instance allocates its own working set; the check here means that it cannot fail later.
-        WorkingSet::new(&self.memory).map_err(|source| format!("there is no memory for its workingSet ({source})"))?;
+        WorkingSet::new(&self.memory).map_err(|source| format!("not enough memory for its workingSet ({source})"))?;
         Ok(Box::new(SyntheticFactory {
             live: Arc::new(Live::new(self.work)),
             memory: self.memory,
@@ -48,7 +48,7 @@ impl FunctionFactory for SyntheticFactory {
         let with_flows = |work: &Work| work.new_flow_cycles > 0;
         if self.memory != new.memory || with_flows(&old.work) != with_flows(&new.work) {
             return Err(UpdateError::Fixed(
-                "workingSet, pattern, stride, per, and whether newFlowCycles is 0",
+                "workingSet, pattern, stride, per and the use of newFlowCycles",
             ));
         }
         let summary = count(new.work.cycles as usize, "cycle");

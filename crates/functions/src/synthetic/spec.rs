@@ -97,7 +97,7 @@ fn pattern(fields: &Fields<'_>, bytes: u64) -> Result<Pattern, SpecError> {
         };
     }
     if let Some(stride) = fields.optional("stride") {
-        return Err(stride.error("expected stride only beside pattern: stride"));
+        return Err(stride.error("expected stride only with pattern: stride"));
     }
     Ok(match order {
         Order::Chase => Pattern::Chase,

@@ -45,7 +45,7 @@ fn execute(table: &UpfTable, names: &Names, line: &str) -> Result<String, String
         let number = language::number(rest.trim());
         number.ok_or_else(|| format!("expected the number of a session after {word}"))
     };
-    let nobody = |id| format!("there is no session {id}");
+    let nobody = |id| format!("unknown session {id}");
     match word {
         "set" => {
             let session = parse_session(rest, names).map_err(|mistake| match mistake.suggestion {
@@ -187,7 +187,7 @@ fn serve(table: &UpfTable, listener: &UnixListener, over: &AtomicBool) {
             };
             if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
                 clients.fetch_sub(1, Ordering::Relaxed);
-                let _ = writeln!(client, "error: {MAX_CLIENTS} others are connected");
+                let _ = writeln!(client, "error: expected at most {MAX_CLIENTS} clients, found more");
                 continue;
             }
             let (names, clients) = (&names, &clients);

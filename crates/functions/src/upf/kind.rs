@@ -36,7 +36,7 @@ impl FunctionConfig for UpfConfig {
     }
 
     fn in_process_only_reason(&self) -> Option<&'static str> {
-        Some("its sessions have rates and counters that all its instances share")
+        Some("all its instances share the rates and counters of its sessions")
     }
 
     fn outputs(&self) -> Vec<(&'static str, PathBuf)> {
@@ -65,7 +65,7 @@ impl FunctionFactory for UpfFactory {
         let (old, new) = update.configs::<UpfConfig>()?;
         let fixed = (&old.options, &old.profiles, &old.usage, &old.api);
         if fixed != (&new.options, &new.profiles, &new.usage, &new.api) {
-            return Err(UpdateError::Fixed("everything but sessions"));
+            return Err(UpdateError::Fixed("all fields except sessions"));
         }
         let sessions = UpfTable::prepare(&self.table, &new.sessions).map_err(|refused| {
             let lines = refused.iter().map(|(at, why)| {

@@ -94,7 +94,7 @@ impl MistakeList {
             for (value, line) in &seen {
                 match first {
                     Some((known, before)) if known == value => {
-                        let message = format!("expected {what} of its own, found that of line {before}");
+                        let message = format!("expected a unique {what}, found that of line {before}");
                         self.push(*line as usize, 1, message, None);
                     }
                     _ => first = Some((value, line)),
@@ -108,12 +108,10 @@ type Of = fn(&Session) -> Option<u64>;
 
 /// Values that must be unique among sessions.
 const OWN: [(&str, Of); 4] = [
-    ("a number", |session| Some(session.id)),
-    ("a teid", |session| Some(session.teid.into())),
-    ("a ue", |session| {
-        session.address.map(|address| address.to_bits().into())
-    }),
-    ("a ue6", |session| session.prefix),
+    ("number", |session| Some(session.id)),
+    ("teid", |session| Some(session.teid.into())),
+    ("ue", |session| session.address.map(|address| address.to_bits().into())),
+    ("ue6", |session| session.prefix),
 ];
 
 /// Creates a mistake at a byte offset of a line.
@@ -204,16 +202,16 @@ pub fn parse_session(line: &str, names: &Names) -> Result<Session, Mistake> {
     let tunnel = match (peer, peer_teid) {
         (Some(peer), Some(teid)) => Some(Tunnel { peer, teid }),
         (None, None) => None,
-        (Some(_), None) => return Err(missing("peerTeid beside peer")),
-        (None, Some(_)) => return Err(missing("peer beside peerTeid")),
+        (Some(_), None) => return Err(missing("peerTeid with peer")),
+        (None, Some(_)) => return Err(missing("peer with peerTeid")),
     };
     Ok(Session {
         id,
         address,
         prefix,
-        teid: teid.ok_or_else(|| missing("teid, the tunnel's identifier here"))?,
+        teid: teid.ok_or_else(|| missing("teid, the local tunnel identifier"))?,
         tunnel,
-        profile: profile.ok_or_else(|| missing("profile, the name of one"))?,
+        profile: profile.ok_or_else(|| missing("profile, the name of a profile"))?,
     })
 }
 
@@ -263,7 +261,7 @@ fn other_end(text: &str, names: &Names) -> Result<IpAddr, String> {
     let address = address.ok_or("an IP address of a host")?;
     match (address, names.versions) {
         (IpAddr::V4(_), [true, _]) | (IpAddr::V6(_), [_, true]) => Ok(address),
-        (IpAddr::V4(_), _) => Err("an IPv6 address, as this end has".to_owned()),
-        (IpAddr::V6(_), _) => Err("an IPv4 address, as this end has".to_owned()),
+        (IpAddr::V4(_), _) => Err("an IPv6 address, as the local address".to_owned()),
+        (IpAddr::V6(_), _) => Err("an IPv4 address, as the local address".to_owned()),
     }
 }

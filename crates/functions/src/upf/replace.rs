@@ -123,7 +123,7 @@ impl AppliedSessions {
     pub(crate) fn message(&self) -> Option<String> {
         let (session, why) = self.left_out.first()?;
         let number = self.left_out.len();
-        Some(format!("all but {number}, the first of them session {session}: {why}"))
+        Some(format!("{number} rejected, the first session {session}: {why}"))
     }
 }
 

@@ -117,7 +117,7 @@ impl UpfConfig {
 }
 
 fn options(fields: &Fields<'_>) -> Result<Options, SpecError> {
-    let addresses = fields.required("addresses", "a list of IP addresses of this end")?;
+    let addresses = fields.required("addresses", "a list of local IP addresses")?;
     let addresses = addresses.list("IP addresses", MAX_ADDRESSES)?;
     let addresses: Vec<IpAddr> = addresses.iter().map(host).collect::<Result<_, _>>()?;
     let mut error_sources = [None; 2];
@@ -246,7 +246,7 @@ fn profile(name: &str, node: &Located<'_>, reported: bool) -> Result<Profile, Sp
             return Err(fields.error("expected volume, time or both, found neither"));
         }
         if !reported {
-            let message = "expected usage: {file: NAME} of the function, too, where reports are written, found none";
+            let message = "expected usage: {file: NAME} in the function, for the reports, found none";
             return Err(node.error(message));
         }
     }
@@ -358,7 +358,7 @@ fn inline(list: &Located<'_>, names: &Names, most: usize) -> Result<Vec<Session>
             })
             .collect();
         if more > 0 {
-            errors.push(list.error(format!("{more} more sessions are wrong")));
+            errors.push(list.error(format!("{more} more invalid sessions")));
         }
         SpecError::all(errors).unwrap_or_else(|| list.expected("sessions"))
     })
@@ -390,7 +390,7 @@ fn read(path: &Path, names: &Names, most: usize) -> Result<Vec<Session>, SpecErr
         };
         let mut errors: Vec<_> = mistakes.into_iter().map(of_mistake).collect();
         if more > 0 {
-            let message = format!("{more} more lines are wrong");
+            let message = format!("{more} more invalid lines");
             errors.push(SpecError::whole_file(&name, message));
         }
         let nothing = || SpecError::whole_file(&name, "expected sessions");

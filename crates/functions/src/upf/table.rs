@@ -61,7 +61,7 @@ pub enum Owner {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// An identifier belongs to another session.
-    #[error("{what} is session {other}'s")]
+    #[error("{what} is in use by session {other}")]
     Taken {
         /// Identifier.
         what: &'static str,
@@ -69,19 +69,19 @@ pub enum SessionError {
         other: u64,
     },
     /// The limit of sessions is reached.
-    #[error("there is no room: the capacity is {0} sessions")]
+    #[error("expected at most {0} sessions (capacity), found more")]
     Full(usize),
     /// The limit of peers is reached.
-    #[error("there have been {MAX_PEERS} peers, as many as there may be")]
+    #[error("expected at most {MAX_PEERS} peers since the start, found more")]
     Peers,
     /// There is no local address of the peer's IP version.
-    #[error("this end has no address of the IP version of {0}")]
+    #[error("no local address has the IP version of {0}")]
     Version(IpAddr),
     /// The sessions of a file are being applied; other changes must be retried.
-    #[error("the file's sessions are being put in force: ask again")]
+    #[error("the sessions of the file are being applied: retry")]
     Replacing,
     /// The profile does not exist.
-    #[error("there is no profile {0}")]
+    #[error("unknown profile {0}")]
     Profile(u16),
 }
 
@@ -291,10 +291,7 @@ impl UpfTable {
         let teid = self.find_teid(session.teid);
         let address = session.address.and_then(|address| self.find_user(address.into()));
         let prefix = session.prefix.and_then(|prefix| self.find_prefix(prefix));
-        let (found, id) = (
-            [("the teid", teid), ("the ue", address), ("the ue6", prefix)],
-            session.id,
-        );
+        let (found, id) = ([("teid", teid), ("ue", address), ("ue6", prefix)], session.id);
         let others = found.into_iter().filter_map(|(what, found)| Some((what, found?.1.id)));
         others.filter(move |(_, other)| *other != id)
     }

@@ -44,7 +44,7 @@ impl FunctionFactory for UrlFilterFactory {
     fn prepare_update(&self, update: &ConfigUpdate<'_>) -> Result<PreparedUpdate, UpdateError> {
         let (old, new) = update.configs::<UrlFilterConfig>()?;
         if old.filter != new.filter {
-            return Err(UpdateError::Fixed("everything but patterns"));
+            return Err(UpdateError::Fixed("all fields except patterns"));
         }
         let patterns = UrlTable::new(&new.patterns).map_err(UpdateError::rejected)?;
         let summary = count(new.patterns.len(), "pattern");

@@ -51,8 +51,8 @@ pub enum PatternError {
     Port(String),
     /// Misplaced star.
     #[error(
-        "expected a star only as the first and last character (*text*), or none: a host stands \
-         for its subdomains, too, a path for all that start so"
+        "expected stars only as the first and last character (*text*), or none: a host includes its subdomains, a \
+         path all paths that start with it"
     )]
     Star,
     /// The text between stars is too short.

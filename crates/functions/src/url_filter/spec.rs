@@ -78,7 +78,7 @@ impl UrlFilterConfig {
         if memory > MAX_MEMORY {
             let (memory, most) = (memory >> 20, MAX_MEMORY >> 20);
             return Err(fields.error(format!(
-                "expected streams and bufferBytes that take at most {most} MiB, found {memory} MiB"
+                "expected at most {most} MiB for streams and bufferBytes, found {memory} MiB"
             )));
         }
         Ok(UrlFilterConfig {
@@ -105,7 +105,7 @@ fn patterns(fields: &Fields<'_>, context: &Context<'_>) -> Result<(Vec<Pattern>,
         patterns = parse_list(&text)
             .map_err(|error| SpecError::whole_file(&name, error.error.to_string()).at(error.line, error.column))?;
         if patterns.is_empty() {
-            let message = "expected a pattern a line, found none";
+            let message = "expected one pattern per line, found none";
             return Err(SpecError::whole_file(&name, message));
         }
         source = Some(path);

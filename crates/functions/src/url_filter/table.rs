@@ -14,10 +14,10 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// The patterns need too much memory.
-    #[error("the patterns take too much memory: {0}")]
+    #[error("the patterns require too much memory: {0}")]
     Patterns(String),
     /// There is not enough memory for stream buffers.
-    #[error("there is no memory for {streams} streams ({error}): lower streams or bufferBytes")]
+    #[error("not enough memory for {streams} streams ({error}): lower streams or bufferBytes")]
     Buffers {
         /// Streams requested.
         streams: usize,

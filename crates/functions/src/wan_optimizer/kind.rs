@@ -34,7 +34,7 @@ impl FunctionConfig for WanOptimizerConfig {
     }
 
     fn in_process_only_reason(&self) -> Option<&'static str> {
-        Some("what it restores refers to caches that all its instances share")
+        Some("all its instances decode with shared caches")
     }
 }
 
@@ -51,7 +51,7 @@ impl FunctionFactory for WanOptimizerFactory {
     fn prepare_update(&self, update: &ConfigUpdate<'_>) -> Result<PreparedUpdate, UpdateError> {
         let (old, new) = update.configs::<WanOptimizerConfig>()?;
         if old.options != new.options {
-            return Err(UpdateError::Fixed("everything but destinations"));
+            return Err(UpdateError::Fixed("all fields except destinations"));
         }
         let destinations = new.destinations.clone();
         let summary = count(destinations.len(), "destination");

@@ -39,11 +39,11 @@ impl WanOptimizerConfig {
             "mtu",
             "ttl",
         ])?;
-        let local = host(&fields.required("local", "the IP address of this end")?)?;
-        let node = fields.required("remote", "the IP address of the other end")?;
+        let local = host(&fields.required("local", "the local IP address")?)?;
+        let node = fields.required("remote", "the remote IP address")?;
         let remote = host(&node)?;
         if local.is_ipv4() != remote.is_ipv4() || local == remote {
-            return Err(node.expected("another address than local, of the same IP version"));
+            return Err(node.expected("an address other than local, of the same IP version"));
         }
         let destinations = match fields.optional("destinations") {
             None => Vec::new(),

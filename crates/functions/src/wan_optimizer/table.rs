@@ -52,7 +52,7 @@ impl Options {
 
 /// There is not enough memory for the caches.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no memory for {streams} caches of {bytes} bytes: lower streams or cache")]
+#[error("not enough memory for {streams} caches of {bytes} bytes: lower streams or cache")]
 pub struct NoMemory {
     streams: u8,
     bytes: u64,

@@ -45,7 +45,7 @@ fn libraries_that_are_none_for_this_program() {
         ),
         (
             "ENDS",
-            "tailwater_function: flows_ended: expected NULL, since there is no state_bytes",
+            "tailwater_function: flows_ended: expected NULL with state_bytes 0",
         ),
         ("REASONS", "tailwater_function: drop_reasons: expected 2, found NULL"),
         (
@@ -61,15 +61,15 @@ fn libraries_that_are_none_for_this_program() {
 #[test]
 fn crashes_are_told_and_survived() {
     for (function, expected) in [
-        ("CRASH_SEGV", "crashed (SIGSEGV) while it was loaded"),
+        ("CRASH_SEGV", "crashed (SIGSEGV) while loading"),
         (
             "CRASH_ABORT",
-            r#"crashed (SIGABRT) while it was loaded; it said "no table of \u{1b}[31mroutes""#,
+            r#"crashed (SIGABRT) while loading; last output "no table of \u{1b}[31mroutes""#,
         ),
-        ("CRASH_EXIT", "ended the process (exit code 3) while it was loaded"),
-        ("CRASH_CONFIGURE", "crashed (SIGSEGV) while it read its configuration"),
-        ("CRASH_START", "crashed (SIGABRT) while an instance was started"),
-        ("CRASH_STOP", "crashed (SIGKILL) while it was stopped"),
+        ("CRASH_EXIT", "ended the process (exit code 3) while loading"),
+        ("CRASH_CONFIGURE", "crashed (SIGSEGV) while reading its configuration"),
+        ("CRASH_START", "crashed (SIGABRT) while starting an instance"),
+        ("CRASH_STOP", "crashed (SIGKILL) while stopping"),
     ] {
         assert_eq!(error(function, ""), format!("{FILE} {expected}"), "{function}");
     }
@@ -83,7 +83,7 @@ fn files_that_are_no_libraries() {
     for (file, expected) in [
         (
             "missing.so",
-            "cannot be read: No such file or directory (os error 2); expected one that has been built",
+            "cannot be read: No such file or directory (os error 2); build it first",
         ),
         ("folder.so", "expected a shared library, found a folder or device"),
         ("text.so", "cannot be loaded: file too short"),
@@ -130,7 +130,7 @@ fn the_functions_own_words_about_its_configuration() {
         ("", format!("7:25: spec.functions[0].library: config: {message}")),
         (
             "{silent: true}",
-            "7:59: spec.functions[0].library.config: refuses refuses it (code 9) and does not say why".to_owned(),
+            "7:59: spec.functions[0].library.config: refuses rejected it (code 9) without a message".to_owned(),
         ),
         (
             "{long: true}",
@@ -138,8 +138,8 @@ fn the_functions_own_words_about_its_configuration() {
         ),
         (
             "{number: 0x10}",
-            "7:68: spec.functions[0].library.config.number: expected a number as JSON writes it, such as 16 or 0.5, or \
-             a text in quotes, found 0x10"
+            "7:68: spec.functions[0].library.config.number: expected a JSON number such as 16 or 0.5, or a \
+             string in quotes, found 0x10"
                 .to_owned(),
         ),
     ] {

@@ -27,7 +27,7 @@ static int configure(const char *config, size_t bytes, void **shared, struct tw_
     const char *limits = tw_json_field(config, "limits");
     uint64_t limit = 0;
     if (strlen(config) != bytes) abort();
-    if (!limits) return tw_refuse(error, "", "expected limits: a list of maps with packets; it is missing");
+    if (!limits) return tw_refuse(error, "", "expected limits: a list of maps with packets, found none");
     if (!tw_json_uint(tw_json_field(tw_json_first(limits), "packets"), &limit))
         return tw_refuse(error, "limits[0].packets", "expected a whole number of packets");
     struct shared *made = malloc(sizeof *made);

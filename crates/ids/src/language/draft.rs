@@ -113,7 +113,7 @@ impl Draft {
                 }
                 (Some(one), Some(other)) if one != other => {
                     return Err(Problem::wrong(format!(
-                        "a rule about {} tests a buffer of {}",
+                        "a {} rule tests a buffer of {}",
                         one.name(),
                         other.name()
                     )));
@@ -131,7 +131,7 @@ impl Draft {
                         Direction::ToClient => "to the client",
                     };
                     return Err(Problem::wrong(format!(
-                        "a rule about what goes {} tests a buffer of what goes {}",
+                        "a rule for traffic {} tests a buffer of traffic {}",
                         way(known),
                         way(direction)
                     )));
@@ -152,12 +152,12 @@ fn check(test: &Test) -> Result<(), Problem> {
     let place = &content.position;
     if place.depth.is_some_and(|depth| (depth as usize) < length) {
         return Err(Problem::wrong(format!(
-            "a content of {length} bytes has a smaller depth"
+            "expected a depth of at least the content's {length} bytes, found less"
         )));
     }
     if place.within.is_some_and(|within| i64::from(within) < length as i64) {
         return Err(Problem::wrong(format!(
-            "a content of {length} bytes has a smaller within"
+            "expected a within of at least the content's {length} bytes, found less"
         )));
     }
     Ok(())

@@ -189,7 +189,7 @@ fn list<S: Set>(
     let text = text.trim();
     let Some(deeper) = depth.checked_sub(1) else {
         return Err(format!(
-            "expected lists and variables up to {DEPTH} deep, found a deeper one, or a variable that names itself"
+            "expected at most {DEPTH} levels of lists and variables, found more, or a variable that refers to itself"
         ));
     };
     if let Some(rest) = text.strip_prefix('!') {
@@ -204,7 +204,7 @@ fn list<S: Set>(
         let Some(value) = variables.get(name) else {
             let near = nearest(name, variables.keys().map(String::as_str));
             let near = near.map_or(String::new(), |near| format!("; did you mean \"${near}\"?"));
-            return Err(format!("there is no variable {}{near}", quoted(text)));
+            return Err(format!("unknown variable {}{near}", quoted(text)));
         };
         return list(value, variables, item, deeper);
     }
@@ -344,7 +344,7 @@ pub(super) fn parse(text: &str, sets: &mut Sets) -> Result<Header, Problem> {
     let mut addresses = |(at, word): (usize, &str)| {
         let set = sets.addresses(word).map_err(|message| Problem::at(at, message))?;
         match set.v4.is_none() && set.v6.is_none() {
-            true => Err(Problem::at(at, format!("{} holds no address", quoted(word)))),
+            true => Err(Problem::at(at, format!("{} matches no address", quoted(word)))),
             false => Ok(set),
         }
     };
@@ -352,7 +352,7 @@ pub(super) fn parse(text: &str, sets: &mut Sets) -> Result<Header, Problem> {
     let mut ports = |(at, word): (usize, &str)| {
         let set = sets.ports(word).map_err(|message| Problem::at(at, message))?;
         match set.is_none() {
-            true => Err(Problem::at(at, format!("{} holds no port", quoted(word)))),
+            true => Err(Problem::at(at, format!("{} matches no port", quoted(word)))),
             false => Ok(set),
         }
     };

@@ -123,7 +123,7 @@ const KEYWORDS: [(&str, Read); 51] = [
         let content = modified(draft)?;
         if content.position.is_relative() || content.position.is_anchored() {
             return Err(Problem::wrong(
-                "startswith goes with neither offset, depth, distance nor within, and stands in front of endswith",
+                "expected startswith without offset, depth, distance and within, and before endswith",
             ));
         }
         content.position.depth = Some(content.bytes.len() as u32);
@@ -329,7 +329,7 @@ fn text<'a>(option: &Opt<'a>) -> Result<&'a str, Problem> {
 fn plain<'a>(option: &Opt<'a>) -> Result<&'a str, Problem> {
     let value = value(option)?;
     match is_name(value) {
-        true => Err(Problem::unsupported(format!("{}: a variable", option.name))),
+        true => Err(Problem::unsupported(format!("{}: variable", option.name))),
         false => Ok(value),
     }
 }
@@ -493,7 +493,7 @@ fn flowbits(draft: &mut Draft, value: &str) -> Result<(), Problem> {
     let wrong = names.iter().any(|name| name.is_empty() || name.contains([',', ' ']));
     if wrong || (names.len() > 1 && !matches!(what, Bit::IsSet | Bit::IsNotSet)) {
         let found = quoted(value);
-        return Err(Problem::wrong(format!("expected the name of a bit, found {found}")));
+        return Err(Problem::wrong(format!("expected the name of a flowbit, found {found}")));
     }
     draft.bits.push(FlowBit { operation: what, names });
     Ok(())
@@ -557,7 +557,7 @@ fn data_at(draft: &mut Draft, value: &str) -> Result<(), Problem> {
     let mut words = rest.split(',').map(str::trim);
     let number = words.next().unwrap_or_default();
     if is_name(number) {
-        return Err(Problem::unsupported("isdataat: a variable"));
+        return Err(Problem::unsupported("isdataat: variable"));
     }
     let mut relative = false;
     for word in words {
@@ -581,7 +581,7 @@ fn number_option(number: &mut NumberAt, word: &str) -> Result<bool, Problem> {
         "hex" => number.text = Some(16),
         "dec" => number.text = Some(10),
         "oct" => number.text = Some(8),
-        "dce" => return Err(Problem::unsupported("byte order of dce")),
+        "dce" => return Err(Problem::unsupported("byte order dce")),
         _ => return Ok(false),
     }
     Ok(true)
@@ -599,7 +599,7 @@ fn check_number(number: &NumberAt) -> Result<(), Problem> {
 
 fn number_at(bytes: &str, offset: &str, option: &str) -> Result<NumberAt, Problem> {
     if is_name(bytes) || is_name(offset) {
-        return Err(Problem::unsupported(format!("{option}: a variable")));
+        return Err(Problem::unsupported(format!("{option}: variable")));
     }
     Ok(NumberAt {
         bytes: within(bytes, 23).map_err(Problem::wrong)?,
@@ -634,7 +634,7 @@ fn byte_test(draft: &mut Draft, value: &str) -> Result<(), Problem> {
     )?;
     let mut number = number_at(bytes, offset, "byte_test")?;
     if is_name(operand) {
-        return Err(Problem::unsupported("byte_test: a variable"));
+        return Err(Problem::unsupported("byte_test: variable"));
     }
     for word in options {
         if word.starts_with("bitmask") {
@@ -672,7 +672,7 @@ fn byte_jump(draft: &mut Draft, value: &str) -> Result<(), Problem> {
             "from_beginning" => from_start = true,
             "multiplier" => multiplier = within(argument, 65_535).map_err(Problem::wrong)?,
             "post_offset" if is_name(argument) => {
-                return Err(Problem::unsupported("byte_jump: a variable"));
+                return Err(Problem::unsupported("byte_jump: variable"));
             }
             "post_offset" => more = signed(argument, FAR as i64).map_err(Problem::wrong)?,
             "from_end" | "bitmask" => {
@@ -780,7 +780,7 @@ fn stream_size(draft: &mut Draft, value: &str) -> Result<(), Problem> {
             return Err(Problem::unsupported(format!("stream_size: {side}")));
         }
         _ => {
-            return Err(Problem::wrong("expected client or server in front of stream_size"));
+            return Err(Problem::wrong("expected client or server as the side of stream_size"));
         }
     };
     let number: u64 = within(number, u32::MAX.into()).map_err(Problem::wrong)?;

@@ -90,12 +90,14 @@ pub(super) fn bytes(text: &str) -> Result<Vec<u8>, String> {
                 let mut high = None;
                 loop {
                     let Some(digit) = rest.next() else {
-                        return Err("hexadecimal digits have no second \"|\"".to_owned());
+                        return Err("expected \"|\" after the hexadecimal digits, found the end".to_owned());
                     };
                     match (digit, high) {
                         (b'|', None) => break,
                         (b'|', Some(_)) => {
-                            return Err("there is half a byte between bars".to_owned());
+                            return Err(
+                                "expected pairs of hexadecimal digits between bars, found a single digit".to_owned(),
+                            );
                         }
                         (b' ', _) => {}
                         _ => {
@@ -122,7 +124,7 @@ pub(super) fn bytes(text: &str) -> Result<Vec<u8>, String> {
                         "expected one of \" ; : \\ | behind a backslash, found \"{found}\""
                     ));
                 }
-                None => return Err("a backslash at the end escapes nothing".to_owned()),
+                None => return Err("expected a character after the backslash, found the end".to_owned()),
             },
             _ => bytes.push(byte),
         }

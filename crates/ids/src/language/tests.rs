@@ -116,20 +116,20 @@ fn every_mistake_is_told_with_its_line_and_column() {
     let told: Vec<String> = parsed.mistakes.iter().map(Mistake::to_string).collect();
     let expected = [
         "3:1: expected one of alert, drop, reject, rejectsrc, rejectdst, pass, found \"alrt\"; did you mean \"alert\"?",
-        "4:11: there is no variable \"$HOME_NETS\"; did you mean \"$HOME_NET\"?",
+        "4:11: unknown variable \"$HOME_NETS\"; did you mean \"$HOME_NET\"?",
         "5:15: expected a port, a range of ports (1024:2048, 1024:, :1023) or a variable, found \"70000\"",
         "6:19: expected -> or <>, found \"=>\"",
-        "7:31: there is half a byte between bars",
+        "7:31: expected pairs of hexadecimal digits between bars, found a single digit",
         "8:31: expected a content in front of it, found none",
         "9:44: expected a sid, found none",
-        "10:1: a content of 3 bytes has a smaller depth",
+        "10:1: expected a depth of at least the content's 3 bytes, found less",
         "11:31: pcre \"(a\": unclosed group",
         "12:37: expected \";\" behind the last option",
         "13:1: expected action, protocol, addresses, ports, -> or <>, addresses and ports, found 6 words",
         "14:31: expected one of to_server, from_client, to_client, from_server, established, not_established, stateless, \
          only_stream, no_stream, found \"to_servr\"; did you mean \"to_server\"?",
-        "15:1: a rule about dns tests a buffer of http",
-        "16:1: a rule about what goes to the client tests a buffer of what goes to the server",
+        "15:1: a dns rule tests a buffer of http",
+        "16:1: a rule for traffic to the client tests a buffer of traffic to the server",
         "17:31: expected a text in quotation marks for msg",
         "18:29: expected options in parentheses behind the rule's header",
     ];
@@ -150,7 +150,7 @@ fn what_is_not_supported_is_named_and_counted_by_reason() {
         (1, "option ja3.hash"),
         (2, "option contnt (did you mean \"content\"?)"),
         (3, "protocol sip"),
-        (4, "pcre: looking ahead or behind"),
+        (4, "pcre: lookahead or lookbehind"),
         (5, "file.data of smtp"),
     ];
     assert_eq!(told, expected);

@@ -30,7 +30,7 @@ impl fmt::Display for FragmentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FragmentError::Malformed(malformed) => malformed.fmt(f),
-            FragmentError::NotWhole => f.write_str("the frame does not hold a whole IP datagram"),
+            FragmentError::NotWhole => f.write_str("the frame does not contain a whole IP datagram"),
             FragmentError::MtuTooSmall { mtu, needed } => write!(
                 f,
                 "an MTU of {mtu} bytes is too small: the headers and 8 bytes of data take {needed}"

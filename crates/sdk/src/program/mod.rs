@@ -65,7 +65,8 @@ impl fmt::Display for ProgramError {
         match self {
             ProgramError::NoServer(error) => write!(
                 f,
-                "standard input is not the socket of a server: this program is started by one ({error})"
+                "expected the socket of a server as standard input ({error}): this program is started by `tailwater \
+                 run`"
             ),
             ProgramError::System(error) => error.fmt(f),
             ProgramError::Message(error) => write!(f, "from the server: {error}"),
@@ -167,8 +168,8 @@ pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
     const WRONG: u8 = 2;
     if arguments > 0 {
         eprintln!(
-            "this program is a function of Tailwater's, and takes no arguments: name it as a `program` in the spec of a \
-             chain, and run that by `tailwater run --isolation process`"
+            "this program is a Tailwater function and takes no arguments: name it as a `program` in a chain spec, \
+             and run that with `tailwater run --isolation process`"
         );
         return WRONG;
     }
@@ -208,11 +209,11 @@ fn attach<R: UnattachedFunction>(
         files: count,
     } = FromServer::decode(&message)?
     else {
-        return Err(ProgramError::Expected("where to run"));
+        return Err(ProgramError::Expected("the attach message"));
     };
     let buffer_bytes = buffer_bytes as usize;
     if files.len() != usize::from(count) {
-        return Err(ProgramError::Expected("as many files as it says"));
+        return Err(ProgramError::Expected("the announced number of files"));
     }
     let mut files = files.into_iter();
     let mut next = || files.next().ok_or(ProgramError::Expected("another file"));

@@ -211,7 +211,7 @@ impl FromProgram {
             7 => FromProgram::Failed {
                 message: rest.text(MOST_TEXT)?,
             },
-            _ => return Err(expected("a message of a program's")),
+            _ => return Err(expected("a message type of a program")),
         };
         rest.end().map(|()| message)
     }
@@ -264,7 +264,7 @@ impl FromServer {
             2 => {
                 let (version, part, of) = (rest.u16()?, rest.u16()?, rest.u16()?);
                 if part >= of {
-                    return Err(expected("a part below their number"));
+                    return Err(expected("a part number below the number of parts"));
                 }
                 let length = rest.u32()? as usize;
                 FromServer::Configure {
@@ -281,11 +281,11 @@ impl FromServer {
                 origin: match (rest.u8()?, rest.u64()?) {
                     (0, 0) => None,
                     (1, origin) => Some(origin),
-                    _ => return Err(expected("whether state is kept")),
+                    _ => return Err(expected("a valid origin of durable state")),
                 },
                 files: rest.u8()?,
             },
-            _ => return Err(expected("a message of the server's")),
+            _ => return Err(expected("a message type of the server")),
         };
         rest.end().map(|()| message)
     }
@@ -363,7 +363,7 @@ impl<'a> Rest<'a> {
     fn description(&mut self) -> Result<Description, DecodeError> {
         let (name, state_bytes, flags) = (self.name()?, self.u32()?, self.u8()?);
         if state_bytes > MOST_STATE {
-            return Err(expected("less state for a flow"));
+            return Err(expected("less state per flow"));
         }
         if flags > 7 {
             return Err(expected("flags of this version"));
@@ -374,11 +374,11 @@ impl<'a> Rest<'a> {
         };
         let piece_bytes = self.u32()?;
         if piece_bytes > MOST_STATE {
-            return Err(expected("less state for a flow"));
+            return Err(expected("less state per flow"));
         }
         let reasons = usize::from(self.u8()?);
         if reasons > MOST_REASONS {
-            return Err(expected("fewer reasons to drop"));
+            return Err(expected("fewer drop reasons"));
         }
         let mut drop_reasons = Vec::new();
         for _ in 0..reasons {
@@ -387,7 +387,7 @@ impl<'a> Rest<'a> {
         }
         let notes = usize::from(self.u8()?);
         if notes > super::layout::MAX_FUNCTION_COUNTERS {
-            return Err(expected("fewer counts"));
+            return Err(expected("fewer counters"));
         }
         let notes = (0..notes).map(|_| self.name()).collect::<Result<_, _>>()?;
         Ok(Description {

@@ -104,7 +104,7 @@ impl FlowSnapshots {
     #[inline]
     fn word(&self, place: u32, at: usize) -> &AtomicU64 {
         let place = place as usize;
-        assert!(place < self.places && at < self.words, "an image's word");
+        assert!(place < self.places && at < self.words, "a word of the snapshot");
         let words = self.memory.base().cast::<AtomicU64>();
         // SAFETY: in bounds by the assertion, and aligned, because maps are page-aligned. The memory stays mapped as
         // long as `self`; any bytes are a valid number, and all other accesses are atomic or come from another process.

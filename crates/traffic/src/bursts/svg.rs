@@ -18,10 +18,10 @@ const TOP: f64 = 70.0;
 type Panel = (&'static str, &'static str, fn(&Point) -> u32);
 const PANELS: [Panel; 3] = [
     ("packets per ms", "#1f6f8b", |point| point.packets),
-    ("packets of one flow per ms: whales", "#b3541e", |point| {
+    ("packets of one flow per ms (whales)", "#b3541e", |point| {
         point.flow_packets
     }),
-    ("new flows per ms: minnows", "#4b7f52", |point| point.new_flows),
+    ("new flows per ms (minnows)", "#4b7f52", |point| point.new_flows),
 ];
 
 pub(super) fn svg(study: &BurstStudy) -> String {
@@ -108,7 +108,7 @@ fn tables(out: &mut String, study: &BurstStudy, top: f64) {
     };
     for (index, whale) in study.whales.iter().enumerate() {
         let mut text = format!(
-            "at {} a packet: a core for each flow: {}",
+            "service time {} per packet: one core per flow: {}",
             whale.service,
             cells(Some(&whale.latency))
         );

@@ -42,7 +42,7 @@ impl fmt::Display for BurstStudy {
         if self.whales.is_empty() {
             return Ok(());
         }
-        writeln!(f, "\nWhales: every flow on a core of its own")?;
+        writeln!(f, "\nWhales (bursts of one flow): one core per flow")?;
         head(f, &["p50", "p99", "max"])?;
         for whale in &self.whales {
             write!(f, "{:<12}", whale.service.to_string())?;
@@ -50,7 +50,7 @@ impl fmt::Display for BurstStudy {
         }
         writeln!(
             f,
-            "\nMinnows: shaped flows, hashed to the fewest cores with p50 < 10 service times"
+            "\nMinnows (bursts of many flows): shaped flows, hashed to the fewest cores with p50 < 10 service times"
         )?;
         head(f, &["p50", "p99", "max", "cores", "load"])?;
         for minnow in &self.minnows {

@@ -40,15 +40,15 @@ pub(super) fn magic(bytes: &[u8]) -> Magic {
 /// Describes the first bytes of a file that is not a capture, for the error message.
 pub(super) fn describe(bytes: &[u8]) -> String {
     let text = match *bytes {
-        [] => "it is empty",
-        [0xfd, b'7', b'z', b'X', ..] => "it looks like xz; decompress it first",
-        [b'B', b'Z', b'h', ..] => "it looks like bzip2; decompress it first",
-        [b'P', b'K', 3, 4, ..] => "it looks like a zip archive; extract it first",
-        [b's', b'n', b'o', b'o', ..] => "it looks like snoop; convert it first",
-        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "it is compressed twice; decompress it first",
+        [] => "empty file",
+        [0xfd, b'7', b'z', b'X', ..] => "found xz data, decompress it first",
+        [b'B', b'Z', b'h', ..] => "found bzip2 data, decompress it first",
+        [b'P', b'K', 3, 4, ..] => "found a zip archive, extract it first",
+        [b's', b'n', b'o', b'o', ..] => "found a snoop capture, convert it first",
+        [0x1f, 0x8b, ..] | [0x28, 0xb5, 0x2f, 0xfd, ..] => "compressed twice, decompress it once first",
         _ => {
             let hex: Vec<String> = bytes.iter().map(|b| format!("{b:02x}")).collect();
-            return format!("it starts with {}", hex.join(" "));
+            return format!("found the first bytes {}", hex.join(" "));
         }
     };
     text.to_owned()

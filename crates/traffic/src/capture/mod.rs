@@ -149,7 +149,7 @@ impl CaptureReader {
                     None if self.records > 0 => {
                         format!("all its {} packet records were skipped", self.records)
                     }
-                    None => "there is nothing after its header".to_owned(),
+                    None => "found no records after its header".to_owned(),
                 };
                 return Err(TrafficError::NoPackets {
                     file: self.file.clone(),

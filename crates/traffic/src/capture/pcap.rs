@@ -48,7 +48,7 @@ impl Pcap {
         let (seconds, fraction, captured, wire) = (field(0), field(4), field(8), field(12));
         if captured > MAX_CAPTURED {
             return Ok(Step::Damage(format!(
-                "a record claims {captured} captured bytes, which no capture tool writes"
+                "a record has an invalid captured length of {captured} bytes"
             )));
         }
         bytes.read_onto(buffer, captured as usize)?;

@@ -67,7 +67,7 @@ impl PcapNg {
             let length = u32_at(buffer, start + 4, self.big_endian);
             let read = (buffer.len() - start) as u32;
             if length < read.max(12) {
-                return Ok(Step::Damage(format!("a block claims to be {length} bytes long")));
+                return Ok(Step::Damage(format!("a block has an invalid length of {length} bytes")));
             }
             let wanted = matches!(
                 kind,
@@ -75,7 +75,7 @@ impl PcapNg {
             );
             if wanted && length > MAX_BLOCK {
                 return Ok(Step::Damage(format!(
-                    "a block of type {kind} claims to be {length} bytes long"
+                    "a block of type {kind} has an invalid length of {length} bytes"
                 )));
             }
             if wanted {
@@ -177,7 +177,9 @@ impl PcapNg {
         let time = u64::from(field(12)) << 32 | u64::from(field(16));
         let (captured, wire) = (field(20), field(24));
         if captured as usize > block.len() - 32 {
-            return Err(format!("a packet block claims {captured} captured bytes"));
+            return Err(format!(
+                "a packet block has an invalid captured length of {captured} bytes"
+            ));
         }
         let data = start + 28..start + 28 + captured as usize;
         self.record(u32::from(interface), Some(time), data, wire)
@@ -192,13 +194,13 @@ impl PcapNg {
     ) -> Result<Record, String> {
         let Some(found) = self.interfaces.get(interface as usize) else {
             return Err(format!(
-                "a packet names interface {interface}, but the section has {}",
+                "a packet of interface {interface} in a section with {} interfaces",
                 self.interfaces.len()
             ));
         };
         if data.len() > MAX_CAPTURED as usize {
             return Err(format!(
-                "a packet claims {} captured bytes, which no capture tool writes",
+                "a packet has an invalid captured length of {} bytes",
                 data.len()
             ));
         }

@@ -388,13 +388,10 @@ fn what_is_no_capture_is_described() {
         files::Packing::Zstd,
     );
     for (bytes, expected) in [
-        (&b""[..], "it is empty"),
-        (b"#!/bin/sh", "it starts with 23 21 2f 62"),
-        (b"\n", "it starts with 0a"),
-        (
-            &[0xfd, b'7', b'z', b'X', b'Z', 0],
-            "it looks like xz; decompress it first",
-        ),
+        (&b""[..], "empty file"),
+        (b"#!/bin/sh", "found the first bytes 23 21 2f 62"),
+        (b"\n", "found the first bytes 0a"),
+        (&[0xfd, b'7', b'z', b'X', b'Z', 0], "found xz data, decompress it first"),
         (&twice, "it is compressed twice"),
     ] {
         let error = read(bytes).unwrap_err();
@@ -417,6 +414,6 @@ fn a_file_without_packets_is_an_error() {
         PcapNgFile::new(Order::Big).interface(1, 0, None, 0).bytes,
     ] {
         let text = read(&file).unwrap_err().to_string();
-        assert_eq!(text, "t.pcap: holds no packets: there is nothing after its header");
+        assert_eq!(text, "t.pcap: contains no packets: found no records after its header");
     }
 }

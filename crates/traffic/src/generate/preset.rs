@@ -17,16 +17,14 @@ pub const PRESETS: &[(&str, &str)] = &[
     ),
     (
         "backbone",
-        "a city's backbone link: 31,200 new flows a second, whales and minnows as in NetBlaze's trace",
+        "a city's backbone link: 31,200 new flows a second, bursts of one flow (whales) and of many (minnows) as in \
+         NetBlaze's trace",
     ),
     (
         "as",
-        "a large autonomous system: 10,100 new flows a second, crowds of four times as many",
+        "a large autonomous system: 10,100 new flows a second, four times as many in bursts",
     ),
-    (
-        "smooth",
-        "as many flows as backbone, but without bursts of any kind: the easy case",
-    ),
+    ("smooth", "as many flows as backbone, without bursts"),
 ];
 
 /// Preset with a duration of one second and seed 1, both of which can be changed.
@@ -361,12 +359,11 @@ mod tests {
     fn an_unknown_name_gets_the_nearest() {
         assert_eq!(
             preset("burtsy").unwrap_err().to_string(),
-            "no traffic preset is called \"burtsy\", did you mean \"bursty\"?; \
-             the presets are: bursty, backbone, as, smooth"
+            "unknown traffic preset \"burtsy\", did you mean \"bursty\"?; the presets are: bursty, backbone, as, smooth"
         );
         assert_eq!(
             preset("quux").unwrap_err().to_string(),
-            "no traffic preset is called \"quux\"; the presets are: bursty, backbone, as, smooth"
+            "unknown traffic preset \"quux\"; the presets are: bursty, backbone, as, smooth"
         );
     }
 }

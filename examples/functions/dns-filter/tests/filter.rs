@@ -57,7 +57,7 @@ fn names_that_are_none_are_refused() {
             "names[0]: expected a name such as example.com",
         ),
         (r#"{"names": ["a.b", 7]}"#, "names[1]: expected a text, found 7"),
-        ("{}", "expected names: a list of names; it is missing"),
+        ("{}", "expected names: a list of names, found none"),
     ] {
         let error = Harness::<DnsFilter>::new(config).err().unwrap();
         assert_eq!(error.to_string(), expected);

@@ -337,7 +337,10 @@ fn memory_is_limited() {
         }
     }
     let error = ClassifierError::TooLarge { limit_bytes: 1 << 30 };
-    assert_eq!(error.to_string(), "the rules need more than 1024 MiB of tables");
+    assert_eq!(
+        error.to_string(),
+        "expected at most 1024 MiB of tables, the rules require more"
+    );
 }
 
 #[test]

@@ -65,12 +65,12 @@ fn every_mistake_is_told_with_its_place() {
         (
             "1 ue 10.0.0.1 teid 1",
             21,
-            "expected profile, the name of one, found nothing",
+            "expected profile, the name of a profile, found nothing",
         ),
         (
             "1 ue 10.0.0.1 profile voice",
             28,
-            "expected teid, the tunnel's identifier here, found nothing",
+            "expected teid, the local tunnel identifier, found nothing",
         ),
         (
             "1 ue 10.0.0.300",
@@ -129,7 +129,7 @@ fn every_mistake_is_told_with_its_place() {
     };
     let message = parse_session("1 peer 2001:db8::1", &v4).unwrap_err().message;
     assert!(
-        message.starts_with("expected an IPv4 address, as this end has"),
+        message.starts_with("expected an IPv4 address, as the local address"),
         "{message}"
     );
 }
@@ -149,11 +149,11 @@ oops
     let (mistakes, more) = parse(text, &names(), 100).unwrap_err();
     let told: Vec<_> = mistakes.iter().map(ToString::to_string).collect();
     let expected = [
-        "2:1: expected a teid of its own, found that of line 1",
-        "3:1: expected a ue of its own, found that of line 1",
+        "2:1: expected a unique teid, found that of line 1",
+        "3:1: expected a unique ue, found that of line 1",
         "4:1: expected the number of a session, found \"oops\"",
-        "5:1: expected a number of its own, found that of line 1",
-        "6:1: expected a ue6 of its own, found that of line 5",
+        "5:1: expected a unique number, found that of line 1",
+        "6:1: expected a unique ue6, found that of line 5",
     ];
     assert_eq!((told, more), (expected.map(str::to_owned).to_vec(), 0));
     let many: String = (0..3000).map(|_| "oops\n").collect();

@@ -334,7 +334,7 @@ fn who_finds_no_room_is_told() {
     let put = replace(&table, &sessions).unwrap();
     assert_eq!(put.left_out, [(17, SessionError::Full(32))]);
     assert_eq!(table.sessions(), 16);
-    let told = "all but 1, the first of them session 17: there is no room: the capacity is 32 sessions";
+    let told = "1 rejected, the first session 17: expected at most 32 sessions (capacity), found more";
     assert_eq!(put.message().as_deref(), Some(told));
     // A session left out holds no identifiers, and blocks no other.
     let heir = Session {
@@ -364,19 +364,19 @@ fn lines_by_a_socket_are_wishes() {
         ),
         (
             "set 8 ue 10.60.0.8 teid 0x1007 profile all",
-            "error: the teid is session 7's",
+            "error: the teid is in use by session 7",
         ),
         (
             "set 8 ue 10.60.0.8 teid 8 profile al",
             "error: expected the name of a profile, found \"al\"; did you mean \"all\"?",
         ),
-        ("show 8", "error: there is no session 8"),
+        ("show 8", "error: unknown session 8"),
         ("show", "error: expected the number of a session after show"),
         (
             "remove 7",
             "ok removed up_bytes 0 down_bytes 0 up_packets 0 down_packets 0",
         ),
-        ("remove 7", "error: there is no session 7"),
+        ("remove 7", "error: unknown session 7"),
         ("", "error: expected set SESSION, remove NUMBER, show NUMBER or count"),
         (
             "count 5",
@@ -405,7 +405,7 @@ fn a_socket_is_served() {
     client.write_all(b"set 1 ue 10.60.0.1 teid").unwrap();
     std::thread::sleep(std::time::Duration::from_millis(120));
     client.write_all(b" 1 profile all\ncount\nshow 2\n").unwrap();
-    for expected in ["ok added", "ok 1", "error: there is no session 2"] {
+    for expected in ["ok added", "ok 1", "error: unknown session 2"] {
         assert_eq!(answers.next().unwrap().unwrap(), expected);
     }
     client.write_all(&[b'x'; 5000]).unwrap();
@@ -512,7 +512,10 @@ fn a_file_is_read_again() {
     };
     table.set(&of_api, Owner::Api).unwrap();
     std::fs::write(&path, line(5)).unwrap();
-    assert_eq!(file.reload().unwrap_err(), ["upf: session 5: the ue is session 7's"]);
+    assert_eq!(
+        file.reload().unwrap_err(),
+        ["upf: session 5: the ue is in use by session 7"]
+    );
     assert_eq!(table.sessions(), 4);
     std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -397,6 +397,6 @@ fn it_is_a_tunnels_end_and_not_by_itself() {
         .functions,
     );
     let error = ChainBuilder::new(&with_nat, &RssHasher::default(), 1).err().unwrap();
-    let expected = "function nat keeps state for each flow, and cannot be behind wanOptimizer";
+    let expected = "function nat keeps state per flow and cannot follow wanOptimizer";
     assert!(error.to_string().starts_with(expected), "{error}");
 }

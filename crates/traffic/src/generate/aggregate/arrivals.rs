@@ -72,8 +72,8 @@ impl FlowArrivals {
         Err(TrafficError::setting(
             "arrivals",
             format!("{self:?}"),
-            "1e-6 <= mean <= max <= 1e8 flows per second, times of 1us to a day, and a crowded \
-             state short enough for the mean",
+            "1e-6 <= mean <= max <= 1e8 flows per second, times of 1us to a day, and bursts short enough for the \
+             mean",
         ))
     }
 }

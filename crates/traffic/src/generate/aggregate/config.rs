@@ -183,7 +183,7 @@ impl AggregateConfig {
         Err(TrafficError::setting(
             "minnows",
             format!("{minnows:?}"),
-            "bursts of at most a second that have no more flows a second than start in calm times",
+            "bursts of at most a second, with at most the flow rate of calm times",
         ))
     }
 
