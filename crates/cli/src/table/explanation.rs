@@ -186,8 +186,8 @@ fn episode(table: &mut Table, episode: &Episode) {
     );
     table.line(&at, &text);
     let kind = match episode.kind {
-        Kind::Whale => "a whale",
-        Kind::Minnows => "minnows",
+        Kind::Whale => "whale (one large flow)",
+        Kind::Minnows => "minnows (many flows)",
     };
     let text = format!(
         "{kind}: {} of {}, the largest has {} ({})",
