@@ -557,16 +557,19 @@ impl Chain {
             PacketAction::Pass => Outcome::Passed,
         };
         let malformed = Malformed::ALL.iter().map(|reason| Reason {
+            function: None,
             name: format!("malformed/{}", reason.name()),
             outcome: outcome(self.input.malformed),
         });
         let non_ip = Reason {
+            function: None,
             name: "non-ip".to_owned(),
             outcome: outcome(self.input.non_ip),
         };
         let lost_unavailable = self.external_state.as_ref().map(|_| "state-unavailable");
         let lost = ["flow-table-full", "bucket-not-held"].into_iter();
         let lost = lost.chain(lost_unavailable).map(|name| Reason {
+            function: None,
             name: name.to_owned(),
             outcome: Outcome::Lost,
         });

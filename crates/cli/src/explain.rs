@@ -104,7 +104,10 @@ pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
             Ok(None) => break false,
             // The run was killed: explain the part that exists.
             Err(error) if matches!(error.problem, Problem::Cut) => {
-                complain("notice", &format!("{name}: {error}: told is what is there"));
+                complain(
+                    "notice",
+                    &format!("{name}: {error}: explaining the decisions before that"),
+                );
                 break true;
             }
             Err(error) => return Err(wrong(&error)),
@@ -163,7 +166,7 @@ pub fn finish(recorder: &Recorder) -> Result<(), CliError> {
         && lost > 0
     {
         let text = format!(
-            "--record: {lost} of {} decisions came faster than they could be written",
+            "--record: {lost} of {} decisions are missing: the file could not be written in time",
             decisions + lost
         );
         complain("notice", &text);
@@ -183,7 +186,7 @@ fn profile(header: &Header, file: &Path) -> Result<Option<CapacityProfile>, CliE
     if header.profile.is_empty() {
         return Ok(None);
     }
-    let name = format!("{}: the profile in it", file.display());
+    let name = format!("{}: recorded profile", file.display());
     let profile = CapacityProfile::parse(header.profile.as_bytes(), &name);
     profile.map(Some).map_err(|error| CliError::Input(error.to_string()))
 }
@@ -235,7 +238,10 @@ impl Other<'_> {
     }
 
     fn nothing(&self) -> String {
-        format!("--policy {} decides nothing of what is recorded", self.policy.name())
+        format!(
+            "--policy {} makes no decisions of the recorded kinds",
+            self.policy.name()
+        )
     }
 
     fn finish(mut self) -> Result<(Option<Replayed>, Option<ServerReplayed>), String> {

@@ -8,7 +8,7 @@ mod state_file;
 use crate::args::{PlaceArgs, ReportOutput};
 use crate::error::{CliError, SLO_MISSED};
 use crate::run::json;
-use crate::text::{fixed, one_line, short_at_most};
+use crate::text::{one_line, short_at_most};
 use crate::{complain, print};
 use optimal::{Optimal, available, optimal};
 use profiles::{ProfileFiles, of_curves};
@@ -386,16 +386,13 @@ fn table(document: &Document) -> String {
     }
     let moved: usize = document.slos.iter().map(|row| row.moved).sum();
     let plural = |n: usize| if n == 1 { "" } else { "s" };
-    let above = match document.least_servers {
+    let bound = match document.least_servers {
         0 => String::new(),
-        least => {
-            let above = fixed(document.servers_used as f64 / least as f64);
-            format!(", {above} times the least that could do ({least})")
-        }
+        least => format!("; lower bound {least}"),
     };
     let _ = writeln!(
         text,
-        "\n{}: {} admitted, {} denied, {moved} instance{} moved; {} of {} server{}{above}",
+        "\n{}: {} admitted, {} denied, {moved} instance{} moved; {} of {} server{} used{bound}",
         document.cluster,
         document.admitted,
         document.denied,

@@ -200,9 +200,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode, CliError> {
         return Err(error.into());
     }
     decisions?;
-    Ok(match args.check_slo && !report.slo_met {
-        true => ExitCode::from(SLO_MISSED),
-        false => ExitCode::SUCCESS,
+    Ok(match report.slo_met.filter(|_| args.check_slo) {
+        Some(false) => ExitCode::from(SLO_MISSED),
+        None if args.check_slo => {
+            let text = format!("--check-slo: no verdict: {}", table::without_verdict(&report));
+            complain("error", &text);
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
     })
 }
 

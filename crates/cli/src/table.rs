@@ -8,9 +8,10 @@ mod explanation;
 mod found;
 
 use crate::text::{fixed, one_line, percent, short, thousands};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use tailwater_dataplane::report::{ArrivalTimes, LatencyReport, QueueReport, RunReport};
+use tailwater_dataplane::report::{
+    ArrivalTimes, DropOutcome, LatencyReport, PacketEventReport, QueueReport, RunReport,
+};
 use tailwater_net::Nanos;
 
 pub use capacity::capacity;
@@ -26,15 +27,18 @@ const FIGURES: usize = 16;
 
 /// Explanation of each cause. `descheduled` is caused by the machine, the others by the chain or the traffic.
 pub const CAUSES: [(&str, &str); 9] = [
-    ("service", "the chain itself took that long"),
-    ("whale", "waited behind their own flow"),
-    ("minnows", "waited behind other flows"),
-    ("descheduled", "the worker was off its core"),
-    ("waiting-for-helper", "the auxiliary core had to wake up first"),
-    ("migration", "kept back until their RSS bucket had moved"),
-    ("nic-ring-full", "lost: the NIC's queue was full"),
-    ("no-place", "lost in the chain: the reasons say for want of what"),
-    ("external", "an external function had them for too long"),
+    ("service", "processing took that long"),
+    (
+        "queued-behind-own-flow",
+        "waited behind packets of their own flow (whale)",
+    ),
+    ("queued-behind-others", "waited behind packets of other flows (minnows)"),
+    ("descheduled", "worker preempted"),
+    ("waiting-for-helper", "waited for an auxiliary core to wake up"),
+    ("migration", "buffered during migration of their RSS bucket"),
+    ("nic-ring-full", "lost: the NIC's receive queue was full"),
+    ("no-resources", "lost in the chain: drop reason names the resource"),
+    ("external", "too long in an external function"),
 ];
 
 /// Formats the report as text of at most 90 columns; long function names may exceed that.
@@ -82,10 +86,19 @@ pub fn share(part: u64, whole: u64) -> f64 {
 
 /// Formats the ratio of a function's output bytes to its input bytes, by the names of its counters; `None` for other
 /// counters.
-pub fn of_bytes_in(reasons: &BTreeMap<String, u64>, reason: &str) -> Option<String> {
-    let function = reason.strip_suffix("-bytes-out")?;
-    let given = reasons.get(&format!("{function}-bytes-in"))?;
-    Some(format!("{:.3} of bytes-in", share(*reasons.get(reason)?, *given)))
+pub fn of_bytes_in(events: &[PacketEventReport], event: &PacketEventReport) -> Option<String> {
+    let counter = event.reason.strip_suffix("-bytes-out")?;
+    let mut same = events.iter().filter(|other| other.function == event.function);
+    let given = same.find(|other| other.reason.strip_suffix("-bytes-in") == Some(counter))?;
+    Some(format!("{:.3} of bytes-in", share(event.count, given.count)))
+}
+
+/// Formats a number of times: `once`, `7 times`.
+fn times(number: u64) -> String {
+    match number {
+        1 => "once".to_owned(),
+        number => format!("{} times", thousands(number)),
+    }
 }
 
 fn heading(table: &mut Table, report: &RunReport) {
@@ -98,17 +111,47 @@ fn heading(table: &mut Table, report: &RunReport) {
         "",
         &format!("{:.2} s at {}pps{stopped}", report.duration_s, short(rate)),
     );
-    let promised = percent(report.slo.percentile / 100.0);
+    let objective = percent(report.slo.percentile / 100.0);
     let limit = Nanos((report.slo.latency_us * 1e3).round() as u64);
     let owed = packets.delivered + packets.lost;
     let in_time = share(owed.saturating_sub(late_and_lost(report)), owed);
-    let verdict = match (owed, report.slo_met) {
-        (0, _) => "met: no packet was to be delivered".to_owned(),
-        (_, true) => format!("MET: {} of packets within {limit}", percent(in_time)),
-        (_, false) => format!("MISSED: {} of packets within {limit}", percent(in_time)),
+    let verdict = match report.slo_met {
+        None => format!("NO VERDICT: {}", without_verdict(report)),
+        Some(met) => {
+            let met = if met { "MET" } else { "MISSED" };
+            format!(
+                "{met}: {} of packets within {limit} (objective {objective})",
+                percent(in_time)
+            )
+        }
     };
-    table.line("SLO", &format!("{verdict} ({promised} promised)"));
+    table.line("SLO", &verdict);
     table.gap();
+}
+
+/// Explains why a run has no verdict: the chain dropped all packets, or none arrived.
+pub fn without_verdict(report: &RunReport) -> String {
+    /// Maximum number of reasons listed.
+    const MOST: usize = 3;
+    let packets = &report.packets;
+    if packets.offered == 0 {
+        return "no packets arrived for the chain".to_owned();
+    }
+    let mut drops: Vec<_> = packets.drops.iter().collect();
+    drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
+    let mut reasons: Vec<String> = drops
+        .iter()
+        .take(MOST)
+        .map(|drop| format!("{} {}", drop.name(), thousands(drop.packets)))
+        .collect();
+    if drops.len() > MOST {
+        reasons.push("...".to_owned());
+    }
+    let all = match packets.offered {
+        1 => "the only packet".to_owned(),
+        all => format!("all {} packets", thousands(all)),
+    };
+    format!("the chain dropped {all} ({})", reasons.join(", "))
 }
 
 /// Returns the packets beyond the objective: late or lost, for any reason.
@@ -144,12 +187,22 @@ fn packets(table: &mut Table, report: &RunReport) {
     if packets.not_matched > 0 {
         row("not matched", packets.not_matched, None);
     }
-    if !packets.reasons.is_empty() {
-        table.line("reasons", "");
+    if !packets.drops.is_empty() {
+        table.line("drops", "");
     }
-    for (reason, count) in &packets.reasons {
-        let words = of_bytes_in(&packets.reasons, reason).unwrap_or_default();
-        table.figure(&format!("  {reason}"), &thousands(*count), &words);
+    for drop in &packets.drops {
+        let words = match drop.outcome {
+            DropOutcome::Dropped => "",
+            DropOutcome::Lost => "lost",
+        };
+        table.figure(&format!("  {}", drop.name()), &thousands(drop.packets), words);
+    }
+    if !packets.packet_events.is_empty() {
+        table.line("packet events", "");
+    }
+    for event in &packets.packet_events {
+        let words = of_bytes_in(&packets.packet_events, event).unwrap_or_default();
+        table.figure(&format!("  {}", event.name()), &thousands(event.count), &words);
     }
     table.gap();
 }
@@ -169,9 +222,8 @@ fn late(table: &mut Table, report: &RunReport) {
     let descheduled = report.late_by_cause.get("descheduled").copied().unwrap_or(0);
     if descheduled > 0 {
         let part = percent(share(descheduled, total));
-        let text = format!("{part} of them would have been in time had the machine not taken");
+        let text = format!("without CPU interference, {part} of them would have been in time");
         table.line("", &text);
-        table.line("", "the core away meanwhile");
     }
     table.gap();
 }
@@ -180,38 +232,38 @@ fn isolated(table: &mut Table, report: &RunReport) {
     let Some(isolation) = &report.isolation else {
         return;
     };
-    let mut text = format!("each in a {} of its own", isolation.mode);
+    let mut text = format!("each in its own {}", isolation.mode);
     if isolation.switches_us > 0.0 {
         let _ = write!(
             text,
-            ", batches of {}, switches {} us",
+            ", batches of {}, {} us per switch",
             isolation.batch,
             fixed(isolation.switches_us)
         );
     }
     table.line("functions", &text);
     match &isolation.without[..] {
-        [] => table.line("", "confined by every defence"),
-        ["all"] => table.line("", "not confined: each has the rights of this program"),
+        [] => table.line("", "all defences active"),
+        ["all"] => table.line("", "not confined: each has the privileges of this program"),
         some => table.line("", &format!("confined without {}", some.join(", "))),
     }
     if !isolation.real_time {
-        table.line("", "without real-time priority, which needs root: slower");
+        table.line("", "no real-time priority (requires root): slower");
     }
     for function in &isolation.functions {
         let restarts = &function.restarts;
         let causes = [
             (restarts.ended, "ended"),
             (restarts.overdue, "did not yield in time"),
-            (restarts.lied, "lied"),
-            (restarts.not_attached, "could not be attached"),
+            (restarts.lied, "broke the protocol"),
+            (restarts.not_attached, "could not be started"),
         ];
         let causes = causes.iter().filter(|(count, _)| *count > 0);
         let causes: Vec<String> = causes
             .map(|(count, what)| format!("{} {what}", thousands(*count)))
             .collect();
         if restarts.total() > 0 {
-            let text = format!("{} replaced: {}", function.name, causes.join(", "));
+            let text = format!("{} restarted: {}", function.name, causes.join(", "));
             table.line("", &text);
         }
         for end in &function.ends {
@@ -262,15 +314,16 @@ fn machine(table: &mut Table, report: &RunReport) {
     let good = windows.count - windows.flagged.min(windows.count);
     let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
     if windows.flagged > 0 {
-        let text = format!("{} disturbed: a worker was off its core", thousands(windows.flagged));
+        let text = format!("{} with CPU interference: worker preempted", thousands(windows.flagged));
         table.line("", &text);
     }
-    if good > 0 {
+    // Windows without a packet to deliver prove nothing.
+    if good > 0 && report.slo_met.is_some() {
         let others = if windows.flagged > 0 { "others" } else { "windows" };
         let text = format!("SLO met in {} of {} {others}", thousands(kept), thousands(good));
         table.line("", &text);
-    } else if windows.count > 0 {
-        table.line("", "none undisturbed to judge the chain by");
+    } else if good == 0 && windows.count > 0 {
+        table.line("", "all windows had CPU interference");
     }
 }
 
@@ -280,7 +333,7 @@ fn flow_state(table: &mut Table, report: &RunReport) {
         return;
     };
     let text = format!(
-        "{} flows asked for, {} found; {} changes written to {}",
+        "{} flows requested, {} found; {} changes written to {}",
         thousands(state.reads),
         thousands(state.hits),
         thousands(state.updates),
@@ -298,7 +351,7 @@ fn flow_state(table: &mut Table, report: &RunReport) {
     table.line("", &text);
     if state.failures > 0 || state.passed + state.dropped > 0 {
         let text = format!(
-            "away for {:.3} s; {} packets passed without, {} lost for want of it",
+            "unavailable for {:.3} s; {} packets passed without state, {} lost",
             state.unavailable_s,
             thousands(state.passed),
             thousands(state.dropped)
@@ -306,7 +359,7 @@ fn flow_state(table: &mut Table, report: &RunReport) {
         table.line("", &text);
     }
     if let Some(failure) = &state.last_failure {
-        table.line("", &format!("the last failure: {}", one_line(failure)));
+        table.line("", &format!("last failure: {}", one_line(failure)));
     }
 }
 
@@ -315,7 +368,7 @@ fn externals(table: &mut Table, report: &RunReport) {
     let mut name = "external";
     for external in &report.externals {
         let mut text = format!(
-            "{}: {} sent, {} returned, {} not",
+            "{}: {} sent, {} returned, {} not returned",
             external.function,
             thousands(external.sent),
             thousands(external.returned),
@@ -323,9 +376,9 @@ fn externals(table: &mut Table, report: &RunReport) {
         );
         for (count, what) in [
             (external.late, "late"),
-            (external.own, "its own"),
+            (external.own, "originated by it"),
             (external.refused, "refused"),
-            (external.no_way_back, "without a way back"),
+            (external.no_way_back, "without a return path"),
         ] {
             if count > 0 {
                 let _ = write!(text, ", {} {what}", thousands(count));
@@ -335,7 +388,7 @@ fn externals(table: &mut Table, report: &RunReport) {
         name = "";
         let delay = &external.delay_us;
         let text = format!(
-            "delay, us: p50 {}, p99 {}, max {}; at most {} outside",
+            "delay, us: p50 {}, p99 {}, max {}; at most {} outside at a time",
             fixed(delay.p50),
             fixed(delay.p99),
             fixed(delay.max),
@@ -351,7 +404,7 @@ fn ports(table: &mut Table, report: &RunReport) {
     for port in &report.ports {
         let state = match port.link.up {
             _ if port.gone => ": gone",
-            Some(false) => ": the link is down",
+            Some(false) => ": link down",
             _ => "",
         };
         table.line(name, &format!("{}{state}", one_line(&port.port)));
@@ -359,7 +412,7 @@ fn ports(table: &mut Table, report: &RunReport) {
         let mut text = format!("{} received, {} sent", thousands(port.received), thousands(port.sent));
         for (count, what) in [
             (port.missed, "missed"),
-            (port.no_buffer, "lost for want of buffers"),
+            (port.no_buffer, "lost without a free buffer"),
             (port.receive_errors, "damaged"),
             (port.send_errors, "not sent"),
         ] {
@@ -368,14 +421,13 @@ fn ports(table: &mut Table, report: &RunReport) {
             }
         }
         table.line(name, &text);
-        let times = match port.arrival_times {
-            ArrivalTimes::Device => "arrival times are the device's",
-            ArrivalTimes::Software => "arrival times are software's",
+        let source = match port.arrival_times {
+            ArrivalTimes::Device => "arrival times from the device",
+            ArrivalTimes::Software => "arrival times from software",
         };
-        table.line(name, times);
+        table.line(name, source);
         if port.link.changes > 0 {
-            let changes = thousands(port.link.changes);
-            table.line(name, &format!("the link came or went {changes} times"));
+            table.line(name, &format!("link changed {}", times(port.link.changes)));
         }
         if port.by_queue.len() > 1 {
             port.by_queue.iter().for_each(|queue| of_queue(table, queue));
@@ -412,7 +464,7 @@ fn buckets_moved(table: &mut Table, report: &RunReport) {
     table.line("moved", &text);
     if server.buckets_moved > 0 {
         let text = format!(
-            "{} packets kept back meanwhile; the longest move took {} us",
+            "{} packets buffered during migration; longest migration {} us",
             thousands(server.packets_buffered),
             fixed(server.longest_move_us)
         );
@@ -426,31 +478,27 @@ fn offloading(table: &mut Table, report: &RunReport) {
         return;
     };
     let text = format!(
-        "{} packets ({}), {} flows out of the queue",
+        "{} packets ({}), {} flows moved out of the queue",
         thousands(scaling.packets_offloaded),
         percent(share(scaling.packets_offloaded, report.packets.offered)),
         thousands(scaling.flows_moved)
     );
-    table.line("handed over", &text);
+    table.line("offloaded", &text);
     let text = format!(
-        "recruited {} times, boost mode {} times",
-        thousands(scaling.activated),
-        thousands(scaling.boosts)
+        "auxiliary cores activated {}, boost mode entered {}",
+        times(scaling.activated),
+        times(scaling.boosts)
     );
     table.line("", &text);
-    let held = thousands(scaling.packets_parked);
-    let relieved = format!("an auxiliary core had too much, {held} packets held");
-    for (count, what) in [
-        (scaling.splits, "a flow was split between two cores"),
-        (scaling.relieved, &relieved),
-        (
-            scaling.whales_beyond_split,
-            "a flow was too much for any split of the chain",
-        ),
-        (scaling.out_of_cores, "there was more than all cores could do"),
+    let parked = format!(", {} packets parked", thousands(scaling.packets_parked));
+    for (count, what, more) in [
+        (scaling.splits, "flow split between two cores", ""),
+        (scaling.relieved, "auxiliary core overloaded", &*parked),
+        (scaling.whales_beyond_split, "flow beyond every split of the chain", ""),
+        (scaling.out_of_cores, "policy reported insufficient cores", ""),
     ] {
         if count > 0 {
-            table.line("", &format!("{} times {what}", thousands(count)));
+            table.line("", &format!("{what} {}{more}", times(count)));
         }
     }
 }

@@ -125,7 +125,7 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
     // With the whole cache there is nothing to hold.
     assert_eq!(cache.points.last().unwrap().at, cache.most_units);
     let stdout = text(&output.stdout);
-    assert!(stdout.contains("that can be had (pirate)"), "{stdout}");
+    assert!(stdout.contains("available (pirate)"), "{stdout}");
     assert!(stdout.contains("by pirate: --cache-by asks for it"), "{stdout}");
 }
 

@@ -178,27 +178,27 @@ fn the_worst_episodes_are_told() {
     assert!(table.lines().all(|line| line.chars().count() <= 90), "{table}");
     for expected in [
         "160.00 us, in epochs of 80.00 us",
-        "2 with more to do",
-        "1 in which packets were late",
-        "a whale: 130 packets of 4 flows, the largest has 100 (76.923 %)",
-        "minnows: 630 packets of 70 flows",
-        "told of too few cores",
-        "had too much 1 times, up to 3 packets held meanwhile",
-        "helpers relieved 1 times, up to 3 packets held",
+        "2 with more work than one core processes in an epoch",
+        "1 in which queued packets were late",
+        "whale (one large flow): 130 packets of 4 flows, the largest has 100 (76.923 %)",
+        "minnows (many flows): 630 packets of 70 flows",
+        "policy reported insufficient cores",
+        "overloaded once, up to 3 packets parked",
+        "auxiliary core overloaded once, up to 3 packets parked",
         "RSS buckets         3 decisions, 1 of which moved",
         "dedicated cores     2 in use",
         "at 2,000.00 ms",
-        "core 0: 256 buckets, 24 leave\n",
+        "core 0: 256 buckets, 24 leaving\n",
         "1.10Mpps of 64.00 flows, busy 100 %, 100,000 lost\n",
-        "core 1: 256 buckets, 24 come\n",
+        "core 1: 256 buckets, 24 arriving\n",
         "500kpps of 64.00 flows, busy 50 %\n",
     ] {
         assert!(table.contains(expected), "{expected} is not in\n{table}");
     }
     assert!(!table.contains("the worst"));
     let table = explained(&file, &["--late", "1"]);
-    assert!(table.contains("the worst 1 of them"), "{table}");
-    assert!(!table.contains("a whale:"), "{table}");
+    assert!(table.contains("the worst 1:"), "{table}");
+    assert!(!table.contains("whale (one large flow):"), "{table}");
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn another_policy_is_shown_the_same_queues() {
 
     refused(
         &explain(&file, &["--policy", "static"]),
-        "--policy static decides nothing of what is recorded",
+        "--policy static makes no decisions of the recorded kinds",
     );
     refused(&explain(&file, &["--policy", "netblase"]), "did you mean");
 }
@@ -284,7 +284,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     let at = bytes.windows(8).position(|word| word == b"frontier").unwrap();
     wrong[at] = b'F';
     let wrong = folder.write("wrong", wrong);
-    refused(&explain(&wrong, &[]), "the profile in it");
+    refused(&explain(&wrong, &[]), "recorded profile");
 
     let part = folder.write("part", &bytes[..bytes.len() - 30]);
     let output = explain(&part, &["--output", "json"]);

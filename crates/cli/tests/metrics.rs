@@ -24,7 +24,7 @@ fn metrics_are_there_while_the_chain_runs() {
         "tailwater_packets_offered_total ",
         "tailwater_packets_total{outcome=\"delivered\"} ",
         "tailwater_latency_seconds_bucket{le=\"0.1\"} ",
-        "tailwater_late_packets_total{cause=\"whale\"} ",
+        "tailwater_late_packets_total{cause=\"queued-behind-own-flow\"} ",
     ] {
         assert!(page.contains(name), "{name} is not in\n{page}");
     }

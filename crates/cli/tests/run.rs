@@ -7,7 +7,7 @@ use common::*;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::process::Stdio;
-use tailwater_dataplane::report::StateReport;
+use tailwater_dataplane::report::{PacketEventReport, StateReport};
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
 
@@ -26,6 +26,10 @@ fn a_small_capture_through_acl_and_nat() {
     assert_eq!(report["interrupted"], false);
     assert_eq!(count(&report, "offered"), 1000);
     assert_eq!(count(&report, "dropped_by_nf"), 100);
+    let denied = serde_json::json!([
+        {"function": "edge", "reason": "denied", "outcome": "dropped", "packets": 100}
+    ]);
+    assert_eq!(report["packets"]["drops"], denied);
     assert_eq!(report["packets"]["reasons"]["edge/denied"], 100);
     assert_eq!(report["cores"]["dedicated"], 1);
     assert_eq!(report["cores"]["avg"], 1.0);
@@ -266,6 +270,31 @@ fn a_missed_objective_is_an_exit_code_only_on_demand() {
 }
 
 #[test]
+fn a_run_that_delivers_nothing_has_no_verdict() {
+    let folder = Folder::new();
+    let traffic = folder.capture("in.pcap", &mixture(100));
+    let chain = folder.spec(
+        "denies.yaml",
+        "[{name: edge, acl: {default: deny, rules: [{action: deny, protocol: udp}]}}]",
+        "",
+    );
+    let run = |more: &[&str]| {
+        let mut command = tailwater();
+        command.arg("run").arg(&chain).arg("--traffic").arg(&traffic).args(more);
+        command.output().unwrap()
+    };
+    let output = run(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let line = "NO VERDICT: the chain dropped all 100 packets (edge/denied 100)\n";
+    assert!(text(&output.stdout).contains(line), "{}", text(&output.stdout));
+    let output = run(&["--check-slo", "--output", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no verdict: the chain dropped all 100 packets"));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["slo_met"], serde_json::Value::Null);
+}
+
+#[test]
 fn a_closed_pipe_is_no_panic() {
     let folder = Folder::new();
     let traffic = folder.capture("in.pcap", &mixture(10));
@@ -298,6 +327,12 @@ fn every_field_is_documented_and_every_documented_field_is_there() {
         ..StateReport::default()
     };
     report["state"] = serde_json::to_value(state).unwrap();
+    let event = PacketEventReport {
+        function: Some("nat".to_owned()),
+        reason: "translated".to_owned(),
+        count: 1,
+    };
+    report["packets"]["packet_events"] = serde_json::to_value([event]).unwrap();
     let found = fields(
         &report,
         &[

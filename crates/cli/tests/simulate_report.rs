@@ -32,7 +32,7 @@ fn a_comparison_writes_a_page_of_its_own() {
         "Late packets by cause",
         "Burst: arrivals",
         "Burst: packets in the system",
-        "Burst: cores at work",
+        "Burst: active cores",
         "Burst: decisions",
         "kind: Rack",
     ] {

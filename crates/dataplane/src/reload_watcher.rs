@@ -148,10 +148,10 @@ impl ReloadWatcher {
         }
         self.read = now;
         match self.files.reload() {
-            Ok(news) if news.is_empty() && requested => vec!["nothing has changed".to_owned()],
+            Ok(news) if news.is_empty() && requested => vec!["reload: no change".to_owned()],
             Ok(news) => news,
             Err(errors) => {
-                let first = "what was in force stays, since:".to_owned();
+                let first = "reload rejected, keeping the current configuration:".to_owned();
                 std::iter::once(first).chain(errors).collect()
             }
         }
@@ -204,7 +204,10 @@ mod tests {
         assert_eq!(watch.poll(false), [""; 0]);
         fs::write(&path, "wrong!, longer").unwrap();
         assert_eq!(watch.poll(false), [""; 0]);
-        assert_eq!(watch.poll(false), ["what was in force stays, since:", "wrong"]);
+        assert_eq!(
+            watch.poll(false),
+            ["reload rejected, keeping the current configuration:", "wrong"]
+        );
         assert_eq!(watch.poll(false), [""; 0]);
         assert_eq!(watch.poll(true).len(), 2);
         assert_eq!(count.load(Ordering::Relaxed), 3);
@@ -228,7 +231,7 @@ mod tests {
         assert_eq!(watch.poll(false), ["third"]);
         // An explicit request without a change is answered.
         fs::write(&path, "same").unwrap();
-        assert_eq!(watch.poll(true), ["nothing has changed"]);
+        assert_eq!(watch.poll(true), ["reload: no change"]);
         fs::remove_file(&path).unwrap();
     }
 

@@ -9,6 +9,7 @@ use crate::scaling::ScalingCounters;
 use crate::scaling::buckets::ServerReport;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use tailwater_chain::chain::{Outcome, Reason};
 use tailwater_isolation::server::IsolationReport;
 
 /// Results of a run.
@@ -21,8 +22,9 @@ pub struct RunReport {
     /// Latency objective.
     pub slo: SloReport,
     /// The objective was met: at least `slo.percentile` percent of the packets that the chain did not drop were
-    /// delivered within `slo.latency_us`. Lost packets count as late.
-    pub slo_met: bool,
+    /// delivered within `slo.latency_us`. Lost packets count as late. `None` without a verdict: no packet was delivered
+    /// or lost.
+    pub slo_met: Option<bool>,
     /// Latencies of all delivered packets, in microseconds.
     pub latency_us: LatencyReport,
     /// Their cumulative distribution. Its last point holds all packets and the longest latency.
@@ -246,8 +248,112 @@ pub struct PacketReport {
     pub lost: u64,
     /// Packets of the traffic excluded by `spec.match`; not offered.
     pub not_matched: u64,
-    /// Reasons why packets were dropped or lost, and malformed or non-IP ones passed. Only those that occurred.
+    /// Packets dropped or lost, by function and reason. Only those that occurred.
+    pub drops: Vec<DropReport>,
+    /// Events of packets that passed, by function and reason. Only those that occurred.
+    pub packet_events: Vec<PacketEventReport>,
+    /// Deprecated copy of `drops` and `packet_events` by `function/reason`, to be removed in the next version.
     pub reasons: BTreeMap<String, u64>,
+}
+
+impl PacketReport {
+    /// Adds a count to the reason's entry.
+    pub fn add(&mut self, reason: &Reason, count: u64) {
+        if count == 0 {
+            return;
+        }
+        *self.reasons.entry(reason.name.clone()).or_default() += count;
+        let function = reason.function.clone();
+        let name = reason.short_name();
+        let outcome = match reason.outcome {
+            Outcome::Dropped => DropOutcome::Dropped,
+            Outcome::Lost => DropOutcome::Lost,
+            Outcome::Passed => {
+                let known = |event: &&mut PacketEventReport| event.function == function && event.reason == name;
+                match self.packet_events.iter_mut().find(known) {
+                    Some(event) => event.count += count,
+                    None => self.packet_events.push(PacketEventReport {
+                        function,
+                        reason: name.to_owned(),
+                        count,
+                    }),
+                }
+                return;
+            }
+        };
+        let known =
+            |drop: &&mut DropReport| drop.function == function && drop.reason == name && drop.outcome == outcome;
+        match self.drops.iter_mut().find(known) {
+            Some(drop) => drop.packets += count,
+            None => self.drops.push(DropReport {
+                function,
+                reason: name.to_owned(),
+                outcome,
+                packets: count,
+            }),
+        }
+    }
+
+    /// Sorts both lists by function and reason.
+    pub(crate) fn sort(&mut self) {
+        self.drops.sort();
+        self.packet_events.sort();
+    }
+}
+
+/// Packets dropped or lost for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct DropReport {
+    /// Name of the function, or `None` if the chain, the port or the run dropped them.
+    pub function: Option<String>,
+    /// Drop reason.
+    pub reason: String,
+    /// Dropped by a decision, or lost.
+    pub outcome: DropOutcome,
+    /// Number of packets.
+    pub packets: u64,
+}
+
+impl DropReport {
+    /// Name of the function and the reason, or the reason alone without a function.
+    pub fn name(&self) -> String {
+        qualified(self.function.as_deref(), &self.reason)
+    }
+}
+
+/// Outcome for packets that were not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DropOutcome {
+    /// Dropped by a decision of a function or the spec.
+    Dropped,
+    /// Lost for lack of resources or time, or by a failure. Counts against the objective.
+    Lost,
+}
+
+/// Event of packets that passed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct PacketEventReport {
+    /// Name of the function, or `None` if the chain counted them.
+    pub function: Option<String>,
+    /// Name of the counter.
+    pub reason: String,
+    /// Number of packets, or of the unit in the counter's name.
+    pub count: u64,
+}
+
+impl PacketEventReport {
+    /// Name of the function and the counter, or the counter's alone without a function.
+    pub fn name(&self) -> String {
+        qualified(self.function.as_deref(), &self.reason)
+    }
+}
+
+fn qualified(function: Option<&str>, reason: &str) -> String {
+    match function {
+        Some(function) => format!("{function}/{reason}"),
+        None => reason.to_owned(),
+    }
 }
 
 /// Cores used.

@@ -202,6 +202,7 @@ mod tests {
     #[test]
     fn a_long_run_has_a_bounded_timeline_with_everything_in_it() {
         let reasons = [Outcome::Passed, Outcome::Dropped].map(|outcome| Reason {
+            function: None,
             name: format!("{outcome:?}"),
             outcome,
         });

@@ -500,7 +500,9 @@ fn wrong_versions_change_nothing() {
     let (outcome, told) = run_changing(&versions, 300, true);
     nothing_is_lost(&outcome, 0);
     values(&outcome.frames, |frame| frame[15], [100, 100]);
-    let stays = told.iter().filter(|line| *line == "what was in force stays, since:");
+    let stays = told
+        .iter()
+        .filter(|line| *line == "reload rejected, keeping the current configuration:");
     assert!(stays.count() >= 2, "{told:?}");
     for what in [
         "chain.yaml:7:81: spec.functions[1].tunnel.rules[0].push.vlan",

@@ -46,13 +46,13 @@ impl Cause {
     pub fn name(self) -> &'static str {
         match self {
             Cause::Service => "service",
-            Cause::QueuedBehindOwnFlow => "whale",
-            Cause::QueuedBehindOthers => "minnows",
+            Cause::QueuedBehindOwnFlow => "queued-behind-own-flow",
+            Cause::QueuedBehindOthers => "queued-behind-others",
             Cause::Preempted => "descheduled",
             Cause::Waking => "waiting-for-helper",
             Cause::Migration => "migration",
             Cause::RingFull => "nic-ring-full",
-            Cause::ResourceExhausted => "no-place",
+            Cause::ResourceExhausted => "no-resources",
             Cause::External => "external",
         }
     }

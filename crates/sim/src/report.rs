@@ -39,7 +39,7 @@ impl Loss {
             Loss::RingFull => "nic-ring-full",
             Loss::Link => "switch-buffer-full",
             Loss::Table => "switch-table",
-            Loss::FlowTableFull => "no-place",
+            Loss::FlowTableFull => "no-resources",
             Loss::NotDrained => "not-drained",
         }
     }

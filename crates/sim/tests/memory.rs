@@ -148,7 +148,7 @@ fn flows_beyond_the_most_are_lost_and_take_no_memory() {
         // Both packets of the first flows arrive, and the very first flow's extra ones. All other packets are lost.
         let kept = 2 * 10_000 + APART;
         assert_eq!(packets.flows, 10_000, "{name}");
-        assert_eq!(packets.lost_by_reason["no-place"], 400_000 - kept, "{name}");
+        assert_eq!(packets.lost_by_reason["no-resources"], 400_000 - kept, "{name}");
         assert!(more < less + 150_000, "{name}: {less} bytes, then {more}");
     }
 }

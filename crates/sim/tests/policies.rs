@@ -450,7 +450,7 @@ fn forgotten_flows_leave_their_places() {
         let report = simulate(&rack(), vec![chain], &options).unwrap();
         let packets = &report.chains[0].packets;
         assert_eq!((packets.offered, packets.flows), (400_000, 200_000), "{name}");
-        assert_eq!(packets.lost_by_reason.get("no-place"), None, "{name}");
+        assert_eq!(packets.lost_by_reason.get("no-resources"), None, "{name}");
     }
 }
 

@@ -18,10 +18,23 @@ pub enum Outcome {
 /// Reason under which packets are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason {
+    /// Name of the function that counts them; `None` for those of the chain itself.
+    pub function: Option<String>,
     /// Stable name: `function-name/reason`, `malformed/reason`, ...
     pub name: String,
     /// Outcome for the packets.
     pub outcome: Outcome,
+}
+
+impl Reason {
+    /// Name without the function's.
+    pub fn short_name(&self) -> &str {
+        let prefix = self
+            .function
+            .as_deref()
+            .and_then(|function| self.name.strip_prefix(function));
+        prefix.and_then(|rest| rest.strip_prefix('/')).unwrap_or(&self.name)
+    }
 }
 
 /// Function at its position in the chain.
@@ -76,10 +89,12 @@ impl Stage {
     pub(super) fn reasons(&self) -> impl Iterator<Item = Reason> {
         let names = self.function.drop_reasons().iter().copied().chain(["other"]);
         let drops = names.zip(&self.losses).map(|(name, loss)| Reason {
+            function: Some(self.name.clone()),
             name: format!("{}/{name}", self.name),
             outcome: if *loss { Outcome::Lost } else { Outcome::Dropped },
         });
         let notes = self.function.counters().iter().map(|name| Reason {
+            function: Some(self.name.clone()),
             name: format!("{}/{name}", self.name),
             outcome: Outcome::Passed,
         });

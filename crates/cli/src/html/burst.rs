@@ -30,8 +30,8 @@ const PICKS: [Pick; 3] = [
     Pick {
         id: "waiting",
         heading: "Burst: packets in the system",
-        caption: "Packets that have arrived, and neither left nor got lost, at the end of each 100 µs; under the \
-                  pointer, how many one core with a queue knows of at most.",
+        caption: "Packets in the chain's queues and cores at the end of each 100 µs; under the pointer, also the \
+                  longest queue of one core.",
         figure: |step| step.waiting as f64,
         text: |step| {
             format!(
@@ -43,20 +43,20 @@ const PICKS: [Pick; 3] = [
     },
     Pick {
         id: "cores",
-        heading: "Burst: cores at work",
-        caption: "The chain's cores with a queue and its helpers, at the end of each 100 µs.",
+        heading: "Burst: active cores",
+        caption: "The chain's dedicated and auxiliary cores at the end of each 100 µs.",
         figure: |step| f64::from(step.dedicated + step.auxiliaries),
         text: |step| format!("{} + {}", step.dedicated, step.auxiliaries),
     },
     Pick {
         id: "decisions",
         heading: "Burst: decisions",
-        caption: "How often core mappers were asked in each 100 µs; under the pointer, what they moved, and the \
-                  packets that were handed to helpers.",
+        caption: "Decisions of the core mappers in each 100 µs; under the pointer, the flows that they moved and \
+                  the packets offloaded to auxiliary cores.",
         figure: |step| step.decisions as f64,
         text: |step| {
             format!(
-                "{} asked, {} flows moved, {} packets handed",
+                "{} decisions, {} flows moved, {} packets offloaded",
                 thousands(step.decisions),
                 thousands(step.flows_moved),
                 thousands(step.packets_handed)

@@ -133,8 +133,8 @@ fn distribution(report: &RunReport) -> Figure {
             let apart = (x.at(report.latency_us.max) - x.at(slo.latency_us)).abs();
             let top = apart > 170.0;
             chart.mark("slo", slo.latency_us, &format!("SLO {limit}"), top);
-            let promise = format!("{} promised", percent(slo.percentile / 100.0));
-            chart.level("slo", slo.percentile / 100.0, &promise);
+            let objective = format!("objective {}", percent(slo.percentile / 100.0));
+            chart.level("slo", slo.percentile / 100.0, &objective);
             let share = |packets: u64| packets as f64 / delivered as f64;
             let line = points
                 .iter()
@@ -229,11 +229,11 @@ fn latency(report: &RunReport, time: &Time) -> Figure {
             let delivered = count(step.delivered, "packet");
             let _ = write!(text, "\n{delivered} delivered");
             if step.flagged > 0 {
-                let disturbed = match step.windows {
-                    1 => "disturbed".to_owned(),
-                    all => format!("{} of {all} windows disturbed", step.flagged),
+                let windows = match step.windows {
+                    1 => String::new(),
+                    all => format!(" in {} of {all} windows", step.flagged),
                 };
-                let _ = write!(text, "\n{disturbed}: a worker was off its core");
+                let _ = write!(text, "\nCPU interference{windows}: worker preempted");
             }
             chart.hover(time.step(step), &text);
         }
@@ -241,7 +241,7 @@ fn latency(report: &RunReport, time: &Time) -> Figure {
     }
     let mut names = legend([("s0", "p50"), ("s2", "p99"), ("s3", "max")]);
     if report.windows.flagged > 0 {
-        names.push(("flagged", "disturbed: a worker was off its core".to_owned()));
+        names.push(("flagged", "CPU interference: worker preempted".to_owned()));
     }
     Figure {
         id: "latency-over-time".to_owned(),
@@ -432,7 +432,7 @@ fn drops(report: &RunReport, time: &Time) -> Figure {
         id: "drops".to_owned(),
         heading: "Drops and losses".to_owned(),
         caption: format!(
-            "{} dropped because the chain says so, {} lost for want of room or time; in each {}.",
+            "{} dropped by the chain, {} lost for lack of resources or time; in each {}.",
             count(packets.dropped_by_nf, "packet"),
             thousands(packets.lost),
             escape(&time.step)
@@ -447,8 +447,8 @@ fn drops(report: &RunReport, time: &Time) -> Figure {
 pub(super) fn cause_class(cause: &str) -> &'static str {
     match cause {
         "service" => "s0",
-        "whale" => "s4",
-        "minnows" => "s2",
+        "queued-behind-own-flow" => "s4",
+        "queued-behind-others" => "s2",
         "descheduled" => "s6",
         "waiting-for-helper" => "s7",
         "migration" => "s1",
@@ -538,13 +538,13 @@ fn cores(report: &RunReport, time: &Time) -> Figure {
     }
     if cores.auxiliary_avg > 0.0 {
         let auxiliary = significant(cores.auxiliary_avg, 3);
-        let _ = write!(caption, " and {auxiliary} auxiliary ones on average");
+        let _ = write!(caption, " and {auxiliary} auxiliary cores on average");
     }
     Figure {
         id: "cores".to_owned(),
         heading: "Cores".to_owned(),
         caption: format!(
-            "{}: the share of the time in each {} that packets took. The rest is headroom.",
+            "{}: share of the time spent on packets in each {}. The rest is headroom.",
             escape(&caption),
             escape(&time.step)
         ),

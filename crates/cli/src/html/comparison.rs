@@ -120,7 +120,7 @@ fn heading(page: &mut String, document: &Document, parts: &[ChainRuns<'_>]) {
     let chains = document.runs.first().map_or(0, |run| run.report.chains.len());
     let seeds = parts.first().map_or(0, ChainRuns::seeds);
     let interrupted = match document.interrupted {
-        true => "; interrupted, runs are missing",
+        true => "; interrupted, some runs are missing",
         false => "",
     };
     let _ = write!(
@@ -215,7 +215,7 @@ fn results(page: &mut String, part: &ChainRuns<'_>, number: usize) {
         "loss",
         "cores",
         "queues",
-        "helpers",
+        "auxiliary",
         "SLO",
     ];
     page.push_str("<div class=\"tables\">\n");

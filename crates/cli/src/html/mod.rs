@@ -42,7 +42,11 @@ const MOST_SPEC: usize = 100_000;
 /// The report cannot be written as JSON.
 pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String, CliError> {
     let chain = escape(&report.chain);
-    let verdict = if report.slo_met { "SLO met" } else { "SLO missed" };
+    let verdict = match report.slo_met {
+        Some(true) => "SLO met",
+        Some(false) => "SLO missed",
+        None => "no verdict",
+    };
     let mut page = begin(&format!("{chain}: {verdict}"));
     tables::heading(&mut page, report, &utc(ended));
     page.push_str("<main>\n<div class=\"grid\">\n");

@@ -121,7 +121,7 @@ pub fn distribution(part: &ChainRuns<'_>, palette: &Palette, number: usize) -> F
         chart.x_axis(8, micros, "latency");
         chart.y_axis(8, percent_tick);
         chart.mark("slo", part.slo_us, &format!("SLO {slo}"), false);
-        chart.level("slo", 0.99, "99 % promised");
+        chart.level("slo", 0.99, "objective 99 %");
         for (name, line) in &lines {
             let first = line.points.first().map(|point| (point.0, 0.0));
             let points = line.points.iter().map(|point| (point.0, line.share(point.1)));

@@ -68,8 +68,8 @@ fn cache<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     chart(
         "cache",
         "Throughput over cache, relative",
-        "Packets a second as a share of the chain's highest, over the cache that it has. Points at which \
-         that was not held are left out.",
+        "Packets per second as a share of the chain's highest rate, over its cache. Points without the \
+         intended share of the cache are left out.",
         "MiB of last-level cache",
         &lines,
         whole,
@@ -83,7 +83,7 @@ fn absolute<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     chart(
         "throughput",
         "Throughput over cache",
-        "Packets a second of one core that always has more.",
+        "Packets per second of one saturated core.",
         "MiB of last-level cache",
         &lines,
         |most| most,
@@ -147,8 +147,8 @@ fn latency<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     Figure {
         id: "latency".to_owned(),
         heading: "Latency over load".to_owned(),
-        caption: "The promised percentile of latency, over the load as a share of what the chain takes; packets come \
-                  evenly spaced."
+        caption: "The objective's percentile of latency, over the load as a share of the chain's throughput; packets \
+                  are evenly spaced."
             .to_owned(),
         legend: legend(&lines),
         tall: false,
@@ -234,7 +234,7 @@ fn rates<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
     if !rows.is_empty() {
         let _ = write!(
             page,
-            "<section class=\"card\" id=\"rates\">\n<h2>Rates, packets a second</h2>\n<table>\n<tr><th></th>\
+            "<section class=\"card\" id=\"rates\">\n<h2>Rates, packets per second</h2>\n<table>\n<tr><th></th>\
              <th>throughput</th><th>objective kept</th><th>no loss (NDR)</th><th>0.5 % lost (PDR)</th></tr>\n\
              {rows}</table>\n</section>\n"
         );
@@ -267,13 +267,13 @@ fn costs<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
         for of in &costs.functions {
             row("", &of.function, of.cost.value, &percent(of.share));
         }
-        row("", "besides", costs.rest(), "");
+        row("", "framework overhead", costs.rest(), "");
     }
     if !rows.is_empty() {
         let _ = write!(
             page,
             "<section class=\"card\" id=\"costs\">\n<h2>Costs of a packet</h2>\n<table>\n<tr><th></th>\
-             <th>function</th><th>ns</th><th>cycles</th><th>packets that come to it</th></tr>\n\
+             <th>function</th><th>ns</th><th>cycles</th><th>share of packets</th></tr>\n\
              {rows}</table>\n</section>\n"
         );
     }

@@ -1,10 +1,10 @@
 //! Text and tables of a page.
 
 use super::text::{count, escape, micros, significant};
-use crate::table::{late_and_lost, of_bytes_in, share};
+use crate::table::{late_and_lost, of_bytes_in, share, without_verdict};
 use crate::text::{fixed, percent, short, thousands};
 use std::fmt::Write as _;
-use tailwater_dataplane::report::{LatencyReport, RunReport};
+use tailwater_dataplane::report::{DropOutcome, LatencyReport, RunReport};
 
 /// Adds the heading: the verdict and the most important figures.
 pub fn heading(page: &mut String, report: &RunReport, ended: &str) {
@@ -13,14 +13,15 @@ pub fn heading(page: &mut String, report: &RunReport, ended: &str) {
     let in_time = share(owed.saturating_sub(late_and_lost(report)), owed);
     let rate = packets.offered as f64 / report.duration_s.max(1e-9);
     let (class, verdict) = match report.slo_met {
-        true => ("met", "SLO met"),
-        false => ("missed", "SLO missed"),
+        Some(true) => ("met", "SLO met"),
+        Some(false) => ("missed", "SLO missed"),
+        None => ("none", "No verdict"),
     };
     let limit = micros(report.slo.latency_us);
-    let promised = percent(report.slo.percentile / 100.0);
-    let sentence = match owed {
-        0 => "No packet was to be delivered.".to_owned(),
-        _ => format!("{} of packets within {limit}; {promised} promised.", percent(in_time)),
+    let objective = percent(report.slo.percentile / 100.0);
+    let sentence = match report.slo_met {
+        None => format!("Reason: {}.", without_verdict(report)),
+        Some(_) => format!("{} of packets within {limit}; objective {objective}.", percent(in_time)),
     };
     let interrupted = if report.interrupted { ", interrupted" } else { "" };
     let _ = write!(
@@ -82,11 +83,11 @@ fn disturbed(report: &RunReport) -> Option<String> {
     let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
     let of = count(windows.count, "window");
     let mut text = format!(
-        "In {} of {of} a worker was off its core: the machine did something else. ",
+        "In {} of {of} there was CPU interference: a worker was preempted. ",
         thousands(windows.flagged),
     );
     let _ = match good {
-        0 => write!(text, "There is no undisturbed window to judge the chain by."),
+        0 => write!(text, "All windows had CPU interference."),
         _ => write!(
             text,
             "The SLO was met in {} of the {} others.",
@@ -157,27 +158,44 @@ pub fn packets(page: &mut String, report: &RunReport) {
     ];
     if packets.not_matched > 0 {
         let figures = vec![thousands(packets.not_matched), String::new()];
-        rows.push(("not for this chain".to_owned(), figures));
+        rows.push(("not matched".to_owned(), figures));
     }
-    if !packets.reasons.is_empty() {
-        rows.push(("reasons".to_owned(), vec![String::new(); 2]));
-    }
-    /// Maximum number of reasons listed.
+    /// Maximum number of drops, and of packet events, listed.
     const MOST: usize = 100;
-    let mut reasons: Vec<_> = packets.reasons.iter().collect();
-    reasons.sort_by_key(|(_, packets)| std::cmp::Reverse(**packets));
-    for (reason, count) in reasons.iter().take(MOST) {
-        // Counters of bytes are not a share of the packets.
-        let figures = match of_bytes_in(&packets.reasons, reason) {
-            Some(part) => vec![thousands(**count), part],
-            None if reason.ends_with("-bytes-in") => vec![thousands(**count), String::new()],
-            None => of(**count),
-        };
-        rows.push((format!("  {reason}"), figures));
+    let title = |name: &str| (name.to_owned(), vec![String::new(); 2]);
+    let mut drops: Vec<_> = packets.drops.iter().collect();
+    drops.sort_by_key(|drop| std::cmp::Reverse(drop.packets));
+    if !drops.is_empty() {
+        rows.push(title("drops"));
     }
-    if reasons.len() > MOST {
-        let others = reasons[MOST..].iter().map(|(_, packets)| **packets).sum();
-        rows.push(("  other reasons".to_owned(), of(others)));
+    for drop in drops.iter().take(MOST) {
+        let lost = match drop.outcome {
+            DropOutcome::Dropped => "",
+            DropOutcome::Lost => " (lost)",
+        };
+        rows.push((format!("  {}{lost}", drop.name()), of(drop.packets)));
+    }
+    if drops.len() > MOST {
+        let others = drops[MOST..].iter().map(|drop| drop.packets).sum();
+        rows.push(("  other drops".to_owned(), of(others)));
+    }
+    let mut events: Vec<_> = packets.packet_events.iter().collect();
+    events.sort_by_key(|event| std::cmp::Reverse(event.count));
+    if !events.is_empty() {
+        rows.push(title("packet events"));
+    }
+    for event in events.iter().take(MOST) {
+        // Counters of bytes are not a share of the packets.
+        let figures = match of_bytes_in(&packets.packet_events, event) {
+            Some(part) => vec![thousands(event.count), part],
+            None if event.reason.ends_with("-bytes-in") => vec![thousands(event.count), String::new()],
+            None => of(event.count),
+        };
+        rows.push((format!("  {}", event.name()), figures));
+    }
+    if events.len() > MOST {
+        let others = events[MOST..].iter().map(|event| event.count).sum();
+        rows.push(("  other packet events".to_owned(), of(others)));
     }
     table(page, "packets", "Packets", &["", "of offered"], &rows);
 }
@@ -187,7 +205,7 @@ pub fn flows(page: &mut String, report: &RunReport) {
     let Some(flows) = &report.flows else {
         page.push_str(
             "<section class=\"card\" id=\"flows\">\n<h2>Flow table</h2>\n\
-             <p class=\"nothing\">The chain keeps no state of flows.</p>\n</section>\n",
+             <p class=\"nothing\">The chain has no flow table.</p>\n</section>\n",
         );
         return;
     };
@@ -195,8 +213,8 @@ pub fn flows(page: &mut String, report: &RunReport) {
     let rows = [
         ("opened", thousands(flows.opened)),
         ("expired: idle", thousands(flows.expired)),
-        ("evicted: made room", thousands(flows.evicted)),
-        ("refused: found none", thousands(flows.refused)),
+        ("evicted for new flows", thousands(flows.evicted)),
+        ("refused: table full", thousands(flows.refused)),
         ("active at the end", thousands(flows.active)),
         ("memory", memory),
     ];
@@ -215,14 +233,14 @@ pub fn windows(page: &mut String, report: &RunReport) {
     let rows = [
         ("windows", thousands(windows.count)),
         ("length of each", micros(windows.length_ms * 1e3)),
-        ("disturbed", thousands(windows.flagged)),
+        ("with CPU interference", thousands(windows.flagged)),
         (
             "of the others, SLO met",
             format!("{} of {}", thousands(kept), thousands(good)),
         ),
-        ("times off the core", thousands(gaps)),
-        ("for, in all", micros(lost)),
-        ("and at the longest", micros(longest.fold(0.0, f64::max))),
+        ("preemptions", thousands(gaps)),
+        ("time preempted", micros(lost)),
+        ("longest preemption", micros(longest.fold(0.0, f64::max))),
     ];
     let rows = rows.map(|(name, figure)| (name.to_owned(), vec![figure]));
     let heading = match windows.omitted {

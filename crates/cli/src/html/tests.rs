@@ -4,19 +4,19 @@ use super::page;
 use std::collections::BTreeMap;
 use std::time::UNIX_EPOCH;
 use tailwater_dataplane::report::{
-    ArrivalReport, CoreReport, DistributionPoint, FlowReport, LatencyReport, PacketReport, RunReport, SloReport,
-    StepReport, TimelineReport, WindowReport, WindowsReport,
+    ArrivalReport, CoreReport, DistributionPoint, DropOutcome, DropReport, FlowReport, LatencyReport, PacketReport,
+    RunReport, SloReport, StepReport, TimelineReport, WindowReport, WindowsReport,
 };
 
 const CAUSES: [&str; 9] = [
     "service",
-    "whale",
-    "minnows",
+    "queued-behind-own-flow",
+    "queued-behind-others",
     "descheduled",
     "waiting-for-helper",
     "migration",
     "nic-ring-full",
-    "no-place",
+    "no-resources",
     "external",
 ];
 
@@ -47,7 +47,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
         lost: 123_456,
         late_by_cause: CAUSES.iter().map(|&cause| (cause, 123_456)).collect(),
         dropped_by_reason: by_reason("denied"),
-        lost_by_reason: by_reason("no-place"),
+        lost_by_reason: by_reason("no-resources"),
         latency_us: latencies(5.123 + i as f64),
         busy: 0.123_456_789,
     };
@@ -73,7 +73,7 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
             network_us: 0.0,
             percentile: 99.0,
         },
-        slo_met: false,
+        slo_met: Some(false),
         latency_us: latencies(5.123),
         latency_distribution: (0..steps * 2)
             .map(|i| DistributionPoint {
@@ -87,6 +87,15 @@ fn example(steps: usize, windows: usize, reasons: usize, name: &str) -> RunRepor
             dropped_by_nf: 600,
             lost: 400,
             not_matched: 5,
+            drops: (0..reasons)
+                .map(|i| DropReport {
+                    function: Some(format!("{name}-{i}")),
+                    reason: "denied".to_owned(),
+                    outcome: DropOutcome::Dropped,
+                    packets: 123_456 + i as u64,
+                })
+                .collect(),
+            packet_events: Vec::new(),
             reasons: by_reason("denied"),
         },
         loss_rate: 0.04,
@@ -224,7 +233,7 @@ fn a_page_has_all_charts_and_refers_to_nothing() {
 fn a_run_in_which_nothing_happened_has_a_page() {
     let mut empty = example(0, 0, 0, "chain");
     (empty.packets, empty.duration_s) = (PacketReport::default(), 0.0);
-    (empty.slo_met, empty.flows) = (true, None);
+    (empty.slo_met, empty.flows) = (None, None);
     empty.late_by_cause.clear();
     empty.windows = WindowsReport::default();
     empty.timeline = TimelineReport::default();
@@ -233,7 +242,7 @@ fn a_run_in_which_nothing_happened_has_a_page() {
     let page = html(&empty, "");
     let names = elements(&page).unwrap();
     assert_eq!(count(&names, "svg"), 0);
-    assert!(page.contains("No packet was to be delivered."));
+    assert!(page.contains("Reason: no packets arrived for the chain."));
     assert!(!page.contains("NaN") && !page.contains("inf"));
 }
 

@@ -280,10 +280,11 @@ mod tests {
                 lost: 1,
                 not_matched: 4,
                 reasons: [("acl/denied".to_owned(), 2)].into(),
+                ..PacketReport::default()
             },
             p99: Nanos::from_millis(7_000),
             p50: Nanos::from_micros(3),
-            late_by_cause: [("whale", 2)].into(),
+            late_by_cause: [("queued-behind-own-flow", 2)].into(),
             latency,
             gaps: 5,
             cores: CoreReport {
@@ -310,7 +311,7 @@ mod tests {
             "tailwater_packets_total{outcome=\"lost\"} 1",
             "tailwater_packets_not_matched_total 4",
             "tailwater_packet_reasons_total{reason=\"acl/denied\"} 2",
-            "tailwater_late_packets_total{cause=\"whale\"} 2",
+            "tailwater_late_packets_total{cause=\"queued-behind-own-flow\"} 2",
             "tailwater_descheduling_gaps_total 5",
             "tailwater_latency_seconds_count 6",
             "tailwater_latency_seconds_bucket{le=\"0.000001\"} 1",

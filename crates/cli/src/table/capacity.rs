@@ -27,7 +27,7 @@ pub fn capacity(profile: &CapacityProfile, file: &Path) -> String {
 
 fn frontier(table: &mut Table, profile: &CapacityProfile) {
     let title = format!("one core in {}", profile.epoch);
-    table.figure(&title, "packets", "of at most so many flows");
+    table.figure(&title, "packets", "from at most this many flows");
     let corners = profile.frontier.corners();
     // The first, the last, and some between.
     let shown = corners.len().min(ROWS);
@@ -49,12 +49,12 @@ fn frontier(table: &mut Table, profile: &CapacityProfile) {
 fn rates(table: &mut Table, profile: &CapacityProfile) {
     let corners = profile.rates.corners();
     if corners.is_empty() {
-        let text = "none: the objective was missed at a fifth of what the core can do";
+        let text = "none: the objective was missed at a fifth of the core's capacity";
         table.line("rates in time", text);
         table.gap();
         return;
     }
-    table.figure("rates in time", "packets/s", "of at most so many flows");
+    table.figure("rates in time", "packets/s", "from at most this many flows");
     for &(flows, rate) in corners {
         table.figure("", &short(rate), &thousands(u64::from(flows)));
     }
@@ -69,11 +69,11 @@ fn splits(table: &mut Table, profile: &CapacityProfile) {
     table.figure(
         "one flow, two cores",
         "packets",
-        &format!("in {}, by how the chain is cut", profile.epoch),
+        &format!("in {}, by split point", profile.epoch),
     );
     for point in points {
         let words = format!(
-            "last {} moved: first core {}, second {}",
+            "last {} on the second core: first core {}, second {}",
             point.last_functions,
             thousands(u64::from(point.first)),
             thousands(u64::from(point.last))
@@ -89,10 +89,10 @@ fn costs(table: &mut Table, profile: &CapacityProfile) {
     };
     table.figure("costs", "ns", "");
     for (name, cost, words) in [
-        ("  batch", costs.batch, "however many packets"),
+        ("  batch", costs.batch, "independent of its packets"),
         ("  packet", costs.packet, ""),
         ("  byte", costs.byte, ""),
-        ("  new flow", costs.new_flow, "more than any packet"),
+        ("  new flow", costs.new_flow, "in addition to the packet"),
     ] {
         table.figure(name, &nanos(cost), words);
     }
@@ -111,7 +111,10 @@ fn details(table: &mut Table, profile: &CapacityProfile) {
     let Some(details) = &profile.details else {
         return;
     };
-    let cold = format!("after {} packets of others", thousands(u64::from(details.cold_after)));
+    let cold = format!(
+        "after {} packets of other flows",
+        thousands(u64::from(details.cold_after))
+    );
     table.gap();
     table.figure("costs in detail", "ns", "");
     for (name, cost, words) in [
@@ -121,15 +124,19 @@ fn details(table: &mut Table, profile: &CapacityProfile) {
         ("  packet with a backlog", details.ring_packet, ""),
         ("  receiving", details.receive_packet, "of a packet's costs"),
         ("  own queue", details.queue_packet, "each packet that waits"),
-        ("  handing over", details.hand_over_packet, "each packet, beside that"),
-        ("  taking over", details.take_over_packet, "each packet, a helper"),
-        ("  finding a packet", details.poll, "a core that waits"),
+        ("  offloading", details.hand_over_packet, "each packet, in addition"),
+        (
+            "  receiving offloaded",
+            details.take_over_packet,
+            "each packet, auxiliary core",
+        ),
+        ("  finding a packet", details.poll, "a polling core"),
     ] {
         table.figure(name, &nanos(cost), words);
     }
     if !details.wakes.is_empty() {
         table.gap();
-        table.figure("helpers wake up", "ns", "99 of 100; after so long asleep");
+        table.figure("wake-up, median", "ns", "99th percentile; time asleep before");
     }
     for wake in &details.wakes {
         let words = format!("{}; {}", thousands(wake.p99), Nanos(wake.asleep));
@@ -139,7 +146,7 @@ fn details(table: &mut Table, profile: &CapacityProfile) {
         let per_second: f64 = details.pauses.iter().map(|pause| pause.per_second).sum();
         let pauses = details.pauses.iter();
         let time: f64 = pauses.map(|pause| pause.per_second * pause.nanos as f64).sum();
-        let words = format!("a second, {:.2} % of the time", time / 1e7);
+        let words = format!("per second, {:.2} % of the time", time / 1e7);
         table.gap();
         table.figure("pauses", &thousands(per_second as u64), &words);
     }

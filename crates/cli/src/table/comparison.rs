@@ -114,7 +114,7 @@ impl Row<'_> {
         let _ = writeln!(
             text,
             "{:<POLICY$}{seed}{:>10}{:>11}{:>11}{:>10}{:>8}{:>8}{:>8}  {:<6} late by",
-            "policy", "p50 us", "p99 us", "p99.9 us", "loss", "cores", "queues", "helpers", "SLO",
+            "policy", "p50 us", "p99 us", "p99.9 us", "loss", "cores", "queues", "aux", "SLO",
         );
     }
 }
@@ -124,7 +124,7 @@ fn at_least(text: &mut String, chain: &ChainBound, seed: Option<u64>) {
     let seed = seed.map_or_else(String::new, |seed| format!("{seed:>8}"));
     let verdict = match chain.attainable {
         true => "",
-        false => "no policy keeps it",
+        false => "no policy meets it",
     };
     // Up to the column of cores, and across the next two.
     let cores = format!("at least {}", fixed(chain.cores));
@@ -145,7 +145,7 @@ fn rack(text: &mut String, bound: &Bound, several: bool) {
     };
     let _ = writeln!(
         text,
-        "{ORACLE}{of}: on average at least {} cores are active in 100us, at some time {}; {} and {} with none late",
+        "{ORACLE}{of}: at least {} cores active per 100us on average, {} at the peak; {} and {} with no packet late",
         fixed(report.cores.average),
         report.cores.most,
         fixed(report.cores_none_late.average),

@@ -31,7 +31,7 @@ pub fn profile(profile: &ChainProfile, because: Option<&str>, file: &Path) -> St
 fn latency(table: &mut Table, latency: &LatencyProfile) {
     table.gap();
     let title = format!("p{}, us", latency.percentile);
-    table.figure(&title, "", "at load; load 1 is what the chain takes");
+    table.figure(&title, "", "at load; load 1 is the chain's throughput");
     for point in &latency.points {
         let load = f64::from(point.at) / 100.0;
         let words = format!("{load:.2} {}", noise(&point.measured));
@@ -42,22 +42,22 @@ fn latency(table: &mut Table, latency: &LatencyProfile) {
     let most = format!("load 1 {}", noise(&latency.throughput));
     table.figure("  throughput", &short(latency.throughput.value), &most);
     let objective = Nanos((latency.objective_us * 1e3).round() as u64);
-    let kept = format!("{} % within {objective}", latency.objective_percentile);
+    let met = format!("{} % within {objective}", latency.objective_percentile);
     for (name, rate, words) in [
-        ("  objective kept", latency.objective_rate, kept.as_str()),
+        ("  objective met", latency.objective_rate, met.as_str()),
         ("  NDR", latency.ndr, "no packet lost"),
         ("  PDR", latency.pdr, "at most 0.5 % lost"),
     ] {
         match rate {
             Some(rate) => table.figure(name, &short(rate), words),
-            None => table.figure(name, "none", &format!("{words}: not even at 5 % of the load")),
+            None => table.figure(name, "none", &format!("{words}: missed at 5 % of the load, too")),
         }
     }
 }
 
 fn costs(table: &mut Table, costs: &CostProfile, machine: &Machine) {
     table.gap();
-    table.figure("costs", "ns/packet", "where there are always more");
+    table.figure("costs", "ns/packet", "under saturation");
     let words = |measured: &Measured, more: &str| {
         let cycles = machine.cycles(measured.value);
         let cycles = cycles.map_or(String::new(), |cycles| format!("{cycles:.0} cycles "));
@@ -72,9 +72,9 @@ fn costs(table: &mut Table, costs: &CostProfile, machine: &Machine) {
         table.figure(&name, &fixed(cost.value), &words(cost, &reached));
     }
     table.figure(
-        "  besides",
+        "  framework overhead",
         &fixed(costs.rest()),
-        "receiving, looking flows up, sending",
+        "receiving, flow lookup, sending",
     );
     table.figure("  all", &fixed(costs.whole.value), &words(&costs.whole, ""));
 }
@@ -87,7 +87,7 @@ fn cache(table: &mut Table, cache: &CacheProfile, because: Option<&str>) {
     }
     let whole = cache.bytes(cache.most_units) >> 10;
     let words = format!(
-        "with MiB of cache, of {:.1} that can be had ({})",
+        "with MiB of cache, of {:.1} available ({})",
         mebibytes(whole),
         cache.method
     );
@@ -105,9 +105,9 @@ fn cache(table: &mut Table, cache: &CacheProfile, because: Option<&str>) {
         let share = percent(point.misses);
         let why = match cache.method {
             Method::Pirate => format!("{share} of the pirate's accesses missed"),
-            Method::Resctrl => format!("{share} of what it had was beyond"),
+            Method::Resctrl => format!("{share} of its lines lay beyond"),
         };
-        let words = format!("{size:.1} not held: {why}");
+        let words = format!("{size:.1} not reached: {why}");
         table.figure("", &short(point.measured.value), &words);
     }
 }

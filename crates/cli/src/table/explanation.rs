@@ -2,7 +2,7 @@
 
 mod remapping;
 
-use super::{Table, share};
+use super::{Table, share, times};
 use crate::explain::{Document, Replayed};
 use crate::text::{fixed, one_line, percent, thousands};
 use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Outline, Summary};
@@ -65,25 +65,25 @@ fn heading(table: &mut Table, document: &Document) {
         "{} of {} with {}, in {}",
         count(decisions, "decision"),
         count(dispatchers as u64, "core"),
-        count(explanation.auxiliary as u64, "helper"),
+        count(explanation.auxiliary as u64, "auxiliary core"),
         time(span_us)
     );
     if decisions > 0 || document.server.is_none() {
         table.line("record", &text);
     }
     if document.cut_short {
-        table.line("", "cut short: the run ended, or was killed, before it was whole");
+        table.line(
+            "",
+            "cut short: the run ended, or was killed, before the file was complete",
+        );
     }
     let left_out = document.lost.unwrap_or(0).max(missing);
     if left_out > 0 {
-        let text = format!(
-            "{} left out: the file could not be written in time",
-            thousands(left_out)
-        );
+        let text = format!("{} missing: the file could not be written in time", thousands(left_out));
         table.line("", &text);
     }
     if partial > 0 {
-        let text = format!("{} with too many flows to record all of them", thousands(partial));
+        let text = format!("{} recorded without some of their flows: too many", thousands(partial));
         table.line("", &text);
     }
 }
@@ -94,8 +94,8 @@ fn summary(table: &mut Table, summary: &Summary) {
         fixed(summary.decision_mean_us),
         fixed(summary.decision_max_us)
     );
-    table.line("a decision took", &text);
-    let text = format!("{}, when a decision was made", time(summary.longest_wait_us));
+    table.line("decision time", &text);
+    let text = format!("{}, at the time of a decision", time(summary.longest_wait_us));
     table.line("longest wait", &text);
     let text = format!(
         "{} with {}, in {}",
@@ -108,42 +108,42 @@ fn summary(table: &mut Table, summary: &Summary) {
         table.line("split", &count(summary.splits, "whale"));
     }
     let text = format!(
-        "{}, {} of them with helpers ({})",
+        "{}, {} of them on auxiliary cores ({})",
         count(summary.flowlets, "flowlet"),
         thousands(summary.flowlets_away),
         percent(share(summary.flowlets_away, summary.flowlets))
     );
     table.line("placed", &text);
     let text = format!(
-        "recruited {} times, let go {} times",
-        thousands(summary.activated),
-        thousands(summary.released)
+        "activated {}, released {}",
+        times(summary.activated),
+        times(summary.released)
     );
-    table.line("helpers", &text);
+    table.line("auxiliary cores", &text);
     if summary.relieved > 0 {
         let text = format!(
-            "had too much {} times, up to {} held meanwhile",
-            thousands(summary.relieved),
+            "overloaded {}, up to {} parked",
+            times(summary.relieved),
             count(summary.most_parked.into(), "packet")
         );
         table.line("", &text);
     }
-    let text = format!("{} times, {}", thousands(summary.boosts), time(summary.boost_us));
+    let text = format!("{}, {}", times(summary.boosts), time(summary.boost_us));
     table.line("boost mode", &text);
     let text = format!(
-        "{} with a flow in the queue that is too much for one core",
+        "{} with a queued flow beyond the capacity of one core",
         count(summary.whales, "decision")
     );
     table.line("whales", &text);
     for (number, what) in [
         (
             summary.whales_beyond_split,
-            "times a flow was too much for any split of the chain",
+            "policy reported a whale beyond every split of the chain",
         ),
-        (summary.out_of_cores, "times there was more than all cores could do"),
+        (summary.out_of_cores, "policy reported insufficient cores"),
     ] {
         if number > 0 {
-            table.line("", &format!("{} {what}", thousands(number)));
+            table.line("", &format!("{what} {}", times(number)));
         }
     }
 }
@@ -154,15 +154,18 @@ fn episodes(table: &mut Table, explanation: &Explanation) {
         episodes_late,
         ..
     } = explanation.summary;
-    let text = format!("{} with more to do than one core can in an epoch,", thousands(episodes));
+    let text = format!(
+        "{} with more work than one core processes in an epoch,",
+        thousands(episodes)
+    );
     table.line("episodes", &text);
     let text = format!(
-        "{} in which packets were late before anybody processed them",
+        "{} in which queued packets were late before their processing",
         thousands(episodes_late)
     );
     table.line("", &text);
     if !explanation.episodes.is_empty() && episodes > explanation.episodes.len() as u64 {
-        let text = format!("the worst {} of them:", explanation.episodes.len());
+        let text = format!("the worst {}:", explanation.episodes.len());
         table.line("", &text);
     }
     for each in &explanation.episodes {
@@ -173,7 +176,7 @@ fn episodes(table: &mut Table, explanation: &Explanation) {
 
 fn episode(table: &mut Table, episode: &Episode) {
     let at = format!("at {} ms", fixed(episode.start_us / 1e3));
-    let end = if episode.over { "" } else { ", not over at the end" };
+    let end = if episode.over { "" } else { ", not finished at the end" };
     let late = if episode.late { ": late" } else { "" };
     let text = format!(
         "core {}, for {}, waits up to {}{late}{end}",
@@ -183,8 +186,8 @@ fn episode(table: &mut Table, episode: &Episode) {
     );
     table.line(&at, &text);
     let kind = match episode.kind {
-        Kind::Whale => "a whale",
-        Kind::Minnows => "minnows",
+        Kind::Whale => "whale (one large flow)",
+        Kind::Minnows => "minnows (many flows)",
     };
     let text = format!(
         "{kind}: {} of {}, the largest has {} ({})",
@@ -208,29 +211,29 @@ fn episode(table: &mut Table, episode: &Episode) {
     }
     if episode.flowlets_away > 0 {
         let flowlets = count(episode.flowlets_away, "flowlet");
-        done.push(format!("{flowlets} placed with helpers"));
+        done.push(format!("{flowlets} placed on auxiliary cores"));
     }
     if episode.most_auxiliary > 0 {
-        let helpers = count(u64::from(episode.most_auxiliary), "helper");
-        done.push(format!("{helpers} at work, {} recruited", thousands(episode.activated)));
+        let cores = count(u64::from(episode.most_auxiliary), "auxiliary core");
+        done.push(format!("{cores} active, {} activated", thousands(episode.activated)));
     }
     if episode.relieved > 0 {
         let held = count(episode.most_held.into(), "packet");
-        let times = thousands(episode.relieved);
-        done.push(format!("helpers relieved {times} times, up to {held} held"));
+        let overloaded = times(episode.relieved);
+        done.push(format!("auxiliary core overloaded {overloaded}, up to {held} parked"));
     }
     if let Some(first) = episode.first_boost_us {
         let boost = time(episode.boost_us);
         done.push(format!("boost mode for {boost}, first after {}", time(first)));
     }
     if episode.whales_beyond_split > 0 {
-        done.push("told of a whale that no split helps".to_owned());
+        done.push("policy reported a whale beyond every split".to_owned());
     }
     if episode.out_of_cores > 0 {
-        done.push("told of too few cores".to_owned());
+        done.push("policy reported insufficient cores".to_owned());
     }
     if done.is_empty() {
-        done.push("nothing was done".to_owned());
+        done.push("no action".to_owned());
     }
     done.iter().for_each(|done| table.line("", done));
 }
@@ -239,14 +242,14 @@ fn replay(table: &mut Table, replayed: &Replayed) {
     let Replayed { policy, outcome } = replayed;
     table.line("replayed", &format!("with {policy}"));
     let text = format!(
-        "the same was said {} times, something else {} times",
-        thousands(outcome.same),
-        thousands(outcome.different)
+        "same decision {}, different decision {}",
+        times(outcome.same),
+        times(outcome.different)
     );
     table.line("", &text);
     let differences = &outcome.differences;
     let differences = [
-        (differences.places, "places"),
+        (differences.places, "destinations"),
         (differences.releases, "releases"),
         (differences.reliefs, "reliefs"),
         (differences.splits, "splits"),
@@ -260,15 +263,18 @@ fn replay(table: &mut Table, replayed: &Replayed) {
         table.line("", &format!("in: {}", differences.join(", ")));
     }
     let text = format!(
-        "{} moved, where the record has {}",
+        "{} moved, {} in the record",
         count(outcome.packets_moved_replayed, "packet"),
         thousands(outcome.packets_moved_recorded)
     );
     table.line("", &text);
     for (number, what) in [
-        (outcome.not_due, "times it would not have been asked yet"),
-        (outcome.partial, "queues were not recorded whole, so not compared"),
-        (outcome.missing, "decisions are missing in between"),
+        (outcome.not_due, "decisions before this policy's next epoch"),
+        (
+            outcome.partial,
+            "queues not compared: recorded without some of their flows",
+        ),
+        (outcome.missing, "decisions missing in between"),
     ] {
         if number > 0 {
             table.line("", &format!("{} {what}", thousands(number)));
@@ -301,15 +307,18 @@ fn outline_of(outline: &Outline) -> String {
             "{} ({}) to {}",
             count(u64::from(outline.flows_moved), "flow"),
             count(u64::from(outline.packets_moved), "packet"),
-            count(u64::from(outline.helpers), "helper")
+            count(u64::from(outline.helpers), "auxiliary core")
         ));
     }
     if outline.released > 0 {
-        done.push(format!("{} let go", count(u64::from(outline.released), "helper")));
+        done.push(format!(
+            "{} released",
+            count(u64::from(outline.released), "auxiliary core")
+        ));
     }
     if outline.relieved > 0 {
-        let helpers = count(u64::from(outline.relieved), "helper");
-        done.push(format!("{helpers} relieved"));
+        let cores = count(u64::from(outline.relieved), "auxiliary core");
+        done.push(format!("{cores} relieved"));
     }
     if outline.splits > 0 {
         done.push(count(u64::from(outline.splits), "split"));
@@ -318,7 +327,7 @@ fn outline_of(outline: &Outline) -> String {
         done.push("boost mode".to_owned());
     }
     match done.is_empty() {
-        true => "nothing".to_owned(),
+        true => "no action".to_owned(),
         false => done.join(", "),
     }
 }

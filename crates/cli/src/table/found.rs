@@ -94,7 +94,7 @@ fn remark(answers: &Answers, seed: &OfSeed) -> Option<String> {
     let (held, failed) = (held.next(), failed.next());
     if !seed.complete {
         let known = match (held, failed) {
-            (None, None) => "nothing is known".to_owned(),
+            (None, None) => "no result".to_owned(),
             (Some(held), None) => format!("{} holds", text(held)),
             (None, Some(failed)) => format!("{} does not hold", text(failed)),
             (Some(held), Some(failed)) => {
@@ -143,7 +143,7 @@ fn infeasible(answers: &Answers, seed: &OfSeed, easiest: &Tried) -> String {
     });
     let late: Vec<String> = late.collect();
     match late.is_empty() {
-        true => format!("{what}: there can be no such run"),
+        true => what,
         false => format!("{what}: {}", late.join("; ")),
     }
 }

@@ -3,8 +3,8 @@
 use super::{capacity, report};
 use std::path::Path;
 use tailwater_dataplane::report::{
-    ArrivalReport, ArrivalTimes, CoreReport, FlowReport, LatencyReport, LinkReport, PacketReport, PortReport,
-    QueueReport, RunReport, SloReport, TimelineReport, WindowsReport,
+    ArrivalReport, ArrivalTimes, CoreReport, DropOutcome, DropReport, FlowReport, LatencyReport, LinkReport,
+    PacketEventReport, PacketReport, PortReport, QueueReport, RunReport, SloReport, TimelineReport, WindowsReport,
 };
 use tailwater_dataplane::scaling::ScalingCounters;
 use tailwater_dataplane::scaling::buckets::ServerReport;
@@ -25,6 +25,15 @@ fn latencies(scale: f64) -> LatencyReport {
     }
 }
 
+fn dropped(function: Option<&str>, reason: &str, outcome: DropOutcome, packets: u64) -> DropReport {
+    DropReport {
+        function: function.map(str::to_owned),
+        reason: reason.to_owned(),
+        outcome,
+        packets,
+    }
+}
+
 fn example() -> RunReport {
     let packets = PacketReport {
         offered: 600_000,
@@ -32,6 +41,11 @@ fn example() -> RunReport {
         dropped_by_nf: 900,
         lost: 100,
         not_matched: 0,
+        drops: vec![
+            dropped(Some("edge"), "denied", DropOutcome::Dropped, 900),
+            dropped(None, "nic-ring-full", DropOutcome::Lost, 100),
+        ],
+        packet_events: Vec::new(),
         reasons: [("edge/denied".to_owned(), 900), ("nic-ring-full".to_owned(), 100)].into(),
     };
     RunReport {
@@ -42,7 +56,7 @@ fn example() -> RunReport {
             network_us: 0.0,
             percentile: 99.0,
         },
-        slo_met: true,
+        slo_met: Some(true),
         latency_us: latencies(1.0),
         latency_distribution: Vec::new(),
         packets,
@@ -58,8 +72,8 @@ fn example() -> RunReport {
         },
         late_by_cause: [
             ("service", 0),
-            ("whale", 0),
-            ("minnows", 20),
+            ("queued-behind-own-flow", 0),
+            ("queued-behind-others", 20),
             ("descheduled", 480),
             ("nic-ring-full", 100),
         ]
@@ -99,13 +113,19 @@ fn example() -> RunReport {
 fn bytes_out_are_told_as_a_part_of_bytes_in() {
     let mut saving = example();
     let counts = [
-        ("a/encoded-bytes-in", 4_000),
-        ("a/encoded-bytes-out", 1_000),
-        ("b/encoded-bytes-in", 1_000),
-        ("b/encoded-bytes-out", 1_044),
-        ("c/other-bytes-out", 7),
+        ("a", "encoded-bytes-in", 4_000),
+        ("a", "encoded-bytes-out", 1_000),
+        ("b", "encoded-bytes-in", 1_000),
+        ("b", "encoded-bytes-out", 1_044),
+        ("c", "other-bytes-out", 7),
     ];
-    saving.packets.reasons = counts.map(|(name, count)| (name.to_owned(), count)).into();
+    saving.packets.packet_events = counts
+        .map(|(function, counter, count)| PacketEventReport {
+            function: Some(function.to_owned()),
+            reason: counter.to_owned(),
+            count,
+        })
+        .into();
     let text = report(&saving);
     let line = |name: &str| {
         let mut lines = text.lines().filter(|line| line.contains(name));
@@ -154,15 +174,15 @@ fn ports_tell_what_they_counted() {
     report.ports[1].by_queue = vec![queue(0, Some(1_000), None, None)];
     let text = super::report(&report);
     let end = "\
-ports               net_ring0: the link is down
+ports               net_ring0: link down
                     1,000 received, 900 sent
-                    arrival times are the device's
-                    the link came or went 3 times
+                    arrival times from the device
+                    link changed 3 times
                       queue 0: 400 received, 900 sent
                       queue 1: 600 received, 2 damaged
                     net_af_packet0,iface=veth0: gone
                     1,000 received, 900 sent, 7 missed
-                    arrival times are software's
+                    arrival times from software
 ";
     assert!(text.ends_with(end), "{text}");
 }
@@ -173,7 +193,7 @@ fn a_whole_report() {
 chain               acl-nat
 traffic             bursty
                     3.00 s at 200kpps
-SLO                 MET: 99.899 % of packets within 200us (99 % promised)
+SLO                 MET: 99.899 % of packets within 200us (objective 99 %)
 
 latency, us              all packets   median window
   p50                           5.12            4.97
@@ -187,22 +207,21 @@ packets offered              600,000
   delivered                  599,000   99.833 %
   dropped by chain               900     0.15 %
   lost                           100    0.016 %
-reasons
+drops
   edge/denied                    900
-  nic-ring-full                  100
+  nic-ring-full                  100  lost
 
 late or lost                     600
-  minnows                         20  waited behind other flows
-  descheduled                    480  the worker was off its core
-  nic-ring-full                  100  lost: the NIC's queue was full
-                    80 % of them would have been in time had the machine not taken
-                    the core away meanwhile
+  queued-behind-others            20  waited behind packets of other flows (minnows)
+  descheduled                    480  worker preempted
+  nic-ring-full                  100  lost: the NIC's receive queue was full
+                    without CPU interference, 80 % of them would have been in time
 
 throughput          0.200 Mpps, 1.578 Gbit/s
 cores               1 dedicated
 flows               91,000 seen, 81,000 at the end (13 MB)
 windows             10 of 300 ms
-                    2 disturbed: a worker was off its core
+                    2 with CPU interference: worker preempted
                     SLO met in 8 of 8 others
 ";
     let found = report(&example());
@@ -227,11 +246,11 @@ fn what_was_handed_over_is_told() {
     let found = report(&scaled);
     let expected = "\
 cores               1 dedicated, 0.21 auxiliary on average
-handed over         120,000 packets (20 %), 9,000 flows out of the queue
-                    recruited 345 times, boost mode 2 times
-                    12 times a flow was split between two cores
-                    7 times an auxiliary core had too much, 900 packets held
-                    1,671 times there was more than all cores could do
+offloaded           120,000 packets (20 %), 9,000 flows moved out of the queue
+                    auxiliary cores activated 345 times, boost mode entered 2 times
+                    flow split between two cores 12 times
+                    auxiliary core overloaded 7 times, 900 packets parked
+                    policy reported insufficient cores 1,671 times
 flows ";
     assert!(found.contains(expected), "{found}");
 }
@@ -263,9 +282,9 @@ flows ";
     for expected in [
         "\
 moved               1,256 RSS buckets, in 2 of 30 decisions
-                    98,765 packets kept back meanwhile; the longest move took 2,345.68 us
+                    98,765 packets buffered during migration; longest migration 2,345.68 us
 flows ",
-        "  migration                        7  kept back until their RSS bucket had moved\n",
+        "  migration                        7  buffered during migration of their RSS bucket\n",
     ] {
         assert!(table.contains(expected), "{expected}\n{table}");
     }
@@ -324,37 +343,37 @@ machine             edge-3 (Some Processor)
 objective           latency within 200us
 profile             acl-nat.profile.yaml
 
-one core in 80us             packets  of at most so many flows
+one core in 80us             packets  from at most this many flows
                                1,352  1
                                   96  310
 
-rates in time              packets/s  of at most so many flows
+rates in time              packets/s  from at most this many flows
                                2.14M  64
 
-one flow, two cores          packets  in 80us, by how the chain is cut
-                                 512  last 1 moved: first core 512, second 700
+one flow, two cores          packets  in 80us, by split point
+                                 512  last 1 on the second core: first core 512, second 700
 
 costs                             ns
-  batch                          110  however many packets
+  batch                          110  independent of its packets
   packet                          42
   byte                          0.02
-  new flow                      1234  more than any packet
+  new flow                      1234  in addition to the packet
 
 costs in detail                   ns
-  cold packet                     30  after 2,048 packets of others
+  cold packet                     30  after 2,048 packets of other flows
   batch with a cold packet        90
   batch with a new flow          210
   packet with a backlog         4.50
   receiving                       20  of a packet's costs
   own queue                       25  each packet that waits
-  handing over                    40  each packet, beside that
-  taking over                     35  each packet, a helper
-  finding a packet                33  a core that waits
+  offloading                      40  each packet, in addition
+  receiving offloaded             35  each packet, auxiliary core
+  finding a packet                33  a polling core
 
-helpers wake up                   ns  99 of 100; after so long asleep
+wake-up, median                   ns  99th percentile; time asleep before
                                4,000  12,000; 350us
 
-pauses                         1,900  a second, 0.84 % of the time
+pauses                         1,900  per second, 0.84 % of the time
 ";
     let file = Path::new("acl-nat.profile.yaml");
     let found = capacity(&profile, file);
@@ -380,7 +399,12 @@ fn large_figures_keep_the_columns() {
     let mut big = example();
     big.packets.offered = 1_234_567_890_123;
     big.packets.delivered = 1_234_567_890_000;
-    big.packets.reasons = [("a-function/some-long-reason".to_owned(), 12_345_678)].into();
+    big.packets.drops = vec![dropped(
+        Some("a-function"),
+        "some-long-reason",
+        DropOutcome::Lost,
+        12_345_678,
+    )];
     big.latency_us = latencies(1e5);
     big.traffic = "file\nname".to_owned();
     (big.throughput_mpps, big.throughput_gbps) = (1234.5, 12345.6);
@@ -394,9 +418,34 @@ fn a_run_without_packets_has_a_table() {
     let mut empty = example();
     empty.packets = PacketReport::default();
     empty.late_by_cause.clear();
+    empty.slo_met = None;
     empty.windows = WindowsReport::default();
     (empty.flows, empty.duration_s) = (None, 0.0);
     let found = report(&empty);
-    assert!(found.contains("no packet was to be delivered"), "{found}");
+    assert!(
+        found.contains("NO VERDICT: no packets arrived for the chain"),
+        "{found}"
+    );
     assert!(!found.contains("NaN") && !found.contains("inf"), "{found}");
+}
+
+#[test]
+fn a_run_whose_packets_were_all_dropped_has_no_verdict() {
+    let mut all = example();
+    (all.packets.delivered, all.packets.lost) = (0, 0);
+    (all.packets.offered, all.packets.dropped_by_nf) = (1_200, 1_200);
+    all.packets.drops = vec![
+        dropped(None, "non-ip", DropOutcome::Dropped, 200),
+        dropped(Some("acl"), "denied", DropOutcome::Dropped, 1_000),
+    ];
+    all.late_by_cause.clear();
+    all.slo_met = None;
+    let found = report(&all);
+    let line = "SLO                 NO VERDICT: the chain dropped all 1,200 packets (acl/denied 1,000, non-ip 200)\n";
+    assert!(found.contains(line), "{found}");
+    assert!(!found.contains("SLO met"), "{found}");
+    // No window without CPU interference.
+    all.windows.flagged = all.windows.count;
+    let found = report(&all);
+    assert!(found.contains("all windows had CPU interference\n"), "{found}");
 }

@@ -339,6 +339,7 @@ impl ExternalStage {
             ("no-way-back", Outcome::Dropped),
         ];
         reasons.map(|(reason, outcome)| Reason {
+            function: Some(name.to_owned()),
             name: format!("{name}/{reason}"),
             outcome,
         })

@@ -176,25 +176,32 @@ impl Collector {
             not_matched,
             ..PacketReport::default()
         };
-        let ring = (RING_FULL.to_owned(), Outcome::Lost, self.total.lost_ring_full);
-        let end = (NOT_DRAINED.to_owned(), Outcome::Lost, self.total.lost_undrained);
-        let died = (WORKER_DIED.to_owned(), Outcome::Lost, self.total.lost_with_worker);
-        let unsent = (NOT_SENT.to_owned(), Outcome::Lost, self.total.lost_unsent);
-        let pieces = (IN_PIECES.to_owned(), Outcome::Lost, self.total.lost_in_pieces);
-        let damaged = (DAMAGED.to_owned(), Outcome::Dropped, self.total.dropped_damaged);
-        let chain = reasons.iter().zip(totals);
-        let chain = chain.map(|(reason, count)| (reason.name.clone(), reason.outcome, count));
-        for (name, outcome, count) in chain
-            .chain([ring, end, died, unsent, pieces, damaged])
-            .filter(|(.., count)| *count > 0)
-        {
-            match outcome {
+        let outside = [
+            (RING_FULL, Outcome::Lost, self.total.lost_ring_full),
+            (NOT_DRAINED, Outcome::Lost, self.total.lost_undrained),
+            (WORKER_DIED, Outcome::Lost, self.total.lost_with_worker),
+            (NOT_SENT, Outcome::Lost, self.total.lost_unsent),
+            (IN_PIECES, Outcome::Lost, self.total.lost_in_pieces),
+            (DAMAGED, Outcome::Dropped, self.total.dropped_damaged),
+        ];
+        let outside = outside.map(|(name, outcome, count)| {
+            let reason = Reason {
+                function: None,
+                name: name.to_owned(),
+                outcome,
+            };
+            (reason, count)
+        });
+        let outside = outside.iter().map(|(reason, count)| (reason, *count));
+        for (reason, count) in reasons.iter().zip(totals).chain(outside) {
+            match reason.outcome {
                 Outcome::Dropped => report.dropped_by_nf += count,
                 Outcome::Lost => report.lost += count,
                 Outcome::Passed => {}
             }
-            report.reasons.insert(name, count);
+            report.add(reason, count);
         }
+        report.sort();
         report
     }
 

@@ -133,10 +133,11 @@ impl RunRecorder<'_> {
         let recorded = recorded.map(drop).map_err(Unrecorded::from);
         let recorded = recorded.and(exported.map_err(Unrecorded::from));
         let mut packets = collector.packets(&reasons, config.not_matched);
-        let named = reasons.iter().map(|reason| &reason.name);
-        for (name, count) in named.zip(last).filter(|(_, count)| *count > 0) {
-            *packets.reasons.entry(name.clone()).or_default() += count;
-        }
+        reasons
+            .iter()
+            .zip(last)
+            .for_each(|(reason, count)| packets.add(reason, count));
+        packets.sort();
         let sent = collector.total.last_sent.saturating_sub(self.start);
         let lasted = if sent > Nanos::ZERO { sent } else { elapsed };
         let seconds = lasted.as_secs_f64();
@@ -153,7 +154,7 @@ impl RunRecorder<'_> {
                 network_us: spec.slo.network.as_micros_f64(),
                 percentile: spec.slo.percentile,
             },
-            slo_met: collector.slo_met(),
+            slo_met: (packets.delivered + packets.lost > 0).then(|| collector.slo_met()),
             latency_us: collector.latency(),
             latency_distribution: collector.distribution(),
             loss_rate: packets.lost as f64 / packets.offered.max(1) as f64,

@@ -34,7 +34,7 @@ fn chain(name: &str, policy: &str, slo_us: f64, late: u64, windows: usize) -> Va
         "packets": {"offered": 100_000, "delivered": 100_000 - late, "delivered_bytes": 1, "lost": late,
             "lost_by_reason": {"nic-ring-full": late}, "flows": 123},
         "loss_rate": late as f64 / 1e5,
-        "late_by_cause": {"nic-ring-full": late, "minnows": late / 3},
+        "late_by_cause": {"nic-ring-full": late, "queued-behind-others": late / 3},
         "cores": {"dedicated": 2.0, "auxiliary": 1.5, "total": 3.5, "busy": 0.3},
         "decisions": {"decisions": 1, "moves": 1, "flows_moved": 1, "packets_handed": 1, "relieved": 0, "packets_held": 0, "recruited": 1,
             "released": 1, "boosts": 1, "splits": 1, "whales_beyond_split": 1, "out_of_cores": 1,
@@ -108,7 +108,7 @@ fn figures_are_the_documents() {
         "metron\nSLO 200 µs: missed\np99 1.45 ms\n3.5 cores",
         "<th scope=\"row\">metron, seed 2</th><td>10.00</td><td>1,450.00</td>",
         "tailwater: 1,000, longest queue 600</title>",
-        "tailwater: 3 asked, 2 flows moved, 120 packets handed",
+        "tailwater: 3 decisions, 2 flows moved, 120 packets offloaded",
         "<td class=\"n\">0.933 %</td>",
     ] {
         assert!(page.contains(text), "{text}");

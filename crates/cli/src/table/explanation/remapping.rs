@@ -1,6 +1,6 @@
 //! Observations and decisions of a recorded run's server mapper, as text.
 
-use super::{Table, count};
+use super::{Table, count, times};
 use crate::explain::ServerDocument;
 use crate::text::{fixed, percent, short, thousands};
 use tailwater_dataplane::scaling::record::{CoreChange, Remapping};
@@ -17,7 +17,7 @@ pub fn remappings(table: &mut Table, document: &ServerDocument) {
     table.gap();
     table.line("RSS buckets", &text);
     if all.missing > 0 {
-        let text = format!("{} left out", thousands(all.missing));
+        let text = format!("{} missing", thousands(all.missing));
         table.line("", &text);
     }
     let text = format!(
@@ -25,7 +25,7 @@ pub fn remappings(table: &mut Table, document: &ServerDocument) {
         fixed(all.decision_mean_us),
         fixed(all.decision_max_us)
     );
-    table.line("a decision took", &text);
+    table.line("decision time", &text);
     let text = match all.fewest_cores == all.most_cores {
         true => format!("{} in use", all.most_cores),
         false => format!("{} to {} in use", all.fewest_cores, all.most_cores),
@@ -35,13 +35,13 @@ pub fn remappings(table: &mut Table, document: &ServerDocument) {
         table.line("replayed", &format!("with {}", replay.policy));
         let outcome = &replay.outcome;
         let text = format!(
-            "the same was said {} times, something else {} times",
-            thousands(outcome.same),
-            thousands(outcome.different)
+            "same decision {}, different decision {}",
+            times(outcome.same),
+            times(outcome.different)
         );
         table.line("", &text);
         let text = format!(
-            "{} moved, where the record has {}",
+            "{} moved, {} in the record",
             count(outcome.buckets_moved_replayed, "bucket"),
             thousands(outcome.buckets_moved_recorded)
         );
@@ -58,7 +58,7 @@ fn remapping(table: &mut Table, remapping: &Remapping) {
     let after = match remapping.cores_after == remapping.cores_before {
         true => String::new(),
         false => format!(
-            ": {} in use, where {} were",
+            ": {} in use, {} before",
             count(u64::from(remapping.cores_after), "core"),
             remapping.cores_before
         ),
@@ -76,7 +76,7 @@ fn remapping(table: &mut Table, remapping: &Remapping) {
 
 fn moves(core: &CoreChange) -> String {
     let mut text = count(u64::from(core.buckets), "bucket");
-    for (buckets, what) in [(core.leaving, "leave"), (core.coming, "come")] {
+    for (buckets, what) in [(core.leaving, "leaving"), (core.coming, "arriving")] {
         if buckets > 0 {
             text += &format!(", {} {what}", thousands(u64::from(buckets)));
         }
