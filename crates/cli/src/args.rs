@@ -24,9 +24,9 @@ Examples:
   tailwater run chain.yaml --traffic capture.pcap --rate-scale 10
       The same chain on a capture, ten times as fast as it was captured.
   tailwater trace info capture.pcap
-      What is in a capture: flows, rates, bursts.
+      Statistics of a capture: flows, rates, bursts.
 
-`tailwater help COMMAND` tells more.")]
+Details: `tailwater help COMMAND`.")]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]
@@ -95,7 +95,7 @@ const NEW_FUNCTION_EXAMPLES: &str = "\
 Example:
   tailwater new-function rate-limit --lang c
       Makes the folder rate-limit: a function that builds, its tests, and a chain that runs it.
-      What is there already is left alone.";
+      An existing folder is left unchanged.";
 
 /// Arguments of `tailwater new-function`.
 #[derive(Debug, Args)]
@@ -130,10 +130,10 @@ Examples:
   tailwater run chain.yaml --output json --check-slo > report.json
       For scripts: exit code 3 if the objective was missed.
 
-Bursts are absorbed with more cores, if there are any to spare:
+Auxiliary cores absorb bursts:
   tailwater run chain.yaml --traffic backbone --cores 1 --auxiliary 0
-      Core 0 helps when core 1 has more than it can do in time, and otherwise sleeps.
-With several cores, policies but static also move RSS buckets between them:
+      Core 0 takes over load that core 1 cannot process in time, and otherwise sleeps.
+With several cores, all policies except static also move RSS buckets between them:
   tailwater run chain.yaml --cores 0,1 --policy rss++
 Policies: static, tailwater, netblaze, netblaze-core-static-safe, netblaze-core-static-unsafe,
 netblaze-no-core-mapper, netblaze-no-boost, netblaze-server-static-safe,

@@ -146,7 +146,7 @@ fn what_was_asked_for_or_found_is_told() {
     let output = measure(&chain, &[]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let stdout = text(&output.stdout);
-    let told = "by resctrl: the last-level cache has 20 ways, of which 18 can be had";
+    let told = "by resctrl: the last-level cache has 20 ways, 18 of them available";
     assert!(stdout.contains(told), "{stdout}");
     assert!(stdout.contains("0.0 filled"), "{stdout}");
     drop(mounted);
@@ -245,7 +245,7 @@ fn what_cannot_be_had_is_told_at_once_and_nothing_stays() {
     }
     refused(
         &mounted,
-        "has no 2 free ways in a row: at most 1; others are held by others-0",
+        "expected 2 contiguous free ways, found at most 1; others are used by others-0",
     );
     drop(mounted);
 

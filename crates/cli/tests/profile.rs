@@ -203,7 +203,7 @@ fn a_run_without_profile_measures_one_and_says_so() {
     let output = start(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let notices = text(&output.stderr);
-    let expected = "not used: it is for another configuration of the chain, machine";
+    let expected = "not used: measured for another configuration of the chain, machine";
     assert!(notices.contains(expected), "{notices}");
     assert_eq!(notices.lines().count(), 2, "{notices}");
 }

@@ -90,7 +90,7 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
     let gaps = std::thread::scope(|scope| {
         let threads: Vec<_> = purpose.cores.iter().map(|&core| scope.spawn(watch(core))).collect();
         let gaps = threads.into_iter().map(|thread| {
-            let died = |_| Err(io::Error::other("a measuring thread died"));
+            let died = |_| Err(io::Error::other("a measuring thread panicked"));
             thread.join().unwrap_or_else(died)
         });
         gaps.collect::<io::Result<Vec<Gaps>>>()
@@ -106,7 +106,7 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
         });
         memory
             .join()
-            .unwrap_or_else(|_| Err(io::Error::other("a measuring thread died")))
+            .unwrap_or_else(|_| Err(io::Error::other("a measuring thread panicked")))
     })?;
     Ok(Measured { gaps, memory })
 }

@@ -232,9 +232,9 @@ fn a_tuned_machine_has_nothing_wrong() {
     );
     assert_eq!(
         good("cache-curves"),
-        "profile cache gives core 3 ways of the cache (resctrl)"
+        "profile cache assigns ways of the cache to core 3 (resctrl)"
     );
-    assert_eq!(good("sleep-states"), "down to C1, from which waking takes 2 us");
+    assert_eq!(good("sleep-states"), "down to C1, with a wake-up time of 2 us");
 }
 
 /// Introduces one problem at a time and checks the finding, its severity and its command.
@@ -512,10 +512,10 @@ fn how_the_cache_is_divided_is_told() {
         (no_mount(), "the kernel has no resctrl"),
         (
             tuned().file("/proc/self/status", "CapEff:\t0000000000000000"),
-            "resctrl is for root",
+            "resctrl requires root",
         ),
     ] {
-        let found = format!("profile cache has core 0 hold what core 3 is not to have (pirate): {why}");
+        let found = format!("profile cache occupies cache of core 3 from core 0 (pirate): {why}");
         assert_eq!(told(&machine), (Severity::Good, found));
     }
     let (severity, found) = told(&no_mount().file("/proc/filesystems", "nodev\tresctrl\n"));

@@ -75,7 +75,7 @@ fn what_is_denied_has_its_reason_and_what_would_fit() {
     let (status, stdout, stderr) = place(&slos, &example("cluster.yaml"), &[]);
     assert_eq!((status, &*stderr), (Some(3), ""));
     let row = stdout.lines().find(|line| line.starts_with("border")).expect("a row");
-    assert!(row.contains("denied    no room: too few servers apart"), "{row}");
+    assert!(row.contains("denied    insufficient separate servers"), "{row}");
     assert!(row.contains("would fit with "), "{row}");
 }
 

@@ -72,15 +72,15 @@ pub struct ShareResult {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The kernel does not tell of the cache.
-    #[error("the kernel tells of no last-level cache (/sys/devices/system/cpu/cpu{core}/cache)")]
+    #[error("the kernel reports no last-level cache (/sys/devices/system/cpu/cpu{core}/cache)")]
     Unknown {
         /// The core that was to be measured.
         core: usize,
     },
     /// There is no core for the pirate.
     #[error(
-        "no other core shares the last-level cache of core {core}: expected one that may be used \
-         beside it, to hold what the chain is not to have"
+        "no other core shares the last-level cache of core {core}: expected an available one, to occupy the rest of \
+         the cache"
     )]
     Alone {
         /// The core that was to be measured.
@@ -91,7 +91,7 @@ pub enum CacheError {
     Resctrl(#[from] tailwater_resctrl::Error),
     /// There is room for one size of partition only, which is no curve.
     #[error(
-        "others leave {ways} ways of the last-level cache to a chain: expected room for two sizes of partitions at least"
+        "{ways} ways of the last-level cache are available to a chain: expected enough for at least two partition sizes"
     )]
     NoChoice {
         /// Ways that are free for it.
@@ -111,7 +111,7 @@ pub enum CacheError {
     /// What is in the cache cannot be told from what is not.
     #[error(
         "the last-level cache cannot be measured here: {hit:.1} ns for a line in a quarter of it, {miss:.1} ns for \
-         one in memory; expected a memory that takes at least {least} times as long"
+         one in memory; expected memory at least {least} times slower than the cache"
     )]
     Blurred {
         /// Nanoseconds of an access to a quarter of the cache.
@@ -122,13 +122,13 @@ pub enum CacheError {
         least: f64,
     },
     /// Others use the cache so much that nothing of it can be held.
-    #[error("others use the last-level cache: not even {bytes} bytes stay in it while nothing else runs here")]
+    #[error("other programs use the last-level cache: not even {bytes} bytes stay in it while the chain is stopped")]
     Taken {
         /// The least that was tried.
         bytes: u64,
     },
     /// The pirate is gone.
-    #[error("the thread that holds the cache ended")]
+    #[error("the thread that occupies the cache ended")]
     Gone,
     /// The caller said so.
     #[error("measuring was stopped")]

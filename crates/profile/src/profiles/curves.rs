@@ -19,7 +19,7 @@ pub enum CurvesError {
     },
     /// A curve is missing or has no points.
     #[error(
-        "chain {chain} with traffic \"{traffic}\" has no curve of {curve}: `tailwater profile {command}` measures it"
+        "chain {chain} with traffic \"{traffic}\" has no curve of {curve}: run `tailwater profile {command}`"
     )]
     Missing {
         /// The chain.

@@ -323,7 +323,7 @@ fn wrong_fields_are_named() {
             chain(&format!(
                 "{good}, costs: {{packetNanoseconds: 30}}, pauses: [{{perSecond: 1000, nanoseconds: 500000}}]"
             )),
-            "spec.chains[0].pauses: expected pauses that take less than half of the time together",
+            "spec.chains[0].pauses: expected pauses that take less than half of the time in total",
         ),
         (
             chain(&format!(
@@ -356,7 +356,7 @@ fn wrong_fields_are_named() {
         ),
         (
             chain(&format!("{good}, profile: x, splits: []")),
-            "splits: expected costs instead of profile beside this field",
+            "splits: expected costs instead of profile with this field",
         ),
         (
             spec(SERVERS, CHAIN, "  warmUp: 2s\n  duration: 2s\n"),
@@ -380,7 +380,7 @@ fn wrong_fields_are_named() {
         ),
         (
             chain(&format!("{good}, profile: x, rates: y")),
-            "rates: expected costs instead of profile beside this field",
+            "rates: expected costs instead of profile with this field",
         ),
         (
             chain("name: a, slo: 200, costs: {packetNanoseconds: 1}, traffic: {source: as}"),
