@@ -273,7 +273,7 @@ mod tests {
     fn what_decides_for_a_rack_belongs_to_the_simulator() {
         for (name, why) in SIMULATED {
             let error = Policy::named(name).unwrap_err().to_string();
-            assert!(error.contains("belongs to the simulator"), "{error}");
+            assert!(error.contains("is for the simulator only"), "{error}");
             assert!(error.contains(why) && error.contains("rss++"), "{error}");
             assert!(Policy::names().all(|other| other != *name));
         }

@@ -228,7 +228,7 @@ fn wrong_input_is_refused() {
     let pirate = ["cache", chain, "--core", &core, "--pirate-core", &core];
     check(&pirate, "--pirate-core: expected another core that shares");
     let both = ["cache", chain, "--cache-by", "resctrl", "--pirate-core", "0"];
-    check(&both, "--pirate-core: expected --cache-by pirate with it");
+    check(&both, "--pirate-core: expected --cache-by pirate");
     check(&["cache", chain, "--cache-by", "cat"], "--cache-by");
     check(&["diff", name(&here), name(&broken)], "broken.yaml");
     check(

@@ -277,7 +277,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "transparent-huge-pages",
             tuned().file("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]"),
             Costs,
-            "nobody",
+            "disabled",
             "echo madvise",
         ),
         (
@@ -326,7 +326,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "smt-siblings",
             tuned().without(&cpu("cpu3/topology")),
             Unknown,
-            "does not tell",
+            "not reported",
             "",
         ),
         (
@@ -347,7 +347,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "real-time-priority",
             v1("-1").file("/sys/fs/cgroup/cpu/box/cpu.rt_runtime_us", "0"),
             Costs,
-            "/box is given no",
+            "/box has no",
             "cpu.rt_runtime_us",
         ),
         (
@@ -375,7 +375,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "sleep-states",
             tuned().file(&cpu("cpu2/cpuidle/state2/disable"), "0"),
             Costs,
-            "C6, from which waking takes 170 us",
+            "C6, with a wake-up time of 170 us",
             "idle-set -D 20",
         ),
         (
@@ -399,7 +399,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "clock",
             tuned().file("/proc/cpuinfo", "flags: tsc cat_l3"),
             Costs,
-            "no steady",
+            "no invariant",
             "",
         ),
         (

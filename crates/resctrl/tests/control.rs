@@ -253,7 +253,7 @@ fn ways_that_are_shared_and_ways_that_the_kernel_keeps_apart() {
         "exclusive\n"
     );
     ask.ways = WayChoice::Exactly(Mask::new(5, 2).unwrap());
-    assert!(error(resctrl.partition(&ask)).contains("has no 2 free ways in a row"));
+    assert!(error(resctrl.partition(&ask)).contains("expected 2 contiguous free ways"));
     ask.ways = WayChoice::Exactly(Mask::new(19, 2).unwrap());
     assert_eq!(
         error(resctrl.partition(&ask)),
@@ -402,7 +402,7 @@ fn what_tasks_use_is_watched() {
     drop(last);
     let refused = error(resctrl.watch(&[]));
     assert!(
-        refused.contains("is busy: Out of RMIDs: identities of removed groups still have lines"),
+        refused.contains("is busy: Out of RMIDs: RMIDs of removed groups still occupy cache lines"),
         "{refused}"
     );
     drop((watch, partition));

@@ -190,7 +190,7 @@ fn wrong_files_are_told_in_one_line_and_leave_the_state_alone() {
             "slos.yaml",
             "[4500, 4763250]",
             "[4500, 1]",
-            "expected no point below the one before, found point 1",
+            "expected values that do not decrease, found a lower one in point 1",
         ),
         (
             "slos.yaml",
@@ -220,7 +220,7 @@ fn wrong_files_are_told_in_one_line_and_leave_the_state_alone() {
             "cluster.yaml",
             "name: server,",
             "name: a-name-of-sixty-two-characters-which-is-a-label-but-not-with-01,",
-            "spec.servers[0].name: expected a name of which",
+            "spec.servers[0].name: expected a name for which",
         ),
         (
             "cluster.yaml",

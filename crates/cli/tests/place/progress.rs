@@ -85,7 +85,7 @@ fn the_next_run_goes_on_from_what_is_done() {
         let more = [&["--state", name], more].concat();
         let (status, _, stderr) = place(&example("slos.yaml"), &cluster, &more);
         assert_eq!(status, Some(2));
-        assert!(stderr.contains("there is no migration in the state"), "{stderr}");
+        assert!(stderr.contains("expected a migration in the state"), "{stderr}");
     }
 }
 

@@ -291,7 +291,7 @@ fn wrong_fields_are_named() {
         ),
         (
             chain(&format!("{good}, costs: {{packetNanoseconds: 0}}")),
-            "expected a packet to take time",
+            "expected `packet` or `batch` above 0",
         ),
         (
             chain(&format!("{good}, costs: {{packetNanoseconds: 2000000000}}")),
@@ -330,7 +330,7 @@ fn wrong_fields_are_named() {
                 "{good}, costs: {{packetNanoseconds: 30}}, wakes: [{{asleepNanoseconds: 9, \
                  p50Nanoseconds: 3, p90Nanoseconds: 2, p99Nanoseconds: 4}}]"
             )),
-            "spec.chains[0].wakes[0]: expected longer sleeps after shorter ones",
+            "spec.chains[0].wakes[0]: expected sleeps in order of length",
         ),
         (
             chain(&format!("{good}, costs: {{packetNanoseconds: 30}}, batch: 0")),
