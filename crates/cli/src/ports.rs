@@ -35,7 +35,9 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
             RunArgs { nap: Some(_), .. } => "--nap",
             _ => return Ok(None),
         };
-        return wrong(&format!("{flag} applies to ports only: set one with --port or in the spec"));
+        return wrong(&format!(
+            "{flag} applies to ports only: set one with --port or in the spec"
+        ));
     };
     if args.no_promiscuous {
         ports.set_up.promiscuous = false;
@@ -152,7 +154,9 @@ pub fn find(
     let ring = args.ring.map(|ring| {
         u16::try_from(ring).map_err(|_| {
             let most = u16::MAX;
-            CliError::Input(format!("--ring: expected at most {most} descriptors for ports, found {ring}"))
+            CliError::Input(format!(
+                "--ring: expected at most {most} descriptors for ports, found {ring}"
+            ))
         })
     });
     let functions = match spec.externals().next() {

@@ -108,9 +108,7 @@ impl Placing {
     fn check(&self, args: &RunArgs) -> Result<(), CliError> {
         let name = self.policy.name();
         let message = if self.policy.needs_several_cores() && !self.moves_buckets() {
-            format!(
-                "--policy {name} moves RSS buckets between dedicated cores: set two or more with --cores"
-            )
+            format!("--policy {name} moves RSS buckets between dedicated cores: set two or more with --cores")
         } else if self.policy != Policy::Static && self.auxiliary.is_empty() && !self.moves_buckets() {
             format!(
                 "--policy {name} offloads packets to auxiliary cores, and moves RSS buckets between dedicated ones: \

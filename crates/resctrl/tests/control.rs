@@ -168,8 +168,10 @@ fn code_and_data_have_the_same_ways() {
     // 18 ways are not shared with hardware. The default group keeps the other 2.
     assert_eq!(resctrl.bit_usage(Level::L3).unwrap()[&0].len(), 20);
     partition.resize(WayChoice::Ways(18)).unwrap();
-    assert!(error(partition.resize(WayChoice::Ways(19))).starts_with("L3 0: expected 19 contiguous free ways, found \
-         at most 18"));
+    assert!(error(partition.resize(WayChoice::Ways(19))).starts_with(
+        "L3 0: expected 19 contiguous free ways, found \
+         at most 18"
+    ));
     drop(partition);
     assert_eq!(mounted.snapshot(), before);
 }
@@ -394,10 +396,7 @@ fn what_tasks_use_is_watched() {
         "{refused}"
     );
     let last = resctrl.watch(&[]).unwrap();
-    assert_eq!(
-        error(resctrl.watch(&[])),
-        "out of monitoring IDs (RMIDs): Out of RMIDs"
-    );
+    assert_eq!(error(resctrl.watch(&[])), "out of monitoring IDs (RMIDs): Out of RMIDs");
     mounted.kernel(|kernel| kernel.cache_stays_full = true);
     drop(last);
     let refused = error(resctrl.watch(&[]));

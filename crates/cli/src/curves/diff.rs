@@ -44,9 +44,7 @@ fn words(change: &Change) -> String {
     match &change.difference {
         Difference::Only { first } => format!("only in the {} file", file(*first)),
         Difference::Configuration => "another configuration or version of Tailwater".to_owned(),
-        Difference::Units => {
-            "measured with another unit of cache or percentile: curves cannot be compared".to_owned()
-        }
+        Difference::Units => "measured with another unit of cache or percentile: curves cannot be compared".to_owned(),
         Difference::Method { was, is } => {
             format!("measured with another method (cache by {was}, then by {is}): curves cannot be compared")
         }

@@ -179,11 +179,7 @@ fn flow_state(state: &StateProgress, encoder: &mut DescriptorEncoder) -> fmt::Re
             "1 if the store of flow state is available, otherwise 0",
             u64::from(state.available),
         ),
-        (
-            "state_waiting_packets",
-            "Packets waiting for the store",
-            state.waiting,
-        ),
+        ("state_waiting_packets", "Packets waiting for the store", state.waiting),
     ] {
         encoder
             .encode_descriptor(name, help, None, MetricType::Gauge)?

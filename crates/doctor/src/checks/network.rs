@@ -94,8 +94,11 @@ fn spread(system: &dyn System, interface: &Interface) -> Finding {
         return Finding::unknown(CHECK, format!("{what}; RSS settings are readable by root only"));
     }
     if system.run("ethtool", &["--version"]) == Probe::Absent {
-        return Finding::unknown(CHECK, format!("{what}; RSS settings require ethtool, which is not installed"))
-            .fixed_by("sudo apt install ethtool");
+        return Finding::unknown(
+            CHECK,
+            format!("{what}; RSS settings require ethtool, which is not installed"),
+        )
+        .fixed_by("sudo apt install ethtool");
     }
     let found = format!("{what}; no RSS table");
     let why = "Tailwater distributes flows to cores in software, which takes some nanoseconds per packet";
