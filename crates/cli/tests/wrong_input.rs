@@ -255,7 +255,7 @@ fn flags() {
         ("--ring", "0", "0 is not in 1..=1048576"),
         ("--ring", "9999999999", "9999999999"),
         ("--seed", "x", "invalid digit"),
-        ("--memory-limit", "none", "expected bytes"),
+        ("--memory-limit", "none", "expected a number of bytes"),
         ("--memory-limit", "100", "does not fit the memory limit"),
         ("--output", "xml", "possible values: table, json"),
         ("--metrics", "somewhere", "expected a port"),

@@ -380,9 +380,9 @@ fn what_only_a_search_takes_is_refused_without_one() {
         (&["--saving", "2"], "--optimal"),
         (&["--time", "1s"], "--optimal"),
         (&["--optimal", "--apply"], "--state"),
-        (&["--optimal", "--saving", "0"], "expected servers"),
-        (&["--optimal", "--saving", "101%"], "expected servers"),
-        (&["--optimal", "--saving", "NaN%"], "expected servers"),
+        (&["--optimal", "--saving", "0"], "expected a number of servers"),
+        (&["--optimal", "--saving", "101%"], "expected a number of servers"),
+        (&["--optimal", "--saving", "NaN%"], "expected a number of servers"),
         (&["--optimal", "--time", "25h"], "expected a duration"),
     ] {
         let (status, stdout, stderr) = place(&slos, &cluster, more);
