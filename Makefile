@@ -11,10 +11,10 @@ MINUTES ?= 10
 .NOTPARALLEL:
 .PHONY: help deps build demo test quick mutants soak chaos loom check bench bench-chains bench-functions bench-changes bench-isolation bench-ports bench-external bench-papers bench-scaling bench-sim bench-state bench-live-vs-sim bench-placement clean
 
-help: ## this list
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
-deps: ## install what is missing: Debian packages, and Rust where there is no cargo
+deps: ## install missing dependencies: Debian packages, and Rust if cargo is missing
 	@tools/deps.sh
 
 build: ## the `tailwater` program and libtailwater_nf, optimised
@@ -40,21 +40,21 @@ test: ## all tests, and why any were skipped
 	@tools/test.sh --locked -p tailwater --no-default-features --test built_without
 	@tools/loom.sh
 
-quick: ## what a change needs within a minute: formatting, lints, unit tests of the crates that differ from BASE
+quick: ## checks for a change, within a minute: formatting, lints, unit tests of the crates that differ from BASE
 	@tools/quick.sh $(BASE)
 
 mutants: ## cargo-mutants on the lines that differ from BASE=main
 	@tools/mutants.sh $(BASE)
 
-soak: ## cores, flows and buckets change all the time for MINUTES=10; exits 1 if anything differs from one core; SEED=n repeats a round
+soak: ## stress test: continuous changes of cores, flows and buckets for MINUTES=10; exits 1 on any difference from one core; SEED=n repeats a round
 	@tools/deps.sh build
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-dataplane --test soak
 
-chaos: ## processes of isolated functions are killed and stopped at random for MINUTES=10 in each way, as root; exits 1 if a packet, a binding or a counter is wrong or anything is left; SEED=n repeats one
+chaos: ## fault injection, as root: isolated function processes are killed and stopped at random for MINUTES=10 in each mode; exits 1 if a packet, a binding or a counter is wrong or a resource leaks; SEED=n repeats a round
 	@tools/deps.sh build test
 	@CHAOS_SECONDS=$$(($(MINUTES) * 60)) CHAOS_SEED=$(SEED) cargo test --release --locked -p tailwater --test isolation chaos -- --nocapture --test-threads 1
 
-loom: ## model checks of what hands packets between cores; `test` runs them, too
+loom: ## model checks of the lock-free code that moves packets between cores; also part of `test`
 	@tools/deps.sh build
 	@tools/loom.sh
 
@@ -72,21 +72,21 @@ check: ## formatting, lints, documentation, imports
 	@tools/check-links.sh
 	@tools/check-shell.sh
 
-bench: bench-functions bench-chains ## the short set of benchmarks: a JSON line for each figure
+bench: bench-functions bench-chains ## short set of benchmarks: a JSON line per result
 
 bench-chains: ## throughput, instructions and allocations of whole chains
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench chains
 
-bench-ports: ## the chains of bench-chains over DPDK's rings and shared memory, beside the trace NIC and DPDK's own forwarding
+bench-ports: ## the chains of bench-chains over DPDK's rings and shared memory, compared with the trace NIC and DPDK's own forwarding
 	@tools/deps.sh build bench ports
 	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench ports
 
-bench-external: ## what an external function costs: by a DPDK ring, and by veth pairs through the kernel's firewall (root)
+bench-external: ## cost of an external function: over a DPDK ring, and over veth pairs through the kernel's firewall (root)
 	@tools/deps.sh build bench ports
 	@cargo bench --locked -p tailwater-dataplane --features dpdk --bench external
 
-bench-scaling: ## policies live on two cores, one flow split between them, what a decision costs, what is left to others
+bench-scaling: ## policies live on two cores, one flow split between them, cost of a decision, CPU time left to other programs
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench epoch_end
 	@cargo bench --locked -p tailwater-dataplane --bench splits
@@ -94,16 +94,16 @@ bench-scaling: ## policies live on two cores, one flow split between them, what 
 	@cargo bench --locked -p tailwater-dataplane --bench sharing
 	@cargo bench --locked -p tailwater-profile --bench scaling
 
-bench-isolation: ## chains of functions in processes of their own beside the same in one process, and the latency objective that they keep; as root
+bench-isolation: ## chains of isolated functions compared with the same in one process, and the latency objectives that they meet; as root
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-dataplane --bench isolation
 	@cargo bench --locked -p tailwater --bench isolation_slo
 
-bench-sim: ## how fast the rack simulator is
+bench-sim: ## speed of the rack simulator
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-sim --bench engine
 
-bench-papers: ## the tables and figures of NetBlaze and Quadrant on the rack simulator, side by side; PAPERS="--quick" for less, or a part of names
+bench-papers: ## the tables and figures of NetBlaze and Quadrant on the rack simulator, side by side; PAPERS="--quick" for a short run, or a part of names
 	@tools/deps.sh build bench
 	@mkdir -p target
 	@cargo bench --locked -p tailwater-sim --bench papers -- $(PAPERS) | tee target/papers.jsonl
@@ -113,18 +113,18 @@ bench-live-vs-sim: ## the same packets live on two cores and simulated with the 
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-profile --bench live_vs_sim
 
-bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; HiGHS is built first, for minutes
+bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; builds HiGHS first, which takes minutes
 	@tools/deps.sh build milp
 	@cargo bench --locked -p tailwater-placement --bench on_demand
 	@if tools/features.sh milp; then cargo bench --locked -p tailwater-placement --features milp --bench placement; \
-	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are left out" >&2; \
+	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are omitted" >&2; \
 	cargo bench --locked -p tailwater-placement --bench placement; fi
 
-bench-state: ## what flow state in Redis costs: a packet's time on the worker, what it waits, how many changes a second
+bench-state: ## cost of flow state in Redis: a packet's time on the worker, its waiting time, updates per second
 	@tools/deps.sh build bench
 	@cargo bench --locked -p tailwater-state --bench redis
 
-bench-functions: ## every function by itself (FUNCTIONS="acl nat --flows 10k" for some), a table; the ACL's classifier, IPsec beside its ciphers alone, users' sessions up to a million, detection with ET Open's rules
+bench-functions: ## every function alone (FUNCTIONS="acl nat --flows 10k" for some), as a table; the ACL's classifier, IPsec compared with its ciphers, up to a million sessions of users, detection with ET Open's rules
 	@tools/deps.sh build bench
 	@mkdir -p target
 	@cargo bench --locked -p tailwater-dataplane --bench functions -- --runs 3 --sizes 64B,imix,1024B $(FUNCTIONS) | tee target/functions.jsonl
@@ -134,12 +134,12 @@ bench-functions: ## every function by itself (FUNCTIONS="acl nat --flows 10k" fo
 	@cargo bench --locked -p tailwater-functions --bench upf
 	@cargo bench --locked -p tailwater-ids --bench ids
 
-bench-changes: ## what it costs to change each function while packets pass: latency with and without changes, what is lost; CHANGES="acl-1500 --runs 9" for some
+bench-changes: ## cost of changing each function under traffic: latency with and without changes, lost packets; CHANGES="acl-1500 --runs 9" for some
 	@tools/deps.sh build bench
 	@mkdir -p target
 	@cargo bench --locked -p tailwater-dataplane --bench changes -- --runs 5 --sizes imix $(CHANGES) > target/changes.jsonl
 	@cat target/changes.jsonl
 	@cargo bench --locked -p tailwater-dataplane --bench changes -- table $(CURDIR)/target/changes.jsonl
 
-clean: ## remove what was built
+clean: ## remove build results
 	cargo clean

@@ -31,7 +31,7 @@ while IFS= read -r -d '' file; do
             target=$(dirname "$file")/$path
         fi
         if [ ! -e "$target" ]; then
-            echo "$file: the link $link leads nowhere" >&2
+            echo "$file: the target of the link $link does not exist" >&2
             broken=$((broken + 1))
         elif [ "$link" != "$path" ] && [ -f "$target" ] &&
             ! anchors "$target" | grep -qxF -- "${link#*#}"; then

@@ -43,7 +43,7 @@ as_root() {
 lists_are_fresh=
 apt_install() {
     have apt-get || {
-        say "this is not Debian (no apt-get): please install what these packages hold: $*"
+        say "apt-get not found: install the equivalents of these packages: $*"
         return 1
     }
     say "installing $*"
@@ -59,7 +59,7 @@ apt_install() {
         as_root "${apt[@]}" install -y --no-install-recommends "$@" >&2 </dev/null || status=$?
     fi
     if [ "$status" -eq 77 ]; then
-        say "installing needs root, and sudo cannot be used: please run  apt-get install $*  as root"
+        say "installing requires root, and sudo is not available: run  apt-get install $*  as root"
     fi
     return "$status"
 }
@@ -75,25 +75,25 @@ build_packages() {
         missing+=(curl)
     fi
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
-        fail "cannot go on without ${missing[*]}"
+        fail "required: ${missing[*]}"
 }
 
 rust() {
     # What rustup installs is found without a new login.
     PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
     if ! have cargo; then
-        say "installing Rust by rustup's script"
+        say "installing Rust with rustup's script"
         curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs |
             sh -s -- -y --quiet --no-modify-path --profile minimal --component rustfmt,clippy >&2
-        have cargo || fail "Rust was installed, but there is no cargo in $PATH"
-        say "Rust is in $(dirname "$(command -v cargo)"), which \`make\` knows; add it to your PATH to use it yourself"
+        have cargo || fail "Rust was installed, but cargo is not in $PATH"
+        say "Rust is in $(dirname "$(command -v cargo)"), which \`make\` searches; add it to your PATH to use it in a shell"
     fi
     local need version
     need=$(sed -n 's/^rust-version *= *"\(.*\)"/\1/p' Cargo.toml)
     version=$(cargo --version | cut -d ' ' -f 2)
     if [ "$(printf '%s\n%s\n' "$need" "$version" | sort -V | head -n 1)" != "$need" ]; then
-        fail "cargo is version $version, but Tailwater needs $need or later: please update Rust" \
-            "($(have rustup && echo "rustup update stable" || echo "where you got it from"))"
+        fail "cargo is version $version, but Tailwater requires $need or later: update Rust" \
+            "($(have rustup && echo "rustup update stable" || echo "from its source"))"
     fi
 }
 
@@ -104,7 +104,7 @@ optional() {
         have "$tool" || missing+=("$tool")
     done
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
-        say "going on without ${missing[*]}: what needs it is skipped"
+        say "going on without ${missing[*]}: everything that requires it is skipped"
 }
 
 # The library that compiles expressions of packets; it is loaded when there is one, and nothing is linked with it.
@@ -124,13 +124,13 @@ ports() {
     have ip || missing+=(iproute2)
     have ping || missing+=(iputils-ping)
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
-        say "going on without ${missing[*]}: what needs it is skipped"
+        say "going on without ${missing[*]}: everything that requires it is skipped"
     # Functions of others, with which chains are tested.
     missing=()
     have nft || missing+=(nftables)
     have ovs-vswitchd || missing+=(openvswitch-switch)
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
-        say "going on without ${missing[*]}: what needs it is skipped"
+        say "going on without ${missing[*]}: everything that requires it is skipped"
     optional curl iperf3 openssl tcpreplay ethtool
 }
 
@@ -141,7 +141,7 @@ milp() {
     have cmake || missing+=(cmake)
     have c++ || missing+=(g++)
     [ ${#missing[@]} -eq 0 ] || apt_install "${missing[@]}" ||
-        say "going on without ${missing[*]}: what needs it is skipped"
+        say "going on without ${missing[*]}: everything that requires it is skipped"
 }
 
 [ $# -gt 0 ] || set -- build check test bench ports milp
@@ -151,7 +151,7 @@ for group in "$@"; do
         build_packages
         rust
         ;;
-    check) have python3 || apt_install python3 || fail "cannot go on without python3" ;;
+    check) have python3 || apt_install python3 || fail "required: python3" ;;
     test)
         optional tshark zstd crun redis-server openssl nfdump
         pcap
@@ -162,6 +162,6 @@ for group in "$@"; do
         ;;
     ports) ports ;;
     milp) milp ;;
-    *) fail "there is no group $group: the groups are build, check, test, bench, ports, milp" ;;
+    *) fail "expected a group (build, check, test, bench, ports, milp), found $group" ;;
     esac
 done

@@ -34,12 +34,12 @@ if [ ${#missing[@]} -eq 0 ]; then
     features+=(tailwater/milp)
 else
     names=$(printf ' and %s' "${missing[@]}")
-    echo "skipped: the feature milp, which needs ${names# and } (\`make deps\` installs it)" >&2
+    echo "skipped: the feature milp, which requires ${names# and } (\`make deps\` installs it)" >&2
 fi
 if pkg-config --exists libdpdk 2>/dev/null; then
     features+=(tailwater/dpdk)
 else
-    echo "skipped: the feature dpdk, which needs DPDK (\`make deps\` installs it)" >&2
+    echo "skipped: the feature dpdk, which requires DPDK (\`make deps\` installs it)" >&2
 fi
 echo "--locked --workspace --features $(
     IFS=,

@@ -16,7 +16,7 @@ diff=$(mktemp)
 trap 'rm -f "$diff"' EXIT
 git diff "$(git merge-base "$base" HEAD)" -- '*.rs' >"$diff"
 if [ ! -s "$diff" ]; then
-    echo "no line of Rust differs from $base"
+    echo "no Rust line differs from $base"
     exit
 fi
 # Binaries' tests start processes and traffic: unit tests notice most mutations, in a tenth of the time.

@@ -70,7 +70,7 @@ const SIMULATED: &[(&str, &str)] = &[
     ),
     (
         "oracle",
-        "it is a bound on the cores of any policy, from traffic that has yet to come",
+        "it is a lower bound on the cores of any policy, computed from future traffic",
     ),
 ];
 
@@ -78,7 +78,7 @@ const SIMULATED: &[(&str, &str)] = &[
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPolicy {
     /// No policy has this name.
-    #[error("no policy is called \"{name}\"{suggestion}; the policies are: {known}")]
+    #[error("unknown policy \"{name}\"{suggestion}; the policies are: {known}")]
     NoSuch {
         /// Requested name.
         name: String,
@@ -88,7 +88,7 @@ pub enum UnknownPolicy {
         known: String,
     },
     /// The policy exists in the simulator only.
-    #[error("policy \"{name}\" belongs to the simulator: {why}; the policies here are: {known}")]
+    #[error("policy \"{name}\" is for the simulator only: {why}; the policies here are: {known}")]
     Simulated {
         /// Requested name.
         name: &'static str,
@@ -273,7 +273,7 @@ mod tests {
     fn what_decides_for_a_rack_belongs_to_the_simulator() {
         for (name, why) in SIMULATED {
             let error = Policy::named(name).unwrap_err().to_string();
-            assert!(error.contains("belongs to the simulator"), "{error}");
+            assert!(error.contains("is for the simulator only"), "{error}");
             assert!(error.contains(why) && error.contains("rss++"), "{error}");
             assert!(Policy::names().all(|other| other != *name));
         }

@@ -23,7 +23,7 @@ impl fmt::Display for PartitionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PartitionError::Resctrl(error) => error.fmt(f),
-            PartitionError::NoClass(class) => write!(f, "the class {class} is gone"),
+            PartitionError::NoClass(class) => write!(f, "the class {class} no longer exists"),
         }
     }
 }
@@ -80,7 +80,7 @@ fn place(mask: WayMask) -> Result<WayChoice, Error> {
     let known = Mask::from_bits(bits).ok_or_else(|| Error::BadMask {
         resource: Level::L3.name().to_owned(),
         mask: bits,
-        why: "a group has neighbouring ways".to_owned(),
+        why: "expected contiguous ways".to_owned(),
     })?;
     Ok(WayChoice::Exactly(known))
 }

@@ -26,9 +26,9 @@ Examples:
   tailwater run chain.yaml --traffic capture.pcap --rate-scale 10
       The same chain on a capture, ten times as fast as it was captured.
   tailwater trace info capture.pcap
-      What is in a capture: flows, rates, bursts.
+      Statistics of a capture: flows, rates, bursts.
 
-`tailwater help COMMAND` tells more.")]
+Details: `tailwater help COMMAND`.")]
 pub struct Cli {
     /// Command to run.
     #[command(subcommand)]
@@ -99,8 +99,8 @@ pub struct TryLibraryArgs {
 const NEW_FUNCTION_EXAMPLES: &str = "\
 Example:
   tailwater new-function rate-limit --lang c
-      Makes the folder rate-limit: a function that builds, its tests, and a chain that runs it.
-      What is there already is left alone.";
+      Creates the folder rate-limit with a working function, its tests, and a chain that runs it.
+      An existing folder is left unchanged.";
 
 /// Arguments of `tailwater new-function`.
 #[derive(Debug, Args)]
@@ -165,8 +165,8 @@ pub struct DemoArgs {
 }
 
 const RUN_EXAMPLES: &str = "\
-Traffic is a capture (pcap or pcapng, also gzip or zstd) or a preset. A capture is run once;
-with a --duration beyond its end it starts over, each time with its flows renumbered.
+Traffic is a capture (pcap or pcapng, also gzip or zstd) or a preset. A capture is replayed once, or
+repeatedly for a longer --duration, with flows renumbered in each repetition.
 
 Examples:
   tailwater run examples/acl-nat.yaml
@@ -174,14 +174,14 @@ Examples:
   tailwater run chain.yaml --report report.html
       A page with charts: latency, bursts, drops, and why packets were late.
   tailwater run chain.yaml --saturate
-      As fast as the chain can: its throughput, not its latency.
+      Measures the chain's maximum throughput instead of its latency.
   tailwater run chain.yaml --output json --check-slo > report.json
-      For scripts: exit code 3 if the objective was missed.
+      For scripts: exit code 3 if the objective is missed.
 
-Bursts are absorbed with more cores, if there are any to spare:
+Auxiliary cores absorb bursts:
   tailwater run chain.yaml --traffic backbone --cores 1 --auxiliary 0
-      Core 0 helps when core 1 has more than it can do in time, and otherwise sleeps.
-With several cores, policies but static also move RSS buckets between them:
+      Core 0 takes over load that core 1 cannot process in time, and otherwise sleeps.
+With several cores, all policies except static also move RSS buckets between them:
   tailwater run chain.yaml --cores 0,1 --policy rss++
 Policies: static, tailwater, netblaze, netblaze-core-static-safe, netblaze-core-static-unsafe,
 netblaze-no-core-mapper, netblaze-no-boost, netblaze-server-static-safe,
@@ -191,7 +191,7 @@ On ports, in a program built with --features dpdk (docs/how-to/use-ports.md):
   tailwater run chain.yaml --port 0000:3b:00.0 --port 0000:3b:00.1 --both-ways
   tailwater run chain.yaml --port net_af_packet0,iface=veth0 --port net_af_packet1,iface=veth1
 
-Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills.
+Durations take ns, us, ms, s or m. Ctrl-C ends a run with its report; a second one kills the program.
 
 Exit codes: 0 run finished, 1 run failed, 2 wrong input, 3 objective missed (--check-slo).";
 
@@ -359,8 +359,8 @@ pub enum ProfileCommand {
 }
 
 const CAPACITY_EXAMPLES: &str = "\
-The chain is run on one core, on traffic and on synthetic packets, for less than a minute. What it
-can do is printed and written beside the chain, where `tailwater run` finds it.
+Runs the chain on one core, on traffic and on synthetic packets, for less than a minute. Prints its
+capacity, and writes it beside the chain, where `tailwater run` finds it.
 
 Examples:
   tailwater profile capacity examples/acl-nat.yaml
@@ -399,8 +399,8 @@ pub struct CapacityArgs {
 }
 
 const SIMULATE_EXAMPLES: &str = "\
-Each policy is run on the same rack, chains and packets, in virtual time: with each objective and each
-seed, if there are several. Runs go on at the same time on all cores; the result does not depend on it.
+Runs each policy on the same rack, chains and packets, in virtual time: once per objective and seed.
+Runs are parallel on all cores; the results do not depend on that.
 
 Examples:
   tailwater simulate examples/rack.yaml
@@ -408,15 +408,15 @@ Examples:
   tailwater simulate rack.yaml --slo 100us,200us,500us --seed 1,2,3 --output csv > sweep.csv
   tailwater simulate rack.yaml --traffic capture.pcap --output json > comparison.json
   tailwater simulate rack.yaml --report report.html --resume runs.jsonl
-      A page with charts; after Ctrl-C, started again, what is done is not done again.
+      A page with charts; a restart after Ctrl-C skips finished runs.
   tailwater simulate rack.yaml --find servers --seed 1,2,3,4,5
-      The fewest servers that hold all objectives, and with how many of the seeds.
+      The fewest servers that meet all objectives, and the number of seeds for which they do.
 Policies: static, rss++, metron, quadrant, quadrant-metron, dyssect, netblaze,
 netblaze-core-static-safe, netblaze-core-static-unsafe, netblaze-server-static-safe,
 netblaze-server-static-unsafe, netblaze-no-core-mapper, netblaze-no-boost,
-netblaze-on-demand-rss, tailwater; and oracle, which is none: a bound on the cores of all.
+netblaze-on-demand-rss, tailwater; and oracle: a lower bound on the cores of any policy.
 
-Ctrl-C ends it within a second, with what is done.";
+Ctrl-C ends it within a second, with the results so far.";
 
 /// Arguments of `tailwater simulate`.
 #[derive(Debug, Args)]
@@ -474,20 +474,20 @@ pub enum SimulateOutput {
 }
 
 const PLACE_EXAMPLES: &str = "\
-SLOs are admitted in the order of their file; each gets instances, cores and ways of cache of its own, or
-the reason why not and the nearest SLO that would fit. With a state, what runs stays where it is, but for
-what changed, and servers that are gone.
+Admits SLOs in the order of their file. Each gets instances with dedicated cores and ways of cache, or the
+reason for the denial and the nearest SLO that would fit. With a state, running instances stay where they
+are, except for changed SLOs and removed servers.
 
 Examples:
   tailwater place examples/place/slos.yaml --cluster examples/place/cluster.yaml
   tailwater place slos.yaml --cluster cluster.yaml --state placement.json
-      Only what is new or changed is placed; SLOs that are no longer in the file leave.
+      Places only new and changed SLOs; removes SLOs that are no longer in the file.
   tailwater place slos.yaml --cluster cluster.yaml --state placement.json --optimal --saving 5%
-      Also the plan with the fewest servers, and the moves to it, if it saves enough; --apply puts it in
-      the state. Only in builds with the feature `milp`.
+      Also the plan with the fewest servers, and the migration to it, if it saves enough; --apply writes
+      it to the state. Only in builds with the feature `milp`.
   tailwater place slos.yaml --cluster cluster.yaml --state placement.json --done 3
-      Of the moves that --migrate put into the state those up to number 3 are done: told is what is left.
-Exits with 3 if an SLO was denied.";
+      Marks the steps of --migrate up to number 3 as done, and prints the remaining ones.
+Exit codes: 0 all SLOs admitted, 2 wrong input, 3 an SLO was denied.";
 
 /// Arguments of `tailwater place`.
 #[derive(Debug, Args)]
@@ -542,14 +542,14 @@ pub enum PlaceScheduler {
 }
 
 const EXPLAIN_EXAMPLES: &str = "\
-Told are the worst episodes: times with more to do than one core can do in an epoch. What waited,
-and what was done about it, and when.
+Explains the worst episodes: times in which a dedicated core had more packets than it can process in an
+epoch. For each: the waiting packets, and the policy's decisions with their times.
 
 Examples:
   tailwater run chain.yaml --cores 1 --auxiliary 0 --record run.decisions
   tailwater explain run.decisions
   tailwater explain run.decisions --late 3 --policy netblaze
-      Also what another policy would have said to the same queues.";
+      Also the decisions of another policy for the same queues.";
 
 /// Arguments of `tailwater explain`.
 #[derive(Debug, Args)]
@@ -571,7 +571,7 @@ pub struct ExplainArgs {
 }
 
 const DOCTOR_EXAMPLES: &str = "\
-What is in the way comes first, each with the command that removes it. Without root less is told.
+Prints problems first, each with the command that fixes it. Some checks require root.
 
 Examples:
   tailwater doctor
@@ -611,12 +611,12 @@ Examples:
   tailwater trace info capture.pcapng
   tailwater trace info bursty --duration 5s --output json
   tailwater trace info backbone --duration 1m --service-us 5,10,20 --svg bursts.svg
-      What bursts do to latency if packets take 5, 10 or 20 us.")]
+      The effect of bursts on latency for service times of 5, 10 and 20 us per packet.")]
     Info(InfoArgs),
     /// Cut, merge, superpose or speed up captures
     #[command(after_help = "\
-Captures are merged by time, cut, laid over themselves, then sped up. Copies have their flows
-renumbered, so that there are more flows, each with its bursts as they were.
+Merges captures by time, cuts them, superposes copies, then speeds up the result. Copies have renumbered
+flows: the result has more flows, each with its original bursts.
 
 Examples:
   tailwater trace convert capture.pcapng.zst -o second.pcap --from 3s --to 4s

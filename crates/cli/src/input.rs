@@ -190,8 +190,8 @@ fn check_pace(trace: &Trace, duration: Option<Nanos>) -> Result<(), CliError> {
     let rate = 1.0 / trace.mean_gap().as_secs_f64();
     if duration.is_some_and(|duration| duration > trace.duration()) && rate > FASTEST_PPS * 1.01 {
         return Err(CliError::Input(format!(
-            "{}: repeated for the duration it makes {}pps, more than the {}pps that can be paced; \
-             give a rate with --rate, or use --saturate",
+            "{}: repeated for the duration, the rate is {}pps, above the {}pps that can be paced; set --rate, or use \
+             --saturate",
             trace.name(),
             short(rate),
             short(FASTEST_PPS),
@@ -205,8 +205,7 @@ fn pace_notice(trace: &Trace, duration: Option<Nanos>) -> Option<String> {
     let lap = trace.duration();
     match duration {
         Some(duration) if duration > lap => Some(format!(
-            "{}: lasts {lap}, so it is repeated until {duration} are over, each time with its \
-             flows renumbered",
+            "{}: lasts {lap}; repeated up to {duration}, with flows renumbered in each repetition",
             trace.name()
         )),
         None if lap > Nanos::from_secs(60) => Some(format!(

@@ -57,13 +57,13 @@ fn absolute(chain: &Path) -> Result<PathBuf, CliError> {
 pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliError> {
     let mode = match args.isolation {
         Isolated::None if args.isolation_overhead.is_some() => {
-            return wrong("--isolation-overhead is for --isolation process or container");
+            return wrong("--isolation-overhead requires --isolation process or container");
         }
         Isolated::None if !args.isolation_without.is_empty() => {
-            return wrong("--isolation-without is for --isolation process or container");
+            return wrong("--isolation-without requires --isolation process or container");
         }
         Isolated::None if !args.isolation_except.is_empty() => {
-            return wrong("--isolation-except is for --isolation process or container");
+            return wrong("--isolation-except requires --isolation process or container");
         }
         Isolated::None => return Ok((ChainSpec::read(&args.chain)?, None)),
         Isolated::Process => "--isolation process",
@@ -81,7 +81,7 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
     let spec = ChainSpec::read_apart(&chain, &isolated)?;
     if !fs::metadata(&chain).is_ok_and(|file| file.is_file()) {
         return wrong(format!(
-            "{mode}: expected the chain in a file, which every function reads for itself, found {}",
+            "{mode}: expected the chain in a regular file, which each function process reads, found {}",
             args.chain.display()
         ));
     }
@@ -90,8 +90,8 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
     let exports = |function: &&FunctionSpec| function.config.exports() && !stays(&function.name);
     if let (Some(_), Some(writer)) = (&isolated.confined, spec.functions.iter().find(exports)) {
         return wrong(format!(
-            "{mode}: {name}: its export cannot be made by a function that may write no files and connect to nobody: leave it out, or \
-             trust it with --isolation-except {name}",
+            "{mode}: {name}: export requires access to files or the network, which confined functions lack: remove \
+             it, or trust the function with --isolation-except {name}",
             name = writer.name
         ));
     }
@@ -101,7 +101,7 @@ pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliE
     programs.retain(|program| !stays(&program.function));
     if programs.is_empty() && (!args.isolation_except.is_empty() || !spec.branches.is_empty()) {
         return wrong(format!(
-            "{mode}: no function is left that would be isolated: leave it out"
+            "{mode}: expected at least one function to isolate, found none: remove it"
         ));
     }
     for program in &mut programs {
@@ -131,29 +131,29 @@ fn check_what_stays(names: &[String], spec: &ChainSpec, mode: &str) -> Result<()
         };
         if function.config.is::<ExternalConfig>() {
             return wrong(format!(
-                "--isolation-except: {name} is a process of somebody else's already: expected a function of this program's"
+                "--isolation-except: expected a function that this program runs, found external function {name}"
             ));
         }
         if function.config.is::<ClassifierConfig>() {
             return wrong(format!(
-                "--isolation-except: {name} stays in this process anyway, as every classifier does: leave it out"
+                "--isolation-except: {name} is a classifier, which is never isolated: remove it"
             ));
         }
         if function.config.in_process_only_reason().is_none() && !function.config.exports() {
             return wrong(format!(
-                "--isolation-except: {name} can be isolated, and is: expected a function that shares or writes what a process of its \
-                 own could not"
+                "--isolation-except: expected a function with shared state or an export, which prevents isolation, \
+                 found {name}"
             ));
         }
     }
     if let (Some(name), Some(_)) = (names.first(), &spec.state) {
         return wrong(format!(
-            "{mode}: state cannot be kept in Redis where functions stay in this process (--isolation-except {name})"
+            "{mode}: flow state in Redis requires all functions to be isolated (--isolation-except {name})"
         ));
     }
     if !names.is_empty() {
         let text = format!(
-            "{} not isolated, and trusted (--isolation-except)",
+            "{} trusted, not isolated (--isolation-except)",
             match names {
                 [one] => format!("function {one} is"),
                 several => format!("functions {} are", several.join(", ")),
@@ -166,7 +166,7 @@ fn check_what_stays(names: &[String], spec: &ChainSpec, mode: &str) -> Result<()
 
 fn own_program() -> Result<PathBuf, CliError> {
     std::env::current_exe().map_err(|source| CliError::System {
-        what: "this program's file cannot be found",
+        what: "cannot find this program's file",
         source,
     })
 }
@@ -206,7 +206,7 @@ impl CodeExaminer for Isolating {
             Err(IsolationError::Refused { field, message, .. }) => Err(LibraryError::Config { field, message }),
             Err(IsolationError::NotAFunction { message, .. }) => Err(LibraryError::Apart(message)),
             Err(IsolationError::ProtocolViolation { due, reason, .. }) => Err(LibraryError::Apart(format!(
-                "is no function: it was to {due}, but {reason}"
+                "is not a function: expected it to {due}, but {reason}"
             ))),
             Err(IsolationError::Launch { source, .. }) => {
                 Err(LibraryError::Apart(format!("cannot be started: {source}")))
@@ -250,7 +250,7 @@ fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
 pub fn on(config: IsolationConfig, cores: &[usize]) -> Result<IsolationConfig, CliError> {
     match config.programs.iter().find(|program| program.single_instance) {
         Some(writer) if cores.len() > 1 => wrong(format!(
-            "--isolation: {}: its export can be made by one process only: leave it out, or run on one core",
+            "--isolation: {}: export requires a single process: remove it, or run on one core",
             writer.function
         )),
         _ => Ok(config),
@@ -263,12 +263,13 @@ fn confined(args: &RunArgs, mode: &str) -> Result<Option<Confined>, CliError> {
     let container = match args.isolation {
         Isolated::Container if without.contains(&Defence::All) => {
             return wrong(format!(
-                "{mode} has defences of its own: expected --isolation process with --isolation-without all"
+                "{mode}: container defences cannot be disabled: expected --isolation process with \
+                 --isolation-without all"
             ));
         }
         Isolated::Container => Some(ContainerRuntime::find().ok_or_else(|| {
             CliError::Input(format!(
-                "{mode} needs crun, which is in none of the system's directories for programs: install it (apt-get \
+                "{mode} requires crun, which is not in the system's program directories: install it (apt-get \
                  install crun), or use --isolation process"
             ))
         })?),
@@ -283,8 +284,8 @@ fn confined(args: &RunArgs, mode: &str) -> Result<Option<Confined>, CliError> {
     }
     if !rustix::process::geteuid().is_root() {
         return wrong(format!(
-            "{mode}: to confine functions this program must be root: run it by sudo, or trust the functions with \
-             --isolation process --isolation-without all"
+            "{mode}: confining functions requires root: run with sudo, or trust the functions with --isolation \
+             process --isolation-without all"
         ));
     }
     let mut confinement = Confinement::full();

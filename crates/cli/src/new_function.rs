@@ -114,7 +114,7 @@ pub fn new_function(args: &NewFunctionArgs) -> Result<ExitCode, CliError> {
     let folder = Path::new(name);
     // Created here, so that it contains no foreign files.
     fs::create_dir(folder).map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => CliError::Input(format!("{name} is there already: nothing was written")),
+        io::ErrorKind::AlreadyExists => CliError::Input(format!("{name} already exists: nothing was written")),
         _ => CliError::Input(format!("cannot make the folder {name}: {error}")),
     })?;
     let mut all = files.iter().chain(interface.iter().copied().flatten());

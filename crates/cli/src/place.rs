@@ -159,7 +159,7 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
     // Checks that the plan meets every SLO by the curves before it is applied.
     if let Some(violation) = check(&cluster, outcome.plan.placed()).first() {
         return Err(CliError::System {
-            what: "the plan breaks a promise, and is not applied",
+            what: "the plan violates an SLO and is not applied",
             source: std::io::Error::other(violation.to_string()),
         });
     }
@@ -296,37 +296,37 @@ fn reason(denial: &Denial) -> String {
     match &denial.reason {
         Reason::Unfit(Unfit::NoCurves { measured }) => {
             format!(
-                "its chain was measured on {}, which no server of the cluster is",
+                "its chain was measured on {}, which matches no server of the cluster",
                 measured.join(" and ")
             )
         }
         Reason::Unfit(Unfit::Latency { least }) => {
-            format!("latency is {least} at the least load that was measured")
+            format!("latency is {least} at the lowest measured load")
         }
         Reason::Unfit(Unfit::Size { cores, bytes }) => {
             format!(
-                "an instance takes {cores} core{} and at least {} KiB of cache, more than any NUMA node has",
+                "an instance requires {cores} core{} and at least {} KiB of cache, more than any NUMA node has",
                 if *cores == 1 { "" } else { "s" },
                 bytes / 1024
             )
         }
         Reason::Instances => {
-            format!("it takes more instances than an SLO may have ({MAX_INSTANCES})")
+            format!("it requires more instances than the maximum of an SLO ({MAX_INSTANCES})")
         }
         Reason::Room(resources) if resources.is_empty() => {
-            "no room: it lacks more than one of cores, cache and servers apart".to_owned()
+            "insufficient resources: a combination of cores, cache and separate servers".to_owned()
         }
         Reason::Room(resources) => {
             let names = resources.iter().map(|resource| match resource {
                 Resource::Cores => "cores",
                 Resource::Cache => "cache",
                 Resource::Classes => "cache classes",
-                Resource::Servers => "servers apart from each other",
+                Resource::Servers => "separate servers",
             });
-            format!("no room: too few {}", names.collect::<Vec<_>>().join(", or "))
+            format!("insufficient {}", names.collect::<Vec<_>>().join(", or "))
         }
-        Reason::ViolatedByCurves => "its curves do not bear out any place that was found for it".to_owned(),
-        Reason::Twice => "another SLO has its name".to_owned(),
+        Reason::ViolatedByCurves => "no placement found meets the SLO by its curves".to_owned(),
+        Reason::Twice => "another SLO has the same name".to_owned(),
     }
 }
 
@@ -381,7 +381,7 @@ fn table(document: &Document) -> String {
         };
         let _ = writeln!(
             text,
-            "chain {name}: {what} than in the state; its SLOs were checked by the new ones"
+            "chain {name}: {what} than in the state; its SLOs were checked against the new ones"
         );
     }
     let moved: usize = document.slos.iter().map(|row| row.moved).sum();

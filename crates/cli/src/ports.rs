@@ -35,7 +35,9 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
             RunArgs { nap: Some(_), .. } => "--nap",
             _ => return Ok(None),
         };
-        return wrong(&format!("{flag} is for ports: name one with --port, or in the spec"));
+        return wrong(&format!(
+            "{flag} applies to ports only: set one with --port or in the spec"
+        ));
     };
     if args.no_promiscuous {
         ports.set_up.promiscuous = false;
@@ -45,17 +47,17 @@ pub fn wanted(args: &RunArgs, spec: &ChainSpec) -> Result<Option<PortsSpec>, Cli
     }
     if ports.exit.as_ref().is_some_and(|exit| exit.conflicts(&ports.entry)) {
         return wrong(
-            "--port: both are the same device, which can be used once; name it once, and packets leave where \
-             they came from",
+            "--port: expected two different devices, found the same one twice; with one --port, packets leave \
+             through the port they arrived at",
         );
     }
     if args.load.rate.is_some() || args.load.rate_scale.is_some() {
-        return wrong("--rate and --rate-scale are for traffic from a file or preset, not from ports");
+        return wrong("--rate and --rate-scale apply to traffic from a file or preset, not from ports");
     }
     if spec.match_ != Match::default() {
         return wrong(
-            "spec.match: a chain on ports is run on everything that arrives; leave it out, and have the NIC or \
-             switch send only what the chain is for",
+            "spec.match: not supported on ports, where a chain processes all received packets; remove it, and filter \
+             in the NIC or switch",
         );
     }
     if cfg!(not(feature = "dpdk")) {
@@ -79,20 +81,20 @@ pub fn check_external(args: &RunArgs, spec: &ChainSpec, own: Option<&PortsSpec>)
     let wrong = |message: String| Err(CliError::Input(message));
     if args.auxiliary.is_some() || args.cores.as_ref().is_some_and(|cores| cores.0.len() > 1) {
         return wrong(format!(
-            "function {function} is external: such a chain runs on one core; name one with --cores, and leave \
-             --auxiliary out"
+            "function {function} is external: such a chain runs on one core; set one with --cores, and remove \
+             --auxiliary"
         ));
     }
     if args.nap.is_some() {
         return wrong(format!(
-            "--nap: function {function} is external, and what it gives back is not waited for asleep"
+            "--nap: not supported with external function {function}, whose packets are polled for"
         ));
     }
     for port in own.iter().flat_map(|own| names(own)) {
         if let Some(user) = spec.external_at(port) {
             return wrong(format!(
-                "--port {port}: function {user} uses that device or interface; number devices of one driver \
-                 differently"
+                "--port {port}: device or interface already used by function {user}; give devices of one driver \
+                 different numbers"
             ));
         }
     }
@@ -152,7 +154,9 @@ pub fn find(
     let ring = args.ring.map(|ring| {
         u16::try_from(ring).map_err(|_| {
             let most = u16::MAX;
-            CliError::Input(format!("--ring: expected up to {most} for ports, found {ring}"))
+            CliError::Input(format!(
+                "--ring: expected at most {most} descriptors for ports, found {ring}"
+            ))
         })
     });
     let functions = match spec.externals().next() {

@@ -75,7 +75,7 @@ pub fn set_objective(spec: &mut ChainSpec, slo: Option<Nanos>) -> Result<(), Cli
     };
     if slo <= spec.slo.network {
         return Err(CliError::Input(format!(
-            "--slo: expected more than the {} that the network takes (spec.slo.network), found {slo}",
+            "--slo: expected more than the network allowance of {} (spec.slo.network), found {slo}",
             spec.slo.network
         )));
     }

@@ -296,7 +296,7 @@ fn check_apart(args: &RunArgs, spec: &ChainSpec) -> Result<(), CliError> {
         for (at, what, file) in &own {
             if let Some(other) = written.get(at) {
                 return Err(CliError::Input(format!(
-                    "{what}: {} would be written by {other}, too",
+                    "{what}: {} is also written by {other}",
                     file.display()
                 )));
             }

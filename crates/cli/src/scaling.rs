@@ -76,15 +76,14 @@ impl Placing {
                 let mut rest = available().into_iter().rev();
                 let free = rest.find(|core| !auxiliary.contains(core));
                 vec![free.ok_or_else(|| {
-                    let message = "--auxiliary leaves no core to receive packets on";
+                    let message = "--auxiliary: expected at least one core left to receive packets, found none";
                     CliError::Input(message.to_owned())
                 })?]
             }
         };
         if let Some(core) = dedicated.iter().find(|core| auxiliary.contains(core)) {
             return wrong(format!(
-                "core {core} is both in --cores and in --auxiliary: a core that receives packets \
-                 cannot also help"
+                "core {core} is both in --cores and in --auxiliary: a dedicated core cannot also be an auxiliary core"
             ));
         }
         let mut placing = Placing {
@@ -113,24 +112,20 @@ impl Placing {
     fn check(&self, args: &RunArgs) -> Result<(), CliError> {
         let name = self.policy.name();
         let message = if self.policy.needs_several_cores() && !self.moves_buckets() {
-            format!(
-                "--policy {name} is about RSS buckets that move between dedicated cores: name two or \
-                 more with --cores"
-            )
+            format!("--policy {name} moves RSS buckets between dedicated cores: set two or more with --cores")
         } else if self.policy != Policy::Static && self.auxiliary.is_empty() && !self.moves_buckets() {
             format!(
-                "--policy {name} hands packets to auxiliary cores, and moves RSS buckets between \
-                 dedicated ones: name them with --auxiliary, or two or more with --cores"
+                "--policy {name} offloads packets to auxiliary cores, and moves RSS buckets between dedicated ones: \
+                 set --auxiliary, or two or more cores with --cores"
             )
         } else if args.saturate && self.moves_buckets() {
             format!(
-                "--saturate: --policy {name} has nothing to decide about, since packets come only when \
-                 they are asked for"
+                "--saturate: --policy {name} makes no decisions, since packets are generated on demand and do not queue"
             )
         } else if args.record.is_some() && !self.is_offloading() && !self.moves_buckets() {
-            format!("--record: --policy {name} never decides anything without --auxiliary or several --cores")
+            format!("--record: --policy {name} makes no decisions without --auxiliary or several --cores")
         } else if args.profile.is_some() && !self.needs_profile() && self.auxiliary.is_empty() {
-            format!("--profile: --policy {name} goes by no profile in this run")
+            format!("--profile: --policy {name} uses no profile in this run")
         } else {
             return Ok(());
         };
@@ -214,7 +209,7 @@ impl Placing {
         let profile = read(path)?;
         if Ok(profile.epoch) != epoch(spec.slo.budget()) {
             return Err(CliError::Input(format!(
-                "{}: is for a latency objective of {}, with epochs of {}; the chain's objective is {}",
+                "{}: measured for a latency objective of {} with epochs of {}; the chain's objective is {}",
                 path.display(),
                 profile.slo,
                 profile.epoch,
@@ -230,7 +225,7 @@ impl Placing {
         let misfits = misfits(&profile, spec);
         if !misfits.is_empty() {
             let text = format!(
-                "{}: was measured with another {}; used as it is",
+                "{}: measured with another {}; used anyway",
                 path.display(),
                 misfits.join(", ")
             );
@@ -251,7 +246,7 @@ impl Placing {
         let profile = profile.ok()?;
         let misfits = misfits(&profile, spec);
         let unfit = if !misfits.is_empty() {
-            format!("it is for another {}", misfits.join(", "))
+            format!("measured for another {}", misfits.join(", "))
         } else if self.needs_rates()
             && let Err(error) = self.policy.server_mappers(&profile, false)
         {
@@ -288,8 +283,8 @@ impl Placing {
         };
         let took = Nanos::from_millis(start.elapsed().as_millis() as u64);
         let text = format!(
-            "there is no profile of the chain: measured roughly what a core can do, in {:.1} s; \
-             `tailwater profile capacity {}` does it well",
+            "no capacity profile of the chain: measured an approximate one in {:.1} s; `tailwater profile capacity \
+             {}` measures a precise one",
             took.as_secs_f64(),
             chain.display()
         );

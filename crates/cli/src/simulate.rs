@@ -79,7 +79,7 @@ pub fn simulate(args: &SimulateArgs) -> Result<ExitCode, CliError> {
     if let Some(goal) = args.find {
         let answers = find::find(goal, &spec, args, &runner, &stop)?;
         if answers.interrupted {
-            complain("notice", "interrupted: this is what is known");
+            complain("notice", "interrupted: the results are partial");
         }
         print(&match args.output {
             SimulateOutput::Table => table::found(&answers),
@@ -153,7 +153,7 @@ fn refuse_twice<T: PartialEq + std::fmt::Display>(flag: &str, list: &[T]) -> Res
     match list.iter().enumerate().find_map(twice) {
         None => Ok(()),
         Some(item) => Err(CliError::Input(format!(
-            "{flag}: expected different ones, found {item} twice"
+            "{flag}: expected different values, found {item} twice"
         ))),
     }
 }

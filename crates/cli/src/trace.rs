@@ -42,7 +42,7 @@ pub fn info(args: &InfoArgs) -> Result<ExitCode, CliError> {
     let traffic = scaled(Traffic::named(&args.traffic)?, args.flows_scale)?;
     let generated = traffic.generated(load, args.duration.unwrap_or(DEFAULT_DURATION));
     if matches!(traffic, Traffic::File(_)) && args.duration.is_some() {
-        let message = "--duration is for presets; a capture is as long as it is";
+        let message = "--duration applies to presets only, not to captures";
         return Err(CliError::Input(message.to_owned()));
     }
     if !args.service_us.is_empty() || args.svg.is_some() {
@@ -80,7 +80,7 @@ fn scaled(traffic: Traffic, factor: f64) -> Result<Traffic, CliError> {
     match traffic {
         Traffic::Preset(preset) => Ok(Traffic::Preset(Box::new(preset.scaled(factor)))),
         Traffic::File(_) if factor != 1.0 => Err(CliError::Input(
-            "--flows-scale is for presets; for a capture see tailwater trace convert --copies".to_owned(),
+            "--flows-scale applies to presets only; for captures, use tailwater trace convert --copies".to_owned(),
         )),
         file => Ok(file),
     }
@@ -121,12 +121,12 @@ fn study(args: &InfoArgs, traffic: &Traffic, generated: Nanos) -> Result<ExitCod
 pub fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
     let (from, to) = (args.from.unwrap_or(Nanos::ZERO), args.to.unwrap_or(Nanos::MAX));
     if from >= to {
-        let message = format!("--from {from} is not before --to {to}: nothing would be left");
+        let message = format!("--from: expected a time before --to {to}, found {from}");
         return Err(CliError::Input(message));
     }
     for input in &args.inputs {
         if same_file(input, &args.output) {
-            let message = format!("{}: is read and cannot be written too", input.display());
+            let message = format!("{}: would overwrite an input", input.display());
             return Err(CliError::Input(message));
         }
     }
@@ -148,7 +148,7 @@ pub fn convert(args: &ConvertArgs) -> Result<ExitCode, CliError> {
         readers.map(|path| CaptureReader::open(path, &options)).collect()
     };
     let mut source = conversion.open(open)?;
-    write(&mut source, 1.0, &args.output, "no packet lies in that part")
+    write(&mut source, 1.0, &args.output, "no packets between --from and --to")
 }
 
 /// Returns `true` if both files exist and are the same.

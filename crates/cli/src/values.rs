@@ -117,7 +117,7 @@ pub fn search(text: &str) -> Result<Nanos, String> {
 /// # Errors
 /// Neither a positive number of servers nor a percentage up to 100.
 pub fn saving(text: &str) -> Result<Saving, String> {
-    const WHAT: &str = "expected servers, such as 2, or a part of those in use, such as 5%";
+    const WHAT: &str = "expected a number of servers, such as 2, or a percentage of those in use, such as 5%";
     let found = match text.strip_suffix('%') {
         Some(percent) => percent.parse().ok().map(Saving::Percent),
         None => text.parse().ok().map(Saving::Servers),
@@ -168,7 +168,7 @@ pub fn percent(text: &str) -> Result<f64, String> {
     number
         .filter(|percent| *percent > 0.0 && *percent <= 1000.0)
         .map(|percent| percent / 100.0)
-        .ok_or_else(|| "expected percent above 0, at most 1000, such as 3 or 0.5".to_owned())
+        .ok_or_else(|| "expected a percentage above 0, at most 1000, such as 3 or 0.5".to_owned())
 }
 
 /// Parses a number of bytes: `1000000`, `512M`, `4GiB`. Prefixes are powers of 1024.
@@ -176,7 +176,7 @@ pub fn percent(text: &str) -> Result<f64, String> {
 /// # Errors
 /// Not a number of bytes, or zero.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    const WHAT: &str = "expected bytes such as 1000000, 512M or 4G";
+    const WHAT: &str = "expected a number of bytes such as 1000000, 512M or 4G";
     let (number, unit) = split(text).ok_or(WHAT)?;
     let unit = unit.strip_suffix('B').unwrap_or(unit);
     let unit = unit.strip_suffix('i').unwrap_or(unit);

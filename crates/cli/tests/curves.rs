@@ -126,7 +126,7 @@ fn throughput_over_cache_is_measured_beside_a_pirate() {
     assert_eq!(cache.points.last().unwrap().at, cache.most_units);
     let stdout = text(&output.stdout);
     assert!(stdout.contains("available (pirate)"), "{stdout}");
-    assert!(stdout.contains("by pirate: --cache-by asks for it"), "{stdout}");
+    assert!(stdout.contains("by pirate: selected by --cache-by"), "{stdout}");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn differences_have_an_exit_code_and_words() {
     let output = profile(&["diff", name(&is), name(&by_ways)]);
     assert_eq!(output.status.code(), Some(1));
     let expected =
-        "test (made up): measured in another way (cache by pirate, then by resctrl): curves cannot be compared\n";
+        "test (made up): measured with another method (cache by pirate, then by resctrl): curves cannot be compared\n";
     assert_eq!(text(&output.stdout), expected);
 }
 
@@ -228,7 +228,7 @@ fn wrong_input_is_refused() {
     let pirate = ["cache", chain, "--core", &core, "--pirate-core", &core];
     check(&pirate, "--pirate-core: expected another core that shares");
     let both = ["cache", chain, "--cache-by", "resctrl", "--pirate-core", "0"];
-    check(&both, "--pirate-core: expected --cache-by pirate with it");
+    check(&both, "--pirate-core: expected --cache-by pirate");
     check(&["cache", chain, "--cache-by", "cat"], "--cache-by");
     check(&["diff", name(&here), name(&broken)], "broken.yaml");
     check(

@@ -353,7 +353,7 @@ fn a_run_is_recorded() {
     refused(&run(&["--record", name(&file)]), "--auxiliary");
     refused(
         &run(&[&helped[..], &["--policy", "static"]].concat()),
-        "never decides anything",
+        "makes no decisions",
     );
     let both = [&helped[..], &["--capture-out", name(&file)]].concat();
     refused(&run(&both), "--record and --capture-out are both");

@@ -159,7 +159,7 @@ fn skeletons_build_and_pass_and_run() {
     assert_eq!(again.status.code(), Some(2));
     assert_eq!(
         text(&again.stderr),
-        "error: match is there already: nothing was written\n"
+        "error: match already exists: nothing was written\n"
     );
     assert_eq!(std::fs::read(place.join("src/lib.rs")).unwrap(), before);
     assert!(!place.join("function.c").exists());

@@ -108,7 +108,7 @@ fn a_curve_is_measured_with_ways_of_the_cores_own() {
     let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(document["cache"]["method"], "resctrl");
     let because = document["cache"]["because"].as_str().unwrap();
-    assert!(because.contains("20 ways, of which 18 can be had"), "{because}");
+    assert!(because.contains("20 ways, 18 of them available"), "{because}");
     assert_eq!(document["cache"]["points"][0]["occupied_bytes"], 0);
 
     // Groups were created, assigned the core, resized, and removed.
@@ -146,7 +146,7 @@ fn what_was_asked_for_or_found_is_told() {
     let output = measure(&chain, &[]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let stdout = text(&output.stdout);
-    let told = "by resctrl: the last-level cache has 20 ways, of which 18 can be had";
+    let told = "by resctrl: the last-level cache has 20 ways, 18 of them available";
     assert!(stdout.contains(told), "{stdout}");
     assert!(stdout.contains("0.0 filled"), "{stdout}");
     drop(mounted);
@@ -159,7 +159,7 @@ fn what_was_asked_for_or_found_is_told() {
         return;
     };
     let output = measure(&chain, &["--cache-by", "resctrl"]);
-    let expected = "--cache-by resctrl: resctrl is there, but it does not control ways of L3 caches (CAT)";
+    let expected = "--cache-by resctrl: resctrl does not control ways of L3 caches (CAT)";
     assert_refused(&output, expected);
     if sharing(default_core()).is_empty() {
         return println!("skipped: no other core shares the last-level cache");
@@ -167,7 +167,7 @@ fn what_was_asked_for_or_found_is_told() {
     let output = measure(&chain, &[]);
     if output.status.success() {
         let stdout = text(&output.stdout);
-        let told = "by pirate: resctrl is there, but it does not control ways of L3 caches (CAT)";
+        let told = "by pirate: resctrl does not control ways of L3 caches (CAT)";
         assert!(stdout.contains(told), "{stdout}");
     } else {
         // On a shared machine the cache may not be measurable.
@@ -245,14 +245,14 @@ fn what_cannot_be_had_is_told_at_once_and_nothing_stays() {
     }
     refused(
         &mounted,
-        "has no 2 free ways in a row: at most 1; others are held by others-0",
+        "expected 2 contiguous free ways, found at most 1; others are used by others-0",
     );
     drop(mounted);
 
     // Room for one size only.
     let mounted = Mounted::in_place(machine.clone()).unwrap();
     others(&mounted, 0, 0x1ffff, None);
-    refused(&mounted, "others leave 1 ways of the last-level cache");
+    refused(&mounted, "1 ways of the last-level cache are available");
 }
 
 #[test]

@@ -162,10 +162,10 @@ mod with_dpdk {
         }
         let [packet, xdp] = ["net_af_packet0,iface=lo", "net_af_xdp0,iface=lo"];
         for (ports, expected) in [
-            (&["net_ring0", "net_ring0"][..], "the same device"),
-            (&["net_null0", "net_null0,size=128"], "the same device"),
-            (&[packet, "net_af_packet1,iface=lo"], "the same device"),
-            (&[packet, xdp], "the same device"),
+            (&["net_ring0", "net_ring0"][..], "the same one twice"),
+            (&["net_null0", "net_null0,size=128"], "the same one twice"),
+            (&[packet, "net_af_packet1,iface=lo"], "the same one twice"),
+            (&[packet, xdp], "the same one twice"),
             (
                 &["net_ring0", "net_ring1", "net_ring2"],
                 "expected one port, or an entry port and an exit port",
@@ -177,14 +177,14 @@ mod with_dpdk {
         for (option, expected) in [
             (&["--rate", "1000"], "not from ports"),
             (&["--traffic", "bursty"], "--traffic"),
-            (&["--ring", "100000"], "expected up to 65535"),
+            (&["--ring", "100000"], "expected at most 65535"),
         ] {
             let args = [&["--port", "net_ring0"][..], option].concat();
             refused(&forward, &args, expected);
         }
         refused(&forward, &["--both-ways"], "--port");
-        refused(&forward, &["--no-promiscuous"], "name one with --port");
-        refused(&forward, &["--nap", "50us"], "--nap is for ports");
+        refused(&forward, &["--no-promiscuous"], "set one with --port");
+        refused(&forward, &["--nap", "50us"], "--nap applies to ports");
         let nap = ["--port", "net_ring0", "--nap", "1s"];
         refused(&forward, &nap, "--nap");
         refused(&matching, &["--port", "net_ring0"], "spec.match");

@@ -193,7 +193,7 @@ fn a_run_without_profile_measures_one_and_says_so() {
     let notices = text(&output.stderr);
     assert_eq!(notices.lines().count(), 1, "{notices}");
     assert!(
-        notices.starts_with("notice: there is no profile of the chain"),
+        notices.starts_with("notice: no capacity profile of the chain"),
         "{notices}"
     );
     assert!(!folder.path("chain.profile.yaml").exists());
@@ -203,7 +203,7 @@ fn a_run_without_profile_measures_one_and_says_so() {
     let output = start(&args);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let notices = text(&output.stderr);
-    let expected = "not used: it is for another configuration of the chain, machine";
+    let expected = "not used: measured for another configuration of the chain, machine";
     assert!(notices.contains(expected), "{notices}");
     assert_eq!(notices.lines().count(), 2, "{notices}");
 }
@@ -241,7 +241,7 @@ fn wrong_input_is_refused() {
     };
     check(with(&["--policy", "netblase"]), "did you mean \"netblaze\"?");
     check(with(&["--policy", "quux"]), "the policies are: static, netblaze");
-    check(with(&["--policy", "netblaze"]), "name them with --auxiliary");
+    check(with(&["--policy", "netblaze"]), "set --auxiliary");
     for more in [&["--profile", "x.yaml"][..], &["--record", "x"]] {
         check(with(more), "--policy static");
     }
@@ -251,10 +251,10 @@ fn wrong_input_is_refused() {
         "netblaze-server-static-unsafe",
         "netblaze-on-demand-rss",
     ] {
-        check(with(&["--policy", policy]), "name two or more with --cores");
+        check(with(&["--policy", policy]), "set two or more with --cores");
     }
     for policy in ["metron", "quadrant", "quadrant-metron", "dyssect", "oracle"] {
-        check(with(&["--policy", policy]), "belongs to the simulator");
+        check(with(&["--policy", policy]), "is for the simulator only");
     }
     check(with(&["--wait", "doze"]), "expected sleep, spin, or a time");
     check(with(&["--auxiliary", "x"]), "expected a list of cores");
@@ -277,11 +277,11 @@ fn wrong_input_is_refused() {
             args
         };
         let saturated = several(&["--policy", "rss++", "--saturate"]);
-        check(saturated, "--saturate: --policy rss++ has nothing to decide");
+        check(saturated, "--saturate: --policy rss++ makes no decisions");
         let recorded = several(&["--record", "x"]);
-        check(recorded, "--policy static never decides anything");
+        check(recorded, "--policy static makes no decisions");
         let profile = several(&["--policy", "rss++", "--profile", "x"]);
-        check(profile, "--policy rss++ goes by no profile");
+        check(profile, "--policy rss++ uses no profile");
         let rateless = made_up(&folder, "rateless.yaml", "50000000", "25000000");
         let mut args = several(&["--policy", "netblaze", "--profile"]);
         args.push(name(&rateless).to_owned());
@@ -289,7 +289,7 @@ fn wrong_input_is_refused() {
         for (file, expected) in [
             (&missing, "missing.yaml: cannot be read"),
             (&broken, "broken.yaml:2:11: frontier: expected"),
-            (&other, "is for a latency objective of 100ms"),
+            (&other, "measured for a latency objective of 100ms"),
         ] {
             let mut args = with(&["--cores"]);
             args.extend([dedicated.clone(), "--auxiliary".to_owned(), auxiliary.clone()]);

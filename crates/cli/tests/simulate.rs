@@ -313,24 +313,24 @@ fn wrong_input_is_refused_simulation() {
     refused_simulation(
         &folder.write("rack.yaml", whole.replace("  duration: 20ms\n", "")),
         &["--traffic", capture.to_str().unwrap(), "--policy", "static"],
-        "spec.warmUp: expected less time than packets arrive",
+        "spec.warmUp: expected less than the time in which packets arrive",
     );
     refused_simulation(&folder.path("missing.yaml"), &[], "missing.yaml: cannot be read");
     refused_simulation(&folder.forward(), &[], "kind: expected Rack, found \"Chain\"");
     let good = rack(&folder, "");
     for (more, expected) in [
         (["--policy", "metro"], "did you mean \"metron\"?"),
-        (["--policy", ""], "no policy is called \"\""),
+        (["--policy", ""], "unknown policy \"\""),
         (["--traffic", "backbon"], "did you mean \"backbone\"?"),
         (["--slo", "1ns"], "--slo"),
         (["--slo", "11s"], "--slo"),
         (["--duration", "0s"], "--duration"),
         (["--seed", "x"], "expected a whole number from 0 to"),
         (["--seed", "1,2,"], "--seed"),
-        (["--seed", "1,2,1"], "--seed: expected different ones, found 1 twice"),
+        (["--seed", "1,2,1"], "--seed: expected different values, found 1 twice"),
         (
             ["--slo", "1ms,1000us"],
-            "--slo: expected different ones, found 1ms twice",
+            "--slo: expected different values, found 1ms twice",
         ),
         (["--slo", "100us,1"], "--slo"),
         (["--policy", "static,static"], "found static twice"),

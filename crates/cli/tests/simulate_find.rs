@@ -236,7 +236,7 @@ fn wrong_input_is_refused() {
         (&["--find", "cores"][..], "invalid value 'cores' for '--find"),
         (
             &["--find", "slo", "--slo", "1ms"],
-            "--slo: expected none beside --find slo",
+            "--slo: expected none with --find slo",
         ),
         (&["--find", "servers", "--report", "x.html"], "cannot be used with"),
         (
@@ -245,7 +245,7 @@ fn wrong_input_is_refused() {
         ),
         (
             &["--find", "rate", "--policy", "static,oracle"],
-            "found oracle, which is a bound on cores",
+            "found oracle, which is a lower bound on cores",
         ),
         (&["--find", "servers", "--seed", "1,1"], "found 1 twice"),
     ] {

@@ -138,9 +138,9 @@ fn wrong_conversions_say_why() {
         text(&done.stderr)
     };
     let other = folder.path("out.pcap");
-    assert!(convert(&[], &capture).contains("is read and cannot be written too"));
-    assert!(convert(&["--from", "2s", "--to", "1s"], &other).contains("is not before"));
-    assert!(convert(&["--from", "1m"], &other).contains("no packet lies in that part"));
+    assert!(convert(&[], &capture).contains("would overwrite an input"));
+    assert!(convert(&["--from", "2s", "--to", "1s"], &other).contains("expected a time before --to"));
+    assert!(convert(&["--from", "1m"], &other).contains("no packets between --from and --to"));
     assert!(convert(&["--copies", "0"], &other).contains("1..=1024"));
 }
 

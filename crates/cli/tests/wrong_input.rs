@@ -180,7 +180,7 @@ fn full_captures_take_no_name_that_is_read_or_written_by_others() {
     assert!(ran.status.success(), "{}", text(&ran.stderr));
     let args = ["run", name(&chain), "--traffic", name(&other)];
     for flag in ["--capture-out", "--report"] {
-        let expected = format!("{} would be written by {flag}, too", traffic.display());
+        let expected = format!("{} is also written by {flag}", traffic.display());
         refused(&[&args[..], &[flag, name(&traffic)]].concat(), &expected);
     }
     // Of another function, by the same name and by a link.
@@ -188,7 +188,7 @@ fn full_captures_take_no_name_that_is_read_or_written_by_others() {
     std::os::unix::fs::symlink(&folder.0, &link).unwrap();
     for (its, expected) in [
         (&folder.0, "expected a separate file for each export"),
-        (&link, "would be written by mirror: to.file, too"),
+        (&link, "is also written by mirror: to.file"),
     ] {
         let export = format!("{{export: {{file: {}/copies.pcap.1}}}}", its.display());
         let both = format!("[{}, {{accounting: {export}}}]", mirror(3));
@@ -258,7 +258,7 @@ fn flags() {
         ("--ring", "0", "0 is not in 1..=1048576"),
         ("--ring", "9999999999", "9999999999"),
         ("--seed", "x", "invalid digit"),
-        ("--memory-limit", "none", "expected bytes"),
+        ("--memory-limit", "none", "expected a number of bytes"),
         ("--memory-limit", "100", "exceeds the memory limit"),
         ("--output", "xml", "possible values: table, json"),
         ("--metrics", "somewhere", "expected a port"),
@@ -277,7 +277,7 @@ fn flags() {
     refused(&["run", chain, "extra"], "unexpected argument 'extra'");
     refused(
         &["trace", "info", name(&traffic), "--duration", "1s"],
-        "--duration is for presets",
+        "--duration applies to presets",
     );
     refused(&["trace", "synth", "burtsy", "-o", "x"], "did you mean \"bursty\"");
     refused(&["trace", "synth", "bursty", "-o", "/nowhere/x.pcap"], "cannot write");

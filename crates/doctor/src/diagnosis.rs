@@ -49,8 +49,8 @@ impl Diagnosis {
         let against = findings.iter().find(|finding| finding.severity == Severity::Prevents);
         let because = match (against, &measured) {
             (Some(against), _) => format!("{}: {}", against.check, against.found),
-            (None, Some(_)) => "no core was away from its thread for long enough to matter".to_owned(),
-            (None, None) => "nothing that was read stands against it; nothing was measured".to_owned(),
+            (None, Some(_)) => "no interruption of a core was long enough to matter".to_owned(),
+            (None, None) => "no setting prevents it; nothing was measured".to_owned(),
         };
         let model = match system.read("/proc/cpuinfo") {
             Probe::Value(text) => text.lines().find_map(|line| {
@@ -91,7 +91,7 @@ fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
             gaps.windows_missed,
             gaps.windows
         );
-        let why = "a thread that polls was off its core, by another program, an interrupt or the hypervisor";
+        let why = "a polling thread was preempted by another program, an interrupt or the hypervisor";
         let severity = if gaps.windows_missed > 0 {
             Severity::Prevents
         } else if gaps.longest > purpose.slo {
@@ -111,12 +111,12 @@ fn judge(measured: &Measured, purpose: &Purpose) -> Vec<Finding> {
     }
     let memory = &measured.memory;
     let found = format!(
-        "{:.0} ns a load from 64 MiB, {:.0} in huge pages",
+        "{:.0} ns per load from 64 MiB, {:.0} ns in huge pages",
         memory.ordinary_ns, memory.huge_ns
     );
     findings.push(match memory.huge_ns > SLOW_MEMORY_NS {
         true => {
-            let why = "a look-up among a million flows takes so long, times the lines it touches";
+            let why = "a lookup among a million flows takes this time for each cache line it reads";
             Finding::bad("memory-latency", Severity::Costs, found, why)
         }
         false => Finding::good("memory-latency", found),

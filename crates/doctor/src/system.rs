@@ -136,7 +136,7 @@ fn output(program: &str, arguments: &[&str]) -> io::Result<String> {
     let bytes = reader.join().unwrap_or_else(|_| Ok(Vec::new()))?;
     match status.success() {
         true => Ok(String::from_utf8_lossy(&bytes).trim().to_owned()),
-        false => Err(io::Error::other("it failed")),
+        false => Err(io::Error::other("the command failed")),
     }
 }
 

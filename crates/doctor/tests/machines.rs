@@ -232,9 +232,9 @@ fn a_tuned_machine_has_nothing_wrong() {
     );
     assert_eq!(
         good("cache-curves"),
-        "profile cache gives core 3 ways of the cache (resctrl)"
+        "profile cache assigns ways of the cache to core 3 (resctrl)"
     );
-    assert_eq!(good("sleep-states"), "down to C1, from which waking takes 2 us");
+    assert_eq!(good("sleep-states"), "down to C1, with a wake-up time of 2 us");
 }
 
 /// Introduces one problem at a time and checks the finding, its severity and its command.
@@ -277,7 +277,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "transparent-huge-pages",
             tuned().file("/sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]"),
             Costs,
-            "nobody",
+            "disabled",
             "echo madvise",
         ),
         (
@@ -326,7 +326,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "smt-siblings",
             tuned().without(&cpu("cpu3/topology")),
             Unknown,
-            "does not tell",
+            "not reported",
             "",
         ),
         (
@@ -347,7 +347,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "real-time-priority",
             v1("-1").file("/sys/fs/cgroup/cpu/box/cpu.rt_runtime_us", "0"),
             Costs,
-            "/box is given no",
+            "/box has no",
             "cpu.rt_runtime_us",
         ),
         (
@@ -375,7 +375,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "sleep-states",
             tuned().file(&cpu("cpu2/cpuidle/state2/disable"), "0"),
             Costs,
-            "C6, from which waking takes 170 us",
+            "C6, with a wake-up time of 170 us",
             "idle-set -D 20",
         ),
         (
@@ -399,7 +399,7 @@ fn each_thing_that_is_wrong_is_found_with_its_command() {
             "clock",
             tuned().file("/proc/cpuinfo", "flags: tsc cat_l3"),
             Costs,
-            "no steady",
+            "no invariant",
             "",
         ),
         (
@@ -512,10 +512,10 @@ fn how_the_cache_is_divided_is_told() {
         (no_mount(), "the kernel has no resctrl"),
         (
             tuned().file("/proc/self/status", "CapEff:\t0000000000000000"),
-            "resctrl is for root",
+            "resctrl requires root",
         ),
     ] {
-        let found = format!("profile cache has core 0 hold what core 3 is not to have (pirate): {why}");
+        let found = format!("profile cache occupies cache of core 3 from core 0 (pirate): {why}");
         assert_eq!(told(&machine), (Severity::Good, found));
     }
     let (severity, found) = told(&no_mount().file("/proc/filesystems", "nodev\tresctrl\n"));

@@ -12,7 +12,7 @@ use tailwater_net::Nanos;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Violation {
     /// An instance is on a server or node that does not exist, or on a machine that its chain was not measured on.
-    #[error("{slo}: instance {instance} is nowhere")]
+    #[error("{slo}: instance {instance} is not placed")]
     Nowhere {
         /// Name of the SLO.
         slo: String,
@@ -20,7 +20,7 @@ pub enum Violation {
         instance: usize,
     },
     /// More cores, ways or classes of a node are assigned than it has.
-    #[error("server {server}, node {node}: {given} {what} given, of {has}")]
+    #[error("server {server}, node {node}: {given} {what} assigned, {has} available")]
     Overcommitted {
         /// Number of the server.
         server: usize,
@@ -54,7 +54,7 @@ pub enum Violation {
         target: Nanos,
     },
     /// Instances with an anti-affinity rule are on one server.
-    #[error("{slo}: on server {server} with what it must be apart from")]
+    #[error("{slo}: shares server {server} with an SLO that it must be apart from")]
     Together {
         /// Name of the SLO.
         slo: String,

@@ -14,10 +14,10 @@ pub enum CurveError {
     #[error("expected 1 to {MAX_POINTS} points, found {0}")]
     Length(usize),
     /// A point (by its index, from 0) is not to the right of its predecessor.
-    #[error("expected each point to the right of the one before, found point {0} elsewhere")]
+    #[error("expected points in increasing order, found point {0} out of order")]
     Order(usize),
     /// A point (by its index, from 0) is below its predecessor.
-    #[error("expected no point below the one before, found point {0} lower")]
+    #[error("expected values that do not decrease, found a lower one in point {0}")]
     Falls(usize),
     /// A point (by its index, from 0) has an invalid number.
     #[error("expected numbers above 0, found another in point {0}")]

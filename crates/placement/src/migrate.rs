@@ -55,10 +55,10 @@ pub struct Migration {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MigrationError {
     /// The plans have different clusters or SLOs.
-    #[error("the plans are not of the same servers and SLOs")]
+    #[error("the plans have different servers or SLOs")]
     Different,
     /// Instances of this number of SLOs wait for each other's room, and there are no temporary places.
-    #[error("{0} SLOs wait for room that others have to leave first")]
+    #[error("{0} SLOs wait for resources that other SLOs still use")]
     Stuck(usize),
 }
 

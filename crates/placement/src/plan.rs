@@ -73,13 +73,13 @@ pub enum PlanError {
     #[error("expected a different name for each SLO, found \"{0}\" twice")]
     Twice(String),
     /// The server or node does not exist, or the chain was not measured on its machine.
-    #[error("instance {0} is on no server that its chain was measured on")]
+    #[error("instance {0} is on a server on which its chain was not measured")]
     Nowhere(usize),
     /// The node has no room.
     #[error("instance {0} does not fit on its server")]
     Full(usize),
     /// Anti-affinity: the server already has instances of the SLO, or of its group.
-    #[error("instance {0} is on a server with another that it must be apart from")]
+    #[error("instance {0} shares a server with one that it must be apart from")]
     Together(usize),
 }
 

@@ -102,10 +102,10 @@ impl Default for Pending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DoneError {
     /// No steps are left.
-    #[error("there is no migration in the state; `--optimal --migrate` puts one there")]
+    #[error("expected a migration in the state, found none; `--optimal --migrate` writes one")]
     Over,
     /// No list has a step with this number.
-    #[error("expected one of the steps that are left, {first} to {last}, found {number}")]
+    #[error("expected one of the remaining steps, {first} to {last}, found {number}")]
     Unknown {
         /// First remaining number.
         first: u64,
@@ -116,8 +116,8 @@ pub enum DoneError {
     },
     /// The step was completed before the last reported one, or was dropped, or the remaining steps have new numbers.
     #[error(
-        "expected one of the steps that are left, {first} to {last}, found {number}, which is done, or of a list that \
-         no longer holds"
+        "expected one of the remaining steps, {first} to {last}, found {number}, which is done or from an earlier \
+         migration"
     )]
     Stale {
         /// First remaining number.
@@ -128,7 +128,7 @@ pub enum DoneError {
         number: u64,
     },
     /// The state has no instance that matches the step.
-    #[error("step {number} in the state is about an instance that does not run")]
+    #[error("step {number} in the state refers to an instance that is not running")]
     Unlike {
         /// Number of the step.
         number: u64,
@@ -212,19 +212,19 @@ impl Pending {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Stopped {
     /// A server no longer exists.
-    #[error("server {0} is gone")]
+    #[error("server {0} is no longer in the cluster")]
     Server(String),
     /// The SLO is not placed any more.
-    #[error("it is not placed any more")]
+    #[error("it is no longer placed")]
     Unplaced,
     /// An instance to be resized no longer exists.
-    #[error("its instance on {0} is gone")]
+    #[error("its instance on {0} no longer exists")]
     Instance(String),
     /// The room is occupied.
-    #[error("there is no room for it on {0} any more")]
+    #[error("insufficient resources for it on {0}")]
     Room(String),
     /// The SLO would be violated during the migration.
-    #[error("its promise would be broken on the way: {0}")]
+    #[error("a step would violate its SLO: {0}")]
     Promise(String),
     /// The migration was abandoned on request.
     #[error("it was abandoned")]

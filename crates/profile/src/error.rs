@@ -22,8 +22,8 @@ pub enum TrainError {
     Stopped,
     /// The chain processed nothing, because other programs used its core all the time.
     #[error(
-        "core {core} was taken by others for all of {length}: expected one that ordinary programs leave some time, such as \
-         another of --cores"
+        "core {core} was busy with other programs for all of {length}: expected an available core, such as another \
+         of --cores"
     )]
     CorePreempted {
         /// Number of the core.

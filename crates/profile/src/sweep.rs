@@ -86,7 +86,7 @@ pub enum SweepError {
     #[error(transparent)]
     Cache(#[from] CacheError),
     /// No packet was processed in a run.
-    #[error("the chain processed nothing in {0}: expected longer runs")]
+    #[error("the chain processed no packets in {0}: expected longer runs")]
     Nothing(Nanos),
 }
 
@@ -209,7 +209,7 @@ pub fn load_curve(
     let mut search = RateSearch::new(lowest, throughput.value, PRECISION, &goals);
     let mut done = 0;
     while let Some(rate) = search.next() {
-        progress(step("rates that keep promises", done, done + 1));
+        progress(step("rates that meet the objective", done, done + 1));
         done += 1;
         let report = sweep.paced(rate)?;
         search.tell(sweep.trial(&report));

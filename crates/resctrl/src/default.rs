@@ -181,7 +181,7 @@ mod tests {
         fs::write(&path, "original L3:0=f\nnonsense\n").unwrap();
         let error = Journal::read(&path).unwrap_err().to_string();
         assert!(
-            error.ends_with("default:2: original, before or written, not \"nonsense\""),
+            error.ends_with("default:2: expected original, before or written, found \"nonsense\""),
             "{error}"
         );
         Journal::default().write(&path).unwrap();

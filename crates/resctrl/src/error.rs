@@ -13,13 +13,13 @@ pub enum Error {
         why: String,
     },
     /// The machine cannot control or monitor a resource.
-    #[error("resctrl is there, but it does not control {what} on this machine")]
+    #[error("resctrl does not control {what} on this machine")]
     Unsupported {
         /// The resource.
         what: String,
     },
     /// Permission denied.
-    #[error("{}: {error}: resctrl is changed by root only", path.display())]
+    #[error("{}: {error}: changing resctrl requires root", path.display())]
     Denied {
         /// File or directory of the operation.
         path: PathBuf,
@@ -42,7 +42,7 @@ pub enum Error {
     },
     /// All classes of service (CLOSIDs) are in use.
     #[error(
-        "out of classes of service (CLOSIDs): the processor has {limit}, and they belong to the default group and {}",
+        "out of classes of service (CLOSIDs): the processor has {limit}, used by the default group and {}",
         list(groups)
     )]
     OutOfClosids {
@@ -52,7 +52,7 @@ pub enum Error {
         groups: Vec<String>,
     },
     /// All monitoring identifiers (RMIDs) are in use.
-    #[error("out of monitoring identities (RMIDs): {said}")]
+    #[error("out of monitoring IDs (RMIDs): {said}")]
     OutOfRmids {
         /// The kernel's message.
         said: String,
@@ -68,9 +68,9 @@ pub enum Error {
         why: String,
     },
     /// Not enough adjacent ways are free.
-    #[error("{resource} {id} has no {asked} free ways in a row: at most {free}{}", match holders.is_empty() {
+    #[error("{resource} {id}: expected {asked} contiguous free ways, found at most {free}{}", match holders.is_empty() {
         true => String::new(),
-        false => format!("; others are held by {}", list(holders)),
+        false => format!("; others are used by {}", list(holders)),
     })]
     NoRoom {
         /// Level of the cache.
@@ -85,7 +85,7 @@ pub enum Error {
         holders: Vec<String>,
     },
     /// The cache does not exist.
-    #[error("there is no {resource} cache {id}: there are {known:?}")]
+    #[error("{resource} cache {id} does not exist: expected one of {known:?}")]
     NoCache {
         /// Level of the cache.
         resource: String,
@@ -95,19 +95,19 @@ pub enum Error {
         known: Vec<u32>,
     },
     /// Another program has removed the group.
-    #[error("group {group} has vanished: somebody removed it, or unmounted resctrl")]
+    #[error("group {group} no longer exists: it was removed, or resctrl was unmounted")]
     Vanished {
         /// Name of the group.
         group: String,
     },
     /// The task does not exist.
-    #[error("there is no task {task}")]
+    #[error("task {task} does not exist")]
     NoTask {
         /// Identifier of the task.
         task: i32,
     },
     /// The task or core belongs to a group that this process does not own.
-    #[error("{what} belongs to the group {group}, which is not of this process: nothing is taken from others")]
+    #[error("{what} belongs to the group {group} of another process")]
     Taken {
         /// The task or the core.
         what: String,
@@ -138,7 +138,7 @@ pub enum Error {
         error: io::Error,
     },
     /// A file violates the format that the kernel documents.
-    #[error("{}:{line}: {expected}, not {found:?}", path.display())]
+    #[error("{}:{line}: expected {expected}, found {found:?}", path.display())]
     Syntax {
         /// The file.
         path: PathBuf,
@@ -149,8 +149,8 @@ pub enum Error {
         /// Found content, shortened.
         found: String,
     },
-    /// An operation failed, and undoing it failed as well.
-    #[error("{first}; and it could not be taken back: {then}")]
+    /// An operation failed, and undoing the command failed as well.
+    #[error("{first}; rollback failed: {then}")]
     NotUndone {
         /// Error of the operation.
         first: Box<Error>,
@@ -161,7 +161,7 @@ pub enum Error {
 
 fn list(names: &[String]) -> String {
     match names.is_empty() {
-        true => "nobody else".to_owned(),
+        true => "no others".to_owned(),
         false => names.join(", "),
     }
 }

@@ -126,7 +126,7 @@ fn lock(locked: &File, what: &Path, patience: Duration) -> Result<(), Error> {
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::Busy {
                     what: what.display().to_string(),
-                    why: format!("another program has had it locked for {} s", patience.as_secs_f32()),
+                    why: format!("locked by another program for {} s", patience.as_secs_f32()),
                 });
             }
             Err(TryLockError::Error(error)) => return Err(file(what)(error)),
@@ -163,8 +163,8 @@ pub(crate) fn check_available(settings: &Settings) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::Absent {
-        why: "the kernel has none, or the processor has neither CAT nor CMT nor MBA; tailwater doctor says what the \
-              processor has"
+        why: "not supported by the kernel, or the processor has neither CAT nor CMT nor MBA; tailwater doctor lists \
+             its features"
             .to_owned(),
     })
 }
@@ -183,7 +183,7 @@ pub(crate) fn find_or_mount(settings: &Settings) -> Result<PathBuf, Error> {
     }
     if !settings.mount {
         let at = settings.mount_point.display();
-        let why = format!("it is not mounted: mount -t {} resctrl {at}", settings.file_system);
+        let why = format!("not mounted: mount -t {} resctrl {at}", settings.file_system);
         return Err(Error::Absent { why });
     }
     // Written before the mount: a killed process can leave a mark without a mount, but never the reverse.
@@ -213,19 +213,19 @@ fn mount(settings: &Settings) -> Result<(), Error> {
         return Ok(());
     };
     let absent = |why: &str| Error::Absent {
-        why: format!("{why} ({errno}); tailwater doctor says what the processor has"),
+        why: format!("{why} ({errno}); tailwater doctor lists the processor's features"),
     };
     Err(match errno {
-        Errno::NODEV => absent("the kernel has none, or the processor has neither CAT nor CMT nor MBA"),
+        Errno::NODEV => absent("not supported by the kernel, or the processor has neither CAT nor CMT nor MBA"),
         Errno::NOENT => absent(&format!("there is no {}", at.display())),
-        Errno::OPNOTSUPP | Errno::INVAL => absent(&format!("the processor cannot do {:?}", settings.options)),
+        Errno::OPNOTSUPP | Errno::INVAL => absent(&format!("the processor does not support {:?}", settings.options)),
         Errno::PERM | Errno::ACCESS => Error::Denied {
             path: at.clone(),
             error: errno.into(),
         },
         Errno::BUSY => Error::Busy {
             what: at.display().to_string(),
-            why: "resctrl is mounted already, where this process does not see it: it can be mounted once".to_owned(),
+            why: "resctrl is already mounted where this process cannot see it, and supports one mount only".to_owned(),
         },
         _ => file(at)(errno.into()),
     })

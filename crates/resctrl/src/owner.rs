@@ -44,7 +44,7 @@ impl Name {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let process = process::id();
         let unknown = || Error::Absent {
-            why: "/proc does not tell when this process started: mount -t proc proc /proc".to_owned(),
+            why: "/proc does not contain this process's start time: mount -t proc proc /proc".to_owned(),
         };
         Ok(Name {
             namespace: namespace().ok_or_else(unknown)?,

@@ -51,7 +51,7 @@ impl Tree {
         let written = OpenOptions::new().write(true).open(path).and_then(|mut file| {
             match file.write(text.as_bytes())? == text.len() {
                 true => Ok(()),
-                false => Err(io::Error::other("it took a part of it only")),
+                false => Err(io::Error::other("written only in part")),
             }
         });
         written.map_err(|error| self.explain(path, text, error))
@@ -162,7 +162,7 @@ impl Tree {
                 what: path.display().to_string(),
                 why: match what.contains("RMID") {
                     true => {
-                        format!("{what}: identities of removed groups still have lines in the cache; try again soon")
+                        format!("{what}: RMIDs of removed groups still occupy cache lines; try again later")
                     }
                     false => format!("{what} {error}").trim().to_owned(),
                 },

@@ -89,7 +89,7 @@ fn tasks_and_cores_get_ways_and_everything_comes_back() {
     assert_eq!(resctrl.room(Level::L3, 0, true).unwrap(), 14);
     assert_eq!(
         error(resctrl.room(Level::L3, 2, true)),
-        "there is no L3 cache 2: there are [0, 1]"
+        "L3 cache 2 does not exist: expected one of [0, 1]"
     );
     // On one socket only, without the neighbour's ways.
     let mut ask = PartitionRequest::exclusive(6);
@@ -168,7 +168,10 @@ fn code_and_data_have_the_same_ways() {
     // 18 ways are not shared with hardware. The default group keeps the other 2.
     assert_eq!(resctrl.bit_usage(Level::L3).unwrap()[&0].len(), 20);
     partition.resize(WayChoice::Ways(18)).unwrap();
-    assert!(error(partition.resize(WayChoice::Ways(19))).starts_with("L3 0 has no 19 free ways in a row: at most 18"));
+    assert!(error(partition.resize(WayChoice::Ways(19))).starts_with(
+        "L3 0: expected 19 contiguous free ways, found \
+         at most 18"
+    ));
     drop(partition);
     assert_eq!(mounted.snapshot(), before);
 }
@@ -201,21 +204,21 @@ fn second_level_caches_too() {
     ask.caches = vec![4];
     assert_eq!(
         error(resctrl.partition(&ask)),
-        "there is no L2 cache 4: there are [0, 1, 2, 3]"
+        "L2 cache 4 does not exist: expected one of [0, 1, 2, 3]"
     );
     // The default group keeps the last way.
     ask.caches = vec![3];
     ask.ways = WayChoice::Ways(8);
     assert_eq!(
         error(resctrl.partition(&ask)),
-        "L2 3 has no 8 free ways in a row: at most 7"
+        "L2 3: expected 8 contiguous free ways, found at most 7"
     );
     // No other group has ways of the cache above. Of this one, a group does.
     ask.caches = vec![2];
     ask.ways = WayChoice::Ways(6);
     assert_eq!(
         error(resctrl.partition(&ask)),
-        "L2 2 has no 6 free ways in a row: at most 4; others are held by ".to_owned() + partition.name()
+        "L2 2: expected 6 contiguous free ways, found at most 4; others are used by ".to_owned() + partition.name()
     );
     drop(partition);
     assert_eq!(mounted.snapshot(), before);
@@ -252,7 +255,7 @@ fn ways_that_are_shared_and_ways_that_the_kernel_keeps_apart() {
         "exclusive\n"
     );
     ask.ways = WayChoice::Exactly(Mask::new(5, 2).unwrap());
-    assert!(error(resctrl.partition(&ask)).contains("has no 2 free ways in a row"));
+    assert!(error(resctrl.partition(&ask)).contains("expected 2 contiguous free ways"));
     ask.ways = WayChoice::Exactly(Mask::new(19, 2).unwrap());
     assert_eq!(
         error(resctrl.partition(&ask)),
@@ -290,7 +293,7 @@ fn nothing_of_others_is_taken() {
     let refused = error(resctrl.partition(&ask));
     assert_eq!(
         refused,
-        "L3 1 has no 4 free ways in a row: at most 0; others are held by theirs"
+        "L3 1: expected 4 contiguous free ways, found at most 0; others are used by theirs"
     );
     ask.caches = vec![0];
     let partition = resctrl.partition(&ask).unwrap();
@@ -317,7 +320,7 @@ fn nothing_of_others_is_taken() {
         ),
         (
             error(partition.add_tasks(&[i32::MAX])),
-            format!("there is no task {}", i32::MAX),
+            format!("task {} does not exist", i32::MAX),
         ),
     ] {
         assert!(refused.starts_with(&what), "{refused}");
@@ -393,15 +396,12 @@ fn what_tasks_use_is_watched() {
         "{refused}"
     );
     let last = resctrl.watch(&[]).unwrap();
-    assert_eq!(
-        error(resctrl.watch(&[])),
-        "out of monitoring identities (RMIDs): Out of RMIDs"
-    );
+    assert_eq!(error(resctrl.watch(&[])), "out of monitoring IDs (RMIDs): Out of RMIDs");
     mounted.kernel(|kernel| kernel.cache_stays_full = true);
     drop(last);
     let refused = error(resctrl.watch(&[]));
     assert!(
-        refused.contains("is busy: Out of RMIDs: identities of removed groups still have lines"),
+        refused.contains("is busy: Out of RMIDs: RMIDs of removed groups still occupy cache lines"),
         "{refused}"
     );
     drop((watch, partition));
@@ -422,7 +422,7 @@ fn what_the_processor_cannot_do_is_told() {
     let refused = error(resctrl.watch(&[]));
     assert_eq!(
         refused,
-        "resctrl is there, but it does not control monitoring of caches (CMT) on this machine"
+        "resctrl does not control monitoring of caches (CMT) on this machine"
     );
     let refused = error(resctrl.partition(&PartitionRequest {
         bandwidth: Some(50),
@@ -430,7 +430,7 @@ fn what_the_processor_cannot_do_is_told() {
     }));
     assert_eq!(
         refused,
-        "resctrl is there, but it does not control memory bandwidth (MBA) on this machine"
+        "resctrl does not control memory bandwidth (MBA) on this machine"
     );
     assert_eq!(resctrl.info().monitor, None);
     drop(resctrl.partition(&PartitionRequest::exclusive(1)).unwrap());
@@ -598,7 +598,7 @@ fn others_locks_are_waited_for_and_respected() {
     locked.lock().unwrap();
     let refused = error(resctrl.partition(&PartitionRequest::exclusive(2)));
     assert!(
-        refused.contains("is busy: another program has had it locked for 0.05 s"),
+        refused.contains("is busy: locked by another program for 0.05 s"),
         "{refused}"
     );
     assert_eq!(mounted.commands(), 0);

@@ -199,7 +199,7 @@ fn where_there_is_none_that_is_told() {
     };
     let error = Resctrl::open(settings.clone()).unwrap_err().to_string();
     assert!(
-        error.starts_with("no resctrl on this machine: it is not mounted: mount -t"),
+        error.starts_with("no resctrl on this machine: not mounted: mount -t"),
         "{error}"
     );
     if rustix::process::geteuid().is_root() {

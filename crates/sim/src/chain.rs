@@ -90,10 +90,10 @@ pub enum ChainError {
         value: f64,
     },
     /// Packets take no time.
-    #[error("costs: expected a packet to take time, found neither `packet` nor `batch`")]
+    #[error("costs: expected `packet` or `batch` above 0, found neither")]
     Nothing,
     /// A part exceeds the whole, for example receiving.
-    #[error("{field}: expected at most the {whole} ns that everything takes, found {value}")]
+    #[error("{field}: expected at most the total of {whole} ns, found {value}")]
     Part {
         /// Field.
         field: &'static str,
@@ -117,7 +117,7 @@ pub enum ChainError {
         chain: String,
     },
     /// Pauses are invalid.
-    #[error("pauses: expected some a second of some nanoseconds each, less than half of the time together")]
+    #[error("pauses: expected a rate and a length above 0, less than half of the time in total")]
     Pauses,
     /// Too many packets in a batch.
     #[error("batch: expected at most {MOST_BATCH}, found {found}")]

@@ -74,7 +74,7 @@ pub struct Objective<'a> {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PolicyError {
     /// No policy has this name.
-    #[error("no policy is called \"{name}\"{suggestion}; the policies are: {known}")]
+    #[error("unknown policy \"{name}\"{suggestion}; the policies are: {known}")]
     Unknown {
         /// Requested name, shortened.
         name: String,
@@ -90,7 +90,7 @@ pub enum PolicyError {
     #[error(transparent)]
     Server(#[from] NoRates),
     /// The profile lacks data that a policy needs.
-    #[error("policy \"{policy}\" needs the profile's {needs}")]
+    #[error("policy \"{policy}\" requires the profile's {needs}")]
     Profile {
         /// Name of the policy.
         policy: String,

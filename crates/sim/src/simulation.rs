@@ -117,7 +117,7 @@ pub enum SimError {
         found: usize,
     },
     /// The traffic lasts too long.
-    #[error("{name}: expected at most {most} of packets, found one {found} after the first")]
+    #[error("{name}: expected packets for at most {most}, found one {found} after the first")]
     TooLong {
         /// Traffic of the first such chain.
         name: String,
@@ -213,7 +213,7 @@ pub fn simulate_with(
     if end <= warm_up.0 && warm_up > Nanos::ZERO && !interrupted {
         return Err(SimError::Setting {
             field: "warm_up",
-            expected: "less time than packets arrive",
+            expected: "less than the time in which packets arrive",
         });
     }
     let reported = end.saturating_sub(warm_up.0);

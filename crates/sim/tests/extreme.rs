@@ -140,7 +140,7 @@ fn what_lasts_too_long_is_refused() {
         error.to_string()
     };
     let error = refused(365 * 86_400_000 * MS, Nanos::from_millis(10));
-    assert!(error.contains("by hand: expected at most 3600s of packets"), "{error}");
+    assert!(error.contains("by hand: expected packets for at most 3600s"), "{error}");
     let error = refused(101_000 * MS, Nanos::from_micros(100));
-    assert!(error.contains("at most 100s of packets"), "{error}");
+    assert!(error.contains("packets for at most 100s"), "{error}");
 }

@@ -152,7 +152,10 @@ fn a_warm_up_longer_than_the_traffic_is_an_error() {
         workload: Workload::from(packets),
     };
     let error = simulate(&rack(), vec![chain], &options).unwrap_err();
-    assert_eq!(error.to_string(), "warm_up: expected less time than packets arrive");
+    assert_eq!(
+        error.to_string(),
+        "warm_up: expected less than the time in which packets arrive"
+    );
 }
 
 /// Independent and interleaved cores give the same result.

@@ -9,7 +9,7 @@ use tailwater_policy::server::{MakeServerMapper, TailwaterServerConfig, Tailwate
 
 /// Error: the profile has no rates, so a core's sustainable load is unknown.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the profile has no rates, by which policy \"{policy}\" maps RSS buckets to dedicated cores")]
+#[error("the profile has no rates, which policy \"{policy}\" requires to map RSS buckets to dedicated cores")]
 pub struct NoRates {
     policy: &'static str,
 }

@@ -9,17 +9,17 @@ use tailwater_net::Nanos;
 
 /// Help text of the commands that measure.
 pub const MEASURE_EXAMPLES: &str = "\
-The chain is run on one core, again and again, for less than a minute. Curves are printed and kept beside
-the chain; a further run replaces what it measures anew. For throughput over cache the core is given ways
-of the last-level cache (CAT), or else another core that shares it holds what the chain is not to have
+Runs the chain on one core repeatedly for less than a minute. Prints curves, and writes them to a file
+beside the chain; a later run replaces the curves that it measures. For throughput over cache the core is
+assigned ways of the last-level cache (CAT), or another core that shares the cache occupies the rest of it
 (docs/reference/commands/profile-curves.md).
 
 Examples:
   tailwater profile all examples/acl-nat.yaml
   tailwater profile cache chain.yaml --flows 1000000 --frame 60
-      Uniform traffic of a million flows, instead of a preset or a capture.
+      Uniform traffic with a million flows instead of a preset or a capture.
   tailwater profile cache chain.yaml --cache-by pirate
-      Without resctrl, though it is there.
+      Without resctrl, even if available.
   tailwater profile latency chain.yaml --traffic capture.pcap --report curves.html
 
 Ctrl-C ends it within a second, and nothing is written.";
@@ -84,13 +84,13 @@ pub enum CacheBy {
 
 /// Help text of `tailwater profile diff`.
 pub const DIFF_EXAMPLES: &str = "\
-Profiles of the same chain and traffic on the same machine are compared, point by point, and where one has
-no point, the line between its neighbours. What lies within both figures' noise, or within 1 %, is no difference.
+Compares profiles of the same chain and traffic on the same machine point by point, with linear interpolation
+where one has no point. Differences within the noise of both values, or within 1 %, are ignored.
 
 Example:
   tailwater profile diff before.curves.yaml after.curves.yaml
 
-Exit codes: 0 nothing differs, 1 something does, 2 wrong input.";
+Exit codes: 0 no difference, 1 a difference, 2 wrong input.";
 
 /// Arguments of `tailwater profile diff`.
 #[derive(Debug, Args)]
@@ -105,12 +105,12 @@ pub struct DiffArgs {
 
 /// Help text of `tailwater profile curves`.
 pub const CURVES_EXAMPLES: &str = "\
-Printed are the chains of a set of SLOs, for `tailwater place`: what is missing are the SLOs.
+Prints the chains of a set of SLOs, for `tailwater place`; add the SLOs by hand.
 
 Examples:
   tailwater profile curves chain.curves.yaml
   tailwater profile curves rack.curves.yaml --machine xeon-45mb --traffic 'backbone, seed 1'
-      Profiles of another machine, by the name that it has in the cluster.";
+      Profiles of another machine, by its name in the cluster.";
 
 /// Arguments of `tailwater profile curves`.
 #[derive(Debug, Args)]

@@ -43,12 +43,10 @@ fn words(change: &Change) -> String {
     let file = |first: bool| if first { "first" } else { "second" };
     match &change.difference {
         Difference::Only { first } => format!("only in the {} file", file(*first)),
-        Difference::Configuration => "another configuration, or version of Tailwater".to_owned(),
-        Difference::Units => {
-            "measured in another way (unit of cache, or percentile): curves cannot be compared".to_owned()
-        }
+        Difference::Configuration => "another configuration or version of Tailwater".to_owned(),
+        Difference::Units => "measured with another unit of cache or percentile: curves cannot be compared".to_owned(),
         Difference::Method { was, is } => {
-            format!("measured in another way (cache by {was}, then by {is}): curves cannot be compared")
+            format!("measured with another method (cache by {was}, then by {is}): curves cannot be compared")
         }
         Difference::Missing { curve, first } => {
             let curve = match curve {

@@ -35,7 +35,7 @@ impl Division {
             })
         };
         if let (Some(CacheBy::Resctrl), Some(_)) = (args.cache_by, args.pirate_core) {
-            let told = "--pirate-core: expected --cache-by pirate with it, found resctrl";
+            let told = "--pirate-core: expected --cache-by pirate, found resctrl";
             return Err(CliError::Input(told.to_owned()));
         }
         let flag = match (args.cache_by, args.pirate_core) {
@@ -44,17 +44,17 @@ impl Division {
             _ => None,
         };
         if let Some(flag) = flag {
-            return pirate(format!("{flag} asks for it"));
+            return pirate(format!("selected by {flag}"));
         }
         let asked = args.cache_by == Some(CacheBy::Resctrl);
         match Partitioned::new(core, Settings::default()) {
             Ok(partitioned) => {
                 let [ways, most] = partitioned.ways();
-                let has = format!("the last-level cache has {ways} ways, of which {most} can be had");
+                let has = format!("the last-level cache has {ways} ways, {most} of them available");
                 Ok(Division {
                     way: DivisionMethod::Partition(Box::new(partitioned)),
                     because: match asked {
-                        true => format!("--cache-by asks for it; {has}"),
+                        true => format!("selected by --cache-by; {has}"),
                         false => has,
                     },
                 })
@@ -62,7 +62,7 @@ impl Division {
             Err(error) if asked => Err(CliError::Input(format!("--cache-by resctrl: {error}"))),
             Err(CacheError::Resctrl(error)) if is_missing(&error) => pirate(error.to_string()),
             Err(error @ (CacheError::Resctrl(_) | CacheError::NoChoice { .. })) => Err(CliError::Input(format!(
-                "resctrl is there, but cannot be used now: {error}; --cache-by pirate measures without it"
+                "resctrl is present, but cannot be used now: {error}; --cache-by pirate measures without it"
             ))),
             Err(error) => Err(CliError::Sweep(SweepError::Cache(error))),
         }

@@ -195,9 +195,7 @@ pub fn curves(args: &CurvesArgs) -> Result<ExitCode, CliError> {
     };
     let text = placement(&profiles, machine, &label).map_err(|error| {
         let hint = match error {
-            tailwater_profile::profiles::CurvesError::OtherMachine { .. } => {
-                "; --machine says what that one is called in the cluster"
-            }
+            tailwater_profile::profiles::CurvesError::OtherMachine { .. } => "; --machine sets its name in the cluster",
             _ => "",
         };
         CliError::Input(format!("{file}: {error}{hint}"))

@@ -87,13 +87,13 @@ impl Run {
         let Chain { name, traffic, slo } = &self.chain;
         let version = env!("CARGO_PKG_VERSION");
         encoder
-            .encode_descriptor("chain", "The chain that runs", None, MetricType::Info)?
+            .encode_descriptor("chain", "Chain that is running", None, MetricType::Info)?
             .encode_info(&[("chain", name.as_str()), ("traffic", traffic), ("version", version)])?;
-        let help = "Latency that the objective allows";
+        let help = "Latency objective";
         encoder
             .encode_descriptor("slo_latency", help, Some(&Unit::Seconds), MetricType::Gauge)?
             .encode_gauge(&slo.budget().as_secs_f64())?;
-        let help = "Share of packets that must keep the objective's latency";
+        let help = "Share of packets that must meet the latency objective";
         encoder
             .encode_descriptor("slo_share", help, Some(&Unit::Ratios), MetricType::Gauge)?
             .encode_gauge(&(slo.percentile / 100.0))
@@ -108,7 +108,7 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
         "Packets that arrived for the chain",
         packets.offered,
     )?;
-    let help = "Packets by what became of them";
+    let help = "Packets by outcome";
     let mut family = encoder.encode_descriptor("packets", help, None, MetricType::Counter)?;
     for (outcome, packets) in [
         ("delivered", packets.delivered),
@@ -122,19 +122,19 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
     for (reason, packets) in &packets.reasons {
         labelled(&mut family, "reason", reason, *packets)?;
     }
-    let help = "Packets of the traffic that are not the chain's";
+    let help = "Packets of the traffic that do not match the chain";
     count(encoder, "packets_not_matched", help, packets.not_matched)?;
     let help = "Packets late or lost, by cause";
     let mut family = encoder.encode_descriptor("late_packets", help, None, MetricType::Counter)?;
     for (cause, packets) in &progress.late_by_cause {
         labelled(&mut family, "cause", cause, *packets)?;
     }
-    let help = "Times a worker was off its core";
+    let help = "Times a worker was preempted";
     count(encoder, "descheduling_gaps", help, progress.gaps)?;
     let moves = &progress.buckets;
     let help = "RSS buckets moved from one dedicated core to another";
     count(encoder, "buckets_moved", help, moves.moved)?;
-    let help = "Packets kept back until their RSS bucket had moved";
+    let help = "Packets buffered during migration of their RSS bucket";
     count(encoder, "packets_kept_back", help, moves.buffered)?;
     if let Some(state) = &progress.state {
         flow_state(state, encoder)?;
@@ -147,7 +147,7 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
         ),
         (
             "auxiliary_cores",
-            "Auxiliary cores recruited so far, on average",
+            "Auxiliary cores activated so far, on average",
             progress.cores.auxiliary_avg,
         ),
     ] {
@@ -155,7 +155,7 @@ fn figures(progress: &Progress, encoder: &mut DescriptorEncoder) -> fmt::Result 
             .encode_descriptor(name, help, None, MetricType::Gauge)?
             .encode_gauge(&value)?;
     }
-    let help = "From a packet's arrival to its departure, every packet";
+    let help = "Latency of every packet from arrival to departure";
     let latency = &progress.latency;
     encoder
         .encode_descriptor("latency", help, Some(&Unit::Seconds), MetricType::Histogram)?
@@ -176,32 +176,28 @@ fn flow_state(state: &StateProgress, encoder: &mut DescriptorEncoder) -> fmt::Re
     for (name, help, value) in [
         (
             "state_available",
-            "Whether the store of flow state answers",
+            "1 if the store of flow state is available, otherwise 0",
             u64::from(state.available),
         ),
-        (
-            "state_waiting_packets",
-            "Packets that wait for the store",
-            state.waiting,
-        ),
+        ("state_waiting_packets", "Packets waiting for the store", state.waiting),
     ] {
         encoder
             .encode_descriptor(name, help, None, MetricType::Gauge)?
             .encode_gauge(&value)?;
     }
     for (name, help, value) in [
-        ("state_reads", "Flows that the store was asked for", state.reads),
-        ("state_hits", "Flows of which the store had something", state.hits),
+        ("state_reads", "Flows read from the store", state.reads),
+        ("state_hits", "Flows read for which the store had state", state.hits),
         (
             "state_updates",
-            "Changes of flow state written to the store",
+            "Flow state updates written to the store",
             state.updates,
         ),
-        ("state_failures", "Times the store did not answer", state.failures),
+        ("state_failures", "Failures of the store", state.failures),
     ] {
         count(encoder, name, help, value)?;
     }
-    let help = "Packets that did not get what they waited for, by what became of them";
+    let help = "Packets whose flow state did not arrive, by outcome";
     let mut family = encoder.encode_descriptor("state_packets", help, None, MetricType::Counter)?;
     labelled(&mut family, "outcome", "passed", state.passed)?;
     labelled(&mut family, "outcome", "dropped", state.dropped)

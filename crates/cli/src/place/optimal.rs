@@ -100,7 +100,7 @@ pub fn available() -> Result<(), CliError> {
 
 #[cfg(not(feature = "milp"))]
 fn search(_: &Plan, _: &PlaceArgs) -> Result<Found, String> {
-    Err("there is no solver".to_owned())
+    Err("no solver in this build".to_owned())
 }
 
 #[cfg(feature = "milp")]
@@ -113,10 +113,10 @@ fn search(plan: &Plan, args: &PlaceArgs) -> Result<Found, String> {
     let (mut requests, mut slots) = (Vec::new(), 0);
     for placed in plan.placed() {
         let request = Request::new(placed.slo.clone(), plan.cluster());
-        let request = request.map_err(|_| format!("{} fits no server", placed.slo.name))?;
+        let request = request.map_err(|_| format!("{} fits on no server", placed.slo.name))?;
         slots += request.choices.list.iter().map(Vec::len).sum::<usize>();
         if slots > MOST_SLOTS {
-            return Err("there are too many ways to keep the SLOs to look at all".to_owned());
+            return Err("too many possible placements to search".to_owned());
         }
         requests.push(request);
     }
@@ -169,7 +169,7 @@ pub fn optimal(plan: &Plan, args: &PlaceArgs, before: &Pending) -> Result<Optima
         && let Some(violation) = check(plan.cluster(), plan.placed()).first()
     {
         return Err(CliError::System {
-            what: "the plan found breaks a promise, and is not proposed",
+            what: "the plan found violates an SLO and is not proposed",
             source: std::io::Error::other(violation.to_string()),
         });
     }
@@ -197,11 +197,11 @@ impl Optimal {
             }
             Proposal::TooLittle { saved } => {
                 self.saved = saved;
-                self.why_not = Some("it saves less than --saving asks for".to_owned());
+                self.why_not = Some("it saves less than --saving".to_owned());
             }
             Proposal::NoWay { saved, why } => {
                 self.saved = saved;
-                self.why_not = Some(format!("no way to it keeps all promises: {why}"));
+                self.why_not = Some(format!("no migration to it meets all SLOs: {why}"));
             }
         }
     }
@@ -228,7 +228,7 @@ impl Optimal {
         }
         let _ = writeln!(
             text,
-            "{} instances move, in {} steps, with all promises kept after each:",
+            "{} instances move, in {} steps; all SLOs are met after each:",
             self.moved,
             self.steps.len()
         );
@@ -236,9 +236,9 @@ impl Optimal {
             text.push_str(&step.line());
         }
         text.push_str(match (self.applied, self.begun) {
-            (true, _) => "applied: the state has this plan\n",
-            (_, true) => "begun: the state has these steps; `--done N` says that those up to N are done\n",
-            _ => "not applied: --migrate puts the steps into the state, --apply the plan that they lead to\n",
+            (true, _) => "applied: this plan is in the state\n",
+            (_, true) => "started: these steps are in the state; `--done N` marks those up to N as done\n",
+            _ => "not applied: --migrate writes the steps to the state, --apply the resulting plan\n",
         });
         text
     }

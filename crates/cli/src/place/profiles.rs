@@ -101,7 +101,7 @@ impl Profiles for ProfileFiles {
         has_cache(&found.machine, kind, node)?;
         match known {
             Some(known) if *known != found => Err(node.error(format!(
-                "expected the same hardware for all servers of machine \"{machine}\", found other: call it \
+                "expected the same hardware for all servers of machine \"{machine}\", found other: name it as \
                  another machine"
             ))),
             _ => {
@@ -230,8 +230,8 @@ impl ProfileFiles {
             if left.is_empty() {
                 return Err(node.error(format!(
                     "expected a profile of chain \"{chain}\" with configuration \"{configuration}\"{of}, found \
-                     {there}: it was measured with another configuration, or version of Tailwater; \
-                     `tailwater profile all` measures anew"
+                     {there}: it was measured with another configuration or version of Tailwater; \
+                     `tailwater profile all` measures it again"
                 )));
             }
         }
@@ -279,8 +279,8 @@ impl ProfileFiles {
     ) -> Result<(&'f Found, Option<String>), SpecError> {
         let Some(Some(hardware)) = self.machines.get(machine) else {
             return Err(node.error(format!(
-                "expected `hardware` for machine \"{machine}\" in the cluster, by which profiles are found, \
-                 found none; `machines` leaves it out"
+                "expected `hardware` for machine \"{machine}\" in the cluster, which selects profiles, found none; \
+                 `machines` excludes it"
             )));
         };
         let here = &hardware.machine;

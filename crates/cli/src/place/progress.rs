@@ -127,10 +127,10 @@ impl Document {
         let (done, left) = (self.done, self.steps.len());
         // Writing into a string cannot fail.
         let _ = match left {
-            0 => writeln!(text, "\nmigration: over; {done} step{} done", plural(done)),
+            0 => writeln!(text, "\nmigration: complete; {done} step{} done", plural(done)),
             _ => writeln!(
                 text,
-                "\nmigration: {done} step{} done, {left} left, with all promises kept after each:",
+                "\nmigration: {done} step{} done, {left} left; all SLOs are met after each:",
                 plural(done)
             ),
         };
@@ -138,7 +138,7 @@ impl Document {
             text.push_str(&step.line());
         }
         for StoppedRow { slo, why } in &self.stopped {
-            let _ = writeln!(text, "not moved any further: {slo}: {}", one_line(why));
+            let _ = writeln!(text, "migration stopped: {slo}: {}", one_line(why));
         }
         text
     }

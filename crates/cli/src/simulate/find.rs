@@ -181,7 +181,7 @@ fn chains(report: &SimReport) -> Vec<TriedChain> {
 fn objectives(find: Find, args: &SimulateArgs) -> Result<Vec<Option<Nanos>>, CliError> {
     match (find, &args.slo[..]) {
         (Find::Slo, [_, ..]) => Err(CliError::Input(
-            "--slo: expected none beside --find slo, which looks for it".to_owned(),
+            "--slo: expected none with --find slo, which searches for it".to_owned(),
         )),
         (_, []) => Ok(vec![None]),
         (_, slos) => Ok(slos.iter().copied().map(Some).collect()),
@@ -228,7 +228,7 @@ pub fn find(
                 let job = Job::new(policy, slo, seed);
                 if job.is_bound() {
                     return Err(CliError::Input(format!(
-                        "--policy: expected policies beside --find, found {policy}, which is a bound on cores"
+                        "--policy: expected policies with --find, found {policy}, which is a lower bound on cores"
                     )));
                 }
                 runner.check(&job)?;

@@ -123,7 +123,7 @@ impl Identified {
         let wrong = |what: String| CliError::Input(format!("{}: {what}", path.display()));
         // A pipe can be read only once.
         if path.metadata().is_ok_and(|file| !file.is_file()) {
-            return Err(wrong("expected a capture in a file beside --resume".to_owned()));
+            return Err(wrong("expected a capture in a file with --resume".to_owned()));
         }
         let hash = content(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
         known.insert(path.to_owned(), hash);

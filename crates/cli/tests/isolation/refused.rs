@@ -29,22 +29,22 @@ fn what_cannot_be_isolated_is_refused() {
             &cores,
         ]);
         let refused = text(&refused.stderr);
-        let expected = "its export can be made by one process only";
+        let expected = "export requires a single process";
         assert!(refused.contains(expected), "{refused}");
     }
     if can_confine() {
         let refused = run(&[&"run", &chain, &"--isolation", &"process"]);
-        assert_refused(&refused, "by a function that may write no files");
+        assert_refused(&refused, "which confined functions lack");
     }
     let [option, all] = ["--isolation-without", "all"];
-    assert_refused(&run(&[&"run", &chain, &option, &all]), "is for --isolation");
+    assert_refused(&run(&[&"run", &chain, &option, &all]), "requires --isolation");
     let overhead = "--isolation-overhead";
-    assert_refused(&run(&[&"run", &chain, &overhead, &"3"]), "is for --isolation");
+    assert_refused(&run(&[&"run", &chain, &overhead, &"3"]), "requires --isolation");
     let refused = run(&[&"run", &chain, &"--isolation", &"process", &overhead, &"0"]);
-    assert_refused(&refused, "expected percent above 0");
+    assert_refused(&refused, "expected a percentage above 0");
     if ways().contains(&"container") {
         let refused = run(&[&"run", &chain, &"--isolation", &"container", &option, &all]);
-        assert_refused(&refused, "has defences of its own");
+        assert_refused(&refused, "container defences cannot be disabled");
     }
     for (example, told) in [
         ("ids.yaml", "stream buffers and its alert file belong to one process"),
@@ -52,14 +52,14 @@ fn what_cannot_be_isolated_is_refused() {
         (
             "upf.yaml",
             match can_confine() {
-                true => "may write no files and connect to nobody",
+                true => "which confined functions lack",
                 false => "--isolation-except upf",
             },
         ),
         (
             "mirror.yaml",
             match can_confine() {
-                true => "may write no files and connect to nobody",
+                true => "which confined functions lack",
                 false => "--isolation-except mirror",
             },
         ),
@@ -79,9 +79,9 @@ fn what_cannot_be_isolated_is_refused() {
     }
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     for (example, except, told) in [
-        ("ids.yaml", "ids", "no function is left"),
-        ("branches.yaml", "classifier", "as every classifier does"),
-        ("acl-nat.yaml", "nat", "nat can be isolated, and is"),
+        ("ids.yaml", "ids", "expected at least one function to isolate"),
+        ("branches.yaml", "classifier", "which is never isolated"),
+        ("acl-nat.yaml", "nat", "which prevents isolation, found nat"),
         ("acl-nat.yaml", "other", "expected a function of the chain, found other"),
     ] {
         let mut tailwater = tailwater();
@@ -108,7 +108,7 @@ fn what_cannot_be_isolated_is_refused() {
     let refused = tailwater.args(process().split(' ')).arg(&uncached);
     assert_refused(&refused.output().unwrap(), "function counted keeps state per flow");
     let except = "--isolation-except";
-    assert_refused(&run(&[&"run", &chain, &except, &"accounting"]), "is for --isolation");
+    assert_refused(&run(&[&"run", &chain, &except, &"accounting"]), "requires --isolation");
     let handed_over = run(&[&"run", &chain, &"--isolation", &"process", &"--auxiliary", &"0"]);
     assert_refused(&handed_over, "cannot be used with");
     let alone = run(&[&"function-process", &chain, &"0"]);
@@ -158,7 +158,7 @@ fn who_is_not_root_is_told_that_functions_cannot_be_confined() {
         command.args(["run", "--duration", "20ms", "--isolation", "process"]);
         command.args(without).arg(&chain).output().unwrap()
     };
-    assert_refused(&run(&[]), "this program must be root");
+    assert_refused(&run(&[]), "confining functions requires root");
     let trusted = run(&["--isolation-without", "all"]);
     assert!(trusted.status.success(), "{}", text(&trusted.stderr));
     assert!(text(&trusted.stderr).contains("warning: functions are not confined"));

@@ -75,7 +75,7 @@ fn what_is_denied_has_its_reason_and_what_would_fit() {
     let (status, stdout, stderr) = place(&slos, &example("cluster.yaml"), &[]);
     assert_eq!((status, &*stderr), (Some(3), ""));
     let row = stdout.lines().find(|line| line.starts_with("border")).expect("a row");
-    assert!(row.contains("denied    no room: too few servers apart"), "{row}");
+    assert!(row.contains("denied    insufficient separate servers"), "{row}");
     assert!(row.contains("would fit with "), "{row}");
 }
 
@@ -190,7 +190,7 @@ fn wrong_files_are_told_in_one_line_and_leave_the_state_alone() {
             "slos.yaml",
             "[4500, 4763250]",
             "[4500, 1]",
-            "expected no point below the one before, found point 1",
+            "expected values that do not decrease, found a lower one in point 1",
         ),
         (
             "slos.yaml",
@@ -220,7 +220,7 @@ fn wrong_files_are_told_in_one_line_and_leave_the_state_alone() {
             "cluster.yaml",
             "name: server,",
             "name: a-name-of-sixty-two-characters-which-is-a-label-but-not-with-01,",
-            "spec.servers[0].name: expected a name of which",
+            "spec.servers[0].name: expected a name for which",
         ),
         (
             "cluster.yaml",
@@ -380,9 +380,9 @@ fn what_only_a_search_takes_is_refused_without_one() {
         (&["--saving", "2"], "--optimal"),
         (&["--time", "1s"], "--optimal"),
         (&["--optimal", "--apply"], "--state"),
-        (&["--optimal", "--saving", "0"], "expected servers"),
-        (&["--optimal", "--saving", "101%"], "expected servers"),
-        (&["--optimal", "--saving", "NaN%"], "expected servers"),
+        (&["--optimal", "--saving", "0"], "expected a number of servers"),
+        (&["--optimal", "--saving", "101%"], "expected a number of servers"),
+        (&["--optimal", "--saving", "NaN%"], "expected a number of servers"),
         (&["--optimal", "--time", "25h"], "expected a duration"),
     ] {
         let (status, stdout, stderr) = place(&slos, &cluster, more);

@@ -166,7 +166,7 @@ fn what_does_not_fit_is_told_with_its_place_and_what_would() {
             PROFILE,
             "[100, 210.943",
             "[99, 210.943",
-            "has no curve of latency over load: `tailwater profile latency` measures it",
+            "has no curve of latency over load: run `tailwater profile latency`",
         ),
         // Ambiguous profile.
         (

@@ -60,8 +60,8 @@ fn the_next_run_goes_on_from_what_is_done() {
     assert!(text.contains("migration: 1 step done, 2 left"), "{text}");
     assert!(text.contains("   2. drain  lab at server-0/0 (1 way)"), "{text}");
     for (wrong, expected) in [
-        ("0", "--done: expected one of the steps that are left, 2 to 3, found 0"),
-        ("4", "--done: expected one of the steps that are left, 2 to 3, found 4"),
+        ("0", "--done: expected one of the remaining steps, 2 to 3, found 0"),
+        ("4", "--done: expected one of the remaining steps, 2 to 3, found 4"),
     ] {
         let before = std::fs::read(&state).expect("the state");
         let more = ["--state", name, "--done", wrong];
@@ -85,7 +85,7 @@ fn the_next_run_goes_on_from_what_is_done() {
         let more = [&["--state", name], more].concat();
         let (status, _, stderr) = place(&example("slos.yaml"), &cluster, &more);
         assert_eq!(status, Some(2));
-        assert!(stderr.contains("there is no migration in the state"), "{stderr}");
+        assert!(stderr.contains("expected a migration in the state"), "{stderr}");
     }
 }
 
@@ -106,8 +106,8 @@ fn a_step_of_an_older_list_is_refused_and_none_of_its_numbers_is_used_again() {
         let (status, stdout, stderr) = place(&example("slos.yaml"), &cluster, &more);
         assert_eq!((status, &*stdout), (Some(2), ""));
         let expected = format!(
-            "--done: expected one of the steps that are left, 4 to 4, found {old}, which is done, or of a list that no \
-             longer holds"
+            "--done: expected one of the remaining steps, 4 to 4, found {old}, which is done or from an earlier \
+             migration"
         );
         assert!(stderr.contains(&expected), "{stderr}");
         assert_eq!(std::fs::read(&state).expect("the state"), before);
@@ -128,7 +128,7 @@ fn a_server_that_vanishes_ends_what_was_to_be_on_it() {
     let state = migrating(&folder);
     let three = changed(&folder, "cluster.yaml", "count: 4", "count: 3");
     let found = run(&state, &three, &[]);
-    let why = serde_json::json!([{"slo": "lab", "why": "server server-3 is gone"}]);
+    let why = serde_json::json!([{"slo": "lab", "why": "server server-3 is no longer in the cluster"}]);
     assert_eq!(found["migration"]["stopped"], why);
     assert_eq!(found["migration"]["steps"], serde_json::json!([]));
     assert_eq!(servers(&found), ["server-0"]);

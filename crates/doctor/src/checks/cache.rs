@@ -6,11 +6,11 @@ use crate::{CpuList, Purpose, System};
 
 /// Processor flags and the features they stand for.
 const ABILITIES: [(&str, &str); 5] = [
-    ("cat_l3", "CAT: parts of the cache for a chain"),
-    ("cdp_l3", "CDP: code and data apart"),
-    ("cqm_occup_llc", "CMT: who has how much of the cache"),
-    ("cqm_mbm_total", "MBM: who uses how much of the memory"),
-    ("mba", "MBA: limits on that"),
+    ("cat_l3", "CAT: cache partitions per chain"),
+    ("cdp_l3", "CDP: separate code and data partitions"),
+    ("cqm_occup_llc", "CMT: cache occupancy"),
+    ("cqm_mbm_total", "MBM: memory bandwidth monitoring"),
+    ("mba", "MBA: memory bandwidth limits"),
 ];
 
 /// Checks that chains can get cache partitions.
@@ -65,27 +65,27 @@ pub(super) fn curves(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let root = capabilities.is_some_and(|bits| bits >> SYS_ADMIN & 1 != 0);
     let without = match (cat, kernel, root) {
         (true, true, true) => {
-            let found = format!("profile cache gives core {core} ways of the cache (resctrl)");
+            let found = format!("profile cache assigns ways of the cache to core {core} (resctrl)");
             return vec![Finding::good(CHECK, found)];
         }
-        (true, true, false) => "resctrl is for root",
+        (true, true, false) => "resctrl requires root",
         (true, false, _) => "the kernel has no resctrl",
         (false, ..) => "no CAT",
     };
     vec![match cache_siblings(system, core) {
         None => Finding::unknown(
             CHECK,
-            format!("the kernel does not tell who shares the cache of core {core}"),
+            format!("the kernel does not report which cores share the cache of core {core}"),
         ),
         Some(others) => match others.numbers().first() {
             Some(other) => {
                 let found =
-                    format!("profile cache has core {other} hold what core {core} is not to have (pirate): {without}");
+                    format!("profile cache occupies cache of core {core} from core {other} (pirate): {without}");
                 Finding::good(CHECK, found)
             }
             None => {
                 let found = format!("{without}, and no other core shares the cache of core {core}");
-                let why = "profile cache cannot measure throughput over cache, by which chains are placed";
+                let why = "profile cache cannot measure throughput over cache, which placement requires";
                 Finding::bad(CHECK, Severity::Missing, found, why)
             }
         },

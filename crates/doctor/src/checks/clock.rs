@@ -15,17 +15,17 @@ pub(super) fn clock(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let source = source.as_deref().unwrap_or("unknown");
     vec![match (steady, source) {
         (true, "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page") => {
-            Finding::good(CHECK, format!("{source}, and the counter is steady"))
+            Finding::good(CHECK, format!("{source}, with an invariant time-stamp counter"))
         }
         (true, _) => {
-            let found = format!("the kernel uses {source}, though the time-stamp counter is steady");
-            let why = "Tailwater reads the counter itself; others pay up to a microsecond a reading";
+            let found = format!("the kernel uses {source}, although the time-stamp counter is invariant");
+            let why = "Tailwater reads the counter directly; other programs take up to a microsecond per reading";
             Finding::bad(CHECK, Severity::Costs, found, why)
                 .fixed_by(format!("echo tsc | sudo tee {FOLDER}/current_clocksource"))
         }
         (false, _) => {
-            let found = format!("no steady time-stamp counter; the kernel uses {source}");
-            let why = "each batch pays for the system's clock: 30 ns, or a microsecond with hpet";
+            let found = format!("no invariant time-stamp counter; the kernel uses {source}");
+            let why = "each batch reads the system clock: 30 ns, or a microsecond with hpet";
             Finding::bad(CHECK, Severity::Costs, found, why)
         }
     }]

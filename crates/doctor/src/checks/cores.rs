@@ -26,12 +26,12 @@ pub(super) fn isolated(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let (shared, ticking) = (cores.without(&isolated), cores.without(&tickless));
     let words = format!("isolcpus={cores} nohz_full={cores} rcu_nocbs={cores}");
     if list(system, &format!("{FOLDER}/online")).without(&cores).is_empty() {
-        let why = "the kernel, interrupts and all other programs are on them, too";
-        let found = format!("cores {cores} are all that the machine has");
+        let why = "the kernel, interrupts and all other programs also run on them";
+        let found = format!("cores {cores} are all cores of the machine");
         return vec![Finding::bad(CHECK, Severity::Costs, found, why)];
     }
     if !shared.is_empty() {
-        let why = "other programs run there whenever the scheduler likes";
+        let why = "the scheduler may run other programs there at any time";
         let found = format!("not isolated: {shared}");
         return vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(boot_with(&words))];
     }
@@ -153,7 +153,7 @@ pub(super) fn interrupts(system: &dyn System, purpose: &Purpose) -> Vec<Finding>
         return vec![Finding::good(CHECK, format!("of devices: none on {cores}"))];
     }
     let found = format!("served on {cores}: {}", named(there));
-    let why = "each takes the core away for some microseconds";
+    let why = "each occupies the core for some microseconds";
     let finding = Finding::bad(CHECK, Severity::Costs, found, why);
     let elsewhere = online.without(&cores);
     vec![match elsewhere.is_empty() {
@@ -169,20 +169,20 @@ pub(super) fn siblings(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     let of = |core: &usize| list(system, &format!("{FOLDER}/cpu{core}/topology/thread_siblings_list"));
     let threads: Vec<CpuList> = cores.numbers().iter().map(of).collect();
     if threads.iter().any(CpuList::is_empty) {
-        return vec![Finding::unknown(CHECK, "the kernel does not tell which there are")];
+        return vec![Finding::unknown(CHECK, "not reported by the kernel")];
     }
     if threads.iter().any(|threads| threads.and(&cores).numbers().len() > 1) {
         let found = format!("some of {cores} are threads of one core");
-        let why = "each slows the other down, and a profile measured on one alone is too good";
+        let why = "each slows the other down, and a profile measured on one alone overstates capacity";
         return vec![Finding::bad(CHECK, Severity::Costs, found, why)];
     }
     let all = threads.iter().flat_map(|threads| threads.numbers().to_vec());
     let others = CpuList::from(all.collect::<Vec<_>>()).without(&cores);
     if others.is_empty() {
-        return vec![Finding::good(CHECK, format!("{cores} share their core with nobody"))];
+        return vec![Finding::good(CHECK, format!("{cores} have no siblings in use"))];
     }
     let found = format!("{others} share cores with {cores}");
-    let why = "what runs there slows packets down by a third or more";
+    let why = "programs on them slow packet processing down by a third or more";
     let off = others.numbers().iter().map(|cpu| format!("{FOLDER}/cpu{cpu}/online"));
     let off = off.collect::<Vec<_>>().join(" ");
     vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(format!("echo 0 | sudo tee {off}"))]

@@ -10,16 +10,16 @@ pub(super) fn counters(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let core = system.list("/sys/bus/event_source/devices/cpu_core");
     if cpu == Probe::Absent && core == Probe::Absent {
         let why = "cache use cannot be counted, only timed";
-        let found = "the processor shows none, as in most virtual machines";
+        let found = "the processor exposes none, as in most virtual machines";
         return vec![Finding::bad(CHECK, Severity::Missing, found, why)];
     }
     let level = system.read("/proc/sys/kernel/perf_event_paranoid").value();
     let level = level.and_then(|text| text.parse::<i32>().ok());
     vec![match level {
-        Some(level) if level <= 1 => Finding::good(CHECK, "for everybody"),
+        Some(level) if level <= 1 => Finding::good(CHECK, "available to all users"),
         _ => {
             let why = "cache use can be counted by root only";
-            Finding::bad(CHECK, Severity::Missing, "for root only", why)
+            Finding::bad(CHECK, Severity::Missing, "available to root only", why)
                 .fixed_by("sudo sysctl -w kernel.perf_event_paranoid=1")
         }
     }]

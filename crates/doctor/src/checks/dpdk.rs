@@ -26,7 +26,7 @@ fn driver_for(kernel: &str) -> &str {
 /// Checks that DPDK is installed in a supported release, with drivers for the NICs.
 pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     const CHECK: &str = "dpdk";
-    let why = "real ports need it (the trace NIC does not)";
+    let why = "ports require it (the trace NIC does not)";
     let Some(version) = system.run("pkg-config", &["--modversion", "libdpdk"]).value() else {
         let found = "not found by pkg-config";
         return vec![Finding::bad(CHECK, Severity::Missing, found, why).fixed_by(INSTALL)];
@@ -37,7 +37,7 @@ pub(super) fn dpdk(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let mut findings = vec![match release {
         Some(release) if release >= first && release <= last => Finding::good(CHECK, format!("release {version}")),
         _ => {
-            let found = format!("release {version}; known are 22.11 to 25.11");
+            let found = format!("release {version}; supported are 22.11 to 25.11");
             Finding::bad(CHECK, Severity::Missing, found, why)
         }
     }];

@@ -11,13 +11,13 @@ pub(super) fn iommu(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let parameter = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
     let unsafe_mode = system.read(parameter).value().is_some_and(|text| text == "Y");
     let load = "sudo modprobe vfio-pci";
-    let why = "a NIC cannot be given to DPDK by vfio-pci (NICs with a split driver, such as mlx5, need none)";
+    let why = "a NIC cannot be bound to vfio-pci for DPDK (NICs with a split driver, such as mlx5, need none)";
     vec![match (units.is_empty(), vfio) {
         (false, true) => Finding::good(CHECK, "on, with vfio-pci"),
         (false, false) => Finding::bad(CHECK, Severity::Missing, "on, but vfio-pci is not loaded", why).fixed_by(load),
         (true, true) if unsafe_mode => {
-            let why = "DPDK works, but a NIC can write wherever it is told to";
-            Finding::bad(CHECK, Severity::Missing, "off; vfio-pci goes without", why)
+            let why = "DPDK works, but a NIC has DMA access to all memory";
+            Finding::bad(CHECK, Severity::Missing, "off; vfio-pci is in no-IOMMU mode", why)
         }
         (true, _) => Finding::bad(CHECK, Severity::Missing, "off, or the machine has none", why)
             .fixed_by(boot_with("intel_iommu=on iommu=pt"))

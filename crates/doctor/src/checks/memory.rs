@@ -20,7 +20,7 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     };
     let Some(kib) = number("Hugepagesize").filter(|kib| *kib > 0) else {
         let found = "the kernel has none";
-        let why = "DPDK ports then need --no-huge, and every packet costs TLB misses";
+        let why = "DPDK ports then require --no-huge, and every packet causes TLB misses";
         return vec![Finding::bad(CHECK, Severity::Costs, found, why)];
     };
     let (total, free) = (
@@ -32,12 +32,12 @@ pub(super) fn huge_pages(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let reserve = format!("sudo sysctl -w vm.nr_hugepages={}", total.max(wanted));
     let mut findings = Vec::new();
     findings.push(if mib(total) < WANTED_MIB {
-        let found = format!("{} MiB are set aside, in {total} pages", mib(total));
-        let why = "DPDK ports need them; without, every packet costs TLB misses";
+        let found = format!("{} MiB are reserved, in {total} pages", mib(total));
+        let why = "DPDK ports require them; without, every packet causes TLB misses";
         Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(reserve)
     } else if free == 0 {
         let found = format!("all {} MiB are in use", mib(total));
-        let why = "a further DPDK port will not start";
+        let why = "another DPDK port cannot start";
         let more = format!("sudo sysctl -w vm.nr_hugepages={}", total.saturating_add(wanted));
         Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(more)
     } else {
@@ -67,14 +67,14 @@ pub(super) fn transparent(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let enabled = read("enabled").unwrap_or_default();
     let set = |value: &str| format!("echo {value} | sudo tee {FOLDER}/enabled");
     let finding = match chosen(&enabled) {
-        Some("madvise") => Finding::good(CHECK, "given to programs that ask for them"),
+        Some("madvise") => Finding::good(CHECK, "enabled for programs that request them (madvise)"),
         Some("always") => {
-            let why = "any program's memory may be moved together while packets wait";
-            Finding::bad(CHECK, Severity::Costs, "given to all programs", why).fixed_by(set("madvise"))
+            let why = "memory compaction for any program may stall packet processing";
+            Finding::bad(CHECK, Severity::Costs, "enabled for all programs (always)", why).fixed_by(set("madvise"))
         }
         _ => {
-            let why = "flow tables then cost a TLB miss for nearly each packet";
-            let finding = Finding::bad(CHECK, Severity::Costs, "given to nobody", why);
+            let why = "flow tables then cause a TLB miss for nearly every packet";
+            let finding = Finding::bad(CHECK, Severity::Costs, "disabled", why);
             match enabled.is_empty() {
                 true => finding,
                 false => finding.fixed_by(set("madvise")),

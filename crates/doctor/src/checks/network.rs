@@ -62,7 +62,7 @@ fn far_cores(system: &dyn System, interface: &Interface, purpose: &Purpose) -> O
         return None;
     }
     let found = format!(
-        "{} is on NUMA node {node} (cores {near}), but packets are to be processed on {far}",
+        "{} is on NUMA node {node} (cores {near}), but packets are processed on {far}",
         interface.name
     );
     let why = "every packet crosses between the nodes: 100 ns and more for each cache line";
@@ -91,14 +91,17 @@ fn spread(system: &dyn System, interface: &Interface) -> Finding {
         return Finding::good(CHECK, format!("{what}; RSS by a table of {entries}"));
     }
     if said == Probe::Forbidden {
-        return Finding::unknown(CHECK, format!("{what}; RSS is told to root only"));
+        return Finding::unknown(CHECK, format!("{what}; RSS settings are readable by root only"));
     }
     if system.run("ethtool", &["--version"]) == Probe::Absent {
-        return Finding::unknown(CHECK, format!("{what}; RSS is told by ethtool, which is not here"))
-            .fixed_by("sudo apt install ethtool");
+        return Finding::unknown(
+            CHECK,
+            format!("{what}; RSS settings require ethtool, which is not installed"),
+        )
+        .fixed_by("sudo apt install ethtool");
     }
     let found = format!("{what}; no RSS table");
-    let why = "Tailwater spreads flows over cores itself, which takes some nanoseconds a packet";
+    let why = "Tailwater distributes flows to cores in software, which takes some nanoseconds per packet";
     Finding::bad(CHECK, Severity::Missing, found, why)
 }
 

@@ -19,7 +19,7 @@ pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         .collect();
     if governors.is_empty() {
         let found = match is_guest(system) {
-            true => "the hypervisor's business",
+            true => "controlled by the hypervisor",
             false => "fixed: the kernel does not change it",
         };
         return vec![Finding::good(CHECK, found)];
@@ -32,7 +32,7 @@ pub(super) fn governor(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     if others.is_empty() {
         return vec![Finding::good(CHECK, "governor performance")];
     }
-    let why = "cores are slow when a burst begins, and what was measured does not hold";
+    let why = "cores are slow when a burst begins, and measured profiles do not apply";
     vec![
         Finding::bad(CHECK, Severity::Costs, format!("governor {}", others.join(", ")), why)
             .fixed_by("echo performance | sudo tee /sys/devices/system/cpu/cpu*/cpufreq/scaling_governor"),
@@ -61,12 +61,12 @@ pub(super) fn sleep(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     }
     let Some((us, name)) = deepest else {
         let found = match is_guest(system) {
-            true => "the hypervisor's business: waking takes what it takes",
+            true => "controlled by the hypervisor; wake-up time unknown",
             false => "none",
         };
         return vec![Finding::good(CHECK, found)];
     };
-    let found = format!("down to {name}, from which waking takes {us} us");
+    let found = format!("down to {name}, with a wake-up time of {us} us");
     if Nanos::from_micros(us).0.saturating_mul(SHARE) <= purpose.slo.0 {
         return vec![Finding::good(CHECK, found)];
     }
@@ -74,7 +74,7 @@ pub(super) fn sleep(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         true => Severity::Costs,
         false => Severity::Prevents,
     };
-    let why = "a helper that sleeps comes too late for a burst";
+    let why = "a sleeping auxiliary core wakes too late for a burst";
     vec![
         Finding::bad(CHECK, severity, found, why)
             .fixed_by(format!(

@@ -14,15 +14,15 @@ pub(super) fn throttling(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let runtime = number("sched_rt_runtime_us");
     let period = number("sched_rt_period_us").unwrap_or(1_000_000);
     let finding = match runtime {
-        None => Finding::unknown(CHECK, "the kernel does not tell"),
+        None => Finding::unknown(CHECK, "not reported by the kernel"),
         Some(runtime) if runtime < 0 || runtime >= period => Finding::good(CHECK, "off"),
         Some(runtime) => {
             let found = format!(
-                "real-time threads stop for {} ms of each {} ms that they are busy",
+                "busy real-time threads are throttled for {} ms of each {} ms",
                 (period - runtime) / 1000,
                 period / 1000
             );
-            let why = "a busy helper on an auxiliary core stands still with packets in its hands";
+            let why = "a busy auxiliary core stalls in the middle of a batch";
             Finding::bad(CHECK, Severity::Costs, found, why).fixed_by("sudo sysctl -w kernel.sched_rt_runtime_us=-1")
         }
     };
@@ -52,8 +52,8 @@ pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
         if let Probe::Value(text) = system.read(&path)
             && text == "0"
         {
-            let found = format!("the control group {group} is given no real-time");
-            let why = "helpers wake behind whatever else runs on their core";
+            let found = format!("the control group {group} has no real-time budget");
+            let why = "auxiliary cores wake up only after other programs on them yield";
             let give = format!("echo 950000 | sudo tee {path}");
             return vec![Finding::bad(CHECK, Severity::Costs, found, why).fixed_by(give)];
         }
@@ -61,7 +61,7 @@ pub(super) fn real_time(system: &dyn System, _: &Purpose) -> Vec<Finding> {
     let finding = if nice || limit.is_some_and(|limit| limit > 0) {
         Finding::good(CHECK, "allowed")
     } else {
-        let why = "helpers wake behind whatever else runs on their core";
+        let why = "auxiliary cores wake up only after other programs on them yield";
         Finding::bad(CHECK, Severity::Costs, "not allowed for this user", why).fixed_by(
             "echo \"$USER - rtprio 50\" | sudo tee /etc/security/limits.d/tailwater.conf  # then log in again",
         )
@@ -105,7 +105,7 @@ pub(super) fn quota(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
         }
         Some(Quota { cores, group, lift }) => {
             let found = format!("{cores:.1} cores for the control group {group}, {needed} are needed");
-            let why = "a core that polls for packets is stopped for the rest of each period";
+            let why = "a core that polls for packets is throttled for the rest of each period";
             Finding::bad(CHECK, Severity::Prevents, found, why).fixed_by(lift)
         }
     }]

@@ -104,7 +104,7 @@ fn group(node: &Located<'_>, profiles: &mut dyn Profiles) -> Result<(ServerKind,
             let count = count.whole(1..=MAX_SERVERS as u64)?;
             let last = format!("{name}-{}", count - 1);
             if !is_label(&last) {
-                let what = format!("a name of which \"{last}\" has at most 63 characters, too");
+                let what = format!("a name for which \"{last}\" has at most 63 characters");
                 return Err(named.expected(&what));
             }
             (0..count).map(|i| format!("{name}-{i}")).collect()

@@ -142,7 +142,7 @@ impl std::fmt::Display for Measured {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.traffic {
             Some(traffic) => write!(f, "of traffic \"{traffic}\"")?,
-            None => write!(f, "of no named traffic")?,
+            None => write!(f, "without named traffic")?,
         }
         match self.percentile {
             Some(percentile) => write!(f, ", percentile {percentile}"),

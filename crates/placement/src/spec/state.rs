@@ -223,7 +223,7 @@ fn migrating(node: &Located<'_>) -> Result<Pending, SpecError> {
     let done = done.whole(0..=MAX_STEPS as u64)? as usize;
     let first = fields.required("first", "the number of the first step that is left")?;
     let first = first.whole(1..=MAX_NUMBER)?;
-    let told = fields.required("told", "the number of the step that was told done last")?;
+    let told = fields.required("told", "the number of the last step marked as done")?;
     let told = told.whole(0..=first - 1)?;
     let nodes = match fields.optional("steps") {
         None => Vec::new(),

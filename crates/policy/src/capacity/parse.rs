@@ -144,7 +144,7 @@ fn scalar<T: FromStr>(reader: &mut Reader<'_>, what: &str, valid: impl Fn(&T) ->
 }
 
 fn time(reader: &mut Reader<'_>) -> Result<Nanos, ProfileError> {
-    let what = "nanoseconds, from 1 to those of an hour";
+    let what = "nanoseconds, from 1 to 3600000000000";
     scalar(reader, what, |time| TIMES.contains(time)).map(Nanos)
 }
 
@@ -264,7 +264,7 @@ fn details(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), P
 }
 
 fn wakes(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), ProfileError> {
-    let what = "[nanoseconds asleep, median, 90th, 99th percentile], whole and none below the one before";
+    let what = "[nanoseconds asleep, median, 90th, 99th percentile], whole numbers that do not decrease";
     let wakes = &mut details.wakes;
     reader.rows(what, MAX_WAKES, |texts: [_; 4]| {
         let mut numbers = [0_u64; 4];
@@ -279,8 +279,7 @@ fn wakes(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), Pro
 }
 
 fn pauses(reader: &mut Reader<'_>, details: &mut DetailedCosts) -> Result<(), ProfileError> {
-    let what = "[pauses a second, nanoseconds each], longer ones after shorter ones, taking less than half \
-                of the time together";
+    let what = "[pauses a second, nanoseconds each], in order of length, less than half of the time in total";
     let pauses = &mut details.pauses;
     let mut paused = 0.0;
     reader.rows(what, MAX_PAUSES, |[per_second, nanos]: [_; 2]| {

@@ -355,7 +355,7 @@ fn what_is_wrong_is_told_with_its_place() {
         (
             "200000",
             "200us",
-            "6:17: sloNanoseconds: expected nanoseconds, from 1 to those of an hour, found \"200us\"",
+            "6:17: sloNanoseconds: expected nanoseconds, from 1 to 3600000000000, found \"200us\"",
         ),
         ("200000", "0", "6:17: sloNanoseconds: expected nanoseconds"),
         (

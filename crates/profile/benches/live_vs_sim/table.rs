@@ -238,7 +238,7 @@ impl Figure {
 
 /// Formats the table.
 pub fn markdown(rows: &[Row]) -> String {
-    let mut text = "| chain, traffic, Mpps | policy | p50, µs | p99, µs | cores | handed over | p99 at mean, trained \
+    let mut text = "| chain, traffic, Mpps | policy | p50, µs | p99, µs | cores | offloaded | p99 at mean, trained \
                     speed | pace |\n|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for row in rows {
@@ -258,5 +258,5 @@ pub fn markdown(rows: &[Row]) -> String {
         );
     }
     let kept = rows.iter().filter(|row| row.keeps()).count();
-    text + &format!("\n{kept} of {} combinations keep all three aims.\n", rows.len())
+    text + &format!("\n{kept} of {} combinations meet all three aims.\n", rows.len())
 }

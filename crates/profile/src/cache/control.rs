@@ -73,15 +73,15 @@ pub struct ShareResult {
 #[derive(Debug, thiserror::Error)]
 pub enum CacheError {
     /// The kernel reports no last-level cache for the core.
-    #[error("the kernel tells of no last-level cache (/sys/devices/system/cpu/cpu{core}/cache)")]
+    #[error("the kernel reports no last-level cache (/sys/devices/system/cpu/cpu{core}/cache)")]
     Unknown {
         /// Core to be measured.
         core: usize,
     },
     /// There is no core for the pirate.
     #[error(
-        "no other core shares the last-level cache of core {core}: expected one that may be used \
-         beside it, to hold what the chain is not to have"
+        "no other core shares the last-level cache of core {core}: expected an available one, to occupy the rest of \
+         the cache"
     )]
     Alone {
         /// Core to be measured.
@@ -92,7 +92,7 @@ pub enum CacheError {
     Resctrl(#[from] tailwater_resctrl::Error),
     /// There is room for only one partition size, which makes no curve.
     #[error(
-        "others leave {ways} ways of the last-level cache to a chain: expected room for two sizes of partitions at least"
+        "{ways} ways of the last-level cache are available to a chain: expected enough for at least two partition sizes"
     )]
     NoChoice {
         /// Ways available to the chain.
@@ -112,7 +112,7 @@ pub enum CacheError {
     /// Cache hits cannot be distinguished from misses.
     #[error(
         "the last-level cache cannot be measured here: {hit:.1} ns for a line in a quarter of it, {miss:.1} ns for \
-         one in memory; expected a memory that takes at least {least} times as long"
+         one in memory; expected memory at least {least} times slower than the cache"
     )]
     Blurred {
         /// Time of an access to a quarter of the cache, in nanoseconds.
@@ -123,13 +123,13 @@ pub enum CacheError {
         least: f64,
     },
     /// Other programs use the cache so much that no part of it can be held.
-    #[error("others use the last-level cache: not even {bytes} bytes stay in it while nothing else runs here")]
+    #[error("other programs use the last-level cache: not even {bytes} bytes stay in it while the chain is stopped")]
     Taken {
         /// Smallest size that was tried, in bytes.
         bytes: u64,
     },
     /// The thread that holds the cache has ended.
-    #[error("the thread that holds the cache ended")]
+    #[error("the thread that occupies the cache ended")]
     Gone,
     /// The caller stopped the measurement.
     #[error("measuring was stopped")]

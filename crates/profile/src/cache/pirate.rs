@@ -130,7 +130,7 @@ impl Pirate {
                 move || hold(own, far as usize / LINE, &receiver, &ready, &stop)
             })
             .map_err(|source| CacheError::System {
-                what: "a thread that holds the cache cannot be started",
+                what: "cannot start a thread that occupies the cache",
                 source,
             })?;
         let mut pirate = Pirate {
@@ -313,7 +313,7 @@ fn hold(
 ) {
     let memory = pin_to(core).map_err(CacheError::from).and_then(|()| {
         MmapMut::map_anon(most * LINE).map_err(|source| CacheError::System {
-            what: "no memory to hold the cache with",
+            what: "no memory to occupy the cache",
             source,
         })
     });

@@ -115,7 +115,7 @@ impl Partitioned {
         let fill = move || -> Result<(), CacheError> {
             pin_to(other)?;
             let mut memory = MmapMut::map_anon(bytes).map_err(|source| CacheError::System {
-                what: "no memory to fill the cache with",
+                what: "no memory to fill the cache",
                 source,
             })?;
             // Untouched pages all map to the same zero page.
@@ -125,7 +125,7 @@ impl Partitioned {
         };
         let thread = std::thread::Builder::new().name("fill".to_owned());
         let thread = thread.spawn(fill).map_err(|source| CacheError::System {
-            what: "a thread that fills the cache cannot be started",
+            what: "cannot start a thread that fills the cache",
             source,
         })?;
         thread.join().map_err(|_| CacheError::Gone)?

@@ -18,9 +18,7 @@ pub enum CurvesError {
         here: Box<Machine>,
     },
     /// A curve is missing or has no points.
-    #[error(
-        "chain {chain} with traffic \"{traffic}\" has no curve of {curve}: `tailwater profile {command}` measures it"
-    )]
+    #[error("chain {chain} with traffic \"{traffic}\" has no curve of {curve}: run `tailwater profile {command}`")]
     Missing {
         /// The chain.
         chain: String,

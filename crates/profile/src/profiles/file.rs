@@ -230,7 +230,7 @@ fn measured(node: &Located<'_>, [value, noise, runs]: [f64; 3]) -> Result<Measur
 
 fn point(node: &Located<'_>, [at, value, noise, runs]: [f64; 4], most: u32) -> Result<Point, SpecError> {
     if at.fract() != 0.0 || !(1.0..=f64::from(most)).contains(&at) {
-        let message = format!("expected its place, a whole number from 1 to {most}, first");
+        let message = format!("expected a whole number from 1 to {most} as first number");
         return Err(node.error(message));
     }
     Ok(Point {
@@ -245,7 +245,7 @@ fn points(node: &Located<'_>, most: u32) -> Result<Vec<Point>, SpecError> {
     for node in node.list("points", MAX_POINTS)? {
         let point = point(&node, numbers(&node)?, most)?;
         if points.last().is_some_and(|last| last.at >= point.at) {
-            return Err(node.error("expected each point to the right of the one before"));
+            return Err(node.error("expected points in increasing order"));
         }
         points.push(point);
     }
@@ -290,7 +290,8 @@ impl fmt::Display for Profiles {
             let machine = &key.machine;
             writeln!(
                 f,
-                "      machine: {{processor: {}, megahertz: {}, cacheKibibytes: {}, cacheWays: {}, privateKibibytes: {}}}",
+                "      machine: {{processor: {}, megahertz: {}, cacheKibibytes: {}, cacheWays: {}, privateKibibytes: \
+                 {}}}",
                 Quoted(&machine.processor),
                 machine.megahertz,
                 machine.cache_kibibytes,
@@ -317,7 +318,7 @@ fn write_cache(f: &mut fmt::Formatter<'_>, cache: &CacheProfile) -> fmt::Result 
             "        # [units, share of {}, packets per second, noise, runs]",
             match cache.method {
                 Method::Pirate => "the pirate's misses",
-                Method::Resctrl => "what was beyond",
+                Method::Resctrl => "the memory beyond the cache",
             }
         )?;
         write!(f, "        notHeld: [")?;

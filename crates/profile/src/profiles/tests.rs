@@ -265,7 +265,7 @@ fn wrong_files_are_refused_with_their_place() {
         (
             "[9, 180, 3, 3]",
             "[1, 180, 3, 3]",
-            "points[1]: expected each point to the right of the one before",
+            "points[1]: expected points in increasing order",
         ),
         ("[9, 180, 3, 3]", "[13, 180, 3, 3]", "a whole number from 1 to 12"),
         (

@@ -23,13 +23,22 @@ fn schemata_of_the_kernel_s_documentation() {
 fn what_is_none_is_told_with_its_line() {
     for (text, expected) in [
         ("L3:0=f\nL3", "schemata:2: a resource and \":\", not \"L3\""),
-        ("L3:0=g", "schemata:1: cache=value, not \"0=g\""),
-        ("L3:0=-1", "schemata:1: cache=value, not \"0=-1\""),
-        ("L3:0=+1", "schemata:1: cache=value, not \"0=+1\""),
-        ("L3:0=1ffffffff", "schemata:1: cache=value, not \"0=1ffffffff\""),
-        ("MB:0=a", "schemata:1: cache=value, not \"0=a\""),
-        ("L3:0=1;0=2", "schemata:1: each cache once, not \"L3:0=1;0=2\""),
-        ("L3:0=1\nL3:1=2", "schemata:2: each resource once, not \"L3:1=2\""),
+        ("L3:0=g", "schemata:1: expected cache=value, found \"0=g\""),
+        ("L3:0=-1", "schemata:1: expected cache=value, found \"0=-1\""),
+        ("L3:0=+1", "schemata:1: expected cache=value, found \"0=+1\""),
+        (
+            "L3:0=1ffffffff",
+            "schemata:1: expected cache=value, found \"0=1ffffffff\"",
+        ),
+        ("MB:0=a", "schemata:1: expected cache=value, found \"0=a\""),
+        (
+            "L3:0=1;0=2",
+            "schemata:1: expected each cache once, found \"L3:0=1;0=2\"",
+        ),
+        (
+            "L3:0=1\nL3:1=2",
+            "schemata:2: expected each resource once, found \"L3:1=2\"",
+        ),
     ] {
         assert_eq!(parse(text).unwrap_err().to_string(), expected);
     }

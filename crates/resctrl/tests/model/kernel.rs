@@ -74,7 +74,7 @@ impl Machine {
             read("id").filter(|_| read("level") == Some(3))
         });
         let Some(cache) = cache else {
-            println!("skipped: the kernel tells of no last-level cache");
+            println!("skipped: the kernel reports no last-level cache");
             return None;
         };
         let numbers = fs::read_dir(cores).into_iter().flatten().flatten();

@@ -204,7 +204,7 @@ fn profile<'a>(
         (Some(node), None) => {
             for name in ["frontier", "rates", "splits"] {
                 if let Some(node) = fields.optional(name) {
-                    return Err(node.error("expected costs instead of profile beside this field"));
+                    return Err(node.error("expected costs instead of profile with this field"));
                 }
             }
             let (bytes, file) = named_file(&node, base_dir)?;
@@ -293,7 +293,7 @@ fn traffic(node: &Located<'_>, base_dir: &Path) -> Result<TrafficSpec, SpecError
         source,
     };
     match (&spec.source, fields.optional("flowsScale")) {
-        (TrafficSource::File(_), Some(node)) => Err(node.error("expected a preset beside flowsScale, found a capture")),
+        (TrafficSource::File(_), Some(node)) => Err(node.error("expected a preset with flowsScale, found a capture")),
         _ => Ok(spec),
     }
 }

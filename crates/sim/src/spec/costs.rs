@@ -128,7 +128,7 @@ fn wakes(node: &Located<'_>) -> Result<Vec<Wake>, SpecError> {
         let [asleep, p50, p90, p99] = numbers;
         let later = wakes.last().is_none_or(|last| last.asleep < asleep);
         if !later || p50 > p90 || p90 > p99 {
-            let message = "expected longer sleeps after shorter ones, and no percentile below the one before";
+            let message = "expected sleeps in order of length, and percentiles that do not decrease";
             return Err(node.error(message));
         }
         wakes.push(Wake { asleep, p50, p90, p99 });
@@ -153,7 +153,7 @@ fn pauses(node: &Located<'_>) -> Result<Vec<Pause>, SpecError> {
         });
     }
     if !pauses.is_empty() && Pauses::new(&pauses).is_none() {
-        return Err(node.error("expected pauses that take less than half of the time together"));
+        return Err(node.error("expected pauses that take less than half of the time in total"));
     }
     Ok(pauses)
 }

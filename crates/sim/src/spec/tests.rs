@@ -291,7 +291,7 @@ fn wrong_fields_are_named() {
         ),
         (
             chain(&format!("{good}, costs: {{packetNanoseconds: 0}}")),
-            "expected a packet to take time",
+            "expected `packet` or `batch` above 0",
         ),
         (
             chain(&format!("{good}, costs: {{packetNanoseconds: 2000000000}}")),
@@ -323,14 +323,14 @@ fn wrong_fields_are_named() {
             chain(&format!(
                 "{good}, costs: {{packetNanoseconds: 30}}, pauses: [{{perSecond: 1000, nanoseconds: 500000}}]"
             )),
-            "spec.chains[0].pauses: expected pauses that take less than half of the time together",
+            "spec.chains[0].pauses: expected pauses that take less than half of the time in total",
         ),
         (
             chain(&format!(
                 "{good}, costs: {{packetNanoseconds: 30}}, wakes: [{{asleepNanoseconds: 9, \
                  p50Nanoseconds: 3, p90Nanoseconds: 2, p99Nanoseconds: 4}}]"
             )),
-            "spec.chains[0].wakes[0]: expected longer sleeps after shorter ones",
+            "spec.chains[0].wakes[0]: expected sleeps in order of length",
         ),
         (
             chain(&format!("{good}, costs: {{packetNanoseconds: 30}}, batch: 0")),
@@ -356,7 +356,7 @@ fn wrong_fields_are_named() {
         ),
         (
             chain(&format!("{good}, profile: x, splits: []")),
-            "splits: expected costs instead of profile beside this field",
+            "splits: expected costs instead of profile with this field",
         ),
         (
             spec(SERVERS, CHAIN, "  warmUp: 2s\n  duration: 2s\n"),
@@ -380,7 +380,7 @@ fn wrong_fields_are_named() {
         ),
         (
             chain(&format!("{good}, profile: x, rates: y")),
-            "rates: expected costs instead of profile beside this field",
+            "rates: expected costs instead of profile with this field",
         ),
         (
             chain("name: a, slo: 200, costs: {packetNanoseconds: 1}, traffic: {source: as}"),
