@@ -114,7 +114,7 @@ pub fn measure_gaps(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Re
     std::thread::scope(|scope| {
         let threads: Vec<_> = purpose.cores.iter().map(|&core| scope.spawn(watch(core))).collect();
         let gaps = threads.into_iter().map(|thread| {
-            let panicked = |_| Err(io::Error::other("a measuring thread died"));
+            let died = |_| Err(io::Error::other("a measuring thread panicked"));
             thread.join().unwrap_or_else(died)
         });
         gaps.collect()

@@ -1,6 +1,6 @@
 //! Tests with published packets, compared to the byte.
 
-use super::super::cipher::Sealer;
+use super::super::sealer::Sealer;
 use super::*;
 use tailwater_net::FlowKey;
 use tailwater_net::builder::FrameBuilder;
