@@ -36,8 +36,7 @@ endif
 test: ## all tests, and why any were skipped
 	@tools/deps.sh build test ports milp
 	@tools/test.sh $$(tools/features.sh)
-	@tools/test.sh --locked -p tailwater --test ports --test place -- without_
-	@tools/test.sh --locked -p tailwater --no-default-features --test built_without
+	@tools/test.sh --locked -p tailwater --no-default-features --test ports --test place --test built_without -- without_
 	@tools/loom.sh
 
 quick: ## checks for a change, within a minute: formatting, lints, unit tests of the crates that differ from BASE
@@ -58,15 +57,14 @@ loom: ## model checks of the lock-free code that moves packets between cores; al
 	@tools/deps.sh build
 	@tools/loom.sh
 
-# One configuration for everything; then the default features of what they change.
+# Everything with every feature; then the program with none of them.
 check: ## formatting, lints, documentation, imports
 	@tools/deps.sh build ports milp
 	@tools/check-imports.py
 	cargo fmt --all --check
 	cargo fmt --manifest-path examples/functions/dns-filter/Cargo.toml --check
 	cargo clippy $$(tools/features.sh) --all-targets -- -D warnings
-	cargo clippy --locked -p tailwater --all-targets -- -D warnings
-	cargo clippy --locked -p tailwater --no-default-features -- -D warnings
+	cargo clippy --locked -p tailwater --no-default-features --all-targets -- -D warnings
 	cargo clippy --locked --manifest-path examples/functions/dns-filter/Cargo.toml --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $$(tools/features.sh) --no-deps
 	@tools/check-links.sh

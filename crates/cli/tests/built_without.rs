@@ -13,7 +13,7 @@ fn assert_without(output: &std::process::Output, what: &str, feature: &str) {
 }
 
 #[test]
-fn what_is_not_built_in_is_refused_in_a_line() {
+fn without_features_their_options_and_fields_are_refused() {
     let folder = Folder::new();
     let state = "  state: {redis: {socket: /nowhere}}\n";
     let chain = folder.spec("state.yaml", "[{nat: {external: [203.0.113.0/28]}}]", state);
