@@ -392,7 +392,7 @@ fn what_is_no_capture_is_described() {
         (b"#!/bin/sh", "found the first bytes 23 21 2f 62"),
         (b"\n", "found the first bytes 0a"),
         (&[0xfd, b'7', b'z', b'X', b'Z', 0], "found xz data, decompress it first"),
-        (&twice, "it is compressed twice"),
+        (&twice, "compressed twice"),
     ] {
         let error = read(bytes).unwrap_err();
         assert!(matches!(error, TrafficError::NotACapture { .. }), "{error}");

@@ -103,7 +103,7 @@ fn impossible_lengths_end_the_file() {
     let (read_back, notices) = read(&file).unwrap();
     assert_eq!(read_back.len(), 1);
     assert!(
-        notices[0].to_string().contains("claims 262145 captured bytes"),
+        notices[0].to_string().contains("captured length of 262145 bytes"),
         "{}",
         notices[0]
     );
