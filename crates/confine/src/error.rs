@@ -154,9 +154,7 @@ impl Step {
             Step::Filter if error.raw_os_error() == Some(libc::EBUSY) => {
                 "; another filter with a listener is already installed"
             }
-            Step::Execute if error.raw_os_error() == Some(libc::EAGAIN) => {
-                "; the user exceeds its process limit"
-            }
+            Step::Execute if error.raw_os_error() == Some(libc::EAGAIN) => "; the user exceeds its process limit",
             Step::Execute if error.raw_os_error() == Some(libc::ENOENT) => {
                 "; the program or its interpreter is not in its root directory"
             }

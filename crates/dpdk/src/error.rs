@@ -112,11 +112,7 @@ mod tests {
         let error = |code, said: &str| of_device(&name, "no", code, said).to_string();
         for (code, said, expected) in [
             (-1, generic, "no reason reported; check its arguments"),
-            (
-                -1,
-                "null: no such thing\n",
-                "null: no such thing; check its arguments",
-            ),
+            (-1, "null: no such thing\n", "null: no such thing; check its arguments"),
             (
                 -12,
                 generic,

@@ -238,9 +238,7 @@ impl Device {
         let claim = {
             let mut used = used();
             if let Some(other) = used.iter().find(|other| other.conflicts(name)) {
-                return Err(problem(format!(
-                    "the same device is in use as {other}"
-                )));
+                return Err(problem(format!("the same device is in use as {other}")));
             }
             let claim = InterfaceLock::of(name).map_err(problem)?;
             used.push(name.clone());

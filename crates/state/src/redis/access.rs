@@ -73,9 +73,7 @@ impl From<RedisError> for NoUsers {
 
 /// A later run of the same instance has taken over: this one must not read or write any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a later run of chain {chain} has taken over as instance {instance}: this run no longer reads or writes state"
-)]
+#[error("a later run of chain {chain} has taken over as instance {instance}: this run no longer reads or writes state")]
 pub struct Fenced {
     chain: String,
     instance: String,
