@@ -14,7 +14,7 @@ fn dpdk() {
         .probe("libdpdk");
     if let Err(error) = found {
         println!(
-            "cargo::error=the feature `dpdk` needs DPDK from {} up to 25.11, which pkg-config does not find: \
+            "cargo::error=the feature `dpdk` requires DPDK {} to 25.11, not found by pkg-config: \
              `make deps` installs it, or on Debian `apt-get install libdpdk-dev` ({})",
             versions.start,
             error.to_string().lines().next().unwrap_or_default()

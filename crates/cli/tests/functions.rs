@@ -233,7 +233,7 @@ fn a_function_that_fails_ends_the_run_with_its_report() {
     let told = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(
-        told.contains("died: the function fails failed (code 7); the run was stopped"),
+        told.contains("died: the function fails failed (code 7); run stopped"),
         "{told}"
     );
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();

@@ -143,12 +143,12 @@ mod with_dpdk {
             ("eth0", "write net_af_packet0,iface=eth0"),
             ("", "expected a PCI address"),
             ("0000:zz:00.0", "expected a PCI address"),
-            ("ffff:ff:1f.7", "there is no such PCI device"),
+            ("ffff:ff:1f.7", "no such PCI device"),
             ("net_ring0,nodeaction", "expected arguments as in"),
             ("net_nul0", "DPDK has no driver \"net_nul\""),
-            ("net_af_packet0,iface=no0", "there is no interface \"no0\""),
-            ("net_af_xdp0,iface=no0", "there is no interface \"no0\""),
-            ("net_null0,siz=64", "are its arguments right?"),
+            ("net_af_packet0,iface=no0", "no interface \"no0\""),
+            ("net_af_xdp0,iface=no0", "no interface \"no0\""),
+            ("net_null0,siz=64", "check its arguments"),
             ("net_null0,size=0", "port net_null0,size=0: "),
             ("net_pcap0", "DPDK cannot use it"),
             ("net_pcap0,rx_pcap=/nowhere.pcap", "No such file or directory"),
@@ -393,7 +393,7 @@ mod with_dpdk {
         let output = run(&[&"run", &folder.forward(), &"--port", &address]);
         assert_eq!(output.status.code(), Some(2));
         let error = text(&output.stderr);
-        let expected = format!("it is bound to the kernel driver {driver}: dpdk-devbind.py");
+        let expected = format!("bound to the kernel driver {driver}: dpdk-devbind.py");
         assert!(error.contains(&expected), "{error}");
     }
 
@@ -418,7 +418,7 @@ mod with_dpdk {
         // If the spec gives another number of ways than the machine has, the calculation is printed in any case.
         for (ways, expected) in [
             (10, "notice: packet buffers fit the cache: 2 queues x 512 descriptors"),
-            (1, "notice: packet buffers do not fit the cache"),
+            (1, "notice: packet buffers exceed the cache"),
         ] {
             let ddio = format!("{{ways: {ways}, cacheWays: 10, cacheSize: 2MiB}}");
             let ports = format!("  ports: {{entry: net_null0, ddio: {ddio}}}\n");
@@ -452,12 +452,12 @@ mod with_dpdk {
             let mut server = start("server");
             wait_for(|| {
                 server.assert_runs();
-                server.said().contains("the link is down")
+                server.said().contains("link down")
             });
             let mut client = start("client");
             wait_for(|| {
                 client.assert_runs();
-                server.said().contains("the link is up")
+                server.said().contains("link up")
             });
             std::thread::sleep(std::time::Duration::from_millis(200));
             let (killed, mut left) = match turn % 2 {
@@ -467,7 +467,7 @@ mod with_dpdk {
             drop(killed);
             wait_for(|| {
                 left.assert_runs();
-                left.said().ends_with("the link is down\n")
+                left.said().ends_with("link down\n")
             });
             let report = left.stop();
             assert_identity(&report);

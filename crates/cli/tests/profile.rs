@@ -115,7 +115,7 @@ fn a_profile_is_written_printed_and_used() {
     ]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "", "the profile fits");
-    assert!(text(&output.stdout).contains("handed over"));
+    assert!(text(&output.stdout).contains("offloaded"));
 }
 
 /// Offloading loses no packet. On a shared machine some packets may still wait when the time is over. With a ring that

@@ -176,7 +176,7 @@ fn the_report_says_what_was_done_and_wrong_specs_what_is_wrong() {
     let output = run(&[&"run", &chain, &"--traffic", &short]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("40 flows asked for, 0 found"), "{text}");
+    assert!(text.contains("40 flows requested, 0 found"), "{text}");
     let refused = |arguments: &[&dyn AsRef<std::ffi::OsStr>], expected: &str| {
         let output = run(arguments);
         let text = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -117,7 +117,7 @@ fn text(value: impl AsRef<std::ffi::OsStr>, what: &'static str) -> Result<String
     let text = value.as_ref().to_str();
     text.map(str::to_owned).ok_or_else(|| Error::Program {
         path: value.as_ref().into(),
-        reason: format!("{what} that a container is given must be UTF-8"),
+        reason: format!("expected UTF-8 as {what} of a container"),
     })
 }
 

@@ -17,7 +17,7 @@ pub enum Error {
         reason: String,
     },
     /// A string contains a zero byte.
-    #[error("{what} has a zero byte in it, which no program can be given")]
+    #[error("expected {what} without zero bytes")]
     ZeroByte {
         /// Name of the string.
         what: &'static str,
@@ -26,13 +26,13 @@ pub enum Error {
     #[error("{0}")]
     Settings(&'static str),
     /// The kernel did not create a child.
-    #[error("no process could be made in its own namespaces: {error}{}", clone_advice(error))]
+    #[error("cannot create a process in new namespaces: {error}{}", clone_advice(error))]
     Clone {
         /// Error of the kernel.
         error: io::Error,
     },
     /// A step of the child failed.
-    #[error("confining the program failed at {}: {error}{}", step.name(), step.advice(error))]
+    #[error("confinement failed at {}: {error}{}", step.name(), step.advice(error))]
     Step {
         /// The step that failed.
         step: Step,
@@ -49,21 +49,21 @@ pub enum Error {
     },
     /// A control group controller is not mounted.
     #[error(
-        "the control group controller `{controller}` is mounted neither in version 1 nor in version 2: mount it, or do \
-         without (`groups`)"
+        "the control group controller `{controller}` is mounted neither in version 1 nor in version 2: mount it, or leave \
+         out the defence `groups`"
     )]
     NoController {
         /// Name of the controller.
         controller: &'static str,
     },
     /// All instance slots are in use.
-    #[error("{count} programs are confined on this machine already: end some first")]
+    #[error("this machine already runs {count} confined programs, the maximum: end some first")]
     NoFreeSlot {
         /// Number of slots.
         count: u32,
     },
     /// The core does not exist, or the process may not use it.
-    #[error("core {core} cannot be had: {error}; cores that may be used are in Cpus_allowed_list of /proc/self/status")]
+    #[error("core {core} is not available: {error}; Cpus_allowed_list in /proc/self/status lists the available cores")]
     Core {
         /// The core.
         core: usize,
@@ -71,7 +71,7 @@ pub enum Error {
         error: io::Error,
     },
     /// The real-time priority could not be granted.
-    #[error("real-time priority {priority} cannot be lent: {error}{advice}")]
+    #[error("real-time priority {priority} cannot be granted: {error}{advice}")]
     Priority {
         /// The priority.
         priority: u8,
@@ -89,10 +89,10 @@ pub enum Error {
         reason: String,
     },
     /// The child ended before it executed the program.
-    #[error("the child ended before it became the program ({0})")]
+    #[error("the child ended before it executed the program ({0})")]
     Lost(String),
     /// Communication with the child, or waiting for it, failed.
-    #[error("the child cannot be watched: {0}")]
+    #[error("the child cannot be monitored: {0}")]
     Watching(#[from] io::Error),
 }
 
@@ -108,17 +108,17 @@ fn denied(error: &io::Error) -> bool {
 
 fn root_advice(error: &io::Error) -> &'static str {
     match denied(error) {
-        true => "; confining programs needs root",
+        true => "; confinement requires root",
         false => "",
     }
 }
 
 fn clone_advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
-        Some(libc::EPERM) => "; it needs root (CAP_SYS_ADMIN), or switch namespaces off",
-        Some(libc::ENOSPC | libc::EUSERS) => "; there are too many: see sysctl user.max_*_namespaces",
+        Some(libc::EPERM) => "; requires root (CAP_SYS_ADMIN), or leave out namespaces",
+        Some(libc::ENOSPC | libc::EUSERS) => "; too many namespaces: see sysctl user.max_*_namespaces",
         Some(libc::EINVAL) => "; the kernel lacks a namespace, or is older than Linux 5.7",
-        Some(libc::EAGAIN) => "; there are too many processes: see ulimit -u and pids.max",
+        Some(libc::EAGAIN) => "; too many processes: see ulimit -u and pids.max",
         _ => "",
     }
 }
@@ -135,7 +135,7 @@ impl Step {
             Step::Limits => "its limits",
             Step::User => "its user",
             Step::Capabilities => "its capabilities",
-            Step::DieWithParent => "its end with the agent's",
+            Step::DieWithParent => "its parent-death signal",
             Step::NoNewPrivileges => "no_new_privs",
             Step::Filter => "its system call filter",
             Step::Execute => "its first instruction",
@@ -145,18 +145,16 @@ impl Step {
     fn advice(self, error: &io::Error) -> &'static str {
         let refused = denied(error);
         match self {
-            Step::User if refused => "; a user of its own needs root (CAP_SETUID, CAP_SETGID)",
-            Step::Capabilities if refused => "; dropping them needs root (CAP_SETPCAP)",
-            Step::Limits if refused => "; a limit is above the agent's own: see ulimit -H -a",
-            Step::Mounts | Step::Root | Step::HostName if refused => "; it needs root (CAP_SYS_ADMIN)",
-            Step::Mounts if error.raw_os_error() == Some(libc::ENOSYS) => "; it needs Linux 5.12",
-            Step::Filter if refused => "; it needs no_new_privs or root",
+            Step::User if refused => "; a separate user requires root (CAP_SETUID, CAP_SETGID)",
+            Step::Capabilities if refused => "; dropping them requires root (CAP_SETPCAP)",
+            Step::Limits if refused => "; a limit exceeds the agent's: see ulimit -H -a",
+            Step::Mounts | Step::Root | Step::HostName if refused => "; requires root (CAP_SYS_ADMIN)",
+            Step::Mounts if error.raw_os_error() == Some(libc::ENOSYS) => "; requires Linux 5.12",
+            Step::Filter if refused => "; requires no_new_privs or root",
             Step::Filter if error.raw_os_error() == Some(libc::EBUSY) => {
-                "; another filter with a listener holds already"
+                "; another filter with a listener is already installed"
             }
-            Step::Execute if error.raw_os_error() == Some(libc::EAGAIN) => {
-                "; the user has more processes than its limit"
-            }
+            Step::Execute if error.raw_os_error() == Some(libc::EAGAIN) => "; the user exceeds its process limit",
             Step::Execute if error.raw_os_error() == Some(libc::ENOENT) => {
                 "; the program or its interpreter is not in its root directory"
             }

@@ -37,7 +37,7 @@ pub(crate) fn grant_priority(pid: Pid, priority: u8) -> Result<(), Error> {
         advice: advice.to_owned(),
     };
     if priority > HIGHEST {
-        return Err(refused(libc::EINVAL, "; they go from 1 to 99"));
+        return Err(refused(libc::EINVAL, "; expected 1 to 99"));
     }
     let give = || match priority {
         0 => sys::schedule(raw, libc::SCHED_OTHER, 0),
@@ -49,7 +49,7 @@ pub(crate) fn grant_priority(pid: Pid, priority: u8) -> Result<(), Error> {
         Err(libc::EPERM) if join_our_group(raw).is_ok() => give().map_err(|errno| {
             refused(
                 errno,
-                "; it needs root (CAP_SYS_NICE), and in a control group of version 1 a cpu.rt_runtime_us above 0, raised \
+                "; requires root (CAP_SYS_NICE), and in a control group of version 1 a cpu.rt_runtime_us above 0, raised \
                  from the top down, or sysctl kernel.sched_rt_runtime_us=-1",
             )
         }),

@@ -265,7 +265,7 @@ impl Confinement {
         root::wants_libraries(&program.path)?;
         if self.limits.processes.is_some() && !self.own_user {
             return Err(Error::Settings(
-                "a limit of processes counts all of its user's: it needs a user of its own (`own_user`)",
+                "a process limit counts all processes of a user: it requires a separate user (`own_user`)",
             ));
         }
         Ok(())

@@ -27,7 +27,7 @@ impl std::fmt::Display for Status {
         match self {
             Status::Exited(code) => write!(f, "exit code {code}"),
             Status::Signal(signal) => write!(f, "signal {signal}"),
-            Status::Unknown => f.write_str("nobody knows how"),
+            Status::Unknown => f.write_str("unknown status"),
         }
     }
 }
@@ -77,12 +77,12 @@ impl Stopped {
 impl std::fmt::Display for Stopped {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Stopped::Seccomp(call) => write!(f, "it called {call}, which functions may not"),
-            Stopped::ForeignCall => f.write_str("it made calls of another architecture"),
-            Stopped::Limit(Limit::Memory) => f.write_str("it used more memory than it may"),
-            Stopped::Limit(Limit::FileSize) => f.write_str("it wrote to a file"),
-            Stopped::Scheduler => f.write_str("it did not give back its core in time"),
-            Stopped::Agent => f.write_str("the agent stopped it"),
+            Stopped::Seccomp(call) => write!(f, "forbidden system call {call}"),
+            Stopped::ForeignCall => f.write_str("system call of another architecture"),
+            Stopped::Limit(Limit::Memory) => f.write_str("memory limit exceeded"),
+            Stopped::Limit(Limit::FileSize) => f.write_str("write to a file"),
+            Stopped::Scheduler => f.write_str("it did not yield its core in time"),
+            Stopped::Agent => f.write_str("stopped by the agent"),
             Stopped::Crash(signal) => write!(f, "it crashed (signal {signal})"),
         }
     }

@@ -239,7 +239,7 @@ impl Supervisor {
             if let Some(patience) = patience
                 && patience.is_zero()
             {
-                self.give_up(Error::Lost(format!("it had {} s", START.as_secs())));
+                self.give_up(Error::Lost(format!("no start within {} s", START.as_secs())));
             }
             if ready.socket
                 && let Err(error) = self.take_listener()
@@ -319,7 +319,7 @@ impl Supervisor {
             }
             Ok(Some((Report::Listener, None))) | Err(_) => {
                 self.status = None;
-                self.give_up(Error::Lost("its report is cut off".into()));
+                self.give_up(Error::Lost("its report is truncated".into()));
             }
             Ok(Some((Report::Executing, _))) => self.executing = true,
             Ok(None) => {
@@ -437,7 +437,7 @@ impl Supervisor {
             return Error::Lost(status.to_string());
         };
         let log = fs::read_to_string(&runtime.log).unwrap_or_default();
-        let last = log.lines().last().unwrap_or("it said nothing");
+        let last = log.lines().last().unwrap_or("no output");
         Error::Runtime {
             runtime: runtime.path.clone(),
             reason: format!("{status}: {last}"),
@@ -497,7 +497,7 @@ pub(crate) fn start(order: StartRequest) -> Result<(Started, thread::JoinHandle<
         }
         Err(_) => {
             let _ = thread.join();
-            Err(Error::Lost("its keeper ended".into()))
+            Err(Error::Lost("its supervisor ended".into()))
         }
     }
 }

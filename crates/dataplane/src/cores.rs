@@ -14,7 +14,7 @@ pub enum CoreError {
         found: String,
     },
     /// A core is listed twice.
-    #[error("core {core} is listed twice: each worker needs a core of its own")]
+    #[error("core {core} is listed twice: each worker requires its own core")]
     Twice {
         /// The core.
         core: usize,
@@ -28,7 +28,7 @@ pub enum CoreError {
         available: String,
     },
     /// More cores than there can be queues.
-    #[error("{cores} cores are more than the {limit} that a port has queues for")]
+    #[error("expected at most {limit} cores (queues of a port), found {cores}")]
     TooMany {
         /// Number of cores listed.
         cores: usize,

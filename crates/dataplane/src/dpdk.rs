@@ -187,7 +187,7 @@ impl DpdkPorts {
             None => Sizing::fit(queues, RING, frame_bytes, cache),
         };
         let line = match sizing.fits() {
-            false => Some("packet buffers do not fit the cache, so that DMA leaks to memory"),
+            false => Some("packet buffers exceed the cache: DMA writes reach memory"),
             // A user who set DDIO parameters gets the result.
             true if *ddio != DdioSpec::default() => Some("packet buffers fit the cache"),
             true => None,
@@ -240,7 +240,7 @@ fn far_cores(
     let far: Vec<usize> = cores.iter().copied().filter(far).collect();
     (!far.is_empty()).then(|| {
         format!(
-            "port {port} is on NUMA node {node}, cores {} are not: every packet crosses between processors; its node's \
+            "port {port} is on NUMA node {node}, cores {} are not: every packet crosses between processors; the node's \
              cores are in /sys/devices/system/node/node{node}/cpulist",
             format_list(&far)
         )

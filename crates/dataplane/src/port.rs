@@ -149,7 +149,7 @@ pub trait Port: Sync {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// No memory for packet buffers.
-    #[error("there is no memory for packet buffers: {0}")]
+    #[error("out of memory for packet buffers: {0}")]
     Buffers(#[from] io::Error),
     /// Refusal by a device.
     #[error("{0}")]
@@ -168,7 +168,7 @@ pub fn round_robin(queues: u16) -> Reta {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RetaError {
     /// A bucket is mapped to a queue that does not exist.
-    #[error("bucket {bucket} is mapped to queue {queue}, but there are {queues}")]
+    #[error("bucket {bucket}: expected a queue below {queues}, found {queue}")]
     NoQueue {
         /// The bucket.
         bucket: usize,
@@ -178,6 +178,6 @@ pub enum RetaError {
         queues: u16,
     },
     /// A trace without pacing has no arrival times at which an update could take effect.
-    #[error("the bucket table of a trace that is not paced cannot change")]
+    #[error("the bucket table of a saturated trace cannot change")]
     NotPaced,
 }

@@ -81,10 +81,9 @@ impl NotReloadable {
             files: read.into_iter().chain(named.cloned()).collect(),
             why: match isolated {
                 true => {
-                    "isolated functions read their files before they are confined, and not again: such a change takes a \
-                     new run"
+                    "isolated functions read their files only once, before confinement: restart the run to change them"
                 }
-                false => "neither the spec nor anything that it says is in a file that stays there",
+                false => "neither the spec nor its parts are in regular files",
             },
         }
     }

@@ -510,9 +510,9 @@ fn runs_that_cannot_have_external_functions_are_refused() {
         assert!(matches!(error, RunError::External { .. }), "{error}");
         error.to_string()
     };
-    assert_eq!(refused(&one), "function fw is external: this run has no ports for it");
     assert_eq!(
-        refused(&two),
-        "function fw is external: it runs on one core; name one with --cores"
+        refused(&one),
+        "function fw is external: it requires ports, this run has none"
     );
+    assert_eq!(refused(&two), "function fw is external: expected one core in --cores");
 }

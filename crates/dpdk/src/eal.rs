@@ -206,7 +206,7 @@ mod tests {
         config.pci = vec!["0000:3b:00.0".to_owned()];
         let error = decide(&config).unwrap_err().to_string();
         assert!(
-            error.contains("1073741920 MiB of huge pages are needed") && error.contains("echo 536870960 >"),
+            error.contains("expected 1073741920 MiB of free huge pages") && error.contains("echo 536870960 >"),
             "{error}"
         );
         let with = |huge_pages| arguments(&config, huge_pages).join(" ");

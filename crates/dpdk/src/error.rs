@@ -12,14 +12,14 @@ pub enum DpdkError {
         said: String,
     },
     /// The environment already runs with other parameters. It starts once per process.
-    #[error("DPDK runs already, {running}; a process starts it once")]
+    #[error("DPDK is already running, {running}; it starts once per process")]
     Started {
         /// Parameters it runs with.
         running: &'static str,
     },
     /// Huge pages are required and too few are free.
     #[error(
-        "{needed_mib} MiB of huge pages are needed, {free_mib} MiB are free: as root, \
+        "expected {needed_mib} MiB of free huge pages, found {free_mib} MiB: as root, \
          echo {pages} > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
     )]
     HugePages {
@@ -64,7 +64,7 @@ pub(crate) fn last_lines(said: &str) -> String {
         .collect();
     let last = &lines[lines.len().saturating_sub(3)..];
     match last.is_empty() {
-        true => "it does not say why".to_owned(),
+        true => "no reason reported".to_owned(),
         false => last.join("; "),
     }
 }
@@ -73,12 +73,12 @@ pub(crate) fn last_lines(said: &str) -> String {
 fn advice(said: &str) -> &'static str {
     let any = |texts: &[&str]| texts.iter().any(|text| said.contains(text));
     if any(&["hugepage", "huge page"]) {
-        "; huge pages are missing: as root, echo 512 > \
+        "; no huge pages: as root, echo 512 > \
          /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
     } else if any(&["not supported by this CPU", "CPU feature"]) {
         "; this DPDK was built for a newer processor: install another package, or build it here"
     } else if any(&["ermission denied", "not permitted"]) {
-        "; this needs root, or CAP_NET_RAW and CAP_NET_ADMIN"
+        "; requires root, or CAP_NET_RAW and CAP_NET_ADMIN"
     } else {
         ""
     }
@@ -88,7 +88,7 @@ fn advice(said: &str) -> &'static str {
 pub(crate) fn of_device(name: &tailwater_api::PortName, what: &str, code: i32, said: &str) -> DpdkError {
     let because = match code {
         // Not an errno: many drivers return -1 for any failure.
-        -1 => format!("{}; are its arguments right?", last_lines(said)),
+        -1 => format!("{}; check its arguments", last_lines(said)),
         _ => {
             let error = io::Error::from_raw_os_error(-code);
             format!("{error} ({})", last_lines(said))
@@ -111,16 +111,12 @@ mod tests {
                        EAL: Failed to attach device on primary process\n";
         let error = |code, said: &str| of_device(&name, "no", code, said).to_string();
         for (code, said, expected) in [
-            (-1, generic, "it does not say why; are its arguments right?"),
-            (
-                -1,
-                "null: no such thing\n",
-                "null: no such thing; are its arguments right?",
-            ),
+            (-1, generic, "no reason reported; check its arguments"),
+            (-1, "null: no such thing\n", "null: no such thing; check its arguments"),
             (
                 -12,
                 generic,
-                "Cannot allocate memory (os error 12) (it does not say why)",
+                "Cannot allocate memory (os error 12) (no reason reported)",
             ),
         ] {
             let expected = format!("port net_null0,siz=64: no: {expected}");

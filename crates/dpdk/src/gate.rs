@@ -54,7 +54,7 @@ impl Pass {
             if code != 0 {
                 return Err(DpdkError::Port {
                     port: port.to_string(),
-                    problem: format!("its interrupts cannot be held: {}", last_lines(&ffi::said())),
+                    problem: format!("its interrupts cannot be masked: {}", last_lines(&ffi::said())),
                 });
             }
             *started = true;

@@ -26,9 +26,9 @@ impl InterfaceLock {
         let address = SocketAddr::from_abstract_name(format!("tailwater/{interface}"));
         match address.and_then(|address| UnixDatagram::bind_addr(&address)) {
             Ok(socket) => Ok(Some(InterfaceLock { _socket: socket })),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(format!(
-                "another tailwater uses \"{interface}\": a port can be used once"
-            )),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                Err(format!("\"{interface}\" is in use by another tailwater"))
+            }
             // Without abstract Unix addresses there is no lock, and no warning.
             Err(_) => Ok(None),
         }

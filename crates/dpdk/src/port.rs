@@ -238,9 +238,7 @@ impl Device {
         let claim = {
             let mut used = used();
             if let Some(other) = used.iter().find(|other| other.conflicts(name)) {
-                return Err(problem(format!(
-                    "{other} is the same device, and in use: a port can be used once"
-                )));
+                return Err(problem(format!("the same device is in use as {other}")));
             }
             let claim = InterfaceLock::of(name).map_err(problem)?;
             used.push(name.clone());
@@ -515,7 +513,7 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
             && said.contains("failed to parse device")
         {
             return Err(problem(format!(
-                "DPDK has no driver \"{driver}\": is it spelled so, and installed? On Debian it is in a package \
+                "DPDK has no driver \"{driver}\": check its name, and that it is installed, on Debian in a package \
                  such as librte-{}23",
                 driver.replace('_', "-")
             )));
@@ -526,7 +524,7 @@ fn probe(name: &PortName) -> Result<(u16, PortInfo, usize), DpdkError> {
     // SAFETY: the port exists, and `raw` is written.
     let code = unsafe { ffi::tw_port_info(id, &mut raw) };
     if code != 0 {
-        return Err(of_device(name, "it does not say what it is", code, &ffi::said()));
+        return Err(of_device(name, "it reports no device information", code, &ffi::said()));
     }
     let driver = raw.driver.split(|byte| *byte == 0).next().unwrap_or(&[]);
     let info = PortInfo {

@@ -67,7 +67,7 @@ fn versions_are_known() {
         ..EalConfig::default()
     };
     let error = Eal::start(&pci).unwrap_err().to_string();
-    assert!(error.contains("runs already"), "{error}");
+    assert!(error.contains("already running"), "{error}");
 }
 
 #[test]
@@ -411,8 +411,8 @@ fn errors_say_what_to_do() {
     let error = |name: &str| find(name).unwrap_err().to_string();
     for (name, what) in [
         ("net_nul0", "DPDK has no driver \"net_nul\""),
-        ("net_af_packet0,iface=nowhere0", "there is no interface \"nowhere0\""),
-        ("ffff:ff:1f.7", "there is no such PCI device"),
+        ("net_af_packet0,iface=nowhere0", "no interface \"nowhere0\""),
+        ("ffff:ff:1f.7", "no such PCI device"),
         ("net_pcap9,rx_pcap=/nowhere.pcap", "DPDK cannot use it"),
         ("net_ring9,nodeaction=wrong", "DPDK cannot use it"),
     ] {

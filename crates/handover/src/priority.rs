@@ -13,14 +13,14 @@ use std::mem::MaybeUninit;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PriorityError {
     /// Priority out of range.
-    #[error("real-time priority {priority} does not exist: they go from 1 to {MAX}")]
+    #[error("expected a real-time priority from 1 to {MAX}, found {priority}")]
     NoSuch {
         /// Requested priority.
         priority: u8,
     },
     /// Insufficient privileges.
     #[error(
-        "real-time priority {priority} is not permitted: it needs root, CAP_SYS_NICE or an \
+        "real-time priority {priority} is not permitted: requires root, CAP_SYS_NICE or an \
          RLIMIT_RTPRIO of {priority}, and in a control group a cpu.rt_runtime_us above 0"
     )]
     NotPermitted {

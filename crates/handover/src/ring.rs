@@ -80,7 +80,7 @@ impl<T> Drop for Shared<T> {
 pub fn ring<T: Send>(size: usize) -> (Producer<T>, Consumer<T>) {
     assert!(
         (1..=MAX_SIZE).contains(&size),
-        "a ring of {size} items: from 1 to {MAX_SIZE} are possible"
+        "expected a ring of 1 to {MAX_SIZE} items, found {size}"
     );
     let slots = (0..size.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit()));
     let shared = Arc::new(Shared {

@@ -189,5 +189,5 @@ fn who_asks_for_files_to_be_read_again_is_told_that_isolated_functions_do_not() 
     let output = run.wait_with_output().unwrap();
     let told = text(&output.stderr);
     assert!(output.status.success(), "{told}");
-    assert!(told.contains("isolated functions read their files before"), "{told}");
+    assert!(told.contains("isolated functions read their files only once"), "{told}");
 }

@@ -457,12 +457,12 @@ fn a_program_behind_shared_memory_may_be_killed_and_started_again() {
         socket.exists()
     });
     let mut first = function();
-    wait_for(|| run.said().contains("the link is up"));
+    wait_for(|| run.said().contains("link up"));
     std::thread::sleep(Duration::from_secs(1));
     first.kill();
-    wait_for(|| run.said().matches("the link is down").count() > 1);
+    wait_for(|| run.said().matches("link down").count() > 1);
     let _second = function();
-    wait_for(|| run.said().matches("the link is up").count() > 1);
+    wait_for(|| run.said().matches("link up").count() > 1);
     let (report, _) = run.finish();
     assert_identity(&report);
     assert_eq!(count(&report, "offered"), 30_000, "{report}");

@@ -169,12 +169,12 @@ fn a_link_that_goes_and_comes_back_is_told() {
         for (state, number) in [("down", 1), ("up", 2)] {
             let set = hosts.on(0, &format!("ip link set dev eth0 {state}"));
             assert!(set.status.success());
-            let expected = format!("port {driver}0,iface=port0: the link is {state}\n");
+            let expected = format!("port {driver}0,iface=port0: link {state}\n");
             wait_for(|| {
                 between.assert_runs();
                 between.said().ends_with(&expected)
             });
-            assert_eq!(between.said().matches("the link is").count(), number);
+            assert_eq!(between.said().matches(": link ").count(), number);
         }
         hosts.assert_pings(0, HOSTS[1], 2);
         let report = between.stop();
@@ -378,12 +378,12 @@ fn packets_cross_two_programs_over_taps_and_shared_memory() {
     let mut server = hosts.run_on(1, &chain, &[&memif("server"), tap], &[]);
     wait_for(|| {
         server.assert_runs();
-        server.said().contains("the link is down")
+        server.said().contains("link down")
     });
     let mut client = hosts.run_on(0, &chain, &[tap, &memif("client")], &[]);
     wait_for(|| {
         client.assert_runs();
-        server.said().contains("the link is up")
+        server.said().contains("link up")
     });
     let addresses = ["10.10.0.1", "10.10.0.2"];
     for (host, address) in addresses.into_iter().enumerate() {
@@ -410,7 +410,7 @@ fn packets_cross_two_programs_over_taps_and_shared_memory() {
     let of_server = server.stop();
     wait_for(|| {
         client.assert_runs();
-        client.said().ends_with("the link is down\n")
+        client.said().ends_with("link down\n")
     });
     let of_client = client.stop();
     for report in [&of_client, &of_server] {
@@ -441,7 +441,7 @@ fn a_second_run_on_an_interface_is_refused_and_the_first_goes_on() {
     for driver in [XDP, PACKET] {
         let ports = [0, 1].map(|port| format!("{driver}{port},iface=port{port}"));
         let second = hosts.run_on(2, &chain, &[&ports[0], &ports[1]], &[]);
-        second.assert_refused("another tailwater uses \"port0\"");
+        second.assert_refused("\"port0\" is in use by another tailwater");
     }
     hosts.assert_pings(0, HOSTS[1], 3);
     assert_all_went_through(&between.stop());

@@ -175,7 +175,7 @@ impl Functions<DpdkPorts> for ExternalPorts {
         let (longest, room) = (self.frame_bytes(), longest_in(mempool));
         if longest > room {
             return Err(OpenError::Device(format!(
-                "frames of {longest} bytes may come from an external function, but the chain's ports have buffers \
+                "an external function may return frames of {longest} bytes, but the chain's ports have buffers \
                  for {room}: give all of them the same MTU"
             )));
         }

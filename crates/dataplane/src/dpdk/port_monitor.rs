@@ -55,8 +55,8 @@ impl Known {
     fn times(&mut self, timed: bool) -> Option<&'static str> {
         let before = std::mem::replace(&mut self.timed, timed);
         (before != timed).then_some(match timed {
-            true => "its clock is known: arrival times are the device's",
-            false => "its clock cannot be followed: arrival times are software's",
+            true => "clock synchronised: arrival times from the device",
+            false => "clock not synchronised: arrival times from software",
         })
     }
 
@@ -146,7 +146,7 @@ impl PortMonitor {
         let more = lost - std::mem::replace(&mut known.missed, lost);
         if !known.gone && self.port.has_gone() {
             known.gone = true;
-            tell(format!("port {name} has gone while it was in use"));
+            tell(format!("port {name} disappeared during the run"));
         }
         if let Some(learner) = self.learner.as_ref().filter(|_| !known.gone) {
             let timed = learner.look(&mut || self.port.read_clock());
@@ -158,7 +158,7 @@ impl PortMonitor {
         if !known.gone
             && let Some(state) = known.news(up)
         {
-            tell(format!("port {name}: the link is {state}"));
+            tell(format!("port {name}: link {state}"));
         }
         (more, !known.gone)
     }

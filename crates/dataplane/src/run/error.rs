@@ -20,7 +20,7 @@ pub enum RunError {
     #[error(transparent)]
     Isolation(#[from] IsolationError),
     /// Offloading of flows and isolation of functions exclude each other.
-    #[error("isolated functions take turns on their worker's core: no flow can be handed to an auxiliary one")]
+    #[error("isolated functions share their worker's core: their flows cannot be offloaded to auxiliary cores")]
     IsolatedWithOffloading,
     /// A core is unusable.
     #[error(transparent)]
@@ -44,8 +44,8 @@ pub enum RunError {
     State(#[from] AccessError),
     /// External flow state and offloading to auxiliary cores exclude each other.
     #[error(
-        "spec.state: who writes a flow's state must be who sends its packets, when that is acknowledged, and auxiliary cores \
-         write nothing: without --auxiliary, several --cores and a policy that moves RSS buckets"
+        "spec.state: auxiliary cores cannot write flow state: expected several --cores and a policy that moves RSS \
+         buckets, found --auxiliary"
     )]
     StateWithOffloading,
     /// The bucket table is invalid.
@@ -55,7 +55,7 @@ pub enum RunError {
     #[error(transparent)]
     Capture(#[from] TrafficError),
     /// A function or another part of a thread panicked. The other threads have ended normally.
-    #[error("{thread} died: {message}; the run was stopped, and what it had is lost (worker-died)")]
+    #[error("{thread} died: {message}; run stopped, its packets are lost (worker-died)")]
     Died {
         /// Name of the thread: `worker-` or `helper-` with its core, or `server-mapper`.
         thread: String,

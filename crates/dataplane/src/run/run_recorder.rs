@@ -117,7 +117,7 @@ impl RunRecorder<'_> {
         }
         for store in self.stores {
             if store.join().is_err() {
-                deaths.push((STATE.to_owned(), "it panicked".to_owned()));
+                deaths.push((STATE.to_owned(), "panicked".to_owned()));
             }
         }
         let state = self.durable.map(|kept| kept.report(keepers));

@@ -48,11 +48,11 @@ fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> 
         return Ok(());
     };
     let problem = if config.cores.len() > 1 {
-        "it runs on one core; name one with --cores"
+        "expected one core in --cores"
     } else if config.scaling.is_some() {
-        "its packets cannot be handed to auxiliary cores; leave --auxiliary out"
+        "its packets cannot be offloaded; remove --auxiliary"
     } else if spec.state.is_some() {
-        "what flows are behind it is not known, so that their state cannot be kept; leave spec.state out"
+        "flows behind it are unknown, so their state cannot be stored; remove spec.state"
     } else {
         return Ok(());
     };
@@ -91,7 +91,7 @@ pub(super) fn set_up<'r>(
     {
         return Err(RunError::External {
             function: function.to_owned(),
-            problem: "this run has no ports for it",
+            problem: "it requires ports, this run has none",
         });
     }
     let Instances { mut chains, mut behind } = factory.instances(&reta, &pools, attached.as_ref())?;

@@ -431,7 +431,7 @@ impl Backlog {
             return;
         };
         let home = flow.go_to(OwnerPlace::Home);
-        assert!(home, "packets of a split flow are with the helper");
+        assert!(home, "packets of a split flow are on the auxiliary core");
         flow.bound = false;
         self.bound -= flow.queued;
         self.split_with[helper] -= 1;

@@ -52,7 +52,7 @@ impl Dispatch {
     ) -> Dispatch {
         assert!(
             links.len() <= MAX_AUXILIARY_CORES,
-            "at most {MAX_AUXILIARY_CORES} helpers"
+            "at most {MAX_AUXILIARY_CORES} auxiliary cores"
         );
         let buffers = pool.capacity() as u32;
         let parts = (0..chain.segments()).map(|_| Batch::new(pool, MAX_BATCH));
@@ -247,7 +247,7 @@ impl Dispatch {
             let wanted = staged.len();
             let pushed = link.parcels.push_all(staged);
             // The ring has room for every buffer.
-            assert!(pushed == wanted, "a ring to a helper is full");
+            assert!(pushed == wanted, "a ring to an auxiliary core is full");
             self.counters.packets_offloaded += pushed as u64;
             link.call(now);
         }

@@ -273,7 +273,7 @@ impl Server {
             Err(error) => {
                 // The mapper's error: it names a core that does not exist.
                 self.moves.withdraw(count);
-                panic!("the server mapper's plan cannot be carried out: {error}");
+                panic!("the server mapper's plan is invalid: {error}");
             }
         };
         for bucket in moved() {

@@ -31,13 +31,13 @@ pub(super) fn check(name: &PortName) -> Result<(), String> {
         && interface_number(interface).is_none()
     {
         return Err(format!(
-            "there is no interface \"{interface}\" in this network namespace (see ip link)"
+            "no interface \"{interface}\" in this network namespace (see ip link)"
         ));
     }
     if name.is_pci() {
         let folder = Path::new("/sys/bus/pci/devices").join(name.device());
         if !folder.exists() {
-            return Err("there is no such PCI device (see lspci -D)".to_owned());
+            return Err("no such PCI device (see lspci -D)".to_owned());
         }
         let driver = fs::read_link(folder.join("driver")).ok();
         let driver = driver.as_ref().and_then(|d| d.file_name()?.to_str());
@@ -48,14 +48,14 @@ pub(super) fn check(name: &PortName) -> Result<(), String> {
         );
         if bound {
             return Err(format!(
-                "it is bound to the kernel driver {}: dpdk-devbind.py --bind=vfio-pci {} (see docs/how-to/use-ports.md)",
+                "bound to the kernel driver {}: dpdk-devbind.py --bind=vfio-pci {} (see docs/how-to/use-ports.md)",
                 driver.unwrap_or_default(),
                 name.device()
             ));
         }
         if driver.is_none() {
             return Err(format!(
-                "no driver is bound to it: dpdk-devbind.py --bind=vfio-pci {} (see docs/how-to/use-ports.md)",
+                "no driver bound: dpdk-devbind.py --bind=vfio-pci {} (see docs/how-to/use-ports.md)",
                 name.device()
             ));
         }
@@ -75,7 +75,7 @@ pub(super) fn of_refusal(name: &PortName, what: &str, code: c_int, said: &str) -
         return DpdkError::Port {
             port: name.to_string(),
             problem: format!(
-                "no permission: {driver} needs root, or CAP_NET_RAW and CAP_NET_ADMIN ({})",
+                "no permission: {driver} requires root, or CAP_NET_RAW and CAP_NET_ADMIN ({})",
                 last_lines(said)
             ),
         };

@@ -181,7 +181,7 @@ fn counters_do_not_share_cache_lines() {
 }
 
 #[test]
-#[should_panic(expected = "a ring of 0 items")]
+#[should_panic(expected = "expected a ring of 1 to")]
 fn a_ring_of_nothing_is_refused() {
     let _ = ring::<u64>(0);
 }

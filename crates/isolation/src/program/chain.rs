@@ -22,7 +22,7 @@ fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Resul
     let function = FunctionSpec::read_at(chain, place).map_err(|error| Refusal::of_all(error.to_string()))?;
     let (capacity, expected) = expected(&configuration.config)?;
     if fingerprint(&function) != expected {
-        let message = format!("{} has changed since the run began", chain.display());
+        let message = format!("{} changed after the start of the run", chain.display());
         return Err(Refusal::of_all(message));
     }
     let refused = |error: String| {

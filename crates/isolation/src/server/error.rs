@@ -35,7 +35,7 @@ pub enum IsolationError {
         message: String,
     },
     /// A program violates the protocol or does not respond.
-    #[error("function {function}: its process was to {due}: {reason}")]
+    #[error("function {function}: its process did not {due}: {reason}")]
     ProtocolViolation {
         /// The function's name.
         function: String,
@@ -48,13 +48,13 @@ pub enum IsolationError {
     #[error(transparent)]
     Build(#[from] BuildError),
     /// Processes of one function return different descriptions.
-    #[error("processes of one function describe it in different ways")]
+    #[error("processes of one function sent different descriptions of it")]
     DescriptionMismatch,
     /// There is not enough memory.
-    #[error("there is no memory for isolated functions: {0}")]
+    #[error("out of memory for isolated functions: {0}")]
     Memory(io::Error),
     /// The watchdog thread cannot be started.
-    #[error("the thread that watches isolated functions cannot be started: {0}")]
+    #[error("the watchdog thread of isolated functions cannot be started: {0}")]
     Thread(io::Error),
 }
 

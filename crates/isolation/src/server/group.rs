@@ -264,7 +264,7 @@ impl Group {
                 self.offer(k, &attaching.process)?;
                 // Without huge pages, all of the flow state is mapped page by page.
                 if !self.try_attach(&mut attaching, patience)? {
-                    let late = attaching.process.silent(NOT_ATTACHED, "it takes too long");
+                    let late = attaching.process.silent(NOT_ATTACHED, "timeout");
                     return Err(late);
                 }
                 self.seat(k, attaching);
@@ -300,7 +300,7 @@ impl Group {
         let answer = receive_within(&process.socket, bound);
         match answer.map(|(message, _)| FromProgram::decode(&message)) {
             Ok(Ok(FromProgram::Ready)) => {}
-            Ok(_) => return Err(process.silent(NOT_ATTACHED, "it said something else")),
+            Ok(_) => return Err(process.silent(NOT_ATTACHED, "it sent another message")),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) => {
                 let reason = process.why_silent(&error, Duration::ZERO);

@@ -34,7 +34,7 @@ impl RemoteLifetimes {
         (by, bytes): (&Arc<dyn Lifetimes>, usize),
     ) -> io::Result<RemoteLifetimes> {
         if bytes > MOST {
-            return Err(io::Error::other("more state than is looked at"));
+            return Err(io::Error::other("more state than the limit"));
         }
         Ok(RemoteLifetimes {
             memory: Memory::map(&read_only(flows)?, config.file_bytes(), false)?,

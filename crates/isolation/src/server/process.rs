@@ -35,7 +35,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const ENDING: Duration = Duration::from_secs(2);
 
 /// The first step of a program, for error messages.
-const FIRST_STEP: &str = "say what it speaks, as libtailwater_nf does";
+const FIRST_STEP: &str = "send its protocol version, as libtailwater_nf does";
 
 /// Disables glibc's rseq registration. With it, the kernel records the thread's core at each context switch, for
 /// per-core data. A function stays on one core, and the record costs a tenth of a switch.
@@ -251,7 +251,7 @@ impl Process {
     pub(super) fn why_silent(&mut self, error: &io::Error, bound: Duration) -> String {
         match (self.ended_within(bound), error.kind()) {
             (Some(ended), _) => ended.how,
-            (None, io::ErrorKind::UnexpectedEof) => "it let go of its socket".to_owned(),
+            (None, io::ErrorKind::UnexpectedEof) => "it closed its socket".to_owned(),
             (None, _) => error.to_string(),
         }
     }
@@ -285,7 +285,7 @@ fn told(status: ExitStatus) -> String {
 fn told_of_confined(end: End) -> String {
     match end.stopped {
         Some(stopped) => stopped.to_string(),
-        None if end.status == Status::Unknown => "it ended, nobody knows how".to_owned(),
+        None if end.status == Status::Unknown => "it ended with unknown status".to_owned(),
         None => format!("it ended with {}", end.status),
     }
 }
@@ -364,7 +364,7 @@ impl Starting {
             (Ok(FromProgram::Hello { version }), Some((configure, shared_counters))) if version >= VERSION => {
                 let files: Vec<&File> = shared_counters.as_deref().into_iter().collect();
                 let sent = process.socket.send(&configure, &files);
-                sent.map_err(|error| process.silent("take its configuration", error))?;
+                sent.map_err(|error| process.silent("receive its configuration", error))?;
                 Ok(None)
             }
             (Ok(FromProgram::Describe(description)), None) => Ok(Some(description)),
@@ -378,11 +378,11 @@ impl Starting {
                 message,
             }),
             (Ok(FromProgram::Hello { version }), _) => {
-                let spoken = format!("it speaks version {version} of the protocol, not {VERSION}");
+                let spoken = format!("expected protocol version {VERSION}, found {version}");
                 Err(process.silent(due, spoken))
             }
-            (Ok(_), _) => Err(process.silent(due, "it said something else")),
-            (Err(DecodeError { .. }), _) => Err(process.silent(due, "it sent what is no message")),
+            (Ok(_), _) => Err(process.silent(due, "it sent another message")),
+            (Err(DecodeError { .. }), _) => Err(process.silent(due, "it sent an invalid message")),
         }
     }
 
@@ -417,10 +417,10 @@ impl Starting {
     fn too_late(&self) -> IsolationError {
         match self.configure {
             Some(_) => {
-                let reason = format!("it said nothing for {} s", HELLO.as_secs());
+                let reason = format!("no message within {} s", HELLO.as_secs());
                 self.process.silent(FIRST_STEP, reason)
             }
-            None => self.process.silent("be ready", "it takes too long"),
+            None => self.process.silent("be ready", "timeout"),
         }
     }
 

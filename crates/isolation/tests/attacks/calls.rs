@@ -53,7 +53,7 @@ impl Scene {
         let mut attacks = vec![
             Attack {
                 what: format!("open {}", self.secret.display()),
-                told: "it called openat, which functions may not",
+                told: "forbidden system call openat",
                 switch_off: |it| {
                     it.filter = false;
                     it.root = None;
@@ -82,7 +82,7 @@ impl Scene {
             },
             Attack {
                 what: format!("socket {}", self.listener.local_addr().unwrap()),
-                told: "it called socket, which functions may not",
+                told: "forbidden system call socket",
                 switch_off: |it| {
                     it.filter = false;
                     it.namespaces.network = false;
@@ -90,7 +90,7 @@ impl Scene {
             },
             Attack {
                 what: format!("kill {}", self.neighbour.0.id()),
-                told: "it called kill, which functions may not",
+                told: "forbidden system call kill",
                 switch_off: |it| {
                     it.filter = false;
                     it.namespaces.processes = false;
@@ -100,7 +100,7 @@ impl Scene {
             },
             Attack {
                 what: format!("raise-priority {}", PRIORITY + 1),
-                told: "it called sched_setscheduler, which functions may not",
+                told: "forbidden system call sched_setscheduler",
                 switch_off: |it| {
                     it.filter = false;
                     it.own_user = false;
@@ -111,14 +111,14 @@ impl Scene {
             },
             Attack {
                 what: format!("allocate {}", 96 << 20),
-                told: "it used more memory than it may",
+                told: "memory limit exceeded",
                 switch_off: |it| it.groups.memory = None,
             },
         ];
         if let Some(core) = self.other_core {
             attacks.push(Attack {
                 what: format!("leave-core {core}"),
-                told: "it called sched_setaffinity, which functions may not",
+                told: "forbidden system call sched_setaffinity",
                 switch_off: |it| {
                     it.filter = false;
                     it.groups.cores = false;

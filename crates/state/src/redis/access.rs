@@ -43,14 +43,14 @@ pub enum AccessError {
     #[error(transparent)]
     Fenced(Fenced),
     /// The system provides no random numbers.
-    #[error("no random numbers for passwords: {0}")]
+    #[error("no random numbers available for passwords: {0}")]
     Random(io::Error),
 }
 
 /// Remedy, if known.
 fn advice(source: &RedisError) -> &'static str {
     match source.kind() {
-        ErrorKind::Io => "; expected a Redis that is running there: start it, or say where it is",
+        ErrorKind::Io => "; expected a running Redis at this address: start it, or change the address",
         ErrorKind::AuthenticationFailed => "; expected another user, passwordFile or passwordEnv in the spec",
         _ => "",
     }
@@ -73,9 +73,7 @@ impl From<RedisError> for NoUsers {
 
 /// A later run of the same instance has taken over: this one must not read or write any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a later run of chain {chain} has taken over as instance {instance}: nothing of this one is written or read any more"
-)]
+#[error("a later run of chain {chain} has taken over as instance {instance}: this run no longer reads or writes state")]
 pub struct Fenced {
     chain: String,
     instance: String,

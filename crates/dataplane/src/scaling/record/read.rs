@@ -37,7 +37,7 @@ pub enum Problem {
     #[error("cannot be read: {0}")]
     Io(io::Error),
     /// Not a decision record.
-    #[error("expected a record of decisions, found something else")]
+    #[error("expected a record of decisions, found another file")]
     NotARecord,
     /// Unsupported version.
     #[error("expected a record of version {VERSION}, found version {0}")]
@@ -46,7 +46,7 @@ pub enum Problem {
     #[error("the record is cut short")]
     Cut,
     /// Data after the end.
-    #[error("expected nothing after the record's end, found more")]
+    #[error("expected the file's end after the record's end, found more data")]
     AfterEnd,
     /// A number is out of range, or inconsistent with others.
     #[error("expected {expected} {what}, found {found}")]
@@ -371,15 +371,15 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
         (_, true) => Some(Notice::OutOfCores { packets: beyond }),
         _ => None,
     };
-    decision.release = at_most("as helpers to release", release, (1 << helpers) - 1)?;
-    decision.relieve = at_most("as helpers to relieve", relieve, (1 << helpers) - 1)?;
+    decision.release = at_most("as auxiliary cores to release", release, (1 << helpers) - 1)?;
+    decision.relieve = at_most("as auxiliary cores to relieve", relieve, (1 << helpers) - 1)?;
     decision.held = Load {
-        flows: half("flows that are held", held_flows)?,
-        packets: half("packets that are held", held_packets)?,
+        flows: half("parked flows", held_flows)?,
+        packets: half("parked packets", held_packets)?,
     };
     decision.flowlets = Flowlets {
         placed,
-        away: at_most("flowlets with helpers", away, placed)?,
+        away: at_most("flowlets on auxiliary cores", away, placed)?,
     };
 
     // Both are bounded by the number of words, so the sum cannot overflow.
@@ -395,14 +395,14 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
 
     decision.helpers.clear();
     for helper in of_helpers.chunks_exact(A_HELPER) {
-        let flags = at_most("as flags of a helper", helper[0], RECRUITED | TAKEN)?;
-        let idle = at_most("nanoseconds since a helper was done", helper[3], now)?;
+        let flags = at_most("as flags of an auxiliary core", helper[0], RECRUITED | TAKEN)?;
+        let idle = at_most("nanoseconds since an auxiliary core became idle", helper[3], now)?;
         decision.helpers.push(AuxiliaryCore {
             active: flags & RECRUITED != 0,
             taken: flags & TAKEN != 0,
             load: Load {
-                flows: half("flows of a helper", helper[1])?,
-                packets: half("packets of a helper", helper[2])?,
+                flows: half("flows of an auxiliary core", helper[1])?,
+                packets: half("packets of an auxiliary core", helper[2])?,
             },
             last_done: Nanos(now - idle),
         });
@@ -413,7 +413,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
         decision.splits.push(Split {
             flow: position(split[0])? as usize,
             last_functions: half("functions", split[1])? as usize,
-            auxiliary: at_most("as a helper", split[2], helpers.saturating_sub(1) as u64)? as usize,
+            auxiliary: at_most("as an auxiliary core", split[2], helpers.saturating_sub(1) as u64)? as usize,
         });
     }
     decision.listed.clear();
@@ -433,7 +433,7 @@ fn decode(words: &[u64], helpers: usize, decision: &mut Decision) -> Result<(), 
             });
         }
         after = at + 1;
-        let place = at_most("as a place", place, helpers as u64)? as usize;
+        let place = at_most("as a destination", place, helpers as u64)? as usize;
         let listed = ListedFlow {
             position: at as u32,
             packets: half("packets of a flow", packets >> 1)?,

@@ -118,8 +118,8 @@ pub(super) fn decode(words: &[u64], decision: &mut ServerDecision) -> Result<(),
         let [from, to, rate, flows] = *bucket;
         let (from, to) = (core(from)? as u16, core(to)? as u16);
         decision.buckets.push(BucketLoad {
-            flows: amount("flows in a bucket", flows)?,
-            rate: amount("packets a second in a bucket", rate)?,
+            flows: amount("flows of a bucket", flows)?,
+            rate: amount("packets per second of a bucket", rate)?,
             core: from,
         });
         if to != from {
@@ -137,7 +137,7 @@ fn amount(what: &'static str, bits: u64) -> Result<f64, Problem> {
         true => Ok(number),
         false => Err(Problem::Number {
             what,
-            expected: "a finite number from zero on".to_owned(),
+            expected: "a finite number of at least 0".to_owned(),
             found: bits,
         }),
     }

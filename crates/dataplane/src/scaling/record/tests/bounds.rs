@@ -10,7 +10,7 @@ fn a_file_that_is_cut_says_so_wherever_it_is_cut() {
         let error = decisions(&bytes[..length]).unwrap_err();
         let magic = length < format::MAGIC.len();
         let expected = match magic {
-            true => "byte 0: expected a record of decisions, found something else".to_owned(),
+            true => "byte 0: expected a record of decisions, found another file".to_owned(),
             false => format!("byte {length}: the record is cut short"),
         };
         assert_eq!(error.to_string(), expected);
@@ -87,19 +87,19 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
             "expected at most 32768 flows in a queue, found 1099511627776",
         ),
         (&[(8, 8)], "expected at most 7 as flags, found 8"),
-        (&[(10, 8)], "expected at most 7 as helpers to release, found 8"),
-        (&[(11, 8)], "expected at most 7 as helpers to relieve, found 8"),
+        (&[(10, 8)], "expected at most 7 as auxiliary cores to release, found 8"),
+        (&[(11, 8)], "expected at most 7 as auxiliary cores to relieve, found 8"),
         (
             &[(13, 1 << 32)],
-            "expected at most 4294967295 packets that are held, found 4294967296",
+            "expected at most 4294967295 parked packets, found 4294967296",
         ),
-        (&[(15, 1)], "expected at most 0 flowlets with helpers, found 1"),
+        (&[(15, 1)], "expected at most 0 flowlets on auxiliary cores, found 1"),
         (
             &[(16, u64::MAX)],
             "expected at most 0 listed flows, found 18446744073709551615",
         ),
         (&[(17, 1)], "expected 32 numbers in a decision, found 29"),
-        (&[(18, 4)], "expected at most 3 as flags of a helper, found 4"),
+        (&[(18, 4)], "expected at most 3 as flags of an auxiliary core, found 4"),
     ];
     for (changes, text) in cases {
         // The check of a count needs the right expectation.
@@ -108,7 +108,7 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
     let mut more = with(&[]);
     more.push(0);
     let end = more.len() - 1;
-    let text = format!("byte {end}: expected nothing after the record's end, found more");
+    let text = format!("byte {end}: expected the file's end after the record's end, found more data");
     assert_eq!(refused(&more), text);
 
     let magic = format::MAGIC.len();
@@ -118,7 +118,7 @@ fn what_is_out_of_bounds_is_refused_on_one_line() {
     assert_eq!(refused(&other), text);
     assert_eq!(
         refused(b"apiVersion: tailwater.dev/v1alpha1"),
-        "byte 0: expected a record of decisions, found something else"
+        "byte 0: expected a record of decisions, found another file"
     );
     let mut long = format::MAGIC.to_vec();
     long.extend([0xff; 10]);

@@ -137,13 +137,13 @@ fn decisions_about_buckets_out_of_bounds_are_refused() {
         (
             8,
             f64::NAN.to_bits(),
-            "a finite number from zero on as the load of a core",
+            "a finite number of at least 0 as the load of a core",
         ),
         (11, 1 << 40, "packets in a ring"),
         (12, 1, "at most 0 as a core, found 1"),
         (13, 1, "at most 0 as a core, found 1"),
-        (14, (-1.0_f64).to_bits(), "packets a second in a bucket"),
-        (15, f64::INFINITY.to_bits(), "flows in a bucket"),
+        (14, (-1.0_f64).to_bits(), "packets per second of a bucket"),
+        (15, f64::INFINITY.to_bits(), "flows of a bucket"),
         (0, MOST_SERVER_WORDS as u64, "numbers in a decision, found"),
     ] {
         let mut numbers = fine;
