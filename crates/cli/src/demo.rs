@@ -30,7 +30,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::SystemTime;
 use tailwater_baselines::catalog::epoch;
-use tailwater_dataplane::RunError;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 
@@ -134,7 +133,8 @@ pub fn demo(args: &DemoArgs) -> Result<ExitCode, CliError> {
     set_objective(&mut spec, args.slo)?;
     epoch(spec.slo.budget()).map_err(|error| CliError::Input(error.to_string()))?;
     if spec.state.is_some() {
-        return Err(RunError::StateWithOffloading.into());
+        let message = "spec.state: expected none, since the demo offloads flows to an auxiliary core, which keeps no state in Redis";
+        return Err(CliError::Input(message.to_owned()));
     }
     if let Some(path) = &args.report {
         check_output("--report", path, &chain, Some(&Traffic::named(&args.traffic)?))?;
