@@ -63,15 +63,15 @@ const RUST_SDK: &[&[File]] = &[
         ("tailwater-net/Cargo.toml", include_str!("new_function/rust/net.toml")),
     ],
     sources!("sdk":
-        "src/abi.rs", "src/batch.rs", "src/config.rs", "src/export.rs", "src/function.rs", "src/host.rs",
+        "src/abi.rs", "src/batch.rs", "src/config.rs", "src/export.rs", "src/flow_state.rs", "src/function.rs", "src/host.rs",
         "src/key.rs", "src/lib.rs", "src/program/flows.rs", "src/program/instance.rs", "src/program/mod.rs",
-        "src/program/turns.rs", "src/protocol/snapshots.rs", "src/protocol/layout.rs", "src/protocol/memory.rs",
+        "src/program/turns.rs", "src/program/unattached.rs", "src/protocol/snapshots.rs", "src/protocol/layout.rs", "src/protocol/memory.rs",
         "src/protocol/message.rs", "src/protocol/mod.rs", "src/protocol/socket.rs", "src/sys.rs",
         "src/testing.rs",
     ),
     sources!("net":
         "src/arp.rs", "src/builder.rs", "src/builder/fragment.rs", "src/bytes.rs", "src/checksum.rs", "src/dns.rs",
-        "src/ethernet.rs", "src/flow.rs", "src/icmp.rs", "src/ipv4.rs", "src/ipv6.rs", "src/lib.rs",
+        "src/ethernet.rs", "src/flow.rs", "src/headers.rs", "src/icmp.rs", "src/ipv4.rs", "src/ipv6.rs", "src/lib.rs",
         "src/malformed.rs", "src/parse.rs", "src/pcap.rs", "src/protocol.rs", "src/tcp.rs", "src/time.rs", "src/toeplitz.rs",
         "src/udp.rs", "src/vlan.rs",
     ),

@@ -186,11 +186,11 @@ fn episode(table: &mut Table, episode: &Episode) {
     );
     table.line(&at, &text);
     let kind = match episode.kind {
-        Kind::Whale => "whale (one large flow)",
+        Kind::Whale => "whale (large flow)",
         Kind::Minnows => "minnows (many flows)",
     };
     let text = format!(
-        "{kind}: {} of {}, the largest has {} ({})",
+        "{kind}: {} of {}, largest {} ({})",
         count(u64::from(episode.peak_packets), "packet"),
         count(u64::from(episode.peak_flows), "flow"),
         thousands(u64::from(episode.largest_flow_packets)),

@@ -186,7 +186,7 @@ fn nothing_and_little_have_pages() {
     }
     let text = page(&empty, "").unwrap();
     elements(&text).unwrap();
-    assert!(text.contains("interrupted, runs are missing"));
+    assert!(text.contains("interrupted, some runs are missing"));
     assert!(!text.contains("NaN") && !text.contains(">inf"));
     empty.runs.clear();
     elements(&page(&empty, "").unwrap()).unwrap();
