@@ -464,7 +464,7 @@ fn buckets_moved(table: &mut Table, report: &RunReport) {
     table.line("moved", &text);
     if server.buckets_moved > 0 {
         let text = format!(
-            "{} packets buffered during migration; longest migration {} us",
+            "{} packets buffered during migration; longest took {} us",
             thousands(server.packets_buffered),
             fixed(server.longest_move_us)
         );

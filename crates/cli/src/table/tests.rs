@@ -282,7 +282,7 @@ flows ";
     for expected in [
         "\
 moved               1,256 RSS buckets, in 2 of 30 decisions
-                    98,765 packets buffered during migration; longest migration 2,345.68 us
+                    98,765 packets buffered during migration; longest took 2,345.68 us
 flows ",
         "  migration                        7  buffered during migration of their RSS bucket\n",
     ] {
