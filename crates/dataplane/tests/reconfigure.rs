@@ -46,7 +46,7 @@ fn run_changing(versions: &[String], flows: u32, helped: bool) -> (RunResult, Ve
     let spec = ChainSpec::read(&path).unwrap();
     let stop = AtomicBool::new(false);
     let outcome = run_spec(spec, setup, &folder, &stop, |progress| {
-        let is_news = |line: &&String| line.contains("in force (version") || line.contains("stays");
+        let is_news = |line: &&String| line.contains("in force (version") || line.contains("reload rejected");
         taken += progress.news.iter().filter(is_news).count();
         told.extend(progress.news.iter().cloned());
         if written == taken {

@@ -295,7 +295,7 @@ fn a_port_that_vanishes_is_told_and_the_other_goes_on() {
     let (report, said) = between.finish();
     assert_identity(&report);
     for number in 0..2 {
-        let expected = format!("port net_af_packet{number},iface=port{number} has gone");
+        let expected = format!("port net_af_packet{number},iface=port{number} disappeared during the run");
         assert!(said.contains(&expected), "{said}");
         assert_eq!(report["ports"][number]["gone"], true);
     }

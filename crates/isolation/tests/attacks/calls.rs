@@ -63,7 +63,7 @@ impl Scene {
             },
             Attack {
                 what: "fork /bin/true".into(),
-                told: "which functions may not",
+                told: "forbidden system call",
                 switch_off: |it| {
                     it.filter = false;
                     it.root = None;
@@ -73,7 +73,7 @@ impl Scene {
             },
             Attack {
                 what: "thread".into(),
-                told: "which functions may not",
+                told: "forbidden system call",
                 switch_off: |it| {
                     it.filter = false;
                     it.limits.processes = None;

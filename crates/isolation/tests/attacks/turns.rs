@@ -106,7 +106,7 @@ fn a_spy_sees_no_packet_before_its_turn() {
         };
         let attack = format!("spy-thread {other}");
         let (_, saw, report) = spy("mark", &attack, &Confinement::full(), &container);
-        let told = "which functions may not";
+        let told = "forbidden system call";
         assert!(report.ends.iter().any(|how| how.contains(told)), "{report:?}");
         assert_eq!(saw, 0, "{report:?}");
         let mut without = Confinement::full();
