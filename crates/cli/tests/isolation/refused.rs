@@ -134,7 +134,7 @@ fn containers_without_their_runtime_are_refused() {
         .args(["run", "--isolation", "container"])
         .arg(&chain)
         .output();
-    assert_refused(&hidden.unwrap(), "--isolation container needs crun");
+    assert_refused(&hidden.unwrap(), "--isolation container requires crun");
 }
 
 #[test]
