@@ -254,7 +254,7 @@ fn ports_have_links_and_names_and_are_used_once() {
     assert_eq!(null.name().to_string(), "net_null2");
     assert_eq!(null.info().driver, "net_null");
     let error = find("net_null2,size=100").unwrap_err().to_string();
-    assert!(error.contains("a port can be used once"), "{error}");
+    assert!(error.contains("the same device is in use as"), "{error}");
     drop(null);
     // Free again, once its queues are dropped.
     assert!(find("net_null2").is_ok());

@@ -396,7 +396,10 @@ fn open_vswitch_is_a_function_that_may_be_killed_and_may_lose_its_interface() {
     run.assert_runs();
     hosts.must_on(2, "ip link del fn-out");
     let (report, said) = run.finish();
-    assert!(said.contains("net_af_packet3,iface=fn-out disappeared during the run"), "{said}");
+    assert!(
+        said.contains("net_af_packet3,iface=fn-out disappeared during the run"),
+        "{said}"
+    );
     assert_identity(&report);
     assert_eq!(
         count(&report, "offered"),

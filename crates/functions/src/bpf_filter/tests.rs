@@ -304,7 +304,7 @@ fn wrong_expressions_are_refused_in_libpcaps_words() {
         );
     }
     let error = compile("tcp\0port").unwrap_err();
-    assert_eq!(error, CompileError::Expression("it has a zero byte".to_owned()));
+    assert_eq!(error, CompileError::Expression("expected no zero bytes".to_owned()));
 }
 
 /// Returns a program like that of an expression, without libpcap. It matches IPv4 without options and destination port

@@ -327,7 +327,7 @@ fn what_cannot_be_opened_is_told() {
     let folder = Folder::new();
     for (to, expected) in [
         (to(&folder.0, 1 << 30, 1), "Is a directory"),
-        (to(Path::new("/dev/null"), 1 << 30, 2), "no ordinary file"),
+        (to(Path::new("/dev/null"), 1 << 30, 2), "expected a regular file"),
         (to(Path::new("/dev/full"), 1 << 30, 1), "No space left"),
         (
             Some(Outlet::Interface("tw-no-such-if".to_owned())),

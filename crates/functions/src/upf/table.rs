@@ -61,7 +61,7 @@ pub enum Owner {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
     /// An identifier belongs to another session.
-    #[error("{what} is in use by session {other}")]
+    #[error("the {what} is in use by session {other}")]
     Taken {
         /// Identifier.
         what: &'static str,

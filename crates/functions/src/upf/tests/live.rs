@@ -160,20 +160,20 @@ fn what_is_a_sessions_own_is_nobody_elses() {
         assert_eq!(table.set(&session, Owner::Api), expected);
     };
     let (one, two) = (session(1, false), session(2, false));
-    taken(Session { teid: one.teid, ..two }, "the teid");
+    taken(Session { teid: one.teid, ..two }, "teid");
     taken(
         Session {
             address: one.address,
             ..two
         },
-        "the ue",
+        "ue",
     );
     taken(
         Session {
             prefix: one.prefix,
             ..two
         },
-        "the ue6",
+        "ue6",
     );
     let wrong = Session { profile: 1, ..two };
     assert_eq!(table.set(&wrong, Owner::Api), Err(SessionError::Profile(1)));
@@ -229,7 +229,7 @@ fn sessions_of_a_file_may_change_places() {
     };
     let refused = replace(&table, &[sessions[0], thief]).unwrap_err();
     let why = SessionError::Taken {
-        what: "the teid",
+        what: "teid",
         other: 50,
     };
     assert_eq!(refused, [(1, why)]);
