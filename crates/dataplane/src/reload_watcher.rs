@@ -258,7 +258,7 @@ mod tests {
         let text = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: fixed}\n\
                     spec: {functions: [{forward: {}}], slo: {latency: 1ms, percentile: 99}}\n";
         let spec = ChainSpec::parse(text, "-", Path::new("/")).unwrap();
-        for (isolated, why) in [(false, "in a file"), (true, "isolated functions read")] {
+        for (isolated, why) in [(false, "in regular files"), (true, "isolated functions")] {
             let mut watch = ReloadWatcher::new(NotReloadable::of(&spec, isolated), None);
             assert_eq!(watch.poll(false), [""; 0]);
             let told = watch.poll(true);

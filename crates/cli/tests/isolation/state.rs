@@ -7,8 +7,10 @@ use crate::server::RedisServer;
 use crate::{TRUSTED, alone, can_confine, process, reason, restarts};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::thread::JoinHandle;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use tailwater_dataplane::cores::available;
@@ -73,8 +75,28 @@ fn core() -> String {
     available().pop().unwrap().to_string()
 }
 
-fn start(chain: &Path, traffic: &Path, way: &str, more: &[&str]) -> Child {
-    tailwater()
+/// Running `tailwater run`. A thread reads its report, so that a full pipe does not keep the process from ending.
+struct Run {
+    child: Child,
+    report: JoinHandle<Vec<u8>>,
+}
+
+impl std::ops::Deref for Run {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.child
+    }
+}
+
+impl std::ops::DerefMut for Run {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.child
+    }
+}
+
+fn start(chain: &Path, traffic: &Path, way: &str, more: &[&str]) -> Run {
+    let mut child = tailwater()
         .args(["run", "--output", "json", "--ring", "1000000", "--cores"])
         .arg(core())
         .args(["--traffic".as_ref(), traffic, chain])
@@ -84,13 +106,20 @@ fn start(chain: &Path, traffic: &Path, way: &str, more: &[&str]) -> Child {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .unwrap()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let report = std::thread::spawn(move || {
+        let mut report = Vec::new();
+        stdout.read_to_end(&mut report).unwrap();
+        report
+    });
+    Run { child, report }
 }
 
-fn ended(child: Child) -> Value {
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{:?}", output.status);
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+fn ended(mut run: Run) -> Value {
+    let status = run.wait().unwrap();
+    assert!(status.success(), "{status:?}");
+    let report: Value = serde_json::from_slice(&run.report.join().unwrap()).unwrap();
     assert_identity(&report);
     report
 }
