@@ -22,7 +22,7 @@ fn schemata_of_the_kernel_s_documentation() {
 #[test]
 fn what_is_none_is_told_with_its_line() {
     for (text, expected) in [
-        ("L3:0=f\nL3", "schemata:2: a resource and \":\", not \"L3\""),
+        ("L3:0=f\nL3", "schemata:2: expected a resource and \":\", found \"L3\""),
         ("L3:0=g", "schemata:1: expected cache=value, found \"0=g\""),
         ("L3:0=-1", "schemata:1: expected cache=value, found \"0=-1\""),
         ("L3:0=+1", "schemata:1: expected cache=value, found \"0=+1\""),

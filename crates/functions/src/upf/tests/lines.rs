@@ -108,12 +108,12 @@ fn every_mistake_is_told_with_its_place() {
         (
             &format!("1 {good} peer 192.0.2.1"),
             53,
-            "expected peerTeid beside peer, found nothing",
+            "expected peerTeid with peer, found nothing",
         ),
         (
             &format!("1 {good} peerTeid 1"),
             49,
-            "expected peer beside peerTeid, found nothing",
+            "expected peer with peerTeid, found nothing",
         ),
     ] {
         let mistake = parse_session(line, &names()).unwrap_err();
