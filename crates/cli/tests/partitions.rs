@@ -265,7 +265,7 @@ fn without_any_that_is_told() {
     let output = measure(&chain, &["--cache-by", "resctrl"]);
     assert_refused(
         &output,
-        "--cache-by resctrl: no resctrl on this machine: the kernel has none",
+        "--cache-by resctrl: no resctrl on this machine: not supported by the kernel",
     );
     assert!(!folder.path("chain.curves.yaml").exists());
 }
