@@ -163,7 +163,10 @@ fn bursts_are_studied_and_drawn() {
     };
     let page = study(&[]);
     assert!(page.contains("in.pcap\n\npackets                 500\n"), "{page}");
-    assert!(page.contains("Whales: ") && page.contains("Minnows: "), "{page}");
+    assert!(
+        page.contains("Whales (bursts of one flow): ") && page.contains("Minnows (bursts of many flows): "),
+        "{page}"
+    );
     let svg = std::fs::read_to_string(&picture).unwrap();
     assert!(svg.starts_with("<svg ") && svg.contains("whales"));
     let document = serde_json::from_str(&study(&["--output", "json"])).unwrap();
