@@ -5,7 +5,7 @@
 //! cargo +nightly fuzz run spec fuzz/corpus/spec crates/functions/tests/specs/right crates/functions/tests/specs/wrong
 //! ```
 //!
-//! Put a failing input into `crates/nf/tests/specs/wrong/` with the extension `.yaml`.
+//! Put a failing input into `crates/functions/tests/specs/wrong/` with the extension `.yaml`.
 
 #![no_main]
 

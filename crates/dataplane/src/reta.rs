@@ -208,9 +208,10 @@ mod tests {
         let (tables, seen) = std::thread::scope(|scope| {
             let look = || {
                 let mut view = RetaView::new(Arc::clone(&history));
-                let mut seen = Vec::new();
+                let (mut seen, mut now) = (Vec::new(), Nanos::ZERO);
                 while !over.load(Ordering::Relaxed) && seen.len() < 1 << 20 {
-                    let now = clock.now();
+                    // A thread that moves to another core may read an earlier time. Workers are pinned.
+                    now = now.max(clock.now());
                     view.refresh(now);
                     seen.push((now, view.queue_of(7, now)));
                 }

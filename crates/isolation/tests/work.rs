@@ -35,7 +35,7 @@ fn library(function: &str) -> PathBuf {
         .arg("-I")
         .arg(crates.join("sdk/include"))
         .arg("-o")
-        .args([&file, &crates.join("nf/tests/library/functions.c")])
+        .args([&file, &crates.join("functions/tests/library/functions.c")])
         .status();
     assert!(compiled.unwrap().success());
     file
