@@ -21,7 +21,7 @@ fn without_features_their_options_and_fields_are_refused() {
     let key = "cipher: aes-128-gcm, key: 0x00112233445566778899aabbccddeeff00112233";
     let ipsec = format!("[{{ipsec: {{inbound: [{{name: a, spi: 256, {key}, destination: 192.0.2.1}}]}}}}]");
     let chain = folder.spec("ipsec.yaml", &ipsec, "");
-    assert_without(&run(&[&"run", &chain]), "ipsec.yaml:6", "ipsec");
+    assert_without(&run(&[&"run", &chain]), "ipsec.yaml:5", "ipsec");
     let chain = folder.forward();
     assert_without(&run(&[&"run", &chain, &"--metrics", &"0"]), "--metrics", "metrics");
 }
