@@ -14,10 +14,10 @@
 //! let (agent, functions) = UnixStream::pair()?;
 //! let program = Program::new("/opt/functions/dns-filter").descriptor(functions.as_fd());
 //! let child = Confinement::full().spawn(&program)?;
-//! // It loads, and says so over `agent`. Then:
+//! // It loads, and reports over `agent`. Then:
 //! child.seal();
 //! child.pin(3)?;
-//! child.lend(10)?;
+//! child.grant_priority(10)?;
 //! # let late = true;
 //! if late {
 //!     child.kill(Stopped::Scheduler);

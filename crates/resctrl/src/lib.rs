@@ -1,16 +1,16 @@
 //! Cache partitions for tasks and cores, through Linux' `resctrl` file system (CAT, CDP, MBA, CMT, MBM).
 //!
 //! ```no_run
-//! use tailwater_resctrl::{Ask, Place, Resctrl, Settings};
+//! use tailwater_resctrl::{PartitionRequest, Resctrl, Settings, WayChoice};
 //!
 //! let resctrl = Resctrl::open(Settings::default())?;
 //! // Four ways of the last-level cache of core 3, for this thread alone.
 //! let cache = resctrl.cache_of_core(3, Default::default())?;
-//! let mut ask = Ask::alone(4);
-//! ask.caches = vec![cache];
-//! ask.tasks = vec![std::process::id() as i32];
-//! let partition = resctrl.partition(&ask)?;
-//! partition.resize(Place::Ways(6))?;
+//! let mut request = PartitionRequest::exclusive(4);
+//! request.caches = vec![cache];
+//! request.tasks = vec![std::process::id() as i32];
+//! let partition = resctrl.partition(&request)?;
+//! partition.resize(WayChoice::Ways(6))?;
 //! println!("{:x?} {:?}", partition.ways()?, partition.usage()?);
 //! drop(partition); // Everything is as it was.
 //! # Ok::<(), tailwater_resctrl::Error>(())
