@@ -78,7 +78,7 @@ fn cores_and_priority_are_given_and_taken() {
         let error = child.pin(1_000_000).unwrap_err().to_string();
         assert!(error.contains("core 1000000"), "{error}");
         let error = child.grant_priority(100).unwrap_err().to_string();
-        assert!(error.contains("from 1 to 99"), "{error}");
+        assert!(error.contains("expected 1 to 99"), "{error}");
     }
 }
 
