@@ -1,6 +1,6 @@
 # `make` lists the targets.
 
-# What rustup installed is found without a new login.
+# Rustup's directory: programs it installed are found without a new login.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 TRAFFIC ?= bursty

@@ -14,7 +14,8 @@
 #           Open vSwitch: its tests end to end
 #   milp    cmake and libclang: the feature `milp`, which builds HiGHS
 #
-# What `test`, `bench`, `ports` and `milp` name is good to have: without it, what needs it is left out and says so.
+# Packages of `test`, `bench`, `ports` and `milp` are optional: tests and benchmarks that need a missing one are skipped, and
+# report it.
 #
 # Without a group: all of them. Debian packages come by apt-get. Rust comes by rustup's own script,
 # and only where there is no cargo; so where there is one, nothing but packages is fetched.
@@ -79,7 +80,7 @@ build_packages() {
 }
 
 rust() {
-    # What rustup installs is found without a new login.
+    # Rustup's directory: its programs are found without a new login.
     PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
     if ! have cargo; then
         say "installing Rust with rustup's script"

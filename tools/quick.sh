@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a change needs to be tried within a minute: formatting, lints and unit tests of the crates that it touches,
+# Checks of a change within a minute: formatting, lints and unit tests of the crates that it touches,
 # compared with BASE (default: main where the branch is another one, else HEAD).
 #
 # usage: tools/quick.sh [BASE]

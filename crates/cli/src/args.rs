@@ -149,7 +149,7 @@ pub struct DemoArgs {
     /// The latency objective [default: the chain's; of the built-in chain, 200 packets' time of one core]
     #[arg(long, value_name = "TIME", value_parser = values::slo)]
     pub slo: Option<Nanos>,
-    /// How long each of the three runs is, in seconds
+    /// Length of each of the three runs, in seconds
     #[arg(long, value_name = "N", default_value = "2", value_parser = values::demo_seconds)]
     pub seconds: Nanos,
     /// Simulate; nothing is measured here but the costs of a chain of your own

@@ -17,7 +17,7 @@ pub struct ShadowedRules {
     pub conflict: Option<(Action, Action)>,
 }
 
-/// Match conditions of a rule besides the 5-tuple: source zone, destination zone and states.
+/// Match conditions of a rule other than the 5-tuple: source zone, destination zone and states.
 type Class = (Option<u8>, Option<u8>, States);
 
 /// Returns the rules that one earlier rule shadows, in order. Rules that only several earlier ones shadow together are

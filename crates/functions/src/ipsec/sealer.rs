@@ -66,8 +66,8 @@ impl Sealer {
         Nonce::assume_unique_for_key(nonce)
     }
 
-    /// What is authenticated beside the ciphertext, and how many bytes of it count: the index, then the
-    /// sequence number, of 32 or 64 bits (RFC 4106 §5).
+    /// Returns the associated data and its length in bytes: SPI, then the sequence number of 32 or 64 bits (RFC 4106
+    /// §5).
     #[inline]
     fn authenticated(&self, spi: u32, sequence: u64) -> ([u8; 12], usize) {
         let mut bytes = [0; 12];
