@@ -21,7 +21,7 @@ build: ## the `tailwater` program and libtailwater_nf, optimised
 	@tools/deps.sh build
 	@cargo build --release --locked -p tailwater -p tailwater-sdk-c
 
-# Without what takes half of the build's time and no demonstration needs. A chain of one's own may need it.
+# The demo needs none of the optional features, whose dependencies take long to build. A chain of one's own may need them.
 demo: ## bursts on one core, and with an auxiliary core by two policies: a table and charts; CHAIN=file and TRAFFIC=file run a chain of your own
 	@tools/deps.sh build
 ifdef CHAIN
