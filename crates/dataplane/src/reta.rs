@@ -38,10 +38,12 @@ struct StoredVersion {
 }
 
 impl StoredVersion {
-    /// Frees changes that every queue has passed.
-    fn trim(&mut self) {
+    /// Frees changes that every queue has passed. The table in force at `now` stays: a queue that is created later begins
+    /// with it.
+    fn trim(&mut self, now: Nanos) {
+        let is_in_force = |change: &Change| change.holds.at(now.0).is_some_and(|at| at <= now.0);
         // Its predecessor is gone, so no further queue can reach it.
-        while self.changes.len() > 1 && Arc::strong_count(&self.changes[0]) == 1 {
+        while self.changes.len() > 1 && Arc::strong_count(&self.changes[0]) == 1 && is_in_force(&self.changes[1]) {
             self.changes.pop_front();
         }
     }
@@ -70,7 +72,7 @@ impl RetaHistory {
     /// Installs a table. It applies to packets that arrive from the returned time on.
     pub(crate) fn update(&self, table: Reta, clock: &Clock) -> Result<Nanos, RetaError> {
         let mut kept = self.lock();
-        kept.trim();
+        kept.trim(clock.now());
         let change = Arc::new(Change {
             table,
             holds: ScheduledSwitch::new(),
@@ -150,6 +152,20 @@ mod tests {
     use crate::port::round_robin;
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    /// A queue that was created while no other one existed began with a table that was not in force yet.
+    #[test]
+    fn a_queue_that_is_created_between_updates_begins_with_the_table_in_force() {
+        let clock = Clock::start();
+        let history = Arc::new(RetaHistory::new([0; _], Nanos::from_secs(3600)));
+        for queue in [1, 2] {
+            history.update([queue; _], &clock).unwrap();
+        }
+        let mut view = RetaView::new(Arc::clone(&history));
+        let now = clock.now();
+        view.refresh(now);
+        assert_eq!(view.queue_of(7, now), 0);
+    }
+
     #[test]
     fn updates_take_effect_at_their_time() {
         let clock = Clock::start();
@@ -181,6 +197,8 @@ mod tests {
                 view.refresh(effective);
                 assert_eq!(view.queue_of(0, effective), update % 2);
             }
+            // A table stays until the next one is in force.
+            while clock.now() < effective {}
         }
         assert!(history.lock().changes.len() <= 2);
         // A queue that is behind still uses every table in its time.
@@ -208,10 +226,9 @@ mod tests {
         let (tables, seen) = std::thread::scope(|scope| {
             let look = || {
                 let mut view = RetaView::new(Arc::clone(&history));
-                let (mut seen, mut now) = (Vec::new(), Nanos::ZERO);
+                let mut seen = Vec::new();
                 while !over.load(Ordering::Relaxed) && seen.len() < 1 << 20 {
-                    // A thread that moves to another core may read an earlier time. Workers are pinned.
-                    now = now.max(clock.now());
+                    let now = clock.now();
                     view.refresh(now);
                     seen.push((now, view.queue_of(7, now)));
                 }
