@@ -1,9 +1,9 @@
 //! The loop, with measurements, clock and controller as traits.
 
 use crate::agent::{Agent, Seen, Tick};
+use crate::controller::Controller;
 use crate::partitioner::CachePartitioner;
 use tailwater_net::Nanos;
-use tailwater_placement::lease::{Grant, Request};
 
 /// Source of measurements.
 pub trait Source {
@@ -18,19 +18,6 @@ pub trait Clock {
 
     /// Waits until the given time. Returns `false` if the loop must end.
     fn wait(&mut self, until: Nanos) -> bool;
-}
-
-/// Controller that grants leases, or a connection to it.
-pub trait Controller {
-    /// Sends a request, if there is one, and returns the grants received since the last call.
-    fn exchange(&mut self, now: Nanos, request: Option<&Request>) -> Vec<Grant>;
-}
-
-/// No controller: no leases.
-impl Controller for () {
-    fn exchange(&mut self, _: Nanos, _: Option<&Request>) -> Vec<Grant> {
-        Vec::new()
-    }
 }
 
 /// Runs ticks until the clock ends the loop, and then removes all classes. `tell` gets the result of each tick, or the

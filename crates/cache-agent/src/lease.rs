@@ -1,6 +1,6 @@
 //! The agent's lease, and a controller in the same process.
 
-use crate::drive::Controller;
+use crate::controller::Controller;
 use tailwater_net::Nanos;
 use tailwater_placement::lease::{Amount, Grant, LeaseClient, LeaseServer, Request, Terms};
 use tailwater_placement::on_demand::Decision;

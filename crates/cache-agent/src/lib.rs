@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod controller;
 mod drive;
 mod lease;
 mod memory;
@@ -18,7 +19,8 @@ mod partitioner;
 mod partitions;
 
 pub use agent::{Agent, Refusal, Seen, Settings, Tick, Watched};
-pub use drive::{Clock, Controller, Source, run};
+pub use controller::Controller;
+pub use drive::{Clock, Source, run};
 pub use lease::Local;
 pub use memory::Memory;
 pub use partitioner::{CachePartitioner, ClassifiedError, Found, Refused, Usage};

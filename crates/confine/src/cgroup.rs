@@ -1,17 +1,19 @@
 //! Control groups, of version 1, version 2, or both at once.
 
+mod files;
 mod hierarchies;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use files::write;
 pub(crate) use hierarchies::Hierarchies;
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::confinement::Groups;
 use crate::error::Error;
+use files::read;
 
 /// Control groups of one program: a directory in each version 1 hierarchy that limits something, or one in version 2.
 #[derive(Debug)]
@@ -27,20 +29,6 @@ pub(crate) struct Group {
     memory: Option<PathBuf>,
     /// Directory of the `pids` controller.
     pids: Option<PathBuf>,
-}
-
-pub(crate) fn write(path: &Path, text: &str) -> Result<(), Error> {
-    fs::write(path, text).map_err(|error| Error::File {
-        path: path.to_owned(),
-        error,
-    })
-}
-
-fn read(path: &Path) -> Result<String, Error> {
-    fs::read_to_string(path).map_err(|error| Error::File {
-        path: path.to_owned(),
-        error,
-    })
 }
 
 impl Group {
@@ -187,13 +175,5 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         self.hierarchies.remove(&self.name);
-    }
-}
-
-/// Treats `NotFound` as success.
-fn gone_is_fine(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }

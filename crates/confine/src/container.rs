@@ -12,8 +12,8 @@ use crate::confinement::{Confinement, Program};
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::instance::Instance;
+use crate::limits::limits;
 use crate::root::{PROGRAM, Skeleton};
-use crate::spawn::limits;
 use crate::supervisor::Runtime;
 
 /// Container runtime on this machine: `crun`.

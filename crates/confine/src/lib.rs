@@ -75,6 +75,7 @@ mod container;
 mod error;
 mod filter;
 mod instance;
+mod limits;
 mod root;
 mod schedule;
 mod shared;

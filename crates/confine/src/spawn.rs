@@ -14,11 +14,12 @@ use rustix::process::Pid;
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::{Mount, Plan, Strings};
-use crate::confinement::{Confinement, Groups, Limits, Program};
+use crate::confinement::{Confinement, Groups, Program};
 use crate::container::{ContainerRuntime, RUNTIME_PROCESSES};
 use crate::error::Error;
 use crate::filter::Filter;
 use crate::instance::Instance;
+use crate::limits::limits;
 use crate::root::{self, Skeleton, c_path, c_text, inside};
 use crate::schedule;
 use crate::shared::Shared;
@@ -306,21 +307,6 @@ fn root_mounts(skeleton: &Skeleton) -> Result<Vec<Mount>, Error> {
     }
     mounts.push(Mount::Root { directory });
     Ok(mounts)
-}
-
-/// Returns the limits that are set, as pairs of resource (`RLIMIT_*`) and value.
-pub(crate) fn limits(limits: &Limits) -> impl Iterator<Item = (u32, u64)> {
-    [
-        (libc::RLIMIT_NPROC, limits.processes),
-        (libc::RLIMIT_AS, limits.address_space),
-        (libc::RLIMIT_NOFILE, limits.descriptors),
-        (libc::RLIMIT_FSIZE, limits.file_size),
-        (libc::RLIMIT_CORE, limits.core),
-        (libc::RLIMIT_MEMLOCK, limits.locked),
-        (libc::RLIMIT_RTPRIO, limits.real_time),
-    ]
-    .into_iter()
-    .filter_map(|(resource, value)| Some((resource, value?)))
 }
 
 /// Returns the kernel's last capability.

@@ -56,7 +56,8 @@ impl PacketSource for Burst {
 }
 
 /// Keeps all buckets on one core before the burst. Then it moves all of them to the other core, which was idle, and
-/// back, at each decision.
+/// back, at each decision. The burst's rate as counted is what the core processes, without optimisation some 40,000
+/// packets a second.
 struct AllAtOnce {
     to: u16,
 }
@@ -68,7 +69,7 @@ impl ServerMapper for AllAtOnce {
 
     fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
         let rate: f64 = view.buckets.iter().map(|bucket| bucket.rate).sum();
-        if rate > 1e5 {
+        if rate > 1e4 {
             self.to = 1 - self.to;
         }
         for (bucket, load) in view.buckets.iter().enumerate() {

@@ -18,7 +18,7 @@ pub use checks::examine;
 pub use cpus::CpuList;
 pub use diagnosis::{Diagnosis, Verdict};
 pub use finding::{Finding, Severity};
-pub use measured::{Gaps, Measured, MemoryLatency, measure, measure_gaps};
+pub use measured::{Gaps, GapsByWindow, Measured, MemoryLatency, measure, measure_gaps};
 pub use system::{LiveSystem, Probe, System};
 
 use tailwater_net::Nanos;

@@ -13,6 +13,9 @@ use tailwater_net::Nanos;
 /// hypervisor has stopped the core.
 const GAP: Nanos = Nanos::from_micros(5);
 
+/// Shortest gap that a run's report counts as preemption.
+const PREEMPTION: Nanos = Nanos::from_micros(20);
+
 /// Length of the windows in which gaps are evaluated, as in a run.
 const WINDOW: Nanos = Nanos::from_millis(300);
 
@@ -73,7 +76,8 @@ fn micros<S: Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S::Error>
 /// # Errors
 /// If a thread cannot be pinned to its core or dies, or if memory cannot be allocated.
 pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<Measured> {
-    let gaps = measure_gaps(purpose, time, stop)?;
+    let gaps = measure_gaps(purpose, time, WINDOW, stop)?;
+    let gaps = gaps.into_iter().map(|core| core.gaps).collect();
     let clock = Clock::start();
     let core = purpose.cores.first().copied().unwrap_or(0);
     let memory = std::thread::scope(|scope| {
@@ -91,18 +95,27 @@ pub fn measure(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<
     Ok(Measured { gaps, memory })
 }
 
-/// Measures preemptions of a polling thread on each core, in the order of `purpose.cores`. Ends early, with what it has, once
-/// `stop` is set.
+/// Gaps of one core, with the preempted time of each window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GapsByWindow {
+    /// All gaps.
+    pub gaps: Gaps,
+    /// Sum of the gaps longer than 20 µs that end in each window: what a run's report counts as preemption.
+    pub preempted: Vec<Nanos>,
+}
+
+/// Measures preemptions of a polling thread on each core, in the order of `purpose.cores`, in windows of length `window`.
+/// Ends early, with partial results, once `stop` is set.
 ///
 /// # Errors
-/// If a thread cannot be had, or not on its core.
-pub fn measure_gaps(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Result<Vec<Gaps>> {
+/// If a thread cannot be pinned to its core or dies.
+pub fn measure_gaps(purpose: &Purpose, time: Nanos, window: Nanos, stop: &AtomicBool) -> io::Result<Vec<GapsByWindow>> {
     let clock = Clock::start();
     let watch = |core| {
         let clock = clock.clone();
         move || {
             cores::pin_to(core).map_err(io::Error::other)?;
-            let mut watch = InterferenceMonitor::new(core, purpose.slo, clock.now());
+            let mut watch = InterferenceMonitor::new(core, purpose.slo, window, clock.now());
             let until = clock.now() + time;
             while watch.last < until && !stop.load(Ordering::Relaxed) {
                 // Checks the shared flag only once per 64 readings of the clock.
@@ -124,6 +137,9 @@ pub fn measure_gaps(purpose: &Purpose, time: Nanos, stop: &AtomicBool) -> io::Re
 /// Detector of gaps between readings of the clock.
 struct InterferenceMonitor {
     slo: Nanos,
+    window: Nanos,
+    /// Preempted time in each window, the current one last.
+    preempted: Vec<Nanos>,
     began: Nanos,
     last: Nanos,
     window_end: Nanos,
@@ -133,12 +149,14 @@ struct InterferenceMonitor {
 }
 
 impl InterferenceMonitor {
-    fn new(core: usize, slo: Nanos, now: Nanos) -> InterferenceMonitor {
+    fn new(core: usize, slo: Nanos, window: Nanos, now: Nanos) -> InterferenceMonitor {
         InterferenceMonitor {
             slo,
+            window,
+            preempted: vec![Nanos::ZERO],
             began: now,
             last: now,
-            window_end: now + WINDOW,
+            window_end: now + window,
             late: Nanos::ZERO,
             gaps: Gaps {
                 core,
@@ -159,6 +177,9 @@ impl InterferenceMonitor {
             self.gaps.count += 1;
             self.gaps.all += gap;
             self.gaps.longest = self.gaps.longest.max(gap);
+            if gap > PREEMPTION {
+                self.note_preemption(gap);
+            }
             // Packets that arrive in the first part of the gap wait longer than the objective. At 50 % load, draining
             // the queue takes as long again.
             self.late += Nanos(2 * gap.saturating_sub(self.slo).0);
@@ -169,20 +190,35 @@ impl InterferenceMonitor {
         }
     }
 
+    /// Adds a gap to the current window. A gap of several windows fills as many.
+    fn note_preemption(&mut self, gap: Nanos) {
+        if let Some(window) = self.preempted.last_mut() {
+            *window += gap;
+        }
+        let filled = gap.0 / self.window.0.max(1);
+        (0..filled).for_each(|_| self.preempted.push(self.window));
+    }
+
     fn close(&mut self) {
-        let late = self.late.as_secs_f64() / WINDOW.as_secs_f64();
+        let late = self.late.as_secs_f64() / self.window.as_secs_f64();
         self.gaps.windows += 1;
         self.gaps.windows_missed += u64::from(late > LATE_SHARE);
         self.late = Nanos::ZERO;
-        self.window_end = self.last + WINDOW;
+        self.window_end = self.last + self.window;
+        self.preempted.push(Nanos::ZERO);
     }
 
-    fn end(mut self) -> Gaps {
+    fn end(mut self) -> GapsByWindow {
         if self.gaps.windows == 0 || self.late > Nanos::ZERO {
             self.close();
         }
         self.gaps.watched = self.last.saturating_sub(self.began);
-        self.gaps
+        // The last window has just begun.
+        self.preempted.pop();
+        GapsByWindow {
+            gaps: self.gaps,
+            preempted: self.preempted,
+        }
     }
 }
 
@@ -228,9 +264,24 @@ mod tests {
     use super::*;
 
     fn watched(slo: Nanos, readings: impl IntoIterator<Item = Nanos>) -> Gaps {
-        let mut watch = InterferenceMonitor::new(3, slo, Nanos::ZERO);
+        let mut watch = InterferenceMonitor::new(3, slo, WINDOW, Nanos::ZERO);
         readings.into_iter().for_each(|now| watch.at(now));
-        watch.end()
+        watch.end().gaps
+    }
+
+    #[test]
+    fn preempted_time_is_counted_by_window() {
+        let (ms, us) = (Nanos::from_millis, Nanos::from_micros);
+        let mut watch = InterferenceMonitor::new(0, us(200), ms(20), Nanos::ZERO);
+        // Readings every 10 us, but for a gap of 3 ms in the second window, and one of 50 ms in the fourth.
+        let readings = (0..3_000).chain(3_300..7_000).chain(12_000..14_001);
+        readings.for_each(|tens| watch.at(us(10 * tens)));
+        let preempted = watch.end().preempted;
+        assert_eq!(preempted[0], Nanos::ZERO);
+        assert_eq!(preempted[1], us(3_010));
+        assert_eq!(preempted[2], Nanos::ZERO);
+        assert_eq!(preempted[3..6], [us(50_010), ms(20), ms(20)]);
+        assert_eq!(preempted[6..], vec![Nanos::ZERO; preempted.len() - 6]);
     }
 
     #[test]

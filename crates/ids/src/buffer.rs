@@ -1,6 +1,7 @@
 //! Buffers that rules test, with their protocols and directions.
 
-use crate::rule::{App, Direction};
+use crate::app::App;
+use crate::direction::Direction;
 
 /// Moment at which a buffer becomes available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

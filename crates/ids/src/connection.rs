@@ -1,7 +1,7 @@
 //! Connection state kept in the flow table.
 
 use crate::rule::{App, Bit, Direction};
-use crate::ruleset::BitStep;
+use crate::signature::BitStep;
 use bytemuck::{Pod, Zeroable};
 
 /// Largest number of flowbits set on a connection at a time.

@@ -7,7 +7,8 @@ use crate::follow::{Buffers, DEAD, Stream};
 use crate::packet::{Input, Subject};
 use crate::rule::{App, Direction};
 use crate::rule_evaluator::{PacketOutcome, RuleEvaluator, counter, payload_unit};
-use crate::ruleset::{Hook, RuleSet};
+use crate::ruleset::RuleSet;
+use crate::signature::Hook;
 use crate::slots::{Slots, split};
 use crate::stream::Side;
 use crate::threshold::Thresholds;
@@ -19,6 +20,8 @@ use tailwater_net::parse::Fragment;
 use tailwater_net::protocol;
 use tailwater_net::tcp::TcpFlags;
 
+pub use crate::settings::Settings;
+
 const FIN: u8 = TcpFlags::FIN.0;
 const SYN: u8 = TcpFlags::SYN.0;
 const RST: u8 = TcpFlags::RST.0;
@@ -26,36 +29,6 @@ const ACK: u8 = TcpFlags::ACK.0;
 
 /// Port of DNS servers.
 const DNS_PORT: u16 = 53;
-
-/// Settings of packet inspection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Bytes of the reassembly window, per direction of a connection.
-    pub window: usize,
-    /// Bytes inspected in total, per direction of a connection.
-    pub depth: u64,
-    /// Bytes inspected of a body after removing its content coding.
-    pub decoded: usize,
-    /// If `true`, rules may drop packets; otherwise they only alert.
-    pub drops: bool,
-    /// If `true`, packets that cannot be inspected are dropped as well. Requires `drops`.
-    pub strict: bool,
-    /// If `true`, packets with a wrong checksum are ignored, as by their receivers.
-    pub checksums: bool,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            window: 8192,
-            depth: 1 << 20,
-            decoded: 1 << 15,
-            drops: false,
-            strict: false,
-            checksums: true,
-        }
-    }
-}
 
 /// Verdict on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

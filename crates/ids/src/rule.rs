@@ -6,6 +6,9 @@ use crate::pattern::Expression;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+pub use crate::app::App;
+pub use crate::direction::Direction;
+
 /// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {
@@ -36,48 +39,6 @@ pub enum Protocol {
     App(App),
 }
 
-/// Application protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum App {
-    /// HTTP/1.x.
-    Http = 1,
-    /// TLS.
-    Tls = 2,
-    /// DNS.
-    Dns = 3,
-    /// SMTP.
-    Smtp = 4,
-    /// Control connection of FTP.
-    Ftp = 5,
-    /// SMB 1 to 3.
-    Smb = 6,
-    /// SSH.
-    Ssh = 7,
-    /// DCE/RPC over TCP.
-    Dcerpc = 8,
-}
-
-impl App {
-    /// Names in rules and alerts.
-    pub const NAMES: [(&'static str, App); 8] = [
-        ("http", App::Http),
-        ("tls", App::Tls),
-        ("dns", App::Dns),
-        ("smtp", App::Smtp),
-        ("ftp", App::Ftp),
-        ("smb", App::Smb),
-        ("ssh", App::Ssh),
-        ("dcerpc", App::Dcerpc),
-    ];
-
-    /// Returns the name.
-    pub fn name(self) -> &'static str {
-        let known = App::NAMES.iter().find(|(_, app)| *app == self);
-        known.map_or("", |(name, _)| name)
-    }
-}
-
 /// Header of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -95,32 +56,6 @@ pub struct Header {
     pub destination: Arc<AddressSet>,
     /// Destination ports.
     pub destination_ports: Arc<PortSet>,
-}
-
-/// Direction of a packet within its connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
-    /// From the end that opened the connection.
-    ToServer,
-    /// To the end that opened the connection.
-    ToClient,
-}
-
-impl Direction {
-    /// Returns the index, 0 or 1.
-    #[inline]
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// Returns the opposite direction.
-    #[inline]
-    pub fn opposite(self) -> Direction {
-        match self {
-            Direction::ToServer => Direction::ToClient,
-            Direction::ToClient => Direction::ToServer,
-        }
-    }
 }
 
 /// Conditions on the connection (`flow`).

@@ -6,7 +6,7 @@ use crate::buffer::{Buffer, BufferKey};
 use crate::port_groups::{GroupSet, PortGroups};
 use crate::prefilter::{FastPattern, Group};
 use crate::rule::{Direction, Rule, Test};
-use crate::ruleset::{Hook, RuleSetError, Signature};
+use crate::signature::{Hook, RuleSetError, Signature};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 

@@ -31,17 +31,18 @@ mod changes;
 mod default;
 mod error;
 mod info;
+mod inner;
 mod mask;
 mod monitor_group;
 mod mount;
 mod owner;
 mod partition;
 mod plan;
+mod request;
 mod text;
 mod tree;
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::sync::Arc;
 
 pub use error::Error;
@@ -49,12 +50,13 @@ pub use info::{BandwidthInfo, CacheInfo, Info, Level, MonitorInfo};
 pub use mask::Mask;
 pub use monitor_group::{CacheUse, MonitorGroup, Reading};
 pub use mount::Settings;
-pub use partition::{Mode, Partition, PartitionRequest, WayChoice};
+pub use partition::Partition;
 pub use plan::CacheAllocation;
+pub use request::{Mode, PartitionRequest, WayChoice};
 pub use text::{Schemata, Use, parse_bit_usage};
 
-use changes::{Changes, all_or_nothing};
-use mount::{User, check_available, find_or_mount, lock_state, lock_tree, unmount};
+use inner::Inner;
+use mount::{User, check_available, find_or_mount, lock_state, unmount};
 use owner::Name;
 use text::parse_number;
 use tree::Tree;
@@ -63,49 +65,6 @@ use tree::Tree;
 #[derive(Debug, Clone)]
 pub struct Resctrl {
     inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    settings: Settings,
-    tree: Tree,
-    info: Info,
-    user: User,
-}
-
-/// Exclusive locks. While they are held, no other process changes anything.
-struct Locks {
-    // Dropped in this order: unmounting holds the state lock only.
-    _tree: File,
-    _state: File,
-}
-
-impl Inner {
-    fn lock(&self) -> Result<Locks, Error> {
-        let state = lock_state(&self.settings)?;
-        let tree = lock_tree(&self.tree.root, &self.settings)?;
-        Ok(Locks {
-            _tree: tree,
-            _state: state,
-        })
-    }
-
-    fn settle(&self) -> Result<(), Error> {
-        default::settle(&self.tree, &self.settings.state, &default::MaskOverrides::new())
-    }
-
-    fn all_or_nothing<T>(&self, change: impl FnOnce(&mut Changes) -> Result<T, Error>) -> Result<T, Error> {
-        all_or_nothing(&self.tree, &self.settings.state, change)
-    }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // A file system that stays mounted is unmounted by the next process that exits.
-        if let Ok(_state) = lock_state(&self.settings) {
-            let _ = unmount(&self.settings, &self.tree.root, &self.user);
-        }
-    }
 }
 
 impl Resctrl {
@@ -174,6 +133,24 @@ impl Resctrl {
         }
         self.inner.settle()?;
         Ok(swept)
+    }
+
+    /// Creates a partition. Ways into which hardware writes (DDIO) are excluded unless requested. Tasks, cores and ways
+    /// are taken from the default group only.
+    ///
+    /// # Errors
+    /// If the partition cannot be created. All changes are undone then.
+    pub fn partition(&self, ask: &PartitionRequest) -> Result<Partition, Error> {
+        Partition::new(&self.inner, ask)
+    }
+
+    /// Changes the ways of several partitions at once, so that adjacent ones can be moved to make room. For
+    /// [`WayChoice::Ways`], the ways of all these partitions count as free, and the largest partition is placed first.
+    ///
+    /// # Errors
+    /// If the partitions do not all fit, or the kernel rejects a change. All changes are undone then.
+    pub fn assign(&self, wanted: &[(&Partition, WayChoice)]) -> Result<(), Error> {
+        Partition::assign(&self.inner, wanted)
     }
 
     /// Returns the allocation of the default group, to which all tasks and cores in no other group belong.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::Inner;
 use crate::error::Error;
+use crate::inner::Inner;
 use crate::owner::Name;
 use crate::text::syntax;
 use crate::tree::Tree;

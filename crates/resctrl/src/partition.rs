@@ -1,87 +1,17 @@
 //! Cache partition for a set of tasks and cores.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::changes::Changes;
 use crate::error::Error;
 use crate::info::Level;
-use crate::mask::Mask;
+use crate::inner::Inner;
 use crate::monitor_group::{CacheUse, MonitorGroup, usage};
 use crate::owner::{Name, Part};
+use crate::request::{Mode, PartitionRequest, WayChoice};
 use crate::text::Schemata;
-use crate::{Inner, Resctrl};
-
-/// Choice of ways.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WayChoice {
-    /// Any free ways of this number, excluding those into which hardware writes.
-    Ways(u32),
-    /// Exactly these ways.
-    Exactly(Mask),
-}
-
-/// Request for a partition.
-#[derive(Debug, Clone)]
-pub struct PartitionRequest {
-    /// Level of the caches.
-    pub level: Level,
-    /// Identifiers of the caches ([`Resctrl::cache_of_core`]). If empty, all caches of the level.
-    pub caches: Vec<u32>,
-    /// Ways of each cache.
-    pub ways: WayChoice,
-    /// `true` for exclusive use: no other group on the machine keeps the ways.
-    pub alone: bool,
-    /// Limit on memory bandwidth, in per cent (in MiB/s if mounted with `mba_MBps`).
-    pub bandwidth: Option<u32>,
-    /// Tasks (threads) of the partition.
-    pub tasks: Vec<i32>,
-    /// Cores of the partition. It applies to tasks on these cores that are in no other group.
-    pub cores: Vec<u32>,
-}
-
-impl PartitionRequest {
-    /// Requests `ways` ways of every last-level cache for exclusive use.
-    pub fn exclusive(ways: u32) -> PartitionRequest {
-        PartitionRequest {
-            level: Level::L3,
-            caches: Vec::new(),
-            ways: WayChoice::Ways(ways),
-            alone: true,
-            bandwidth: None,
-            tasks: Vec::new(),
-            cores: Vec::new(),
-        }
-    }
-
-    /// Requests `ways` ways of every last-level cache, shared with other groups.
-    pub fn shared(ways: u32) -> PartitionRequest {
-        PartitionRequest {
-            alone: false,
-            ..PartitionRequest::exclusive(ways)
-        }
-    }
-}
-
-/// Sharing mode of a group, enforced by the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// Other groups may have the same ways.
-    Shareable,
-    /// No other group may have any of the group's ways, in any cache.
-    Exclusive,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Mode::Shareable => "shareable",
-            Mode::Exclusive => "exclusive",
-        })
-    }
-}
 
 /// Cache partition with tasks and cores. When dropped, its ways, tasks and cores return to the default group.
 #[derive(Debug)]
@@ -93,14 +23,9 @@ pub struct Partition {
     alone: bool,
 }
 
-impl Resctrl {
-    /// Creates a partition. Ways into which hardware writes (DDIO) are excluded unless requested. Tasks, cores and ways
-    /// are taken from the default group only.
-    ///
-    /// # Errors
-    /// If the partition cannot be created. All changes are undone then.
-    pub fn partition(&self, ask: &PartitionRequest) -> Result<Partition, Error> {
-        let inner = &self.inner;
+impl Partition {
+    /// Creates a partition: see [`Resctrl::partition`](crate::Resctrl::partition).
+    pub(crate) fn new(inner: &Arc<Inner>, ask: &PartitionRequest) -> Result<Partition, Error> {
         let _locks = inner.lock()?;
         let plan = inner.plan(ask.level)?;
         let groups: Vec<String> = plan.groups.iter().map(|group| group.name.clone()).collect();
@@ -170,13 +95,8 @@ impl Resctrl {
         }
     }
 
-    /// Changes the ways of several partitions at once, so that adjacent ones can be moved to make room. For
-    /// [`WayChoice::Ways`], the ways of all these partitions count as free, and the largest partition is placed first.
-    ///
-    /// # Errors
-    /// If the partitions do not all fit, or the kernel rejects a change. All changes are undone then.
-    pub fn assign(&self, wanted: &[(&Partition, WayChoice)]) -> Result<(), Error> {
-        let inner = &self.inner;
+    /// Changes the ways of partitions: see [`Resctrl::assign`](crate::Resctrl::assign).
+    pub(crate) fn assign(inner: &Inner, wanted: &[(&Partition, WayChoice)]) -> Result<(), Error> {
         let _locks = inner.lock()?;
         let size = |place: &WayChoice| match place {
             WayChoice::Ways(ways) => (1, *ways),
@@ -355,15 +275,12 @@ impl Partition {
         self.inner.tree.schemata(&self.name)
     }
 
-    /// Changes the partition's ways: [`Resctrl::assign`] for one partition.
+    /// Changes the partition's ways: [`Resctrl::assign`](crate::Resctrl::assign) for one partition.
     ///
     /// # Errors
     /// If the ways are not available. The partition keeps its ways then.
     pub fn resize(&self, place: WayChoice) -> Result<(), Error> {
-        let resctrl = Resctrl {
-            inner: self.inner.clone(),
-        };
-        resctrl.assign(&[(self, place)])
+        Partition::assign(&self.inner, &[(self, place)])
     }
 
     /// Limits the memory bandwidth of one cache's tasks, in per cent (in MiB/s if mounted with `mba_MBps`).

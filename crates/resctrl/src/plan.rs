@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::Inner;
 use crate::error::Error;
 use crate::info::{CacheInfo, Level};
+use crate::inner::Inner;
 use crate::mask::{Mask, find_free, longest};
 use crate::owner::Name;
-use crate::partition::{Partition, WayChoice};
+use crate::partition::Partition;
+use crate::request::WayChoice;
 use crate::text::Schemata;
 
 /// Ways and names of the groups of a cache.

@@ -13,14 +13,15 @@ const ENOUGH_WINDOWS: f64 = 1.0 / 3.0;
 
 /// Share of a window for which cores are preempted at most in a window without CPU interference. Less delays fewer packets than
 /// the one in 100 that may be late.
-const MOST_PREEMPTED: f64 = 0.01;
+pub(super) const MOST_PREEMPTED: f64 = 0.01;
 
 /// Output of `tailwater demo --output json`. Field names are stable:
 ///
 /// ```text
 /// chain, traffic
 /// simulated, because          reason for simulated runs, or null
-/// machine                     usable_cores, dedicated_core, auxiliary_core, gaps; null if it was not watched
+/// machine                     usable_cores, dedicated_core, auxiliary_core, windows, windows_with_interference, gaps;
+///                             null if it was not watched
 /// slo                         latency_us, network_us, percentile
 /// one_core_pps, offered_pps   saturated rate of one core; mean rate of the traffic
 /// busiest                     ms, pps: length and rate of the traffic's busiest interval

@@ -1,17 +1,16 @@
 //! Check of the machine: a live comparison takes two cores with little CPU interference.
 
 use super::Experiment;
+use super::WINDOW;
+use super::document::MOST_PREEMPTED;
 use crate::error::CliError;
 use serde::Serialize;
 use tailwater_dataplane::cores::{available, default_core};
-use tailwater_doctor::{Gaps, Purpose, measure_gaps};
+use tailwater_doctor::{Gaps, GapsByWindow, Purpose, measure_gaps};
 use tailwater_net::Nanos;
 
 /// Time for which cores are watched.
 const WATCHED: Nanos = Nanos::from_millis(500);
-
-/// Upper bound of the share of time for which a core may be preempted. Beyond it most windows of a run have CPU interference.
-const MOST_AWAY: f64 = 0.03;
 
 /// Cores of the machine, and their CPU interference. Field names are stable.
 #[derive(Clone, Debug, Serialize)]
@@ -22,6 +21,10 @@ pub struct Machine {
     pub dedicated_core: usize,
     /// Auxiliary core; `None` with one usable core.
     pub auxiliary_core: Option<usize>,
+    /// Windows for which the two cores were watched; 0 if there is one.
+    pub windows: usize,
+    /// Of those, windows with CPU interference on either core, by the rule that live runs are judged by.
+    pub windows_with_interference: usize,
     /// Preemptions of a polling thread on each of the two cores; empty if there is one.
     pub gaps: Vec<Gaps>,
 }
@@ -35,25 +38,28 @@ impl Machine {
         let cores = available();
         let dedicated_core = default_core();
         let auxiliary_core = cores.iter().copied().find(|core| *core != dedicated_core);
-        let gaps = match auxiliary_core {
+        let watched = match auxiliary_core {
             None => Vec::new(),
             Some(auxiliary) => {
                 let purpose = Purpose {
                     slo: experiment.spec.slo.budget(),
                     cores: vec![dedicated_core, auxiliary],
                 };
-                let gaps = measure_gaps(&purpose, WATCHED, &experiment.stop);
-                gaps.map_err(|source| CliError::System {
+                let watched = measure_gaps(&purpose, WATCHED, WINDOW, &experiment.stop);
+                watched.map_err(|source| CliError::System {
                     what: "cores cannot be watched",
                     source,
                 })?
             }
         };
+        let interference = interference(&watched);
         Ok(Machine {
             usable_cores: cores.len(),
             dedicated_core,
             auxiliary_core,
-            gaps,
+            windows: interference.len(),
+            windows_with_interference: interference.iter().filter(|window| **window).count(),
+            gaps: watched.into_iter().map(|core| core.gaps).collect(),
         })
     }
 
@@ -65,18 +71,30 @@ impl Machine {
                 "this program may use {cores} core, and the comparison takes two"
             ));
         }
+        let limit = self.windows / 2;
         let away = |gaps: &Gaps| gaps.all.as_secs_f64() / gaps.watched.as_secs_f64().max(1e-9);
         let worst = self.gaps.iter().max_by(|a, b| away(a).total_cmp(&away(b)))?;
-        (away(worst) > MOST_AWAY).then(|| {
+        (self.windows_with_interference > limit).then(|| {
             format!(
-                "this machine is too busy to judge: core {} was taken away for {:.1} % of {} ms (limit {:.0} %)",
+                "this machine is too busy to judge: {} of {} windows of {WINDOW} had CPU interference (limit {limit}), and core {} \
+                 was taken away for {:.1} % of the time",
+                self.windows_with_interference,
+                self.windows,
                 worst.core,
                 100.0 * away(worst),
-                worst.watched.0 / 1_000_000,
-                100.0 * MOST_AWAY
             )
         })
     }
+}
+
+/// For each window, whether a core was preempted in it or in the window before for too long.
+fn interference(watched: &[GapsByWindow]) -> Vec<bool> {
+    let most = MOST_PREEMPTED * WINDOW.as_secs_f64();
+    let windows = watched.iter().map(|core| core.preempted.len()).min().unwrap_or(0);
+    let preempted = |window: usize| watched.iter().any(|core| core.preempted[window].as_secs_f64() > most);
+    (0..windows)
+        .map(|window| preempted(window) || window.checked_sub(1).is_some_and(preempted))
+        .collect()
 }
 
 #[cfg(test)]
@@ -101,15 +119,27 @@ mod tests {
             usable_cores: 2,
             dedicated_core: 1,
             auxiliary_core: Some(0),
-            gaps: vec![gaps(1, 5), gaps(0, 10)],
+            windows: 25,
+            windows_with_interference: 12,
+            gaps: vec![gaps(1, 5), gaps(0, 100)],
         };
         assert_eq!(machine.why_not(), None);
-        machine.gaps[1] = gaps(0, 100);
+        machine.windows_with_interference = 13;
         let why = machine.why_not().unwrap();
-        assert!(
-            why.contains("core 0 was taken away for 20.0 % of 500 ms (limit 3 %)"),
-            "{why}"
-        );
+        let figures = "13 of 25 windows of 20ms had CPU interference (limit 12), and core 0 was taken away for 20.0 %";
+        assert!(why.contains(figures), "{why}");
+    }
+
+    #[test]
+    fn a_window_inherits_the_interference_of_the_one_before() {
+        let core = |preempted: &[u64]| GapsByWindow {
+            gaps: gaps(0, 0),
+            preempted: preempted.iter().map(|us| Nanos::from_micros(*us)).collect(),
+        };
+        // 1 % of 20 ms are 200 us. The last window of one core has no counterpart.
+        let watched = [core(&[0, 0, 201, 0, 0, 0]), core(&[200, 0, 0, 0, 0, 9000, 9000])];
+        assert_eq!(interference(&watched), [false, false, true, true, false, true]);
+        assert!(interference(&[]).is_empty());
     }
 
     #[test]
@@ -118,6 +148,8 @@ mod tests {
             usable_cores: 1,
             dedicated_core: 0,
             auxiliary_core: None,
+            windows: 0,
+            windows_with_interference: 0,
             gaps: Vec::new(),
         };
         assert!(machine.why_not().unwrap().contains("may use 1 core"));

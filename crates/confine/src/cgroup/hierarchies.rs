@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{gone_is_fine, read, write};
+use super::files::{gone_is_fine, read, write};
 use crate::error::Error;
 
 /// Roots of the control group hierarchies on this machine.

@@ -1,6 +1,6 @@
 //! Compiler from rules to a seccomp filter (classic BPF over `struct seccomp_data`).
 
-use super::Rule;
+use super::rule::Rule;
 
 /// One instruction in the kernel's format (`struct sock_filter`).
 pub(crate) type Instruction = libc::sock_filter;

@@ -5,6 +5,7 @@
 
 mod bpf;
 mod notify;
+mod rule;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -12,6 +13,7 @@ mod tests;
 pub(crate) use bpf::Instruction;
 pub(crate) use notify::{Listener, Notified};
 
+use rule::Rule;
 use serde_json::{Value, json};
 
 /// Number of a system call, displayed by name in reports.
@@ -24,32 +26,6 @@ impl std::fmt::Display for Syscall {
             Some(call) => f.write_str(call.name()),
             None => write!(f, "system call {}", self.0),
         }
-    }
-}
-
-/// Condition on one argument: `argument & mask == value`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Check {
-    /// Index of the argument, 0 to 5.
-    argument: u8,
-    mask: u64,
-    value: u64,
-}
-
-/// System call that is allowed if all conditions hold.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Rule {
-    call: u32,
-    checks: Vec<Check>,
-}
-
-impl Rule {
-    fn allows(&self, call: u32, arguments: &[u64; 6]) -> bool {
-        self.call == call
-            && self
-                .checks
-                .iter()
-                .all(|check| arguments[check.argument as usize] & check.mask == check.value)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The rules, with the reason for each.
 
-use super::{Check, Rule};
+use super::rule::{Check, Rule};
 
 /// The argument equals `value` in its lower 32 bits, which is what the kernel reads of descriptors and flags.
 pub(super) fn descriptor(argument: u8, value: u32) -> Check {

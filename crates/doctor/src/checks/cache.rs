@@ -1,6 +1,6 @@
 //! Checks of cache partitioning and cache monitoring.
 
-use super::{cpu_flags, field};
+use super::text::{cpu_flags, field};
 use crate::finding::{Finding, Severity};
 use crate::{CpuList, Purpose, System};
 

@@ -1,6 +1,6 @@
 //! Check of the clock.
 
-use super::cpu_flags;
+use super::text::cpu_flags;
 use crate::finding::{Finding, Severity};
 use crate::{Purpose, System};
 

@@ -1,6 +1,6 @@
 //! Checks of huge pages.
 
-use super::{chosen, field};
+use super::text::{chosen, field};
 use crate::finding::{Finding, Severity};
 use crate::{Probe, Purpose, System};
 

@@ -10,6 +10,7 @@ mod memory;
 mod network;
 mod power;
 mod scheduling;
+mod text;
 
 use crate::{Finding, Purpose, System};
 
@@ -41,32 +42,4 @@ pub fn examine(system: &dyn System, purpose: &Purpose) -> Vec<Finding> {
     }
     findings.sort_by_key(|finding| finding.severity);
     findings
-}
-
-/// Returns the processor's flags.
-fn cpu_flags(system: &dyn System) -> Option<Vec<String>> {
-    let text = system.read("/proc/cpuinfo").value()?;
-    let line = text.lines().find(|line| line.starts_with("flags"))?;
-    let (_, flags) = line.split_once(':')?;
-    Some(flags.split_whitespace().map(str::to_owned).collect())
-}
-
-/// Returns `true` if the machine is a virtual machine.
-fn is_guest(system: &dyn System) -> bool {
-    cpu_flags(system).is_some_and(|flags| flags.iter().any(|flag| flag == "hypervisor"))
-}
-
-/// Returns a value from text with lines of the form `name: value` or `name value`.
-fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
-    text.lines().find_map(|line| {
-        let rest = line.strip_prefix(name)?;
-        let value = rest.strip_prefix(':').or(rest.strip_prefix(' '))?;
-        Some(value.trim())
-    })
-}
-
-/// Returns the text between brackets, as in `always [madvise] never`.
-fn chosen(text: &str) -> Option<&str> {
-    let (_, rest) = text.split_once('[')?;
-    rest.split_once(']').map(|(word, _)| word)
 }

@@ -1,6 +1,6 @@
 //! Checks of frequency scaling and idle states.
 
-use super::is_guest;
+use super::text::is_guest;
 use crate::finding::{Finding, Severity, boot_with};
 use crate::{Purpose, System};
 use std::collections::BTreeSet;

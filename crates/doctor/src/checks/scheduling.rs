@@ -1,6 +1,6 @@
 //! Checks of the scheduler's limits.
 
-use super::field;
+use super::text::field;
 use crate::finding::{Finding, Severity};
 use crate::{Probe, Purpose, System};
 

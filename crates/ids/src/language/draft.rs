@@ -1,6 +1,6 @@
 //! Rule under construction: accumulates options and checks their consistency.
 
-use super::Problem;
+use super::problem::Problem;
 use crate::buffer::{Buffer, BufferKey};
 use crate::rule::{
     App, BufferTests, Content, Direction, Flow, FlowBit, Header, PacketTest, Protocol, Rule, RuleInfo, Test, Threshold,

@@ -1,6 +1,6 @@
 //! Parser of rule headers: action, protocol, addresses and ports, with variables.
 
-use super::{Problem, nearest, quoted};
+use super::problem::{Problem, nearest, quoted};
 use crate::address::{AddressSet, PortSet, Set};
 use crate::interval::Intervals;
 use crate::rule::{Action, App, Header, Protocol};

@@ -3,7 +3,7 @@
 use super::draft::Draft;
 use super::numbers::{is_name, range, signed, whole, within};
 use super::options::{Opt, bytes, quotation, unescaped};
-use super::{Problem, nearest, quoted};
+use super::problem::{Problem, nearest, quoted};
 use crate::buffer::{Buffer, BufferKey};
 use crate::pattern::{Expression, ExpressionError, Flags};
 use crate::rule::{

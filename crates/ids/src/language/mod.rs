@@ -13,11 +13,13 @@ mod header;
 mod keywords;
 mod numbers;
 mod options;
+mod problem;
 
 pub use header::{Variables, WrongVariable};
 
 use crate::rule::Rule;
 use header::Sets;
+use problem::Problem;
 use std::fmt;
 
 /// Largest number of mistakes reported individually.
@@ -70,69 +72,6 @@ pub struct Parsed {
     pub mistakes: Vec<Mistake>,
     /// Number of further errors.
     pub more: usize,
-}
-
-/// Reason a rule is not accepted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Problem {
-    /// The rule has an error at a byte offset.
-    Wrong {
-        at: usize,
-        message: String,
-        suggestion: Option<String>,
-    },
-    /// The rule uses an unsupported feature.
-    Unsupported(String),
-}
-
-impl Problem {
-    /// Creates an error whose position the caller adds.
-    fn wrong(message: impl Into<String>) -> Problem {
-        Problem::at(0, message)
-    }
-
-    fn at(at: usize, message: impl Into<String>) -> Problem {
-        Problem::Wrong {
-            at,
-            message: message.into(),
-            suggestion: None,
-        }
-    }
-
-    fn unsupported(what: impl Into<String>) -> Problem {
-        Problem::Unsupported(what.into())
-    }
-
-    /// Returns the problem with its position shifted by this many bytes.
-    fn shifted(self, by: usize) -> Problem {
-        match self {
-            Problem::Wrong {
-                at,
-                message,
-                suggestion,
-            } => Problem::Wrong {
-                at: at + by,
-                message,
-                suggestion,
-            },
-            other => other,
-        }
-    }
-}
-
-/// Shortens a text for quoting in errors.
-fn quoted(text: &str) -> String {
-    const MOST: usize = 60;
-    let short: String = text.chars().take(MOST).collect();
-    let more = if short.len() < text.len() { "..." } else { "" };
-    format!("\"{}{more}\"", short.escape_debug())
-}
-
-/// Returns the most similar name, for a suggestion.
-fn nearest<'a>(text: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
-    let near = names.map(|name| (strsim::damerau_levenshtein(text, name), name));
-    let (distance, name) = near.min_by_key(|(distance, _)| *distance)?;
-    (distance <= 1 + text.len() / 5 && distance < text.len()).then(|| name.to_owned())
 }
 
 /// Parser of rule texts with common variables.

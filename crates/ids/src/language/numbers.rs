@@ -1,5 +1,6 @@
 //! Parsers of numbers and ranges in options.
 
+use super::problem::quoted;
 use std::ops::RangeInclusive;
 
 /// Parses an integer in decimal, or with `0x` in hexadecimal digits.
@@ -15,7 +16,7 @@ pub(super) fn whole(text: &str) -> Option<u64> {
 pub(super) fn within<T: TryFrom<u64>>(text: &str, most: u64) -> Result<T, String> {
     let number = whole(text.trim()).filter(|number| *number <= most);
     let number = number.and_then(|number| T::try_from(number).ok());
-    number.ok_or_else(|| format!("expected a number from 0 to {most}, found {}", super::quoted(text)))
+    number.ok_or_else(|| format!("expected a number from 0 to {most}, found {}", quoted(text)))
 }
 
 /// Parses a signed number with a limit on its magnitude.
@@ -26,12 +27,7 @@ pub(super) fn signed(text: &str, most: i64) -> Result<i64, String> {
         None => whole(text).and_then(|n| i64::try_from(n).ok()),
     };
     let number = number.filter(|number| (-most..=most).contains(number));
-    number.ok_or_else(|| {
-        format!(
-            "expected a number from -{most} to {most}, found {}",
-            super::quoted(text)
-        )
-    })
+    number.ok_or_else(|| format!("expected a number from -{most} to {most}, found {}", quoted(text)))
 }
 
 /// Returns `true` if a text is a variable name (set by another option) instead of a number.
@@ -47,7 +43,7 @@ pub(super) fn range(text: &str, most: u64) -> Result<(RangeInclusive<u64>, bool)
     let wrong = || {
         format!(
             "expected a number up to {most}, or a range of them (5, <5, >5, 5<>9), found {}",
-            super::quoted(text)
+            quoted(text)
         )
     };
     let number = |text: &str| {

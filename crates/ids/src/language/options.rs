@@ -1,6 +1,6 @@
 //! Splitting of a rule's options.
 
-use super::Problem;
+use super::problem::Problem;
 
 /// Option of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

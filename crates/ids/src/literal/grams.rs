@@ -1,6 +1,6 @@
 //! String search by grams in a Bloom-like bitmap: only one in `STRIDE` positions of the text is looked up.
 
-use super::{Allowance, CASE, REACH, Strings, common};
+use super::strings::{Allowance, CASE, REACH, Strings, common};
 
 /// Bytes of text processed at a time; `WORD` more follow for the last positions' words.
 const BLOCK: usize = 32;

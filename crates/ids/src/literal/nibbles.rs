@@ -2,7 +2,7 @@
 //! 64 bytes at once, in 16-entry tables that give the candidates among 16 groups of strings. This is "Teddy" of
 //! Hyperscan: Wang et al., "Hyperscan: a fast multi-pattern regex matcher for modern CPUs", NSDI 2019.
 
-use super::{Allowance, REACH, Strings, common};
+use super::strings::{Allowance, REACH, Strings, common};
 
 /// Representative bytes per string.
 const BYTES: usize = 4;
@@ -53,7 +53,7 @@ pub(super) struct Nibbles {
 }
 
 /// Bits that distinguish upper and lower case.
-const CASE: u32 = super::CASE as u32;
+const CASE: u32 = super::strings::CASE as u32;
 
 impl Nibbles {
     /// Builds the search for strings in lower case. Returns `None` without strings.
