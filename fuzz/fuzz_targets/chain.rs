@@ -11,21 +11,10 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use std::path::Path;
-use tailwater_chain::batch::Batch;
-use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_functions::build::ChainBuilder;
-use tailwater_functions::spec::ChainSpec;
+use tailwater_fuzz::CountedChain;
 use tailwater_net::Nanos;
-use tailwater_net::parse::parse;
-use tailwater_net::toeplitz::RssHasher;
 
 const SPEC: &str = "
-apiVersion: tailwater.dev/v1alpha1
-kind: Chain
-metadata: {name: fuzz}
-spec:
   functions:
     - acl: {rules: [{action: deny, destinationPorts: 22, protocol: tcp}], default: allow}
     - nat: {external: [203.0.113.0/30], internal: [0.0.0.0/1]}
@@ -46,10 +35,6 @@ spec:
 ";
 
 const FIREWALL: &str = "
-apiVersion: tailwater.dev/v1alpha1
-kind: Chain
-metadata: {name: fuzz}
-spec:
   functions:
     - firewall:
         zones: {low: {prefixes: [0.0.0.0/1, '::/1']}, high: {prefixes: any}}
@@ -62,10 +47,6 @@ spec:
 ";
 
 const BRANCHES: &str = "
-apiVersion: tailwater.dev/v1alpha1
-kind: Chain
-metadata: {name: fuzz}
-spec:
   functions:
     - classifier:
         directions: each
@@ -87,29 +68,15 @@ spec:
 ";
 
 struct Rig {
-    chain: Chain,
-    pool: BufferPool,
-    batch: Batch,
-    rss: RssHasher,
+    chain: CountedChain,
     now: Nanos,
-    offered: u64,
-    sent: u64,
 }
 
 impl Rig {
-    fn new(spec: &str) -> Rig {
-        let spec = ChainSpec::parse(spec, "fuzz", Path::new(".")).expect("a right spec");
-        let rss = spec.rss();
-        let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("enough memory");
-        let pool = BufferPool::new(64, 2048).expect("enough memory");
+    fn new(fields: &str) -> Rig {
         Rig {
-            chain: builder.instance(|_| true),
-            batch: Batch::new(&pool, 32),
-            pool,
-            rss,
+            chain: CountedChain::new(fields, 32),
             now: Nanos::from_secs(1),
-            offered: 0,
-            sent: 0,
         }
     }
 
@@ -117,24 +84,12 @@ impl Rig {
         while let Some((length, rest)) = bytes.split_first() {
             let (frame, rest) = rest.split_at(rest.len().min(usize::from(*length) * 8));
             bytes = rest;
-            let hash = parse(frame).map_or(0, |headers| self.rss.hash_headers(&headers));
-            self.offered += 1;
-            assert!(self.batch.push(&mut self.pool, frame, self.now, hash));
-            if self.batch.room() == 0 || bytes.is_empty() {
+            if self.chain.add(frame, self.now) || bytes.is_empty() {
                 self.now += Nanos::from_millis(100);
-                self.chain.process(&mut self.batch, self.now);
-                self.sent += self.batch.len() as u64;
-                self.batch.release(&mut self.pool);
-                self.chain.expire(self.now);
+                self.chain.process(self.now, |_, _| {});
             }
         }
-        assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
-        let gone: u64 = reasons
-            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
-            .map(|(_, count)| count)
-            .sum();
-        assert_eq!(self.offered, self.sent + gone);
+        self.chain.check_counts();
     }
 }
 

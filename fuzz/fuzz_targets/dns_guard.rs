@@ -13,24 +13,14 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use std::path::Path;
-use tailwater_chain::batch::Batch;
-use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_functions::build::ChainBuilder;
-use tailwater_functions::spec::ChainSpec;
+use tailwater_fuzz::{CountedChain, check_headers, steps};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::checksum::{Checksum, sum, verify_network, verify_transport};
 use tailwater_net::dns::{HEADER, Name};
 use tailwater_net::parse::{Fragment, parse};
-use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 const SPEC: &str = "
-apiVersion: tailwater.dev/v1alpha1
-kind: Chain
-metadata: {name: fuzz}
-spec:
   functions:
     - dnsGuard:
         limits: {responses: 2, nodata: 2, referrals: 2, nxdomains: 2, errors: 2, all: 20, queries: 50}
@@ -43,64 +33,37 @@ spec:
 ";
 
 struct Rig {
-    chain: Chain,
-    pool: BufferPool,
-    batch: Batch,
+    chain: CountedChain,
     now: Nanos,
-    offered: u64,
-    sent: u64,
 }
 
 impl Rig {
     fn new(mode: &str) -> Rig {
-        let text = SPEC.replace("MODE", mode);
-        let spec = ChainSpec::parse(&text, "fuzz", Path::new(".")).expect("a right spec");
-        let mut builder = ChainBuilder::new(&spec, &RssHasher::default(), 1).expect("enough memory");
-        let pool = BufferPool::new(4, 2048).expect("enough memory");
         Rig {
-            chain: builder.instance(|_| true),
-            batch: Batch::new(&pool, 1),
-            pool,
+            chain: CountedChain::new(&SPEC.replace("MODE", mode), 1),
             now: Nanos::from_secs(1),
-            offered: 0,
-            sent: 0,
         }
     }
 
-    fn run(&mut self, mut bytes: &[u8]) {
-        while let [kind, length, rest @ ..] = bytes {
-            let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * 2));
-            bytes = rest;
+    fn run(&mut self, bytes: &[u8]) {
+        for (kind, payload) in steps(bytes, 2) {
             same_name(payload);
-            let frame = frame(*kind, payload);
-            self.offered += 1;
-            self.now += Nanos::from_millis(u64::from(*kind >> 5) * 30);
-            assert!(self.batch.push(&mut self.pool, &frame, self.now, 7));
-            self.chain.process(&mut self.batch, self.now);
-            if self.batch.len() == 1 {
-                let sent = self.batch.frame(0);
-                let headers = parse(sent).expect("a sound packet");
-                let known = &self.batch.packet(0).headers;
-                assert_eq!(known.key.of_whole(), headers.key);
-                assert_eq!(known.end, headers.end);
+            let frame = frame(kind, payload);
+            self.now += Nanos::from_millis(u64::from(kind >> 5) * 30);
+            self.chain.add(&frame, self.now);
+            self.chain.process(self.now, |batch, place| {
+                check_headers(batch, place);
+                let sent = batch.frame(place);
                 if sent != frame {
+                    let headers = parse(sent).expect("a well-formed packet");
                     assert_eq!(headers.fragment, Fragment::Whole);
                     assert_ne!(verify_network(sent, &headers), Checksum::Wrong);
                     assert_eq!(verify_transport(sent, &headers), Checksum::Correct);
                     assert!(sent.len() <= frame.len());
                 }
-            }
-            self.sent += self.batch.len() as u64;
-            self.batch.release(&mut self.pool);
+            });
         }
-        let reasons = self.chain.reasons().into_iter();
-        let counts = reasons.zip(self.chain.reason_counts());
-        let gone: u64 = counts
-            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
-            .map(|(_, count)| count)
-            .sum();
-        assert_eq!(self.offered, self.sent + gone);
-        assert_eq!(self.pool.available(), self.pool.capacity());
+        self.chain.check_counts();
     }
 }
 

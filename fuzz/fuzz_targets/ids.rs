@@ -12,22 +12,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use std::path::Path;
-use tailwater_chain::batch::Batch;
-use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_functions::build::ChainBuilder;
-use tailwater_functions::spec::ChainSpec;
+use tailwater_fuzz::CountedChain;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
-use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos};
 
 const SPEC: &str = r#"
-apiVersion: tailwater.dev/v1alpha1
-kind: Chain
-metadata: {name: fuzz}
-spec:
   functions:
     - ids:
         mode: drop
@@ -48,34 +38,20 @@ spec:
 "#;
 
 struct Rig {
-    chain: Chain,
-    pool: BufferPool,
-    batch: Batch,
-    spec: ChainSpec,
+    chain: CountedChain,
     now: Nanos,
-    offered: u64,
-    sent: u64,
 }
 
 impl Rig {
     fn new() -> Rig {
-        let spec = ChainSpec::parse(SPEC, "fuzz", Path::new(".")).expect("a right spec");
-        let mut builder = ChainBuilder::new(&spec, &spec.rss(), 1).expect("enough memory");
-        let pool = BufferPool::new(4, 2048).expect("enough memory");
         Rig {
-            chain: builder.instance(|_| true),
-            batch: Batch::new(&pool, 1),
-            pool,
-            spec,
+            chain: CountedChain::new(SPEC, 1),
             now: Nanos::from_secs(1),
-            offered: 0,
-            sent: 0,
         }
     }
 
     fn run(&mut self, mut bytes: &[u8]) {
         const PORTS: [u16; 4] = [80, 443, 53, 21];
-        let rss = self.spec.rss();
         while let [flags, high, low, length, rest @ ..] = bytes {
             let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length)));
             bytes = rest;
@@ -97,25 +73,12 @@ impl Rig {
                 frame = frame.tcp(fields);
             }
             let frame = frame.to_vec().expect("a right frame");
-            let hash = rss.hash_headers(&parse(&frame).expect("a right frame"));
-            self.offered += 1;
             self.now += Nanos::from_millis(100);
-            assert!(self.batch.push(&mut self.pool, &frame, self.now, hash));
-            self.chain.process(&mut self.batch, self.now);
-            if self.batch.len() == 1 {
-                assert_eq!(self.batch.frame(0), frame);
-            }
-            self.sent += self.batch.len() as u64;
-            self.batch.release(&mut self.pool);
+            self.chain.add(&frame, self.now);
+            self.chain
+                .process(self.now, |batch, place| assert_eq!(batch.frame(place), frame));
         }
-        let reasons = self.chain.reasons().into_iter();
-        let counts = reasons.zip(self.chain.reason_counts());
-        let gone: u64 = counts
-            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
-            .map(|(_, count)| count)
-            .sum();
-        assert_eq!(self.offered, self.sent + gone);
-        assert_eq!(self.pool.available(), self.pool.capacity());
+        self.chain.check_counts();
     }
 }
 

@@ -13,23 +13,13 @@
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
-use std::path::Path;
-use tailwater_chain::batch::Batch;
-use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_functions::build::ChainBuilder;
-use tailwater_functions::spec::ChainSpec;
+use tailwater_fuzz::{CountedChain, steps};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
-use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 /// Chain into a tunnel, or past it, and out of it.
 const SPEC: &str = "
-apiVersion: tailwater.dev/v1alpha1
-kind: Chain
-metadata: {name: fuzz}
-spec:
   functions:
     - name: into
       ipsec:
@@ -50,56 +40,17 @@ spec:
   slo: {latency: 200us}
 ";
 
-struct Rig {
-    chain: Chain,
-    pool: BufferPool,
-    batch: Batch,
-    rss: RssHasher,
-    offered: u64,
-    sent: u64,
-}
-
-impl Rig {
-    fn new() -> Rig {
-        let spec = ChainSpec::parse(SPEC, "fuzz", Path::new(".")).expect("a right spec");
-        let rss = RssHasher::default();
-        let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("enough memory");
-        let pool = BufferPool::new(64, 2048).expect("enough memory");
-        Rig {
-            chain: builder.instance(|_| true),
-            batch: Batch::new(&pool, 32),
-            pool,
-            rss,
-            offered: 0,
-            sent: 0,
+fn run(chain: &mut CountedChain, bytes: &[u8]) {
+    let process = |chain: &mut CountedChain| {
+        chain.process(Nanos::ZERO, |batch, place| assert!(parse(batch.frame(place)).is_ok()));
+    };
+    for (kind, payload) in steps(bytes, 4) {
+        if chain.add(&frame(kind, payload), Nanos::ZERO) {
+            process(chain);
         }
     }
-
-    fn run(&mut self, mut bytes: &[u8]) {
-        while let [kind, length, rest @ ..] = bytes {
-            let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * 4));
-            bytes = rest;
-            let frame = frame(*kind, payload);
-            let hash = parse(&frame).map_or(0, |headers| self.rss.hash_headers(&headers));
-            self.offered += 1;
-            assert!(self.batch.push(&mut self.pool, &frame, Nanos::ZERO, hash));
-            if self.batch.room() == 0 || bytes.len() < 2 {
-                self.chain.process(&mut self.batch, Nanos::ZERO);
-                for i in 0..self.batch.len() {
-                    assert!(parse(self.batch.frame(i)).is_ok());
-                }
-                self.sent += self.batch.len() as u64;
-                self.batch.release(&mut self.pool);
-            }
-        }
-        assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
-        let gone: u64 = reasons
-            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
-            .map(|(_, count)| count)
-            .sum();
-        assert_eq!(self.offered, self.sent + gone);
-    }
+    process(chain);
+    chain.check_counts();
 }
 
 /// Builds a frame to a tunnel endpoint with this payload, one to be encrypted, or any bytes.
@@ -122,7 +73,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 thread_local! {
-    static RIG: RefCell<Rig> = RefCell::new(Rig::new());
+    static CHAIN: RefCell<CountedChain> = RefCell::new(CountedChain::new(SPEC, 32));
 }
 
-fuzz_target!(|bytes: &[u8]| RIG.with_borrow_mut(|rig| rig.run(bytes)));
+fuzz_target!(|bytes: &[u8]| CHAIN.with_borrow_mut(|chain| run(chain, bytes)));

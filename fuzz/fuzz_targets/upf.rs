@@ -12,23 +12,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use std::path::Path;
-use tailwater_chain::batch::Batch;
-use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_functions::build::ChainBuilder;
-use tailwater_functions::spec::ChainSpec;
 use tailwater_functions::upf::gtp;
+use tailwater_fuzz::{CountedChain, check_headers, steps};
 use tailwater_net::builder::FrameBuilder;
-use tailwater_net::parse::parse;
-use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 const SPEC: &str = "
-apiVersion: tailwater.dev/v1alpha1
-kind: Chain
-metadata: {name: fuzz}
-spec:
   functions:
     - upf:
         addresses: [192.0.2.1, '2001:db8::1']
@@ -49,58 +38,27 @@ spec:
 ";
 
 struct Rig {
-    chain: Chain,
-    pool: BufferPool,
-    batch: Batch,
-    rss: RssHasher,
-    offered: u64,
-    sent: u64,
+    chain: CountedChain,
+    now: Nanos,
 }
 
 impl Rig {
     fn new() -> Rig {
-        let spec = ChainSpec::parse(SPEC, "fuzz", Path::new(".")).expect("a right spec");
-        let rss = RssHasher::default();
-        let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("enough memory");
-        let pool = BufferPool::new(64, 2048).expect("enough memory");
         Rig {
-            chain: builder.instance(|_| true),
-            batch: Batch::new(&pool, 32),
-            pool,
-            rss,
-            offered: 0,
-            sent: 0,
+            chain: CountedChain::new(SPEC, 32),
+            now: Nanos::ZERO,
         }
     }
 
-    fn run(&mut self, mut bytes: &[u8]) {
-        while let [kind, length, rest @ ..] = bytes {
-            let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * 4));
-            bytes = rest;
-            let frame = frame(*kind, payload);
-            let hash = parse(&frame).map_or(0, |headers| self.rss.hash_headers(&headers));
-            self.offered += 1;
-            let now = Nanos::from_secs(self.offered);
-            assert!(self.batch.push(&mut self.pool, &frame, now, hash));
-            if self.batch.room() == 0 || bytes.len() < 2 {
-                self.chain.process(&mut self.batch, now);
-                for i in 0..self.batch.len() {
-                    let headers = parse(self.batch.frame(i)).expect("a sound packet");
-                    let known = &self.batch.packet(i).headers;
-                    assert_eq!(known.key.of_whole(), headers.key);
-                    assert_eq!(known.end, headers.end);
-                }
-                self.sent += self.batch.len() as u64;
-                self.batch.release(&mut self.pool);
+    fn run(&mut self, bytes: &[u8]) {
+        for (kind, payload) in steps(bytes, 4) {
+            self.now += Nanos::from_secs(1);
+            if self.chain.add(&frame(kind, payload), self.now) {
+                self.chain.process(self.now, check_headers);
             }
         }
-        assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
-        let gone: u64 = reasons
-            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
-            .map(|(_, count)| count)
-            .sum();
-        assert_eq!(self.offered, self.sent + gone);
+        self.chain.process(self.now, check_headers);
+        self.chain.check_counts();
     }
 }
 

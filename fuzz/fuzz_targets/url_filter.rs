@@ -12,23 +12,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use std::path::Path;
-use tailwater_chain::batch::Batch;
-use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_functions::build::ChainBuilder;
-use tailwater_functions::spec::ChainSpec;
+use tailwater_fuzz::CountedChain;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
-use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
-use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos};
 
 const SPEC: &str = "
-apiVersion: tailwater.dev/v1alpha1
-kind: Chain
-metadata: {name: fuzz}
-spec:
   functions:
     - urlFilter:
         patterns: [bad.example, '=b.c', a.b/x, /evil, '*needle*']
@@ -41,31 +30,19 @@ spec:
 ";
 
 struct Rig {
-    chain: Chain,
-    pool: BufferPool,
-    batch: Batch,
+    chain: CountedChain,
     now: Nanos,
-    offered: u64,
-    sent: u64,
 }
 
 impl Rig {
     fn new() -> Rig {
-        let spec = ChainSpec::parse(SPEC, "fuzz", Path::new(".")).expect("a right spec");
-        let mut builder = ChainBuilder::new(&spec, &RssHasher::default(), 1).expect("enough memory");
-        let pool = BufferPool::new(4, 2048).expect("enough memory");
         Rig {
-            chain: builder.instance(|_| true),
-            batch: Batch::new(&pool, 1),
-            pool,
+            chain: CountedChain::new(SPEC, 1),
             now: Nanos::from_secs(1),
-            offered: 0,
-            sent: 0,
         }
     }
 
     fn run(&mut self, mut bytes: &[u8]) {
-        let rss = RssHasher::default();
         while let [flags, high, low, length, rest @ ..] = bytes {
             let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length)));
             bytes = rest;
@@ -78,25 +55,12 @@ impl Rig {
             let key = FlowKey::v4(ends.0, ends.1, 6, u16::from(*flags >> 4), 80);
             let frame = FrameBuilder::new(&key).tcp(fields).payload(payload);
             let frame = frame.to_vec().expect("a right frame");
-            let hash = rss.hash_headers(&parse(&frame).expect("a right frame"));
-            self.offered += 1;
             self.now += Nanos::from_millis(100);
-            assert!(self.batch.push(&mut self.pool, &frame, self.now, hash));
-            self.chain.process(&mut self.batch, self.now);
-            if self.batch.len() == 1 {
-                assert_eq!(self.batch.frame(0), frame);
-            }
-            self.sent += self.batch.len() as u64;
-            self.batch.release(&mut self.pool);
+            self.chain.add(&frame, self.now);
+            self.chain
+                .process(self.now, |batch, place| assert_eq!(batch.frame(place), frame));
         }
-        let reasons = self.chain.reasons().into_iter();
-        let counts = reasons.zip(self.chain.reason_counts());
-        let gone: u64 = counts
-            .filter(|(reason, _)| reason.outcome != Outcome::Passed)
-            .map(|(_, count)| count)
-            .sum();
-        assert_eq!(self.offered, self.sent + gone);
-        assert_eq!(self.pool.available(), self.pool.capacity());
+        self.chain.check_counts();
     }
 }
 

@@ -14,15 +14,9 @@
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
-use std::path::Path;
-use tailwater_chain::batch::Batch;
-use tailwater_chain::buffer::BufferPool;
-use tailwater_chain::chain::{Chain, Outcome};
-use tailwater_functions::build::ChainBuilder;
-use tailwater_functions::spec::ChainSpec;
+use tailwater_fuzz::{CountedChain, steps};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
-use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
 /// Port of the tunnel, and of its first stream.
@@ -30,50 +24,27 @@ const PORT: u16 = 49_664;
 /// Bytes of Ethernet, IPv4 and UDP headers in front of a message.
 const FRONT: usize = 14 + 20 + 8;
 
-struct End {
-    chain: Chain,
-    pool: BufferPool,
-    batch: Batch,
-    offered: u64,
-    sent: u64,
-}
+struct End(CountedChain);
 
 impl End {
     fn new([local, remote]: [u8; 2], more: &str) -> End {
-        let text = format!(
-            "{{apiVersion: tailwater.dev/v1alpha1, kind: Chain, metadata: {{name: fuzz}}, spec: {{\
-             slo: {{latency: 200us}}, functions: [{{wanOptimizer: {{local: 192.0.2.{local}, remote: 192.0.2.{remote}, \
-             streams: 1, cache: 256KiB, minimum: 0, mtu: 2000{more}}}}}]}}}}"
+        let fields = format!(
+            "  slo: {{latency: 200us}}\n  functions: [{{wanOptimizer: {{local: 192.0.2.{local}, remote: 192.0.2.{remote}, \
+             streams: 1, cache: 256KiB, minimum: 0, mtu: 2000{more}}}}}]\n"
         );
-        let spec = ChainSpec::parse(&text, "fuzz", Path::new(".")).expect("a right spec");
-        let builder = ChainBuilder::new(&spec, &RssHasher::default(), 1);
-        let pool = BufferPool::new(2, 2048).expect("enough memory");
-        End {
-            chain: builder.expect("enough memory").instance(|_| true),
-            batch: Batch::new(&pool, 1),
-            pool,
-            offered: 0,
-            sent: 0,
-        }
+        End(CountedChain::new(&fields, 1))
     }
 
     /// Processes a frame. Returns the frame that leaves, and `true` if it goes back.
     fn run(&mut self, frame: &[u8]) -> Option<(Vec<u8>, bool)> {
-        self.offered += 1;
-        assert!(self.batch.push(&mut self.pool, frame, Nanos::ZERO, 1));
-        self.chain.process(&mut self.batch, Nanos::ZERO);
-        let left = (!self.batch.is_empty()).then(|| {
-            let (packet, frame) = (self.batch.packet(0), self.batch.frame(0));
-            assert_eq!(parse(frame).expect("a sound packet"), packet.headers);
-            (frame.to_vec(), packet.turns_back())
+        self.0.add(frame, Nanos::ZERO);
+        let mut left = None;
+        self.0.process(Nanos::ZERO, |batch, place| {
+            let (packet, frame) = (batch.packet(place), batch.frame(place));
+            assert_eq!(parse(frame).expect("a well-formed packet"), packet.headers);
+            left = Some((frame.to_vec(), packet.turns_back()));
         });
-        self.sent += u64::from(left.is_some());
-        self.batch.release(&mut self.pool);
-        assert_eq!(self.pool.available(), self.pool.capacity());
-        let reasons = self.chain.reasons().into_iter().zip(self.chain.reason_counts());
-        let gone = reasons.filter(|(reason, _)| reason.outcome != Outcome::Passed);
-        let gone: u64 = gone.map(|(_, count)| count).sum();
-        assert_eq!(self.offered, self.sent + gone);
+        self.0.check_counts();
         left
     }
 }
@@ -91,11 +62,9 @@ impl Rig {
         }
     }
 
-    fn run(&mut self, mut bytes: &[u8]) {
+    fn run(&mut self, bytes: &[u8]) {
         let mut messages = false;
-        while let [kind, length, rest @ ..] = bytes {
-            let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length) * 4));
-            bytes = rest;
+        for (kind, payload) in steps(bytes, 4) {
             match kind % 8 {
                 // Forged messages to either end. Requests only cost savings. Content with a correct checksum is
                 // accepted like the encoder's, so from then on the output is not checked.

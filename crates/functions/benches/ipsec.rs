@@ -1,6 +1,6 @@
 //! IPsec compared with its ciphers alone: nanoseconds per packet on one core, with all packets in the cache.
 //!
-//! `cargo bench -p tailwater-nf --bench ipsec [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
+//! `cargo bench -p tailwater-functions --bench ipsec [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
 //! line per figure to standard output: `functions/ipsec/CIPHER/SIZE/WHAT`, where `SIZE` is the inner packet's frame,
 //! and `WHAT` is
 //!

@@ -1,6 +1,6 @@
 //! `synthetic` on this machine: actual against declared cost of a packet.
 //!
-//! `cargo bench -p tailwater-nf --bench synthetic [-- NAME]` runs the figures whose names contain NAME, on one core. It
+//! `cargo bench -p tailwater-functions --bench synthetic [-- NAME]` runs the figures whose names contain NAME, on one core. It
 //! prints one JSON line per figure to standard output. The time of the same chain without the load is subtracted.
 //!
 //! - `functions/synthetic/cycles/N`: ratio of measured to declared core cycles of a packet. The clock is one of the

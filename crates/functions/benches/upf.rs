@@ -1,6 +1,6 @@
 //! User plane function on one core, with packets of random users.
 //!
-//! `cargo bench -p tailwater-nf --bench upf [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
+//! `cargo bench -p tailwater-functions --bench upf [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
 //! line per figure to standard output: `functions/upf/WHAT/SIZE/SESSIONS`, where `SIZE` is the inner packet's frame,
 //! and `WHAT` is
 //!

@@ -56,7 +56,7 @@ fn every_kind_has_a_page_and_an_example() {
             _ => path.file_stem().is_some_and(|stem| *stem == *name),
         };
         if !pages.iter().any(|(path, text)| is_page(path, text)) {
-            missing.push(format!("{}: docs/functions/{name}.md", kind.name));
+            missing.push(format!("{}: docs/reference/functions/{name}.md", kind.name));
         }
         if !examples.iter().any(|(_, text)| is_used(text, kind.name)) {
             missing.push(format!("{}: a chain in examples/", kind.name));
@@ -84,4 +84,18 @@ fn errors_list_every_kind() {
     let names: Vec<_> = KINDS.iter().map(|kind| kind.name).collect();
     let expected = format!("expected one function ({}), found none", names.join(", "));
     assert!(error.ends_with(&expected), "{error}");
+}
+
+/// Line breaks within a sentence count as spaces.
+#[test]
+fn pages_give_the_bound_of_drop_reasons() {
+    let sentence = format!("at most {} drop reasons", tailwater_chain::function::MAX_DROP_REASONS);
+    let reference =
+        fs::read_to_string(Path::new(REPOSITORY).join("docs/reference/causes-and-reasons.md")).expect("a page");
+    assert!(reference.contains(&sentence), "causes-and-reasons.md: {sentence}");
+    let sentence = format!("at most {} reasons", tailwater_chain::function::MAX_DROP_REASONS);
+    let how_to =
+        fs::read_to_string(Path::new(REPOSITORY).join("docs/how-to/write-a-function-in-rust.md")).expect("a page");
+    let how_to = how_to.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(how_to.contains(&sentence), "write-a-function-in-rust.md: {sentence}");
 }

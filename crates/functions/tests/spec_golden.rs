@@ -1,6 +1,6 @@
 //! Chain specs on disk: invalid ones with their errors, and valid ones with their contents.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p tailwater-nf --test spec_golden` rewrites the errors; read the difference before you
+//! `UPDATE_GOLDEN=1 cargo test -p tailwater-functions --test spec_golden` rewrites the errors; read the difference before you
 //! commit it.
 
 use std::fs;

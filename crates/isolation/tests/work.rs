@@ -1,4 +1,4 @@
-//! Differential test of one library in two hosts: as functions run by the crate `tailwater-nf`, and as programs of
+//! Differential test of one library in two hosts: as functions run by the crate `tailwater-functions`, and as programs of
 //! their own. Both must treat all packets equally.
 
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_functions::library::{LibraryFunction, load};
@@ -25,8 +25,15 @@ const CAPACITY: usize = 512;
 /// Number of flow slots that packets use.
 const FLOWS: usize = 12;
 
-/// Compiles one of the functions for tests of libraries.
+/// Compiles one of the functions for tests of libraries, once for all tests that use it.
 fn library(function: &str) -> PathBuf {
+    static COMPILED: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut compiled = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = compiled.entry(function.to_owned()).or_insert_with(|| compile(function));
+    file.clone()
+}
+
+fn compile(function: &str) -> PathBuf {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("work-{function}.so"));
     let compiled = Command::new("cc")

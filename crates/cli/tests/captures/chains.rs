@@ -36,14 +36,19 @@ pub const ROUTER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 const FLOWS: &str = "  flows: {capacity: 131072}\n";
 
-/// ACL, then NAT of all IPv4 sources except those in 203.0.0.0/8, which contains the external addresses.
+/// NAT of all IPv4 sources except those in 203.0.0.0/8, which contains the external addresses.
+const NAT: &str = "{nat: {external: [203.0.113.0/28], otherProtocols: pass, inbound: pass, \
+                   internal: [0.0.0.0/1, 128.0.0.0/2, 192.0.0.0/5, 200.0.0.0/7, 202.0.0.0/8, \
+                   204.0.0.0/6, 208.0.0.0/4]}}";
+
+/// [`NAT`] alone.
+pub fn nat(folder: &Folder) -> PathBuf {
+    folder.spec("nat.yaml", &format!("[{NAT}]"), FLOWS)
+}
+
+/// ACL, then [`NAT`].
 pub fn acl_nat(folder: &Folder) -> PathBuf {
-    let functions = format!(
-        "[{ACL}, {{nat: {{external: [203.0.113.0/28], otherProtocols: pass, inbound: pass, \
-         internal: [0.0.0.0/1, 128.0.0.0/2, 192.0.0.0/5, 200.0.0.0/7, 202.0.0.0/8, \
-         204.0.0.0/6, 208.0.0.0/4]}}}}]"
-    );
-    folder.spec("acl-nat.yaml", &functions, FLOWS)
+    folder.spec("acl-nat.yaml", &format!("[{ACL}, {NAT}]"), FLOWS)
 }
 
 /// ACL, load balancing of all TCP and UDP flows to [`BACKENDS`], and accounting, with records in a file if one is

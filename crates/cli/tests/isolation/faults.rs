@@ -107,11 +107,15 @@ fn a_flow_that_begins_costs_no_page_fault() {
             }
             (!huge || cost_few(&next)).then_some(())
         });
+        // All that matters has been seen.
+        signal_if_there(run.id(), "-INT");
         let output = run.wait_with_output().unwrap();
         let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_identity(&report);
-        assert_eq!(count(&report, "offered"), FLOWS);
-        let begun = report["flows"]["opened"].as_u64().unwrap();
-        assert!(begun > FLOWS / 2, "{way}: {begun} flows");
+        let (offered, begun) = (count(&report, "offered"), report["flows"]["opened"].as_u64().unwrap());
+        assert!(
+            begun > offered / 2 && begun > 1000,
+            "{way}: {begun} flows of {offered} packets"
+        );
     }
 }

@@ -261,6 +261,7 @@ const TROUBLES: [Trouble; 3] = [
 
 #[test]
 fn packets_wait_within_bounds_for_a_redis_that_is_away() {
+    const PACKETS: u32 = 1800;
     let _alone = alone();
     for [begins, ends] in TROUBLES {
         for policy in ["hold", "pass", "drop"] {
@@ -274,7 +275,7 @@ fn packets_wait_within_bounds_for_a_redis_that_is_away() {
             };
             let folder = Folder::new();
             let chain = spec(&folder, &server, FUNCTIONS, bounds);
-            let traffic = traffic(&folder, "in.pcap", 3000);
+            let traffic = traffic(&folder, "in.pcap", PACKETS);
             let mut run = start(&chain, &traffic, process(), &[]);
             wait_for(&server, 300, &mut run);
             begins(&mut server);
@@ -287,11 +288,11 @@ fn packets_wait_within_bounds_for_a_redis_that_is_away() {
             assert_eq!(number("dropped"), reason(&report, "state-unavailable"));
             match policy {
                 "hold" => {
-                    assert_eq!(count(&report, "delivered"), 3000, "{what}");
+                    assert_eq!(count(&report, "delivered"), u64::from(PACKETS), "{what}");
                     assert!(number("held_most") > 100, "{what}");
                 }
                 "pass" => {
-                    assert_eq!(count(&report, "delivered"), 3000, "{what}");
+                    assert_eq!(count(&report, "delivered"), u64::from(PACKETS), "{what}");
                     assert!(number("passed") > 100, "{what}");
                 }
                 _ => {

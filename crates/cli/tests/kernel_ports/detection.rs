@@ -55,7 +55,7 @@ fn pages_and_names(driver: &str) {
     }
     name_server(&hosts, HOSTS[1]);
     assert_answers(&hosts, HOSTS, "www.allowed.test");
-    assert_eq!(ask(&hosts, HOSTS, "www.BLOCKED.test", 3), Err(ErrorKind::WouldBlock));
+    assert_eq!(ask(&hosts, HOSTS, "www.BLOCKED.test", 1), Err(ErrorKind::WouldBlock));
     pages(&hosts, "http", 80, &[("", "a page")]);
     let report = between.stop();
     assert_identity(&report);

@@ -56,11 +56,11 @@ fn one_way(driver: &str) {
         assert_eq!(ping.status.code(), Some(1), "{address}");
     }
     for address in &both[0] {
-        assert_eq!(page(&hosts, 1, address, 2), Some(28), "{address}");
+        assert_eq!(page(&hosts, 1, address, 1), Some(28), "{address}");
     }
     // Another port is refused, too.
     hosts.serve(1, HOSTS[1], 8080, vec![7]);
-    assert_eq!(page(&hosts, 0, &format!("{}:8080", HOSTS[1]), 2), Some(28));
+    assert_eq!(page(&hosts, 0, &format!("{}:8080", HOSTS[1]), 1), Some(28));
     names(&hosts);
     let report = between.stop();
     assert_identity(&report);
@@ -156,7 +156,7 @@ fn rules_change_while_packets_pass() {
     folder.write("firewall.rules", "allow icmp from wan to lan\nreject\n");
     told(&between, "2 rules in force");
     hosts.assert_pings(1, HOSTS[0], 5);
-    assert_eq!(page(&hosts, 0, HOSTS[1], 2), Some(28));
+    assert_eq!(page(&hosts, 0, HOSTS[1], 1), Some(28));
     let report = between.stop();
     assert_identity(&report);
     assert_eq!(count(&report, "lost"), 0, "{report}");

@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-/// Streams of TCP and UDP from host 0 to host 1 and back, at the machine's speed, of which only the size is asserted.
+/// Streams of TCP and UDP from host 0 to host 1 and back, some megabytes at the machine's speed, of which only the size is asserted.
 /// Skipped without iperf3.
 pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
     if skipped(&["iperf3"]) {
@@ -15,8 +15,13 @@ pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
     }
     let _server = hosts.start(1, &["iperf3", "-s"]);
     hosts.wait_for_listener(1, 5201);
-    for flags in ["-P 4", "-R", "-u -b 20M -l 1000", "-u -b 20M -l 1000 -R"] {
-        let client = format!("timeout 60 iperf3 -J -t 1 {flags} -B {from} -c {to}");
+    for flags in [
+        "-n 4M -P 4",
+        "-n 4M -R",
+        "-n 1M -u -b 20M -l 1000",
+        "-n 1M -u -b 20M -l 1000 -R",
+    ] {
+        let client = format!("timeout 60 iperf3 -J {flags} -B {from} -c {to}");
         let mut result = Value::Null;
         // On a busy machine the server may not have finished the previous test.
         wait_for(|| {

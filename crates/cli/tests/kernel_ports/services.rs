@@ -44,7 +44,7 @@ pub(super) fn pages(hosts: &Hosts, scheme: &str, port: u16, variants: &[(&str, &
         for ((_, literal), (flags, _)) in each(&addresses, variants) {
             let get = &get;
             scope.spawn(move || {
-                let blocked = get("blocked.test", literal, &format!("-m 5 {flags}"));
+                let blocked = get("blocked.test", literal, &format!("-m 2 {flags}"));
                 assert_eq!(blocked.status.code(), Some(28), "{}", text(&blocked.stderr));
                 assert!(blocked.stdout.is_empty());
             });

@@ -88,3 +88,19 @@ fn with_a_loose_objective_buffers_end_first() {
     assert_eq!(asks_at(2048), Some(683));
     assert_eq!(asks_at(60_000), Some(7441));
 }
+
+/// The table of constants in `docs/explanation/scaling.md`.
+#[test]
+fn documented_constants() {
+    let page = include_str!("../../../../docs/explanation/scaling.md");
+    let options = TailwaterOptions::new(Nanos::from_micros(200));
+    let rows = [
+        ("activation", options.activate_percent),
+        ("sharing", options.share_percent),
+        ("release", options.release_percent),
+        ("relief", options.relieve_percent.expect("a limit")),
+    ];
+    for (name, percent) in rows {
+        assert!(page.contains(&format!("| {name} | {percent} |")), "{name}: {percent}");
+    }
+}

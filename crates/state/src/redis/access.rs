@@ -358,7 +358,7 @@ fn client(address: &RedisAddress, settings: RedisConnectionInfo) -> Result<Named
             authorities,
         } => {
             // The process may have a provider already. That one is used then.
-            let _ = rustls::crypto::ring::default_provider().install_default();
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
             let certificates = TlsCertificates {
                 client_tls: None,
                 root_cert: authorities.as_deref().map(read_file).transpose()?,
