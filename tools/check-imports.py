@@ -14,7 +14,7 @@ from pathlib import Path
 
 # From the ground up. Crates on one floor do not import each other.
 FLOORS = """
-    net handover resctrl confine
+    net handover resctrl confine streams
     traffic sdk ids measure
     api sdk-c
     chain

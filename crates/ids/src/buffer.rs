@@ -1,7 +1,7 @@
 //! Buffers that rules test, with their protocols and directions.
 
 use crate::app::App;
-use crate::direction::Direction;
+use tailwater_streams::direction::Direction;
 
 /// Moment at which a buffer becomes available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,17 +3,20 @@
 use crate::buffer::{Buffer, BufferKey};
 use crate::connection::{CONNECT_REQUEST, Connection, HEAD_REQUEST};
 use crate::dns::{self, DNS};
-use crate::http::body::{Inflater, unchunk};
-use crate::http::{self, CHUNKED, DerivedBuffers, Framing, HEAD, Head, INSPECTED, Step};
+use crate::http::body::Inflater;
+use crate::http::{DerivedBuffers, fill};
 use crate::packet::Subject;
 use crate::rule::{App, Direction};
 use crate::rule_evaluator::{RuleEvaluator, counter, payload_unit};
 use crate::settings::Settings;
 use crate::signature::Hook;
 use crate::stream::Side;
-use crate::tls::{self, TLS};
 use crate::unit::Unit;
 use crate::x509::Texts;
+use tailwater_streams::http::chunks::unchunk;
+use tailwater_streams::http::head::{Framing, Head};
+use tailwater_streams::http::messages::{CHUNKED, HEAD, Step, is_phase};
+use tailwater_streams::tls::{self, handshake};
 
 /// Phase: the protocol is not yet known.
 const UNKNOWN: u8 = 0;
@@ -21,6 +24,11 @@ const UNKNOWN: u8 = 0;
 pub(crate) const DEAD: u8 = 1;
 /// Phase: bytes without a supported protocol's messages.
 const RAW: u8 = 2;
+/// Phase: unencrypted TLS.
+const TLS: u8 = 32;
+
+/// Flag of a message: the rules were evaluated on its body.
+const INSPECTED: u8 = 2;
 
 /// Inverse of the share of the window that stays after inspection.
 const HISTORY: usize = 4;
@@ -42,20 +50,26 @@ impl<'a> Stream<'a> {
 
     /// Handles missing bytes: message parsing stops.
     pub(crate) fn gap(&mut self) {
-        if self.side.phase != DEAD {
-            self.side.phase = RAW;
+        if self.side.message.phase != DEAD {
+            self.side.message.phase = RAW;
         }
     }
 
     /// Returns the stream's bytes in a range of offsets.
     fn bytes(&self, from: u64, to: u64) -> &[u8] {
-        let range = self.side.at(from)..self.side.at(to);
+        let range = self.side.bytes.at(from)..self.side.bytes.at(to);
         self.window.get(range).unwrap_or_default()
+    }
+
+    /// Follows the HTTP messages up to the next step.
+    fn advance(&mut self, direction: Direction) -> Step {
+        let Side { bytes, message, .. } = self.side;
+        message.advance(bytes.in_order(self.window), direction)
     }
 
     /// Returns the in-order bytes.
     fn filled(&self) -> &[u8] {
-        &self.window[..self.side.filled()]
+        &self.window[..self.side.bytes.filled()]
     }
 }
 
@@ -92,24 +106,24 @@ impl Buffers {
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
-        let fresh = stream.side.take_fresh();
-        if fresh.is_empty() || stream.side.phase == DEAD {
+        let fresh = stream.side.bytes.take_fresh();
+        if fresh.is_empty() || stream.side.message.phase == DEAD {
             return;
         }
-        if stream.side.phase == UNKNOWN {
+        if stream.side.message.phase == UNKNOWN {
             detect(stream, subject, connection);
         }
         let window = &*stream.window;
-        let unit = payload_unit(&window[..stream.side.filled()]);
+        let unit = payload_unit(&window[..stream.side.bytes.filled()]);
         evaluator.evaluate_stream((stream.side, fresh.start), &unit, subject, connection);
-        match stream.side.phase {
-            phase if http::is_phase(phase) => self.http(stream, evaluator, subject, connection),
+        match stream.side.message.phase {
+            phase if is_phase(phase) => self.http(stream, evaluator, subject, connection),
             TLS => self.tls(stream, evaluator, subject, connection),
             DNS => self.dns(stream, evaluator, subject, connection),
             _ => {}
         }
-        if stream.side.end() >= stream.depth {
-            stream.side.phase = DEAD;
+        if stream.side.bytes.end() >= stream.depth {
+            stream.side.message.phase = DEAD;
         }
     }
 
@@ -122,7 +136,7 @@ impl Buffers {
         connection: &mut Connection,
     ) {
         self.body_so_far(stream, evaluator, subject, connection);
-        stream.side.phase = DEAD;
+        stream.side.message.phase = DEAD;
     }
 
     /// Makes room in a full window; returns `false` if that is impossible.
@@ -134,30 +148,30 @@ impl Buffers {
         connection: &mut Connection,
     ) -> bool {
         let history = stream.window.len() / HISTORY;
-        let by_history = stream.side.filled().saturating_sub(history);
+        let by_history = stream.side.bytes.filled().saturating_sub(history);
         let mut by = by_history.min(self.buffered(stream.side));
         if by == 0 && by_history > 0 {
             // The message exceeds the window: the available part is inspected, and the rest skipped.
-            match stream.side.phase {
+            match stream.side.message.phase {
                 HEAD | TLS | DNS => {
-                    evaluator.counters[counter::HTTP_LOST] += u64::from(stream.side.phase == HEAD);
-                    stream.side.phase = RAW;
+                    evaluator.counters[counter::HTTP_LOST] += u64::from(stream.side.message.phase == HEAD);
+                    stream.side.message.phase = RAW;
                 }
                 _ => self.body_so_far(stream, evaluator, subject, connection),
             }
             by = by_history.min(self.buffered(stream.side));
         }
-        stream.side.slide(stream.window, by);
+        stream.side.bytes.slide(stream.window, by);
         by > 0
     }
 
     /// Returns the number of bytes at the window's start that no message needs.
     fn buffered(&self, side: &Side) -> usize {
-        match side.phase {
-            TLS | DNS | HEAD => side.at(side.message),
-            phase if http::is_phase(phase) && side.message_flags & INSPECTED == 0 => side.at(side.message),
-            phase if http::is_phase(phase) => side.at(side.parsed),
-            _ => side.filled(),
+        match side.message.phase {
+            TLS | DNS | HEAD => side.bytes.at(side.message.start),
+            phase if is_phase(phase) && side.message.flags & INSPECTED == 0 => side.bytes.at(side.message.start),
+            phase if is_phase(phase) => side.bytes.at(side.message.parsed),
+            _ => side.bytes.filled(),
         }
     }
 
@@ -169,11 +183,11 @@ impl Buffers {
         connection: &mut Connection,
     ) {
         loop {
-            match http::advance(stream.side, stream.window, subject.direction) {
+            match stream.advance(subject.direction) {
                 Step::More => return,
                 Step::Lost => {
-                    let first = stream.side.message == 0;
-                    stream.side.phase = RAW;
+                    let first = stream.side.message.start == 0;
+                    stream.side.message.phase = RAW;
                     match first {
                         // The stream only resembled HTTP.
                         true => connection.set_app(None),
@@ -183,13 +197,13 @@ impl Buffers {
                 }
                 Step::Head => {
                     if !self.head(stream, evaluator, subject, connection) {
-                        stream.side.phase = RAW;
+                        stream.side.message.phase = RAW;
                         return;
                     }
                 }
                 Step::End => {
                     self.body_so_far(stream, evaluator, subject, connection);
-                    http::next_message(stream.side);
+                    stream.side.message.next_message();
                 }
             }
         }
@@ -204,7 +218,7 @@ impl Buffers {
         connection: &mut Connection,
     ) -> bool {
         let direction = subject.direction;
-        let text = stream.bytes(stream.side.message, stream.side.head_end);
+        let text = stream.bytes(stream.side.message.start, stream.side.message.head_end);
         self.head.read(text, direction);
         let place = match direction {
             Direction::ToServer => Hook::Request,
@@ -217,7 +231,7 @@ impl Buffers {
         let framing = self.head.framing(text, direction, connection.has(HEAD_REQUEST));
         if evaluator.rules.has_rules_at(place) {
             let mut unit = payload_unit(text);
-            self.head.fill(text, direction, &mut self.made, &mut unit);
+            fill(&self.head, text, direction, &mut self.made, &mut unit);
             evaluator.evaluate(place, &unit, subject, connection);
         }
         match direction {
@@ -230,12 +244,12 @@ impl Buffers {
         }
         match framing {
             Some(_) if tunnels && direction == Direction::ToServer => {
-                http::begin_body(stream.side, Framing::UntilClose);
-                stream.side.message_flags |= INSPECTED;
+                stream.side.message.begin_body(Framing::UntilClose);
+                stream.side.message.flags |= INSPECTED;
                 true
             }
             Some(framing) => {
-                http::begin_body(stream.side, framing);
+                stream.side.message.begin_body(framing);
                 true
             }
             None => {
@@ -254,20 +268,20 @@ impl Buffers {
         connection: &mut Connection,
     ) {
         let side = &*stream.side;
-        let has_body = http::is_phase(side.phase) && side.phase != HEAD;
-        if !has_body || side.message_flags & INSPECTED != 0 {
+        let has_body = is_phase(side.message.phase) && side.message.phase != HEAD;
+        if !has_body || side.message.flags & INSPECTED != 0 {
             return;
         }
-        let (message, head_end) = (side.message, side.head_end);
+        let (message, head_end) = (side.message.start, side.message.head_end);
         // Bytes from `parsed` on belong to the next message.
         let text = stream.bytes(message, head_end);
-        let body = stream.bytes(head_end, side.parsed);
+        let body = stream.bytes(head_end, side.message.parsed);
         let direction = subject.direction;
         let place = match direction {
             Direction::ToServer => Hook::RequestBody,
             Direction::ToClient => Hook::ResponseBody,
         };
-        let body = match side.message_flags & CHUNKED {
+        let body = match side.message.flags & CHUNKED {
             0 => body,
             _ => {
                 self.body.clear();
@@ -277,8 +291,8 @@ impl Buffers {
         };
         if !body.is_empty() && evaluator.rules.has_rules_at(place) {
             self.head.read(text, direction);
-            let mut unit = payload_unit(stream.bytes(message, side.parsed));
-            self.head.fill(text, direction, &mut self.made, &mut unit);
+            let mut unit = payload_unit(stream.bytes(message, side.message.parsed));
+            fill(&self.head, text, direction, &mut self.made, &mut unit);
             let buffer = match direction {
                 Direction::ToServer => Buffer::RequestBody,
                 Direction::ToClient => Buffer::ResponseBody,
@@ -289,7 +303,7 @@ impl Buffers {
             unit.set(Buffer::FileData, file.unwrap_or(body));
             evaluator.evaluate(place, &unit, subject, connection);
         }
-        stream.side.message_flags |= INSPECTED;
+        stream.side.message.flags |= INSPECTED;
     }
 
     fn tls(
@@ -299,32 +313,32 @@ impl Buffers {
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) {
-        if stream.side.end() < stream.side.left {
+        if stream.side.bytes.end() < stream.side.message.left {
             return;
         }
         self.handshake.clear();
         let side = &*stream.side;
-        let progress = tls::handshake(stream.bytes(side.message, side.end()), &mut self.handshake);
-        let needed = side.message + progress.needed as u64;
-        stream.side.left = needed;
+        let progress = handshake::handshake(stream.bytes(side.message.start, side.bytes.end()), &mut self.handshake);
+        let needed = side.message.start + progress.needed as u64;
+        stream.side.message.left = needed;
         // Rules are evaluated once on the name or the certificates.
-        if stream.side.message_flags & INSPECTED == 0 {
+        if stream.side.message.flags & INSPECTED == 0 {
             let done = match subject.direction {
                 Direction::ToServer => self.hello(evaluator, subject, connection),
                 Direction::ToClient => self.certificates(evaluator, subject, connection),
             };
             if done {
-                stream.side.message_flags |= INSPECTED;
+                stream.side.message.flags |= INSPECTED;
             }
         }
         if progress.ended {
             // The rest of the stream is encrypted.
-            stream.side.phase = DEAD;
+            stream.side.message.phase = DEAD;
         }
     }
 
     fn hello(&self, evaluator: &mut RuleEvaluator, subject: &Subject<'_>, connection: &mut Connection) -> bool {
-        let Some(name) = tls::server_name(&self.handshake) else {
+        let Some(name) = handshake::server_name(&self.handshake) else {
             return false;
         };
         if !name.is_empty() {
@@ -344,7 +358,7 @@ impl Buffers {
         subject: &Subject<'_>,
         connection: &mut Connection,
     ) -> bool {
-        let Some(certificates) = tls::certificates(&self.handshake) else {
+        let Some(certificates) = handshake::certificates(&self.handshake) else {
             return false;
         };
         for (i, certificate) in certificates.enumerate() {
@@ -369,7 +383,7 @@ impl Buffers {
         connection: &mut Connection,
     ) {
         loop {
-            let (message, end) = (stream.side.message, stream.side.end());
+            let (message, end) = (stream.side.message.start, stream.side.bytes.end());
             let [high, low, rest @ ..] = stream.bytes(message, end) else {
                 return;
             };
@@ -380,7 +394,7 @@ impl Buffers {
             if subject.direction == Direction::ToServer && !dns::is_answer(text) {
                 self.questions(text, evaluator, subject, connection);
             }
-            stream.side.message = message + 2 + length as u64;
+            stream.side.message.start = message + 2 + length as u64;
         }
     }
 
@@ -406,7 +420,7 @@ impl Buffers {
 
 /// Detects the protocol from a stream's first bytes.
 fn detect(stream: &mut Stream<'_>, subject: &Subject<'_>, connection: &mut Connection) {
-    let bytes = &stream.filled()[..stream.side.filled().min(DETECT)];
+    let bytes = &stream.filled()[..stream.side.bytes.filled().min(DETECT)];
     let app = match connection.app() {
         Some(app) => Some(app),
         None => match spoken(bytes, subject) {
@@ -417,14 +431,13 @@ fn detect(stream: &mut Stream<'_>, subject: &Subject<'_>, connection: &mut Conne
         },
     };
     connection.set_app(app);
-    stream.side.message = stream.side.base;
-    stream.side.parsed = stream.side.base;
-    stream.side.phase = match app {
+    let phase = match app {
         Some(App::Http) => HEAD,
         Some(App::Tls) => TLS,
         Some(App::Dns) => DNS,
         _ => RAW,
     };
+    stream.side.message.begin(stream.side.bytes.base(), phase);
 }
 
 /// Returns the protocol, if known; the outer `None` means that more bytes are needed.

@@ -356,7 +356,7 @@ impl Inspector {
             Direction::ToServer => ((to_server, server_window), (to_client, client_window)),
             Direction::ToClient => ((to_client, client_window), (to_server, server_window)),
         };
-        if flags & ACK != 0 && other.0.is_started() && other.0.skip_to(other.1, acknowledged) {
+        if flags & ACK != 0 && other.0.bytes.is_started() && other.0.skip_to(other.1, acknowledged) {
             self.evaluator.counters[counter::GAP] += 1;
             let mut stream = Stream::new(&mut other, self.settings.depth);
             stream.gap();
@@ -364,23 +364,23 @@ impl Inspector {
             self.buffers
                 .follow(&mut stream, &mut self.evaluator, &opposite, connection);
         }
-        if !this.0.is_started() && !payload.is_empty() {
+        if !this.0.bytes.is_started() && !payload.is_empty() {
             this.0.start(sequence);
         }
         let mut stream = Stream::new(&mut this, self.settings.depth);
         if !payload.is_empty() {
             self.add(&mut stream, sequence, subject, connection);
         }
-        if flags & FIN != 0 && stream.side.is_started() {
-            stream.side.fin(sequence.wrapping_add(payload.len() as u32));
+        if flags & FIN != 0 && stream.side.bytes.is_started() {
+            stream.side.bytes.fin(sequence.wrapping_add(payload.len() as u32));
         }
-        let exact = !stream.side.is_started() || sequence == stream.side.next();
-        if stream.side.is_over() && !connection.has_for(ENDED, direction) {
+        let exact = !stream.side.bytes.is_started() || sequence == stream.side.bytes.next();
+        if stream.side.bytes.is_over() && !connection.has_for(ENDED, direction) {
             connection.set_for(ENDED, direction);
             self.buffers
                 .finish(&mut stream, &mut self.evaluator, subject, connection);
         }
-        let mut over = stream.side.phase == DEAD;
+        let mut over = stream.side.message.phase == DEAD;
         if flags & RST != 0 && exact {
             // The receiver accepts the RST (RFC 5961 §3): both directions have ended.
             self.buffers
@@ -392,7 +392,7 @@ impl Inspector {
             connection.set_for(ENDED, Direction::ToServer);
             connection.set_for(ENDED, Direction::ToClient);
         }
-        over &= other.0.phase == DEAD;
+        over &= other.0.message.phase == DEAD;
         let ended = connection.has_for(ENDED, Direction::ToServer) && connection.has_for(ENDED, Direction::ToClient);
         if ended || over {
             slots.release();
@@ -407,18 +407,18 @@ impl Inspector {
     /// Inserts a segment's bytes into the stream, and inspects the new ones.
     fn add(&mut self, stream: &mut Stream<'_>, mut sequence: u32, subject: &Subject<'_>, connection: &mut Connection) {
         let mut data = subject.input.payload();
-        if stream.side.phase == DEAD {
+        if stream.side.message.phase == DEAD {
             return;
         }
         loop {
-            let inserted = stream.side.insert(stream.window, sequence, data);
+            let inserted = stream.side.bytes.insert(stream.window, sequence, data);
             if inserted.conflict {
                 self.evaluator.unclear(counter::CONFLICT);
             }
             self.buffers.follow(stream, &mut self.evaluator, subject, connection);
             data = &data[inserted.taken..];
             sequence = sequence.wrapping_add(inserted.taken as u32);
-            if data.is_empty() || stream.side.phase == DEAD {
+            if data.is_empty() || stream.side.message.phase == DEAD {
                 return;
             }
             if !self.buffers.make_room(stream, &mut self.evaluator, subject, connection) {

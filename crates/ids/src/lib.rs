@@ -1,4 +1,4 @@
-//! Intrusion detection: Suricata's rule language, stream reassembly, protocol parsers and rule matching.
+//! Intrusion detection: Suricata's rule language, and rule matching on packets, streams and messages.
 //!
 //! [`language`] parses text into [rules](rule::Rule), from which a [`RuleSet`](ruleset::RuleSet) is compiled. A
 //! worker's [`Inspector`](inspector::Inspector) evaluates it on packets. The caller supplies each packet's
@@ -15,7 +15,6 @@ mod app;
 pub mod buffer;
 pub mod connection;
 mod dense;
-mod direction;
 mod dns;
 mod evaluate;
 mod follow;
@@ -37,6 +36,5 @@ mod signature_group;
 pub mod slots;
 mod stream;
 pub mod threshold;
-mod tls;
 mod unit;
 mod x509;

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 pub use crate::app::App;
-pub use crate::direction::Direction;
+pub use tailwater_streams::direction::Direction;
 
 /// Action of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -148,14 +148,14 @@ impl RuleEvaluator {
             return;
         }
         let rules = Arc::clone(&self.rules);
-        side.renew(self.version);
+        side.rules.renew(self.version);
         self.candidates.clear();
         let ports = self.port_group(&rules, subject, connection);
         let candidates = &mut self.candidates;
         for group in rules.groups(place, subject.direction) {
             group.search(unit, fresh, ports, |rule| candidates.add(rule));
         }
-        side.pending().iter().for_each(|rule| candidates.add(*rule));
+        side.rules.pending().iter().for_each(|rule| candidates.add(*rule));
         let (ends, flags) = (subject.ends(), subject.flags());
         rules.unfiltered(place, ends, flags, |rule| candidates.add(rule));
         self.settle(&rules, unit, subject, connection, Some(side));
@@ -189,13 +189,13 @@ impl RuleEvaluator {
                 continue;
             }
             if let Some(side) = &side
-                && (side.is_done(rule) || signature.from_start && side.base > 0)
+                && (side.rules.is_done(rule) || signature.from_start && side.bytes.base() > 0)
             {
                 continue;
             }
             if self.matches(signature, unit, subject, connection) {
                 if let Some(side) = &mut side {
-                    side.finish(rule);
+                    side.rules.finish(rule);
                 }
                 self.fire(rule, signature, unit, subject, connection);
                 if self.passed {
@@ -203,7 +203,7 @@ impl RuleEvaluator {
                 }
             } else if let Some(side) = &mut side
                 && !signature.checks.is_empty()
-                && !side.wait_for(rule)
+                && !side.rules.wait_for(rule)
             {
                 self.counters[counter::PENDING_FULL] += 1;
             }

@@ -1,8 +1,11 @@
 //! Tables that map an address to the set of rules that match it.
 
-use super::classifier::GROUP;
 use std::collections::HashMap;
 use std::net::Ipv6Addr;
+
+/// Number of keys looked up together. It is large enough to hide memory latency, and small enough for intermediate
+/// results to stay in the L1 cache.
+pub(super) const GROUP: usize = 32;
 
 /// Branches of a tree node: interval starts compared at once.
 const BRANCHES: usize = 16;

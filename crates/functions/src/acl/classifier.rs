@@ -17,8 +17,8 @@
 //! rules take 2 to 7 MB in total. Longer lists are split into parts of 65,536 rules, which are searched one after the
 //! other. Building fails with an error beyond [`MAX_MEMORY_BYTES`].
 
-use super::address::{V4Table, V6Table};
-use super::dispatch::{self, NO_RULE, Search};
+use super::address::{GROUP, V4Table, V6Table};
+use super::dispatch::{self, NO_RULE, Search, Searchable};
 use super::rule::Rule;
 use super::rule_sets::{self, Packer, RuleSets, Span};
 use super::service::ServiceTable;
@@ -27,32 +27,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use tailwater_net::flow::FlowKey;
 
-/// Maximum number of rules of a classifier.
-pub const MAX_RULES: usize = 1_000_000;
-
-/// Maximum memory of a classifier, in bytes.
-pub const MAX_MEMORY_BYTES: usize = 1 << 30;
-
-/// Number of keys looked up together. It is large enough to hide memory latency, and small enough for intermediate
-/// results to stay in the L1 cache.
-pub(super) const GROUP: usize = 32;
-
-/// Failure to build a classifier.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ClassifierError {
-    /// The list has more than [`MAX_RULES`] rules.
-    #[error("expected at most {MAX_RULES} rules, found {rules}")]
-    TooManyRules {
-        /// The number of rules.
-        rules: usize,
-    },
-    /// The rules overlap in so many ways that the tables would exceed the memory limit.
-    #[error("expected at most {} MiB of tables, the rules require more", limit_bytes >> 20)]
-    TooLarge {
-        /// The limit, in bytes.
-        limit_bytes: usize,
-    },
-}
+pub use super::limits::{ClassifierError, MAX_MEMORY_BYTES, MAX_RULES};
 
 /// Finds the first matching rule of a fixed list. It is read-only after building, so cores share one.
 pub struct Classifier {
@@ -129,20 +104,21 @@ impl Classifier {
         dispatch::find(self, keys, found);
     }
 
-    /// Searches for all keys. [`dispatch`] compiles this function for several instruction sets.
+    /// Returns the memory of the tables in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.parts.iter().map(Part::memory_bytes).sum::<usize>() + self.parts.capacity() * size_of::<Part>()
+    }
+}
+
+impl Searchable for Classifier {
     #[inline(always)]
-    pub(super) fn find(&self, search: impl Search, keys: &[FlowKey], found: &mut [Option<u32>]) {
+    fn find(&self, search: impl Search, keys: &[FlowKey], found: &mut [Option<u32>]) {
         for (keys, found) in keys.chunks(GROUP).zip(found.chunks_mut(GROUP)) {
             found.fill(None);
             for (i, part) in self.parts.iter().enumerate() {
                 part.find(search, keys, found, (i * self.part_rules) as u32);
             }
         }
-    }
-
-    /// Returns the memory of the tables in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        self.parts.iter().map(Part::memory_bytes).sum::<usize>() + self.parts.capacity() * size_of::<Part>()
     }
 }
 

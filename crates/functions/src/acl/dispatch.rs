@@ -3,7 +3,6 @@
 //! The search mostly counts bits. A bit count takes one instruction on every x86-64 server of the last ten years, but
 //! about twelve in a generic x86-64 build. With AVX-512, eight words of a set are unpacked and compared at once.
 
-use super::classifier::Classifier;
 use super::rule_sets::RuleSets;
 use tailwater_net::flow::FlowKey;
 
@@ -16,6 +15,13 @@ pub(super) trait Search: Copy {
     /// which must not be 0, and clears those bits. Returns the lowest rule in these words that is in all sets, or
     /// [`NO_RULE`].
     fn step<const SETS: usize>(self, sets: &RuleSets, positions: [u32; SETS], common: &mut u64) -> u32;
+}
+
+/// Structure searched for keys. Its search is compiled for several instruction sets.
+pub(super) trait Searchable {
+    /// Writes to `found[i]` the index of the first rule that matches `keys[i]`. Always inlined, so that it is compiled
+    /// with the caller's instruction set.
+    fn find(&self, search: impl Search, keys: &[FlowKey], found: &mut [Option<u32>]);
 }
 
 /// Value that is no rule's number.
@@ -37,9 +43,9 @@ impl Search for ByWord {
     }
 }
 
-/// Runs [`Classifier::find`] in the fastest variant that the processor supports.
+/// Runs [`Searchable::find`] in the fastest variant that the processor supports.
 #[inline]
-pub(super) fn find(classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
+pub(super) fn find(classifier: &impl Searchable, keys: &[FlowKey], found: &mut [Option<u32>]) {
     #[cfg(target_arch = "x86_64")]
     {
         if let Some(by_eight) = x86::ByEight::detect() {
@@ -68,7 +74,7 @@ pub(super) fn prefetch(address: *const u64) {
 /// Variants for x86-64. A value of one of these types proves that the processor has the features.
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86 {
-    use super::{ByWord, Classifier, FlowKey, RuleSets, Search};
+    use super::{ByWord, FlowKey, RuleSets, Search, Searchable};
     use core::arch::x86_64::{
         __m512i, _mm_cvtsi128_si64, _mm512_and_si512, _mm512_castsi512_si128, _mm512_loadu_si512,
         _mm512_maskz_compress_epi64, _mm512_maskz_expand_epi64, _mm512_set1_epi64, _mm512_test_epi64_mask,
@@ -91,14 +97,14 @@ pub(super) mod x86 {
 
         /// Searches one word at a time.
         #[inline]
-        pub(in super::super) fn find(self, classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
+        pub(in super::super) fn find(self, classifier: &impl Searchable, keys: &[FlowKey], found: &mut [Option<u32>]) {
             // SAFETY: `self` exists, so `detect` has found every feature.
             unsafe { find_bits(classifier, keys, found) };
         }
     }
 
     #[target_feature(enable = "popcnt,bmi1,bmi2,avx2")]
-    fn find_bits(classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
+    fn find_bits(classifier: &impl Searchable, keys: &[FlowKey], found: &mut [Option<u32>]) {
         classifier.find(ByWord, keys, found);
     }
 
@@ -116,14 +122,14 @@ pub(super) mod x86 {
 
         /// Searches eight words at a time.
         #[inline]
-        pub(in super::super) fn find(self, classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
+        pub(in super::super) fn find(self, classifier: &impl Searchable, keys: &[FlowKey], found: &mut [Option<u32>]) {
             // SAFETY: `self` exists, so `detect` has found every feature.
             unsafe { find_by_eight(self, classifier, keys, found) };
         }
     }
 
     #[target_feature(enable = "popcnt,bmi1,bmi2,avx2,avx512f,avx512vl")]
-    fn find_by_eight(search: ByEight, classifier: &Classifier, keys: &[FlowKey], found: &mut [Option<u32>]) {
+    fn find_by_eight(search: ByEight, classifier: &impl Searchable, keys: &[FlowKey], found: &mut [Option<u32>]) {
         classifier.find(search, keys, found);
     }
 

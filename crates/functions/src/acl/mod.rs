@@ -7,6 +7,7 @@ mod dispatch;
 pub mod function;
 pub mod generate;
 mod kind;
+mod limits;
 pub mod linear;
 pub mod rule;
 pub(crate) mod rule_list;

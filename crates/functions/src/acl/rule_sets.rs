@@ -4,7 +4,7 @@
 //! *summary*, one bit per word that is set if the word is non-zero, followed by the non-zero words. The summaries alone
 //! exclude most words from an intersection; only the few remaining words are read.
 
-use super::classifier::ClassifierError;
+use super::limits::ClassifierError;
 use std::collections::HashMap;
 
 /// Number of bits in a word.

@@ -1,6 +1,6 @@
 //! Look-up of the rule sets for ports and protocol.
 
-use super::classifier::ClassifierError;
+use super::limits::ClassifierError;
 use super::rule_sets::Packer;
 use tailwater_net::flow::FlowKey;
 

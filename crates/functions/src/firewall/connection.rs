@@ -1,6 +1,6 @@
 //! Flow state of a connection.
 
-use super::table::Timeouts;
+use super::options::Timeouts;
 use super::tcp::{Phase, Tcp};
 use bytemuck::{Pod, Zeroable};
 use tailwater_chain::region::write_in_order;

@@ -5,10 +5,11 @@ use super::connection::{
     REVERSED, TCP, UDP, millis,
 };
 use super::fragment::FragmentPosition;
+use super::options::Fragments;
 use super::rule_set::RuleSet;
 use super::rules::{Action, State};
 use super::shared_tables::FirstFragment;
-use super::table::{FirewallTable, Fragments, is_icmp};
+use super::table::{FirewallTable, is_icmp};
 use super::tcp::{Phase, Segment, SegmentVerdict, Tcp};
 use bytemuck::Zeroable;
 use std::sync::Arc;

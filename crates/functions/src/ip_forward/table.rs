@@ -1,34 +1,11 @@
 //! Route table for both IP versions.
 
+use super::error::TableError;
 use super::route::{Decision, MAX_NEXT_HOPS, MAX_ROUTES, NextHop, Route, Target};
 use super::v4::{self, V4Table};
 use super::v6::{self, V6Table};
 use ipnet::IpNet;
-use std::io;
 use std::net::IpAddr;
-
-/// Failure to build a route table.
-#[derive(Debug, thiserror::Error)]
-pub enum TableError {
-    /// The second level of the IPv4 structure is full.
-    #[error(
-        "expected at most {} IPv4 /24 networks with prefixes longer than /24, found more",
-        v4::MAX_EXTENDED
-    )]
-    TooManyLongPrefixes,
-    /// The IPv6 structure would exceed its memory limit.
-    #[error("expected at most {} MiB for the IPv6 routes, found more", v6::MAX_BYTES >> 20)]
-    TooLarge,
-    /// There are more than [`MAX_ROUTES`] routes.
-    #[error("expected at most {MAX_ROUTES} routes, found more")]
-    TooManyRoutes,
-    /// There are too many next hops, or a route refers to an unknown one.
-    #[error("expected at most {MAX_NEXT_HOPS} next hops and routes to these only")]
-    NextHops,
-    /// The system is out of memory.
-    #[error("not enough memory for the routes ({0})")]
-    Memory(io::Error),
-}
 
 /// Compiled routes, shared by all workers.
 pub struct RouteTable {

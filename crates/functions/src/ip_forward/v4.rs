@@ -3,9 +3,9 @@
 //! The structure follows Gupta, Lin and McKeown, "Routing Lookups in Hardware at Memory Access Speeds", INFOCOM 1998,
 //! with 16-bit entries.
 
+use super::error::{MAX_EXTENDED, TableError};
 use super::memory::HugeSlice;
 use super::route::Decision;
-use super::table::TableError;
 use tailwater_chain::region::prefetch;
 
 /// Entries of the first table, one per /24.
@@ -13,9 +13,6 @@ const FIRST: usize = 1 << 24;
 
 /// Flag in an entry of the first table: the remaining bits are the index of a group of 256 entries in the second table.
 const EXTENDED: u16 = Decision::LIMIT;
-
-/// Maximum number of /24s that contain longer prefixes.
-pub(super) const MAX_EXTENDED: usize = EXTENDED as usize;
 
 /// Look-up structure: 32 MiB, and 512 bytes for each /24 that contains longer prefixes.
 pub(super) struct V4Table {

@@ -5,9 +5,9 @@
 //! Ohara, "Poptrie: A Compressed Trie with Population Count for Fast and Scalable Software IP Routing Table Lookup",
 //! SIGCOMM 2015.
 
+use super::error::{MAX_V6_BYTES, TableError};
 use super::memory::HugeSlice;
 use super::route::Decision;
-use super::table::TableError;
 use bytemuck::{Pod, Zeroable};
 use tailwater_chain::region::prefetch;
 
@@ -18,9 +18,6 @@ const STRIDE: u32 = 6;
 
 /// Flag in an entry of the first table: the remaining bits are a decision, not a node.
 const DECIDED: u32 = 1 << 31;
-
-/// Maximum bytes of nodes and leaves.
-pub(super) const MAX_BYTES: usize = 1 << 30;
 
 /// Trie node with 64 branches.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
@@ -245,7 +242,7 @@ impl Builder {
         }
         let children = node.children.count_ones() as usize;
         let nodes = self.nodes.len() + children;
-        if nodes * size_of::<Node>() + self.leaves.len() * size_of::<u16>() > MAX_BYTES {
+        if nodes * size_of::<Node>() + self.leaves.len() * size_of::<u16>() > MAX_V6_BYTES {
             return Err(TableError::TooLarge);
         }
         self.nodes.resize(nodes, Node::default());

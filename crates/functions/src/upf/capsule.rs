@@ -1,8 +1,9 @@
 //! Encapsulation and decapsulation.
 
+use super::direction::LinkDirection;
 use super::gtp::{self, Header, PORT, Unreadable};
 use super::reasons::{CONGESTION, FRAGMENT, INNER_MALFORMED, MALFORMED, NO_ROOM, UNSUPPORTED};
-use super::session::{LinkDirection, Treatment};
+use super::session::Treatment;
 use super::table::Options;
 use crate::ipsec::headers::{ECN, Inner, Outer, decapsulated_ecn, set_ecn};
 use std::net::IpAddr;

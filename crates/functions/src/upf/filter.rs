@@ -1,6 +1,6 @@
 //! Flow descriptions: the subset of RFC 6733's IPFilterRule that 3GPP uses for packet filters (TS 29.212 §5.4.2).
 
-use super::session::LinkDirection;
+use super::direction::LinkDirection;
 use crate::acl::{Action, Rule};
 use ipnet::IpNet;
 use std::ops::RangeInclusive;

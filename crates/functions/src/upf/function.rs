@@ -2,11 +2,12 @@
 
 use super::answer;
 use super::capsule::{Encapsulation, read, uncover};
+use super::direction::LinkDirection;
 use super::gtp::{self, Header, PORT, message};
 use super::index::Buckets;
 use super::reasons::*;
 use super::records::{NO_PEER, Record};
-use super::session::{LinkDirection, Treatment};
+use super::session::Treatment;
 use super::table::{CompiledProfile, UpfTable, take};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;

@@ -8,6 +8,7 @@
 pub(crate) mod answer;
 pub mod api;
 mod capsule;
+mod direction;
 mod filter;
 mod function;
 pub mod gtp;
@@ -24,6 +25,7 @@ mod spec;
 mod table;
 mod usage;
 
+pub use direction::LinkDirection;
 pub use filter::{FilterError, Flows, parse as parse_flows};
 pub use function::Upf;
 pub use kind::KIND;
@@ -31,8 +33,7 @@ pub use records::Usage;
 pub use replace::{AppliedSessions, Prepared};
 pub use services::{Services, UpfError, start};
 pub use session::{
-    LinkDirection, MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session,
-    Treatment, Tunnel,
+    MAX_ADDRESSES, MAX_PROFILES, MAX_RATES, MAX_RULES, MAX_SESSIONS, Profile, Role, Rule, Session, Treatment, Tunnel,
 };
 pub use spec::UpfConfig;
 pub use table::{MAX_PEERS, Options, Owner, SessionChange, SessionError, UpfTable};

@@ -4,8 +4,9 @@
 //! A session's identity is constant during its life. Its forwarding state is one number, and so changes atomically. A
 //! generation shows whether the session existed throughout a read; one removed meanwhile counts as absent.
 
+use super::direction::LinkDirection;
 use super::lines::{Line, WORDS, lines};
-use super::session::{LinkDirection, Session, Tunnel};
+use super::session::{Session, Tunnel};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use tailwater_chain::region::prefetch;

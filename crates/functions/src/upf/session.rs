@@ -1,5 +1,6 @@
 //! Sessions, profiles and treatments.
 
+use super::direction::LinkDirection;
 use super::filter::Flows;
 use crate::acl::linear;
 use crate::policer::Meter;
@@ -43,26 +44,6 @@ impl Role {
         match self {
             Role::Core => [LinkDirection::Up, LinkDirection::Down],
             Role::Access => [LinkDirection::Down, LinkDirection::Up],
-        }
-    }
-}
-
-/// Direction of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkDirection {
-    /// Uplink: from the UE.
-    Up,
-    /// Downlink: to the UE.
-    Down,
-}
-
-impl LinkDirection {
-    /// Returns the index in pairs of per-direction values.
-    #[inline]
-    pub(super) fn at(self) -> usize {
-        match self {
-            LinkDirection::Up => 0,
-            LinkDirection::Down => 1,
         }
     }
 }

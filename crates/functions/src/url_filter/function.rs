@@ -1,7 +1,7 @@
 //! The `UrlFilter` network function: position of each packet in its stream, and verdicts.
 
-use super::parser::{Event, Lookup, Parser};
-use super::reassembly::{NoRoom, Pool, distance};
+use super::lookup::Lookup;
+use super::reassembly::Pool;
 use super::service::{Action, FilterTable, Rest};
 use super::table::UrlTable;
 use crate::stream_pool::{Lease, PLACE_BITS};
@@ -14,6 +14,10 @@ use tailwater_chain::live::Version;
 use tailwater_net::parse::Fragment;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, protocol};
+use tailwater_streams::http::host::MAX_HOST;
+use tailwater_streams::ring::NoRoom;
+use tailwater_streams::sequence::distance;
+use tailwater_streams::state::{Event, Parser};
 
 /// Drop reason: a request's URL is blocked.
 const URL_BLOCKED: u8 = 0;
@@ -62,7 +66,7 @@ struct Stream {
     /// Sequence number of the SYN, or the one before the first byte seen.
     first: u32,
     /// The stream's [`Lease`]: the buffer's index, 0 for none, and above [`PLACE_BITS`] the upper bits of the
-    /// generation. The number of the buffer pool is in the parser, where there is room.
+    /// generation. The number of the buffer pool is the parser's tag, where there is room.
     place: u32,
     generation: u16,
     status: u8,
@@ -110,7 +114,7 @@ impl UrlFilter {
         let config = table.config();
         UrlFilter {
             pool: Pool::new(Arc::clone(table.stream_pool())),
-            joined: Vec::with_capacity(config.buffer_bytes + super::normalize::MAX_HOST),
+            joined: Vec::with_capacity(config.buffer_bytes + MAX_HOST),
             counters: [0; 5],
             cached_rules: table.live().current(),
             table,
@@ -256,11 +260,9 @@ impl UrlFilter {
             let seen = distance(stream.next, sequence).clamp(0, data.len() as i32) as usize;
             sequence = sequence.wrapping_add(seen as u32);
             data = &data[seen..];
-            let kept = self.pool.stretches();
+            let kept = self.pool.ranges();
             if stream.skip > 0 {
-                let end = kept
-                    .last()
-                    .map_or(stream.next, |last| last.start.wrapping_add(last.length));
+                let end = kept.last().map_or(stream.next, |last| last.end);
                 let mut known = i64::from(distance(end, stream.next));
                 if !data.is_empty() {
                     let ahead = i64::from(distance(sequence, stream.next));
@@ -341,7 +343,7 @@ impl UrlFilter {
             if text && self.take(stream, packet).is_err() {
                 return StreamOutcome::NoRoom;
             }
-        } else if !text && self.pool.stretches().is_empty() {
+        } else if !text && self.pool.ranges().is_empty() {
             self.release(stream);
         }
         StreamOutcome::Passes
@@ -375,14 +377,14 @@ impl Stream {
         (place != 0).then_some(Lease {
             slot: place,
             generation: self.place >> PLACE_BITS << 16 | u32::from(self.generation),
-            pool: self.parser.pool,
+            pool: self.parser.tag,
         })
     }
 
     fn set_lease(&mut self, lease: Lease) {
         self.place = lease.slot | lease.generation >> 16 << PLACE_BITS;
         self.generation = lease.generation as u16;
-        self.parser.pool = lease.pool;
+        self.parser.tag = lease.pool;
     }
 
     /// Restarts the stream; its first byte follows sequence number `first`.

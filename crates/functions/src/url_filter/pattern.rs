@@ -1,6 +1,7 @@
 //! Syntax of patterns and of lists of them.
 
-use super::normalize::{self, Host};
+use tailwater_streams::http::host::Host;
+use tailwater_streams::http::target::normalize;
 
 /// Largest number of patterns per filter.
 pub const MAX_PATTERNS: usize = 1_000_000;
@@ -139,7 +140,7 @@ impl Pattern {
         // Only percent-encoding is decoded: a text may start and end anywhere in a path.
         let mut bytes = b"?".to_vec();
         bytes.extend_from_slice(inner.as_bytes());
-        let length = normalize::path(&mut bytes);
+        let length = normalize(&mut bytes);
         bytes.truncate(length);
         bytes.remove(0);
         match bytes.len() {
@@ -197,7 +198,7 @@ impl Pattern {
 
 fn normal_path(text: &str) -> Box<[u8]> {
     let mut bytes = text.as_bytes().to_vec();
-    let length = normalize::path(&mut bytes);
+    let length = normalize(&mut bytes);
     bytes.truncate(length);
     bytes.into()
 }

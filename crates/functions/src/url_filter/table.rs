@@ -4,11 +4,11 @@
 //! A host is looked up once per request, so nothing scans payload. A lookup costs a hash of the host's bytes and about
 //! one cache miss per label, independent of the number of patterns.
 
-use super::normalize::Host;
 use super::pattern::Pattern;
 use aho_corasick::AhoCorasick;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use tailwater_streams::http::host::Host;
 
 /// Reasons a filter cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

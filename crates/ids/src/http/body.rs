@@ -1,23 +1,6 @@
-//! Removal of transfer and content codings from message bodies.
+//! Removal of content codings from message bodies.
 
 use flate2::{Decompress, FlushDecompress, Status};
-
-/// Concatenates the data of chunks, as far as available.
-pub(crate) fn unchunk(mut bytes: &[u8], out: &mut Vec<u8>) {
-    while let Some(end) = memchr::memchr(b'\n', bytes) {
-        let line = bytes[..end].trim_ascii();
-        bytes = &bytes[end + 1..];
-        if line.is_empty() {
-            continue;
-        }
-        let Some(size) = super::chunk_size(line).filter(|size| *size > 0) else {
-            return;
-        };
-        let there = bytes.len().min(usize::try_from(size).unwrap_or(usize::MAX));
-        out.extend_from_slice(&bytes[..there]);
-        bytes = &bytes[there..];
-    }
-}
 
 /// Decoder of content codings. Nothing is allocated after construction.
 #[derive(Debug)]

@@ -9,6 +9,7 @@
 //! [`Mistake`] per rule. A valid rule that uses an unsupported feature is [`Skipped`], with the reason.
 
 mod draft;
+mod expressions;
 mod header;
 mod keywords;
 mod numbers;
@@ -18,6 +19,7 @@ mod problem;
 pub use header::{Variables, WrongVariable};
 
 use crate::rule::Rule;
+use expressions::Expressions;
 use header::Sets;
 use problem::Problem;
 use std::fmt;
@@ -78,7 +80,7 @@ pub struct Parsed {
 #[derive(Debug)]
 pub struct Reader {
     sets: Sets,
-    expressions: keywords::Expressions,
+    expressions: Expressions,
 }
 
 impl Reader {
@@ -89,7 +91,7 @@ impl Reader {
     pub fn new(variables: &Variables) -> Result<Reader, WrongVariable> {
         Ok(Reader {
             sets: Sets::new(variables)?,
-            expressions: keywords::Expressions::default(),
+            expressions: Expressions::default(),
         })
     }
 

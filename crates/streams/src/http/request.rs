@@ -1,8 +1,10 @@
-//! HTTP/1.x requests, parsed as a lenient server does (RFC 9112). The request line's target and every Host field are
-//! matched; bodies are skipped by their framing.
+//! HTTP/1.x requests in pieces of any size, parsed as a lenient server does. The handler receives the request line's
+//! target and every Host field; bodies are skipped by their framing.
 
-use super::normalize::{self, Host, hex};
-use super::parser::{Event, Lookup, Parser, START, Text};
+use super::host::{Host, MAX_HOST};
+use super::target::{authority, hex, normalize};
+use super::{Reading, is_blank, is_token};
+use crate::state::{Event, MessageHandler, Parser, START, Text};
 
 /// State: method and target, up to the line's end.
 pub(crate) const FIRST_STATE: u8 = REQUEST_LINE;
@@ -45,20 +47,16 @@ const GAP: u8 = 32;
 const MAX_METHOD: usize = 32;
 const CHUNKED_CODING: &[u8] = b"chunked";
 
-/// Returns `true` if a byte may occur in a method or field name (RFC 9110 §5.6.2).
-pub(crate) fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
-}
-
-fn is_blank(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t')
-}
-
 /// Parses a piece of the stream, at most to the end of the message; see [`Parser::feed`].
-pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
+pub(crate) fn feed(
+    parser: &mut Parser,
+    bytes: &[u8],
+    text: &mut Text<'_>,
+    handler: &mut impl MessageHandler,
+) -> (usize, Event) {
     let mut used = 0;
     while used < bytes.len() && parser.state != START {
-        let (count, event) = step(parser, &bytes[used..], text, lookup);
+        let (count, event) = step(parser, &bytes[used..], text, handler);
         used += count;
         if event != Event::More {
             return (used, event);
@@ -76,7 +74,7 @@ fn rest_of_line(bytes: &[u8]) -> (&[u8], usize, bool) {
 }
 
 /// Parses at least one byte of the non-empty input.
-fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
+fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, handler: &mut impl MessageHandler) -> (usize, Event) {
     let first = bytes[0];
     match parser.state {
         REQUEST_LINE => {
@@ -92,7 +90,7 @@ fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Loo
                 return (used, Event::Finished);
             }
             let event = if ended {
-                request_line(parser, text, lookup)
+                request_line(parser, text, handler)
             } else {
                 Event::More
             };
@@ -120,13 +118,13 @@ fn step(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Loo
                     return (used, Event::Unclear);
                 }
             }
-            let blocked = ended && {
+            let stops = ended && {
                 end_of_line(parser);
                 let path = &text.target[..usize::from(parser.target)];
                 let path = (parser.flags & CONNECT == 0).then_some(path);
-                Host::new(&text.host[..usize::from(parser.host)]).is_some_and(|host| lookup.url(&host, path))
+                Host::new(&text.host[..usize::from(parser.host)]).is_some_and(|host| handler.on_host(&host, path))
             };
-            (used, if blocked { Event::Url } else { Event::More })
+            (used, if stops { Event::Url } else { Event::More })
         }
         CONTENT_LENGTH => (content_length(parser, bytes), Event::More),
         TRANSFER_ENCODING => (transfer_encoding(parser, bytes), Event::More),
@@ -206,7 +204,7 @@ fn split_line(line: &[u8]) -> Option<(usize, usize, &[u8])> {
 }
 
 /// Handles a complete request line, and replaces it by the normalised path.
-fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> Event {
+fn request_line(parser: &mut Parser, text: &mut Text<'_>, handler: &mut impl MessageHandler) -> Event {
     let line = text.target[..usize::from(parser.target)].trim_ascii_end();
     if line.starts_with(b"PROXY ") {
         // A load balancer's line at the start of the stream (PROXY protocol version 1).
@@ -224,7 +222,7 @@ fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_
     if (simple && !is_get) || version.get(5) == Some(&b'2') {
         return Event::Finished;
     }
-    lookup.begun = true;
+    handler.on_begin();
     parser.state = LINE;
     parser.names = OTHER;
     let target = &line[start..end];
@@ -232,19 +230,19 @@ fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_
         parser.flags |= CONNECT;
         (Some(target), end)
     } else {
-        match authority(target) {
-            Some((from, to)) => (Some(&target[from..to]), start + to),
+        match authority(target, Reading::Lenient) {
+            Some(range) => (Some(&target[range.clone()]), start + range.end),
             None => (None, start),
         }
     };
-    let too_long = authority.is_some_and(|authority| authority.len() > normalize::MAX_HOST);
+    let too_long = authority.is_some_and(|authority| authority.len() > MAX_HOST);
     let (has_authority, host) = (authority.is_some(), authority.and_then(Host::new));
     // A method and a blank stood before, so there is room for the slash a path may lack.
     text.target.copy_within(path_start..end, 1);
     text.target[0] = b'/';
     let rooted = has_authority && !matches!(text.target[1..1 + end - path_start], [b'/' | b'\\', ..]);
     let from = usize::from(!rooted);
-    let normal = normalize::path(&mut text.target[from..1 + end - path_start]);
+    let normal = normalize(&mut text.target[from..1 + end - path_start]);
     text.target.copy_within(from..from + normal, 0);
     // An empty path becomes the root, so that the target is never empty within a header section.
     if normal == 0 {
@@ -256,30 +254,13 @@ fn request_line(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_
     }
     let path = &text.target[..usize::from(parser.target)];
     let visible_path = (!is_connect).then_some(path);
-    let blocked = visible_path.is_some_and(|path| lookup.table.blocks_path(path))
-        || host.is_some_and(|host| lookup.url(&host, visible_path));
-    match (blocked, simple) {
+    let stops = visible_path.is_some_and(|path| handler.on_path(path))
+        || host.is_some_and(|host| handler.on_host(&host, visible_path));
+    match (stops, simple) {
         (true, _) => Event::Url,
         (false, true) => Event::Finished,
         (false, false) => Event::More,
     }
-}
-
-/// Returns the start and end of the authority in an absolute URI (RFC 9112 §3.2.2).
-fn authority(target: &[u8]) -> Option<(usize, usize)> {
-    let scheme = target
-        .iter()
-        .position(|b| !b.is_ascii_alphanumeric() && !b"+-.".contains(b))?;
-    if scheme == 0 || !target[scheme..].starts_with(b"://") {
-        return None;
-    }
-    let from = scheme + 3;
-    let ends = |b: &u8| matches!(b, b'/' | b'\\' | b'?' | b'#');
-    let to = target[from..]
-        .iter()
-        .position(ends)
-        .map_or(target.len(), |end| from + end);
-    Some((from, to))
 }
 
 /// Reads a field's name up to the colon, or until it matches no name of interest.

@@ -1,33 +1,20 @@
-//! TLS handshakes (RFC 8446, RFC 5246): the client's server name and the server's certificates.
+//! Handshakes in a window: the client's server name and the server's certificates.
 
-const CHANGE_CIPHER_SPEC: u8 = 20;
-const ALERT: u8 = 21;
-/// Content type of handshake records, the first byte of a TLS stream.
-pub(crate) const HANDSHAKE: u8 = 22;
-/// Major version of all versions since SSL 3.0.
-pub(crate) const MAJOR_VERSION: u8 = 3;
-const RECORD_HEADER: usize = 5;
-/// Longest record in bytes (RFC 8446 §5.1 with its allowance for encryption).
-const MAX_RECORD: usize = 16_384 + 256;
-
-const CLIENT_HELLO: u8 = 1;
-const CERTIFICATE: u8 = 11;
-const SERVER_NAME: u16 = 0;
-
-/// Phase of a side: unencrypted TLS.
-pub(crate) const TLS: u8 = 32;
+use super::{
+    ALERT, CERTIFICATE, CLIENT_HELLO, FIXED, HANDSHAKE, MAJOR_VERSION, MAX_RECORD, RECORD_HEADER, SERVER_NAME, VECTORS,
+};
 
 /// Progress of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub struct Progress {
     /// Number of bytes at which parsing can continue.
-    pub(crate) needed: usize,
+    pub needed: usize,
     /// `true` if no unencrypted data follows.
-    pub(crate) ended: bool,
+    pub ended: bool,
 }
 
 /// Concatenates the handshake messages of the records available.
-pub(crate) fn handshake(bytes: &[u8], out: &mut Vec<u8>) -> Progress {
+pub fn handshake(bytes: &[u8], out: &mut Vec<u8>) -> Progress {
     let mut at = 0;
     loop {
         let rest = &bytes[at.min(bytes.len())..];
@@ -41,14 +28,15 @@ pub(crate) fn handshake(bytes: &[u8], out: &mut Vec<u8>) -> Progress {
                 ended: false,
             };
         };
-        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        let length = u16::from_be_bytes([*high, *low]);
         if *major != MAJOR_VERSION || length > MAX_RECORD || length == 0 {
             return ended;
         }
+        let length = usize::from(length);
         match *kind {
             HANDSHAKE => out.extend_from_slice(&content[..content.len().min(length)]),
             ALERT => {}
-            CHANGE_CIPHER_SPEC => return ended,
+            // From a change of the cipher on, records are encrypted.
             _ => return ended,
         }
         at += RECORD_HEADER + length;
@@ -96,7 +84,7 @@ fn message(handshake: &[u8], wanted: u8) -> Option<&[u8]> {
 }
 
 /// Returns the server name in a ClientHello; empty if it has none, `None` while the message is incomplete.
-pub(crate) fn server_name(handshake: &[u8]) -> Option<&[u8]> {
+pub fn server_name(handshake: &[u8]) -> Option<&[u8]> {
     let hello = message(handshake, CLIENT_HELLO)?;
     Some(name_in(hello).unwrap_or_default())
 }
@@ -104,9 +92,9 @@ pub(crate) fn server_name(handshake: &[u8]) -> Option<&[u8]> {
 fn name_in(hello: &[u8]) -> Option<&[u8]> {
     let mut rest = Cursor(hello);
     // Skips version and random.
-    rest.take(34)?;
-    for length in [1, 2, 1] {
-        rest.vector(length)?;
+    rest.take(FIXED)?;
+    for width in VECTORS {
+        rest.vector(width.into())?;
     }
     let mut extensions = Cursor(rest.vector(2)?);
     loop {
@@ -121,7 +109,7 @@ fn name_in(hello: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns the certificates of a server up to TLS 1.2, its own first; `None` while they are incomplete.
-pub(crate) fn certificates(handshake: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
+pub fn certificates(handshake: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     let message = message(handshake, CERTIFICATE)?;
     let mut list = Cursor(Cursor(message).vector(3).unwrap_or_default());
     Some(std::iter::from_fn(move || list.vector(3)))

@@ -27,7 +27,7 @@ proptest! {
         first in any::<u32>(),
         segments in prop::collection::vec((-10i64..30, 0usize..20, any::<u8>(), any::<bool>()), 1..40),
     ) {
-        let mut side = Side::zeroed();
+        let mut side = WindowState::zeroed();
         side.start(first);
         let (mut window, mut plain, mut seen) = ([0; WINDOW], Plain::default(), Vec::new());
         for (place, length, seed, slide) in segments {
@@ -61,7 +61,7 @@ proptest! {
     /// After a gap that the receiver has acknowledged, the stream continues with the bytes after it.
     #[test]
     fn a_gap_is_passed_when_the_receiver_has_acknowledged_it(before in 0usize..20, gap in 1usize..10, behind in 1usize..20, extra in 0usize..10) {
-        let (mut side, mut window) = (Side::zeroed(), [0; WINDOW]);
+        let (mut side, mut window) = (WindowState::zeroed(), [0; WINDOW]);
         side.start(7);
         side.insert(&mut window, 7, &vec![b'a'; before]);
         let start = before + gap;
@@ -79,7 +79,7 @@ proptest! {
 
 #[test]
 fn what_does_not_fit_is_not_taken() {
-    let (mut side, mut window) = (Side::zeroed(), [0; WINDOW]);
+    let (mut side, mut window) = (WindowState::zeroed(), [0; WINDOW]);
     side.start(0);
     let refused = Inserted {
         taken: 0,
@@ -88,7 +88,7 @@ fn what_does_not_fit_is_not_taken() {
     assert_eq!(side.insert(&mut window, WINDOW as u32, b"x"), refused);
     assert!(side.is_waiting());
     // Separate ranges, one more than the limit.
-    for i in 0..MAX_STRETCHES as u32 {
+    for i in 0..MAX_RANGES as u32 {
         assert_eq!(side.insert(&mut window, 2 + 2 * i, b"x").taken, 1);
     }
     assert_eq!(side.insert(&mut window, 60, b"x"), refused);
@@ -98,19 +98,4 @@ fn what_does_not_fit_is_not_taken() {
     side.slide(&mut window, 10);
     assert_eq!(side.insert(&mut window, WINDOW as u32, b"zz").taken, 2);
     assert_eq!(side.end(), WINDOW as u64 + 2);
-}
-
-#[test]
-fn rules_that_matched_are_remembered_and_the_oldest_forgotten() {
-    let mut side = Side::zeroed();
-    assert!((0..8).all(|rule| side.wait_for(rule)) && side.wait_for(3) && !side.wait_for(8));
-    side.finish(3);
-    assert!(side.is_done(3) && !side.pending().contains(&3) && side.wait_for(8));
-    for rule in 100..130 {
-        side.finish(rule);
-        assert!(side.is_done(rule));
-    }
-    assert!(!side.is_done(3) && (122..130).all(|rule| side.is_done(rule)));
-    side.renew(1);
-    assert!(side.pending().is_empty() && !side.is_done(129));
 }

@@ -1,18 +1,8 @@
-//! Server name of a TLS ClientHello (RFC 8446 §4.1.2, RFC 6066 §3), across any record boundaries, and of the second one
-//! after a HelloRetryRequest.
+//! Server name of a TLS ClientHello in pieces of any size (RFC 8446 §4.1.2, RFC 6066 §3), across any record boundaries,
+//! and of the second one after a HelloRetryRequest.
 
-use super::parser::{Event, Lookup, Parser, Text};
-
-/// Content type of handshake records, the first byte of a TLS stream.
-pub(crate) const HANDSHAKE: u8 = 22;
-/// Content type that may precede a second ClientHello.
-const CHANGE_CIPHER_SPEC: u8 = 20;
-const CLIENT_HELLO: u64 = 1;
-const SERVER_NAME: u16 = 0;
-/// Major version of all versions since SSL 3.0.
-const MAJOR_VERSION: u8 = 3;
-/// Longest record in bytes (RFC 8446 §5.1 with its allowance for encryption).
-const MAX_RECORD: u16 = 16_384 + 256;
+use super::{CHANGE_CIPHER_SPEC, CLIENT_HELLO, FIXED, HANDSHAKE, MAJOR_VERSION, MAX_RECORD, SERVER_NAME, VECTORS};
+use crate::state::{Event, MessageHandler, Parser, Text};
 
 /// State: record header; [`Parser::position`] is the byte read next.
 pub(crate) const FIRST_STATE: u8 = 64;
@@ -36,13 +26,15 @@ const NAME_TYPE: u8 = 9;
 const NAME_LENGTH: u8 = 10;
 const NAME: u8 = 11;
 /// Bytes of each step's number.
-const WIDTHS: [u8; 11] = [1, 3, 1, 2, 1, 2, 2, 2, 2, 1, 2];
-
-/// Bytes of version and random.
-const FIXED: u32 = 34;
+const WIDTHS: [u8; 11] = [1, 3, VECTORS[0], VECTORS[1], VECTORS[2], 2, 2, 2, 2, 1, 2];
 
 /// Parses a piece of the stream; see [`Parser::feed`].
-pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
+pub(crate) fn feed(
+    parser: &mut Parser,
+    bytes: &[u8],
+    text: &mut Text<'_>,
+    handler: &mut impl MessageHandler,
+) -> (usize, Event) {
     let mut used = 0;
     while used < bytes.len() {
         let (count, event) = if parser.state == RECORD_HEADER {
@@ -50,7 +42,7 @@ pub(crate) fn feed(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, looku
         } else {
             let end = bytes.len().min(used + usize::from(parser.record));
             let (count, event) = match parser.state {
-                CONTENT => message(parser, &bytes[used..end], text, lookup),
+                CONTENT => message(parser, &bytes[used..end], text, handler),
                 _ => (end - used, Event::More),
             };
             parser.record -= count as u16;
@@ -100,7 +92,12 @@ fn record_header(parser: &mut Parser, byte: u8) -> Event {
 }
 
 /// Parses some of the handshake message: at least one byte of the non-empty input.
-fn message(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> (usize, Event) {
+fn message(
+    parser: &mut Parser,
+    bytes: &[u8],
+    text: &mut Text<'_>,
+    handler: &mut impl MessageHandler,
+) -> (usize, Event) {
     if parser.pass > 0 {
         let count = bytes.len().min(parser.pass as usize);
         let piece = &bytes[..count];
@@ -109,7 +106,7 @@ fn message(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut 
         }
         parser.pass -= count as u32;
         let event = match parser.pass {
-            0 if parser.step == NAME => end_of_name(parser, text, lookup),
+            0 if parser.step == NAME => end_of_name(parser, text, handler),
             _ => Event::More,
         };
         return (count, event);
@@ -122,7 +119,9 @@ fn message(parser: &mut Parser, bytes: &[u8], text: &mut Text<'_>, lookup: &mut 
     }
     let number = parser.number;
     (parser.number, parser.names) = (0, 0);
-    lookup.begun |= parser.step == MESSAGE_TYPE && number == CLIENT_HELLO;
+    if parser.step == MESSAGE_TYPE && number == u64::from(CLIENT_HELLO) {
+        handler.on_begin();
+    }
     (1, end_of_number(parser, number))
 }
 
@@ -130,9 +129,9 @@ fn end_of_number(parser: &mut Parser, number: u64) -> Event {
     // Numbers have at most three bytes; those stored in 16 bits have two.
     let (pass, short) = (number as u32, number as u16);
     match parser.step {
-        MESSAGE_TYPE if number != CLIENT_HELLO => return Event::Finished,
+        MESSAGE_TYPE if number != u64::from(CLIENT_HELLO) => return Event::Finished,
         MESSAGE_TYPE => parser.reported = 0,
-        MESSAGE_LENGTH => parser.pass = FIXED,
+        MESSAGE_LENGTH => parser.pass = FIXED as u32,
         SESSION_ID | CIPHER_SUITES | COMPRESSION => parser.pass = pass,
         EXTENSIONS => {
             parser.extensions = short;
@@ -198,9 +197,9 @@ fn next_name(parser: &mut Parser) -> Event {
     }
 }
 
-fn end_of_name(parser: &mut Parser, text: &mut Text<'_>, lookup: &mut Lookup<'_>) -> Event {
-    let blocked = lookup.server_name(&text.host[..usize::from(parser.host)]);
+fn end_of_name(parser: &mut Parser, text: &mut Text<'_>, handler: &mut impl MessageHandler) -> Event {
+    let stops = handler.on_server_name(&text.host[..usize::from(parser.host)]);
     parser.host = 0;
     let event = next_name(parser);
-    if blocked { Event::ServerName } else { event }
+    if stops { Event::ServerName } else { event }
 }
