@@ -130,38 +130,22 @@ impl BatchRecord {
         self.idle = true;
     }
 
-    /// Records a batch that went straight through, if there is room: arrival of its first packet, reception and
-    /// transmission, in a run that began at `start`.
-    pub(crate) fn note(&mut self, packets: usize, backlog: bool, start: Nanos, [arrival, received, sent]: [Nanos; 3]) {
-        let idle = std::mem::take(&mut self.idle);
-        if self.batches.len() < self.batches.capacity() {
-            self.batches.push(BatchTimes {
-                arrival: arrival.saturating_sub(start),
-                received: received.saturating_sub(start),
-                sent: sent.saturating_sub(start),
-                part: TimedPart::Whole,
-                packets: packets as u32,
-                backlog,
-                idle,
-            });
-        }
-    }
-
-    /// Records a part of the work, if it had packets.
-    pub(crate) fn note_part(
-        &mut self,
-        part: TimedPart,
-        (packets, backlog): (usize, bool),
-        start: Nanos,
-        times: [Nanos; 3],
-    ) {
+    /// Records a part of the work on a batch, if it had packets and there is room: arrival of its first packet, begin
+    /// and end, in a run that began at `start`.
+    pub(crate) fn note(&mut self, part: TimedPart, (packets, backlog): (usize, bool), start: Nanos, times: [Nanos; 3]) {
         if packets == 0 || self.batches.len() == self.batches.capacity() {
             return;
         }
-        self.note(packets, backlog, start, times);
-        if let Some(last) = self.batches.last_mut() {
-            last.part = part;
-        }
+        let [arrival, received, sent] = times.map(|time| time.saturating_sub(start));
+        self.batches.push(BatchTimes {
+            arrival,
+            received,
+            sent,
+            part,
+            packets: packets as u32,
+            backlog,
+            idle: std::mem::take(&mut self.idle),
+        });
     }
 
     /// Publishes the record of a worker that has ended.

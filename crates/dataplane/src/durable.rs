@@ -1,11 +1,7 @@
 //! External flow state: the part of a worker's turn that waits for the store, and its section of the report.
 
-use crate::clock::Clock;
-use crate::meter::Meter;
-use crate::port::PortQueue;
 use crate::report::{LatencyReport, StateReport};
-use crate::run::RunError;
-use crate::worker::since;
+use crate::worker::{CountedChain, QueueContext};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -20,7 +16,7 @@ use tailwater_state::commits::LeaveReason;
 use tailwater_state::counters::{Counters, Shared};
 use tailwater_state::keeper::{Keeper, entries};
 use tailwater_state::link::{Health, Server, link};
-use tailwater_state::redis::{Access, RedisStore};
+use tailwater_state::redis::{Access, AccessError, RedisStore};
 
 /// External flow state of one worker.
 pub(crate) struct DurableWorker {
@@ -80,18 +76,14 @@ impl DurableWorker {
     }
 }
 
-/// Worker state that a turn uses, apart from batches.
-pub(crate) struct WorkerTurn<'w> {
-    pub(crate) queue: &'w mut dyn PortQueue,
-    pub(crate) chain: &'w mut Chain,
+/// Worker state that a turn with external flow state uses, apart from batches.
+pub(crate) struct DurableTurn<'w> {
+    pub(crate) context: &'w mut QueueContext,
+    pub(crate) chain: &'w mut CountedChain,
     pub(crate) pool: &'w mut BufferPool,
-    pub(crate) clock: &'w Clock,
-    pub(crate) meter: &'w mut Meter,
-    /// The chain's loss counter when it was last read.
-    pub(crate) lost: &'w mut u64,
 }
 
-impl WorkerTurn<'_> {
+impl DurableTurn<'_> {
     /// Runs a turn with external flow state. Packets whose wait is over leave or continue first. Then the received
     /// batch is looked up, its state requested, processed, and held until acknowledged. Returns the end time if there
     /// was anything to do.
@@ -114,11 +106,11 @@ impl WorkerTurn<'_> {
         }
         let packets = received.len();
         if packets > 0 {
-            self.meter.note_batch(received);
+            self.context.meter.note_batch(received);
             if backlog {
-                self.meter.note_backlog(received, time);
+                self.context.meter.note_backlog(received, time);
             }
-            self.queue.complete(received);
+            self.context.port.complete(received);
             self.chain.look_up(received, time);
             let wait = keeper.read(self.chain, received, time);
             time = self.run(keeper, received, packets - wait, false, time);
@@ -149,12 +141,7 @@ impl WorkerTurn<'_> {
 
     /// Sends the rest of `packets` packets, and measures. Returns the end time.
     fn send(&mut self, batch: &mut Batch, packets: usize, time: Nanos) -> Nanos {
-        let unsent = self.queue.transmit(batch);
-        let sent = self.clock.now();
-        let lost = (since(self.chain, self.lost), unsent);
-        if packets > 0 {
-            self.meter.note_sent(batch, packets, lost, [time, sent]);
-        }
+        let sent = self.context.send(self.chain, batch, packets, time);
         batch.release(self.pool);
         sent
     }
@@ -173,11 +160,14 @@ pub(crate) struct DurableRun {
 impl DurableRun {
     /// Connects, if the spec has external state and functions use it, in rows of the given number of bytes. `origin` is
     /// the run's start in wall-clock time.
+    ///
+    /// # Errors
+    /// See [`Access::open`].
     pub(crate) fn open(
         spec: &ChainSpec,
         kept: Option<(Vec<DurableFunction>, usize)>,
         origin: Nanos,
-    ) -> Result<Option<DurableRun>, RunError> {
+    ) -> Result<Option<DurableRun>, AccessError> {
         let Some((state, (functions, row_bytes))) = spec.state.as_ref().zip(kept) else {
             return Ok(None);
         };

@@ -4,7 +4,7 @@ use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
 use crate::external::DETAINED;
 use crate::port::{Received, Refused};
-use crate::scaling::buckets::BufferedSpans;
+use crate::scaling::spans::BufferedSpans;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::WorkerConfig;
 use std::sync::Arc;
@@ -290,6 +290,13 @@ impl Meter {
         window.late[cause as usize] += 1;
     }
 
+    /// Counts packets of a batch that were never processed because the run ended.
+    pub(crate) fn note_undrained_batch(&mut self, batch: &Batch, now: Nanos) {
+        for packet in batch.iter() {
+            self.note_undrained(packet.arrival, packet.rss_hash, now);
+        }
+    }
+
     /// Marks the worker as panicked. Packets left unprocessed from now on count as lost with it.
     pub(crate) fn on_panic(&mut self) {
         self.dead = true;
@@ -303,9 +310,7 @@ impl Meter {
         window.dropped += (batch.in_hand() - batch.len()) as u64 - lost;
         window.lost_in_chain += lost;
         window.late[Cause::ResourceExhausted as usize] += lost;
-        for packet in batch.iter() {
-            self.note_undrained(packet.arrival, packet.rss_hash, now);
-        }
+        self.note_undrained_batch(batch, now);
     }
 
     /// Ends the window if its time is over.

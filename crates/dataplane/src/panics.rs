@@ -7,6 +7,7 @@
 //! report is complete.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Runs `work`. Returns the panic's message if it panics.
 pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
@@ -16,6 +17,15 @@ pub(crate) fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
         let text = text.or(panic.downcast_ref::<String>().map(String::as_str));
         text.unwrap_or("without a message").to_owned()
     })
+}
+
+/// Runs a worker's loop. If it panics, sets `failed`, so the other workers end, and returns the panic's message.
+pub(crate) fn run_or_fail(work: impl FnOnce(), failed: &AtomicBool) -> Option<String> {
+    let message = catch_panic(work).err();
+    if message.is_some() {
+        failed.store(true, Ordering::Relaxed);
+    }
+    message
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Report of a run, as printed by `tailwater run --output json`. Field names are stable.
 
 mod collector;
+pub(crate) mod reasons;
 
-pub(crate) use collector::{Collector, DAMAGED, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
+pub(crate) use collector::Collector;
 pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
 
 use crate::scaling::ScalingCounters;

@@ -2,6 +2,7 @@
 
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
+use crate::report::reasons::{DAMAGED, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
 use crate::report::{LatencyReport, StepReport, TimelineReport};
 use crate::telemetry::Window;
 use std::collections::BTreeMap;
@@ -165,12 +166,12 @@ fn by_reason(step: &Step, reasons: &[Reason], outcome: Outcome) -> BTreeMap<Stri
         .map(|(reason, &count)| (reason.name.as_str(), count));
     let lost = Outcome::Lost;
     let nic = [
-        (crate::report::RING_FULL, lost, step.lost_ring_full),
-        (crate::report::NOT_DRAINED, lost, step.lost_undrained),
-        (crate::report::WORKER_DIED, lost, step.lost_with_worker),
-        (crate::report::NOT_SENT, lost, step.lost_unsent),
-        (crate::report::IN_PIECES, lost, step.lost_in_pieces),
-        (crate::report::DAMAGED, Outcome::Dropped, step.dropped_damaged),
+        (RING_FULL, lost, step.lost_ring_full),
+        (NOT_DRAINED, lost, step.lost_undrained),
+        (WORKER_DIED, lost, step.lost_with_worker),
+        (NOT_SENT, lost, step.lost_unsent),
+        (IN_PIECES, lost, step.lost_in_pieces),
+        (DAMAGED, Outcome::Dropped, step.dropped_damaged),
     ];
     let nic = nic.into_iter().filter(|(_, of, _)| *of == outcome);
     let nic = nic.map(|(name, _, count)| (name, count));

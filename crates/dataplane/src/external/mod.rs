@@ -6,7 +6,9 @@
 
 mod attachment;
 mod fingerprint;
+mod marks;
 mod matcher;
+mod parts;
 mod stage;
 mod table;
 mod with_externals;
@@ -14,7 +16,9 @@ mod worker;
 
 pub use attachment::{Attached, Attachment, Direction};
 pub use fingerprint::{Fingerprint, Fingerprints};
+pub(crate) use marks::DETAINED;
 pub use matcher::{Back, Matcher, Outside};
-pub(crate) use stage::{DETAINED, ExternalStage};
+pub(crate) use parts::Parts;
+pub(crate) use stage::ExternalStage;
 pub use with_externals::{Functions, WithExternals};
-pub(crate) use worker::{ExternalWorker, Parts};
+pub(crate) use worker::ExternalWorker;

@@ -2,11 +2,12 @@
 
 use super::attachment::{Attachment, Direction};
 use super::fingerprint::{Fingerprint, Fingerprints};
+use super::marks::{BACKWARD, DETAINED, goes_backward};
 use super::matcher::{Back, Matcher, Outside};
 use crate::histogram::LatencyHistogram;
 use crate::report::{ExternalReport, LatencyReport};
 use tailwater_api::PacketAction;
-use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use tailwater_chain::batch::{Batch, MAX_BATCH, Verdict};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Outcome, Reason};
 use tailwater_functions::external::{ExternalConfig, Missing};
@@ -14,23 +15,12 @@ use tailwater_net::Nanos;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
 
-/// Bit of a packet's number: the packet goes from the exit port to the entry port.
-pub(super) const BACKWARD: u16 = 1;
-/// Bit of a packet's number: a function held the packet for more than half of the objective.
-pub(crate) const DETAINED: u16 = 2;
-
 /// Drop reasons, as numbers of verdicts.
 const TOO_MANY: u8 = 0;
 const TOO_LONG: u8 = 1;
 const LATE: u8 = 2;
 const OWN: u8 = 3;
 const NO_WAY_BACK: u8 = 4;
-
-/// Returns `true` if the packet goes from the exit port to the entry port.
-#[inline]
-pub(super) fn goes_backward(packet: &Packet) -> bool {
-    packet.number() & BACKWARD != 0
-}
 
 /// Packets on the same path, with their buffers.
 pub(super) struct Lane {

@@ -1,5 +1,6 @@
 //! Collector: sums up the workers' windows into a report.
 
+use super::reasons::{DAMAGED, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
 use super::{
     ArrivalReport, DistributionPoint, LatencyReport, PacketReport, TimelineReport, WindowReport, WindowsReport,
 };
@@ -10,16 +11,6 @@ use crate::timeline::{Timeline, add_reasons};
 use std::collections::BTreeMap;
 use tailwater_chain::chain::{Outcome, Reason};
 use tailwater_net::Nanos;
-
-/// Reasons of packets lost outside the chain.
-pub(crate) const RING_FULL: &str = "nic-ring-full";
-pub(crate) const NOT_DRAINED: &str = "not-drained";
-pub(crate) const WORKER_DIED: &str = "worker-died";
-pub(crate) const NOT_SENT: &str = "not-sent";
-pub(crate) const IN_PIECES: &str = "in-pieces";
-
-/// Reason of packets dropped because their device found a wrong checksum.
-pub(crate) const DAMAGED: &str = "malformed/checksum";
 
 /// Maximum number of windows in a report.
 const MAX_LISTED: usize = 10_000;

@@ -13,8 +13,9 @@ use crate::port::{Port, PortRequirements, PortSender, round_robin};
 use crate::reload_watcher::{NotReloadable, ReloadWatcher};
 use crate::report::Collector;
 use crate::scaling::auxiliary::{AuxiliaryEnds, AuxiliaryWorker};
-use crate::scaling::buckets::{Buckets, BufferedSpans};
+use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
+use crate::scaling::spans::BufferedSpans;
 use crate::scaling::{self, MOST_BUFFERS, server};
 use crate::telemetry::{WindowSender, windows};
 use crate::worker::{Worker, WorkerConfig};
@@ -230,7 +231,7 @@ impl WorkerFactory {
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
             if let Some(book) = self.batch_records.pop() {
-                worker.note(book, self.config.start);
+                worker.note(book);
             }
             if let Some(kept_back) = &kept_back {
                 worker.set_buffered_spans(Arc::clone(kept_back));

@@ -1,17 +1,22 @@
 //! Auxiliary worker: sleeps until a dispatcher offloads packets to it, runs them through its instance of the chain, and
 //! returns the buffers.
+//!
+//! It has a loop of its own. A [polling worker](crate::worker::Processing) measures against its port queue: it counts
+//! what has arrived and what is lost, sees a gap between turns as preemption, and ends by a deadline after the last
+//! arrival. An auxiliary worker has no such queue, is off its core on purpose until a dispatcher wakes it, serves
+//! several dispatchers in turn, and ends when all have closed their rings. Both share the context, the run of a batch
+//! through the chain with its accounting, and the end of a run.
 
-use super::buckets::BufferedSpans;
 use super::link::FromDispatcher;
+use super::spans::BufferedSpans;
 use crate::batches::{BatchRecord, TimedPart};
 use crate::clock::Clock;
-use crate::meter::Meter;
-use crate::panics::catch_panic;
+use crate::panics::run_or_fail;
 use crate::port::PortSender;
 use crate::telemetry::WindowSender;
-use crate::worker::{Finished, WorkerConfig, since};
+use crate::worker::{CountedChain, Finished, WorkerConfig, WorkerContext};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferMemory;
@@ -42,16 +47,9 @@ pub(crate) struct AuxiliaryEnds {
 /// Auxiliary worker, ready to run on the thread it is moved to.
 pub(crate) struct AuxiliaryWorker {
     sources: Vec<Source>,
-    chain: Chain,
-    port: Box<dyn PortSender>,
+    chain: CountedChain,
     sleeper: Sleeper,
-    clock: Clock,
-    meter: Meter,
-    most: usize,
-    /// The chain's loss counter when it was last read.
-    lost: u64,
-    /// Record of batches, if requested, and the arrival of the first packet.
-    book: Option<(Box<BatchRecord>, Nanos)>,
+    context: WorkerContext<dyn PortSender>,
 }
 
 impl AuxiliaryWorker {
@@ -76,45 +74,34 @@ impl AuxiliaryWorker {
         AuxiliaryWorker {
             sources: ends.links.into_iter().map(source).collect(),
             sleeper: ends.sleeper,
-            meter: Meter::new(config, telemetry),
-            most: config.batch,
-            lost: chain.lost(),
-            chain,
-            port,
-            clock,
-            book: None,
+            chain: CountedChain::new(chain),
+            context: WorkerContext::new(port, clock, config.clone(), telemetry),
         }
     }
 
-    /// Records batch times, in a run that begins at `start`.
-    pub(crate) fn note(&mut self, book: BatchRecord, start: Nanos) {
-        self.book = Some((Box::new(book), start));
+    /// Records batch times.
+    pub(crate) fn note(&mut self, record: BatchRecord) {
+        self.context.batch_record = Some(Box::new(record));
     }
 
     /// Enables migration of RSS buckets between the dispatchers: sets the record of buffered packets.
-    pub(crate) fn set_buffered_spans(&mut self, kept_back: Arc<BufferedSpans>) {
-        self.meter.set_buffered_spans(kept_back);
+    pub(crate) fn set_buffered_spans(&mut self, spans: Arc<BufferedSpans>) {
+        self.context.meter.set_buffered_spans(spans);
     }
 
     /// Runs until every dispatcher has closed its ring. If the worker panics, sets `failed` and returns all packets it
     /// has or still receives unprocessed, counted as lost.
     pub(crate) fn run(mut self, failed: &AtomicBool) -> Finished {
-        let died = catch_panic(|| self.work()).err();
+        let died = run_or_fail(|| self.work(), failed);
         if died.is_some() {
-            failed.store(true, Ordering::Relaxed);
             self.give_back();
             self.work();
         }
-        if let Some((book, _)) = self.book {
-            book.close();
-        }
-        self.meter.finish(&self.chain);
+        self.context.finish(&self.chain);
         Finished {
-            chains: vec![self.chain],
-            externals: Vec::new(),
-            buckets: None,
+            chains: vec![self.chain.into_chain()],
             died,
-            state_counters: None,
+            ..Finished::default()
         }
     }
 
@@ -132,26 +119,26 @@ impl AuxiliaryWorker {
             if closed {
                 break;
             }
-            self.meter.idle();
+            self.context.meter.idle();
             let parcels = || self.sources.iter().map(|source| &source.link.parcels);
             // One closed ring is no reason to stay awake: the others may stay open for long.
             let ready = || parcels().any(|ring| !ring.is_empty()) || parcels().all(|ring| ring.is_closed());
             self.sources.iter().for_each(|source| source.link.await_call());
             let called = self.sleeper.wait(LONGEST_SLEEP, ready);
-            let now = self.clock.now();
+            let now = self.context.clock.now();
             // With several dispatchers, the first call is the one that ended the sleep.
             let calls = self.sources.iter().filter_map(|source| source.link.called());
             if called && let Some(first) = calls.min() {
-                self.meter.woke(now.saturating_sub(first), now);
+                self.context.meter.woke(now.saturating_sub(first), now);
             }
-            self.meter.roll(now, &self.chain);
+            self.context.meter.roll(now, &self.chain);
         }
     }
 
     /// Counts packets that the panicked worker was processing as lost. It processes no more.
     fn give_back(&mut self) {
-        self.meter.on_panic();
-        let now = self.clock.now();
+        self.context.meter.on_panic();
+        let now = self.context.clock.now();
         for source in &mut self.sources {
             let Source { link, batches, parcels } = source;
             link.give_up();
@@ -160,8 +147,8 @@ impl AuxiliaryWorker {
             }
             for batch in batches.iter_mut().filter(|batch| batch.in_hand() > 0) {
                 // The first batch is the one that was being processed.
-                let lost = since(&self.chain, &mut self.lost);
-                self.meter.note_unfinished(batch, lost, now);
+                let lost = self.chain.newly_lost();
+                self.context.meter.note_unfinished(batch, lost, now);
                 link.receipts.push_from(&mut batch.return_buffers());
             }
         }
@@ -171,17 +158,17 @@ impl AuxiliaryWorker {
     #[inline]
     fn serve(&mut self, i: usize) -> bool {
         let Source { link, batches, parcels } = &mut self.sources[i];
-        let waiting = link.parcels.ready(self.most);
+        let waiting = link.parcels.ready(self.context.config.batch);
         if waiting == 0 {
             return false;
         }
-        let now = self.clock.now();
+        let now = self.context.clock.now();
         if link.is_abandoned() {
             return self.discard(i, now);
         }
         // Data written by another core are fetched in three waves, each prefetched before it is read: the packets'
         // metadata, then their headers and their flows' state.
-        link.parcels.pop_each(self.most, |parcel| {
+        link.parcels.pop_each(self.context.config.batch, |parcel| {
             link.store.prefetch(&parcel);
             parcels.push(parcel);
         });
@@ -193,6 +180,7 @@ impl AuxiliaryWorker {
             self.chain.prefetch_from(from, batch);
         }
         // All packets of a flow enter at the same segment, so the order of the batches does not matter.
+        let (context, chain) = (&mut self.context, &mut self.chain);
         let mut time = now;
         for (from, batch) in batches.iter_mut().enumerate() {
             let packets = batch.len();
@@ -201,24 +189,19 @@ impl AuxiliaryWorker {
             }
             let arrival = batch.first().map_or(time, |first| first.arrival);
             if waiting > popped {
-                self.meter.note_backlog(batch, time);
+                context.meter.note_backlog(batch, time);
             }
-            self.port.complete(batch);
-            self.chain.run_from(from, batch, time);
-            let unsent = self.port.transmit(batch);
-            let began = std::mem::replace(&mut time, self.clock.now());
-            let lost = (since(&self.chain, &mut self.lost), unsent);
-            self.meter.note_sent(batch, packets, lost, [began, time]);
-            if let Some((book, start)) = &mut self.book
-                && from == 0
-            {
-                let times = [arrival, began, time];
-                book.note_part(TimedPart::Helped, (packets, waiting > popped), *start, times);
+            let run = |chain: &mut Chain, batch: &mut Batch, began| chain.run_from(from, batch, began);
+            let sent = context.pass(chain, batch, packets, time, run);
+            let began = std::mem::replace(&mut time, sent);
+            if from == 0 {
+                let times = [arrival, began, sent];
+                context.record(TimedPart::Helped, (packets, waiting > popped), times);
             }
             let pushed = link.receipts.push_from(&mut batch.return_buffers());
             assert!(pushed == packets, "a ring to a dispatcher is full");
         }
-        self.meter.roll(time, &self.chain);
+        context.meter.roll(time, chain);
         true
     }
 
@@ -227,11 +210,10 @@ impl AuxiliaryWorker {
     fn discard(&mut self, i: usize, now: Nanos) -> bool {
         let Source { link, batches, .. } = &mut self.sources[i];
         let batch = &mut batches[0];
-        link.parcels
-            .pop_each(self.most, |parcel| batch.add_parcel(&link.store, parcel));
-        for packet in batch.iter() {
-            self.meter.note_undrained(packet.arrival, packet.rss_hash, now);
-        }
+        link.parcels.pop_each(self.context.config.batch, |parcel| {
+            batch.add_parcel(&link.store, parcel)
+        });
+        self.context.meter.note_undrained_batch(batch, now);
         link.receipts.push_from(&mut batch.return_buffers());
         true
     }

@@ -18,14 +18,16 @@
 //! earliest time. Packets that its old owner buffers belong to moves that are no earlier, so they arrived after that
 //! time. All that arrived before them has been received, and the remaining work needs no more buffers.
 
+pub use super::counters::{BucketCounters, ServerReport};
+
 use super::dispatch::Dispatch;
 use super::load::Account;
+use super::spans::BufferedSpans;
 use crate::durable::DurableWorker;
 use crate::port::{PortQueue, Received};
-use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
@@ -35,90 +37,6 @@ use tailwater_chain::parcel::{PacketStore, Parcel};
 use tailwater_handover::ring::{Consumer, Producer};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
-
-/// Counters of bucket migration, by worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BucketCounters {
-    /// Buckets that arrived at a new owner.
-    pub moved: u64,
-    /// Packets buffered while their bucket migrated.
-    pub buffered: u64,
-    /// Longest time from the new bucket table's taking effect until the new owner had the bucket.
-    pub longest_move: Nanos,
-}
-
-impl BucketCounters {
-    pub(crate) fn merge(&mut self, other: &BucketCounters) {
-        self.moved += other.moved;
-        self.buffered += other.buffered;
-        self.longest_move = self.longest_move.max(other.longest_move);
-    }
-}
-
-/// Time span in which packets were buffered during the last move of each bucket. Shared by all workers, since a packet
-/// may be processed on any of them. Only the bucket's new owner writes.
-#[derive(Debug)]
-pub(crate) struct BufferedSpans(Box<[Span; BUCKETS]>);
-
-/// Nanoseconds on the run's clock. A reader that sees only one of the two updated may at worst attribute a late packet
-/// to the wrong cause.
-#[derive(Debug)]
-struct Span {
-    /// Time at which the first packet was buffered.
-    since: AtomicU64,
-    /// Time at which the last buffered packet continued, or [`u64::MAX`] while the bucket migrates.
-    until: AtomicU64,
-}
-
-impl Default for BufferedSpans {
-    fn default() -> Self {
-        BufferedSpans(Box::new(std::array::from_fn(|_| Span {
-            since: AtomicU64::new(0),
-            until: AtomicU64::new(0),
-        })))
-    }
-}
-
-impl BufferedSpans {
-    /// Records that a packet of the bucket is buffered.
-    fn start(&self, bucket: u16, now: Nanos) {
-        let span = &self.0[usize::from(bucket)];
-        if span.until.load(Ordering::Relaxed) != u64::MAX {
-            span.since.store(now.0, Ordering::Relaxed);
-            span.until.store(u64::MAX, Ordering::Relaxed);
-        }
-    }
-
-    /// Records that a buffered packet of the bucket, which has arrived, continues.
-    fn end(&self, bucket: u16, now: Nanos) {
-        let span = &self.0[usize::from(bucket)];
-        span.until.store(now.0, Ordering::Relaxed);
-    }
-
-    /// Time for which a packet was buffered that arrived at `arrival` and was done at `sent`.
-    pub(crate) fn of(&self, rss_hash: u32, arrival: Nanos, sent: Nanos) -> Nanos {
-        let span = &self.0[usize::from(bucket_of(rss_hash))];
-        let since = Nanos(span.since.load(Ordering::Relaxed));
-        let until = Nanos(span.until.load(Ordering::Relaxed));
-        until.min(sent).saturating_sub(since.max(arrival))
-    }
-}
-
-/// Server mapper section of the report.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct ServerReport {
-    /// Number of decisions.
-    pub decisions: u64,
-    /// Decisions that moved a bucket.
-    pub moves: u64,
-    /// Buckets that moved from one dedicated core to another.
-    pub buckets_moved: u64,
-    /// Packets buffered while their bucket migrated.
-    #[serde(rename = "packets_kept_back")]
-    pub packets_buffered: u64,
-    /// Longest time from the new bucket table's taking effect until the new core had the bucket, in microseconds.
-    pub longest_move_us: f64,
-}
 
 /// State shared by all workers and the mapper's thread.
 #[derive(Debug, Default)]
@@ -440,27 +358,5 @@ impl Buckets {
     /// Accepts buckets that arrived after the worker's end, so no flow is forgotten.
     pub(crate) fn finish(mut self, chain: &mut Chain) {
         self.adopt(Nanos::ZERO, chain);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packets_are_kept_back_until_the_last_one_is_gone_on_with() {
-        let kept = BufferedSpans::default();
-        let of = |arrival, sent| kept.of(3, Nanos(arrival), Nanos(sent)).0;
-        assert_eq!(of(10, 20), 0, "no move yet");
-        kept.start(3, Nanos(100));
-        kept.start(3, Nanos(130));
-        // Until the bucket arrives, the end is unknown.
-        assert_eq!([of(90, 150), of(120, 150)], [50, 30]);
-        kept.end(3, Nanos(180));
-        kept.end(3, Nanos(200));
-        assert_eq!([of(90, 250), of(120, 250), of(200, 250)], [100, 80, 0]);
-        kept.start(3, Nanos(500));
-        assert_eq!([of(210, 600), of(550, 600)], [100, 50], "the next move");
-        assert_eq!(kept.of(4, Nanos(90), Nanos(600)), Nanos::ZERO);
     }
 }

@@ -19,6 +19,8 @@
 //! - `link`: the two rings, and activation of auxiliary cores.
 //! - [`server`]: the server mapper's thread, which moves RSS buckets between dispatchers.
 //! - [`buckets`]: a worker's side of bucket migration.
+//! - `spans`: times in which packets were buffered during a migration.
+//! - `counters`: counters of offloading and of bucket migration.
 //! - `load`: load statistics that workers publish for the server mapper.
 //! - [`record`]: decisions recorded, explained, replayed.
 //! - [`overhead`]: cost of a decision, for benchmarks.
@@ -26,6 +28,7 @@
 pub(crate) mod auxiliary;
 pub(crate) mod backlog;
 pub mod buckets;
+mod counters;
 pub(crate) mod dispatch;
 pub(crate) mod link;
 pub(crate) mod load;
@@ -34,13 +37,15 @@ pub mod overhead;
 mod parked;
 pub mod record;
 pub mod server;
+pub(crate) mod spans;
 #[cfg(test)]
 mod tests;
+
+pub use counters::ScalingCounters;
 
 use auxiliary::AuxiliaryEnds;
 use dispatch::Dispatch;
 use link::{Activation, link};
-use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
 use tailwater_chain::buffer::BufferPool;
@@ -60,55 +65,6 @@ pub struct ScalingConfig {
     pub park: Mode,
     /// Packet buffers of each dispatcher: the limit of packets in its local queue and on auxiliary cores.
     pub buffers: u32,
-}
-
-/// Counters of dispatchers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ScalingCounters {
-    /// Number of decisions by mappers.
-    pub decisions: u64,
-    /// Decisions that moved a flow.
-    pub moves: u64,
-    /// Flows moved out of a dispatcher's local queue.
-    pub flows_moved: u64,
-    /// Splits of flows: the dispatcher runs the chain's first functions, an auxiliary core the last.
-    pub splits: u64,
-    /// Packets offloaded to auxiliary cores.
-    #[serde(rename = "packets_handed")]
-    pub packets_offloaded: u64,
-    /// Times the relief of an overloaded auxiliary core began.
-    pub relieved: u64,
-    /// Packets parked until their flow had left an auxiliary core.
-    #[serde(rename = "packets_held")]
-    pub packets_parked: u64,
-    /// Activations of auxiliary cores.
-    #[serde(rename = "recruited")]
-    pub activated: u64,
-    /// Releases of auxiliary cores.
-    pub released: u64,
-    /// Times boost mode began.
-    pub boosts: u64,
-    /// Times a mapper reported a whale (a flow beyond one core's capacity) that no split helps.
-    pub whales_beyond_split: u64,
-    /// Times a mapper reported insufficient cores.
-    pub out_of_cores: u64,
-}
-
-impl ScalingCounters {
-    pub(crate) fn merge(&mut self, other: &ScalingCounters) {
-        self.decisions += other.decisions;
-        self.moves += other.moves;
-        self.flows_moved += other.flows_moved;
-        self.splits += other.splits;
-        self.packets_offloaded += other.packets_offloaded;
-        self.relieved += other.relieved;
-        self.packets_parked += other.packets_parked;
-        self.activated += other.activated;
-        self.released += other.released;
-        self.boosts += other.boosts;
-        self.whales_beyond_split += other.whales_beyond_split;
-        self.out_of_cores += other.out_of_cores;
-    }
 }
 
 /// Maximum number of buffers per dispatcher: every packet may be of another flow, and numbers have 16 bits.

@@ -38,6 +38,7 @@
 
 mod explain;
 mod format;
+mod problem;
 mod read;
 mod remapping;
 mod replay;
@@ -47,7 +48,8 @@ mod tests;
 
 pub use explain::{Episode, Explainer, Explanation, Kind, Summary};
 pub use format::{Flowlets, Header, MOST_LARGEST, MOST_LISTED};
-pub use read::{Decision, Entry, ListedFlow, Problem, ReadError, Reader};
+pub use problem::Problem;
+pub use read::{Decision, Entry, ListedFlow, ReadError, Reader};
 pub use remapping::{CoreChange, Remapping, ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer};
 pub use replay::{Difference, Differences, Outline, Replay, Replayer};
 pub use server::ServerDecision;

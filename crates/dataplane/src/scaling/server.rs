@@ -3,8 +3,9 @@
 //! It is an ordinary thread on no dedicated core. Its decisions reach the workers through the NIC's bucket table and a
 //! ring of orders to each (see [`buckets`](super::buckets)).
 
-use super::buckets::{BucketLinks, Buckets, BufferedSpans, Moves, ReleaseOrder};
+use super::buckets::{BucketLinks, Buckets, Moves, ReleaseOrder};
 use super::load::{Account, Durations, FLOW, LoadCounters};
+use super::spans::BufferedSpans;
 use crate::clock::Clock;
 use crate::port::{Port, Reta};
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Encoding of a server mapper's decisions.
 
 use super::format::SERVER;
-use super::read::{Problem, at_most, exactly};
+use super::problem::{Problem, at_most, exactly};
 use tailwater_net::Nanos;
 use tailwater_net::toeplitz::BUCKETS;
 use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerView};

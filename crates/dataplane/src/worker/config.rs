@@ -1,0 +1,27 @@
+//! Configuration of a worker.
+
+use tailwater_net::Nanos;
+
+/// Upper bound of the time after the end in which queued packets are still processed, so a user who pressed Ctrl-C does
+/// not wait.
+pub(crate) const LONGEST_DRAIN: Nanos = Nanos::from_millis(500);
+
+/// Configuration of a worker, apart from its queue and chain.
+#[derive(Clone, Debug)]
+pub struct WorkerConfig {
+    /// Latency beyond which packets are late.
+    pub slo: Nanos,
+    /// Length of a measurement window.
+    pub window: Nanos,
+    /// Arrival of the first packet.
+    pub start: Nanos,
+    /// Maximum number of packets per batch.
+    pub batch: usize,
+}
+
+impl WorkerConfig {
+    /// Time after the end in which queued packets are still processed: twice the SLO, but at most [`LONGEST_DRAIN`].
+    pub(crate) fn drain(&self) -> Nanos {
+        Nanos(self.slo.0.saturating_mul(2)).min(LONGEST_DRAIN)
+    }
+}

@@ -1,0 +1,135 @@
+//! Parts that every worker has, polling or auxiliary: a port to send to, clock, measurement, and a chain whose losses
+//! are counted.
+
+use super::config::WorkerConfig;
+use crate::batches::{BatchRecord, TimedPart};
+use crate::clock::Clock;
+use crate::meter::{Counting, Meter};
+use crate::port::{PortQueue, PortSender};
+use crate::telemetry::WindowSender;
+use std::ops::{Deref, DerefMut};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::chain::Chain;
+use tailwater_net::Nanos;
+
+/// Chain of a worker, with its loss counter when it was last read.
+pub(crate) struct CountedChain {
+    chain: Chain,
+    lost: u64,
+}
+
+impl CountedChain {
+    /// Counts losses of `chain` from now on.
+    pub(crate) fn new(chain: Chain) -> CountedChain {
+        CountedChain {
+            lost: chain.lost(),
+            chain,
+        }
+    }
+
+    /// Packets lost since the last call.
+    #[inline]
+    pub(crate) fn newly_lost(&mut self) -> u64 {
+        let lost = self.chain.lost();
+        lost - std::mem::replace(&mut self.lost, lost)
+    }
+
+    /// Returns the chain.
+    pub(crate) fn into_chain(self) -> Chain {
+        self.chain
+    }
+}
+
+impl Deref for CountedChain {
+    type Target = Chain;
+
+    #[inline]
+    fn deref(&self) -> &Chain {
+        &self.chain
+    }
+}
+
+impl DerefMut for CountedChain {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Chain {
+        &mut self.chain
+    }
+}
+
+impl Counting for CountedChain {
+    fn count(&self, counts: &mut Vec<u64>) {
+        self.chain.count(counts);
+    }
+}
+
+/// Port, clock and measurement of a worker.
+pub(crate) struct WorkerContext<P: ?Sized> {
+    pub(crate) port: Box<P>,
+    pub(crate) clock: Clock,
+    pub(crate) config: WorkerConfig,
+    pub(crate) meter: Meter,
+    /// Record of batch times, if requested.
+    pub(crate) batch_record: Option<Box<BatchRecord>>,
+}
+
+/// Context of a worker that polls a port queue.
+pub(crate) type QueueContext = WorkerContext<dyn PortQueue>;
+
+impl<P: PortSender + ?Sized> WorkerContext<P> {
+    /// Context without a record of batch times.
+    pub(crate) fn new(port: Box<P>, clock: Clock, config: WorkerConfig, telemetry: WindowSender) -> WorkerContext<P> {
+        WorkerContext {
+            meter: Meter::new(&config, telemetry),
+            port,
+            clock,
+            config,
+            batch_record: None,
+        }
+    }
+
+    /// Runs a batch of `packets` packets through the chain by `run`, which begins at `began`, and sends it. Returns the
+    /// end time.
+    #[inline]
+    pub(crate) fn pass(
+        &mut self,
+        chain: &mut CountedChain,
+        batch: &mut Batch,
+        packets: usize,
+        began: Nanos,
+        run: impl FnOnce(&mut Chain, &mut Batch, Nanos),
+    ) -> Nanos {
+        self.port.complete(batch);
+        run(chain, batch, began);
+        self.send(chain, batch, packets, began)
+    }
+
+    /// Sends the rest of `packets` packets that the chain has processed since `began`, and measures, if there were any.
+    /// Returns the end time.
+    #[inline]
+    pub(crate) fn send(&mut self, chain: &mut CountedChain, batch: &mut Batch, packets: usize, began: Nanos) -> Nanos {
+        let unsent = self.port.transmit(batch);
+        let sent = self.clock.now();
+        let lost = (chain.newly_lost(), unsent);
+        if packets > 0 {
+            self.meter.note_sent(batch, packets, lost, [began, sent]);
+        }
+        sent
+    }
+
+    /// Records the times of a part of the work on a batch, if requested: arrival of its first packet, begin and end.
+    /// `backlog` is set if other packets were queued behind it.
+    #[inline]
+    pub(crate) fn record(&mut self, part: TimedPart, (packets, backlog): (usize, bool), times: [Nanos; 3]) {
+        if let Some(record) = &mut self.batch_record {
+            record.note(part, (packets, backlog), self.config.start, times);
+        }
+    }
+
+    /// Sends the last window, with the counts of `chain`, and publishes the record of batch times.
+    pub(crate) fn finish(self, chain: &impl Counting) {
+        if let Some(record) = self.batch_record {
+            record.close();
+        }
+        self.meter.finish(chain);
+    }
+}

@@ -1,0 +1,176 @@
+//! Turn of a worker that offloads flows to auxiliary cores: between its port queue, its local queue, and theirs.
+
+use super::context::{CountedChain, QueueContext};
+use super::reception::{cause_of_full, receive};
+use crate::batches::TimedPart;
+use crate::port::Received;
+use crate::scaling::buckets::Buckets;
+use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
+use tailwater_net::Nanos;
+
+/// Worker state that a dispatching turn uses.
+pub(super) struct DispatchTurn<'w> {
+    pub(super) context: &'w mut QueueContext,
+    pub(super) dispatch: &'w mut Dispatch,
+    pub(super) chain: &'w mut CountedChain,
+    pub(super) pool: &'w mut BufferPool,
+    pub(super) batch: &'w mut Batch,
+    pub(super) buckets: Option<&'w mut Buckets>,
+    /// The batch is from the local queue.
+    pub(super) from_queue: &'w mut bool,
+}
+
+impl DispatchTurn<'_> {
+    /// Looks up received packets, and those that have arrived meanwhile, and puts them into the local queue or offloads
+    /// them. Then processes a batch of the local queue. Returns the end time.
+    pub(super) fn process(&mut self, received: &mut Received, now: Nanos) -> Nanos {
+        let mut time = self.distribute_arrived(received, now);
+        self.dispatch.decide(self.chain, time);
+        self.dispatch.flush(time);
+        self.context.meter.window().auxiliary += self.dispatch.charge(time);
+        // Without free buffers nothing more can be received before some packets are processed.
+        if self
+            .dispatch
+            .processes(received.waiting > 0 && self.pool.available() > 0)
+        {
+            time = self.process_queued(now, time);
+        }
+        self.dispatch.report(&mut self.context.meter.window().scaling);
+        if time == now {
+            // No packet was received or processed, but time advances.
+            time = self.context.clock.now();
+            self.context.meter.note_part(time.saturating_sub(now), time);
+        }
+        self.chain.expire(time);
+        time
+    }
+
+    /// Distributes the received batch and further packets that have arrived, and takes back packets that auxiliary
+    /// cores have processed. Returns the end time.
+    fn distribute_arrived(&mut self, received: &mut Received, now: Nanos) -> Nanos {
+        let (mut time, mut looked_up) = (now, 0);
+        loop {
+            let packets = self.batch.len();
+            let arrival = self.first_arrival(time);
+            if packets > 0 {
+                self.distribute(packets, time);
+                looked_up += packets;
+            }
+            self.dispatch.collect(self.pool, self.chain, time);
+            if received.waiting == 0 || looked_up >= MOST_RECEIVED || self.pool.available() == 0 {
+                return time;
+            }
+            let before = time;
+            time = self.context.clock.now();
+            let times = [arrival, before, time];
+            self.context.record(TimedPart::Received, (packets, true), times);
+            self.context.meter.note_part(time.saturating_sub(before), time);
+            *received = self.receive(time);
+            let full = || cause_of_full(self.pool, Some(&*self.dispatch), self.buckets.as_deref());
+            let span = [before.max(time), time];
+            self.context.meter.note_arrivals(*received, span, full);
+        }
+    }
+
+    /// Looks up a received batch, and puts its packets into the local queue or offloads them.
+    fn distribute(&mut self, packets: usize, time: Nanos) {
+        self.context.meter.note_batch(self.batch);
+        self.chain.look_up(self.batch, time);
+        let functions = self.batch.len();
+        self.dispatch.distribute(self.batch, self.chain, time);
+        let gone = functions - self.batch.len();
+        if gone < packets {
+            // Packets that bypass the functions, and those lost for lack of resources.
+            let left = packets - gone;
+            self.context.pass(self.chain, self.batch, left, time, Chain::run);
+        }
+        self.batch.release(self.pool);
+    }
+
+    /// Receives into the batch, which is empty.
+    fn receive(&mut self, now: Nanos) -> Received {
+        let queue = &mut *self.context.port;
+        receive((queue, self.buckets.as_deref_mut()), now, self.pool, self.batch)
+    }
+
+    /// Processes a batch of the local queue, and the parts of split flows that are next in it, in a turn that began at
+    /// `turn`. Returns the end time.
+    fn process_queued(&mut self, turn: Nanos, mut time: Nanos) -> Nanos {
+        let more = self.dispatch.take(self.batch);
+        *self.from_queue = true;
+        if !self.batch.is_empty() {
+            time = self.process_batch(turn, time, more);
+        }
+        *self.from_queue = false;
+        if self.dispatch.parts().next().is_some() {
+            time = self.process_parts(time, more);
+        }
+        time
+    }
+
+    /// Runs the batch of the local queue through the chain. Returns the end time.
+    fn process_batch(&mut self, turn: Nanos, time: Nanos, backlog: bool) -> Nanos {
+        let packets = self.batch.len();
+        if backlog {
+            self.context.meter.note_backlog(self.batch, time);
+        }
+        let new = self.batch.iter().filter(|packet| packet.is_new()).count();
+        let arrival = self.first_arrival(time);
+        let began = self.context.clock.now();
+        self.context.meter.note_part(began.saturating_sub(time), began);
+        self.chain.prefetch_from(0, self.batch);
+        let sent = self.context.pass(self.chain, self.batch, packets, began, Chain::run);
+        let times = [arrival, began, sent];
+        self.context.record(TimedPart::Processed, (packets, backlog), times);
+        // A turn in which other packets were split gives no per-packet cost.
+        if self.dispatch.parts().next().is_none() {
+            self.dispatch.learn(packets, new, sent.saturating_sub(turn));
+        }
+        self.note_batch(began, sent);
+        self.dispatch.done(self.batch, self.pool, self.chain);
+        sent
+    }
+
+    /// Runs packets of split flows through the chain's first segments and offloads them to their auxiliary cores.
+    /// Returns the end time.
+    fn process_parts(&mut self, mut time: Nanos, backlog: bool) -> Nanos {
+        for from in 1..self.chain.segments() {
+            let batch = self.dispatch.part(from);
+            let packets = batch.len();
+            if packets == 0 {
+                continue;
+            }
+            if backlog {
+                self.context.meter.note_backlog(batch, time);
+            }
+            self.chain.prefetch_before(from, batch);
+            if self.chain.needs_payload_before(from) {
+                self.context.port.complete(batch);
+            }
+            self.chain.run_before(from, batch, time);
+            let gone = packets - batch.len();
+            self.dispatch.pass_on(from, self.pool, self.chain);
+            let began = std::mem::replace(&mut time, self.context.clock.now());
+            self.dispatch.flush(time);
+            let lost = self.chain.newly_lost();
+            self.context.meter.note_processed(packets, gone, lost, [began, time]);
+            self.note_batch(began, time);
+        }
+        time
+    }
+
+    /// Arrival of the batch's first packet, or `time` if the batch is empty.
+    fn first_arrival(&self, time: Nanos) -> Nanos {
+        self.batch.first().map_or(time, |first| first.arrival)
+    }
+
+    /// Counts the time of a batch for the server mapper.
+    fn note_batch(&mut self, began: Nanos, sent: Nanos) {
+        if let Some(buckets) = &mut self.buckets {
+            buckets.note_batch(sent.saturating_sub(began));
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Results of a worker.
+
+use crate::report::ExternalReport;
+use crate::scaling::buckets::Buckets;
+use tailwater_chain::chain::Chain;
+use tailwater_measure::histogram::LatencyHistogram;
+use tailwater_state::counters::Counters;
+
+/// Results of a worker that has ended.
+#[derive(Default)]
+pub(crate) struct Finished {
+    /// Its instance of the chain, or of each of its parts.
+    pub(crate) chains: Vec<Chain>,
+    /// Packet counts of external functions.
+    pub(crate) externals: Vec<ExternalReport>,
+    /// Migration state, which can still accept buckets that arrive after the end.
+    pub(crate) buckets: Option<Box<Buckets>>,
+    /// Message of its panic, if it panicked.
+    pub(crate) died: Option<String>,
+    /// Counters of external flow state.
+    pub(crate) state_counters: Option<(Counters, LatencyHistogram)>,
+}

@@ -1,0 +1,196 @@
+use super::*;
+use crate::capture::CaptureTap;
+use crate::clock::Clock;
+use crate::port::{PortQueue, PortSender};
+use crate::telemetry::{Window, windows};
+use crate::worker::WorkerConfig;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use tailwater_chain::batch::Batch;
+use tailwater_chain::buffer::BufferPool;
+
+/// Calls in order, shared by a queue and a processing.
+type Calls = Arc<Mutex<Vec<&'static str>>>;
+
+/// Queue with one packet in its ring.
+struct OnePacket(Calls);
+
+impl PortSender for OnePacket {
+    fn transmit(&mut self, _: &mut Batch) -> usize {
+        0
+    }
+
+    fn capture(&mut self, _: CaptureTap) {}
+}
+
+impl PortQueue for OnePacket {
+    fn receive(&mut self, _: Nanos, _: &mut BufferPool, _: &mut Batch) -> Received {
+        Received::default()
+    }
+
+    fn received_before(&self) -> Nanos {
+        Nanos::MAX
+    }
+
+    fn stop(&mut self) {
+        self.0.lock().unwrap().push("stop");
+    }
+
+    fn discard(&mut self, lost: &mut dyn FnMut(Nanos, u32)) {
+        self.0.lock().unwrap().push("discard ring");
+        lost(Nanos(1), 7);
+    }
+}
+
+/// Processing of a queue in which nothing arrives.
+struct Scripted {
+    calls: Calls,
+    received: Received,
+    /// Turns with work, or `None` for a panic in the first turn.
+    work: Option<u32>,
+    /// Idle turns until the processing is done.
+    idle: u32,
+    sleep: Option<Duration>,
+}
+
+impl Scripted {
+    fn call(&self, name: &'static str) {
+        self.calls.lock().unwrap().push(name);
+    }
+}
+
+impl Counting for Scripted {
+    fn count(&self, _: &mut Vec<u64>) {}
+}
+
+impl Processing for Scripted {
+    fn receive(&mut self, _: &mut QueueContext, _: Nanos) -> Received {
+        self.received
+    }
+
+    fn process(&mut self, context: &mut QueueContext, _: &mut Received, _: Nanos) -> Option<Nanos> {
+        let left = self.work.unwrap_or_else(|| panic!("in a function"));
+        self.work = Some(left.checked_sub(1)?);
+        self.call("process");
+        Some(context.clock.now())
+    }
+
+    fn on_idle(&mut self, _: Received, _: Nanos, _: Nanos) -> Option<Duration> {
+        self.idle = self.idle.saturating_sub(1);
+        self.sleep
+    }
+
+    fn is_done(&self) -> bool {
+        self.idle == 0
+    }
+
+    fn abort(&mut self, _: &mut QueueContext, _: Nanos) {
+        self.call("abort");
+    }
+
+    fn discard(&mut self, _: &mut QueueContext, _: Nanos) {
+        self.call("discard");
+    }
+
+    fn close(&mut self, _: &mut Meter) {
+        self.call("close");
+    }
+
+    fn finish(self, _: Nanos) -> Finished {
+        self.call("finish");
+        Finished::default()
+    }
+}
+
+/// Result of a run.
+struct Ran {
+    calls: Vec<&'static str>,
+    died: Option<String>,
+    failed: bool,
+    total: Window,
+}
+
+/// Runs the processing that `script` makes of the default: a port that has ended, and no work.
+fn run(script: impl FnOnce(&mut Scripted), stop: impl Fn() -> bool) -> Ran {
+    let (calls, clock) = (Calls::default(), Clock::start());
+    let config = WorkerConfig {
+        slo: Nanos::from_millis(1),
+        window: Nanos::from_secs(100),
+        start: Nanos::ZERO,
+        batch: 32,
+    };
+    let (mut senders, receiver) = windows(1, 0);
+    let queue = Box::new(OnePacket(Arc::clone(&calls)));
+    let mut processing = Scripted {
+        calls: Arc::clone(&calls),
+        received: Received {
+            ended: true,
+            ..Received::default()
+        },
+        work: Some(0),
+        idle: 1,
+        sleep: None,
+    };
+    script(&mut processing);
+    let worker = PollLoop {
+        context: QueueContext::new(queue, clock, config, senders.remove(0)),
+        processing,
+    };
+    let failed = AtomicBool::new(false);
+    let died = worker.run(stop, &failed).died;
+    let mut total = Window::default();
+    while receiver.receive(Duration::ZERO, |window| total.merge(window)).is_ok() {}
+    let calls = calls.lock().unwrap().clone();
+    Ran {
+        calls,
+        died,
+        failed: failed.load(Ordering::Relaxed),
+        total,
+    }
+}
+
+#[test]
+fn a_worker_works_until_its_processing_is_done() {
+    let ran = run(|script| (script.work, script.idle) = (Some(2), 3), || false);
+    assert_eq!(ran.calls, ["process", "process", "close", "finish"]);
+    assert_eq!((ran.died, ran.failed, ran.total.lost()), (None, false, 0));
+}
+
+#[test]
+fn a_stopped_queue_is_stopped_once_and_drained() {
+    // The deadline ends the run: the port does not.
+    let ran = run(|script| script.received.ended = false, || true);
+    assert_eq!(ran.calls, ["stop", "discard ring", "discard", "close", "finish"]);
+    assert_eq!((ran.total.lost_undrained, ran.total.lost()), (1, 1));
+}
+
+#[test]
+fn packets_beyond_the_deadline_are_lost() {
+    let ran = run(|script| script.idle = u32::MAX, || false);
+    assert_eq!(ran.calls, ["discard ring", "discard", "close", "finish"]);
+    assert_eq!((ran.total.lost_undrained, ran.total.lost()), (1, 1));
+}
+
+#[test]
+fn packets_of_a_panicked_worker_are_lost_with_it() {
+    let ran = run(|script| script.work = None, || false);
+    assert_eq!(
+        ran.calls,
+        ["stop", "abort", "discard ring", "discard", "close", "finish"]
+    );
+    assert_eq!((ran.died.as_deref(), ran.failed), (Some("in a function"), true));
+    assert_eq!((ran.total.lost_with_worker, ran.total.lost()), (1, 1));
+}
+
+#[test]
+fn an_idle_worker_sleeps_only_before_the_port_ends() {
+    let sleep = |script: &mut Scripted| script.sleep = Some(Duration::from_millis(1));
+    assert_eq!(run(sleep, || false).total.rested, Nanos::ZERO);
+    let running = |script: &mut Scripted| {
+        sleep(script);
+        script.received.ended = false;
+    };
+    let stopped = std::cell::Cell::new(0);
+    let stop = || stopped.replace(stopped.get() + 1) > 1;
+    assert!(run(running, stop).total.rested >= Nanos::from_millis(2));
+}

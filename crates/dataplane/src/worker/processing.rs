@@ -1,0 +1,292 @@
+//! Processing of a chain that runs to completion on its worker, or on auxiliary cores to which the worker offloads.
+
+use super::config::LONGEST_DRAIN;
+use super::context::{CountedChain, QueueContext};
+use super::dispatching::DispatchTurn;
+use super::finished::Finished;
+use super::poll_loop::Processing;
+use super::reception::{cause_of_full, receive};
+use crate::attribution::Cause;
+use crate::batches::TimedPart;
+use crate::durable::{DurableTurn, DurableWorker};
+use crate::meter::{Counting, Meter};
+use crate::port::Received;
+use crate::scaling::buckets::Buckets;
+use crate::scaling::dispatch::Dispatch;
+use std::time::Duration;
+use tailwater_chain::batch::{Batch, MAX_BATCH};
+use tailwater_chain::buffer::BufferPool;
+use tailwater_chain::chain::Chain;
+use tailwater_net::Nanos;
+use tailwater_state::keeper::Keeper;
+
+/// Processing of a whole chain.
+pub(super) struct ChainProcessing {
+    chain: CountedChain,
+    pool: BufferPool,
+    batch: Batch,
+    /// `None` if every packet is processed here.
+    pub(super) dispatch: Option<Box<Dispatch>>,
+    /// `None` if RSS buckets do not migrate.
+    pub(super) buckets: Option<Box<Buckets>>,
+    /// `None` if there is no external flow state.
+    durable: Option<Box<DurableWorker>>,
+    /// The batch is from the local queue.
+    from_queue: bool,
+    /// A function determines the batch size.
+    sized: bool,
+    /// Sleep time, once the worker has been idle as long. `None` if it never sleeps.
+    pub(super) nap: Option<Nanos>,
+}
+
+impl ChainProcessing {
+    /// Processes packets in buffers of `pool`, in batches of at most `batch` packets unless a function determines their
+    /// size.
+    pub(super) fn new(chain: Chain, pool: BufferPool, batch: usize) -> ChainProcessing {
+        let mut received = Batch::new(&pool, batch);
+        let wanted = chain.wanted_batch();
+        if let Some(packets) = wanted {
+            received = Batch::new(&pool, MAX_BATCH);
+            received.limit(packets);
+        }
+        ChainProcessing {
+            batch: received,
+            sized: wanted.is_some(),
+            chain: CountedChain::new(chain),
+            pool,
+            dispatch: None,
+            buckets: None,
+            durable: None,
+            from_queue: false,
+            nap: None,
+        }
+    }
+
+    /// Enables external flow state, with batches of the size given to [`new`](ChainProcessing::new).
+    pub(super) fn set_keeper(&mut self, keeper: Keeper, batch: usize) {
+        let most = if self.sized { MAX_BATCH } else { batch };
+        let durable = DurableWorker::new(keeper, &self.pool, most);
+        self.durable = Some(Box::new(match &self.buckets {
+            Some(_) => durable.of_moving_buckets(),
+            None => durable,
+        }));
+    }
+
+    /// Returns `true` if received packets, if any, have to go through the dispatcher: packets wait here or on auxiliary
+    /// cores, or auxiliary cores are idle and may be released.
+    #[inline]
+    fn dispatches(&self, received: Received) -> bool {
+        let Some(dispatch) = &self.dispatch else {
+            return false;
+        };
+        received.waiting > 0 || !dispatch.is_quiet() || dispatch.has_auxiliary_cores()
+    }
+
+    /// Runs a turn of the dispatcher. Returns the end time.
+    fn process_dispatching(&mut self, context: &mut QueueContext, received: &mut Received, now: Nanos) -> Nanos {
+        let Some(dispatch) = &mut self.dispatch else {
+            return now;
+        };
+        let mut turn = DispatchTurn {
+            context,
+            dispatch,
+            chain: &mut self.chain,
+            pool: &mut self.pool,
+            batch: &mut self.batch,
+            buckets: self.buckets.as_deref_mut(),
+            from_queue: &mut self.from_queue,
+        };
+        turn.process(received, now)
+    }
+
+    /// Runs a turn with external flow state and packets that wait for it. Returns the end time, or `None` if there was
+    /// nothing to do.
+    fn process_durable(&mut self, context: &mut QueueContext, now: Nanos, backlog: bool) -> Option<Nanos> {
+        let durable = self.durable.as_mut()?;
+        let mut turn = DurableTurn {
+            context,
+            chain: &mut self.chain,
+            pool: &mut self.pool,
+        };
+        let packets = self.batch.len();
+        let end = turn.process(durable, &mut self.batch, now, backlog);
+        if let (Some(buckets), Some(end)) = (&mut self.buckets, end.filter(|_| packets > 0)) {
+            buckets.note_batch(end.saturating_sub(now));
+        }
+        self.size_batch();
+        end
+    }
+
+    /// Runs the batch, which must not be empty, through the chain, sends it and measures. Returns the end time.
+    #[inline]
+    fn process_batch(&mut self, context: &mut QueueContext, began: Nanos, backlog: bool) -> Nanos {
+        let (chain, batch) = (&mut self.chain, &mut self.batch);
+        let packets = batch.len();
+        let arrival = batch.first().map_or(began, |first| first.arrival);
+        context.meter.note_batch(batch);
+        if backlog {
+            // The flows in front matter only in a backlog.
+            context.meter.note_backlog(batch, began);
+        }
+        let sent = context.pass(chain, batch, packets, began, Chain::process);
+        if let Some(buckets) = &mut self.buckets {
+            buckets.note_batch(sent.saturating_sub(began));
+        }
+        context.record(TimedPart::Whole, (packets, backlog), [arrival, began, sent]);
+        batch.release(&mut self.pool);
+        self.size_batch();
+        self.chain.expire(sent);
+        sent
+    }
+
+    /// Sets the next batch's size to the one a function requires.
+    #[inline]
+    fn size_batch(&mut self) {
+        if self.sized
+            && let Some(packets) = self.chain.wanted_batch()
+        {
+            self.batch.limit(packets);
+        }
+    }
+
+    /// Returns `true` if no packet waits for the store.
+    fn is_durable_quiet(&self) -> bool {
+        self.durable.as_ref().is_none_or(|durable| durable.is_quiet())
+    }
+}
+
+impl Counting for ChainProcessing {
+    fn count(&self, counts: &mut Vec<u64>) {
+        self.chain.count(counts);
+    }
+}
+
+impl Processing for ChainProcessing {
+    #[inline]
+    fn receive(&mut self, context: &mut QueueContext, now: Nanos) -> Received {
+        if let Some(buckets) = &mut self.buckets {
+            let (queue, dispatch) = (&*context.port, self.dispatch.as_deref());
+            let durable = self.durable.as_deref_mut();
+            buckets.turn(now, queue, &mut self.chain, dispatch, durable);
+        }
+        let buckets = self.buckets.as_deref_mut();
+        receive((&mut *context.port, buckets), now, &mut self.pool, &mut self.batch)
+    }
+
+    fn cause_of_full(&self) -> Cause {
+        cause_of_full(&self.pool, self.dispatch.as_deref(), self.buckets.as_deref())
+    }
+
+    #[inline]
+    fn process(&mut self, context: &mut QueueContext, received: &mut Received, now: Nanos) -> Option<Nanos> {
+        if self.durable.is_some() {
+            self.process_durable(context, now, received.waiting > 0)
+        } else if self.dispatches(*received) {
+            Some(self.process_dispatching(context, received, now))
+        } else if self.batch.is_empty() {
+            None
+        } else {
+            Some(self.process_batch(context, now, received.waiting > 0))
+        }
+    }
+
+    /// A worker may sleep if no packet can arrive for some time because it has no RSS bucket, or if none has arrived for
+    /// so long that it may take a nap.
+    #[inline]
+    fn on_idle(&mut self, received: Received, now: Nanos, idle: Nanos) -> Option<Duration> {
+        self.chain.expire(now);
+        let rest = self.buckets.as_ref().and_then(|buckets| buckets.rest());
+        rest.or_else(|| {
+            let nap = self.nap.filter(|nap| idle >= *nap)?;
+            // Packets that wait for the store must not wait for the worker in addition.
+            let quiet = received.waiting == 0 && self.is_durable_quiet();
+            quiet.then(|| Duration::from_nanos(nap.0))
+        })
+    }
+
+    /// The worker is also needed while RSS buckets migrate.
+    fn is_done(&self) -> bool {
+        self.is_durable_quiet()
+            && self.dispatch.as_ref().is_none_or(|dispatch| dispatch.is_quiet())
+            && self.buckets.as_ref().is_none_or(|buckets| buckets.may_end())
+    }
+
+    fn abort(&mut self, context: &mut QueueContext, now: Nanos) {
+        let meter = &mut context.meter;
+        if self.batch.in_hand() > 0 {
+            meter.note_unfinished(&mut self.batch, self.chain.newly_lost(), now);
+        }
+        match &mut self.dispatch {
+            Some(dispatch) if self.from_queue => {
+                dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
+            }
+            _ => self.batch.release(&mut self.pool),
+        }
+        if let Some(batch) = self.durable.as_mut().and_then(|durable| durable.in_hand()) {
+            meter.note_unfinished(batch, self.chain.newly_lost(), now);
+            batch.release(&mut self.pool);
+        }
+        if let Some(dispatch) = &mut self.dispatch {
+            for from in 1..self.chain.segments() {
+                let part = dispatch.part(from);
+                if part.in_hand() > 0 {
+                    meter.note_unfinished(part, self.chain.newly_lost(), now);
+                    dispatch.done_part(from, &mut self.pool, &mut self.chain);
+                }
+            }
+            // Packets about to be offloaded come back as lost.
+            dispatch.abandon();
+            dispatch.flush(now);
+        }
+    }
+
+    /// Packets are buffered, wait for the store, or are in the local queue or on auxiliary cores.
+    fn discard(&mut self, context: &mut QueueContext, now: Nanos) {
+        let meter = &mut context.meter;
+        if let Some(buckets) = &mut self.buckets {
+            while buckets.take_rest(&mut self.batch) {
+                self.batch.iter().for_each(|packet| meter.note_arrival(packet.arrival));
+                meter.note_undrained_batch(&self.batch, now);
+                self.batch.release(&mut self.pool);
+            }
+        }
+        while let Some(batch) = self.durable.as_mut().and_then(|durable| durable.give_up()) {
+            meter.note_undrained_batch(batch, now);
+            batch.release(&mut self.pool);
+        }
+        let Some(dispatch) = &mut self.dispatch else {
+            return;
+        };
+        dispatch.abandon();
+        let mut more = true;
+        while more {
+            more = dispatch.take_undone(&mut self.batch);
+            meter.note_undrained_batch(&self.batch, now);
+            dispatch.done(&mut self.batch, &mut self.pool, &mut self.chain);
+        }
+        // Auxiliary cores count the packets they discard, and then return the buffers.
+        let until = now + LONGEST_DRAIN;
+        while !dispatch.is_quiet() && context.clock.now() < until {
+            dispatch.collect(&mut self.pool, &mut self.chain, now);
+            std::thread::yield_now();
+        }
+    }
+
+    fn close(&mut self, meter: &mut Meter) {
+        if let Some(dispatch) = &mut self.dispatch {
+            dispatch.release_all();
+        }
+        if let Some(buckets) = &mut self.buckets {
+            buckets.report(&mut meter.window().buckets);
+        }
+    }
+
+    fn finish(self, now: Nanos) -> Finished {
+        Finished {
+            chains: vec![self.chain.into_chain()],
+            buckets: self.buckets,
+            state_counters: self.durable.map(|durable| durable.finish(now)),
+            ..Finished::default()
+        }
+    }
+}
