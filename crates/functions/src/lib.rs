@@ -12,6 +12,7 @@ pub mod classifier;
 pub mod count;
 pub mod dns_guard;
 pub mod encrypt;
+mod exporter;
 pub mod external;
 pub mod firewall;
 pub mod flow_stats;
