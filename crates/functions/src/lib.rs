@@ -7,7 +7,6 @@ pub mod accounting;
 pub mod acl;
 pub mod bpf_filter;
 pub mod build;
-pub mod chunks;
 pub mod classifier;
 pub mod count;
 pub mod dns_guard;
