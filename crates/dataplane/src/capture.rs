@@ -1,8 +1,8 @@
 //! Recording of sent packets into a pcap file, off the workers' cores.
 
+use crate::chunks::{ChunkSender, Chunks};
 use std::path::Path;
 use std::thread::JoinHandle;
-use tailwater_functions::chunks::{ChunkSender, Chunks};
 use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
 use tailwater_traffic::{Packet, PcapWriter, TrafficError};

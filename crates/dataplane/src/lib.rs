@@ -3,6 +3,7 @@
 pub mod arrivals;
 pub mod batches;
 pub mod capture;
+mod chunks;
 pub mod clock;
 pub mod cores;
 pub mod ddio;

@@ -1,7 +1,7 @@
 //! Recording of decisions during a run, for explanation and replay afterwards.
 //!
 //! A [`Recorder`] wraps a mapper. It writes the mapper's views and plans into bounded, recycled
-//! [chunks](tailwater_functions::chunks), which a thread writes to a file. The data path allocates nothing and never waits: a
+//! chunks, which a thread writes to a file. The data path allocates nothing and never waits: a
 //! decision that finds no room is omitted and counted. A run without recording has no overhead.
 //!
 //! - [`Recorder`] writes a file, after a [`Header`].
@@ -54,6 +54,7 @@ pub use remapping::{CoreChange, Remapping, ServerExplainer, ServerExplanation, S
 pub use replay::{Difference, Differences, Outline, Replay, Replayer};
 pub use server::ServerDecision;
 
+use crate::chunks::{ChunkReceiver, ChunkSender, Chunks};
 use format::{Encoder, MOST_WORDS};
 use server::MOST_SERVER_WORDS;
 use std::io::{self, BufWriter, Write};
@@ -62,7 +63,6 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
-use tailwater_functions::chunks::{ChunkReceiver, ChunkSender, Chunks};
 use tailwater_functions::out_file::{OutFile, Pulse};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Destination, Flowlet, Loads, MakeMapper, Plan, View};

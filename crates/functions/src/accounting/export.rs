@@ -1,20 +1,16 @@
 //! Export of flow records to a file. One thread writes the records of all workers.
 
-use crate::chunks::{ChunkReceiver, ChunkSender, Chunks};
-use crate::out_file::{OutFile, Pulse};
-use std::io::{self, BufWriter, Write};
+use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sender, Sink, Source};
+use crate::out_file::Pulse;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::time::Duration;
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos};
 
-/// Records in a chunk.
-const CHUNK: usize = 1024;
-/// Chunks per worker: 1.5 MiB of records that can wait for the disk.
-const CHUNKS: usize = 16;
-/// Number of workers served without waiting. Further workers wait for each other.
-const WORKERS: usize = 256;
+/// Records per worker that can wait for the disk: 1.5 MiB.
+const RING: usize = 1 << 14;
 
 /// File format of flow records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,7 +81,7 @@ pub struct Totals {
     pub packets: u64,
     /// Bytes of the frames, without the frame check sequence.
     pub bytes: u64,
-    /// Records lost because no chunk was free.
+    /// Records lost because the ring was full.
     pub lost_records: u64,
 }
 
@@ -98,80 +94,60 @@ impl Totals {
     }
 }
 
-/// Failure to export every record.
-#[derive(Debug, thiserror::Error)]
-pub enum ExportError {
-    /// The file cannot be written.
-    #[error("{}: cannot write records: {source}", file.display())]
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Records arrived faster than they could be written.
-    #[error("lost {lost} of {records} flow records: they arrived faster than they could be written")]
-    Lost {
-        /// The file.
-        file: PathBuf,
-        /// Missing records.
-        lost: u64,
-        /// Records in total.
-        records: u64,
-    },
-    /// Some or all copies of packets cannot be written.
-    #[error("{}: cannot write copies of packets: {source}", to.display())]
-    Copies {
-        /// The file or the interface.
-        to: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// A collector rejected the records or was too slow.
-    #[error("{}: {lost} of {records} flow records were not delivered", file.display())]
-    Undelivered {
-        /// The collector, or the file.
-        file: PathBuf,
-        /// Missing records.
-        lost: u64,
-        /// Records in total.
-        records: u64,
-    },
-}
-
-/// Result of a completed export.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Exported {
-    /// The file.
-    pub file: PathBuf,
-    /// Number of records written.
-    pub records: u64,
-}
-
-/// The writing thread and its file's name.
+/// CSV or JSON Lines file of flow records.
 #[derive(Debug)]
-struct Writer {
-    file: PathBuf,
-    pulse: Pulse,
-    thread: JoinHandle<io::Result<u64>>,
+pub(super) struct FlowRecordFile {
+    file: RecordFile,
+    format: ExportFormat,
+}
+
+impl FlowRecordFile {
+    fn create(path: &Path, format: ExportFormat, pulse: &Pulse) -> Result<FlowRecordFile, ExportError> {
+        let header = match format {
+            ExportFormat::Csv => HEADER,
+            ExportFormat::Json => "",
+        };
+        let file = RecordFile::create(path, header, pulse).map_err(ExportError::write(path))?;
+        Ok(FlowRecordFile { file, format })
+    }
+}
+
+impl Sink for FlowRecordFile {
+    type Record = FlowRecord;
+    type PerSender = ();
+
+    const THREAD: &'static str = "flow-records";
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
+    const WAKE_EVERY: Option<u32> = Some(1024);
+    const RECORDS_PER_POLL: usize = 1024;
+
+    fn put(&mut self, record: &FlowRecord, _sender: &mut ()) {
+        self.file.write(|out| record.write(self.format, out));
+    }
+
+    fn finish(self, _sources: &[Source<Self>], _abandoned: bool) -> io::Result<u64> {
+        self.file.finish()
+    }
 }
 
 /// State shared by the workers of an `Accounting` function.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AccountingTable {
     totals: Mutex<Totals>,
-    chunks: Mutex<Option<Chunks<FlowRecord>>>,
-    writer: Mutex<Option<Writer>>,
+    export: Option<Export>,
+}
+
+/// The file's name and the thread that writes it.
+#[derive(Debug)]
+struct Export {
+    file: PathBuf,
+    exporter: Exporter<FlowRecordFile>,
 }
 
 impl AccountingTable {
     /// Creates a table without a file: only totals are counted.
     pub fn new() -> AccountingTable {
-        AccountingTable {
-            totals: Mutex::default(),
-            chunks: Mutex::new(None),
-            writer: Mutex::new(None),
-        }
+        AccountingTable::default()
     }
 
     /// Creates a table, its file and the thread that writes the file.
@@ -179,39 +155,39 @@ impl AccountingTable {
     /// # Errors
     /// If the file or the thread cannot be created.
     pub fn with_export(path: &Path, format: ExportFormat) -> Result<AccountingTable, ExportError> {
-        let error = |source| ExportError::Write {
-            file: path.to_owned(),
-            source,
-        };
-        let (chunks, receiver) = Chunks::new(WORKERS, CHUNKS, CHUNK);
-        let pulse = chunks.pulse().clone();
-        let file = OutFile::create(path, &pulse).map_err(error)?;
-        let thread = std::thread::Builder::new()
-            .name("flow-records".to_owned())
-            .spawn(move || write_records(BufWriter::new(file), format, receiver))
-            .map_err(error)?;
-        let writer = Writer {
-            file: path.to_owned(),
-            pulse,
-            thread,
-        };
-        Ok(AccountingTable {
-            totals: Mutex::default(),
-            chunks: Mutex::new(Some(chunks)),
-            writer: Mutex::new(Some(writer)),
-        })
+        let (table, file) = AccountingTable::paused(path, format)?;
+        table.launch(file)?;
+        Ok(table)
     }
 
-    /// Creates a table with a bare receiver instead of the thread.
-    #[cfg(test)]
-    pub(super) fn unattended() -> (AccountingTable, ChunkReceiver<FlowRecord>) {
-        let (chunks, receiver) = Chunks::new(1, CHUNKS, CHUNK);
-        let chunks = Mutex::new(Some(chunks));
-        let table = AccountingTable {
-            chunks,
-            ..AccountingTable::new()
+    /// Creates a table and its file, but not the thread.
+    ///
+    /// # Errors
+    /// If the file cannot be created.
+    pub(super) fn paused(path: &Path, format: ExportFormat) -> Result<(AccountingTable, FlowRecordFile), ExportError> {
+        let pulse = Pulse::default();
+        let file = FlowRecordFile::create(path, format, &pulse)?;
+        let export = Export {
+            file: path.to_owned(),
+            exporter: Exporter::paused(pulse),
         };
-        (table, receiver)
+        let table = AccountingTable {
+            totals: Mutex::default(),
+            export: Some(export),
+        };
+        Ok((table, file))
+    }
+
+    /// Starts the thread of a paused table.
+    ///
+    /// # Errors
+    /// If the thread cannot be created.
+    pub(super) fn launch(&self, file: FlowRecordFile) -> Result<(), ExportError> {
+        let launched = self.export.as_ref().map(|Export { file: path, exporter }| {
+            let launched = exporter.launch(file);
+            launched.map_err(ExportError::write(path))
+        });
+        launched.unwrap_or(Ok(()))
     }
 
     /// Returns the totals of the workers that have finished.
@@ -224,28 +200,27 @@ impl AccountingTable {
         all.add(totals);
     }
 
-    pub(super) fn sender(&self) -> Option<ChunkSender<FlowRecord>> {
-        let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        chunks.as_ref().map(|chunks| chunks.sender(0))
+    /// Returns a worker's sender, or `None` without a file.
+    pub(super) fn sender(&self) -> Option<Sender<FlowRecordFile>> {
+        self.export.as_ref().map(|export| export.exporter.sender(RING, ()))
     }
 
-    /// Waits until all records are in the file. All workers' chains must have [drained](tailwater_chain::chain::Chain::drain).
+    /// Waits until all records are in the file. All workers' chains must have
+    /// [drained](tailwater_chain::chain::Chain::drain).
     /// Returns `None` if there is no file, or if an earlier call has closed it.
     ///
     /// # Errors
     /// [`ExportError::Write`] for the first write error or if the file hangs; [`ExportError::Lost`] if records are
     /// missing.
     pub fn finish(&self) -> Result<Option<Exported>, ExportError> {
-        drop(self.chunks.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Writer { file, pulse, thread }) = writer.take() else {
+        let Some(Export { file, exporter }) = &self.export else {
             return Ok(None);
         };
-        let records = match pulse.join(thread).flatten() {
-            Ok(records) => records,
-            Err(source) => return Err(ExportError::Write { file, source }),
+        let Some(written) = exporter.finish() else {
+            return Ok(None);
         };
-        let totals = self.totals();
+        let records = written.map_err(ExportError::write(file))?;
+        let (file, totals) = (file.clone(), self.totals());
         match totals.lost_records {
             0 => Ok(Some(Exported { file, records })),
             lost => Err(ExportError::Lost {
@@ -255,32 +230,4 @@ impl AccountingTable {
             }),
         }
     }
-}
-
-impl Default for AccountingTable {
-    fn default() -> Self {
-        AccountingTable::new()
-    }
-}
-
-fn write_records(
-    mut file: BufWriter<OutFile>,
-    format: ExportFormat,
-    receiver: ChunkReceiver<FlowRecord>,
-) -> io::Result<u64> {
-    let mut outcome = match format {
-        ExportFormat::Csv => file.write_all(HEADER.as_bytes()),
-        ExportFormat::Json => Ok(()),
-    };
-    let mut written = 0;
-    receiver.for_each(|_, records| {
-        for record in records {
-            // After an error, chunks are still drained so that workers do not block.
-            if outcome.is_ok() {
-                outcome = record.write(format, &mut file);
-                written += 1;
-            }
-        }
-    });
-    outcome.and_then(|()| file.flush()).map(|()| written)
 }

@@ -1,8 +1,8 @@
 //! The `Accounting` network function.
 
 use super::counts::{Counts, flags};
-use super::export::{AccountingTable, FlowRecord, Totals};
-use crate::chunks::ChunkSender;
+use super::export::{AccountingTable, FlowRecord, FlowRecordFile, Totals};
+use crate::exporter::Sender;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
@@ -25,7 +25,7 @@ fn record(counts: &Counts, key: &FlowKey) -> FlowRecord {
 pub struct Accounting {
     table: Arc<AccountingTable>,
     /// `None` without a file.
-    sender: Option<ChunkSender<FlowRecord>>,
+    sender: Option<Sender<FlowRecordFile>>,
     totals: Totals,
     /// Set once the last packet has passed: from then on the function may wait for room.
     finishing: bool,
@@ -51,13 +51,10 @@ impl Accounting {
             return;
         };
         let has_room = match self.finishing {
-            true => sender.wait_for_room(1),
-            false => sender.has_room(1),
+            true => sender.send_waiting(record),
+            false => sender.send(record),
         };
-        match has_room {
-            true => sender.extend(&[record]),
-            false => self.totals.lost_records += 1,
-        }
+        self.totals.lost_records += u64::from(!has_room);
     }
 }
 

@@ -6,8 +6,9 @@ mod function;
 mod kind;
 mod spec;
 
+pub use crate::exporter::{ExportError, Exported};
 pub(crate) use counts::{Counts, flags};
-pub use export::{AccountingTable, ExportError, ExportFormat, Exported, Totals};
+pub use export::{AccountingTable, ExportFormat, Totals};
 pub use function::Accounting;
 pub use kind::KIND;
 pub(crate) use spec::export;

@@ -1,7 +1,7 @@
 //! The `FlowStats` network function.
 
-use super::export::{FlowStatsTable, Sender};
 use super::record::{EndReason, FlowRecord};
+use super::table::{FlowStatsTable, OutletSender};
 use crate::accounting::{Counts, flags};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Timeouts {
 /// Exports packets and bytes of each flow to collectors.
 pub struct FlowStats {
     /// `None` once there are no more records.
-    senders: Option<Vec<Sender>>,
+    senders: Option<Vec<OutletSender>>,
     table: Arc<FlowStatsTable>,
     timeouts: Timeouts,
     /// Sampling interval, and number of packets to skip until the next sample.
@@ -183,7 +183,7 @@ impl NetworkFunction for FlowStats {
 
     fn drain(&mut self) {
         self.finishing = true;
-        self.table.ending();
+        self.table.begin_drain();
     }
 
     fn after_flow_ends(&mut self) {

@@ -73,6 +73,16 @@ pub(super) struct NotSent {
     pub(super) bytes: u64,
 }
 
+impl From<&FlowRecord> for NotSent {
+    fn from(record: &FlowRecord) -> NotSent {
+        NotSent {
+            records: 1,
+            packets: record.packets,
+            bytes: record.bytes,
+        }
+    }
+}
+
 /// IPFIX message under construction.
 #[derive(Debug)]
 pub(super) struct Message {

@@ -2,7 +2,7 @@
 
 use super::spec::FlowStatsConfig;
 use super::{FlowStats, FlowStatsTable};
-use crate::accounting::{ExportError, Exported};
+use crate::exporter::{ExportError, Exported};
 use crate::kind::{BuildContext, FunctionConfig, FunctionError, FunctionFactory, FunctionKind};
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,16 +1,16 @@
 //! Transport session: ordered messages to one collector or file, with the templates they need.
 
-use super::export::{Options, Outlet, OutletState, Transport};
 use super::ipfix::{Message, NotSent};
+use super::losses::Losses;
+use super::outlet::{Options, Outlet, Transport};
 use super::record::FlowRecord;
 use super::retry::Backoff;
 use crate::origin::Origin;
-use crate::out_file::OutFile;
+use crate::out_file::{OutFile, Pulse};
 use std::collections::VecDeque;
 use std::io::{self, BufWriter, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Bytes of a message in a file.
@@ -25,15 +25,6 @@ const MAX_SLEEP: Duration = Duration::from_secs(1);
 const LAST_TRY: Duration = Duration::from_millis(500);
 /// Maximum number of records that wait for a full message or for a connection.
 const BACKLOG: usize = 4096;
-
-/// Result of an outlet.
-#[derive(Debug)]
-pub(super) struct Sent {
-    /// Records sent and not known to be lost.
-    pub(super) records: u64,
-    /// First error of writing a file.
-    pub(super) error: Option<io::Error>,
-}
 
 /// Output of messages.
 #[derive(Debug)]
@@ -82,9 +73,12 @@ pub(super) struct Session {
     /// Records of the last datagram. The error for a rejected datagram comes with the next send.
     last: NotSent,
     origin: Arc<Origin>,
-    shared: Arc<OutletState>,
-    unsent: Arc<AtomicU64>,
-    sent: Sent,
+    losses: Arc<Losses>,
+    pulse: Pulse,
+    /// Records sent and not known to be lost.
+    sent: u64,
+    /// First error of writing a file.
+    error: Option<io::Error>,
 }
 
 /// Need to send templates on a stream.
@@ -95,19 +89,22 @@ enum Templates {
 }
 
 impl Session {
-    /// Creates a session that connects with its first record. A file is created immediately.
+    /// Creates a session that connects with its first record. A file is created immediately. `pulse` beats with every
+    /// progress.
     ///
     /// # Errors
     /// If the file cannot be created.
     pub(super) fn new(
         outlet: &Outlet,
-        (options, origin): (&Options, Arc<Origin>),
-        (shared, unsent): (Arc<OutletState>, Arc<AtomicU64>),
+        options: &Options,
+        origin: Arc<Origin>,
+        losses: Arc<Losses>,
+        pulse: Pulse,
     ) -> io::Result<Session> {
         let now = Instant::now();
         let (stream, far, limit, refresh, bits_per_second) = match outlet {
             Outlet::File(path) => {
-                let file = BufWriter::new(OutFile::create(path, &shared.pulse)?);
+                let file = BufWriter::new(OutFile::create(path, &pulse)?);
                 (Stream::File(file), None, FILE_MESSAGE, None, None)
             }
             Outlet::Collector {
@@ -139,12 +136,10 @@ impl Session {
             next_at: now,
             last: NotSent::default(),
             origin,
-            shared,
-            unsent,
-            sent: Sent {
-                records: 0,
-                error: None,
-            },
+            losses,
+            pulse,
+            sent: 0,
+            error: None,
         })
     }
 
@@ -177,8 +172,11 @@ impl Session {
         }
     }
 
-    /// Ends the session. Records that can no longer be sent are lost.
-    pub(super) fn end(mut self, abandoned: bool) -> Sent {
+    /// Ends the session and returns the number of records sent. Records that can no longer be sent are lost.
+    ///
+    /// # Errors
+    /// The first error of writing a file.
+    pub(super) fn end(mut self, abandoned: bool) -> io::Result<u64> {
         if !abandoned {
             if !self.pump(true) {
                 let wait = self.retry.wait(Instant::now());
@@ -197,18 +195,17 @@ impl Session {
             let flushed = file.flush();
             self.note(flushed);
         }
-        self.sent
+        self.error.map_or(Ok(self.sent), Err)
     }
 
     fn note(&mut self, written: io::Result<()>) {
         if let Err(error) = written {
-            self.sent.error.get_or_insert(error);
+            self.error.get_or_insert(error);
         }
     }
 
     fn lose(&mut self, record: &FlowRecord) {
-        self.shared.lose(record);
-        self.unsent.fetch_add(1, Ordering::Relaxed);
+        self.losses.add_unsent(NotSent::from(record));
     }
 
     fn lose_backlog(&mut self) {
@@ -241,7 +238,7 @@ impl Session {
             match self.send(told) {
                 Ok(()) => {
                     self.backlog.drain(..count);
-                    self.sent.records += told.records;
+                    self.sent += told.records;
                 }
                 // The records are sent again on the next stream.
                 Err(_) if matches!(self.stream, Stream::None) => return false,
@@ -249,8 +246,7 @@ impl Session {
                     if matches!(self.stream, Stream::File(_)) {
                         self.note(Err(error));
                     }
-                    self.shared.add_lost(told);
-                    self.unsent.fetch_add(told.records, Ordering::Relaxed);
+                    self.losses.add_unsent(told);
                     self.backlog.drain(..count);
                 }
             }
@@ -265,7 +261,7 @@ impl Session {
                 return false;
             }
             let connected = connect(far);
-            self.shared.pulse.beat();
+            self.pulse.beat();
             match connected {
                 Ok(stream) => {
                     self.stream = stream;
@@ -296,7 +292,7 @@ impl Session {
         if templates == Templates::Due {
             self.message.add_templates();
         }
-        let not_sent = self.shared.not_sent();
+        let not_sent = self.losses.not_sent();
         self.message.add_options(std::process::id(), not_sent);
         let sent = self.send(NotSent::default());
         let next = self.refresh.and_then(|after| Instant::now().checked_add(after));
@@ -330,15 +326,14 @@ impl Session {
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     // The previous datagram was rejected.
                     let refused = std::mem::take(&mut self.last);
-                    self.shared.add_lost(refused);
-                    self.unsent.fetch_add(refused.records, Ordering::Relaxed);
-                    self.sent.records -= refused.records;
+                    self.losses.add_unsent(refused);
+                    self.sent -= refused.records;
                     socket.send(bytes).map(drop)
                 }
                 sent => sent.map(drop),
             },
         };
-        self.shared.pulse.beat();
+        self.pulse.beat();
         self.last = match (&self.stream, &sent) {
             (Stream::Udp(_), Ok(())) => told,
             _ => NotSent::default(),
@@ -363,7 +358,7 @@ impl Session {
         while !left.is_zero() {
             let nap = left.min(MAX_SLEEP);
             std::thread::sleep(nap);
-            self.shared.pulse.beat();
+            self.pulse.beat();
             left -= nap;
         }
     }

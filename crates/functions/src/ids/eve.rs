@@ -3,27 +3,21 @@
 //! One thread writes the alerts of all workers. Alerts it cannot keep up with are lost and counted.
 
 use super::sources::Classes;
-use crate::accounting::{ExportError, Exported};
-use crate::chunks::{ChunkReceiver, ChunkSender, Chunks};
-use crate::out_file::{OutFile, Pulse};
+use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sender, Sink, Source};
+use crate::out_file::Pulse;
 use serde_json::{Map, Value, json};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tailwater_ids::alert::Alert;
 use tailwater_ids::rule::App;
 use tailwater_ids::ruleset::RuleSet;
 use tailwater_net::{Nanos, protocol};
 
-/// Alerts in a chunk.
-const CHUNK: usize = 128;
-/// Chunks per worker; they bound the alerts that can wait for the disk.
-const CHUNKS: usize = 16;
-/// Largest number of workers with chunks of their own; further workers wait for a free one.
-const WORKERS: usize = 256;
+/// Alerts per worker that can wait for the disk.
+const RING: usize = 2048;
 /// Rule sets kept for alerts that still refer to them.
 const EDITIONS: usize = 4;
 /// Severity of a rule without a class.
@@ -32,22 +26,12 @@ const SEVERITY: u8 = 3;
 /// Rule sets with their version numbers, newest last.
 type Editions = Arc<Mutex<Vec<(u32, Arc<RuleSet>)>>>;
 
-/// Writer thread and its file.
-#[derive(Debug)]
-struct Writer {
-    file: PathBuf,
-    pulse: Pulse,
-    thread: JoinHandle<io::Result<u64>>,
-}
-
 /// Alert file with its writer thread.
 #[derive(Debug)]
 pub struct Eve {
-    chunks: Mutex<Option<Chunks<Alert>>>,
-    writer: Mutex<Option<Writer>>,
+    file: PathBuf,
+    exporter: Exporter<AlertFile>,
     editions: Editions,
-    alert_count: AtomicU64,
-    lost: AtomicU64,
 }
 
 impl Eve {
@@ -56,36 +40,21 @@ impl Eve {
     /// # Errors
     /// The file or the thread cannot be created.
     pub(super) fn create(path: &Path, rules: Arc<RuleSet>, classes: Classes) -> Result<Eve, ExportError> {
-        let error = |source| ExportError::Write {
-            file: path.to_owned(),
-            source,
-        };
-        let (chunks, receiver) = Chunks::new(WORKERS, CHUNKS, CHUNK);
-        let pulse = chunks.pulse().clone();
-        let file = OutFile::create(path, &pulse).map_err(error)?;
+        let pulse = Pulse::default();
+        let file = RecordFile::create(path, "", &pulse).map_err(ExportError::write(path))?;
         let editions: Editions = Arc::new(Mutex::new(vec![(1, rules)]));
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let texts = EventFields {
+        let fields = EventFields {
             editions: Arc::clone(&editions),
             known: None,
             classes,
             origin: Nanos(since.map_or(0, |since| since.as_nanos() as u64)),
         };
-        let thread = std::thread::Builder::new()
-            .name("alerts".to_owned())
-            .spawn(move || write_alerts(BufWriter::new(file), texts, receiver))
-            .map_err(error)?;
-        let writer = Writer {
-            file: path.to_owned(),
-            pulse,
-            thread,
-        };
+        let exporter = Exporter::start(AlertFile { file, fields }, pulse);
         Ok(Eve {
-            chunks: Mutex::new(Some(chunks)),
-            writer: Mutex::new(Some(writer)),
+            file: path.to_owned(),
+            exporter: exporter.map_err(ExportError::write(path))?,
             editions,
-            alert_count: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
         })
     }
 
@@ -99,54 +68,54 @@ impl Eve {
     }
 
     /// Returns a worker's sender to the writer thread.
-    pub(super) fn sender(&self) -> Option<ChunkSender<Alert>> {
-        let chunks = self.chunks.lock().unwrap_or_else(PoisonError::into_inner);
-        chunks.as_ref().map(|chunks| chunks.sender(0))
-    }
-
-    /// Adds a finished worker's counts: all alerts, and those lost for lack of room.
-    pub(super) fn count(&self, told: u64, lost: u64) {
-        self.alert_count.fetch_add(told, Ordering::Relaxed);
-        self.lost.fetch_add(lost, Ordering::Relaxed);
+    pub(super) fn sender(&self) -> Sender<AlertFile> {
+        self.exporter.sender(RING, ())
     }
 
     /// Waits until all alerts are written or the file is found to hang.
     pub(super) fn finish(&self) -> Result<Option<Exported>, ExportError> {
-        drop(self.chunks.lock().unwrap_or_else(PoisonError::into_inner).take());
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(Writer { file, pulse, thread }) = writer.take() else {
+        let Some(written) = self.exporter.finish() else {
             return Ok(None);
         };
-        match pulse.join(thread).flatten() {
-            Ok(records) => Ok(Some(Exported { file, records })),
-            Err(source) => Err(ExportError::Write { file, source }),
-        }
+        let records = written.map_err(ExportError::write(&self.file))?;
+        let file = self.file.clone();
+        Ok(Some(Exported { file, records }))
     }
 }
 
-fn write_alerts(
-    mut file: BufWriter<OutFile>,
-    mut texts: EventFields,
-    receiver: ChunkReceiver<Alert>,
-) -> io::Result<u64> {
-    let (mut outcome, mut written) = (Ok(()), 0);
-    receiver.for_each(|_, alerts| {
-        for alert in alerts {
-            // After an error the workers' chunks are still returned.
-            if outcome.is_ok() {
-                outcome = texts.write(alert, &mut file);
-                written += 1;
-            }
-        }
-        if outcome.is_ok() {
-            // Readers that follow the file see alerts promptly.
-            outcome = file.flush();
-        }
-    });
-    outcome.map(|()| written)
+/// Alerts as lines of JSON.
+#[derive(Debug)]
+pub(super) struct AlertFile {
+    file: RecordFile,
+    fields: EventFields,
+}
+
+impl Sink for AlertFile {
+    type Record = Alert;
+    type PerSender = ();
+
+    const THREAD: &'static str = "alerts";
+    const POLL_INTERVAL: Duration = Duration::from_millis(50);
+    const WAKE_EVERY: Option<u32> = Some(128);
+    const RECORDS_PER_POLL: usize = 128;
+
+    fn put(&mut self, alert: &Alert, _sender: &mut ()) {
+        self.file.write(|out| self.fields.write(alert, out));
+    }
+
+    fn on_idle(&mut self, _sources: &[Source<Self>]) -> ControlFlow<()> {
+        // Readers that follow the file see alerts promptly.
+        self.file.flush();
+        ControlFlow::Continue(())
+    }
+
+    fn finish(self, _sources: &[Source<Self>], _abandoned: bool) -> io::Result<u64> {
+        self.file.finish()
+    }
 }
 
 /// Context that turns alerts into JSON: rule sets, classes and the clock's origin.
+#[derive(Debug)]
 struct EventFields {
     editions: Editions,
     /// Rule set of the last alert, cached.

@@ -1,13 +1,13 @@
 //! The `Ids` network function.
 
+use super::eve::{AlertFile, Eve};
 use super::table::IdsTable;
-use crate::chunks::ChunkSender;
+use crate::exporter::Sender;
 use crate::stream_pool::{self, StreamPoolCache};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Verdict};
 use tailwater_chain::function::{FlowStates, NetworkFunction};
 use tailwater_chain::live::Version;
-use tailwater_ids::alert::Alert;
 use tailwater_ids::connection::{Connection, Lease};
 use tailwater_ids::inspector::{self, Inspector};
 use tailwater_ids::packet::Input;
@@ -77,7 +77,7 @@ pub struct Ids {
     inspector: Inspector,
     slots: BufferPoolSlots,
     /// `None` if alerts are not written to a file.
-    sender: Option<ChunkSender<Alert>>,
+    sender: Option<Sender<AlertFile>>,
     counters: [u64; COUNTERS],
 }
 
@@ -91,7 +91,7 @@ impl Ids {
             inspector: Inspector::new(rules, thresholds, table.options.settings),
             cached_rules: held,
             slots: BufferPoolSlots(StreamPoolCache::new(Arc::clone(&table.stream_pool))),
-            sender: table.eve.as_ref().and_then(|eve| eve.sender()),
+            sender: table.eve.as_ref().map(Eve::sender),
             counters: [0; COUNTERS],
             table,
         }
@@ -104,11 +104,7 @@ impl Ids {
             return;
         };
         for alert in self.inspector.alerts() {
-            if sender.has_room(1) {
-                sender.extend(&[*alert]);
-            } else {
-                self.counters[COUNTERS - 1] += 1;
-            }
+            self.counters[COUNTERS - 1] += u64::from(!sender.send(*alert));
         }
     }
 }
@@ -171,13 +167,5 @@ impl NetworkFunction for Ids {
             }
         }
         self.counters[..COUNTERS - 1].copy_from_slice(self.inspector.counters());
-    }
-}
-
-impl Drop for Ids {
-    fn drop(&mut self) {
-        if let Some(eve) = &self.table.eve {
-            eve.count(self.counters[0], self.counters[COUNTERS - 1]);
-        }
     }
 }

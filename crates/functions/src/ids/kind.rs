@@ -2,7 +2,7 @@
 
 use super::spec::IdsConfig;
 use super::{Ids, IdsTable};
-use crate::accounting::{ExportError, Exported};
+use crate::exporter::{ExportError, Exported};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
     SharedTable, UpdateError, count,

@@ -2,7 +2,7 @@
 
 use super::eve::Eve;
 use super::sources::{Loaded, Sources};
-use crate::accounting::{ExportError, Exported};
+use crate::exporter::{ExportError, Exported};
 use crate::stream_pool::{StreamPool, stride};
 use std::io;
 use std::path::PathBuf;
@@ -111,7 +111,8 @@ impl IdsTable {
         self.rules.replace(rules)
     }
 
-    /// Waits until all alerts are in the file. All workers' chains must have [drained](tailwater_chain::chain::Chain::drain).
+    /// Waits until all alerts are in the file. All workers' chains must have
+    /// [drained](tailwater_chain::chain::Chain::drain).
     /// Returns `None` if there is no file or it was finished before.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! Writes copies to pcap files of bounded size.
 
 use super::cells::Copied;
-use super::writer::numbered;
 use crate::out_file;
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -138,5 +138,17 @@ impl CaptureFile {
         self.file = Some(File::create(&self.path)?);
         self.begin();
         Ok(())
+    }
+}
+
+/// Returns the path of the current file (0), or of the rotated file with this number.
+pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
+    match number {
+        0 => path.to_owned(),
+        _ => {
+            let mut name = OsString::from(path);
+            name.push(format!(".{number}"));
+            PathBuf::from(name)
+        }
     }
 }

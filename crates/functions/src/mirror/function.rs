@@ -1,8 +1,8 @@
 //! The `Mirror` network function.
 
 use super::cells::Copied;
-use super::writer::{MirrorTable, Sender};
-use crate::bpf_filter::{Filter, Instruction, VerifyError};
+use super::rules::{MirrorRules, Sampling};
+use super::table::{CopySender, MirrorTable};
 use std::sync::Arc;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::function::{FlowStates, NetworkFunction};
@@ -11,43 +11,9 @@ use tailwater_chain::live::Version;
 const COUNTERS: &[&str] = &["copied", "no-room", "file-full", "not-written"];
 const COPIED: usize = 0;
 const NO_ROOM: usize = 1;
-/// First counter of copies [lost](Sender::take_lost) behind the ring.
+/// First counter of copies [lost](CopySender::take_lost) behind the ring.
 const LOST: usize = 2;
 const NOT_WRITTEN: usize = 3;
-
-/// Sampling of matching packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sampling {
-    /// All packets.
-    #[default]
-    All,
-    /// One packet in this many, per core.
-    Packets(u32),
-    /// All packets of one flow in this many, chosen by RSS hash: the same flows on every core and in every run.
-    Flows(u32),
-}
-
-/// Selection of packets and bytes to copy.
-#[derive(Debug)]
-pub struct MirrorRules {
-    filter: Option<Filter>,
-    sampling: Sampling,
-    snap: usize,
-}
-
-impl MirrorRules {
-    /// Selects packets matched by `program`, or all, after sampling; copies at most `snap` bytes of each.
-    ///
-    /// # Errors
-    /// The program is not valid.
-    pub fn new(program: Option<&[Instruction]>, sampling: Sampling, snap: usize) -> Result<MirrorRules, VerifyError> {
-        Ok(MirrorRules {
-            filter: program.map(Filter::new).transpose()?,
-            sampling,
-            snap,
-        })
-    }
-}
 
 /// Returns `true` if a flow with this hash is among the one in `every` sampled.
 #[inline]
@@ -61,7 +27,7 @@ fn is_sampled(rss_hash: u32, every: u32) -> bool {
 pub struct Mirror {
     table: Arc<MirrorTable>,
     cached_rules: Arc<Version<MirrorRules>>,
-    sender: Sender,
+    sender: CopySender,
     /// Matching packets to skip before the next copy.
     before: u32,
     counters: [u64; COUNTERS.len()],

@@ -2,8 +2,8 @@
 
 use super::spec::MirrorConfig;
 use super::{Mirror, MirrorRules, MirrorTable};
-use crate::accounting::{ExportError, Exported};
 use crate::bpf_filter::VerifyError;
+use crate::exporter::{ExportError, Exported};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
     UpdateError,

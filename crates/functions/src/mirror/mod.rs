@@ -8,13 +8,18 @@ mod cells;
 mod function;
 mod interface;
 mod kind;
+mod outlet;
+mod rules;
 mod spec;
+mod table;
 mod writer;
 
-pub use function::{Mirror, MirrorRules, Sampling};
+pub use function::Mirror;
 pub use kind::KIND;
+pub use outlet::{Options, Outlet};
+pub use rules::{MirrorRules, Sampling};
 pub use spec::MirrorConfig;
-pub use writer::{MirrorTable, Options, Outlet};
+pub use table::MirrorTable;
 
 #[cfg(test)]
 mod tests;

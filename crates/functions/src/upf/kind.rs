@@ -2,7 +2,7 @@
 
 use super::spec::UpfConfig;
 use super::{Services, Upf, UpfTable};
-use crate::accounting::{ExportError, Exported};
+use crate::exporter::{ExportError, Exported};
 use crate::kind::{
     BuildContext, ConfigUpdate, FunctionConfig, FunctionError, FunctionFactory, FunctionKind, PreparedUpdate,
     Requirements, SharedTable, UpdateError, count,

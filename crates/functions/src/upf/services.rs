@@ -4,7 +4,7 @@ use super::api::Api;
 use super::spec::UpfConfig;
 use super::table::{SessionError, UpfTable};
 use super::usage::Reports;
-use crate::accounting::{ExportError, Exported};
+use crate::exporter::{ExportError, Exported};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -2,19 +2,18 @@
 
 use super::records::Usage;
 use super::table::{ReportDue, UpfTable};
-use crate::accounting::{ExportError, ExportFormat, Exported};
-use crate::out_file::{OutFile, Pulse};
-use std::io::{self, BufWriter, Write};
+use crate::accounting::ExportFormat;
+use crate::exporter::{ExportError, Exported, Exporter, RecordFile, Sink, Source};
+use crate::out_file::Pulse;
+use std::convert::Infallible;
+use std::io::{self, Write};
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_net::Nanos;
 
-/// Interval at which due reports are collected.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Collections per check of time reports.
 const TIMES: u32 = 10;
 
@@ -73,9 +72,7 @@ impl Report {
 #[derive(Debug)]
 pub(super) struct Reports {
     file: PathBuf,
-    shutting_down: Arc<AtomicBool>,
-    pulse: Pulse,
-    thread: Option<JoinHandle<io::Result<u64>>>,
+    exporter: Exporter<ReportFile>,
 }
 
 impl Reports {
@@ -84,92 +81,81 @@ impl Reports {
     /// # Errors
     /// The file or the thread cannot be created.
     pub(super) fn start(table: Arc<UpfTable>, path: &Path, format: ExportFormat) -> Result<Reports, ExportError> {
-        let error = |source| ExportError::Write {
-            file: path.to_owned(),
-            source,
-        };
         let pulse = Pulse::default();
-        let file = BufWriter::new(OutFile::create(path, &pulse).map_err(error)?);
-        let over = Arc::new(AtomicBool::new(false));
-        let asked = Arc::clone(&over);
-        let thread = std::thread::Builder::new()
-            .name("usage-reports".to_owned())
-            .spawn(move || write_reports(&table, file, format, &asked))
-            .map_err(error)?;
-        Ok(Reports {
-            file: path.to_owned(),
-            shutting_down: over,
-            pulse,
-            thread: Some(thread),
-        })
+        let header = match format {
+            ExportFormat::Csv => HEADER,
+            ExportFormat::Json => "",
+        };
+        let file = RecordFile::create(path, header, &pulse).map_err(ExportError::write(path))?;
+        let sink = ReportFile {
+            table,
+            file,
+            format,
+            collections: 0,
+        };
+        let exporter = Exporter::start(sink, pulse).map_err(ExportError::write(path))?;
+        let file = path.to_owned();
+        Ok(Reports { file, exporter })
     }
 
     /// Reports all sessions, and waits until everything is written.
     ///
     /// # Errors
     /// The first write error, or the file hangs.
-    pub(super) fn finish(mut self) -> Result<Exported, ExportError> {
-        let records = self.end().map_err(|source| ExportError::Write {
-            file: self.file.clone(),
-            source,
-        })?;
-        Ok(Exported {
-            file: self.file.clone(),
-            records,
-        })
-    }
-
-    fn end(&mut self) -> io::Result<u64> {
-        let Some(thread) = self.thread.take() else {
-            return Ok(0);
-        };
-        self.shutting_down.store(true, Ordering::Relaxed);
-        thread.thread().unpark();
-        self.pulse.join(thread).flatten()
+    pub(super) fn finish(self) -> Result<Exported, ExportError> {
+        let written = self.exporter.finish().unwrap_or(Ok(0));
+        let records = written.map_err(ExportError::write(&self.file))?;
+        let file = self.file;
+        Ok(Exported { file, records })
     }
 }
 
-impl Drop for Reports {
-    fn drop(&mut self) {
-        // Errors are reported by `finish`; here they are ignored.
-        let _ = self.end();
-    }
-}
-
-fn write_reports(
-    table: &UpfTable,
-    mut file: BufWriter<OutFile>,
+/// File of reports. Its thread collects them from the table; no worker sends any.
+#[derive(Debug)]
+struct ReportFile {
+    table: Arc<UpfTable>,
+    file: RecordFile,
     format: ExportFormat,
-    over: &AtomicBool,
-) -> io::Result<u64> {
-    let mut outcome = match format {
-        ExportFormat::Csv => file.write_all(HEADER.as_bytes()),
-        ExportFormat::Json => Ok(()),
-    };
-    let (mut written, mut look) = (0, 0);
-    loop {
-        let last = over.load(Ordering::Relaxed);
-        let before = written;
-        let mut each = |report: Report| {
-            // After an error removed sessions are still taken from the table.
-            if outcome.is_ok() {
-                outcome = report.write(format, &mut file);
-                written += 1;
-            }
-        };
-        collect(table, look % TIMES == 0, &mut each);
-        if last {
-            collect_all(table, &mut each);
+    /// Collections so far.
+    collections: u32,
+}
+
+impl ReportFile {
+    /// Writes due reports and, with `all`, a final one of every session.
+    fn write_reports(&mut self, all: bool) {
+        let times = self.collections.is_multiple_of(TIMES);
+        self.collections = self.collections.wrapping_add(1);
+        // After a write error removed sessions are still taken from the table.
+        let mut each = |report: Report| self.file.write(|out| report.write(self.format, out));
+        collect(&self.table, times, &mut each);
+        if all {
+            collect_all(&self.table, &mut each);
         }
         // Billing systems follow the file.
-        if outcome.is_ok() && (written > before || last) {
-            outcome = file.flush();
-        }
-        if last {
-            return outcome.map(|()| written);
-        }
-        look += 1;
-        std::thread::park_timeout(POLL_INTERVAL);
+        self.file.flush();
+    }
+}
+
+impl Sink for ReportFile {
+    type Record = Infallible;
+    type PerSender = ();
+
+    const THREAD: &'static str = "usage-reports";
+    const POLL_INTERVAL: Duration = Duration::from_millis(100);
+    const RECORDS_PER_POLL: usize = 0;
+
+    fn put(&mut self, record: &Infallible, _sender: &mut ()) {
+        match *record {}
+    }
+
+    fn on_idle(&mut self, _sources: &[Source<Self>]) -> ControlFlow<()> {
+        self.write_reports(false);
+        ControlFlow::Continue(())
+    }
+
+    fn finish(mut self, _sources: &[Source<Self>], _abandoned: bool) -> io::Result<u64> {
+        self.write_reports(true);
+        self.file.finish()
     }
 }
 

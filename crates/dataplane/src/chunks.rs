@@ -5,8 +5,8 @@
 //! has all chunks, the sender either waits or skips the records. It waits only as long as the receiver makes progress:
 //! the receiver's [`Pulse`] beats with each chunk.
 
-use crate::out_file::Pulse;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use tailwater_functions::out_file::Pulse;
 
 /// Factory of senders: size of the chunks, and the channel to the receiver.
 #[derive(Debug)]
