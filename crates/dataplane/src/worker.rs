@@ -9,13 +9,14 @@ use crate::panics::catch_panic;
 use crate::port::{PortQueue, Received};
 use crate::report::ExternalReport;
 use crate::scaling::buckets::Buckets;
-use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
+use crate::scaling::dispatch::Dispatch;
 use crate::telemetry::WindowSender;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
+use tailwater_dispatch::Iteration;
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 use tailwater_state::counters::Counters;
@@ -420,7 +421,7 @@ impl Worker {
         let Some(dispatch) = &mut self.dispatch else {
             return now;
         };
-        let (mut time, mut looked_up) = (now, 0);
+        let (mut time, mut iteration) = (now, Iteration::default());
         let start = self.config.start;
         loop {
             let packets = self.batch.len();
@@ -441,10 +442,9 @@ impl Worker {
                     self.meter.note_sent(&self.batch, packets - gone, lost, [time, sent]);
                 }
                 self.batch.release(&mut self.pool);
-                looked_up += packets;
             }
             dispatch.collect(&mut self.pool, &mut self.chain, time);
-            if received.waiting == 0 || looked_up >= MOST_RECEIVED || self.pool.available() == 0 {
+            if !iteration.receives_again(packets, received.waiting > 0, self.pool.available() > 0) {
                 break;
             }
             let before = time;
