@@ -20,7 +20,7 @@ FLOORS = """
     chain
     functions state dpdk
     policy placement
-    baselines
+    baselines dispatch
     isolation
     dataplane sim
     profile doctor cache-agent

@@ -1,17 +1,18 @@
-//! Dispatcher: the work of a worker with a port queue beyond processing packets.
+//! Dispatcher: the work of a worker with a port queue beyond processing packets. It moves the packets as the shared
+//! state machine in `tailwater_dispatch` decides.
 
 use super::ScalingCounters;
-use super::backlog::Backlog;
+use super::flow_numbers::{FlowNumbers, FlowReference};
 use super::link::ToAuxiliary;
-use tailwater_chain::batch::{Batch, MAX_BATCH};
+use super::packet_lists::PacketLists;
+use std::cell::Cell;
+use tailwater_chain::batch::{Batch, MAX_BATCH, Packet};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
-use tailwater_chain::parcel::PacketStore;
+use tailwater_chain::parcel::{PacketStore, Parcel};
+use tailwater_dispatch::{AuxiliaryCores, Backlog, Dispatcher, OWN};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{AuxiliaryCore, CoreMapper, MAX_AUXILIARY_CORES, Notice, Plan, View};
-
-/// Maximum number of packets looked up per turn, before the local queue is served again.
-pub(crate) const MOST_RECEIVED: usize = 2048;
+use tailwater_policy::core::{CoreMapper, Flowlet, Notice};
 
 /// Receipts collected at a time.
 const RECEIPTS: usize = 256;
@@ -20,28 +21,44 @@ const RECEIPTS: usize = 256;
 pub(crate) struct Dispatch {
     /// Index of the dispatcher.
     number: u32,
-    mapper: Box<dyn CoreMapper>,
-    backlog: Backlog,
+    machine: Dispatcher<FlowReference, Parcel>,
+    flow_numbers: FlowNumbers,
+    lists: PacketLists,
     store: PacketStore,
     links: Vec<ToAuxiliary>,
-    auxiliary: Vec<AuxiliaryCore>,
-    plan: Plan,
     /// Packets of split flows on their way to auxiliary cores, by the segment before which they leave. Unused for
     /// segment 0.
     parts: Vec<Batch>,
-    boost: bool,
-    /// Auxiliary cores being relieved, as a bit map.
-    relieved: u64,
     counters: ScalingCounters,
     /// Time up to which activated auxiliary cores have been charged.
     charged: Nanos,
+}
+
+/// Activation of the auxiliary cores of a dispatcher, counted.
+struct Activations<'a> {
+    dispatcher: u32,
+    links: &'a [ToAuxiliary],
+    counters: &'a mut ScalingCounters,
+}
+
+impl AuxiliaryCores for Activations<'_> {
+    fn activate(&mut self, auxiliary: usize) -> bool {
+        let is_active = self.links[auxiliary].activation.take(self.dispatcher);
+        self.counters.activated += u64::from(is_active);
+        is_active
+    }
+
+    fn release(&mut self, auxiliary: usize) {
+        self.links[auxiliary].activation.release();
+        self.counters.released += 1;
+    }
 }
 
 impl Dispatch {
     /// Creates dispatcher `number` with the buffers of `pool`, for `chain`.
     ///
     /// # Panics
-    /// If there are more than [`MAX_AUXILIARY_CORES`] links.
+    /// If there are more than [`MAX_AUXILIARY_CORES`](tailwater_policy::core::MAX_AUXILIARY_CORES) links.
     pub(crate) fn new(
         number: u32,
         mapper: Box<dyn CoreMapper>,
@@ -50,23 +67,16 @@ impl Dispatch {
         pool: &BufferPool,
         chain: &Chain,
     ) -> Dispatch {
-        assert!(
-            links.len() <= MAX_AUXILIARY_CORES,
-            "at most {MAX_AUXILIARY_CORES} auxiliary cores"
-        );
-        let buffers = pool.capacity() as u32;
+        let buffers = pool.capacity();
         let parts = (0..chain.segments()).map(|_| Batch::new(pool, MAX_BATCH));
         Dispatch {
             number,
-            mapper,
-            backlog: Backlog::new(buffers, links.len(), chain.has_flows()),
+            machine: Dispatcher::new(mapper, Backlog::with_capacity(links.len(), buffers)),
+            flow_numbers: FlowNumbers::new(chain.has_flows()),
+            lists: PacketLists::new(buffers, links.len()),
             store,
-            auxiliary: vec![AuxiliaryCore::default(); links.len()],
             links,
-            plan: Plan::default(),
             parts: parts.collect(),
-            boost: false,
-            relieved: 0,
             counters: ScalingCounters::default(),
             charged: Nanos::ZERO,
         }
@@ -81,24 +91,26 @@ impl Dispatch {
     /// Returns `true` if no packet waits or is on an auxiliary core, so received packets can be processed at once.
     #[inline]
     pub(crate) fn is_quiet(&self) -> bool {
-        self.backlog.is_empty() && !self.boost
+        self.machine.is_quiet()
     }
 
     /// Returns `true` if no packet of this RSS bucket waits or is on an auxiliary core.
     pub(crate) fn is_free_of(&self, bucket: u16) -> bool {
-        self.backlog.is_free_of(bucket)
+        self.flow_numbers.is_free_of(bucket)
     }
 
     /// Returns `true` if an auxiliary core is activated.
     #[inline]
     pub(crate) fn has_auxiliary_cores(&self) -> bool {
-        self.auxiliary.iter().any(|helper| helper.active)
+        let mut auxiliaries = self.machine.backlog.auxiliaries().iter();
+        auxiliaries.any(|auxiliary| auxiliary.active)
     }
 
     /// Packets on auxiliary cores, or parked until others of their flow have left one.
     pub(crate) fn offloaded(&self) -> u32 {
-        let helpers = self.auxiliary.iter().map(|helper| helper.load.packets);
-        helpers.sum::<u32>() + self.backlog.parked().packets
+        let backlog = &self.machine.backlog;
+        let offloaded = backlog.auxiliaries().iter().map(|auxiliary| auxiliary.load.packets);
+        offloaded.sum::<u32>() + backlog.parked().packets
     }
 
     /// Time for which auxiliary cores have been activated since the last call, summed over all.
@@ -110,126 +122,139 @@ impl Dispatch {
         };
         let span = now.saturating_sub(since);
         self.charged = now;
-        let recruited = self.auxiliary.iter().filter(|helper| helper.active);
-        Nanos(span.0 * recruited.count() as u64)
+        let auxiliaries = self.machine.backlog.auxiliaries().iter();
+        let active = auxiliaries.filter(|auxiliary| auxiliary.active);
+        Nanos(span.0 * active.count() as u64)
     }
 
     /// Moves the packets of a batch that was looked up to the local queue, or stages them for auxiliary cores. Packets
     /// that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
-        for (helper, link) in self.auxiliary.iter_mut().zip(&self.links) {
-            helper.taken = !helper.active && !link.activation.is_free();
-        }
-        let before = self.backlog.parked().packets;
+        self.update_taken();
+        let before = self.machine.backlog.parked().packets;
+        self.machine.backlog.make_room(batch.len());
         let Dispatch {
+            number: dispatcher,
+            machine,
+            flow_numbers,
+            lists,
+            store,
             links,
             counters,
-            number,
             ..
         } = self;
-        let activate = |i: usize, helper: &mut AuxiliaryCore| activate(*number, &links[i], helper, counters);
-        self.backlog.distribute(
-            batch,
-            chain,
-            &self.store,
-            (&mut *self.mapper, &mut self.auxiliary),
-            now,
-            activate,
-        );
-        self.counters.packets_parked += u64::from(self.backlog.parked().packets - before);
+        let mut activations = Activations {
+            dispatcher: *dispatcher,
+            links,
+            counters,
+        };
+        let list = Cell::new(OWN);
+        let number = |packet: &Packet| {
+            let number = match flow_numbers.find(packet, chain) {
+                Some(number) => number,
+                None => {
+                    let is_bound = chain.is_bound(packet);
+                    let assign = |number| flow_numbers.assign(number, packet, chain);
+                    // There are more numbers than buffers.
+                    let number = machine.backlog.open(is_bound, assign)?;
+                    if !is_bound {
+                        let flowlet = Flowlet {
+                            arrival: packet.arrival,
+                            new: packet.is_new(),
+                            packets: 1,
+                            parked: false,
+                        };
+                        machine.place(number, flowlet, now, &mut activations);
+                    }
+                    number
+                }
+            };
+            list.set(machine.backlog.receive(number));
+            Some(number)
+        };
+        batch.offload(store, number, |parcel| lists.push(list.get(), parcel));
+        self.park();
+        self.counters.packets_parked += u64::from(self.machine.backlog.parked().packets - before);
+    }
+
+    /// Updates which auxiliary cores other dispatchers have taken.
+    fn update_taken(&mut self) {
+        let links = &self.links;
+        self.machine.backlog.update_taken(|i| links[i].activation.is_free());
+    }
+
+    /// Parks the packets that were set aside.
+    fn park(&mut self) {
+        for parcel in self.lists.parking() {
+            self.machine.backlog.park(parcel.number(), parcel);
+        }
     }
 
     /// Takes back packets that auxiliary cores have processed, and places flows that waited for them.
     pub(crate) fn collect(&mut self, pool: &mut BufferPool, chain: &mut Chain, now: Nanos) {
         let Dispatch {
-            backlog,
-            links,
-            auxiliary: helpers,
-            counters,
             number,
+            machine,
+            flow_numbers,
+            lists,
+            store,
+            links,
+            counters,
             ..
         } = self;
-        for (link, helper) in links.iter_mut().zip(&mut *helpers) {
-            if helper.load.packets == 0 {
+        for (auxiliary, link) in links.iter_mut().enumerate() {
+            if machine.backlog.auxiliaries()[auxiliary].load.packets == 0 {
                 continue;
             }
             while link.receipts.pop_each(RECEIPTS, |receipt| {
-                backlog.done_by(receipt.number(), helper, chain, now);
+                if let Some(flow) = machine.backlog.done_by(receipt.number(), auxiliary, now) {
+                    flow_numbers.remove(*flow, chain);
+                }
                 pool.give(receipt.into_buffer());
             }) == RECEIPTS
             {}
         }
-        if backlog.parked().packets > 0 {
-            let mapper = &mut *self.mapper;
-            let activate = |i, helper: &mut AuxiliaryCore| activate(*number, &links[i], helper, counters);
-            backlog.place_parked(&self.store, (mapper, helpers), now, activate);
+        if machine.backlog.parked().packets > 0 {
+            let mut activations = Activations {
+                dispatcher: *number,
+                links,
+                counters,
+            };
+            let arrival = |parcel: &Parcel| store.arrival(parcel);
+            let put = |list, parcel| lists.push(list, parcel);
+            machine.place_parked(now, arrival, &mut activations, put);
         }
     }
 
     /// Calls the mapper, if it is due, and carries out its plan.
     #[inline]
     pub(crate) fn decide(&mut self, chain: &Chain, now: Nanos) {
-        if self.mapper.due(now, self.backlog.here().packets) {
-            self.ask(chain, now);
+        if self.machine.is_due(now) {
+            self.run_mapper(chain, now);
         }
     }
 
-    fn ask(&mut self, chain: &Chain, now: Nanos) {
-        for (helper, link) in self.auxiliary.iter_mut().zip(&self.links) {
-            helper.taken = !helper.active && !link.activation.is_free();
-        }
-        let oldest = self.backlog.oldest(&self.store).unwrap_or(now);
-        let packets = self.backlog.here().packets;
-        let view = View {
-            now,
-            oldest,
-            packets,
-            parked: self.backlog.parked(),
-            queued: self.backlog.queued(),
-            auxiliaries: &self.auxiliary,
+    fn run_mapper(&mut self, chain: &Chain, now: Nanos) {
+        self.update_taken();
+        let oldest = self.lists.first().map(|parcel| self.store.arrival(parcel));
+        let mut activations = Activations {
+            dispatcher: self.number,
+            links: &self.links,
+            counters: &mut self.counters,
         };
-        self.plan.clear(view.queued.len());
-        self.mapper.decide(&view, &mut self.plan);
+        let first_segment = |last_functions| chain.segment_of_last(last_functions);
+        let decision = self.machine.decide(now, oldest, first_segment, &mut activations);
+        if decision.flows_moved > 0 {
+            let backlog = &self.machine.backlog;
+            self.lists.sort(|number| backlog.list_of(number));
+        }
         self.counters.decisions += 1;
-        let Dispatch {
-            links,
-            counters,
-            number,
-            ..
-        } = self;
-        for split in &self.plan.splits {
-            let Some(from) = chain.segment_of_last(split.last_functions) else {
-                continue;
-            };
-            let to = (from, split.auxiliary);
-            let auxiliary = &mut self.auxiliary;
-            let begun = self.backlog.split(split.flow, to, auxiliary, |helper| {
-                activate(*number, &links[split.auxiliary], helper, counters)
-            });
-            counters.splits += u64::from(begun);
-        }
-        let moved = self
-            .backlog
-            .move_flows(&self.plan.destinations, &mut self.auxiliary, |i, helper| {
-                activate(*number, &links[i], helper, counters)
-            });
-        self.counters.moves += u64::from(moved > 0);
-        self.counters.flows_moved += u64::from(moved);
-        for (i, helper) in self.auxiliary.iter_mut().enumerate() {
-            let let_go = self.plan.release >> i & 1 != 0 && !self.backlog.is_needed(i);
-            if let_go && helper.active && helper.load.packets == 0 {
-                helper.active = false;
-                self.links[i].activation.release();
-                self.counters.released += 1;
-            }
-        }
-        let begun = self.plan.relieve & !self.relieved;
-        self.counters.relieved += u64::from(begun.count_ones());
-        self.relieved = self.plan.relieve;
-        self.backlog.relieve(self.plan.relieve);
-        self.counters.boosts += u64::from(self.plan.boost && !self.boost);
-        self.boost = self.plan.boost;
-        match self.plan.notice {
+        self.counters.splits += u64::from(decision.splits);
+        self.counters.moves += u64::from(decision.flows_moved > 0);
+        self.counters.flows_moved += u64::from(decision.flows_moved);
+        self.counters.relieved += u64::from(decision.relieved);
+        self.counters.boosts += u64::from(decision.boosted);
+        match decision.notice {
             Some(Notice::WhaleBeyondSplit { .. }) => self.counters.whales_beyond_split += 1,
             Some(Notice::OutOfCores { .. }) => self.counters.out_of_cores += 1,
             None => {}
@@ -240,7 +265,7 @@ impl Dispatch {
     #[inline]
     pub(crate) fn flush(&mut self, now: Nanos) {
         for (i, link) in self.links.iter_mut().enumerate() {
-            let staged = self.backlog.staged(i);
+            let staged = self.lists.staged(i);
             if staged.is_empty() {
                 continue;
             }
@@ -257,35 +282,42 @@ impl Dispatch {
     /// this is so only for packets that no other core may process.
     #[inline]
     pub(crate) fn processes(&self, more: bool) -> bool {
-        !self.boost || !more || self.backlog.has_bound()
+        self.machine.processes(more)
     }
 
     /// Takes packets out of the local queue, up to the room of the batch, which is empty. Packets that are processed
-    /// completely go into the batch, those of split flows into the [parts](Dispatch::parts). Returns `true` if more are
-    /// left.
+    /// completely go into the batch, those of split flows into the [parts](Dispatch::parts). They are counted out when
+    /// they are [done](Dispatch::done) or [passed on](Dispatch::pass_on). Returns `true` if more are left.
     #[inline]
     pub(crate) fn take(&mut self, batch: &mut Batch) -> bool {
         let Dispatch {
-            backlog, parts, store, ..
+            machine,
+            lists,
+            parts,
+            store,
+            ..
         } = self;
         let (room, mut taken) = (batch.room(), 0);
-        backlog.take(room, |parcel, from| {
+        lists.take(room, |parcel| {
             taken += 1;
-            match from {
-                0 => batch.add_parcel(store, parcel),
-                from => parts[from].add_parcel(store, parcel),
+            match machine.backlog.split_of(parcel.number()) {
+                None => batch.add_parcel(store, parcel),
+                Some((from, _)) => parts[from].add_parcel(store, parcel),
             }
         });
-        backlog.here().packets > taken
+        machine.backlog.here().packets > taken
     }
 
     /// Like [`take`](Dispatch::take), but puts all into the batch: no packet is processed after this.
     pub(crate) fn take_undone(&mut self, batch: &mut Batch) -> bool {
-        self.backlog.unpark_all();
-        let store = &self.store;
-        self.backlog
-            .take(batch.room(), |parcel, _| batch.add_parcel(store, parcel));
-        self.backlog.here().packets as usize > batch.len()
+        // If the mapper panicked in the middle of a batch, some packets were not parked yet.
+        self.park();
+        let Dispatch {
+            machine, lists, store, ..
+        } = self;
+        machine.backlog.unpark_all(|parcel| lists.push(OWN, parcel));
+        lists.take(batch.room(), |parcel| batch.add_parcel(store, parcel));
+        machine.backlog.here().packets as usize > batch.len()
     }
 
     /// Packets of split flows that were [taken](Dispatch::take), by the segment at which auxiliary cores continue.
@@ -305,23 +337,47 @@ impl Dispatch {
     /// Returns the buffers of a processed batch from the local queue, and counts its packets out.
     #[inline]
     pub(crate) fn done(&mut self, batch: &mut Batch, pool: &mut BufferPool, chain: &mut Chain) {
+        let Dispatch {
+            machine, flow_numbers, ..
+        } = self;
         for receipt in batch.return_buffers() {
-            self.backlog.done_here(receipt.number(), chain);
+            if let Some(flow) = machine.backlog.done_here(receipt.number()) {
+                flow_numbers.remove(*flow, chain);
+            }
             pool.give(receipt.into_buffer());
         }
     }
 
     /// Stages the remaining packets for the auxiliary cores, and counts out dropped ones.
     pub(crate) fn pass_on(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
-        let batch = &mut self.parts[from];
-        self.backlog.pass_on(batch, &self.store, &mut self.auxiliary);
+        let Dispatch {
+            machine,
+            lists,
+            store,
+            parts,
+            ..
+        } = self;
+        let list = Cell::new(OWN);
+        let number = |packet: &Packet| {
+            list.set(machine.backlog.pass_on(packet.number()));
+            Some(packet.number())
+        };
+        parts[from].offload(store, number, |parcel| lists.push(list.get(), parcel));
         self.done_part(from, pool, chain);
     }
 
     /// Counts out the packets of a part.
     pub(crate) fn done_part(&mut self, from: usize, pool: &mut BufferPool, chain: &mut Chain) {
-        for receipt in self.parts[from].return_buffers() {
-            self.backlog.done_here(receipt.number(), chain);
+        let Dispatch {
+            machine,
+            flow_numbers,
+            parts,
+            ..
+        } = self;
+        for receipt in parts[from].return_buffers() {
+            if let Some(flow) = machine.backlog.done_here(receipt.number()) {
+                flow_numbers.remove(*flow, chain);
+            }
             pool.give(receipt.into_buffer());
         }
     }
@@ -330,7 +386,7 @@ impl Dispatch {
     /// the first of their flows.
     #[inline]
     pub(crate) fn learn(&mut self, packets: usize, new: usize, took: Nanos) {
-        self.mapper.completed(packets as u32, new as u32, took);
+        self.machine.completed(packets as u32, new as u32, took);
     }
 
     /// Stops auxiliary cores from processing further packets: the run is over.
@@ -340,21 +396,12 @@ impl Dispatch {
 
     /// Releases all auxiliary cores, at the end.
     pub(crate) fn release_all(&mut self) {
-        for (helper, link) in self.auxiliary.iter_mut().zip(&self.links) {
-            if std::mem::take(&mut helper.active) {
-                link.activation.release();
-            }
-        }
+        let mut activations = Activations {
+            dispatcher: self.number,
+            links: &self.links,
+            // Releases at the end are no decisions.
+            counters: &mut ScalingCounters::default(),
+        };
+        self.machine.backlog.release_all(&mut activations);
     }
-}
-
-/// Activates an auxiliary core for dispatcher `number`, unless it is already. Returns `true` if it works for it now.
-#[inline]
-fn activate(number: u32, link: &ToAuxiliary, helper: &mut AuxiliaryCore, counters: &mut ScalingCounters) -> bool {
-    if !helper.active {
-        helper.active = link.activation.take(number);
-        helper.taken = !helper.active;
-        counters.activated += u64::from(helper.active);
-    }
-    helper.active
 }

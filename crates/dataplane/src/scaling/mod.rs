@@ -12,9 +12,11 @@
 //! flow goes where the mapper places it. So a flow that moves between auxiliary cores passes its dispatcher, with the
 //! same rule and the same rings. A parked packet waits no longer than it would have in the ring.
 //!
-//! - `backlog`: flows with packets in the system, and the dispatcher's local queue.
-//! - `parked`: packets parked until their flows leave an auxiliary core.
+//! The state machine of the dispatcher is `tailwater_dispatch`, which the simulator runs, too.
+//!
 //! - `dispatch`: the dispatcher's side.
+//! - `flow_numbers`: numbers of flows with packets in the system.
+//! - `packet_lists`: the dispatcher's local queue, and packets about to be offloaded.
 //! - `auxiliary`: the auxiliary worker.
 //! - `link`: the two rings, and activation of auxiliary cores.
 //! - [`server`]: the server mapper's thread, which moves RSS buckets between dispatchers.
@@ -26,15 +28,15 @@
 //! - [`overhead`]: cost of a decision, for benchmarks.
 
 pub(crate) mod auxiliary;
-pub(crate) mod backlog;
 pub mod buckets;
 mod counters;
 pub(crate) mod dispatch;
+mod flow_numbers;
 pub(crate) mod link;
 pub(crate) mod load;
 #[doc(hidden)]
 pub mod overhead;
-mod parked;
+mod packet_lists;
 pub mod record;
 pub mod server;
 pub(crate) mod spans;

@@ -5,10 +5,11 @@ use super::reception::{cause_of_full, receive};
 use crate::batches::TimedPart;
 use crate::port::Received;
 use crate::scaling::buckets::Buckets;
-use crate::scaling::dispatch::{Dispatch, MOST_RECEIVED};
+use crate::scaling::dispatch::Dispatch;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
+use tailwater_dispatch::Iteration;
 use tailwater_net::Nanos;
 
 /// Worker state that a dispatching turn uses.
@@ -51,16 +52,15 @@ impl DispatchTurn<'_> {
     /// Distributes the received batch and further packets that have arrived, and takes back packets that auxiliary
     /// cores have processed. Returns the end time.
     fn distribute_arrived(&mut self, received: &mut Received, now: Nanos) -> Nanos {
-        let (mut time, mut looked_up) = (now, 0);
+        let (mut time, mut iteration) = (now, Iteration::default());
         loop {
             let packets = self.batch.len();
             let arrival = self.first_arrival(time);
             if packets > 0 {
                 self.distribute(packets, time);
-                looked_up += packets;
             }
             self.dispatch.collect(self.pool, self.chain, time);
-            if received.waiting == 0 || looked_up >= MOST_RECEIVED || self.pool.available() == 0 {
+            if !iteration.receives_again(packets, received.waiting > 0, self.pool.available() > 0) {
                 return time;
             }
             let before = time;

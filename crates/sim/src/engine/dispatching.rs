@@ -1,20 +1,19 @@
-//! Loop iterations of dispatching cores and of auxiliary cores, step by step as in the live data plane's `worker.rs`,
-//! `scaling::dispatch` and `scaling::auxiliary`.
+//! Loop iterations of dispatching cores and of auxiliary cores, step by step as in the live data plane's `worker.rs`
+//! and `scaling::auxiliary`, with the same state machine.
 
 use super::Engine;
 use super::check::Segment;
 use super::core::Activation;
-use super::dispatch::{Dispatch, LoopIteration};
+use super::dispatch::{AuxiliaryLinks, Dispatch, FlowReference, LoopIteration};
 use super::meter::{Sent, flow_hash};
 use super::tree::NEVER;
 use super::turn::{record_queue, spend_at, work};
 use super::waiting::{NONE, Waiting};
 use crate::chain::{Work, random, spend};
+use crate::traffic::Packet;
+use tailwater_dispatch::{AuxiliaryCores, Dispatcher, Iteration};
 use tailwater_net::Nanos;
-use tailwater_policy::core::{Destination, Flowlet, Loads, Notice};
-
-/// Maximum packets looked up in one iteration, before the own queue is served again.
-const MOST_RECEIVED: usize = 2048;
+use tailwater_policy::core::{Flowlet, Notice};
 
 /// Returns the set bits of a map.
 fn bits(mut map: u64) -> impl Iterator<Item = usize> {
@@ -25,17 +24,67 @@ fn bits(mut map: u64) -> impl Iterator<Item = usize> {
     })
 }
 
+/// Activation of the auxiliary cores of a dispatcher at one time.
+struct Activations<'a, 'e> {
+    engine: &'a mut Engine<'e>,
+    /// Core and chain of the dispatcher.
+    number: usize,
+    chain: usize,
+    links: &'a mut AuxiliaryLinks,
+    now: u64,
+}
+
+impl AuxiliaryCores for Activations<'_, '_> {
+    #[cold]
+    fn activate(&mut self, auxiliary: usize) -> bool {
+        let Activations { engine, links, now, .. } = self;
+        let serving = usize::from(links.cores[auxiliary]);
+        if !engine.is_free(serving) {
+            return false;
+        }
+        links.active |= 1 << auxiliary;
+        let (core, server) = (engine.cores[self.number].node, engine.cores[self.number].server);
+        engine.cores[serving].activation = Some(Activation {
+            dispatcher: self.number as u16,
+            auxiliary: auxiliary as u16,
+            since: *now,
+            other_node: engine.cores[serving].node != core,
+        });
+        engine.servers[usize::from(server)].claims += 1;
+        engine.usage.begin(serving, *now);
+        engine.chains[self.chain].decisions.activated += 1;
+        true
+    }
+
+    fn release(&mut self, auxiliary: usize) {
+        let Activations { engine, links, now, .. } = self;
+        links.active &= !(1 << auxiliary);
+        let serving = usize::from(links.cores[auxiliary]);
+        let claim = engine.cores[serving].activation.take();
+        let since = claim.map_or(*now, |claim| claim.since);
+        let server = usize::from(engine.cores[self.number].server);
+        engine.servers[server].claims += 1;
+        if engine.cores[serving].dedicated.is_none() {
+            engine.usage.end(serving, *now);
+        }
+        let until = engine.used_until(*now);
+        let chain = &mut engine.chains[self.chain];
+        chain.auxiliary += until.saturating_sub(since);
+        chain.decisions.released += 1;
+    }
+}
+
 impl Engine<'_> {
     /// Runs an iteration, or the rest of one.
     pub(super) fn turn(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let before = dispatch.iteration.take();
-        let alone = before.is_none() && dispatch.is_quiet() && dispatch.active_auxiliaries == 0;
+        let alone = before.is_none() && dispatch.machine.is_quiet() && dispatch.links.active == 0;
         if alone && self.straight(number, chain, now) {
             return;
         }
-        let turn = before.unwrap_or(LoopIteration {
+        let mut turn = before.unwrap_or(LoopIteration {
             began: now,
-            looked_up: 0,
+            progress: Iteration::default(),
         });
         let (received, more) = match self.cores[number].transit.is_still() {
             true => self.receive(number, chain, dispatch, now),
@@ -56,16 +105,15 @@ impl Engine<'_> {
         let picos = costs.receive(received as u64);
         let mut time = now + spend(&mut self.cores[number].carry, picos);
         time = self.collect(number, chain, dispatch, (now, time));
-        let looked_up = turn.looked_up + received;
         let room = self.cores[number].room(dispatch.used());
-        if received > 0 && more && room > 0 && looked_up < MOST_RECEIVED {
-            dispatch.iteration = Some(LoopIteration { looked_up, ..turn });
+        if turn.progress.receives_again(received, more, room > 0) && received > 0 {
+            dispatch.iteration = Some(turn);
             self.chains[chain].worked += time - now;
             self.cores[number].stats.busy += time - now;
             self.cores[number].ready = time;
             return;
         }
-        if dispatch.mapper.due(Nanos(now), dispatch.here().packets) {
+        if dispatch.machine.is_due(Nanos(now)) {
             time = self.decide(number, chain, dispatch, (now, time));
         }
         time = self.flush(number, chain, dispatch, time);
@@ -74,15 +122,14 @@ impl Engine<'_> {
         core.stats.busy += time - now;
         core.ready = time;
         // Without room, nothing can be received before packets are processed.
-        let only_hands_over = dispatch.boost && more && room > 0;
-        if !only_hands_over || dispatch.has_bound() {
+        if dispatch.machine.processes(more && room > 0) {
             self.process_queue(number, chain, dispatch, (time, turn.began));
         }
         let core = &mut self.cores[number];
         if dispatch.is_empty() && !more {
             core.through = core.ready;
         }
-        if dispatch.active_auxiliaries != 0 || !dispatch.is_quiet() {
+        if dispatch.links.active != 0 || !dispatch.machine.is_quiet() {
             core.watch = core.ready + self.timing.poll_interval;
         }
     }
@@ -123,55 +170,59 @@ impl Engine<'_> {
             return;
         }
         self.see_claims(number, dispatch);
-        let held = dispatch.parked().packets;
-        let opens_at_home = self.chains[chain].costs.opens_at_home;
+        let Dispatch {
+            machine, lists, links, ..
+        } = dispatch;
+        let parked = machine.backlog.parked().packets;
+        let parking = machine.backlog.parking();
+        machine.backlog.make_room(packets.len());
         let mut slots = std::mem::take(&mut self.chains[chain].slots);
         for waiting in packets {
             let packet = waiting.packet;
             let known = &mut slots[packet.flow as usize];
-            let mut slot = *known;
-            if slot == NONE {
-                let bound = packet.is_first() && opens_at_home;
-                let place = match bound {
-                    true => Destination::OWN_CORE,
-                    false => {
-                        let flowlet = Flowlet {
-                            arrival: Nanos(packet.arrival),
-                            new: packet.is_first(),
-                            packets: 1,
-                            parked: false,
-                        };
-                        self.place(number, chain, dispatch, flowlet, now)
-                    }
-                };
-                slot = dispatch.open(&packet, place, bound);
-                *known = slot;
+            if *known == NONE {
+                *known = self.open_slot((number, chain), machine, links, &packet, now);
             }
-            dispatch.sort(Waiting { slot, ..waiting });
+            let slot = *known;
+            let waiting = Waiting { slot, ..waiting };
+            match machine.backlog.receive(slot) {
+                list if list == parking => machine.backlog.park(slot, waiting),
+                list => lists.push(list, waiting),
+            }
         }
         self.chains[chain].slots = slots;
-        self.chains[chain].decisions.packets_parked += u64::from(dispatch.parked().packets - held);
+        self.chains[chain].decisions.packets_parked += u64::from(machine.backlog.parked().packets - parked);
     }
 
-    /// Returns the place of a flow that can go to any core.
-    fn place(
+    /// Opens a slot for the flow of a packet, and places the flow.
+    fn open_slot(
         &mut self,
-        number: usize,
-        chain: usize,
-        dispatch: &mut Dispatch,
-        flowlet: Flowlet,
+        (number, chain): (usize, usize),
+        machine: &mut Dispatcher<FlowReference, Waiting>,
+        links: &mut AuxiliaryLinks,
+        packet: &Packet,
         now: u64,
-    ) -> Destination {
-        let loads = Loads {
-            now: Nanos(now),
-            here: dispatch.here(),
-            auxiliaries: &dispatch.auxiliaries,
-        };
-        let place = dispatch.mapper.place(flowlet, &loads);
-        match place.as_auxiliary() {
-            Some(auxiliary) if self.activate_auxiliary(number, chain, dispatch, auxiliary, now) => place,
-            _ => Destination::OWN_CORE,
+    ) -> u16 {
+        let is_bound = packet.is_first() && self.chains[chain].costs.opens_at_home;
+        let slot = machine.backlog.open(is_bound, |_| FlowReference::new(packet));
+        let slot = slot.expect("there are fewer buffers than numbers");
+        if !is_bound {
+            let flowlet = Flowlet {
+                arrival: Nanos(packet.arrival),
+                new: packet.is_first(),
+                packets: 1,
+                parked: false,
+            };
+            let mut activations = Activations {
+                engine: self,
+                number,
+                chain,
+                links,
+                now,
+            };
+            machine.place(slot, flowlet, Nanos(now), &mut activations);
         }
+        slot
     }
 
     /// Updates a dispatcher's view of taken auxiliary cores, if that has changed.
@@ -187,9 +238,9 @@ impl Engine<'_> {
 
     #[cold]
     fn look_for_taken(&self, dispatch: &mut Dispatch) {
-        for (auxiliary, core) in dispatch.auxiliaries.iter_mut().zip(&dispatch.cores) {
-            auxiliary.taken = !auxiliary.active && !self.is_free(usize::from(*core));
-        }
+        let cores = &dispatch.links.cores;
+        let is_free = |auxiliary: usize| self.is_free(usize::from(cores[auxiliary]));
+        dispatch.machine.backlog.update_taken(is_free);
     }
 
     /// Returns `true` if a core can be activated as an auxiliary core.
@@ -198,171 +249,112 @@ impl Engine<'_> {
         core.activation.is_none() && core.dedicated.is_none()
     }
 
-    /// Activates an auxiliary core unless it is active for this dispatcher already. Returns `true` if it is active now.
-    #[inline]
-    fn activate_auxiliary(
-        &mut self,
-        number: usize,
-        chain: usize,
-        dispatch: &mut Dispatch,
-        auxiliary: usize,
-        now: u64,
-    ) -> bool {
-        dispatch.auxiliaries[auxiliary].active || self.claim(number, chain, dispatch, auxiliary, now)
-    }
-
-    /// Activates an auxiliary core for a dispatcher, if it is free. Returns `true` on success.
-    #[cold]
-    fn claim(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, auxiliary: usize, now: u64) -> bool {
-        let known = &mut dispatch.auxiliaries[auxiliary];
-        let serving = usize::from(dispatch.cores[auxiliary]);
-        if !self.is_free(serving) {
-            known.taken = true;
-            return false;
-        }
-        known.active = true;
-        dispatch.active_auxiliaries |= 1 << auxiliary;
-        let (core, server) = (self.cores[number].node, self.cores[number].server);
-        self.cores[serving].activation = Some(Activation {
-            dispatcher: number as u16,
-            auxiliary: auxiliary as u16,
-            since: now,
-            other_node: self.cores[serving].node != core,
-        });
-        self.servers[usize::from(server)].claims += 1;
-        self.usage.begin(serving, now);
-        self.chains[chain].decisions.activated += 1;
-        true
-    }
-
-    /// Releases an auxiliary core.
-    pub(super) fn release(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, auxiliary: usize, now: u64) {
-        dispatch.auxiliaries[auxiliary].active = false;
-        dispatch.active_auxiliaries &= !(1 << auxiliary);
-        let serving = usize::from(dispatch.cores[auxiliary]);
-        let claim = self.cores[serving].activation.take();
-        let since = claim.map_or(now, |claim| claim.since);
-        self.servers[usize::from(self.cores[number].server)].claims += 1;
-        if self.cores[serving].dedicated.is_none() {
-            self.usage.end(serving, now);
-        }
-        let until = self.used_until(now);
-        let chain = &mut self.chains[chain];
-        chain.auxiliary += until.saturating_sub(since);
-        chain.decisions.released += 1;
+    /// Releases all auxiliary cores of a dispatcher, which has no packets any more.
+    pub(super) fn release_all(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
+        let mut activations = Activations {
+            engine: self,
+            number,
+            chain,
+            links: &mut dispatch.links,
+            now,
+        };
+        dispatch.machine.backlog.release_all(&mut activations);
     }
 
     /// Processes the receipts of auxiliary cores up to `now`. Returns the time at which this ends, if it starts at
     /// `time`.
     fn collect(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, (now, time): (u64, u64)) -> u64 {
-        if dispatch.receipt_at > now {
+        if dispatch.lists.receipt_at > now {
             return time;
         }
         let receipts = self.process_receipts(number, chain, dispatch, now);
         let mut picos = self.chains[chain].costs.receipts(receipts);
-        if !dispatch.free_to_go.is_empty() {
-            picos += self.place_parked(number, chain, dispatch, now);
-        }
+        picos += self.place_parked(number, chain, dispatch, now);
         time + spend(&mut self.cores[number].carry, picos)
     }
 
     /// Processes the receipts of completed packets. Returns their number.
     fn process_receipts(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
         let mut receipts = 0;
-        dispatch.receipt_at = NEVER;
-        for auxiliary in bits(dispatch.busy) {
-            let receipts_due = dispatch.offload_queues[auxiliary].receipts_due(now);
+        let Dispatch { machine, lists, .. } = dispatch;
+        lists.receipt_at = NEVER;
+        for auxiliary in bits(lists.busy) {
+            let receipts_due = lists.offload_queues[auxiliary].receipts_due(now);
             receipts += receipts_due as u64;
             for at in 0..receipts_due {
-                let slot = dispatch.offload_queues[auxiliary].slot(at);
-                if let Some(flow) = dispatch.done_by(slot, auxiliary, now) {
-                    self.chains[chain].slots[flow as usize] = NONE;
+                let slot = lists.offload_queues[auxiliary].slot(at);
+                if let Some(known) = machine.backlog.done_by(slot, auxiliary, Nanos(now)) {
+                    self.chains[chain].slots[known.flow as usize] = NONE;
                 }
                 if self.cores[number].transit.leaving > 0 {
-                    let known = dispatch.slot(slot);
+                    let known = machine.backlog.flow(slot).key();
                     self.left_unit(number, usize::from(known.bucket), known.flow, now);
                 }
             }
-            let lane = &mut dispatch.offload_queues[auxiliary];
-            lane.forget(receipts_due);
-            dispatch.receipt_at = dispatch.receipt_at.min(lane.receipt_at());
+            let is_idle = machine.backlog.auxiliaries()[auxiliary].load.packets == 0;
+            lists.forget(auxiliary, receipts_due, is_idle);
         }
         receipts
     }
 
     /// Places flows that have left an auxiliary core, with their parked packets. Returns the time that this takes.
     fn place_parked(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) -> u64 {
-        let mut moved = 0;
-        let mut free_to_go = std::mem::take(&mut dispatch.free_to_go);
-        for slot in free_to_go.drain(..) {
-            let (first, packets) = dispatch.first_parked(slot);
-            let flowlet = Flowlet {
-                arrival: Nanos(first.packet.arrival),
-                new: false,
-                packets,
-                parked: true,
-            };
-            let place = self.place(number, chain, dispatch, flowlet, now);
-            moved += dispatch.unpark(slot, place);
-        }
-        dispatch.free_to_go = free_to_go;
-        self.chains[chain].costs.moved(moved)
+        let Dispatch {
+            machine, lists, links, ..
+        } = dispatch;
+        let mut activations = Activations {
+            engine: self,
+            number,
+            chain,
+            links,
+            now,
+        };
+        let arrival = |waiting: &Waiting| Nanos(waiting.packet.arrival);
+        let put = |list, waiting| lists.push(list, waiting);
+        let moved = machine.place_parked(Nanos(now), arrival, &mut activations, put);
+        self.chains[chain].costs.moved(moved.into())
     }
 
     /// Runs the mapper and applies its plan. Returns the time at which this ends.
     fn decide(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, (now, time): (u64, u64)) -> u64 {
         self.see_claims(number, dispatch);
-        dispatch.run_mapper(now);
-        let plan = std::mem::take(&mut dispatch.plan);
-        for split in &plan.splits {
-            if self.activate_auxiliary(number, chain, dispatch, split.auxiliary, now) {
-                dispatch.split(split.flow, split.auxiliary, split.last_functions);
-                self.chains[chain].decisions.splits += 1;
-            }
-        }
-        let mut flows = 0;
-        for (listed, place) in plan.destinations.iter().enumerate() {
-            let Some(auxiliary) = place.as_auxiliary() else {
-                continue;
-            };
-            let bound = dispatch.queued()[listed].bound;
-            if !bound && self.activate_auxiliary(number, chain, dispatch, auxiliary, now) {
-                dispatch.move_flow(listed, *place);
-                flows += 1;
-            }
-        }
-        let moved = if flows > 0 { dispatch.move_staged() } else { 0 };
-        for auxiliary in bits(plan.release) {
-            let known = dispatch.auxiliaries[auxiliary];
-            let idle = known.load.packets == 0 && dispatch.splits[auxiliary] == 0;
-            if known.active && idle {
-                self.release(number, chain, dispatch, auxiliary, now);
-            }
-        }
-        let relieved = dispatch.relieve(plan.relieve);
-        let listed = plan.destinations.len() as u64;
+        let Dispatch {
+            machine, lists, links, ..
+        } = dispatch;
+        let mut activations = Activations {
+            engine: self,
+            number,
+            chain,
+            links,
+            now,
+        };
+        // Segments are named by the number of functions that they leave.
+        let decision = machine.decide(Nanos(now), lists.oldest(), Some, &mut activations);
+        let moved = match decision.flows_moved {
+            0 => 0,
+            _ => lists.sort(|slot| machine.backlog.list_of(slot)),
+        };
         let chain = &mut self.chains[chain];
         let decisions = &mut chain.decisions;
         decisions.decisions += 1;
-        decisions.moves += u64::from(flows > 0);
-        decisions.flows_moved += flows;
-        decisions.relieved += relieved;
-        decisions.boosts += u64::from(plan.boost && !dispatch.boost);
-        match plan.notice {
+        decisions.splits += u64::from(decision.splits);
+        decisions.moves += u64::from(decision.flows_moved > 0);
+        decisions.flows_moved += u64::from(decision.flows_moved);
+        decisions.relieved += u64::from(decision.relieved);
+        decisions.boosts += u64::from(decision.boosted);
+        match decision.notice {
             Some(Notice::WhaleBeyondSplit { .. }) => decisions.whales_beyond_split += 1,
             Some(Notice::OutOfCores { .. }) => decisions.out_of_cores += 1,
             None => {}
         }
-        dispatch.boost = plan.boost;
-        dispatch.plan = plan;
-        let picos = chain.costs.decision(listed, moved);
+        let picos = chain.costs.decision(decision.flows as u64, moved);
         time + spend(&mut self.cores[number].carry, picos)
     }
 
     /// Offloads all staged packets, from `time` on. Returns the time at which this ends.
     fn flush(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, mut time: u64) -> u64 {
-        for auxiliary in bits(std::mem::take(&mut dispatch.staging)) {
-            let lane = &mut dispatch.offload_queues[auxiliary];
+        for auxiliary in bits(std::mem::take(&mut dispatch.lists.staging)) {
+            let lane = &mut dispatch.lists.offload_queues[auxiliary];
             let packets = lane.put_down() as u64;
             let chain = &mut self.chains[chain];
             time += spend(&mut self.cores[number].carry, chain.costs.hand_over(packets));
@@ -372,7 +364,7 @@ impl Engine<'_> {
                 lane.hand_over(here);
                 continue;
             }
-            let core = usize::from(dispatch.cores[auxiliary]);
+            let core = usize::from(dispatch.links.cores[auxiliary]);
             let serving = &mut self.cores[core];
             if time > serving.ready + self.timing.spin && serving.dedicated.is_none() {
                 let asleep = time - serving.ready - self.timing.spin;
@@ -391,18 +383,18 @@ impl Engine<'_> {
 
     /// Processes a batch of the own queue, in an iteration that began at `began`.
     fn process_queue(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, (now, began): (u64, u64)) {
-        if dispatch.queue_is_empty() {
+        if dispatch.lists.is_empty() {
             return;
         }
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         let most = self.chains[chain].costs.most.min(dispatch.batch);
-        dispatch.take(most, &mut batch);
+        dispatch.lists.take(most, &mut batch);
         let mut split = false;
-        if dispatch.split_flows > 0 {
+        if dispatch.machine.backlog.has_splits() {
             for waiting in &mut batch {
-                if let Some((_, last_functions)) = dispatch.slot(waiting.slot).split() {
-                    waiting.last_functions = last_functions;
+                if let Some((last_functions, _)) = dispatch.machine.backlog.split_of(waiting.slot) {
+                    waiting.last_functions = last_functions as u8;
                     split = true;
                 }
             }
@@ -413,20 +405,20 @@ impl Engine<'_> {
         if split {
             picos -= left_out(costs, &batch, false).min(picos);
         }
-        let more = dispatch.here().packets as usize > batch.len();
+        let more = dispatch.machine.backlog.here().packets as usize > batch.len();
         self.process(number, chain, (now, picos), &batch, more);
         let mut end = self.cores[number].ready;
         for waiting in &batch {
-            let split = waiting.last_functions > 0;
-            if split && let Some((auxiliary, _)) = dispatch.slot(waiting.slot).split() {
-                dispatch.stage(usize::from(auxiliary), *waiting);
+            let (slot, backlog) = (waiting.slot, &mut dispatch.machine.backlog);
+            if waiting.last_functions > 0 {
+                let list = backlog.pass_on(slot);
+                dispatch.lists.push(list, *waiting);
+                continue;
             }
-            if let Some(flow) = dispatch.done_here(waiting.slot) {
-                self.chains[chain].slots[flow as usize] = NONE;
+            if let Some(known) = backlog.done_here(slot) {
+                self.chains[chain].slots[known.flow as usize] = NONE;
             }
-            if !split {
-                self.left(number, &waiting.packet, end);
-            }
+            self.left(number, &waiting.packet, end);
         }
         if split {
             end = self.flush(number, chain, dispatch, end);
@@ -434,7 +426,7 @@ impl Engine<'_> {
         }
         let took = Nanos(end - began);
         let (packets, new) = (work.packets as u32, work.new as u32);
-        dispatch.mapper.completed(packets, new, took);
+        dispatch.machine.completed(packets, new, took);
         self.batch = batch;
     }
 
@@ -449,7 +441,7 @@ impl Engine<'_> {
             unreachable!("who recruits has a queue until it has let all helpers go")
         };
         let auxiliary = usize::from(claim.auxiliary);
-        let lane = &mut dispatch.offload_queues[auxiliary];
+        let lane = &mut dispatch.lists.offload_queues[auxiliary];
         let chain = &mut self.chains[usize::from(chain)];
         let core = &mut self.cores[number];
         let batch = lane.arrived(now, chain.costs.most.min(dispatch.batch));
@@ -457,7 +449,7 @@ impl Engine<'_> {
         let packets = batch.iter().map(|waiting| &waiting.packet);
         let work = work(packets, &mut chain.warmth);
         let mut picos = chain.costs.help(work, claim.other_node);
-        if dispatch.split_flows > 0 {
+        if dispatch.machine.backlog.has_splits() {
             picos -= left_out(&chain.costs, batch, true).min(picos);
         }
         if lane.has_more(now, count) {
@@ -495,7 +487,7 @@ impl Engine<'_> {
         if !lane.is_busy() {
             core.attribution.idle();
         }
-        dispatch.receipt_at = dispatch.receipt_at.min(receipt_at);
+        dispatch.lists.receipt_at = dispatch.lists.receipt_at.min(receipt_at);
         self.cores[dispatcher].dispatch = Some(dispatch);
     }
 }

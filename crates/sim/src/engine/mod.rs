@@ -32,7 +32,7 @@ mod machine;
 mod meter;
 mod moves;
 mod offload_queue;
-mod parked;
+mod packet_lists;
 mod queue;
 mod run;
 mod sampling;

@@ -293,11 +293,7 @@ impl Engine<'_> {
             return;
         }
         if let Some(mut dispatch) = self.cores[number].dispatch.take() {
-            for auxiliary in 0..dispatch.auxiliaries.len() {
-                if dispatch.auxiliaries[auxiliary].active {
-                    self.release(number, chain, &mut dispatch, auxiliary, time);
-                }
-            }
+            self.release_all(number, chain, &mut dispatch, time);
             self.dispatchers -= 1;
         }
         let core = &mut self.cores[number];

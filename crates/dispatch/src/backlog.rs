@@ -1,0 +1,381 @@
+//! Flows with packets in the system: who owns them, where their packets are, and how many.
+
+mod changes;
+mod relief;
+
+use crate::flow::{Flow, UNLISTED};
+use crate::parked::ParkedPackets;
+use tailwater_handover::owner::Placement;
+use tailwater_net::Nanos;
+use tailwater_policy::core::{AuxiliaryCore, Load, MAX_AUXILIARY_CORES, QueuedFlow};
+
+/// The list of queued flows is compacted once more flows than this, and more than half, have left the local queue.
+const TIDY: u32 = 64;
+
+/// Maximum number of flow numbers: they have 16 bits, and one means none.
+const MOST_NUMBERS: usize = u16::MAX as usize;
+
+/// Dispatcher's record of its packets in the system, by flow. Callers have a key `F` for a flow, and parked packets
+/// `P`.
+///
+/// A packet is counted in by [`receive`](Backlog::receive), and out by [`done_here`](Backlog::done_here) or
+/// [`done_by`](Backlog::done_by).
+#[derive(Debug)]
+pub struct Backlog<F, P> {
+    /// Flows by number.
+    flows: Vec<Flow<F>>,
+    free: Vec<u16>,
+    /// Maximum number of flow numbers.
+    most: usize,
+    /// Flows with packets in the system.
+    active: u32,
+    /// Flows in the local queue, and `left` flows that have left it, in order of their first packets.
+    queued: Vec<QueuedFlow>,
+    /// Numbers of these flows.
+    listed: Vec<u16>,
+    /// Flows in these lists that have left the local queue, for good or for an auxiliary core.
+    left: u32,
+    /// Load of the local queue.
+    here: Load,
+    /// Packets of bound flows in the local queue.
+    bound: u32,
+    auxiliaries: Vec<AuxiliaryCore>,
+    /// Split flows, by auxiliary core. `split` is their total.
+    split_with: Vec<u32>,
+    split: u32,
+    /// Auxiliary cores being relieved, whose flows' packets are parked, as a bit map.
+    relieved: u64,
+    parked: ParkedPackets<P>,
+    /// Load of the parked packets.
+    parked_load: Load,
+    /// Flows with parked packets and none in flight.
+    free_to_go: Vec<u16>,
+}
+
+impl<F, P> Backlog<F, P> {
+    /// Creates a backlog with this many auxiliary cores, whose memory grows as flows come.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_AUXILIARY_CORES`].
+    pub fn new(auxiliaries: usize) -> Backlog<F, P> {
+        assert!(
+            auxiliaries <= MAX_AUXILIARY_CORES,
+            "at most {MAX_AUXILIARY_CORES} auxiliary cores"
+        );
+        Backlog {
+            flows: Vec::new(),
+            free: Vec::new(),
+            most: MOST_NUMBERS,
+            active: 0,
+            queued: Vec::new(),
+            listed: Vec::new(),
+            left: 0,
+            here: Load::default(),
+            bound: 0,
+            auxiliaries: vec![AuxiliaryCore::default(); auxiliaries],
+            split_with: vec![0; auxiliaries],
+            split: 0,
+            relieved: 0,
+            parked: ParkedPackets::new(),
+            parked_load: Load::default(),
+            free_to_go: Vec::new(),
+        }
+    }
+
+    /// Creates a backlog for `packets` packets, which never allocates again.
+    ///
+    /// # Panics
+    /// If there are 2^16 - 1 packets or more, or more than [`MAX_AUXILIARY_CORES`] auxiliary cores.
+    pub fn with_capacity(auxiliaries: usize, packets: usize) -> Backlog<F, P>
+    where
+        F: Clone + Default,
+    {
+        assert!(packets < MOST_NUMBERS, "numbers have 16 bits");
+        // Numbers of ended flows become free only when the lists are compacted. With twice as many numbers as packets,
+        // that costs a step or two per packet, even when all packets are in the system.
+        let numbers = (2 * packets).min(MOST_NUMBERS);
+        Backlog {
+            flows: vec![Flow::new(F::default(), false); numbers],
+            free: (0..numbers as u16).rev().collect(),
+            most: numbers,
+            queued: Vec::with_capacity(numbers),
+            listed: Vec::with_capacity(numbers),
+            parked: ParkedPackets::with_capacity(packets, numbers),
+            free_to_go: Vec::with_capacity(numbers),
+            ..Backlog::new(auxiliaries)
+        }
+    }
+
+    /// Returns the load of the local queue.
+    #[inline]
+    pub fn here(&self) -> Load {
+        self.here
+    }
+
+    /// Returns the load of the packets parked until their flows have left auxiliary cores.
+    #[inline]
+    pub fn parked(&self) -> Load {
+        self.parked_load
+    }
+
+    /// Returns the auxiliary cores as the mapper sees them.
+    #[inline]
+    pub fn auxiliaries(&self) -> &[AuxiliaryCore] {
+        &self.auxiliaries
+    }
+
+    /// Returns `true` if no packet is in the system.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.active == 0
+    }
+
+    /// Returns `true` if the local queue has packets that only this core can process.
+    #[inline]
+    pub fn has_bound(&self) -> bool {
+        self.bound > 0
+    }
+
+    /// Returns `true` if a flow is split.
+    #[inline]
+    pub fn has_splits(&self) -> bool {
+        self.split > 0
+    }
+
+    /// Returns the flows with packets in the system.
+    pub fn flows(&self) -> impl Iterator<Item = &Flow<F>> {
+        self.flows.iter().filter(|flow| flow.packets() > 0)
+    }
+
+    /// Returns a flow, given its number.
+    #[inline]
+    pub fn flow(&self, number: u16) -> &Flow<F> {
+        &self.flows[usize::from(number)]
+    }
+
+    /// Returns the list of a flow's packets: [`OWN`](crate::OWN), or that of an auxiliary core.
+    #[inline]
+    pub fn list_of(&self, number: u16) -> usize {
+        self.flow(number).list()
+    }
+
+    /// Returns the index, one beyond all other lists, that stands for parking.
+    #[inline]
+    pub fn parking(&self) -> usize {
+        self.auxiliaries.len() + 1
+    }
+
+    /// Returns the first segment on the auxiliary core, and that core's index, if a flow is split.
+    #[inline]
+    pub fn split_of(&self, number: u16) -> Option<(usize, usize)> {
+        match self.split {
+            0 => None,
+            _ => self.flow(number).split(),
+        }
+    }
+
+    /// Prepares for a batch of packets, each of which may be the first of a flow.
+    #[inline]
+    pub fn make_room(&mut self, packets: usize) {
+        let numbers = self.free.len() + (self.most - self.flows.len());
+        if numbers < packets || self.left > TIDY.max(self.here.flows) {
+            self.tidy();
+        }
+    }
+
+    /// Assigns a number to a flow without packets in the system, for which `key` returns the caller's key. The flow's
+    /// packet is [received](Backlog::receive) next. If `is_bound`, this core must open the flow. Returns `None` if
+    /// there are more packets than the backlog was created for.
+    #[inline]
+    pub fn open(&mut self, is_bound: bool, key: impl FnOnce(u16) -> F) -> Option<u16> {
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.flows[usize::from(number)] = Flow::new(key(number), is_bound);
+                number
+            }
+            None if self.flows.len() < self.most => {
+                let number = self.flows.len() as u16;
+                self.flows.push(Flow::new(key(number), is_bound));
+                number
+            }
+            None => return None,
+        };
+        self.active += 1;
+        Some(number)
+    }
+
+    /// Sends the packets of a flow, of which none is in the system yet, to an auxiliary core.
+    #[inline]
+    pub(crate) fn begin_at(&mut self, number: u16, auxiliary: usize) {
+        self.flows[usize::from(number)].go_to(Placement::Auxiliary(auxiliary as u8));
+        self.auxiliaries[auxiliary].load.flows += 1;
+    }
+
+    /// Counts an arrived packet of a flow in. Returns the list that it joins: [`OWN`](crate::OWN), that of an auxiliary
+    /// core, or
+    /// [`parking`](Backlog::parking), for which the caller [parks](Backlog::park) it before the end of its batch.
+    #[inline]
+    pub fn receive(&mut self, number: u16) -> usize {
+        let flow = &mut self.flows[usize::from(number)];
+        match flow.placement() {
+            Placement::Home | Placement::Split { .. } => {
+                if flow.at == UNLISTED {
+                    flow.at = self.queued.len() as u16;
+                    self.listed.push(number);
+                    self.queued.push(QueuedFlow {
+                        packets: 0,
+                        bound: flow.is_bound(),
+                    });
+                }
+                self.here.flows += u32::from(flow.queued == 0);
+                self.here.packets += 1;
+                flow.queued += 1;
+                self.queued[usize::from(flow.at)].packets = flow.queued.into();
+                self.bound += u32::from(flow.is_bound());
+            }
+            // A flow that was just placed there has no packets to wait for.
+            Placement::Auxiliary(auxiliary)
+                if flow.parked > 0 || self.relieved >> auxiliary & 1 != 0 && flow.in_flight() > 0 =>
+            {
+                return self.parking();
+            }
+            Placement::Auxiliary(auxiliary) => {
+                flow.sent();
+                self.auxiliaries[usize::from(auxiliary)].load.packets += 1;
+            }
+        }
+        flow.list()
+    }
+
+    /// Counts a packet of the local queue out: it was processed completely. Returns the flow's key if none of its
+    /// packets is in the system any more.
+    #[inline]
+    pub fn done_here(&mut self, number: u16) -> Option<&F> {
+        let flow = &mut self.flows[usize::from(number)];
+        flow.queued -= 1;
+        self.here.packets -= 1;
+        self.bound -= u32::from(flow.is_bound());
+        self.queued[usize::from(flow.at)].packets = flow.queued.into();
+        self.here.flows -= u32::from(flow.queued == 0);
+        if !flow.is_gone() {
+            return None;
+        }
+        self.left += 1;
+        Some(self.forget(number))
+    }
+
+    /// Moves a packet of a split flow, which has passed this core's segments, from the local queue to its auxiliary
+    /// core's list. Returns the list.
+    ///
+    /// # Panics
+    /// If the flow is not split.
+    #[inline]
+    pub fn pass_on(&mut self, number: u16) -> usize {
+        let flow = &mut self.flows[usize::from(number)];
+        let (_, auxiliary) = flow.split().expect("only split flows are passed on");
+        flow.queued -= 1;
+        self.queued[usize::from(flow.at)].packets = flow.queued.into();
+        self.here.packets -= 1;
+        self.here.flows -= u32::from(flow.queued == 0);
+        self.bound -= 1;
+        let load = &mut self.auxiliaries[auxiliary].load;
+        load.flows += u32::from(flow.in_flight() == 0);
+        load.packets += 1;
+        flow.sent();
+        auxiliary + 1
+    }
+
+    /// Counts a packet out that an auxiliary core reported done, at `now`. Returns the flow's key if none of its
+    /// packets is in the system any more.
+    #[inline]
+    pub fn done_by(&mut self, number: u16, auxiliary: usize, now: Nanos) -> Option<&F> {
+        let flow = &mut self.flows[usize::from(number)];
+        let known = &mut self.auxiliaries[auxiliary];
+        flow.returned();
+        known.load.packets -= 1;
+        known.last_done = now;
+        if flow.in_flight() > 0 {
+            return None;
+        }
+        known.load.flows -= 1;
+        if flow.parked > 0 {
+            self.free_to_go.push(number);
+        }
+        if !flow.is_gone() {
+            return None;
+        }
+        // A split flow may still be listed.
+        self.left += u32::from(flow.split().is_some() && flow.at != UNLISTED);
+        Some(self.forget(number))
+    }
+
+    /// Removes a flow of which no packet is in the system any more.
+    fn forget(&mut self, number: u16) -> &F {
+        self.make_whole(number);
+        self.active -= 1;
+        let flow = &mut self.flows[usize::from(number)];
+        flow.end();
+        if flow.at == UNLISTED {
+            self.free.push(number);
+        }
+        flow.key()
+    }
+
+    /// Updates the list of flows in the local queue, for the mapper.
+    pub(crate) fn update_list(&mut self) {
+        if self.left > 0 || self.split > 0 {
+            self.tidy();
+        }
+        if self.split > 0 {
+            // Split flows without a packet in flight may be moved, or split anew.
+            for (number, queued) in self.listed.iter().zip(&mut self.queued) {
+                let flow = &self.flows[usize::from(*number)];
+                if flow.split().is_some() {
+                    queued.bound = flow.in_flight() > 0;
+                }
+            }
+        }
+    }
+
+    /// Returns the flows in the local queue, as of the last update.
+    #[inline]
+    pub(crate) fn listed(&self) -> &[QueuedFlow] {
+        &self.queued
+    }
+
+    /// Removes flows without packets in the local queue from the lists.
+    fn tidy(&mut self) {
+        let mut kept = 0;
+        for at in 0..self.listed.len() {
+            let (number, queued) = (self.listed[at], self.queued[at]);
+            let flow = &mut self.flows[usize::from(number)];
+            if flow.queued == 0 {
+                flow.at = UNLISTED;
+                if flow.is_over() {
+                    self.free.push(number);
+                }
+                continue;
+            }
+            flow.at = kept as u16;
+            (self.listed[kept], self.queued[kept]) = (number, queued);
+            kept += 1;
+        }
+        self.listed.truncate(kept);
+        self.queued.truncate(kept);
+        self.left = 0;
+    }
+
+    /// Makes a flow whole if it is split. None of its packets may be in flight.
+    fn make_whole(&mut self, number: u16) {
+        let flow = &mut self.flows[usize::from(number)];
+        let Some((_, auxiliary)) = flow.split() else {
+            return;
+        };
+        let is_home = flow.go_to(Placement::Home);
+        assert!(is_home, "packets of a split flow are on the auxiliary core");
+        flow.bind(false);
+        self.bound -= u32::from(flow.queued);
+        self.split_with[auxiliary] -= 1;
+        self.split -= 1;
+    }
+}

@@ -1,0 +1,173 @@
+//! Backlog of a dispatcher with the mapper that decides about it.
+
+use crate::auxiliary::AuxiliaryCores;
+use crate::backlog::Backlog;
+use tailwater_net::Nanos;
+use tailwater_policy::core::{CoreMapper, Flowlet, Loads, Notice, Plan, View};
+
+/// Dispatcher: its mapper, and its [`Backlog`]. See the [crate](crate).
+pub struct Dispatcher<F, P> {
+    /// Flows with packets in the system.
+    pub backlog: Backlog<F, P>,
+    mapper: Box<dyn CoreMapper>,
+    plan: Plan,
+    boost: bool,
+}
+
+/// Changes by a [decision](Dispatcher::decide).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    /// Flows in the local queue at the decision.
+    pub flows: usize,
+    /// Flows moved out of the local queue. Unless there are none, the caller sorts the queue's packets to the
+    /// [lists](Backlog::list_of) of their flows, in order.
+    pub flows_moved: u32,
+    /// Flows that were split, or split differently.
+    pub splits: u32,
+    /// Auxiliary cores whose relief began.
+    pub relieved: u32,
+    /// `true` if boost mode began.
+    pub boosted: bool,
+    /// Condition to report to the operator.
+    pub notice: Option<Notice>,
+}
+
+impl<F, P> std::fmt::Debug for Dispatcher<F, P> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Dispatcher")
+            .field("here", &self.backlog.here())
+            .field("parked", &self.backlog.parked())
+            .field("boost", &self.boost)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<F, P> Dispatcher<F, P> {
+    /// Creates a dispatcher without packets.
+    pub fn new(mapper: Box<dyn CoreMapper>, backlog: Backlog<F, P>) -> Dispatcher<F, P> {
+        Dispatcher {
+            backlog,
+            mapper,
+            plan: Plan::default(),
+            boost: false,
+        }
+    }
+
+    /// Returns `true` if no packet waits or is on an auxiliary core, so received packets can be processed at once.
+    #[inline]
+    pub fn is_quiet(&self) -> bool {
+        self.backlog.is_empty() && !self.boost
+    }
+
+    /// Returns `true` if the local queue is to be processed now. In boost mode, while packets wait in the port that
+    /// `can_receive`, this is so only for packets that no other core may process.
+    #[inline]
+    pub fn processes(&self, can_receive: bool) -> bool {
+        !self.boost || !can_receive || self.backlog.has_bound()
+    }
+
+    /// Returns `true` if a decision is due.
+    #[inline]
+    pub fn is_due(&self, now: Nanos) -> bool {
+        self.mapper.due(now, self.backlog.here().packets)
+    }
+
+    /// Reports to the mapper that an iteration, which took `took`, processed `packets` packets of the local queue, of
+    /// which `new` were the first of their flows.
+    #[inline]
+    pub fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
+        self.mapper.completed(packets, new, took);
+    }
+
+    /// Places a flow that was just [opened](Backlog::open) and is not bound.
+    #[inline]
+    pub fn place(&mut self, number: u16, flowlet: Flowlet, now: Nanos, cores: &mut impl AuxiliaryCores) {
+        if let Some(auxiliary) = self.destination(flowlet, now, cores) {
+            self.backlog.begin_at(number, auxiliary);
+        }
+    }
+
+    /// Returns the auxiliary core for a flow that can go to any core, or `None` for the local queue.
+    #[inline]
+    fn destination(&mut self, flowlet: Flowlet, now: Nanos, cores: &mut impl AuxiliaryCores) -> Option<usize> {
+        let loads = Loads {
+            now,
+            here: self.backlog.here(),
+            auxiliaries: self.backlog.auxiliaries(),
+        };
+        let wanted = self.mapper.place(flowlet, &loads).as_auxiliary()?;
+        self.backlog.activate(wanted, cores).then_some(wanted)
+    }
+
+    /// Places flows that have left an auxiliary core, with their parked packets. `arrival` returns the arrival time of
+    /// a packet. Each packet is passed to `put` with the list that it joins. Returns their number.
+    pub fn place_parked(
+        &mut self,
+        now: Nanos,
+        arrival: impl Fn(&P) -> Nanos,
+        cores: &mut impl AuxiliaryCores,
+        mut put: impl FnMut(usize, P),
+    ) -> u32 {
+        let (mut at, mut moved) = (0, 0);
+        while let Some(number) = self.backlog.free_to_go(at) {
+            let (first, packets) = self.backlog.first_parked(number);
+            let flowlet = Flowlet {
+                arrival: first.map_or(now, &arrival),
+                new: false,
+                packets,
+                parked: true,
+            };
+            let to = self.destination(flowlet, now, cores);
+            moved += self.backlog.unpark(number, to, &mut put);
+            at += 1;
+        }
+        self.backlog.clear_free_to_go();
+        moved
+    }
+
+    /// Runs the mapper and carries out its plan. `oldest` is the arrival time of the first packet in the local queue,
+    /// `first_segment` returns the segment with which the chain's last functions begin, if it can be split there.
+    pub fn decide(
+        &mut self,
+        now: Nanos,
+        oldest: Option<Nanos>,
+        first_segment: impl Fn(usize) -> Option<usize>,
+        cores: &mut impl AuxiliaryCores,
+    ) -> Decision {
+        let Dispatcher {
+            backlog,
+            mapper,
+            plan,
+            boost,
+        } = self;
+        backlog.update_list();
+        let view = View {
+            now,
+            oldest: oldest.unwrap_or(now),
+            queued: backlog.listed(),
+            packets: backlog.here().packets,
+            parked: backlog.parked(),
+            auxiliaries: backlog.auxiliaries(),
+        };
+        plan.clear(view.queued.len());
+        mapper.decide(&view, plan);
+        let mut splits = 0;
+        for split in &plan.splits {
+            if let Some(from) = first_segment(split.last_functions) {
+                let has_begun = backlog.split(split.flow, (from, split.auxiliary), cores);
+                splits += u32::from(has_begun);
+            }
+        }
+        let flows_moved = backlog.move_flows(&plan.destinations, cores);
+        backlog.release(plan.release, cores);
+        let was_boosting = std::mem::replace(boost, plan.boost);
+        Decision {
+            flows: plan.destinations.len(),
+            flows_moved,
+            splits,
+            relieved: backlog.relieve(plan.relieve),
+            boosted: plan.boost && !was_boosting,
+            notice: plan.notice,
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! State machine of a *dispatcher*: a core that looks up packets and processes them itself or offloads them to
+//! auxiliary cores. The live data plane and the simulator run the same one.
+//!
+//! The [`Dispatcher`] decides by its mapper where flows go, and its [`Backlog`] counts their packets in the system.
+//! Both do no I/O and have no clock. The caller keeps the packets, in one list per [`Destination`]: its local queue and
+//! one per auxiliary core. It reports what happens to a packet by its flow's *number*, and the answer is the list that
+//! the packet joins. Only parked packets are kept here.
+//!
+//! # Rules
+//! - A flow with packets in the system has one destination. It changes only while none of its packets is in flight,
+//!   that is, on an auxiliary core and not yet reported done. So packets of a flow keep their order, and no flow state
+//!   is used by two cores at a time.
+//! - A flow that this core must open, or that is split, is *bound*: its queued packets are processed here. A split flow
+//!   without packets in flight may move.
+//! - Packets of a flow in flight on a *relieved* auxiliary core are parked, and so are all later ones, until none is in
+//!   flight. Then the flow is placed again, with its parked packets in front.
+//! - An auxiliary core is released only if it has no packets and no flow is split with it.
+//!
+//! # Loop iteration
+//! 1. Receive a batch. [Open](Backlog::open) and [place](Dispatcher::place) new flows, and sort each packet by
+//!    [`Backlog::receive`].
+//! 2. Collect what auxiliary cores report [done](Backlog::done_by), and [place parked
+//!    flows](Dispatcher::place_parked).
+//! 3. Receive [again](Iteration::receives_again), if packets wait.
+//! 4. If it is [due](Dispatcher::is_due), [decide](Dispatcher::decide) and sort the local queue to the moved flows'
+//!    lists.
+//! 5. Offload the packets listed for auxiliary cores.
+//! 6. If the core [processes](Dispatcher::processes) packets itself now, do so with a batch of the local queue. Count
+//!    its packets [out](Backlog::done_here), or [pass them on](Backlog::pass_on) if their flows are split.
+//!
+//! [`Destination`]: tailwater_policy::core::Destination
+
+mod auxiliary;
+mod backlog;
+mod dispatcher;
+mod flow;
+mod iteration;
+mod parked;
+
+pub use auxiliary::AuxiliaryCores;
+pub use backlog::Backlog;
+pub use dispatcher::{Decision, Dispatcher};
+pub use flow::{Flow, OWN};
+pub use iteration::{Iteration, MOST_RECEIVED};

@@ -1,0 +1,462 @@
+//! Any sequence of arrivals, decisions and processing, with auxiliary cores of any speed: a flow's packets are
+//! processed in order, by one core at a time, and none is lost.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use tailwater_dispatch::{AuxiliaryCores, Backlog, Dispatcher, OWN};
+use tailwater_net::Nanos;
+use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, Plan, Split, View};
+
+const FLOWS: usize = 12;
+const AUXILIARIES: usize = 3;
+const BUFFERS: usize = 96;
+
+/// Parts of a chain that is split. Each has its own flow state.
+const PARTS: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Packet {
+    flow: usize,
+    serial: u64,
+    number: u16,
+    /// First segment on the auxiliary core, or 0 for all of the chain.
+    from: usize,
+}
+
+/// Decision of the mapper.
+#[derive(Clone, Debug, Default)]
+struct Script {
+    place: usize,
+    /// Destination of queued flows, and a bit map of their indices.
+    moved: (usize, u32),
+    split: Option<Split>,
+    relieve: u64,
+    release: u64,
+    boost: bool,
+}
+
+/// Input of the mapper at its last decision.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    queued: Vec<u32>,
+    packets: u32,
+    parked: Load,
+    auxiliaries: Vec<AuxiliaryCore>,
+}
+
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<(Script, Seen)>>);
+
+fn destination(index: usize) -> Destination {
+    match index {
+        OWN => Destination::OWN_CORE,
+        list => Destination::auxiliary(list - 1),
+    }
+}
+
+impl CoreMapper for Scripted {
+    fn due(&self, _: Nanos, _: u32) -> bool {
+        true
+    }
+
+    fn decide(&mut self, view: &View<'_>, plan: &mut Plan) {
+        let (script, seen) = &mut *self.0.lock().unwrap();
+        *seen = Seen {
+            queued: view.queued.iter().map(|flow| flow.packets).collect(),
+            packets: view.packets,
+            parked: view.parked,
+            auxiliaries: view.auxiliaries.to_vec(),
+        };
+        let (to, flows) = script.moved;
+        for (at, place) in plan.destinations.iter_mut().enumerate().take(32) {
+            if flows >> at & 1 != 0 {
+                *place = destination(to);
+            }
+        }
+        let split = script.split.filter(|split| split.flow < view.queued.len());
+        if let Some(split) = split {
+            plan.destinations[split.flow] = Destination::OWN_CORE;
+            plan.splits.push(split);
+        }
+        (plan.relieve, plan.release, plan.boost) = (script.relieve, script.release, script.boost);
+    }
+
+    fn place(&mut self, _: Flowlet, _: &Loads<'_>) -> Destination {
+        destination(self.0.lock().unwrap().0.place)
+    }
+}
+
+/// Auxiliary cores, some of which another dispatcher has.
+#[derive(Default)]
+struct Cores {
+    mine: u64,
+    taken: u64,
+}
+
+impl AuxiliaryCores for Cores {
+    fn activate(&mut self, auxiliary: usize) -> bool {
+        assert_eq!(self.mine >> auxiliary & 1, 0, "activated twice");
+        let is_free = self.taken >> auxiliary & 1 == 0;
+        self.mine |= u64::from(is_free) << auxiliary;
+        is_free
+    }
+
+    fn release(&mut self, auxiliary: usize) {
+        assert_eq!(self.mine >> auxiliary & 1, 1, "released without being active");
+        self.mine &= !(1 << auxiliary);
+    }
+}
+
+struct Rig {
+    script: Scripted,
+    dispatcher: Dispatcher<usize, Packet>,
+    cores: Cores,
+    numbers: [Option<u16>; FLOWS],
+    /// By destination: packets not yet processed.
+    lists: [VecDeque<Packet>; AUXILIARIES + 1],
+    /// Packets that auxiliary cores have processed and not reported.
+    unreported: [VecDeque<Packet>; AUXILIARIES],
+    /// Last packet of each flow that passed each part of the chain.
+    last: [[u64; PARTS]; FLOWS],
+    now: u64,
+    arrived: usize,
+    processed: usize,
+}
+
+impl Rig {
+    fn new(grows: bool) -> Rig {
+        let script = Scripted::default();
+        let backlog = match grows {
+            true => Backlog::new(AUXILIARIES),
+            false => Backlog::with_capacity(AUXILIARIES, BUFFERS),
+        };
+        Rig {
+            dispatcher: Dispatcher::new(Box::new(script.clone()), backlog),
+            script,
+            cores: Cores::default(),
+            numbers: [None; FLOWS],
+            lists: Default::default(),
+            unreported: Default::default(),
+            last: [[0; PARTS]; FLOWS],
+            now: 0,
+            arrived: 0,
+            processed: 0,
+        }
+    }
+
+    /// Packets at an auxiliary core, processed or not, until it reports them done.
+    fn on(&self, auxiliary: usize) -> impl Iterator<Item = &Packet> {
+        self.unreported[auxiliary].iter().chain(&self.lists[auxiliary + 1])
+    }
+
+    fn used(&self) -> usize {
+        let listed: usize = self.lists.iter().map(VecDeque::len).sum();
+        let unreported: usize = self.unreported.iter().map(VecDeque::len).sum();
+        listed + unreported + self.dispatcher.backlog.parked().packets as usize
+    }
+
+    fn receive(&mut self, flows: &[(usize, bool)]) {
+        let taken = self.cores.taken;
+        let backlog = &mut self.dispatcher.backlog;
+        backlog.update_taken(|auxiliary| taken >> auxiliary & 1 == 0);
+        backlog.make_room(flows.len());
+        for &(flow, is_bound) in flows {
+            if self.used() == BUFFERS {
+                return;
+            }
+            self.now += 1;
+            self.arrived += 1;
+            let number = self.numbers[flow].unwrap_or_else(|| self.open(flow, is_bound));
+            let packet = Packet {
+                flow,
+                serial: self.now,
+                number,
+                from: 0,
+            };
+            let backlog = &mut self.dispatcher.backlog;
+            match backlog.receive(number) {
+                list if list == backlog.parking() => backlog.park(number, packet),
+                list => self.lists[list].push_back(packet),
+            }
+        }
+    }
+
+    fn open(&mut self, flow: usize, is_bound: bool) -> u16 {
+        let number = self.dispatcher.backlog.open(is_bound, |_| flow).expect("a number");
+        self.numbers[flow] = Some(number);
+        if !is_bound {
+            let flowlet = Flowlet {
+                arrival: Nanos(self.now),
+                new: false,
+                packets: 1,
+                parked: false,
+            };
+            let now = Nanos(self.now);
+            self.dispatcher.place(number, flowlet, now, &mut self.cores);
+        }
+        number
+    }
+
+    /// Lets a core process a packet, or the part of the chain from segment `from` on, or before it.
+    fn pass(&mut self, packet: &Packet, parts: std::ops::Range<usize>) {
+        for part in parts {
+            let last = &mut self.last[packet.flow][part];
+            assert!(*last < packet.serial, "{packet:?} after {last} in part {part}");
+            *last = packet.serial;
+        }
+    }
+
+    /// Lets the dispatcher process packets of the local queue. The first segments drop every fifth of a split flow.
+    fn process(&mut self, most: usize) {
+        for _ in 0..most {
+            let Some(mut packet) = self.lists[OWN].pop_front() else {
+                return;
+            };
+            let split = self.dispatcher.backlog.split_of(packet.number);
+            for auxiliary in 0..AUXILIARIES {
+                let its = self.on(auxiliary).filter(|other| other.flow == packet.flow);
+                let is_its_part = |other: &Packet| split.is_some_and(|(_, to)| to == auxiliary) && other.from > 0;
+                assert!(its.into_iter().all(is_its_part), "{packet:?} is processed on two cores");
+            }
+            let Some((from, _)) = split else {
+                self.pass(&packet, 0..PARTS);
+                self.processed += 1;
+                self.done_here(packet);
+                continue;
+            };
+            self.pass(&packet, 0..1);
+            if packet.serial.is_multiple_of(5) {
+                self.processed += 1;
+                self.done_here(packet);
+                continue;
+            }
+            packet.from = from;
+            let list = self.dispatcher.backlog.pass_on(packet.number);
+            self.lists[list].push_back(packet);
+        }
+    }
+
+    fn done_here(&mut self, packet: Packet) {
+        if let Some(&flow) = self.dispatcher.backlog.done_here(packet.number) {
+            self.gone(packet.flow, flow);
+        }
+    }
+
+    fn gone(&mut self, expected: usize, flow: usize) {
+        assert_eq!(flow, expected);
+        let all = self.lists.iter().chain(&self.unreported).flatten();
+        assert_eq!(
+            all.filter(|packet| packet.flow == flow).count(),
+            0,
+            "flow {flow} has packets"
+        );
+        self.numbers[flow] = None;
+    }
+
+    /// Lets an auxiliary core process packets.
+    fn help(&mut self, auxiliary: usize, most: usize) {
+        for _ in 0..most {
+            let Some(packet) = self.lists[auxiliary + 1].pop_front() else {
+                return;
+            };
+            for other in (0..AUXILIARIES).filter(|other| *other != auxiliary) {
+                let is_there = self.on(other).any(|other| other.flow == packet.flow);
+                assert!(!is_there, "{packet:?} is processed on two auxiliary cores");
+            }
+            let first_part = usize::from(packet.from > 0);
+            self.pass(&packet, first_part..PARTS);
+            self.processed += 1;
+            self.unreported[auxiliary].push_back(packet);
+        }
+    }
+
+    /// Collects reports of an auxiliary core, and places parked flows.
+    fn collect(&mut self, auxiliary: usize, most: usize) {
+        for _ in 0..most {
+            let Some(packet) = self.unreported[auxiliary].pop_front() else {
+                break;
+            };
+            let now = Nanos(self.now);
+            if let Some(&flow) = self.dispatcher.backlog.done_by(packet.number, auxiliary, now) {
+                self.gone(packet.flow, flow);
+            }
+        }
+        let Rig {
+            dispatcher,
+            cores,
+            lists,
+            now,
+            ..
+        } = self;
+        let put = |list: usize, packet| lists[list].push_back(packet);
+        dispatcher.place_parked(Nanos(*now), |packet| Nanos(packet.serial), cores, put);
+    }
+
+    fn decide(&mut self, script: Script) {
+        self.script.0.lock().unwrap().0 = script;
+        let oldest = self.lists[OWN].front().map(|packet| Nanos(packet.serial));
+        let now = Nanos(self.now);
+        let decision = self.dispatcher.decide(now, oldest, Some, &mut self.cores);
+        let seen = self.script.0.lock().unwrap().1.clone();
+        self.check(seen);
+        if decision.flows_moved == 0 {
+            return;
+        }
+        for packet in std::mem::take(&mut self.lists[OWN]) {
+            let list = self.dispatcher.backlog.list_of(packet.number);
+            self.lists[list].push_back(packet);
+        }
+    }
+
+    /// Checks the mapper's input against the lists as they were.
+    fn check(&self, mut seen: Seen) {
+        let load = |packets: Vec<&Packet>| {
+            let mut flows: Vec<usize> = packets.iter().map(|packet| packet.flow).collect();
+            flows.sort_unstable();
+            flows.dedup();
+            Load {
+                flows: flows.len() as u32,
+                packets: packets.len() as u32,
+            }
+        };
+        for (auxiliary, known) in seen.auxiliaries.iter().enumerate() {
+            assert_eq!(known.load, load(self.on(auxiliary).collect()));
+        }
+        let mut queued: Vec<(usize, u32)> = Vec::new();
+        for packet in &self.lists[OWN] {
+            match queued.iter_mut().find(|(flow, _)| *flow == packet.flow) {
+                Some((_, packets)) => *packets += 1,
+                None => queued.push((packet.flow, 1)),
+            }
+        }
+        let mut queued: Vec<u32> = queued.into_iter().map(|(_, packets)| packets).collect();
+        // A flow keeps its index while it has packets in the queue, also when its first ones were processed.
+        queued.sort_unstable();
+        seen.queued.sort_unstable();
+        assert_eq!(seen.queued, queued);
+        assert_eq!(seen.packets as usize, self.lists[OWN].len());
+        let inside = self.arrived - self.processed;
+        let listed: usize = self.lists.iter().map(VecDeque::len).sum();
+        assert_eq!(inside, listed + seen.parked.packets as usize);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Receive(Vec<(usize, bool)>),
+    Decide(Script),
+    Process(usize),
+    Help(usize, usize),
+    Collect(usize, usize),
+    /// Another dispatcher takes those of these auxiliary cores that are free, and releases all others.
+    Take(u64),
+}
+
+fn script() -> impl Strategy<Value = Script> {
+    let split = (0..4_usize, 1..3_usize, 0..AUXILIARIES).prop_map(|(flow, last_functions, auxiliary)| Split {
+        flow,
+        last_functions,
+        auxiliary,
+    });
+    let maps = (0..1_u64 << AUXILIARIES, 0..1_u64 << AUXILIARIES, any::<bool>());
+    let moved = (0..=AUXILIARIES, any::<u32>());
+    (0..=AUXILIARIES, moved, proptest::option::of(split), maps).prop_map(|(place, moved, split, maps)| Script {
+        place,
+        moved,
+        split,
+        relieve: maps.0,
+        release: maps.1,
+        boost: maps.2,
+    })
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    // A few flows have most packets.
+    let flow = (0..FLOWS, 0..FLOWS).prop_map(|(a, b)| a * b / FLOWS);
+    prop_oneof![
+        3 => vec((flow, proptest::bool::weighted(0.1)), 1..16).prop_map(Step::Receive),
+        2 => script().prop_map(Step::Decide),
+        2 => (1..12_usize).prop_map(Step::Process),
+        3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Help(auxiliary, most)),
+        3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Collect(auxiliary, most)),
+        1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Take),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_flow_has_one_owner_and_keeps_its_order(grows: bool, steps in vec(step(), 1..250)) {
+        let mut rig = Rig::new(grows);
+        for step in steps {
+            match step {
+                Step::Receive(flows) => rig.receive(&flows),
+                Step::Decide(script) => rig.decide(script),
+                Step::Process(most) => rig.process(most),
+                Step::Help(auxiliary, most) => rig.help(auxiliary, most),
+                Step::Collect(auxiliary, most) => rig.collect(auxiliary, most),
+                Step::Take(auxiliaries) => rig.cores.taken = auxiliaries & !rig.cores.mine,
+            }
+        }
+        // All packets leave, and the auxiliary cores are released.
+        while rig.used() > 0 {
+            rig.process(BUFFERS);
+            for auxiliary in 0..AUXILIARIES {
+                rig.help(auxiliary, BUFFERS);
+                rig.collect(auxiliary, BUFFERS);
+            }
+        }
+        rig.decide(Script { release: u64::MAX, ..Script::default() });
+        prop_assert_eq!(rig.processed, rig.arrived);
+        prop_assert_eq!(rig.cores.mine, 0);
+        prop_assert!(rig.dispatcher.is_quiet());
+        prop_assert_eq!(rig.dispatcher.backlog.flows().count(), 0);
+        prop_assert!(rig.numbers.iter().all(Option::is_none));
+    }
+}
+
+/// Packets of a flow on a relieved auxiliary core are parked until it has reported all earlier ones.
+#[test]
+fn a_relieved_flow_moves_with_its_parked_packets() {
+    let mut rig = Rig::new(true);
+    rig.script.0.lock().unwrap().0.place = 1;
+    rig.receive(&[(3, false), (3, false)]);
+    rig.decide(Script {
+        place: 2,
+        relieve: 1,
+        ..Script::default()
+    });
+    rig.receive(&[(3, false), (4, false), (3, false)]);
+    assert_eq!(rig.dispatcher.backlog.parked(), Load { flows: 1, packets: 2 });
+    rig.help(0, 1);
+    rig.collect(0, 1);
+    assert_eq!(rig.dispatcher.backlog.parked().packets, 2, "one is still in flight");
+    rig.help(0, 1);
+    rig.collect(0, 1);
+    assert_eq!(rig.dispatcher.backlog.parked(), Load::default());
+    let serials: Vec<_> = rig.lists[2].iter().map(|packet| packet.serial).collect();
+    assert_eq!(serials, [4, 3, 5]);
+}
+
+/// In boost mode, the queue is processed only for bound flows, or if nothing can be received.
+#[test]
+fn a_core_in_boost_mode_processes_only_what_no_other_core_may() {
+    let mut rig = Rig::new(true);
+    rig.receive(&[(1, false)]);
+    assert!(rig.dispatcher.processes(true));
+    rig.decide(Script {
+        boost: true,
+        ..Script::default()
+    });
+    assert!(!rig.dispatcher.processes(true) && rig.dispatcher.processes(false));
+    rig.receive(&[(2, true)]);
+    assert!(rig.dispatcher.processes(true));
+    rig.process(2);
+    assert!(
+        rig.dispatcher.backlog.is_empty() && !rig.dispatcher.is_quiet(),
+        "boost mode lasts"
+    );
+    rig.decide(Script::default());
+    assert!(rig.dispatcher.is_quiet());
+}
