@@ -5,7 +5,7 @@ use super::writer::{MirrorTable, Sender};
 use crate::bpf_filter::{Filter, Instruction, VerifyError};
 use std::sync::Arc;
 use tailwater_chain::batch::Batch;
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{FlowStates, NetworkFunction, RunEnd};
 use tailwater_chain::live::Version;
 
 const COUNTERS: &[&str] = &["copied", "no-room", "file-full", "not-written"];
@@ -100,11 +100,6 @@ impl NetworkFunction for Mirror {
         &self.counters
     }
 
-    fn drain(&mut self) {
-        self.counters[NOT_WRITTEN] += self.sender.settle();
-        self.count_lost();
-    }
-
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.table.live().refresh(&mut self.cached_rules);
         self.sender.set_origin(flows.now());
@@ -142,5 +137,16 @@ impl NetworkFunction for Mirror {
             };
             notes[if sender.send(copied) { COPIED } else { NO_ROOM }] += 1;
         });
+    }
+
+    fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+        Some(self)
+    }
+}
+
+impl RunEnd for Mirror {
+    fn drain(&mut self) {
+        self.counters[NOT_WRITTEN] += self.sender.settle();
+        self.count_lost();
     }
 }
