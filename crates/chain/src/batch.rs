@@ -2,9 +2,11 @@
 
 mod packet;
 mod resize;
+mod size;
 
 pub(crate) use packet::Slot;
 pub use packet::{Arrived, Incoming, Packet, Verdict};
+pub use size::{DEFAULT_BATCH, MAX_BATCH};
 
 use crate::buffer::{Buffer, BufferMemory, BufferPool, HEADROOM, MAX_FRAME};
 use crate::flow_table::FlowIndex;
@@ -13,12 +15,6 @@ use crate::region::{CACHE_LINE, prefetch};
 use tailwater_net::Nanos;
 use tailwater_net::parse::Headers;
 use tailwater_sdk::program::{TurnPacket, TurnVerdict};
-
-/// Maximum number of packets in a batch.
-pub const MAX_BATCH: usize = 256;
-
-/// Default batch size (the same as in DPDK, NetBlaze and Quadrant).
-pub const DEFAULT_BATCH: usize = 32;
 
 /// Dropped packet whose buffer has not been released yet.
 #[derive(Debug)]

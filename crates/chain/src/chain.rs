@@ -1,64 +1,46 @@
 //! Chains: functions in order, run to completion on one batch at a time.
 
+mod branching;
+mod build;
+mod classify;
+mod counts;
+mod durable;
+mod end;
 mod external_state;
+mod flow_callbacks;
 mod forks;
+mod input;
 mod isolated;
+mod offload;
 mod opening;
 mod segment;
 mod snapshotter;
 mod stage;
 mod stopwatch;
 
+pub use build::{state_bytes, state_bytes_with_cuts};
 pub use external_state::{DurableFlow, DurableFunction, PersistState, durable_functions, state_bytes_with_persistence};
+pub use input::InputPolicy;
 pub use isolated::IsolatedChain;
+pub use offload::ActiveFlow;
 pub use segment::Cuts;
 pub use stage::{Outcome, Reason};
 pub use stopwatch::{FunctionTime, ReadClock};
 
-use crate::batch::{Batch, MAX_BATCH, Packet, Verdict};
+use crate::batch::{Batch, Verdict};
 use crate::branches::START;
-use crate::flow_table::{EndedFlows, FlowCounters, FlowIndex, FlowTable, Partition};
-use crate::function::{FlowStates, NetworkFunction, StateSlot, UNSEEN};
+use crate::flow_table::{EndedFlows, FlowCounters, FlowTable, Partition};
+use crate::function::{FlowStates, StateSlot};
 use external_state::ExternalState;
+use flow_callbacks::report_flow_ends;
 use forks::SplitPool;
-use segment::{Layout, Segment};
+use segment::Segment;
 use snapshotter::Snapshotter;
 use stage::Stage;
 use std::ops::Range;
 use stopwatch::Stopwatch;
-use tailwater_api::PacketAction;
 use tailwater_net::Nanos;
-use tailwater_net::parse::{Fragment, Malformed, Network, parse, parse_ordinary};
-
-/// Flows whose timers are checked in one call: about as many as a batch can open.
-const EXPIRE_BUDGET: usize = 64;
-
-/// Verdict on a packet that functions cannot process.
-fn unfit_verdict(fate: PacketAction) -> Verdict {
-    match fate {
-        PacketAction::Drop => Verdict::Drop(0),
-        PacketAction::Pass => Verdict::Bypass,
-    }
-}
-
-/// Treatment of packets in front of the first function.
-#[derive(Clone, Copy, Debug)]
-pub struct InputPolicy {
-    /// Packets whose headers are truncated, contradictory or out of range.
-    pub malformed: PacketAction,
-    /// Packets that are not IP (ARP, LLDP, ...).
-    pub non_ip: PacketAction,
-}
-
-/// Returns the size in bytes of the flow state that these functions need together.
-pub fn state_bytes(functions: &[(String, Box<dyn NetworkFunction>)]) -> usize {
-    state_bytes_with_cuts(functions, Cuts::NONE)
-}
-
-/// Returns the size in bytes of the flow state that these functions need together, in a chain with these cuts.
-pub fn state_bytes_with_cuts(functions: &[(String, Box<dyn NetworkFunction>)], cuts: Cuts) -> usize {
-    Layout::new(functions, cuts).bytes
-}
+use tailwater_net::parse::Malformed;
 
 /// Instance of a chain on one worker.
 pub struct Chain {
@@ -88,109 +70,7 @@ pub struct Chain {
     stopwatch: Option<Box<Stopwatch>>,
 }
 
-/// Flow with packets in the system, as returned by [`Chain::activate`].
-#[derive(Clone, Copy, Debug)]
-pub struct ActiveFlow(FlowIndex);
-
-impl ActiveFlow {
-    /// No flow.
-    pub const NONE: ActiveFlow = ActiveFlow(FlowIndex::NONE);
-}
-
 impl Chain {
-    /// Creates a chain of named functions with one segment. `table` is a view of the flow table created for
-    /// [`state_bytes`] of these functions; without it, no flow is looked up.
-    ///
-    /// # Panics
-    /// - If a function has state, and there is no table or its rows are too narrow.
-    /// - If a function has more than [`MAX_DROP_REASONS`](crate::function::MAX_DROP_REASONS).
-    /// - If one function [tracks connections](NetworkFunction::tracks_connections) and another [opens
-    ///   companions](NetworkFunction::opens_companions).
-    pub fn new(
-        functions: Vec<(String, Box<dyn NetworkFunction>)>,
-        table: Option<FlowTable>,
-        input: InputPolicy,
-    ) -> Chain {
-        Chain::with_cuts(functions, table, input, Cuts::NONE)
-    }
-
-    /// Same as [`new`](Chain::new), cut into segments. `table` is sized for [`state_bytes_with_cuts`].
-    ///
-    /// # Panics
-    /// Same as [`new`](Chain::new).
-    pub fn with_cuts(
-        functions: Vec<(String, Box<dyn NetworkFunction>)>,
-        table: Option<FlowTable>,
-        input: InputPolicy,
-        cuts: Cuts,
-    ) -> Chain {
-        let layout = Layout::new(&functions, cuts);
-        Chain::with_layout(functions, table, input, layout)
-    }
-
-    fn with_layout(
-        functions: Vec<(String, Box<dyn NetworkFunction>)>,
-        mut table: Option<FlowTable>,
-        input: InputPolicy,
-        layout: Layout,
-    ) -> Chain {
-        let Layout {
-            segments,
-            slots,
-            bytes,
-            connections,
-        } = layout;
-        let room = table.as_ref().map_or(0, FlowTable::state_bytes);
-        assert!(
-            bytes <= room,
-            "the flow table has {room} bytes a flow, the chain needs {bytes}"
-        );
-        let wanted = functions.iter().any(|(_, function)| function.wants_flow_ends());
-        let companions = segments.iter().any(|segment| segment.opens_companions);
-        assert!(
-            !(connections && companions),
-            "a flow that is a connection has no companion"
-        );
-        if let Some(table) = &mut table {
-            table.of_connections(connections);
-            let mut lifetimes = functions
-                .iter()
-                .zip(&slots)
-                .filter_map(|((_, f), slot)| Some((f.lifetimes()?, slot.as_ref()?.state.clone())));
-            table.set_lifetimes(lifetimes.next());
-            let looks = functions.iter().filter_map(|(_, f)| f.timer_interval());
-            table.set_timer_interval(looks.min(), EXPIRE_BUDGET);
-        }
-        // State of other segments may be in another core's cache; the core that processes a packet prefetches it.
-        if let (Some(table), [first, _, ..]) = (&mut table, &segments[..]) {
-            table.fetch_at_look_up(first.bytes.clone());
-        }
-        let stages = functions
-            .into_iter()
-            .zip(slots)
-            .map(|((name, function), slot)| Stage::new(name, function, slot))
-            .collect();
-        Chain {
-            stages,
-            segments,
-            ends: EndedFlows::new(room, wanted),
-            table,
-            input,
-            malformed: [0; Malformed::COUNT],
-            non_ip: 0,
-            flow_table_full: 0,
-            bucket_not_owned: 0,
-            lost: 0,
-            unseen: Vec::with_capacity(MAX_BATCH),
-            external_state: None,
-            snapshotter: None,
-            isolated: false,
-            branches: false,
-            waiting: SplitPool::default(),
-            stopwatch: None,
-        }
-    }
-
     /// Takes over the flows of an RSS bucket.
     pub fn adopt(&mut self, partition: Partition) {
         if let Some(table) = &mut self.table {
@@ -203,7 +83,9 @@ impl Chain {
     pub fn release(&mut self, bucket: u16) -> Option<Partition> {
         let table = self.table.as_mut()?;
         for stage in &mut self.stages {
-            stage.function.before_flows_move();
+            if let Some(flow_ends) = stage.function.flow_ends() {
+                flow_ends.before_flows_move();
+            }
         }
         table.release(bucket)
     }
@@ -216,9 +98,8 @@ impl Chain {
     /// Maximum size of the next batch, if a function requires one.
     #[inline]
     pub fn wanted_batch(&self) -> Option<usize> {
-        let sizes = self.stages.iter();
-        let sizes = sizes.filter_map(|stage| stage.function.wanted_batch());
-        sizes.min()
+        let remote = self.stages.iter().filter_map(|stage| stage.function.remote());
+        remote.filter_map(|function| function.wanted_batch()).min()
     }
 
     /// Returns `true` if the chain looks flows up.
@@ -311,11 +192,12 @@ impl Chain {
         Some(1 + segments.position(|segment| segment.stages.start == first)?)
     }
 
-    /// Returns `true` if a function in front of this segment [needs](NetworkFunction::needs_payload) whole frames.
+    /// Returns `true` if a function in front of this segment
+    /// [needs](crate::function::FunctionProperties::needs_payload) whole frames.
     pub fn needs_payload_before(&self, segment: usize) -> bool {
         let end = self.segments[segment].stages.start;
         let mut stages = self.stages[..end].iter();
-        stages.any(|stage| stage.function.needs_payload())
+        stages.any(|stage| stage.properties.needs_payload)
     }
 
     /// Prefetches the flow state for this segment and later ones, of packets that were looked up earlier or on another
@@ -423,210 +305,6 @@ impl Chain {
             report_flow_ends(&mut self.stages, &mut self.ends);
         }
     }
-
-    /// Returns the active number of the packet's flow, if it has packets in the system.
-    ///
-    /// # Panics
-    /// If the packet was not looked up in this instance.
-    #[inline]
-    pub fn active(&self, packet: &Packet) -> Option<u16> {
-        self.table.as_ref()?.active(packet.flow)
-    }
-
-    /// Assigns an active number below 65,535 to the packet's flow. Until it is [removed](Chain::deactivate), the flow
-    /// stays in the table.
-    ///
-    /// # Panics
-    /// If the packet was not looked up in this instance.
-    #[inline]
-    pub fn activate(&mut self, packet: &Packet, number: u16) -> ActiveFlow {
-        if let Some(table) = &mut self.table {
-            table.set_active(packet.flow, Some(number));
-        }
-        ActiveFlow(packet.flow)
-    }
-
-    /// Removes the active number: the flow has no packets in the system any more.
-    #[inline]
-    pub fn deactivate(&mut self, flow: ActiveFlow) {
-        if let Some(table) = &mut self.table {
-            table.set_active(flow.0, None);
-        }
-    }
-
-    /// Returns `true` if the core that looked the packet up must process it: a function opens a companion for each
-    /// flow, and has not opened one for this flow. This includes flows that branches keep away from such a function's
-    /// segment, because their branch is not known yet.
-    #[inline]
-    pub fn is_bound(&mut self, packet: &Packet) -> bool {
-        let Some(table) = &mut self.table else {
-            return false;
-        };
-        let mut opening = self.segments.iter().filter(|s| s.opens_companions);
-        opening.any(|segment| *table.word(packet.flow, segment.settled_at(packet.is_reversed())) != segment.settled)
-    }
-
-    /// Expires idle flows, up to a fixed budget for each call.
-    #[inline]
-    pub fn expire(&mut self, now: Nanos) {
-        if let Some(table) = &mut self.table {
-            table.expire(now, EXPIRE_BUDGET, &mut self.ends);
-            while let Some(flow) = table.take_due_flow() {
-                run_timers(&mut self.stages, table, flow, now);
-            }
-            if let Some(keep) = &mut self.external_state {
-                self.ends.each(|key, state| keep.record_ended(key, state));
-            }
-            report_flow_ends(&mut self.stages, &mut self.ends);
-        }
-    }
-
-    /// Ends the run after the last packet: ends every remaining flow, so that functions that report flows see all of
-    /// them. Returns the packets counted during the call for each of the [`reasons`](Chain::reasons).
-    pub fn drain(mut self) -> Vec<u64> {
-        let before: Vec<u64> = self.reason_counts().collect();
-        self.end_flows();
-        for stage in &mut self.stages {
-            stage.function.after_flow_ends();
-        }
-        let counted = self.reason_counts().zip(before);
-        counted.map(|(after, before)| after - before).collect()
-    }
-
-    fn end_flows(&mut self) {
-        for stage in &mut self.stages {
-            stage.function.drain();
-        }
-        let wanted = self.stages.iter().any(|stage| stage.function.wants_flow_ends());
-        let Some(table) = self.table.as_mut().filter(|_| wanted) else {
-            return;
-        };
-        loop {
-            // At most the number of flows, with companions, that `ends` has room for.
-            let more = table.end_some(MAX_BATCH, &mut self.ends);
-            report_flow_ends(&mut self.stages, &mut self.ends);
-            if !more {
-                return;
-            }
-        }
-    }
-
-    /// Parses each packet's headers, and sorts out the packets that must not reach the functions.
-    #[inline]
-    fn classify(&mut self, batch: &mut Batch) {
-        let mut unfit = false;
-        batch.for_each(|packet, frame| {
-            if !parse_ordinary(frame, &mut packet.headers) {
-                unfit |= self.classify_other(packet, frame);
-            }
-        });
-        if unfit {
-            batch.compact(|_, _| {});
-        }
-    }
-
-    /// Parses a packet that is not an ordinary one. Returns `true` if functions cannot process it.
-    #[inline(never)]
-    fn classify_other(&mut self, packet: &mut Packet, frame: &[u8]) -> bool {
-        match parse(frame) {
-            Ok(headers) if headers.network == Network::NotIp => {
-                self.non_ip += 1;
-                packet.headers = headers;
-                packet.verdict = unfit_verdict(self.input.non_ip);
-                true
-            }
-            Ok(headers) => {
-                packet.headers = headers;
-                if headers.fragment != Fragment::Whole {
-                    packet.headers.key = headers.key.of_fragment();
-                }
-                false
-            }
-            Err(reason) => {
-                self.malformed[reason.index()] += 1;
-                packet.verdict = unfit_verdict(self.input.malformed);
-                true
-            }
-        }
-    }
-
-    /// All reasons under which the chain counts packets.
-    pub fn reasons(&self) -> Vec<Reason> {
-        let outcome = |fate| match fate {
-            PacketAction::Drop => Outcome::Dropped,
-            PacketAction::Pass => Outcome::Passed,
-        };
-        let malformed = Malformed::ALL.iter().map(|reason| Reason {
-            function: None,
-            name: format!("malformed/{}", reason.name()),
-            outcome: outcome(self.input.malformed),
-        });
-        let non_ip = Reason {
-            function: None,
-            name: "non-ip".to_owned(),
-            outcome: outcome(self.input.non_ip),
-        };
-        let lost_unavailable = self.external_state.as_ref().map(|_| "state-unavailable");
-        let lost = ["flow-table-full", "bucket-not-held"].into_iter();
-        let lost = lost.chain(lost_unavailable).map(|name| Reason {
-            function: None,
-            name: name.to_owned(),
-            outcome: Outcome::Lost,
-        });
-        let functions = self.stages.iter().flat_map(Stage::reasons);
-        malformed.chain([non_ip]).chain(lost).chain(functions).collect()
-    }
-
-    /// Packets counted so far under each of the [`reasons`](Chain::reasons), in their order.
-    pub fn reason_counts(&self) -> impl Iterator<Item = u64> {
-        let functions = self.stages.iter().flat_map(Stage::reason_counts);
-        let own = [self.non_ip, self.flow_table_full, self.bucket_not_owned];
-        let lost_unavailable = self.external_state.as_ref().map(|keep| keep.lost_unavailable);
-        let own = own.into_iter().chain(lost_unavailable);
-        self.malformed.iter().copied().chain(own).chain(functions)
-    }
-
-    /// Packets lost so far: sum over all reasons whose outcome is [`Outcome::Lost`].
-    #[inline]
-    pub fn lost(&self) -> u64 {
-        self.lost
-    }
-}
-
-/// Calls the timer of each function that has one, on its state of a flow.
-fn run_timers(stages: &mut [Stage], table: &mut FlowTable, flow: FlowIndex, now: Nanos) {
-    let key = table.key(flow);
-    for Stage { function, slot, .. } in stages {
-        let Some(slot) = slot.as_ref().filter(|_| function.timer_interval().is_some()) else {
-            continue;
-        };
-        let directions = if slot.is_directed() { 2 } else { 1 };
-        for reversed in [false, true].into_iter().take(directions) {
-            if *table.word(flow, slot.version_at(reversed)) != UNSEEN {
-                let key = if reversed { key.reversed() } else { key };
-                function.on_timer(&key, table.state(flow, &slot.state_of(reversed)), now);
-            }
-        }
-    }
-}
-
-/// Reports the flows that have left the table to the functions.
-#[inline]
-fn report_flow_ends(stages: &mut [Stage], ends: &mut EndedFlows) {
-    ends.drain(|key, state| {
-        for Stage { function, slot, .. } in stages.iter_mut() {
-            let Some(slot) = slot.as_ref().filter(|_| function.wants_flow_ends()) else {
-                continue;
-            };
-            let directions = if slot.is_directed() { 2 } else { 1 };
-            for reversed in [false, true].into_iter().take(directions) {
-                if slot.seen_version(state, reversed) != UNSEEN {
-                    let key = if reversed { key.reversed() } else { *key };
-                    function.flow_ended(&key, &state[slot.state_of(reversed)]);
-                }
-            }
-        }
-    });
 }
 
 #[cfg(test)]

@@ -16,56 +16,32 @@ mod ageing;
 mod companions;
 mod config;
 mod ended;
+mod index;
 mod partition;
+mod remote_companions;
 mod replica;
+mod tick;
 
-pub use companions::NoCompanion;
 pub use config::FlowTableConfig;
 pub(crate) use ended::EndedFlows;
+pub(crate) use index::FlowIndex;
 pub use partition::Partition;
-pub use replica::{Companions, FlowTableReplica, ReplicaConfig};
-use tailwater_api::{IdleTimeouts, WhenFull};
+pub use remote_companions::{Companions, NoCompanion};
+pub use replica::{FlowTableReplica, ReplicaConfig};
 
 use crate::batch::{MAX_BATCH, Slot};
 use crate::flow_memory::{FlowMemory, Links, PartitionLinks};
 use crate::flow_wheel::Wheel;
 use crate::function::Lifetimes;
 use crate::region::CACHE_LINE;
-use ageing::ticks;
 use partition::PartitionParts;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use tailwater_api::{IdleTimeouts, WhenFull};
 use tailwater_net::toeplitz::{BUCKETS, bucket_of};
 use tailwater_net::{FlowKey, Nanos};
-
-/// Shift from nanoseconds to ticks of 65.5 µs. Ages are 32-bit tick counts, valid for flows idle for up to 39 hours.
-const TICK_SHIFT: u32 = 16;
-
-/// Index of a flow in the table. Only a look-up creates one, so it is always in range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FlowIndex(u32);
-
-impl FlowIndex {
-    /// No flow.
-    pub(crate) const NONE: FlowIndex = FlowIndex(u32::MAX);
-
-    /// Index of a flow in another process's table.
-    #[inline]
-    pub(crate) fn of_another(index: u32) -> FlowIndex {
-        FlowIndex(index)
-    }
-
-    #[inline]
-    pub(crate) fn get(self) -> Option<u32> {
-        (self != FlowIndex::NONE).then_some(self.0)
-    }
-
-    #[inline]
-    pub(crate) fn index(self) -> usize {
-        self.0 as usize
-    }
-}
+use tick::{TICK_SHIFT, ticks};
 
 /// Counters of a flow table, in flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

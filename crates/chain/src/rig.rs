@@ -48,7 +48,7 @@ impl ChainRig {
             .into_iter()
             .map(|function| (function.kind().to_lowercase(), function))
             .collect();
-        let rss = match functions.iter().any(|(_, f)| f.tracks_connections()) {
+        let rss = match functions.iter().any(|(_, f)| f.properties().tracks_connections) {
             true => RssHasher::symmetric(),
             false => RssHasher::default(),
         };

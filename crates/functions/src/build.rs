@@ -48,6 +48,14 @@ fn check_mixed_flows<'f>(
     Ok(())
 }
 
+/// Returns `true` if the function, or the isolated function for which it is the proxy, has flow state.
+fn has_state(function: &dyn NetworkFunction) -> bool {
+    match function.remote() {
+        Some(remote) => remote.has_state(),
+        None => function.state_bytes() > 0,
+    }
+}
+
 /// Checks that a classifier caches its decision with the flow if only some functions with state see its packets.
 fn check_cached_paths(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFunction>)]) -> Result<(), BuildError> {
     let routes = routes(&spec.branches, &places(&spec.functions));
@@ -57,7 +65,7 @@ fn check_cached_paths(spec: &ChainSpec, functions: &[(String, Box<dyn NetworkFun
         let decided = functions
             .iter()
             .zip(&routes)
-            .find(|((_, function), route)| function.has_own_state() && route.within.and(route.gone).meets(branches));
+            .find(|((_, function), route)| has_state(&**function) && route.within.and(route.gone).meets(branches));
         if let Some(((function, _), _)) = decided {
             return Err(BuildError::Uncached {
                 function: function.clone(),
@@ -157,7 +165,7 @@ impl ChainBuilder {
         let places = places(&spec.functions);
         let has = instances.iter().map(|(name, function)| {
             let has_state = function.state_bytes() > 0;
-            (&**name, [function.mixes_flows(), has_state])
+            (&**name, [function.properties().mixes_flows, has_state])
         });
         check_mixed_flows(has, |before, behind| {
             can_follow(&spec.branches, &places, [before, behind])

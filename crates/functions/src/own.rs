@@ -37,7 +37,7 @@ impl FunctionConfig for OwnFunction {
     }
 
     fn tracks_connections(&self) -> bool {
-        self.instance().tracks_connections()
+        self.instance().properties().tracks_connections
     }
 
     fn decides_lifetimes(&self) -> bool {

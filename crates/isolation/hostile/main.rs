@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_isolation::program::{Configured, run};
 
 struct Hostile {
@@ -31,8 +31,11 @@ impl NetworkFunction for Hostile {
         }
     }
 
-    fn opens_companions(&self) -> bool {
-        self.attack == "ask"
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            opens_companions: self.attack == "ask",
+            ..FunctionProperties::default()
+        }
     }
 
     /// Requests a companion.

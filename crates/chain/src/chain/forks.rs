@@ -1,20 +1,12 @@
-//! Execution of a chain's branches. A batch is split where its packets take different paths, and each branch runs its
-//! part to the end. Where branches join, the packets are put back into their order of arrival.
-//!
-//! Frames stay in place: the lists hold packet handles and metadata. A batch whose packets all take the same path is
-//! not touched. The lists are allocated with the chain, and never while packets pass.
+//! Forks: where the packets of a batch take different paths through a segment, and the lists they wait in.
 
-use super::Chain;
 use crate::batch::{Batch, MAX_BATCH, Slot};
-use crate::branches::{
-    Branch, BranchSet, ByPath, MAX_BRANCHES, MAX_PATHS, PathTable, Route, START, enclosing, of_classifier, routes,
-};
+use crate::branches::{Branch, BranchSet, ByPath, MAX_BRANCHES, MAX_PATHS, PathTable, Route, enclosing};
 use std::ops::Range;
-use tailwater_net::Nanos;
 
 /// Step of the packets' path through a segment.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+pub(super) enum Step {
     /// Run of a function, by its index in the chain.
     Run(usize),
     /// Split into the arms of a [fork](Forks::forks), and join afterwards.
@@ -23,40 +15,40 @@ enum Step {
 
 /// Point at which packets take different paths.
 #[derive(Debug)]
-struct Fork {
+pub(super) struct Fork {
     /// Steps of each arm.
-    arms: Vec<Range<usize>>,
+    pub(super) arms: Vec<Range<usize>>,
     /// Arm for each path. The number after the last arm stands for packets that pass none.
-    arm_of: ByPath<u8>,
+    pub(super) arm_of: ByPath<u8>,
 }
 
 /// Steps of packets through a segment of a chain with branches.
 #[derive(Debug)]
 pub(super) struct Forks {
-    steps: Vec<Step>,
-    forks: Vec<Fork>,
+    pub(super) steps: Vec<Step>,
+    pub(super) forks: Vec<Fork>,
     /// Steps outside all branches.
-    whole: Range<usize>,
+    pub(super) whole: Range<usize>,
 }
 
 /// Packets of a batch while a fork's arms run.
-struct Split {
+pub(super) struct Split {
     /// Buffer and list of each packet, in order of arrival.
     arrived: [(u32, u8); MAX_BATCH],
     /// Number of packets.
     count: usize,
     /// Packets of each arm, and those that pass none.
-    lists: Vec<Vec<Slot>>,
+    pub(super) lists: Vec<Vec<Slot>>,
     /// Split for forks within the arms.
-    deeper: Option<Box<Split>>,
+    pub(super) deeper: Option<Box<Split>>,
 }
 
 /// Preallocated splits, one for every depth of forks; the first is the outermost that is not in use.
 #[derive(Default)]
-pub(super) struct SplitPool(Option<Box<Split>>);
+pub(super) struct SplitPool(pub(super) Option<Box<Split>>);
 
 /// Functions and branches of a chain, used to build the forks.
-struct Tree<'t> {
+pub(super) struct Tree<'t> {
     branches: &'t [Branch],
     paths: &'t PathTable,
     /// Innermost branch that contains each function.
@@ -65,7 +57,33 @@ struct Tree<'t> {
     into: Forks,
 }
 
-impl Tree<'_> {
+impl<'t> Tree<'t> {
+    /// `within` holds, for each function, the innermost branch that contains it.
+    pub(super) fn new(
+        branches: &'t [Branch],
+        paths: &'t PathTable,
+        within: &'t [Option<usize>],
+        routes: &'t [Route],
+    ) -> Tree<'t> {
+        Tree {
+            branches,
+            paths,
+            within,
+            routes,
+            into: Forks {
+                steps: Vec::new(),
+                forks: Vec::new(),
+                whole: 0..0,
+            },
+        }
+    }
+
+    /// Builds the forks of a segment with these functions.
+    pub(super) fn forks(mut self, functions: Range<usize>) -> Forks {
+        let whole = self.steps(functions, None, BranchSet::START);
+        Forks { whole, ..self.into }
+    }
+
     /// Returns the branch that contains the function and is a direct child of `parent`.
     fn child(&self, function: usize, parent: Option<usize>) -> Option<usize> {
         let mut around = enclosing(self.branches, self.within[function]);
@@ -128,155 +146,47 @@ impl Tree<'_> {
 }
 
 impl Forks {
+    /// Returns the nesting depth of the forks.
+    pub(super) fn depth(&self) -> usize {
+        self.depth_of(&self.whole)
+    }
+
+    /// Returns the number of lists that packets are split into: one for each arm, and one for those that pass none.
+    pub(super) fn lists(&self) -> usize {
+        let arms = self.forks.iter().map(|fork| fork.arms.len());
+        1 + arms.max().unwrap_or(0)
+    }
+
     /// Returns the nesting depth of the forks in these steps.
-    fn depth(&self, steps: &Range<usize>) -> usize {
+    fn depth_of(&self, steps: &Range<usize>) -> usize {
         let depths = self.steps[steps.clone()].iter().map(|step| match step {
             Step::Run(_) => 0,
             Step::Fork(fork) => {
                 let arms = self.forks[*fork].arms.iter();
-                1 + arms.map(|arm| self.depth(arm)).max().unwrap_or(0)
+                1 + arms.map(|arm| self.depth_of(arm)).max().unwrap_or(0)
             }
         });
         depths.max().unwrap_or(0)
     }
 }
 
-impl Chain {
-    /// Sets the branches of the functions: `within` holds, for each function, the index of the innermost branch that
-    /// contains it, if any. A classifier is followed by the functions of its first branch, those of its second, and so
-    /// on, and then by the functions after it.
-    ///
-    /// # Panics
-    /// - If there are more than [`MAX_BRANCHES`] branches, or more than [`MAX_PATHS`] paths.
-    /// - If `within` does not have one element for each function.
-    /// - If the functions of a branch are not consecutive.
-    #[must_use]
-    pub fn with_branches(mut self, branches: &[Branch], within: &[Option<usize>]) -> Chain {
-        if branches.is_empty() {
-            return self;
-        }
-        assert!(branches.len() <= MAX_BRANCHES, "too many branches");
-        assert_eq!(within.len(), self.stages.len(), "an index for each function");
-        let names = self.stages.iter().map(|stage| stage.name.as_str());
-        let positions: Vec<_> = names.zip(within.iter().copied()).collect();
-        let routes = routes(branches, &positions);
-        let paths = PathTable::new(branches, &positions).expect("at most MAX_PATHS paths");
-        let (mut depth, mut lists) = (0, 0);
-        for segment in &mut self.segments {
-            let functions = segment.stages.clone();
-            let in_front = positions[..functions.start].iter();
-            let known: BranchSet = in_front
-                .flat_map(|(name, _)| of_classifier(branches, name))
-                .map(|(at, _)| BranchSet::with_branch(at))
-                .collect();
-            // Branches that decide which functions with state see a flow here.
-            let deciding: BranchSet = functions
-                .clone()
-                .filter(|i| self.stages[*i].slot.is_some())
-                .map(|i| routes[i].within.and(routes[i].gone))
-                .collect();
-            let deciding = deciding.within(known);
-            segment.path_class = Some(paths.each(START, |path| {
-                let alike = |(_, other): &(u8, BranchSet)| other.within(deciding) == path.within(deciding);
-                paths.iter().find(alike).map_or(START, |(number, _)| number)
-            }));
-            let mut tree = Tree {
-                branches,
-                paths: &paths,
-                within,
-                routes: &routes,
-                into: Forks {
-                    steps: Vec::new(),
-                    forks: Vec::new(),
-                    whole: 0..0,
-                },
-            };
-            let whole = tree.steps(functions, None, BranchSet::START);
-            let forks = Forks {
-                whole: whole.clone(),
-                ..tree.into
-            };
-            depth = depth.max(forks.depth(&whole));
-            let arms = forks.forks.iter().map(|fork| fork.arms.len());
-            lists = lists.max(1 + arms.max().unwrap_or(0));
-            segment.forks = (!forks.forks.is_empty()).then(|| Box::new(forks));
-        }
-        for (stage, route) in self.stages.iter_mut().zip(&routes) {
-            stage.paths = Some(paths.each(false, |path| route.passes(path)));
-        }
-        let splits = (0..depth).fold(None, |deeper, _| {
+impl SplitPool {
+    /// Allocates splits for forks of this nesting depth, each with this number of lists.
+    pub(super) fn new(depth: usize, lists: usize) -> SplitPool {
+        SplitPool((0..depth).fold(None, |deeper, _| {
             Some(Box::new(Split {
                 arrived: [(0, 0); MAX_BATCH],
                 count: 0,
                 lists: (0..lists).map(|_| Vec::with_capacity(MAX_BATCH)).collect(),
                 deeper,
             }))
-        });
-        self.branches = true;
-        self.waiting = SplitPool(splits);
-        self
-    }
-
-    /// Runs packets through a segment with branches.
-    #[inline]
-    pub(super) fn run_forks(&mut self, segment: usize, batch: &mut Batch, how: (Nanos, bool)) {
-        // Taken out for the run, and put back below.
-        let Some(forks) = self.segments[segment].forks.take() else {
-            return;
-        };
-        self.run_steps((segment, &forks), &forks.whole, batch, how);
-        self.segments[segment].forks = Some(forks);
-    }
-
-    fn run_steps(
-        &mut self,
-        (segment, forks): (usize, &Forks),
-        steps: &Range<usize>,
-        batch: &mut Batch,
-        how: (Nanos, bool),
-    ) {
-        for step in &forks.steps[steps.clone()] {
-            if batch.is_empty() {
-                break;
-            }
-            match *step {
-                Step::Run(stage) => self.run_stage(stage, segment, batch, how),
-                Step::Fork(fork) => self.run_fork((segment, forks), fork, batch, how),
-            }
-        }
-    }
-
-    /// Runs each packet through its arm, if it passes one.
-    fn run_fork(&mut self, (segment, forks): (usize, &Forks), fork: usize, batch: &mut Batch, how: (Nanos, bool)) {
-        let Fork { arms, arm_of } = &forks.forks[fork];
-        let first = batch.first().map_or(0, |packet| packet.path);
-        let first = arm_of[usize::from(first)];
-        if batch.iter().all(|packet| arm_of[usize::from(packet.path)] == first) {
-            if let Some(steps) = arms.get(usize::from(first)) {
-                self.run_steps((segment, forks), steps, batch, how);
-            }
-            return;
-        }
-        let split = self.waiting.0.take();
-        let mut split = split.expect("a split for each depth");
-        self.waiting.0 = split.deeper.take();
-        split.divide(batch, arm_of);
-        for (arm, steps) in arms.iter().enumerate() {
-            if !split.lists[arm].is_empty() {
-                split.exchange(batch, arm);
-                self.run_steps((segment, forks), steps, batch, how);
-                split.exchange(batch, arm);
-            }
-        }
-        split.unite(batch);
-        split.deeper = self.waiting.0.take();
-        self.waiting.0 = Some(split);
+        }))
     }
 }
 
 impl Split {
     /// Moves the batch's packets to the lists of their arms.
-    fn divide(&mut self, batch: &mut Batch, arm_of: &[u8; MAX_PATHS]) {
+    pub(super) fn divide(&mut self, batch: &mut Batch, arm_of: &[u8; MAX_PATHS]) {
         let packets = batch.slots_mut_vec().drain(..);
         self.count = packets.len();
         for (slot, arrived) in packets.zip(&mut self.arrived) {
@@ -287,12 +197,12 @@ impl Split {
     }
 
     /// Swaps the batch's packets with those of a list.
-    fn exchange(&mut self, batch: &mut Batch, list: usize) {
+    pub(super) fn exchange(&mut self, batch: &mut Batch, list: usize) {
         std::mem::swap(batch.slots_mut_vec(), &mut self.lists[list]);
     }
 
     /// Moves the remaining packets of the lists back into the empty batch, in order of arrival.
-    fn unite(&mut self, batch: &mut Batch) {
+    pub(super) fn unite(&mut self, batch: &mut Batch) {
         let packets = batch.slots_mut_vec();
         let mut lists = self.lists.iter_mut();
         let mut lists: [_; MAX_BRANCHES + 1] = std::array::from_fn(|_| lists.next().map(|list| list.drain(..)));

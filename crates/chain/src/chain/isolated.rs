@@ -55,7 +55,7 @@ impl IsolatedChain {
         flows: Option<(FlowTableReplica, Box<dyn Companions>)>,
     ) -> IsolatedChain {
         let notes = function.counters().len();
-        let connections = function.tracks_connections();
+        let connections = function.properties().tracks_connections;
         let table = flows.map(|(mirror, companions)| mirror.table(companions));
         let functions = vec![(name, function)];
         let layout = Layout::between_others(&functions);
@@ -104,10 +104,8 @@ impl IsolatedChain {
             stages,
             ..
         } = &mut self.chain;
-        if let (Some(snapshotter), Some(table), Some(stage)) = (snapshotter, table, stages.first()) {
-            for flow in self.durable_flows.drain(..) {
-                snapshotter.processed(table, flow, stage);
-            }
+        if let (Some(snapshotter), Some(table), Some(stage)) = (snapshotter, table, stages.first_mut()) {
+            snapshotter.processed(table, self.durable_flows.drain(..), stage);
         }
     }
 }
@@ -128,8 +126,11 @@ impl NetworkFunction for OfBytes {
 }
 
 impl TurnFunction for IsolatedChain {
-    fn companion_candidates(&self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
-        let (Some(table), Some(stage)) = (&self.chain.table, self.chain.stages.first()) else {
+    fn companion_candidates(&mut self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
+        let (Some(table), Some(stage)) = (&self.chain.table, self.chain.stages.first_mut()) else {
+            return turn;
+        };
+        let Some(durable) = stage.function.durable() else {
             return turn;
         };
         let packet = Packet::of_flow(key, rss_hash);
@@ -138,7 +139,7 @@ impl TurnFunction for IsolatedChain {
             keys,
             failed: false,
         };
-        stage.function.companion_candidates(&packet, turn, &mut candidates)
+        durable.companion_candidates(&packet, turn, &mut candidates)
     }
 
     #[inline]
@@ -224,17 +225,19 @@ impl TurnFunction for IsolatedChain {
         let whole = 0..table.state_bytes();
         table.end_replica_flow(index, generation, &whole, |key, state| {
             if let Some(slot) = slot
-                && function.wants_flow_ends()
+                && let Some(flow_ends) = function.flow_ends()
                 && slot.seen_version(state, false) != UNSEEN
             {
-                function.flow_ended(key, &state[slot.state.clone()]);
+                flow_ends.flow_ended(key, &state[slot.state.clone()]);
             }
         });
     }
 
     fn drain(&mut self) {
         for stage in &mut self.chain.stages {
-            stage.function.drain();
+            if let Some(run_end) = stage.function.run_end() {
+                run_end.drain();
+            }
         }
     }
 

@@ -1,9 +1,10 @@
 //! Opening of flows that a segment's functions have not seen under their current versions.
 
+use super::Chain;
+use super::flow_callbacks::report_flow_ends;
 use super::stage::Stage;
-use super::{Chain, report_flow_ends};
 use crate::batch::{Batch, Verdict};
-use crate::function::{NetworkFunction, NewFlow, SHOWN_BEFORE, StateSlot, UNSEEN};
+use crate::function::{NewFlow, SHOWN_BEFORE, StateSlot, UNSEEN};
 use crate::region::write_in_order;
 use tailwater_net::Nanos;
 
@@ -83,7 +84,7 @@ impl Chain {
             let path = packet.path;
             let passed = stages.iter().filter(|stage| stage.is_on(path));
             let seen = with_state(passed)
-                .all(|(function, slot)| *table.word(packet.flow, slot.version_at(reversed)) == function.version());
+                .all(|(stage, slot)| *table.word(packet.flow, slot.version_at(reversed)) == stage.function.version());
             if seen {
                 let version = settled_on(version, segment.path_class(path));
                 *table.word(packet.flow, segment.settled_at(reversed)) = version;
@@ -140,7 +141,10 @@ impl Chain {
                 rekeyed: false,
                 taken_candidates,
             };
-            if restored && !function.resume(packet, &mut flow) {
+            if restored
+                && let Some(durable) = function.durable()
+                && !durable.resume(packet, &mut flow)
+            {
                 flow.table.state(packet.flow, &slot.state).fill(0);
             }
             let verdict = function.new_flow(packet, frame, &mut flow);
@@ -162,7 +166,7 @@ impl Chain {
                 }
                 Verdict::Forward | Verdict::Bypass => {
                     if let Some(imaging) = &mut self.snapshotter {
-                        imaging.opened(table, packet.flow, (&**function, slot));
+                        imaging.opened(table, packet.flow, (&mut **function, slot));
                     }
                     // If the process is killed before the next write, the flow counts as not seen.
                     write_in_order();
@@ -183,11 +187,8 @@ fn settled_on(version: u32, class: u8) -> u32 {
     (version ^ u32::from(class).wrapping_mul(0x85eb_ca6b)).max(1)
 }
 
-/// Iterates over the functions that have state, with its location.
-fn with_state<'s>(
-    stages: impl IntoIterator<Item = &'s Stage>,
-) -> impl Iterator<Item = (&'s dyn NetworkFunction, &'s StateSlot)> {
-    stages
-        .into_iter()
-        .filter_map(|stage| Some((&*stage.function as &dyn NetworkFunction, stage.slot.as_ref()?)))
+/// Iterates over the stages whose functions have state, with its location.
+fn with_state<'s>(stages: impl IntoIterator<Item = &'s Stage>) -> impl Iterator<Item = (&'s Stage, &'s StateSlot)> {
+    let stages = stages.into_iter();
+    stages.filter_map(|stage| Some((stage, stage.slot.as_ref()?)))
 }

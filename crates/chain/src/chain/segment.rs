@@ -1,10 +1,10 @@
 //! Segments: parts of a chain that different cores can run on one flow.
 
-use super::NetworkFunction;
 use super::forks::Forks;
+use super::stage::Stage;
 use crate::branches::{ByPath, START};
 use crate::flow_table::{FlowIndex, FlowTable};
-use crate::function::{SHOWN_BEFORE, StateSlot, UNSEEN};
+use crate::function::{NetworkFunction, SHOWN_BEFORE, StateSlot, UNSEEN};
 use crate::region::CACHE_LINE;
 use std::ops::Range;
 
@@ -38,8 +38,8 @@ impl Cuts {
 /// - the functions' versions,
 /// - the functions' own bytes, each aligned to 8.
 ///
-/// If flows are connections, each of these exists once for each direction, except for functions that [track
-/// connections](NetworkFunction::tracks_connections).
+/// If flows are connections, each of these exists once for each direction, except for functions that
+/// [track connections](crate::function::FunctionProperties::tracks_connections).
 #[derive(Debug)]
 pub(super) struct Segment {
     /// Indices of the functions.
@@ -95,12 +95,12 @@ impl Segment {
         self.followed.then_some(self.settled_at(reversed) + WORD)
     }
 
-    /// Makes these functions see a rekeyed flow again, and marks the change as pending for later segments. They see it
-    /// now or, if the packet is dropped before it reaches them, with a later packet.
+    /// Makes the functions of these stages see a rekeyed flow again, and marks the change as pending for later segments.
+    /// They see it now or, if the packet is dropped before it reaches them, with a later packet.
     #[cold]
     pub(super) fn show_again<'a>(
         &self,
-        functions: impl Iterator<Item = (&'a dyn NetworkFunction, &'a StateSlot)>,
+        stages: impl Iterator<Item = (&'a Stage, &'a StateSlot)>,
         table: &mut FlowTable,
         (flow, reversed): (FlowIndex, bool),
     ) {
@@ -109,9 +109,9 @@ impl Segment {
         if let Some(pending) = self.pending(reversed) {
             *table.word(flow, pending) = 1;
         }
-        for (function, slot) in functions {
+        for (stage, slot) in stages {
             let seen = table.word(flow, slot.version_at(reversed));
-            if !function.opens_companions() && *seen != UNSEEN {
+            if !stage.properties.opens_companions && *seen != UNSEEN {
                 *seen = SHOWN_BEFORE;
             }
         }
@@ -134,7 +134,7 @@ impl Layout {
             segments: Vec::new(),
             slots: Vec::new(),
             bytes: 0,
-            connections: functions.iter().any(|(_, function)| function.tracks_connections()),
+            connections: functions.iter().any(|(_, f)| f.properties().tracks_connections),
         };
         let mut first = 0;
         while first < functions.len() {
@@ -166,7 +166,7 @@ impl Layout {
         // Number of copies of a function's state.
         let copies = |function: &dyn NetworkFunction| match function.state_bytes() {
             0 => 0,
-            _ if connections && !function.tracks_connections() => 2,
+            _ if connections && !function.properties().tracks_connections => 2,
             _ => 1,
         };
         let stateful: usize = functions.iter().map(|(_, f)| copies(&**f)).sum();
@@ -203,7 +203,7 @@ impl Layout {
             bytes,
             followed,
             apart,
-            opens_companions: stateful > 0 && functions.iter().any(|(_, function)| function.opens_companions()),
+            opens_companions: stateful > 0 && functions.iter().any(|(_, f)| f.properties().opens_companions),
             settled: UNSEEN,
             path_class: None,
             forks: None,

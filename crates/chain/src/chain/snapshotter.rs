@@ -3,7 +3,7 @@
 
 use super::stage::Stage;
 use crate::flow_table::{FlowIndex, FlowTable};
-use crate::function::{NetworkFunction, StateSlot, UNSEEN};
+use crate::function::{DurableState, NetworkFunction, StateSlot, UNSEEN};
 use tailwater_net::Nanos;
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
@@ -52,7 +52,9 @@ impl Snapshotter {
         if info.restored {
             let state = table.state(flow, &slot.state);
             state.copy_from_slice(&self.piece);
-            function.restore_durable(state, self.origin);
+            if let Some(durable) = function.durable() {
+                durable.restore_durable(state, self.origin);
+            }
         }
         (info.restored, Some((info.taken, info.turn)))
     }
@@ -63,12 +65,13 @@ impl Snapshotter {
         &mut self,
         table: &mut FlowTable,
         flow: FlowIndex,
-        (function, slot): (&dyn NetworkFunction, &StateSlot),
+        (function, slot): (&mut dyn NetworkFunction, &StateSlot),
     ) {
+        let Some(durable) = function.durable() else { return };
         if let Some(companion) = table.take_last_companion() {
-            self.reflect(table, companion, (function, slot));
+            self.reflect(table, companion, (durable, slot));
         }
-        self.reflect(table, flow, (function, slot));
+        self.reflect(table, flow, (durable, slot));
     }
 
     /// Records that the function has refused the flow.
@@ -79,25 +82,28 @@ impl Snapshotter {
 
     /// Copies a flow's state to its snapshot.
     #[inline]
-    fn reflect(
-        &mut self,
-        table: &mut FlowTable,
-        flow: FlowIndex,
-        (function, slot): (&dyn NetworkFunction, &StateSlot),
-    ) {
+    fn reflect(&mut self, table: &mut FlowTable, flow: FlowIndex, (durable, slot): (&dyn DurableState, &StateSlot)) {
         self.piece.copy_from_slice(table.state(flow, &slot.state));
-        function.to_durable(&mut self.piece, self.origin);
+        durable.to_durable(&mut self.piece, self.origin);
         let generation = table.generation(flow);
         self.snapshots.publish(flow.index() as u32, generation, &self.piece);
     }
 
-    /// Updates a flow's snapshot after a batch, if the function has seen the flow.
+    /// Updates the snapshots of flows after a batch, as far as the function has seen them.
     #[inline]
-    pub(super) fn processed(&mut self, table: &mut FlowTable, flow: FlowIndex, stage: &Stage) {
-        if let Some(slot) = &stage.slot
-            && *table.word(flow, slot.version) != UNSEEN
-        {
-            self.reflect(table, flow, (&*stage.function, slot));
+    pub(super) fn processed(
+        &mut self,
+        table: &mut FlowTable,
+        flows: impl Iterator<Item = FlowIndex>,
+        stage: &mut Stage,
+    ) {
+        let (Some(durable), Some(slot)) = (stage.function.durable(), &stage.slot) else {
+            return;
+        };
+        for flow in flows {
+            if *table.word(flow, slot.version) != UNSEEN {
+                self.reflect(table, flow, (durable, slot));
+            }
         }
     }
 }

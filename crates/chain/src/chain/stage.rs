@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::branches::ByPath;
-use crate::function::{MAX_DROP_REASONS, NetworkFunction, StateSlot};
+use crate::function::{FunctionProperties, MAX_DROP_REASONS, NetworkFunction, StateSlot};
 
 /// Side of the packet balance on which a count stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +41,7 @@ impl Reason {
 pub(super) struct Stage {
     pub(super) name: String,
     pub(super) function: Box<dyn NetworkFunction>,
+    pub(super) properties: FunctionProperties,
     /// `None` for a function without state.
     pub(super) slot: Option<StateSlot>,
     /// In a chain with branches: the paths whose packets pass the function.
@@ -60,6 +61,7 @@ impl Stage {
             losses: losses.collect(),
             drops: vec![0; reasons + 1].into(),
             name,
+            properties: function.properties(),
             function,
             slot,
             paths: None,

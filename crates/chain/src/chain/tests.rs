@@ -1,10 +1,13 @@
+use super::segment::Layout;
 use super::*;
-use crate::function::NewFlow;
+use crate::batch::Packet;
+use crate::function::{FlowEnds, FunctionProperties, NetworkFunction, NewFlow};
 use crate::rig::{ChainRig, INPUT, udp};
 use proptest::prelude::*;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use tailwater_api::PacketAction;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, protocol};
@@ -31,7 +34,7 @@ impl NetworkFunction for Probe {
     fn version(&self) -> u32 {
         1 + self.version.load(Ordering::Relaxed)
     }
-    fn new_flow(&mut self, packet: &crate::batch::Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
+    fn new_flow(&mut self, packet: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         let port = packet.headers.key.source_port();
         let before = *flow.state::<u64>();
         self.log.lock().unwrap().push(format!("new {port} after {before}"));
@@ -40,21 +43,27 @@ impl NetworkFunction for Probe {
             _ => Verdict::Forward,
         }
     }
-    fn opens_companions(&self) -> bool {
-        self.opens_companions
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            opens_companions: self.opens_companions,
+            ..FunctionProperties::default()
+        }
     }
-    fn wants_flow_ends(&self) -> bool {
-        true
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        Some(self)
     }
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        batch.iter_mut().for_each(|packet| *flows.state::<u64>(packet) += 1);
+    }
+}
+
+impl FlowEnds for Probe {
     fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
         let packets = u64::from_ne_bytes(state.try_into().unwrap());
         self.log
             .lock()
             .unwrap()
             .push(format!("end {} after {packets}", key.source_port()));
-    }
-    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        batch.iter_mut().for_each(|packet| *flows.state::<u64>(packet) += 1);
     }
 }
 
@@ -153,8 +162,11 @@ impl NetworkFunction for Connections {
     fn state_bytes(&self) -> usize {
         self.0
     }
-    fn tracks_connections(&self) -> bool {
-        true
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            tracks_connections: true,
+            ..FunctionProperties::default()
+        }
     }
     fn process(&mut self, _: &mut Batch, _: &mut FlowStates<'_>) {}
 }
@@ -363,17 +375,17 @@ impl NetworkFunction for Tracker {
     fn state_bytes(&self) -> usize {
         size_of::<u64>()
     }
-    fn tracks_connections(&self) -> bool {
-        true
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            tracks_connections: true,
+            ..FunctionProperties::default()
+        }
     }
-    fn wants_flow_ends(&self) -> bool {
-        true
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        self.0.flow_ends()
     }
     fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         self.0.new_flow(packet, frame, flow)
-    }
-    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
-        self.0.flow_ended(key, state);
     }
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         for packet in batch.iter_mut() {

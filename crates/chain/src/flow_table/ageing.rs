@@ -1,7 +1,8 @@
 //! End of flows: idle timeout, eviction, and the end of a run.
 
 use super::partition::NEIGHBOURHOOD;
-use super::{EndedFlows, FlowIndex, FlowTable, TICK_SHIFT};
+use super::tick::{TICK_SHIFT, ticks};
+use super::{EndedFlows, FlowIndex, FlowTable};
 use crate::flow_memory::Links;
 use crate::function::Lifetimes;
 use std::ops::Range;
@@ -188,9 +189,4 @@ impl FlowTable {
             partition.live -= 1;
         }
     }
-}
-
-/// Converts a time span to whole ticks, at least one.
-pub(super) fn ticks(span: Nanos) -> u32 {
-    (span.0 >> TICK_SHIFT).clamp(1, u64::from(u32::MAX / 2)) as u32
 }

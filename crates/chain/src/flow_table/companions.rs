@@ -1,26 +1,10 @@
 //! Companion flows, which share one timer and end together.
 
-use super::{EndedFlows, FlowIndex, FlowTable, TICK_SHIFT, Timer};
+use super::tick::TICK_SHIFT;
+use super::{EndedFlows, FlowIndex, FlowTable, NoCompanion, Timer};
 use crate::flow_memory::Links;
 use crate::flow_wheel::Wheel;
 use tailwater_net::{FlowKey, Nanos};
-
-/// Error that prevents opening a companion flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoCompanion {
-    /// A flow with this key exists already.
-    #[error("the flow is already in the table")]
-    Taken,
-    /// The flows would be in two buckets, which can move to different cores.
-    #[error("the flow belongs to another RSS bucket")]
-    OtherBucket,
-    /// The flow already has a companion; it can have only one.
-    #[error("the flow already has a companion")]
-    HasOne,
-    /// The table is full.
-    #[error("the flow table is full")]
-    TableFull,
-}
 
 impl FlowTable {
     /// Opens a second flow that shares the timer of `flow` and ends with it, such as the return direction of a

@@ -1,7 +1,7 @@
 //! Replica of a flow table's state in another process. Flows are looked up in the original, and found by their indices
 //! here.
 
-use super::{BUCKETS, FlowIndex, FlowTable, NoCompanion, shift_for};
+use super::{BUCKETS, Companions, FlowIndex, FlowTable, NoCompanion, shift_for};
 use crate::flow_memory::FlowMemory;
 use crate::flow_table::FlowCounters;
 use crate::region::{CACHE_LINE, write_in_order};
@@ -11,27 +11,6 @@ use std::sync::Arc;
 use tailwater_api::{IdleTimeouts, WhenFull};
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::protocol::memory::Memory;
-
-/// Opens companions of flows in the process that looks flows up.
-pub trait Companions: Send + std::fmt::Debug {
-    /// Opens a companion for the flow of the packet at batch index `at`, as
-    /// [`NewFlow::open_companion`](crate::function::NewFlow::open_companion) does. Returns its index in the flow table
-    /// and its generation.
-    ///
-    /// # Errors
-    /// Same as [`NewFlow::open_companion`](crate::function::NewFlow::open_companion).
-    fn open(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion>;
-
-    /// Same as [`open`](Companions::open), except that an existing flow with that key becomes the companion if the
-    /// function has not seen it ([`NewFlow::rejoin_companion`](crate::function::NewFlow::rejoin_companion)).
-    ///
-    /// # Errors
-    /// Same as [`open`](Companions::open).
-    fn rejoin(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion>;
-
-    /// Returns `true` if no flow has the key in its RSS bucket.
-    fn is_free(&self, key: &FlowKey, bucket: u16) -> bool;
-}
 
 /// Configuration of a flow table's replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

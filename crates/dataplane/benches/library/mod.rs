@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 use tailwater_chain::batch::Batch;
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction};
 use tailwater_functions::own::OwnFunction;
 use tailwater_functions::spec::ChainSpec;
 
@@ -69,8 +69,8 @@ impl NetworkFunction for Count {
         size_of::<Flow>()
     }
 
-    fn needs_payload(&self) -> bool {
-        false
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {

@@ -5,7 +5,9 @@ use super::export::{AccountingTable, FlowRecord, FlowRecordFile, Totals};
 use crate::exporter::Sender;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{
+    DurableState, FlowEnds, FlowStates, FunctionProperties, NetworkFunction, NewFlow, RunEnd,
+};
 use tailwater_net::{FlowKey, Nanos};
 
 /// Builds a flow's record from its counters.
@@ -67,6 +69,10 @@ impl NetworkFunction for Accounting {
         size_of::<Counts>()
     }
 
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
+    }
+
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         // A flow that is presented again keeps its counters.
         let counts = flow.state::<Counts>();
@@ -74,37 +80,6 @@ impl NetworkFunction for Accounting {
             *counts = Counts::from(packet.arrival);
         }
         Verdict::Forward
-    }
-
-    fn durable(&self) -> Option<u32> {
-        Some(1)
-    }
-
-    fn to_durable(&self, state: &mut [u8], origin: Nanos) {
-        change(state, |counts| counts.to_durable(origin));
-    }
-
-    fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
-        change(state, |counts| counts.of_durable(origin));
-    }
-
-    fn wants_flow_ends(&self) -> bool {
-        true
-    }
-
-    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
-        let counts: Counts = bytemuck::pod_read_unaligned(state);
-        if counts.packets() > 0 {
-            self.export(record(&counts, key));
-        }
-    }
-
-    fn drain(&mut self) {
-        self.finishing = true;
-    }
-
-    fn needs_payload(&self) -> bool {
-        false
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
@@ -120,6 +95,47 @@ impl NetworkFunction for Accounting {
                 self.export(record(&full, &key));
             }
         });
+    }
+
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        Some(self)
+    }
+
+    fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+        Some(self)
+    }
+
+    fn durable(&mut self) -> Option<&mut dyn DurableState> {
+        Some(self)
+    }
+}
+
+impl FlowEnds for Accounting {
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let counts: Counts = bytemuck::pod_read_unaligned(state);
+        if counts.packets() > 0 {
+            self.export(record(&counts, key));
+        }
+    }
+}
+
+impl RunEnd for Accounting {
+    fn drain(&mut self) {
+        self.finishing = true;
+    }
+}
+
+impl DurableState for Accounting {
+    fn format_version(&self) -> u32 {
+        1
+    }
+
+    fn to_durable(&self, state: &mut [u8], origin: Nanos) {
+        change(state, |counts| counts.to_durable(origin));
+    }
+
+    fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
+        change(state, |counts| counts.of_durable(origin));
     }
 }
 

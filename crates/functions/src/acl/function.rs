@@ -4,7 +4,7 @@ use super::classifier::ClassifierError;
 use super::{Action, Classifier};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::FlowKey;
 
@@ -124,6 +124,10 @@ impl NetworkFunction for Acl {
         }
     }
 
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
+    }
+
     fn version(&self) -> u32 {
         self.table.rules.number()
     }
@@ -148,10 +152,6 @@ impl NetworkFunction for Acl {
             .action_of(self.scratch.by_index[flow.batch_index()]);
         *flow.state::<Denied>() = Denied::from(action == Action::Deny);
         Verdict::Forward
-    }
-
-    fn needs_payload(&self) -> bool {
-        false
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {

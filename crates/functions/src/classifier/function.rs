@@ -3,7 +3,7 @@
 use super::rules::{ClassifierRules, ClassifierTable, Scratch};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 
 /// Sends packets to branches of the chain by the first rule that matches their 5-tuple. The decision is either made on
@@ -75,6 +75,10 @@ impl NetworkFunction for Classifier {
         }
     }
 
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
+    }
+
     fn version(&self) -> u32 {
         self.table.live().number()
     }
@@ -93,10 +97,6 @@ impl NetworkFunction for Classifier {
     fn new_flow(&mut self, _packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
         *flow.state::<Target>() = Target::from(self.by_index[flow.batch_index()]);
         Verdict::Forward
-    }
-
-    fn needs_payload(&self) -> bool {
-        false
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {

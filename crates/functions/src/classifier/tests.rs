@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Cuts};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos, protocol};
@@ -53,8 +53,11 @@ impl NetworkFunction for Stamp {
         if self.stateful { size_of::<Seen>() } else { 0 }
     }
 
-    fn tracks_connections(&self) -> bool {
-        self.tracks
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            tracks_connections: self.tracks,
+            ..FunctionProperties::default()
+        }
     }
 
     fn new_flow(&mut self, packet: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {

@@ -5,7 +5,7 @@ use crate::tunnel::outer_vlan;
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 
 /// Flow state of the function.
@@ -61,12 +61,12 @@ impl NetworkFunction for Count {
         &self.counters
     }
 
-    fn needs_payload(&self) -> bool {
-        false
-    }
-
     fn state_bytes(&self) -> usize {
         size_of::<FlowState>()
+    }
+
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
     }
 
     fn version(&self) -> u32 {

@@ -14,7 +14,7 @@ use super::tcp::{Phase, Segment, SegmentVerdict, Tcp};
 use bytemuck::Zeroable;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, Lifetimes, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowEnds, FlowStates, FunctionProperties, Lifetimes, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 use tailwater_chain::region::write_in_order;
 use tailwater_net::icmp::{quoted, v4, v6};
@@ -458,29 +458,15 @@ impl NetworkFunction for Firewall {
         size_of::<Connection>()
     }
 
-    fn tracks_connections(&self) -> bool {
-        true
-    }
-
-    fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
-        Some(Arc::clone(&self.table) as Arc<dyn Lifetimes>)
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            tracks_connections: true,
+            ..FunctionProperties::HEADERS_ONLY
+        }
     }
 
     fn version(&self) -> u32 {
         self.table.rules.number()
-    }
-
-    fn needs_payload(&self) -> bool {
-        false
-    }
-
-    fn wants_flow_ends(&self) -> bool {
-        true
-    }
-
-    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
-        let connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
-        self.table.remove_connection(key, &connection);
     }
 
     fn prepare(&mut self, batch: &Batch, new: &[u16]) {
@@ -564,5 +550,20 @@ impl NetworkFunction for Firewall {
                 packet.verdict = Verdict::Drop(reason);
             }
         });
+    }
+
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        Some(self)
+    }
+
+    fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
+        Some(Arc::clone(&self.table) as Arc<dyn Lifetimes>)
+    }
+}
+
+impl FlowEnds for Firewall {
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
+        self.table.remove_connection(key, &connection);
     }
 }

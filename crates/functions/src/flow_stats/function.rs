@@ -6,7 +6,7 @@ use crate::accounting::{Counts, flags};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet};
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{FlowEnds, FlowStates, FlowTimer, FunctionProperties, NetworkFunction, RunEnd};
 use tailwater_net::parse::Network;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -148,54 +148,8 @@ impl NetworkFunction for FlowStats {
         size_of::<FlowState>()
     }
 
-    fn needs_payload(&self) -> bool {
-        false
-    }
-
-    fn timer_interval(&self) -> Option<Nanos> {
-        Some(self.timeouts.idle.min(self.timeouts.active))
-    }
-
-    fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
-        let counted: FlowState = bytemuck::pod_read_unaligned(state);
-        if counted.counts.packets() > 0
-            && let Some(reason) = self.timeouts.end_reason(&counted.counts, now)
-        {
-            state.fill(0);
-            self.export(&counted.record(key, reason));
-        }
-    }
-
-    fn wants_flow_ends(&self) -> bool {
-        true
-    }
-
-    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
-        let counted: FlowState = bytemuck::pod_read_unaligned(state);
-        if counted.counts.packets() > 0 {
-            let reason = match self.finishing {
-                true => EndReason::Forced,
-                false => EndReason::Idle,
-            };
-            self.export(&counted.record(key, reason));
-        }
-    }
-
-    fn drain(&mut self) {
-        self.finishing = true;
-        self.table.begin_drain();
-    }
-
-    fn after_flow_ends(&mut self) {
-        let last = self
-            .senders
-            .take()
-            .is_some_and(|senders| self.table.deregister(senders));
-        if last {
-            // Only now is the number of unsent records final. The last instance adds it to its counters.
-            self.table.end();
-            self.counters[UNSENT] += self.table.take_unsent();
-        }
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
@@ -230,12 +184,72 @@ impl NetworkFunction for FlowStats {
             self.export(&counted.record(&key, over.unwrap_or(EndReason::Active)));
         });
     }
+
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        Some(self)
+    }
+
+    fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+        Some(self)
+    }
+
+    fn timer(&mut self) -> Option<&mut dyn FlowTimer> {
+        Some(self)
+    }
 }
 
 impl Drop for FlowStats {
     fn drop(&mut self) {
         if let Some(senders) = self.senders.take() {
             self.table.deregister(senders);
+        }
+    }
+}
+
+impl FlowEnds for FlowStats {
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let counted: FlowState = bytemuck::pod_read_unaligned(state);
+        if counted.counts.packets() > 0 {
+            let reason = match self.finishing {
+                true => EndReason::Forced,
+                false => EndReason::Idle,
+            };
+            self.export(&counted.record(key, reason));
+        }
+    }
+}
+
+impl RunEnd for FlowStats {
+    fn drain(&mut self) {
+        self.finishing = true;
+        self.table.begin_drain();
+    }
+
+    fn after_flow_ends(&mut self) {
+        let last = self
+            .senders
+            .take()
+            .is_some_and(|senders| self.table.deregister(senders));
+        if last {
+            // Only now is the number of unsent records final. The last instance adds it to its counters.
+            self.table.end();
+            self.counters[UNSENT] += self.table.take_unsent();
+        }
+    }
+}
+
+impl FlowTimer for FlowStats {
+    fn interval(&self) -> Nanos {
+        self.timeouts.idle.min(self.timeouts.active)
+    }
+
+    fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
+        let counted: FlowState = bytemuck::pod_read_unaligned(state);
+        if counted.counts.packets() > 0
+            && let Some(reason) = self.timeouts.end_reason(&counted.counts, now)
+        {
+            state.fill(0);
+            self.export(&counted.record(key, reason));
         }
     }
 }

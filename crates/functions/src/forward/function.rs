@@ -1,7 +1,7 @@
 //! `Forward`: sends every packet on, optionally with other MAC addresses.
 
 use tailwater_chain::batch::Batch;
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction};
 
 /// A MAC address.
 pub type Mac = [u8; 6];
@@ -25,8 +25,8 @@ impl NetworkFunction for Forward {
         "Forward"
     }
 
-    fn needs_payload(&self) -> bool {
-        false
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
     }
 
     fn process(&mut self, batch: &mut Batch, _flows: &mut FlowStates<'_>) {

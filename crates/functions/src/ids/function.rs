@@ -6,7 +6,7 @@ use crate::exporter::Sender;
 use crate::stream_pool::{self, StreamPoolCache};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{FlowEnds, FlowStates, FunctionProperties, NetworkFunction};
 use tailwater_chain::live::Version;
 use tailwater_ids::connection::{Connection, Lease};
 use tailwater_ids::inspector::{self, Inspector};
@@ -130,17 +130,11 @@ impl NetworkFunction for Ids {
         size_of::<Connection>()
     }
 
-    fn tracks_connections(&self) -> bool {
-        true
-    }
-
-    fn wants_flow_ends(&self) -> bool {
-        true
-    }
-
-    fn flow_ended(&mut self, _key: &FlowKey, state: &[u8]) {
-        let mut connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
-        Inspector::ended(&mut connection, &mut self.slots);
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            tracks_connections: true,
+            ..FunctionProperties::default()
+        }
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
@@ -167,5 +161,16 @@ impl NetworkFunction for Ids {
             }
         }
         self.counters[..COUNTERS - 1].copy_from_slice(self.inspector.counters());
+    }
+
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        Some(self)
+    }
+}
+
+impl FlowEnds for Ids {
+    fn flow_ended(&mut self, _key: &FlowKey, state: &[u8]) {
+        let mut connection: Connection = bytemuck::pod_read_unaligned(&state[..size_of::<Connection>()]);
+        Inspector::ended(&mut connection, &mut self.slots);
     }
 }

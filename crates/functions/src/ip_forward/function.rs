@@ -6,7 +6,7 @@ use super::v6::Search;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::checksum::ChecksumDelta;
 use tailwater_net::parse::Network;
@@ -140,6 +140,10 @@ impl NetworkFunction for IpForward {
         }
     }
 
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
+    }
+
     fn version(&self) -> u32 {
         self.table.number()
     }
@@ -150,10 +154,6 @@ impl NetworkFunction for IpForward {
         let decision = held.value.decide(packet.headers.key.destination());
         *flow.state::<Decided>() = encode_decision(decision, held.number);
         Verdict::Forward
-    }
-
-    fn needs_payload(&self) -> bool {
-        false
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {

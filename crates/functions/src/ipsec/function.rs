@@ -8,7 +8,7 @@ use super::table::{InboundSa, IpsecTable, OutboundSa};
 use std::ops::Range;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::parse::{Fragment, Headers, Network, parse};
 use tailwater_net::protocol::ethertype;
@@ -251,8 +251,11 @@ impl NetworkFunction for Ipsec {
         &self.counts
     }
 
-    fn mixes_flows(&self) -> bool {
-        self.cached_rules.value.decapsulates()
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            mixes_flows: self.cached_rules.value.decapsulates(),
+            ..FunctionProperties::default()
+        }
     }
 
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {

@@ -41,7 +41,7 @@ pub trait FunctionConfig: ConfigObject {
         self.kind()
     }
 
-    /// Returns `true` if it [tracks connections](tailwater_chain::function::NetworkFunction::tracks_connections).
+    /// Returns `true` if it [tracks connections](tailwater_chain::function::FunctionProperties::tracks_connections).
     fn tracks_connections(&self) -> bool {
         false
     }
@@ -200,9 +200,9 @@ impl Debug for AnyConfig {
 pub struct Requirements {
     /// Size of the [`SharedCounters`](tailwater_chain::shared_counters::SharedCounters) of its processes, in bytes.
     pub shared_bytes: usize,
-    /// `true` if [packets of one flow can leave in several](tailwater_chain::function::NetworkFunction::mixes_flows).
+    /// `true` if [packets of one flow can leave in several](tailwater_chain::function::FunctionProperties::mixes_flows).
     pub mixes_flows: bool,
-    /// `true` if [flows are connections](tailwater_chain::function::NetworkFunction::tracks_connections).
+    /// `true` if [flows are connections](tailwater_chain::function::FunctionProperties::tracks_connections).
     pub tracks_connections: bool,
     /// Source of idle timeouts, if the function decides on them, and the number of state bytes it receives.
     pub lifetimes: Option<(Arc<dyn Lifetimes>, usize)>,

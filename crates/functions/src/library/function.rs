@@ -5,7 +5,9 @@
 use std::ffi::c_void;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{
+    DurableState, FlowEnds, FlowStates, FunctionProperties, NetworkFunction, NewFlow, PortableState,
+};
 use tailwater_net::FlowKey;
 use tailwater_sdk::abi;
 use tailwater_sdk::host::{self, Configured, FrameLocation, FunctionDescription, NO_PACKET};
@@ -22,6 +24,8 @@ pub struct LibraryInstance {
     new: Vec<u16>,
     /// State of a flow that ended, aligned.
     last_state: Box<[u64]>,
+    /// Format of the state, if it can be stored externally.
+    durable: Option<PortableState>,
 }
 
 // SAFETY: by the header's rules, any thread may use an instance, one at a time. The pointers in `packets` are valid
@@ -39,6 +43,7 @@ impl LibraryInstance {
             counters: vec![0; library.counters.len()].into(),
             new: Vec::with_capacity(MAX_BATCH),
             last_state: vec![0; (library.function.state_bytes as usize).div_ceil(8)].into(),
+            durable: library.durable().map(|format_version| PortableState { format_version }),
         }
     }
 
@@ -123,8 +128,11 @@ impl NetworkFunction for LibraryInstance {
         self.library.function.state_bytes as usize
     }
 
-    fn durable(&self) -> Option<u32> {
-        self.library.durable()
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            needs_payload: self.library.may_move(),
+            ..FunctionProperties::default()
+        }
     }
 
     fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
@@ -134,30 +142,6 @@ impl NetworkFunction for LibraryInstance {
             flow.rekeyed();
         }
         Verdict::Forward
-    }
-
-    fn needs_payload(&self) -> bool {
-        self.library.may_move()
-    }
-
-    fn wants_flow_ends(&self) -> bool {
-        self.library.function.flows_ended.is_some()
-    }
-
-    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
-        let Some(flows_ended) = self.library.function.flows_ended else {
-            return;
-        };
-        bytemuck::cast_slice_mut(&mut self.last_state)[..state.len()].copy_from_slice(state);
-        let ended = abi::EndedFlow {
-            key: (key as *const FlowKey).cast(),
-            state: self.last_state.as_ptr().cast(),
-        };
-        // SAFETY: as the header requires: the worker's instance, one flow with a state of the declared size, aligned to
-        // 8, and as many counters as the library has. All outlive the call.
-        unsafe {
-            flows_ended(self.instance, &raw const ended, 1, self.counters.as_mut_ptr());
-        }
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
@@ -185,11 +169,43 @@ impl NetworkFunction for LibraryInstance {
             batch.packet_mut(i).0.verdict = verdict;
         }
     }
+
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        match self.library.function.flows_ended {
+            Some(_) => Some(self),
+            None => None,
+        }
+    }
+
+    fn durable(&mut self) -> Option<&mut dyn DurableState> {
+        match &mut self.durable {
+            Some(durable) => Some(durable),
+            None => None,
+        }
+    }
 }
 
 impl Drop for LibraryInstance {
     fn drop(&mut self) {
         // SAFETY: created by this library, and not used again.
         unsafe { self.shared.stop(self.instance) }
+    }
+}
+
+impl FlowEnds for LibraryInstance {
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
+        let Some(flows_ended) = self.library.function.flows_ended else {
+            return;
+        };
+        bytemuck::cast_slice_mut(&mut self.last_state)[..state.len()].copy_from_slice(state);
+        let ended = abi::EndedFlow {
+            key: (key as *const FlowKey).cast(),
+            state: self.last_state.as_ptr().cast(),
+        };
+        // SAFETY: as the header requires: the worker's instance, one flow with a state of the declared size, aligned to
+        // 8, and as many counters as the library has. All outlive the call.
+        unsafe {
+            flows_ended(self.instance, &raw const ended, 1, self.counters.as_mut_ptr());
+        }
     }
 }

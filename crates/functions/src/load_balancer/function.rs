@@ -5,7 +5,7 @@ use crate::rewrite::{DESTINATION, Translation, redirect_v6};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{DurableState, FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 use tailwater_net::Nanos;
 
@@ -52,26 +52,8 @@ impl NetworkFunction for LoadBalancer {
         size_of::<DurableTarget>()
     }
 
-    fn durable(&self) -> Option<u32> {
-        Some(2)
-    }
-
-    /// Replaces the target number, which is local to an instance, by the target's fingerprint.
-    fn to_durable(&self, state: &mut [u8], _origin: Nanos) {
-        let number: DurableTarget = bytemuck::pod_read_unaligned(state);
-        let fingerprint = self.cached_rules.value.fingerprints.get(number as usize);
-        let fingerprint = fingerprint.copied().unwrap_or_default();
-        state.copy_from_slice(&fingerprint.to_le_bytes());
-    }
-
-    fn restore_durable(&mut self, state: &mut [u8], _origin: Nanos) {
-        self.refresh();
-        let fingerprint: u64 = bytemuck::pod_read_unaligned(state);
-        let mut known = self.cached_rules.value.fingerprints.iter();
-        let number = known.position(|known| *known == fingerprint);
-        // A target that is gone counts as none: the flow gets a new one.
-        let number = number.map_or(0, |number| number as DurableTarget);
-        state.copy_from_slice(bytemuck::bytes_of(&number));
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
     }
 
     fn version(&self) -> u32 {
@@ -90,10 +72,6 @@ impl NetworkFunction for LoadBalancer {
         Verdict::Forward
     }
 
-    fn needs_payload(&self) -> bool {
-        false
-    }
-
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         // A flow migrated from another worker may have a target of a later version.
         self.refresh();
@@ -105,6 +83,34 @@ impl NetworkFunction for LoadBalancer {
                 packet.verdict = Verdict::Drop(reason);
             }
         });
+    }
+
+    fn durable(&mut self) -> Option<&mut dyn DurableState> {
+        Some(self)
+    }
+}
+
+impl DurableState for LoadBalancer {
+    fn format_version(&self) -> u32 {
+        2
+    }
+
+    /// Replaces the target number, which is local to an instance, by the target's fingerprint.
+    fn to_durable(&self, state: &mut [u8], _origin: Nanos) {
+        let number: DurableTarget = bytemuck::pod_read_unaligned(state);
+        let fingerprint = self.cached_rules.value.fingerprints.get(number as usize);
+        let fingerprint = fingerprint.copied().unwrap_or_default();
+        state.copy_from_slice(&fingerprint.to_le_bytes());
+    }
+
+    fn restore_durable(&mut self, state: &mut [u8], _origin: Nanos) {
+        self.refresh();
+        let fingerprint: u64 = bytemuck::pod_read_unaligned(state);
+        let mut known = self.cached_rules.value.fingerprints.iter();
+        let number = known.position(|known| *known == fingerprint);
+        // A target that is gone counts as none: the flow gets a new one.
+        let number = number.map_or(0, |number| number as DurableTarget);
+        state.copy_from_slice(bytemuck::bytes_of(&number));
     }
 }
 

@@ -5,7 +5,7 @@ use super::rules::{MirrorRules, Sampling};
 use super::table::{CopySender, MirrorTable};
 use std::sync::Arc;
 use tailwater_chain::batch::Batch;
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{FlowStates, NetworkFunction, RunEnd};
 use tailwater_chain::live::Version;
 
 const COUNTERS: &[&str] = &["copied", "no-room", "file-full", "not-written"];
@@ -66,11 +66,6 @@ impl NetworkFunction for Mirror {
         &self.counters
     }
 
-    fn drain(&mut self) {
-        self.counters[NOT_WRITTEN] += self.sender.settle();
-        self.count_lost();
-    }
-
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.table.live().refresh(&mut self.cached_rules);
         self.sender.set_origin(flows.now());
@@ -108,5 +103,16 @@ impl NetworkFunction for Mirror {
             };
             notes[if sender.send(copied) { COPIED } else { NO_ROOM }] += 1;
         });
+    }
+
+    fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+        Some(self)
+    }
+}
+
+impl RunEnd for Mirror {
+    fn drain(&mut self) {
+        self.counters[NOT_WRITTEN] += self.sender.settle();
+        self.count_lost();
     }
 }

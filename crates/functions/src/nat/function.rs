@@ -8,7 +8,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::flow_table::NoCompanion;
-use tailwater_chain::function::{CompanionCandidates, FlowStates, MAX_CANDIDATES, NetworkFunction, NewFlow};
+use tailwater_chain::function::{
+    CompanionCandidates, DurableState, FlowStates, FunctionProperties, MAX_CANDIDATES, NetworkFunction, NewFlow,
+};
 use tailwater_chain::live::{Live, Version};
 use tailwater_chain::region::write_in_order;
 use tailwater_net::parse::{Fragment, Network};
@@ -257,8 +259,11 @@ impl NetworkFunction for Nat {
         size_of::<Translation>()
     }
 
-    fn opens_companions(&self) -> bool {
-        true
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            opens_companions: true,
+            ..FunctionProperties::HEADERS_ONLY
+        }
     }
 
     fn version(&self) -> u32 {
@@ -287,8 +292,23 @@ impl NetworkFunction for Nat {
         }
     }
 
-    fn durable(&self) -> Option<u32> {
-        Some(1)
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        batch.for_each(|packet, frame| {
+            let translation = *flows.state::<Translation>(packet);
+            if translation.mode != PASS && translation.apply(packet, frame).is_none() {
+                packet.verdict = Verdict::Drop(NOT_TRANSLATABLE);
+            }
+        });
+    }
+
+    fn durable(&mut self) -> Option<&mut dyn DurableState> {
+        Some(self)
+    }
+}
+
+impl DurableState for Nat {
+    fn format_version(&self) -> u32 {
+        1
     }
 
     /// Resumes a binding that another instance made, from either direction's first packet, if this instance could have
@@ -352,19 +372,6 @@ impl NetworkFunction for Nat {
             wish.add(number as u8, key_of(from, number));
         }
         turn
-    }
-
-    fn needs_payload(&self) -> bool {
-        false
-    }
-
-    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        batch.for_each(|packet, frame| {
-            let translation = *flows.state::<Translation>(packet);
-            if translation.mode != PASS && translation.apply(packet, frame).is_none() {
-                packet.verdict = Verdict::Drop(NOT_TRANSLATABLE);
-            }
-        });
     }
 }
 

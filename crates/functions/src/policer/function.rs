@@ -4,7 +4,7 @@ use super::limits::{ExceedAction, Limit, PolicerRules, Scope, SharedBuckets};
 use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 use tailwater_net::Nanos;
 use tailwater_net::checksum::ChecksumDelta;
@@ -206,15 +206,15 @@ impl NetworkFunction for Policer {
         &self.counters
     }
 
-    fn needs_payload(&self) -> bool {
-        false
-    }
-
     fn state_bytes(&self) -> usize {
         match self.in_flow {
             true => size_of::<FlowState>(),
             false => 0,
         }
+    }
+
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
     }
 
     fn version(&self) -> u32 {

@@ -6,7 +6,7 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::hint::black_box;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_chain::live::{Live, Version};
 
 /// Flow state.
@@ -73,15 +73,15 @@ impl NetworkFunction for Synthetic {
         &["by-chance"]
     }
 
-    fn needs_payload(&self) -> bool {
-        false
-    }
-
     fn state_bytes(&self) -> usize {
         match self.has_flows {
             true => size_of::<FlowState>(),
             false => 0,
         }
+    }
+
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties::HEADERS_ONLY
     }
 
     fn new_flow(&mut self, packet: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {

@@ -13,7 +13,7 @@ use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
 use tailwater_net::parse::Fragment;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -108,8 +108,11 @@ impl NetworkFunction for Upf {
         }
     }
 
-    fn mixes_flows(&self) -> bool {
-        true
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            mixes_flows: true,
+            ..FunctionProperties::default()
+        }
     }
 
     fn new_flow(&mut self, _: &Packet, _: &[u8], flow: &mut NewFlow<'_>) -> Verdict {

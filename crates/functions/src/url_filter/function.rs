@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 use std::sync::Arc;
 use tailwater_api::PacketAction;
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction, NewFlow};
+use tailwater_chain::function::{FlowEnds, FlowStates, NetworkFunction, NewFlow};
 use tailwater_chain::live::Version;
 use tailwater_net::parse::Fragment;
 use tailwater_net::tcp::TcpFlags;
@@ -481,15 +481,6 @@ impl NetworkFunction for UrlFilter {
         Verdict::Forward
     }
 
-    fn wants_flow_ends(&self) -> bool {
-        true
-    }
-
-    fn flow_ended(&mut self, _key: &FlowKey, state: &[u8]) {
-        let mut stream: Stream = bytemuck::pod_read_unaligned(state);
-        self.release(&mut stream);
-    }
-
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         self.table.live().refresh(&mut self.cached_rules);
         for i in 0..batch.len() {
@@ -504,5 +495,16 @@ impl NetworkFunction for UrlFilter {
                 _ => stream.settled(0, 0),
             };
         }
+    }
+
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        Some(self)
+    }
+}
+
+impl FlowEnds for UrlFilter {
+    fn flow_ended(&mut self, _key: &FlowKey, state: &[u8]) {
+        let mut stream: Stream = bytemuck::pod_read_unaligned(state);
+        self.release(&mut stream);
     }
 }

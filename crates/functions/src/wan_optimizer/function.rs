@@ -10,7 +10,7 @@ use crate::upf::answer;
 use ipnet::IpNet;
 use std::sync::Arc;
 use tailwater_chain::batch::{Batch, Verdict};
-use tailwater_chain::function::{FlowStates, NetworkFunction};
+use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction};
 use tailwater_chain::live::Version;
 use tailwater_net::parse::{Fragment, Headers, Network, parse};
 use tailwater_net::protocol::ethertype;
@@ -283,8 +283,11 @@ impl NetworkFunction for WanOptimizer {
         &self.counts
     }
 
-    fn mixes_flows(&self) -> bool {
-        true
+    fn properties(&self) -> FunctionProperties {
+        FunctionProperties {
+            mixes_flows: true,
+            ..FunctionProperties::default()
+        }
     }
 
     fn process(&mut self, batch: &mut Batch, _: &mut FlowStates<'_>) {

@@ -9,7 +9,9 @@ use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, InputPolicy, state_bytes};
 use tailwater_chain::flow_table::{FlowTable, FlowTableConfig};
-use tailwater_chain::function::{FlowStates, Lifetimes, NetworkFunction, NewFlow};
+use tailwater_chain::function::{
+    FlowEnds, FlowStates, FlowTimer, FunctionProperties, Lifetimes, NetworkFunction, NewFlow, RunEnd,
+};
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::parse::parse;
 use tailwater_net::tcp::TcpFlags;
@@ -27,6 +29,7 @@ struct Relay {
     /// Incremented to show flows again.
     version: Arc<AtomicU32>,
     notes: Vec<u64>,
+    timer_interval: Option<Nanos>,
 }
 
 impl NetworkFunction for Relay {
@@ -48,6 +51,9 @@ impl NetworkFunction for Relay {
     fn state_bytes(&self) -> usize {
         self.instances[0].state_bytes()
     }
+    fn properties(&self) -> FunctionProperties {
+        self.instances[0].properties()
+    }
     fn version(&self) -> u32 {
         self.instances[0].version() + self.version.load(Ordering::Relaxed)
     }
@@ -57,39 +63,48 @@ impl NetworkFunction for Relay {
             .for_each(|instance| instance.prepare(batch, new));
     }
     fn new_flow(&mut self, packet: &Packet, frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
-        let at = match self.opens_companions() {
+        let at = match self.properties().opens_companions {
             true => 0,
             false => self.turn.load(Ordering::Relaxed),
         };
         self.instances[at].new_flow(packet, frame, flow)
     }
-    fn tracks_connections(&self) -> bool {
-        self.instances[0].tracks_connections()
+    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
+        self.instances[self.turn.load(Ordering::Relaxed)].process(batch, flows);
+        self.sum_notes();
+    }
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        self.instances[0].flow_ends()
+    }
+    fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+        Some(self)
+    }
+    fn timer(&mut self) -> Option<&mut dyn FlowTimer> {
+        match self.timer_interval {
+            Some(_) => Some(self),
+            None => None,
+        }
     }
     fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
         self.instances[0].lifetimes()
     }
-    fn opens_companions(&self) -> bool {
-        self.instances[0].opens_companions()
-    }
-    fn wants_flow_ends(&self) -> bool {
-        self.instances[0].wants_flow_ends()
-    }
-    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]) {
-        self.instances[0].flow_ended(key, state);
-    }
+}
+
+impl RunEnd for Relay {
     fn drain(&mut self) {
-        self.instances.iter_mut().for_each(|instance| instance.drain());
+        let run_ends = self.instances.iter_mut().filter_map(|instance| instance.run_end());
+        run_ends.for_each(|run_end| run_end.drain());
     }
-    fn timer_interval(&self) -> Option<Nanos> {
-        self.instances[0].timer_interval()
+}
+
+impl FlowTimer for Relay {
+    fn interval(&self) -> Nanos {
+        self.timer_interval.unwrap_or(Nanos::MAX)
     }
     fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos) {
-        self.instances[0].on_timer(key, state, now);
-        self.sum_notes();
-    }
-    fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        self.instances[self.turn.load(Ordering::Relaxed)].process(batch, flows);
+        if let Some(timer) = self.instances[0].timer() {
+            timer.on_timer(key, state, now);
+        }
         self.sum_notes();
     }
 }
@@ -117,18 +132,19 @@ pub struct Rig {
 impl Rig {
     /// Creates the chain; flows expire after 60 seconds.
     pub fn new<F: NetworkFunction + 'static>(instances: impl IntoIterator<Item = F>) -> Rig {
-        let instances: Vec<Box<dyn NetworkFunction>> =
+        let mut instances: Vec<Box<dyn NetworkFunction>> =
             instances.into_iter().map(|instance| Box::new(instance) as _).collect();
         let turn = Arc::new(AtomicUsize::new(0));
         let version = Arc::new(AtomicU32::new(0));
         let relay = Relay {
             notes: vec![0; instances[0].counters().len()],
+            timer_interval: instances[0].timer().map(|timer| timer.interval()),
             instances,
             turn: Arc::clone(&turn),
             version: Arc::clone(&version),
         };
         let functions: Vec<(String, Box<dyn NetworkFunction>)> = vec![("function".to_owned(), Box::new(relay))];
-        let rss = match functions[0].1.tracks_connections() {
+        let rss = match functions[0].1.properties().tracks_connections {
             true => RssHasher::symmetric(),
             false => RssHasher::default(),
         };

@@ -47,8 +47,11 @@ pub struct Waiting {
     function: Box<dyn NetworkFunction>,
     /// State bytes per flow, with the chain's own data.
     state_bytes: usize,
+    /// Version of the state's format, if it can be stored externally.
+    durable: Option<u32>,
     /// Bytes of it that are stored externally.
     piece_bytes: usize,
+    wants_flow_ends: bool,
 }
 
 impl Waiting {
@@ -56,9 +59,12 @@ impl Waiting {
     pub fn new(function: Box<dyn NetworkFunction>) -> Waiting {
         let named = [(function.kind().to_owned(), function)];
         let state_bytes = IsolatedChain::state_bytes(&named);
-        let [(_, function)] = named;
+        let [(_, mut function)] = named;
+        let durable = function.durable().map(|durable| durable.format_version());
         Waiting {
-            piece_bytes: function.durable().map_or(0, |_| function.state_bytes()),
+            durable,
+            piece_bytes: durable.map_or(0, |_| function.state_bytes()),
+            wants_flow_ends: function.flow_ends().is_some(),
             state_bytes,
             function,
         }
@@ -74,9 +80,9 @@ impl UnattachedFunction for Waiting {
         Description {
             name: function.kind().to_owned(),
             state_bytes: self.state_bytes as u32,
-            wants_flow_ends: function.wants_flow_ends(),
-            opens_companions: function.opens_companions(),
-            durable: function.durable(),
+            wants_flow_ends: self.wants_flow_ends,
+            opens_companions: function.properties().opens_companions,
+            durable: self.durable,
             piece_bytes: self.piece_bytes as u32,
             drop_reasons: reasons
                 .map(|(i, name)| ((*name).to_owned(), function.is_loss(i as u8)))

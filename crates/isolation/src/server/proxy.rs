@@ -2,9 +2,13 @@
 
 use super::group::FunctionSlot;
 use super::round::{Opened, Round};
+use crate::message::Description;
 use std::sync::{Arc, Mutex, PoisonError};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
-use tailwater_chain::function::{CompanionCandidates, FlowStates, Lifetimes, NetworkFunction, NewFlow, RemoteState};
+use tailwater_chain::function::{
+    CompanionCandidates, DurableState, FlowEnds, FlowStates, FunctionProperties, Lifetimes, NetworkFunction, NewFlow,
+    RemoteFunction, RunEnd,
+};
 use tailwater_net::FlowKey;
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
@@ -25,17 +29,24 @@ pub(super) struct ProxyFunction {
     has_state: bool,
     /// `true` if this function has state.
     keeps_state: bool,
-    /// `true` for the first proxy if flows are connections, since a function of the chain tracks them.
-    tracks_connections: bool,
-    /// `true` if this function mixes flows.
-    mixes_flows: bool,
+    /// The first proxy tracks connections and opens companions if any function of the chain does.
+    properties: FunctionProperties,
+    /// `true` for the first proxy if any function of the chain requires the ends of flows.
     wants_flow_ends: bool,
-    opens_companions: bool,
-    /// `true` if this function opens companions.
-    wishes: bool,
-    durable: Option<u32>,
+    /// `None` if this function's state cannot be stored externally.
+    durable: Option<ProxyState>,
     piece_bytes: usize,
     /// Shared by all proxies of a worker, which run one at a time. `None` in a prototype.
+    round: Arc<Mutex<Option<Round>>>,
+}
+
+/// State of an isolated function that can be stored externally. Its process converts and resumes it.
+struct ProxyState {
+    /// Index of the function in the chain.
+    k: usize,
+    format_version: u32,
+    /// `true` if this function opens companions.
+    opens_companions: bool,
     round: Arc<Mutex<Option<Round>>>,
 }
 
@@ -65,12 +76,14 @@ pub(super) fn all(
             counts: vec![0; description.counters.len()].into(),
             has_state: k == 0 && has_state,
             keeps_state: description.state_bytes > 0,
-            tracks_connections: k == 0 && tracks_connections,
-            mixes_flows: seat.program.demands.mixes_flows,
+            properties: FunctionProperties {
+                tracks_connections: k == 0 && tracks_connections,
+                opens_companions: k == 0 && opens_companions,
+                mixes_flows: seat.program.demands.mixes_flows,
+                ..FunctionProperties::default()
+            },
             wants_flow_ends: k == 0 && wants_flow_ends,
-            opens_companions: k == 0 && opens_companions,
-            wishes: description.opens_companions,
-            durable: description.durable.filter(|_| description.state_bytes > 0),
+            durable: ProxyState::of(k, description, round),
             piece_bytes: description.piece_bytes as usize,
             round: Arc::clone(round),
         });
@@ -130,41 +143,8 @@ impl NetworkFunction for ProxyFunction {
         }
     }
 
-    fn has_own_state(&self) -> bool {
-        self.keeps_state
-    }
-
-    fn tracks_connections(&self) -> bool {
-        self.tracks_connections
-    }
-
-    fn mixes_flows(&self) -> bool {
-        self.mixes_flows
-    }
-
-    fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
-        if !self.tracks_connections {
-            return None;
-        }
-        let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
-        round.as_ref()?.lifetimes()
-    }
-
-    fn wanted_batch(&self) -> Option<usize> {
-        // The first proxy runs one round for all functions.
-        if self.k > 0 {
-            return None;
-        }
-        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
-        round.as_mut().and_then(Round::wanted_batch)
-    }
-
-    fn opens_companions(&self) -> bool {
-        self.opens_companions
-    }
-
-    fn wants_flow_ends(&self) -> bool {
-        self.wants_flow_ends
+    fn properties(&self) -> FunctionProperties {
+        self.properties
     }
 
     fn new_flow(&mut self, packet: &Packet, _frame: &[u8], flow: &mut NewFlow<'_>) -> Verdict {
@@ -179,34 +159,6 @@ impl NetworkFunction for ProxyFunction {
         Verdict::Forward
     }
 
-    fn flow_ended(&mut self, _key: &FlowKey, state: &[u8]) {
-        let word = |at: usize| state[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
-        let opened = [word(0), word(8)];
-        self.with_round(|_, round, _| round.end_flow(opened));
-    }
-
-    fn durable(&self) -> Option<u32> {
-        self.durable
-    }
-
-    fn companion_candidates(&self, packet: &Packet, turn: u8, wish: &mut CompanionCandidates<'_>) -> u8 {
-        if !self.wishes {
-            return turn;
-        }
-        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
-        let wished = round
-            .as_mut()
-            .and_then(|round| round.wishes(self.k, packet, turn, wish));
-        wished.unwrap_or_else(|| {
-            wish.fail();
-            turn
-        })
-    }
-
-    fn remote_state(&mut self) -> Option<&mut dyn RemoteState> {
-        Some(self)
-    }
-
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
         let has_state = self.has_state;
         self.with_round(|k, round, counts| {
@@ -218,10 +170,50 @@ impl NetworkFunction for ProxyFunction {
         });
     }
 
+    fn flow_ends(&mut self) -> Option<&mut dyn FlowEnds> {
+        match self.wants_flow_ends {
+            true => Some(self),
+            false => None,
+        }
+    }
+
+    fn run_end(&mut self) -> Option<&mut dyn RunEnd> {
+        Some(self)
+    }
+
+    fn lifetimes(&self) -> Option<Arc<dyn Lifetimes>> {
+        if !self.properties.tracks_connections {
+            return None;
+        }
+        let round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.as_ref()?.lifetimes()
+    }
+
+    fn durable(&mut self) -> Option<&mut dyn DurableState> {
+        match &mut self.durable {
+            Some(durable) => Some(durable),
+            None => None,
+        }
+    }
+
+    fn remote(&self) -> Option<&dyn RemoteFunction> {
+        Some(self)
+    }
+}
+
+impl FlowEnds for ProxyFunction {
+    fn flow_ended(&mut self, _key: &FlowKey, state: &[u8]) {
+        let word = |at: usize| state[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
+        let opened = [word(0), word(8)];
+        self.with_round(|_, round, _| round.end_flow(opened));
+    }
+
     fn before_flows_move(&mut self) {
         self.with_round(|_, round, _| round.deliver_flow_ends());
     }
+}
 
+impl RunEnd for ProxyFunction {
     fn drain(&mut self) {
         self.with_round(|_, round, _| round.begin_to_finish());
     }
@@ -234,7 +226,52 @@ impl NetworkFunction for ProxyFunction {
     }
 }
 
-impl RemoteState for ProxyFunction {
+impl ProxyState {
+    fn of(k: usize, description: &Description, round: &Arc<Mutex<Option<Round>>>) -> Option<ProxyState> {
+        let format_version = description.durable.filter(|_| description.state_bytes > 0)?;
+        Some(ProxyState {
+            k,
+            format_version,
+            opens_companions: description.opens_companions,
+            round: Arc::clone(round),
+        })
+    }
+}
+
+impl DurableState for ProxyState {
+    fn format_version(&self) -> u32 {
+        self.format_version
+    }
+
+    fn companion_candidates(&self, packet: &Packet, turn: u8, candidates: &mut CompanionCandidates<'_>) -> u8 {
+        if !self.opens_companions {
+            return turn;
+        }
+        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = round
+            .as_mut()
+            .and_then(|round| round.wishes(self.k, packet, turn, candidates));
+        answer.unwrap_or_else(|| {
+            candidates.fail();
+            turn
+        })
+    }
+}
+
+impl RemoteFunction for ProxyFunction {
+    fn has_state(&self) -> bool {
+        self.keeps_state
+    }
+
+    fn wanted_batch(&self) -> Option<usize> {
+        // The first proxy runs one round for all functions.
+        if self.k > 0 {
+            return None;
+        }
+        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        round.as_mut().and_then(Round::wanted_batch)
+    }
+
     fn piece_bytes(&self) -> usize {
         self.piece_bytes
     }
@@ -244,11 +281,11 @@ impl RemoteState for ProxyFunction {
         round.as_ref()?.images(self.k).cloned()
     }
 
-    fn generation(&mut self, state: &mut [u8], place: u32) -> u64 {
-        let mut given = 0;
-        self.with_round(|_, round, _| given = round.next_generation());
-        state[..8].copy_from_slice(&given.to_ne_bytes());
-        state[8..16].copy_from_slice(&u64::from(place).to_ne_bytes());
-        given
+    fn generation(&self, state: &mut [u8], slot: u32) -> u64 {
+        let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
+        let generation = round.as_mut().map_or(0, Round::next_generation);
+        state[..8].copy_from_slice(&generation.to_ne_bytes());
+        state[8..16].copy_from_slice(&u64::from(slot).to_ne_bytes());
+        generation
     }
 }

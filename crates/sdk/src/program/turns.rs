@@ -68,7 +68,7 @@ pub trait TurnFunction {
 
     /// Appends the function's companion candidates for a new flow of that key and RSS hash, from attempt `turn` on: at
     /// most [`MAX_CANDIDATES`] keys with their numbers. Returns the attempt they belong to.
-    fn companion_candidates(&self, flow: (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
+    fn companion_candidates(&mut self, flow: (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let _ = (flow, keys);
         turn
     }

@@ -1,0 +1,112 @@
+//! Capabilities that a function may have in addition to processing packets. Each is a trait of its own, which
+//! [`NetworkFunction`](super::NetworkFunction) returns if the function has it.
+
+use super::candidates::CompanionCandidates;
+use super::flow_state::NewFlow;
+use crate::batch::Packet;
+use std::sync::Arc;
+use tailwater_net::{FlowKey, Nanos};
+use tailwater_sdk::protocol::snapshots::FlowSnapshots;
+
+/// Notification of flows' ends, for functions that report flows or hold resources for them.
+pub trait FlowEnds {
+    /// Called after a flow that [`new_flow`](super::NetworkFunction::new_flow) accepted has left the table, with its
+    /// last state.
+    fn flow_ended(&mut self, key: &FlowKey, state: &[u8]);
+
+    /// Called before flows move to another instance, which then owns their indices in the flow table. The function
+    /// completes pending work for flows that have ended there.
+    fn before_flows_move(&mut self) {}
+}
+
+/// Notification of the run's end, for functions that hand over or finish something then.
+pub trait RunEnd {
+    /// Called after the last packet. The ends of all remaining flows follow, off the data path, so the function may
+    /// block from now on.
+    fn drain(&mut self);
+
+    /// Called after the flows remaining at the end of the run have ended.
+    fn after_flow_ends(&mut self) {}
+}
+
+/// Timer on each flow's state, which also runs while the flow has no packets.
+pub trait FlowTimer {
+    /// Approximate interval of the timer, which does not change. It is not shorter than the chain's expiry of idle
+    /// flows. A function in a process of its own has no timer.
+    fn interval(&self) -> Nanos;
+
+    /// Timer callback on a flow's state, between batches. The function has accepted the flow, and none of its packets
+    /// is in the system.
+    fn on_timer(&mut self, key: &FlowKey, state: &mut [u8], now: Nanos);
+}
+
+/// Flow state that is meaningful outside this process and can be stored externally (`spec.state`). Without this
+/// capability, another instance decides about the flow anew.
+///
+/// Stored bytes may come from another instance or an untrusted writer: whatever they hold, they must not endanger
+/// memory other than the function's own.
+pub trait DurableState {
+    /// Version of the state's format.
+    fn format_version(&self) -> u32;
+
+    /// Converts a copy of a flow's state to its portable form. `origin` is the wall-clock time of the run's start, from
+    /// which times in the state count.
+    fn to_durable(&self, state: &mut [u8], origin: Nanos) {
+        let _ = (state, origin);
+    }
+
+    /// Converts a flow's state from its portable form, the reverse of [`to_durable`](DurableState::to_durable), for
+    /// this instance.
+    fn restore_durable(&mut self, state: &mut [u8], origin: Nanos) {
+        let _ = (state, origin);
+    }
+
+    /// Resumes a flow whose state was loaded from external storage, and opens what belongs to it. With `false`, it
+    /// cannot, and the flow counts as new. In either case [`new_flow`](super::NetworkFunction::new_flow) follows.
+    fn resume(&mut self, packet: &Packet, flow: &mut NewFlow<'_>) -> bool {
+        let _ = (packet, flow);
+        true
+    }
+
+    /// Adds the keys of candidate companions, one of which `new_flow` will open if this flow is new. Redis is queried
+    /// whether another instance has them. There are at most [`MAX_CANDIDATES`](super::MAX_CANDIDATES) keys, best first,
+    /// each with a number below that for [`NewFlow::is_taken`]. The search starts at `turn`; the turn that was used is
+    /// returned.
+    fn companion_candidates(&self, packet: &Packet, turn: u8, candidates: &mut CompanionCandidates<'_>) -> u8 {
+        let _ = (packet, candidates);
+        turn
+    }
+}
+
+/// Durable state of this format version that is stored as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortableState {
+    /// Version of the state's format.
+    pub format_version: u32,
+}
+
+impl DurableState for PortableState {
+    fn format_version(&self) -> u32 {
+        self.format_version
+    }
+}
+
+/// Isolated function in another process, for which this one is the proxy.
+pub trait RemoteFunction {
+    /// Returns `true` if the isolated function has flow state. The first proxy of several isolated functions declares
+    /// the state of all of them; this result tells them apart, so that errors name the right function.
+    fn has_state(&self) -> bool;
+
+    /// Maximum size of the next batch, if the process requires one. It may change with every batch.
+    fn wanted_batch(&self) -> Option<usize>;
+
+    /// Size in bytes of the part of its state that can be stored externally.
+    fn piece_bytes(&self) -> usize;
+
+    /// Snapshots that the function writes of its state, if it is stored externally.
+    fn snapshots(&self) -> Option<Arc<FlowSnapshots>>;
+
+    /// Returns the generation of the flow in slot `slot`, which `state` begins with: that of the first function of the
+    /// chain with state there. A flow without a generation is given one; it is never 0.
+    fn generation(&self, state: &mut [u8], slot: u32) -> u64;
+}
