@@ -26,9 +26,9 @@ pub(super) struct ProxyFunction {
     notes: &'static [&'static str],
     counts: Box<[u64]>,
     /// `true` for the first proxy if any function of the chain has state.
-    has_state: bool,
+    declares_state: bool,
     /// `true` if this function has state.
-    keeps_state: bool,
+    has_state: bool,
     /// The first proxy tracks connections and opens companions if any function of the chain does.
     properties: FunctionProperties,
     /// `true` for the first proxy if any function of the chain requires the ends of flows.
@@ -74,8 +74,8 @@ pub(super) fn all(
             losses: reasons.map(|(_, lost)| *lost).chain([true]).collect(),
             notes: kept(&description.counters.iter().map(|n| &**n).collect::<Vec<_>>()),
             counts: vec![0; description.counters.len()].into(),
-            has_state: k == 0 && has_state,
-            keeps_state: description.state_bytes > 0,
+            declares_state: k == 0 && has_state,
+            has_state: description.state_bytes > 0,
             properties: FunctionProperties {
                 tracks_connections: k == 0 && tracks_connections,
                 opens_companions: k == 0 && opens_companions,
@@ -137,7 +137,7 @@ impl NetworkFunction for ProxyFunction {
     }
 
     fn state_bytes(&self) -> usize {
-        match self.has_state {
+        match self.declares_state {
             true => size_of::<Opened>(),
             false => 0,
         }
@@ -160,7 +160,7 @@ impl NetworkFunction for ProxyFunction {
     }
 
     fn process(&mut self, batch: &mut Batch, flows: &mut FlowStates<'_>) {
-        let has_state = self.has_state;
+        let has_state = self.declares_state;
         self.with_round(|k, round, counts| {
             if k == 0 {
                 round.run(batch, flows, has_state);
@@ -260,7 +260,7 @@ impl DurableState for ProxyState {
 
 impl RemoteFunction for ProxyFunction {
     fn has_state(&self) -> bool {
-        self.keeps_state
+        self.has_state
     }
 
     fn wanted_batch(&self) -> Option<usize> {
