@@ -1,14 +1,49 @@
 //! `tailwater doctor`.
 
-use crate::args::{DoctorArgs, ReportOutput};
 use crate::error::{CliError, SLO_MISSED};
-use crate::print;
-use crate::run::{json, stop_on_signals};
+use crate::output::{ReportOutput, json, print};
+use crate::signals::stop_on_signals;
 use crate::text::one_line;
+use crate::values::{self, Cores};
+use clap::Args;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 use tailwater_dataplane::cores::{default_core, isolated};
 use tailwater_doctor::{Diagnosis, Finding, LiveSystem, Purpose, Severity, examine, measure};
+use tailwater_net::Nanos;
+
+/// Help text of `tailwater doctor`.
+pub const DOCTOR_EXAMPLES: &str = "\
+Prints problems first, each with the command that fixes it. Some checks require root.
+
+Examples:
+  tailwater doctor
+  tailwater doctor --slo 100us --cores 2-3
+  sudo tailwater doctor --output json > machine.json
+
+Exit codes: 0 the objective is realistic here, 1 nothing could be measured, 2 wrong input,
+3 the objective is not realistic.";
+
+/// Arguments of `tailwater doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Latency objective of the 99th percentile
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = values::duration)]
+    pub slo: Nanos,
+    /// Cores that will process packets [default: the isolated ones, or the last]
+    #[arg(long, value_name = "LIST", value_parser = values::cores)]
+    pub cores: Option<Cores>,
+    /// Measuring time on the cores
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::watch)]
+    pub duration: Nanos,
+    /// Read the system's settings only, without measurements
+    #[arg(long, conflicts_with = "duration")]
+    pub no_measuring: bool,
+    /// Output format
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
+}
 
 /// Examines this machine, and prints whether an objective is realistic on it.
 ///

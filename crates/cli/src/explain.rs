@@ -1,72 +1,28 @@
 //! `tailwater explain`: observations and decisions of a recorded run's mappers.
 
-use crate::args::{ExplainArgs, ReportOutput};
+mod args;
+mod document;
+
+pub use args::{EXPLAIN_EXAMPLES, ExplainArgs};
+pub use document::{Document, Replayed, ServerDocument, ServerReplayed};
+
 use crate::error::CliError;
-use crate::run::json;
-use crate::{complain, print, table};
-use serde::Serialize;
+use crate::output::{ReportOutput, complain, json, print};
+use crate::table;
 use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
-use tailwater_baselines::catalog::{Policy, epoch};
+use tailwater_baselines::catalog::Policy;
 use tailwater_dataplane::scaling::record::{
-    Entry, Explainer, Explanation, Header, Problem, Reader, RecordError, Recorded, Recorder, Replay, Replayer,
-    ServerExplainer, ServerExplanation, ServerReplay, ServerReplayer,
+    Entry, Explainer, Header, Problem, Reader, Replayer, ServerExplainer, ServerReplayer,
 };
-use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
 use tailwater_policy::server::MakeServerMapper;
 
 /// Maximum number of printed differences of a replay.
 const MOST_DIFFERENCES: usize = 10;
-
-/// Document of `--output json`. Field names are stable.
-#[derive(Debug, Serialize)]
-pub struct Document {
-    /// Summary of the record.
-    #[serde(flatten)]
-    pub explanation: Explanation,
-    /// `true` if the file ends before the run did.
-    pub cut_short: bool,
-    /// Decisions lost since the file was written too slowly; `None` if the file is cut short.
-    pub lost: Option<u64>,
-    /// Replay of the observations to another policy.
-    pub replay: Option<Replayed>,
-    /// Decisions of the server mapper, if there was one.
-    pub server: Option<ServerDocument>,
-}
-
-/// Decisions of a server mapper.
-#[derive(Debug, Serialize)]
-pub struct ServerDocument {
-    /// Summary of the record.
-    #[serde(flatten)]
-    pub explanation: ServerExplanation,
-    /// Replay of the observations to another policy.
-    pub replay: Option<ServerReplayed>,
-}
-
-/// Replay of decisions on RSS buckets to another policy.
-#[derive(Debug, Serialize)]
-pub struct ServerReplayed {
-    /// Name of the policy.
-    pub policy: &'static str,
-    /// Differing decisions.
-    #[serde(flatten)]
-    pub outcome: ServerReplay,
-}
-
-/// Replay of decisions to another policy.
-#[derive(Debug, Serialize)]
-pub struct Replayed {
-    /// Name of the policy.
-    pub policy: &'static str,
-    /// Differing decisions.
-    #[serde(flatten)]
-    pub outcome: Replay,
-}
 
 /// Explains a file.
 ///
@@ -132,53 +88,6 @@ pub fn explain(args: &ExplainArgs) -> Result<ExitCode, CliError> {
         ReportOutput::Json => json(&document)?,
     })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Creates a file for the decisions of a run, and a thread that writes it.
-///
-/// # Errors
-/// The file cannot be created.
-pub fn recorder(
-    path: &Path,
-    spec: &ChainSpec,
-    (policy, helpers): (Policy, usize),
-    profile: Option<&CapacityProfile>,
-) -> Result<Recorder, CliError> {
-    let header = Header {
-        chain: spec.name.clone(),
-        policy: policy.name().to_owned(),
-        slo: spec.slo.budget(),
-        epoch: epoch(spec.slo.budget()).unwrap_or(Nanos::ZERO),
-        auxiliary: helpers,
-        started: Nanos::ZERO,
-        profile: profile.map_or_else(String::new, CapacityProfile::to_string),
-    };
-    Recorder::create(path, &header.now()).map_err(not_written)
-}
-
-/// Waits until the file of a finished run is written.
-///
-/// # Errors
-/// The file could not be written.
-pub fn finish(recorder: &Recorder) -> Result<(), CliError> {
-    let recorded = recorder.finish().map_err(not_written)?;
-    if let Some(Recorded { decisions, lost }) = recorded
-        && lost > 0
-    {
-        let text = format!(
-            "--record: {lost} of {} decisions are missing: the file could not be written in time",
-            decisions + lost
-        );
-        complain("notice", &text);
-    }
-    Ok(())
-}
-
-fn not_written(RecordError { file, source }: RecordError) -> CliError {
-    CliError::Report {
-        file: file.display().to_string(),
-        source,
-    }
 }
 
 /// Returns the profile of the recorded policy.

@@ -1,10 +1,10 @@
 //! Traffic by name: a capture file or a preset, loaded into memory and timed.
 
-use crate::args::LoadArgs;
 use crate::error::CliError;
 use crate::matching::Matching;
 use crate::text::{short, thousands};
-use crate::values::LONGEST;
+use crate::values::{self, LONGEST};
+use clap::Args;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use tailwater_functions::spec::Match;
@@ -25,6 +25,26 @@ const SATURATION_GENERATED: Nanos = Nanos::from_secs(1);
 /// Maximum packets per second at which a trace is repeated. A worker of the trace NIC examines every arriving packet;
 /// beyond this rate it would do nothing else.
 const FASTEST_PPS: f64 = 100e6;
+
+/// Loading, generation and timing of traffic.
+#[derive(Clone, Debug, Args)]
+pub struct LoadArgs {
+    /// Factor of the replay rate
+    #[arg(long, value_name = "X", value_parser = values::scale, allow_negative_numbers = true)]
+    pub rate_scale: Option<f64>,
+    /// Ignore timestamps, and send packets evenly at this rate
+    #[arg(long, value_name = "PPS", value_parser = values::rate, allow_negative_numbers = true)]
+    pub rate: Option<f64>,
+    /// Seed of a preset's packets
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub seed: u64,
+    /// Skip empty and oversized packets instead of refusing the capture
+    #[arg(long)]
+    pub skip_bad_packets: bool,
+    /// Memory limit for packets
+    #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = values::bytes)]
+    pub memory_limit: u64,
+}
 
 /// Source of packets.
 #[derive(Debug)]

@@ -6,9 +6,10 @@ mod demo;
 mod doctor;
 mod error;
 mod explain;
+mod files;
+mod function_process;
 mod html;
 mod input;
-mod isolation;
 mod matching;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -16,12 +17,12 @@ mod metrics;
 #[path = "no_metrics.rs"]
 mod metrics;
 mod new_function;
+mod output;
 mod place;
-mod ports;
 mod profile;
 mod progress;
 mod run;
-mod scaling;
+mod signals;
 mod simulate;
 mod table;
 mod text;
@@ -29,13 +30,14 @@ mod timed;
 mod trace;
 mod values;
 
-use args::{Cli, Command, ProfileCommand, TraceCommand};
+use args::{Cli, Command, ProfileCommand};
 use clap::Parser;
 use curves::CurveSelection;
 use error::CliError;
-use std::io::Write;
+use output::complain;
 use std::process::ExitCode;
 use tailwater_functions::library;
+use trace::TraceCommand;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -60,7 +62,7 @@ fn main() -> ExitCode {
         Command::Trace(TraceCommand::Info(args)) => trace::info(&args),
         Command::Trace(TraceCommand::Convert(args)) => trace::convert(&args),
         Command::Trace(TraceCommand::Synth(args)) => trace::synth(&args),
-        Command::FunctionProcess(args) => isolation::function_process(&args),
+        Command::FunctionProcess(args) => function_process::function_process(&args),
         Command::TryLibrary(args) => Err(CliError::System {
             what: "the library cannot be tried out",
             source: library::try_out(&args.library),
@@ -100,18 +102,4 @@ fn usage(error: &clap::Error) -> ExitCode {
         .replace(" [possible", "; [possible");
     complain("error", message.trim_start_matches("error: "));
     ExitCode::from(error::BAD_INPUT)
-}
-
-/// Prints one line to standard error, with control characters escaped.
-fn complain(kind: &str, text: &str) {
-    let _ = writeln!(std::io::stderr(), "{kind}: {}", text::one_line(text));
-}
-
-/// Prints a result to standard output. A closed pipe is not an error.
-fn print(text: &str) -> Result<(), CliError> {
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(CliError::Output(error)),
-        _ => Ok(()),
-    }
 }

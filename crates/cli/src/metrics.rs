@@ -5,8 +5,8 @@
 
 mod exposition;
 
-use crate::complain;
 use crate::error::CliError;
+use crate::output::complain;
 pub use exposition::Chain;
 use exposition::Exposition;
 use http_body_util::Full;

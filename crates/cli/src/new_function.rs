@@ -1,13 +1,39 @@
 //! `tailwater new-function`: generates a directory with a working function.
 
-use crate::args::{Language, NewFunctionArgs};
 use crate::error::CliError;
-use crate::print;
+use crate::output::print;
+use clap::{Args, ValueEnum};
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use tailwater_api::document::is_label;
+
+/// Help text of `tailwater new-function`.
+pub const NEW_FUNCTION_EXAMPLES: &str = "\
+Example:
+  tailwater new-function rate-limit --lang c
+      Creates the folder rate-limit with a working function, its tests, and a chain that runs it.
+      An existing folder is left unchanged.";
+
+/// Arguments of `tailwater new-function`.
+#[derive(Debug, Args)]
+pub struct NewFunctionArgs {
+    /// Name of the function and its directory: lower-case letters, digits and dashes
+    pub name: String,
+    /// Programming language
+    #[arg(long, value_enum)]
+    pub lang: Language,
+}
+
+/// Programming language of a function.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Language {
+    /// C11
+    C,
+    /// Rust
+    Rust,
+}
 
 /// Includes a file of a crate.
 macro_rules! of_crate {

@@ -1,15 +1,17 @@
 //! `tailwater place`: admission of SLOs on a cluster, and placement of their instances.
 
+mod args;
 mod optimal;
 mod profiles;
 mod progress;
 mod state_file;
 
-use crate::args::{PlaceArgs, ReportOutput};
+pub use args::{PLACE_EXAMPLES, PlaceArgs};
+
 use crate::error::{CliError, SLO_MISSED};
-use crate::run::json;
+use crate::output::{ReportOutput, complain, json, print};
 use crate::text::{one_line, short_at_most};
-use crate::{complain, print};
+use args::PlaceScheduler;
 use optimal::{Optimal, available, optimal};
 use profiles::{ProfileFiles, of_curves};
 use progress::Progress;
@@ -151,8 +153,8 @@ pub fn place(args: &PlaceArgs) -> Result<ExitCode, CliError> {
         Some(file) => file.read(&name)?,
     };
     let scheduler: &dyn Scheduler = match args.scheduler {
-        crate::args::PlaceScheduler::Tailwater => &Tailwater,
-        crate::args::PlaceScheduler::ResqGreedy => &ResqGreedy,
+        PlaceScheduler::Tailwater => &Tailwater,
+        PlaceScheduler::ResqGreedy => &ResqGreedy,
     };
     let mut progress = Progress::read(args, &mut earlier)?;
     let mut outcome = reconcile(&cluster, &earlier.slos, &set.slos, &set.chains, scheduler);

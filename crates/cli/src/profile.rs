@@ -1,12 +1,16 @@
 //! `tailwater profile`.
 
-use crate::args::{CapacityArgs, LoadArgs, ReportOutput};
+mod args;
+
+pub use args::{CAPACITY_EXAMPLES, CapacityArgs};
+
 use crate::error::CliError;
-use crate::input::{self, Traffic};
+use crate::files::check_output;
+use crate::input::{self, LoadArgs, Traffic};
+use crate::output::{ReportOutput, complain, json, print};
 use crate::progress::Measuring;
-use crate::run::{check_output, json, stop_on_signals};
+use crate::signals::stop_on_signals;
 use crate::table;
-use crate::{complain, print};
 use serde::Serialize;
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,19 +1,24 @@
 //! `tailwater simulate`: comparison of policies on a rack in virtual time.
 
+mod args;
 mod csv;
+mod document;
 pub mod find;
 mod parallel;
 mod resume;
 pub mod runner;
 mod traffic;
 
-use crate::args::{SimulateArgs, SimulateOutput};
+pub use args::{Find, SIMULATE_EXAMPLES, SimulateArgs, SimulateOutput};
+pub use document::{Bound, Document, Run};
+
 use crate::error::CliError;
+use crate::files::{check_writable, same_place, spec_text};
+use crate::output::{complain, json, print};
 use crate::progress::Simulating;
-use crate::run::{check_writable, json, same_place, spec_text, stop_on_signals};
-use crate::{complain, html, print, table};
+use crate::signals::stop_on_signals;
+use crate::{html, table};
 use runner::{Job, JobResult, Runner};
-use serde::Serialize;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,44 +26,6 @@ use std::sync::atomic::AtomicBool;
 use tailwater_baselines::catalog::epoch;
 use tailwater_sim::policies::comparable;
 use tailwater_sim::spec::{RackSpec, TrafficSource};
-use tailwater_sim::{OracleReport, SimReport};
-
-/// Document of `--output json`. Field names are stable.
-#[derive(Clone, Debug, Serialize)]
-pub struct Document {
-    /// Name of the rack.
-    pub rack: String,
-    /// Number of its servers.
-    pub servers: usize,
-    /// Number of all their cores.
-    pub cores: usize,
-    /// `true` if runs are missing, since the command was interrupted.
-    pub interrupted: bool,
-    /// Results by policy, objective and seed, each in the order of the command line.
-    pub runs: Vec<Run>,
-    /// Lower bounds for all policies by objective and seed, if requested.
-    pub bounds: Vec<Bound>,
-}
-
-/// Result of a run.
-#[derive(Clone, Debug, Serialize)]
-pub struct Run {
-    /// Name of the policy.
-    pub policy: &'static str,
-    /// Report of the simulation.
-    #[serde(flatten)]
-    pub report: SimReport,
-}
-
-/// Lower bound for all policies.
-#[derive(Clone, Debug, Serialize)]
-pub struct Bound {
-    /// Seed of the run.
-    pub seed: u64,
-    /// Report of the oracle.
-    #[serde(flatten)]
-    pub report: OracleReport,
-}
 
 /// Simulates all policies and prints their results.
 ///
@@ -168,7 +135,7 @@ fn jobs(spec: &RackSpec, args: &SimulateArgs) -> Vec<Job> {
         [] => vec![None],
         slos => slos.iter().copied().map(Some).collect(),
     };
-    let seeds = seeds(spec, args);
+    let seeds = args.seeds(spec.seed);
     let mut jobs = Vec::new();
     for &policy in &policies {
         for &slo in &slos {
@@ -176,14 +143,6 @@ fn jobs(spec: &RackSpec, args: &SimulateArgs) -> Vec<Job> {
         }
     }
     jobs
-}
-
-/// Returns the seeds of all runs.
-fn seeds(spec: &RackSpec, args: &SimulateArgs) -> Vec<u64> {
-    match &args.seed[..] {
-        [] => vec![spec.seed],
-        seeds => seeds.to_vec(),
-    }
 }
 
 /// Runs all jobs on all cores: policies, and bounds. Jobs not done when `stop` was set are missing from the result.

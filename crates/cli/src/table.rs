@@ -101,6 +101,12 @@ fn times(number: u64) -> String {
     }
 }
 
+/// Formats a count with its noun: `1 flow`, `2 flows`.
+fn count(number: u64, what: &str) -> String {
+    let s = if number == 1 { "" } else { "s" };
+    format!("{} {what}{s}", thousands(number))
+}
+
 fn heading(table: &mut Table, report: &RunReport) {
     let packets = &report.packets;
     let rate = packets.offered as f64 / report.duration_s.max(1e-9);

@@ -1,15 +1,18 @@
 //! `tailwater trace`: analysis, conversion and generation of traffic.
 
-use crate::args::{ConvertArgs, InfoArgs, InfoOutput, SynthArgs};
+mod args;
+
+pub use args::TraceCommand;
+
 use crate::error::CliError;
 use crate::input::{DEFAULT_DURATION, Traffic};
 use crate::matching::Matching;
+use crate::output::{complain, json, print};
 use crate::progress::Loading;
-use crate::run::json;
 use crate::text::{one_line, thousands};
 use crate::timed::{Timed, divided};
 use crate::values::LONGEST;
-use crate::{complain, print};
+use args::{ConvertArgs, InfoArgs, InfoOutput, SynthArgs};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,17 +24,6 @@ use tailwater_traffic::generate::preset;
 use tailwater_traffic::{
     CaptureReader, LoadOptions, Packet, PacketSource, PcapWriter, ReadOptions, Statistics, Trace, TrafficError,
 };
-
-/// Parses a service time in microseconds: 5 or 0.5.
-///
-/// # Errors
-/// Not a number, or out of range.
-pub fn service(text: &str) -> Result<Nanos, String> {
-    let time = text.parse::<f64>().ok().map(|us| (us * 1e3).round());
-    time.filter(|nanos| (1.0..=1e9).contains(nanos))
-        .map(|nanos| Nanos(nanos as u64))
-        .ok_or_else(|| "expected microseconds such as 5 or 5,10,20, at most 1000000".to_owned())
-}
 
 /// Prints the statistics of traffic.
 ///

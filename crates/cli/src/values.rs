@@ -43,6 +43,17 @@ fn duration_within(text: &str, range: RangeInclusive<Nanos>) -> Result<Nanos, St
     Ok(value)
 }
 
+/// Parses a service time in microseconds: 5 or 0.5.
+///
+/// # Errors
+/// Not a number, or out of range.
+pub fn service(text: &str) -> Result<Nanos, String> {
+    let time = text.parse::<f64>().ok().map(|us| (us * 1e3).round());
+    time.filter(|nanos| (1.0..=1e9).contains(nanos))
+        .map(|nanos| Nanos(nanos as u64))
+        .ok_or_else(|| "expected microseconds such as 5 or 5,10,20, at most 1000000".to_owned())
+}
+
 /// Parses a duration: `500ms`, `3s`, `2m`.
 ///
 /// # Errors

@@ -16,7 +16,7 @@ use tailwater_dataplane::cores::default_core;
 use tailwater_dataplane::dpdk::{ExternalPorts, HugePages};
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run, run_attached};
+use tailwater_dataplane::{Packets, RunConfig, RunControl, RunPlan, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
 use tailwater_traffic::generate::{FrameSize, Transport, Uniform, UniformConfig};
@@ -97,14 +97,15 @@ fn measured(spec: &ChainSpec, trace: Trace, pacing: Pacing) -> RunReport {
         isolation: None,
     };
     let stop = AtomicBool::new(false);
-    let report = match spec.externals().next() {
-        None => run(spec, trace, &config, &stop, |_| {}),
+    let packets = match spec.externals().next() {
+        None => Packets::Trace(trace),
         Some(_) => {
             let ports = ExternalPorts::find(spec, &[], HugePages::No);
-            let ports = ports.unwrap_or_else(|error| panic!("{error}"));
-            run_attached(spec, trace, ports, &config, &stop, |_| {})
+            let functions = Box::new(ports.unwrap_or_else(|error| panic!("{error}")));
+            Packets::TraceWithExternals { trace, functions }
         }
     };
+    let report = RunPlan::new(spec.clone(), config).and_then(|plan| run(&plan, packets, RunControl::new(&stop)));
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     if let Some(external) = report.externals.first() {
         let missing = external.sent - external.returned;

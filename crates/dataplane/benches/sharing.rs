@@ -22,7 +22,7 @@ use tailwater_dataplane::cores::{available, pin_to};
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::{Mode, park};
 use tailwater_handover::priority::Priority;
@@ -140,10 +140,12 @@ fn run_chain((core, trace, pacing): (usize, Trace, Pacing), scaling: Option<Scal
         server: None,
         isolation: None,
     };
-    let mut first = Instant::now();
-    let report = run(&spec(), trace, &config, &AtomicBool::new(false), |progress| {
+    let plan = RunPlan::new(spec(), config).expect("a plan");
+    let (mut first, stop) = (Instant::now(), AtomicBool::new(false));
+    let control = RunControl::new(&stop).with_progress(|progress| {
         first = Instant::now() - Duration::from_nanos(progress.elapsed.0);
     });
+    let report = run(&plan, trace, control);
     (measured(first), report.expect("the run"))
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
@@ -151,7 +151,8 @@ fn report(spec: &ChainSpec, bytes: u16, rate: Option<f64>, way: Way) -> RunRepor
         isolation: None,
     };
     let trace = whale(bytes, rate.unwrap_or(1e6));
-    let report = run(spec, trace, &config, &AtomicBool::new(false), |_| {});
+    let stop = AtomicBool::new(false);
+    let report = RunPlan::new(spec.clone(), config).and_then(|plan| run(&plan, trace, RunControl::new(&stop)));
     report.unwrap_or_else(|error| panic!("{error}"))
 }
 

@@ -26,5 +26,5 @@ mod timeline;
 pub mod trace_nic;
 pub mod worker;
 
-pub use run::{RunConfig, RunError, run, run_attached, run_noted, run_on};
+pub use run::{Packets, RunConfig, RunControl, RunError, RunPlan, run};
 pub use tailwater_measure::{attribution, histogram};

@@ -14,7 +14,7 @@ use tailwater_dataplane::port::OpenError;
 use tailwater_dataplane::report::{ExternalReport, RunReport};
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, RunError, cores, run, run_attached};
+use tailwater_dataplane::{Packets, RunConfig, RunControl, RunError, RunPlan, cores, run};
 use tailwater_functions::own::OwnFunction;
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_net::Nanos;
@@ -229,14 +229,16 @@ fn run_with(functions: &str, pretended: Vec<Pretended>, stop_after: u64) -> RunR
     let spec = spec(functions, &folder.0);
     let capture = folder.0.join("sent.pcap");
     let config = config(capture.clone());
-    let functions = Pretences(pretended);
+    let functions = Box::new(Pretences(pretended));
     let _alone = common::alone();
     let stop = AtomicBool::new(false);
     let progress = |progress: &Progress| {
         stop.fetch_or(progress.packets.delivered >= stop_after, Ordering::Relaxed);
     };
     let trace = traffic().trace();
-    let report = run_attached(&spec, trace, functions, &config, &stop, progress);
+    let plan = RunPlan::new(spec, config).unwrap();
+    let control = RunControl::new(&stop).with_progress(progress);
+    let report = run(&plan, Packets::TraceWithExternals { trace, functions }, control);
     let report = report.unwrap();
     let mut reader = CaptureReader::open(&capture, &ReadOptions::default()).unwrap();
     let mut frames = Vec::new();
@@ -480,10 +482,12 @@ fn when_a_function_behind_dies_every_packet_is_accounted_for() {
         add: 100,
         ..Does::default()
     };
-    let functions = Pretences(vec![Pretended::new(does, true)]);
+    let functions = Box::new(Pretences(vec![Pretended::new(does, true)]));
     let _alone = common::alone();
     let trace = traffic().trace();
-    let error = run_attached(&spec, trace, functions, &config(capture), &stop, |_| {}).unwrap_err();
+    let plan = RunPlan::new(spec, config(capture)).unwrap();
+    let packets = Packets::TraceWithExternals { trace, functions };
+    let error = run(&plan, packets, RunControl::new(&stop)).unwrap_err();
     assert!(error.to_string().contains("on purpose"), "{error}");
     let report = error.report().unwrap();
     let packets = &report.packets;
@@ -506,7 +510,9 @@ fn runs_that_cannot_have_external_functions_are_refused() {
     two.cores.push(two.cores[0]);
     let stop = AtomicBool::new(false);
     let refused = |config: &RunConfig| {
-        let error = run(&spec, traffic().trace(), config, &stop, |_| {}).unwrap_err();
+        let plan = RunPlan::new(spec.clone(), config.clone());
+        let error = plan.and_then(|plan| run(&plan, traffic().trace(), RunControl::new(&stop)));
+        let error = error.unwrap_err();
         assert!(matches!(error, RunError::External { .. }), "{error}");
         error.to_string()
     };

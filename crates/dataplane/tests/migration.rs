@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::TraceNicConfig;
-use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos, protocol};
@@ -112,7 +112,8 @@ fn moved() -> RunReport {
         sent: 0,
     };
     let trace = Trace::load(&mut burst, &LoadOptions::default()).unwrap();
-    run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).unwrap()
+    let plan = RunPlan::new(spec, config).unwrap();
+    run(&plan, trace, RunControl::new(&AtomicBool::new(false))).unwrap()
 }
 
 /// The first core has a backlog when the buckets leave it, so the second one buffers packets until that is worked off.

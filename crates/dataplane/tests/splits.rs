@@ -14,7 +14,7 @@ use std::sync::atomic::AtomicBool;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::TraceNicConfig;
-use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
@@ -226,7 +226,8 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
         isolation: None,
     };
     let _alone = alone();
-    let report = run(&spec, trace, &config, &AtomicBool::new(false), |_| {}).unwrap();
+    let plan = RunPlan::new(spec.clone(), config).unwrap();
+    let report = run(&plan, trace, RunControl::new(&AtomicBool::new(false))).unwrap();
     let mut frames = sent(&capture);
     let mut order: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (flow, number) in frames.iter().map(|frame| identity(frame)) {

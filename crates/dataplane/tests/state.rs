@@ -16,7 +16,7 @@ use tailwater_dataplane::report::{RunReport, StateReport};
 use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
@@ -146,7 +146,9 @@ fn go_moving(
     };
     let _alone = ALONE.lock().unwrap_or_else(|error| error.into_inner());
     let progress = |progress: &Progress| meanwhile(progress.elapsed);
-    let report = run(&spec, trace, &config, &AtomicBool::new(false), progress);
+    let stop = AtomicBool::new(false);
+    let control = RunControl::new(&stop).with_progress(progress);
+    let report = RunPlan::new(spec, config).and_then(|plan| run(&plan, trace, control));
     let report = report.unwrap_or_else(|error| panic!("{error}"));
     let sent = match report.packets.delivered {
         0 => Vec::new(),

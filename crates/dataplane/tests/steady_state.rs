@@ -15,7 +15,7 @@ use tailwater_dataplane::scaling::overhead::EpochEnd;
 use tailwater_dataplane::telemetry::windows;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNic, TraceNicConfig};
 use tailwater_dataplane::worker::{Worker, WorkerConfig};
-use tailwater_dataplane::{RunConfig, cores, run, run_noted};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
 use tailwater_functions::build::ChainBuilder;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_net::Nanos;
@@ -216,7 +216,8 @@ fn batches_are_noted_with_all_their_packets() {
         ..TraceNicConfig::default()
     };
     let (trace, stop) = (uniform(64, 20_000), AtomicBool::new(false));
-    let report = run_noted(&spec, trace, &config(nic, 1), &stop, Some(&notes), |_| {});
+    let plan = RunPlan::new(spec.clone(), config(nic, 1)).unwrap();
+    let report = run(&plan, trace, RunControl::new(&stop).with_batches(&notes));
     let packets = report.unwrap().packets;
     assert_eq!(packets.offered, 20_000);
     let noted = notes.take();
@@ -234,20 +235,15 @@ fn batches_are_noted_with_all_their_packets() {
     let few = BatchRecorder::new(3);
     let nic = TraceNicConfig::default();
     let trace = uniform(64, 2_000);
-    run_noted(&spec, trace, &config(nic, 1), &stop, Some(&few), |_| {}).unwrap();
+    let plan = RunPlan::new(spec, config(nic, 1)).unwrap();
+    run(&plan, trace, RunControl::new(&stop).with_batches(&few)).unwrap();
     assert_eq!(few.take()[0].len(), 3);
 }
 
 fn run_once(functions: &str, trace: Trace, config: RunConfig) -> RunReport {
     let stop = AtomicBool::new(false);
-    run(
-        &spec(functions, "  flows: {capacity: 4096}\n"),
-        trace,
-        &config,
-        &stop,
-        |_| {},
-    )
-    .unwrap()
+    let plan = RunPlan::new(spec(functions, "  flows: {capacity: 4096}\n"), config);
+    run(&plan.unwrap(), trace, RunControl::new(&stop)).unwrap()
 }
 
 fn config(nic: TraceNicConfig, workers: usize) -> RunConfig {
@@ -324,8 +320,8 @@ fn a_full_flow_table_that_refuses_loses_packets_and_says_so() {
         ..TraceNicConfig::default()
     };
     let stop = AtomicBool::new(false);
-    let config = config(saturate, 1);
-    let report = run(&spec, uniform(100_000, 100_000), &config, &stop, |_| {}).unwrap();
+    let plan = RunPlan::new(spec, config(saturate, 1)).unwrap();
+    let report = run(&plan, uniform(100_000, 100_000), RunControl::new(&stop)).unwrap();
     assert_balanced(&report);
     let flows = report.flows.unwrap();
     let refused =
@@ -342,14 +338,14 @@ fn a_stopped_run_ends_soon_and_balanced() {
         duration: Some(Nanos::from_secs(3600)),
         ..TraceNicConfig::default()
     };
-    let config = config(endless, 1);
-    let spec = spec(ACL_NAT, "");
+    let plan = RunPlan::new(spec(ACL_NAT, ""), config(endless, 1)).unwrap();
     let offered = AtomicBool::new(false);
     let report = std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
-            run(&spec, uniform(1000, 10_000), &config, &stop, |progress| {
+            let control = RunControl::new(&stop).with_progress(|progress| {
                 offered.fetch_or(progress.packets.offered > 0, Ordering::Relaxed);
-            })
+            });
+            run(&plan, uniform(1000, 10_000), control)
         });
         // However long a busy machine takes to start.
         while !offered.load(Ordering::Relaxed) && !thread.is_finished() {

@@ -8,7 +8,7 @@ use tailwater_dataplane::batches::{BatchRecorder, BatchTimes};
 use tailwater_dataplane::report::{RunReport, WindowReport};
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run_noted};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, run};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
@@ -54,17 +54,14 @@ impl MeasurementCore<'_> {
     ) -> Result<RunReport, TrainError> {
         self.check()?;
         let config = RunConfig {
-            cores: vec![self.core],
             nic,
             window,
-            capture_out: None,
-            not_matched: 0,
             seed: self.seed,
             scaling,
-            server: None,
-            isolation: None,
+            ..RunConfig::new(vec![self.core])
         };
-        let report = run_noted(spec, trace, &config, self.stop, notes, |_| {})?;
+        let plan = RunPlan::new(spec.clone(), config)?;
+        let report = run(&plan, trace, RunControl::new(self.stop).with_batches(notes))?;
         // A stopped run has no result.
         self.check()?;
         Ok(report)

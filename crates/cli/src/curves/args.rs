@@ -1,6 +1,6 @@
 //! Arguments of `tailwater profile latency`, `cache`, `all`, `diff` and `curves`.
 
-use crate::args::ReportOutput;
+use crate::output::ReportOutput;
 use crate::values;
 use clap::{Args, ValueEnum};
 use std::ffi::OsString;

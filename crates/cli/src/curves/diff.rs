@@ -1,8 +1,8 @@
 //! `tailwater profile diff`.
 
-use super::DiffArgs;
+use super::args::DiffArgs;
 use crate::error::CliError;
-use crate::print;
+use crate::output::print;
 use crate::text::{one_line, percent, short};
 use std::fmt::Write as _;
 use std::process::ExitCode;

@@ -1,7 +1,6 @@
 //! Selection of the method that divides the cache during measurements: the requested one, or the best available.
 
-use super::MeasureArgs;
-use super::args::CacheBy;
+use super::args::{CacheBy, MeasureArgs};
 use crate::error::CliError;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -1,7 +1,7 @@
 //! Results of the demonstration: the same figures for live and simulated runs, and the verdict on them.
 
+use super::experiment::{Experiment, MOST_PREEMPTED, Rates};
 use super::machine::Machine;
-use super::{Experiment, Rates};
 use crate::text::percent;
 use serde::Serialize;
 use tailwater_dataplane::report::{LatencyReport, RunReport, SloReport};
@@ -10,10 +10,6 @@ use tailwater_sim::ChainReport;
 
 /// Share of a run's windows without CPU interference that a policy is judged by at least.
 const ENOUGH_WINDOWS: f64 = 1.0 / 3.0;
-
-/// Share of a window for which cores are preempted at most in a window without CPU interference. Less delays fewer packets than
-/// the one in 100 that may be late.
-pub(super) const MOST_PREEMPTED: f64 = 0.01;
 
 /// Output of `tailwater demo --output json`. Field names are stable:
 ///
@@ -323,7 +319,7 @@ fn verdict(policies: &[PolicyResult], slo: &SloReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::POLICIES;
+    use crate::demo::experiment::POLICIES;
 
     fn result(number: usize, windows: &[(u64, u64, bool)]) -> PolicyResult {
         let (policy, title) = POLICIES[number];

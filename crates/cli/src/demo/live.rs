@@ -1,23 +1,21 @@
 //! The experiment on this machine: saturated rate of one core, capacity profile, and a run of each policy.
 
 use super::document::{Busiest, Document, PolicyResult};
+use super::experiment::{Experiment, POLICIES};
 use super::machine::Machine;
-use super::{Experiment, POLICIES};
-use crate::args::LoadArgs;
-use crate::complain;
 use crate::error::CliError;
-use crate::input::{self, Traffic};
+use crate::input::{self, LoadArgs, Traffic};
+use crate::output::complain;
 use crate::profile::{as_it_is, train};
 use crate::progress::Live;
-use crate::run::RING;
-use crate::scaling::offloading_config;
+use crate::run::{RING, offloading_config};
 use std::io;
 use std::sync::atomic::Ordering;
 use tailwater_baselines::catalog::Policy;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run as run_chain};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, run as run_chain};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_profile::{Depth, TrainError, TrainOptions};
@@ -121,7 +119,6 @@ fn run_policy(
     scaling: Option<ScalingConfig>,
 ) -> Result<RunReport, CliError> {
     let config = RunConfig {
-        cores: vec![core],
         nic: TraceNicConfig {
             pacing,
             ring: RING as usize,
@@ -129,17 +126,14 @@ fn run_policy(
             ..TraceNicConfig::default()
         },
         window: experiment.window,
-        capture_out: None,
-        not_matched: 0,
         seed: SEED,
         scaling,
-        server: None,
-        isolation: None,
+        ..RunConfig::new(vec![core])
     };
+    let plan = RunPlan::new(experiment.spec.clone(), config)?;
     let mut live = Live::new();
-    let report = run_chain(&experiment.spec, trace, &config, &experiment.stop, |progress| {
-        live.show(progress)
-    })?;
+    let control = RunControl::new(&experiment.stop).with_progress(|progress| live.show(progress));
+    let report = run_chain(&plan, trace, control)?;
     match experiment.stop.load(Ordering::Relaxed) {
         true => Err(stopped()),
         false => Ok(report),

@@ -1,8 +1,6 @@
 //! Check of the machine: a live comparison takes two cores with little CPU interference.
 
-use super::Experiment;
-use super::WINDOW;
-use super::document::MOST_PREEMPTED;
+use super::experiment::{Experiment, MOST_PREEMPTED, WINDOW};
 use crate::error::CliError;
 use serde::Serialize;
 use tailwater_dataplane::cores::{available, default_core};

@@ -2,16 +2,15 @@
 
 use super::built_in::PROFILE;
 use super::document::{Busiest, Document, PolicyResult};
+use super::experiment::{Experiment, POLICIES};
 use super::live::stopped;
 use super::machine::Machine;
-use super::{Experiment, POLICIES};
-use crate::args::{SimulateArgs, SimulateOutput};
 use crate::error::CliError;
 use crate::input::Traffic;
 use crate::profile::{train, usual_traffic};
 use crate::run::RING;
 use crate::simulate::runner::{Job, Runner};
-use crate::simulate::{Run, compare};
+use crate::simulate::{Run, SimulateArgs, SimulateOutput, compare};
 use std::path::PathBuf;
 use tailwater_dataplane::cores::default_core;
 use tailwater_net::Nanos;

@@ -1,8 +1,8 @@
 //! Reaction of the mappers to a burst: the busiest millisecond of a chain's traffic, under every policy with a core
 //! mapper.
 
+use super::chain_runs::ChainRuns;
 use super::charts::{Figure, Time, tick};
-use super::comparison::ChainRuns;
 use super::policies::{Palette, tick_small};
 use super::scale::Scale;
 use super::svg::{Chart, UP};

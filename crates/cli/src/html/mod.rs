@@ -5,6 +5,7 @@
 //! that a test can parse the page.
 
 mod burst;
+mod chain_runs;
 mod charts;
 mod comparison;
 mod demo;
@@ -16,7 +17,7 @@ mod tables;
 mod text;
 
 use crate::error::CliError;
-use crate::run::not_json;
+use crate::output::not_json;
 use charts::Figure;
 pub use comparison::page as comparison;
 pub use demo::page as demo;

@@ -1,7 +1,7 @@
 //! Charts that compare policies.
 
+use super::chain_runs::ChainRuns;
 use super::charts::{Figure, Time, cause_class, nothing, tick};
-use super::comparison::ChainRuns;
 use super::scale::{Scale, percent_tick};
 use super::svg::{ACROSS, Chart, UP};
 use super::text::{escape, micros, significant};

@@ -1,6 +1,6 @@
 //! `tailwater place --optimal`: plan with the fewest servers, and the migration to it.
 
-use crate::args::PlaceArgs;
+use super::args::PlaceArgs;
 use crate::error::CliError;
 use crate::text::{one_line, percent};
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! `tailwater place`: migration in the state, step by step.
 
+use super::args::PlaceArgs;
 use super::optimal::StepRow;
-use crate::args::PlaceArgs;
 use crate::error::CliError;
 use crate::text::one_line;
 use serde::Serialize;

@@ -1,7 +1,7 @@
 //! File of `--state`, locked by one command at a time and replaced atomically.
 
 use crate::error::CliError;
-use crate::run::same_place;
+use crate::files::same_place;
 use crate::text::one_line;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};

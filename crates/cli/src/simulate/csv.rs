@@ -1,8 +1,8 @@
 //! Comparisons as comma-separated values, for spreadsheets and scripts.
 
-use super::{Bound, Document};
+use super::document::{Bound, Document};
 use crate::error::CliError;
-use crate::run::not_json;
+use crate::output::not_json;
 use serde_json::{Value, json};
 use tailwater_sim::policies::ORACLE;
 use tailwater_sim::report::{Cause, Loss};

@@ -2,12 +2,12 @@
 
 mod search;
 
+use super::args::{Find, SimulateArgs};
 use super::runner::{Job, JobResult, Runner};
 use super::{csv, parallel};
-use crate::args::{Find, SimulateArgs};
 use crate::error::CliError;
+use crate::output::not_json;
 use crate::progress::Simulating;
-use crate::run::not_json;
 use search::{Axis, Found, search};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -221,7 +221,7 @@ pub fn find(
     let axis = axis(find, spec);
     let searches = Searches { runner, axis };
     let mut all = Vec::new();
-    let seeds = super::seeds(spec, args);
+    let seeds = args.seeds(spec.seed);
     for policy in policies {
         for slo in objectives(find, args)? {
             for &seed in &seeds {

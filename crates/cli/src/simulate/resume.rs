@@ -4,6 +4,7 @@
 //! Each line is written as soon as its run is done. An incomplete last line is removed.
 
 use crate::error::CliError;
+use crate::output::not_json;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -129,7 +130,7 @@ impl Finished {
     /// The file cannot be written.
     pub fn add(&self, key: &str, report: &SimReport) -> Result<(), CliError> {
         let line = serde_json::to_string(&NewLine { key, report });
-        let line = line.map_err(crate::run::not_json)? + "\n";
+        let line = line.map_err(not_json)? + "\n";
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.write_all(line.as_bytes())
             .and_then(|()| file.sync_data())

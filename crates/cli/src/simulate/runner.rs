@@ -1,8 +1,8 @@
 //! A single simulation: built from the rack spec and the arguments, and run.
 
+use super::args::SimulateArgs;
 use super::resume::Finished;
 use super::traffic::{InUse, PacketCache, Source};
-use crate::args::SimulateArgs;
 use crate::error::CliError;
 use crate::values::LONGEST;
 use std::collections::HashMap;

@@ -1,8 +1,8 @@
 //! Packets of chains, the same for all policies, shared between runs with equal traffic.
 
-use crate::complain;
 use crate::error::CliError;
 use crate::input::Traffic;
+use crate::output::complain;
 use crate::timed::Timed;
 use crate::values::LONGEST;
 use std::collections::HashSet;

@@ -2,7 +2,7 @@
 
 mod remapping;
 
-use super::{Table, share, times};
+use super::{Table, count, share, times};
 use crate::explain::{Document, Replayed};
 use crate::text::{fixed, one_line, percent, thousands};
 use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Outline, Summary};
@@ -34,12 +34,6 @@ fn time(us: f64) -> String {
         us if us >= 1e3 => format!("{} ms", fixed(us / 1e3)),
         us => format!("{} us", fixed(us)),
     }
-}
-
-/// Formats a count with its noun: `1 flow`, `2 flows`.
-fn count(number: u64, what: &str) -> String {
-    let s = if number == 1 { "" } else { "s" };
-    format!("{} {what}{s}", thousands(number))
 }
 
 fn heading(table: &mut Table, document: &Document) {

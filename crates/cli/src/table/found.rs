@@ -1,7 +1,7 @@
 //! Result of `tailwater simulate --find`.
 
 use super::loss;
-use crate::args::Find;
+use crate::simulate::Find;
 use crate::simulate::find::{Answer, Answers, OfSeed, Tried};
 use std::fmt::Write as _;
 use tailwater_net::Nanos;

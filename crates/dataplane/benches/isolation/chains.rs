@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use tailwater_confine::Confinement;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, cores, run};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, cores, run};
 use tailwater_functions::own::OwnFunction;
 use tailwater_functions::spec::ChainSpec;
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationReport, Launch, Program};
@@ -203,7 +203,8 @@ impl Folder {
             server: None,
             isolation,
         };
-        let report = run(&spec, trace, &config, &AtomicBool::new(false), |_| {});
+        let stop = AtomicBool::new(false);
+        let report = RunPlan::new(spec, config).and_then(|plan| run(&plan, trace, RunControl::new(&stop)));
         report.unwrap_or_else(|error| panic!("{error}"))
     }
 

@@ -30,39 +30,6 @@ use tailwater_net::Nanos;
 /// Time between the workers' start and the first packet, in which threads are pinned.
 const LEAD: Nanos = Nanos::from_millis(10);
 
-/// Rejects configurations that exclude each other.
-pub(super) fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
-    check_external(spec, config)?;
-    if spec.state.is_some() && config.scaling.is_some() {
-        return Err(RunError::StateWithOffloading);
-    }
-    if config.isolation.is_some() && config.scaling.is_some() {
-        return Err(RunError::IsolatedWithOffloading);
-    }
-    Ok(())
-}
-
-/// Rejects external functions unless one core does all the work. Several cores would each need their own queues to each
-/// function, and a function distributes returned packets as it likes.
-fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
-    let Some((function, _)) = spec.externals().next() else {
-        return Ok(());
-    };
-    let problem = if config.cores.len() > 1 {
-        "expected one core in --cores"
-    } else if config.scaling.is_some() {
-        "its packets cannot be offloaded; remove --auxiliary"
-    } else if spec.state.is_some() {
-        "flows behind it are unknown, so their state cannot be stored; remove spec.state"
-    } else {
-        return Ok(());
-    };
-    Err(RunError::External {
-        function: function.to_owned(),
-        problem,
-    })
-}
-
 /// Prepares the port, the chain, the threads, and the recorder.
 pub(super) fn set_up<'r>(
     spec: &'r ChainSpec,

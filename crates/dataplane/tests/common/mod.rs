@@ -19,7 +19,7 @@ use tailwater_dataplane::run::Progress;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, RunError, cores, run, run_on};
+use tailwater_dataplane::{Packets, RunConfig, RunControl, RunError, RunPlan, cores, run};
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
 use tailwater_net::Nanos;
 use tailwater_traffic::{CaptureReader, LoadOptions, ReadOptions, Trace};
@@ -166,16 +166,17 @@ pub fn run_spec(
         isolation: None,
     };
     let trace = setup.traffic.trace();
+    let control = RunControl::new(stop).with_progress(progress);
     let _alone = alone();
     RunResult {
-        result: match setup.device {
-            None => run(&spec, trace, &config, stop, progress),
+        result: RunPlan::new(spec, config).and_then(|plan| match setup.device {
+            None => run(&plan, trace, control),
             Some(spread) => {
                 let clock = Clock::start();
                 let mut port = TraceDevice::new(trace, spread, setup.reta_delay, clock.clone());
-                run_on(&spec, &mut port, clock, &config, stop, progress)
+                run(&plan, Packets::Port { port: &mut port, clock }, control)
             }
-        },
+        }),
         frames: sent(&capture),
         records: Vec::new(),
     }

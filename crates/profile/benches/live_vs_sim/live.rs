@@ -11,7 +11,7 @@ use tailwater_dataplane::cores::available;
 use tailwater_dataplane::report::RunReport;
 use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::trace_nic::TraceNicConfig;
-use tailwater_dataplane::{RunConfig, run_noted};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, run};
 use tailwater_handover::park::Mode;
 use tailwater_net::Nanos;
 use tailwater_policy::capacity::CapacityProfile;
@@ -139,7 +139,8 @@ impl Lab {
             isolation: None,
         };
         let stop = AtomicBool::new(false);
-        run_noted(&spec, trace, &config, &stop, Some(notes), |_| {}).expect("the run")
+        let plan = RunPlan::new(spec, config).expect("a plan");
+        run(&plan, trace, RunControl::new(&stop).with_batches(notes)).expect("the run")
     }
 }
 

@@ -24,7 +24,7 @@ use tailwater_dataplane::scaling::ScalingConfig;
 use tailwater_dataplane::scaling::record::{Header, Recorder};
 use tailwater_dataplane::scaling::server::ServerConfig;
 use tailwater_dataplane::trace_nic::{Pacing, TraceNicConfig};
-use tailwater_dataplane::{RunConfig, run};
+use tailwater_dataplane::{RunConfig, RunControl, RunPlan, run};
 use tailwater_functions::acl::{AclConfig, Action};
 use tailwater_functions::spec::ChainSpec;
 use tailwater_handover::park::Mode;
@@ -172,7 +172,8 @@ fn run_chain(
         server,
         isolation: None,
     };
-    run(spec, trace, &config, &AtomicBool::new(false), |_| {}).expect("the run")
+    let plan = RunPlan::new(spec.clone(), config).expect("a plan");
+    run(&plan, trace, RunControl::new(&AtomicBool::new(false))).expect("the run")
 }
 
 fn flagged(report: &RunReport) -> f64 {

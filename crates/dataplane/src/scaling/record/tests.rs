@@ -416,7 +416,7 @@ fn recording_allocates_nothing() {
 
 #[test]
 fn a_live_run_is_recorded_and_replayed_alike() {
-    use crate::{RunConfig, cores, run, scaling::ScalingConfig, trace_nic::TraceNicConfig};
+    use crate::{RunConfig, RunControl, RunPlan, cores, run, scaling::ScalingConfig, trace_nic::TraceNicConfig};
     use tailwater_functions::spec::ChainSpec;
     use tailwater_traffic::{LoadOptions, Trace, generate::preset};
 
@@ -461,7 +461,8 @@ fn a_live_run_is_recorded_and_replayed_alike() {
             isolation: None,
         };
         let stop = AtomicBool::new(false);
-        let report = run(&spec, trace.clone(), &config, &stop, |_| {}).unwrap();
+        let plan = RunPlan::new(spec.clone(), config).unwrap();
+        let report = run(&plan, trace.clone(), RunControl::new(&stop)).unwrap();
         let outcome = recorder.finish().unwrap().unwrap();
         let counted = report.scaling.unwrap();
         assert_eq!(outcome.decisions + outcome.lost, counted.decisions);

@@ -1,20 +1,18 @@
 //! Functions in processes or containers of their own: `tailwater run --isolation`.
 
-use crate::args::{Defence, FunctionProcessArgs, Isolated, RunArgs};
-use crate::complain;
-use crate::error::{BAD_INPUT, CliError};
+use crate::error::CliError;
+use crate::output::complain;
+use crate::run::args::{Defence, Isolated, RunArgs};
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{self, Path, PathBuf};
-use std::process::ExitCode;
 use std::time::Duration;
 use tailwater_confine::{Confinement, ContainerRuntime, DEFAULT_MEMORY, Groups, Limits, Namespaces};
 use tailwater_functions::classifier::ClassifierConfig;
 use tailwater_functions::external::ExternalConfig;
 use tailwater_functions::library::{Code, CodeExaminer, LibraryError};
 use tailwater_functions::spec::{ChainSpec, FunctionSpec};
-use tailwater_isolation::program::{ProgramError, run_function, run_library};
 use tailwater_isolation::server::{Confined, IsolationConfig, IsolationError, Launch, Program};
 
 /// Upper bound of the memory for a flow's state, with the system's overhead, bytes.
@@ -22,23 +20,6 @@ const FLOW_BYTES: u64 = 1024 + 64;
 
 /// Time that a third-party function has to read its configuration.
 const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Runs one function of a chain for the `tailwater run` that started it.
-///
-/// # Errors
-/// There is no server, or it disconnects.
-pub fn function_process(args: &FunctionProcessArgs) -> Result<ExitCode, CliError> {
-    let ran = match (&args.library, args.place) {
-        (Some(library), _) => run_library(library),
-        (None, place) => run_function(&args.chain, place.unwrap_or_default()),
-    };
-    match ran {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        // The parent process has received the reason and prints it.
-        Err(ProgramError::Refused(_)) => Ok(ExitCode::from(BAD_INPUT)),
-        Err(error) => Err(CliError::Input(error.to_string())),
-    }
-}
 
 /// Returns an absolute path, valid in any working directory.
 fn absolute(chain: &Path) -> Result<PathBuf, CliError> {
@@ -56,67 +37,68 @@ fn absolute(chain: &Path) -> Result<PathBuf, CliError> {
 /// programs.
 pub fn read(args: &RunArgs) -> Result<(ChainSpec, Option<IsolationConfig>), CliError> {
     let mode = match args.isolation {
-        Isolated::None if args.isolation_overhead.is_some() => {
-            return wrong("--isolation-overhead requires --isolation process or container");
+        Isolated::None => {
+            check_without_isolation(args)?;
+            return Ok((ChainSpec::read(&args.chain)?, None));
         }
-        Isolated::None if !args.isolation_without.is_empty() => {
-            return wrong("--isolation-without requires --isolation process or container");
-        }
-        Isolated::None if !args.isolation_except.is_empty() => {
-            return wrong("--isolation-except requires --isolation process or container");
-        }
-        Isolated::None => return Ok((ChainSpec::read(&args.chain)?, None)),
         Isolated::Process => "--isolation process",
         Isolated::Container => "--isolation container",
     };
     // Isolated functions read it from another working directory.
     let chain = absolute(&args.chain)?;
-    let isolated = Isolating {
+    let isolating = Isolating {
         own: Launch {
             program: own_program()?.into(),
             arguments: vec!["function-process".into(), chain.clone().into()],
         },
         confined: confined(args, mode)?,
     };
-    let spec = ChainSpec::read_apart(&chain, &isolated)?;
+    let spec = ChainSpec::read_apart(&chain, &isolating)?;
     if !fs::metadata(&chain).is_ok_and(|file| file.is_file()) {
         return wrong(format!(
             "{mode}: expected the chain in a regular file, which each function process reads, found {}",
             args.chain.display()
         ));
     }
-    let stays = |name: &str| args.isolation_except.iter().any(|it| it == name);
     check_what_stays(&args.isolation_except, &spec, mode)?;
-    let exports = |function: &&FunctionSpec| function.config.exports() && !stays(&function.name);
-    if let (Some(_), Some(writer)) = (&isolated.confined, spec.functions.iter().find(exports)) {
-        return wrong(format!(
-            "{mode}: {name}: export requires access to files or the network, which confined functions lack: remove \
-             it, or trust the function with --isolation-except {name}",
-            name = writer.name
-        ));
-    }
-    // Each direction of a connection may have its own state.
-    let flows = 2 * u64::from(spec.flows.capacity) * FLOW_BYTES;
-    let mut programs = Program::of_chain(&spec, &isolated.own);
-    programs.retain(|program| !stays(&program.function));
-    if programs.is_empty() && (!args.isolation_except.is_empty() || !spec.branches.is_empty()) {
-        return wrong(format!(
-            "{mode}: expected at least one function to isolate, found none: remove it"
-        ));
-    }
-    for program in &mut programs {
-        let mut functions = spec.functions.iter();
-        let Some(function) = functions.find(|function| function.name == program.function) else {
-            continue;
-        };
-        let memory = flows + program.demands.shared_bytes as u64;
-        isolated.confine(program, files(&chain, function), memory);
-    }
+    check_exports(args, &spec, mode, isolating.confined.is_some())?;
+    let programs = isolating.programs(args, &spec, &chain, mode)?;
     let mut config = IsolationConfig::new(programs, spec.slo.budget());
     if let Some(overhead) = args.isolation_overhead {
         config.batch.overhead = overhead;
     }
     Ok((spec, Some(config)))
+}
+
+/// Rejects options of isolation in a run without it.
+fn check_without_isolation(args: &RunArgs) -> Result<(), CliError> {
+    let given = [
+        ("--isolation-overhead", args.isolation_overhead.is_some()),
+        ("--isolation-without", !args.isolation_without.is_empty()),
+        ("--isolation-except", !args.isolation_except.is_empty()),
+    ];
+    match given.into_iter().find(|(_, given)| *given) {
+        Some((option, _)) => wrong(format!("{option} requires --isolation process or container")),
+        None => Ok(()),
+    }
+}
+
+/// Rejects exports of confined functions.
+fn check_exports(args: &RunArgs, spec: &ChainSpec, mode: &str, confined: bool) -> Result<(), CliError> {
+    let exports = |function: &&FunctionSpec| function.config.exports() && !stays(args, &function.name);
+    match spec.functions.iter().find(exports) {
+        Some(writer) if confined => wrong(format!(
+            "{mode}: {name}: export requires access to files or the network, which confined functions lack: remove \
+             it, or trust the function with --isolation-except {name}",
+            name = writer.name
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Returns `true` if a function is excepted from isolation.
+fn stays(args: &RunArgs, function: &str) -> bool {
+    args.isolation_except.iter().any(|name| name == function)
 }
 
 /// Checks that functions excepted from isolation are built-in ones that share or write something that prevents
@@ -180,6 +162,28 @@ struct Isolating {
 }
 
 impl Isolating {
+    /// Returns the confined programs of the functions that are isolated.
+    fn programs(&self, args: &RunArgs, spec: &ChainSpec, chain: &Path, mode: &str) -> Result<Vec<Program>, CliError> {
+        // Each direction of a connection may have its own state.
+        let flows = 2 * u64::from(spec.flows.capacity) * FLOW_BYTES;
+        let mut programs = Program::of_chain(spec, &self.own);
+        programs.retain(|program| !stays(args, &program.function));
+        if programs.is_empty() && (!args.isolation_except.is_empty() || !spec.branches.is_empty()) {
+            return wrong(format!(
+                "{mode}: expected at least one function to isolate, found none: remove it"
+            ));
+        }
+        for program in &mut programs {
+            let mut functions = spec.functions.iter();
+            let Some(function) = functions.find(|function| function.name == program.function) else {
+                continue;
+            };
+            let memory = flows + program.demands.shared_bytes as u64;
+            self.confine(program, files(chain, function), memory);
+        }
+        Ok(programs)
+    }
+
     /// Confines a program that reads these files and receives `given` bytes of shared memory.
     fn confine(&self, program: &mut Program, files: Vec<PathBuf>, given: u64) {
         program.confined = self.confined.clone();
@@ -247,13 +251,13 @@ fn check_file(code: &Code<'_>) -> Result<(), LibraryError> {
 ///
 /// # Errors
 /// A function that writes a file would run on several cores.
-pub fn on(config: IsolationConfig, cores: &[usize]) -> Result<IsolationConfig, CliError> {
+pub fn check_cores(config: &IsolationConfig, cores: &[usize]) -> Result<(), CliError> {
     match config.programs.iter().find(|program| program.single_instance) {
         Some(writer) if cores.len() > 1 => wrong(format!(
             "--isolation: {}: export requires a single process: remove it, or run on one core",
             writer.function
         )),
-        _ => Ok(config),
+        _ => Ok(()),
     }
 }
 

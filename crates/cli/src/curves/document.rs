@@ -1,0 +1,209 @@
+//! Document of `tailwater profile latency`, `cache` and `all`.
+
+use crate::text::one_line;
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::path::Path;
+use tailwater_profile::curve::{Measured, Point};
+use tailwater_profile::profiles::{
+    CacheProfile, ChainProfile, CostProfile, FunctionCost, LatencyProfile, Machine, Profiles,
+};
+
+/// Document of `--output json`. Field names are stable.
+#[derive(Debug, Serialize)]
+pub struct Document {
+    chain: String,
+    configuration: String,
+    traffic: String,
+    machine: MachineDocument,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cache: Option<CacheDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    latency: Option<LatencyDocument>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    costs: Option<CostDocument>,
+    file: String,
+}
+
+#[derive(Debug, Serialize)]
+struct MachineDocument {
+    processor: String,
+    megahertz: u32,
+    cache_bytes: u64,
+    cache_ways: u32,
+    private_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct CacheDocument {
+    method: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    because: Option<String>,
+    usable_bytes: u64,
+    points: Vec<CachePoint>,
+    not_held: Vec<NotHeldPoint>,
+}
+
+#[derive(Debug, Serialize)]
+struct CachePoint {
+    bytes: u64,
+    pps: f64,
+    noise_pps: f64,
+    runs: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    occupied_bytes: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct NotHeldPoint {
+    bytes: u64,
+    misses: f64,
+    pps: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct LatencyDocument {
+    throughput_pps: f64,
+    throughput_noise_pps: f64,
+    percentile: f64,
+    points: Vec<LoadPoint>,
+    objective_us: f64,
+    objective_percentile: f64,
+    non_drop_pps: Option<f64>,
+    partial_drop_pps: Option<f64>,
+    objective_pps: Option<f64>,
+}
+
+#[derive(Debug, Serialize)]
+struct LoadPoint {
+    load: f64,
+    us: f64,
+    noise_us: f64,
+    runs: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct CostDocument {
+    packet_ns: f64,
+    packet_noise_ns: f64,
+    rest_ns: f64,
+    runs: u32,
+    functions: Vec<FunctionDocument>,
+}
+
+#[derive(Debug, Serialize)]
+struct FunctionDocument {
+    function: String,
+    packet_ns: f64,
+    packet_noise_ns: f64,
+    /// Cycles at the machine's maximum clock, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packet_cycles: Option<f64>,
+    share: f64,
+    runs: u32,
+}
+
+impl Document {
+    /// Creates the document of a profile in a file. `because` is the reason for the method of dividing the cache, if it
+    /// was just measured.
+    pub fn new(profile: &ChainProfile, because: Option<String>, file: &Path) -> Document {
+        let key = &profile.key;
+        let machine = &key.machine;
+        let bytes = |kibibytes: u32| u64::from(kibibytes) * 1024;
+        Document {
+            chain: key.chain.clone(),
+            configuration: key.configuration.clone(),
+            traffic: key.traffic.clone(),
+            machine: MachineDocument {
+                processor: machine.processor.clone(),
+                megahertz: machine.megahertz,
+                cache_bytes: bytes(machine.cache_kibibytes),
+                cache_ways: machine.cache_ways,
+                private_bytes: bytes(machine.private_kibibytes),
+            },
+            cache: profile.cache.as_ref().map(|cache| cache_document(cache, because)),
+            latency: profile.latency.as_ref().map(latency_document),
+            costs: profile.costs.as_ref().map(|costs| cost_document(costs, machine)),
+            file: file.display().to_string(),
+        }
+    }
+}
+
+fn cache_document(cache: &CacheProfile, because: Option<String>) -> CacheDocument {
+    let points = cache.points.iter().map(|Point { at, measured }| CachePoint {
+        bytes: cache.bytes(*at),
+        pps: measured.value,
+        noise_pps: measured.noise,
+        runs: measured.runs,
+        occupied_bytes: cache.occupied(*at),
+    });
+    let not_held = cache.not_held.iter().map(|point| NotHeldPoint {
+        bytes: cache.bytes(point.at),
+        misses: point.misses,
+        pps: point.measured.value,
+    });
+    CacheDocument {
+        method: cache.method.to_string(),
+        because,
+        usable_bytes: cache.bytes(cache.most_units),
+        points: points.collect(),
+        not_held: not_held.collect(),
+    }
+}
+
+fn latency_document(latency: &LatencyProfile) -> LatencyDocument {
+    let points = latency.points.iter().map(|point| {
+        let Measured { value, noise, runs } = point.measured;
+        LoadPoint {
+            load: f64::from(point.at) / 100.0,
+            us: value,
+            noise_us: noise,
+            runs,
+        }
+    });
+    LatencyDocument {
+        throughput_pps: latency.throughput.value,
+        throughput_noise_pps: latency.throughput.noise,
+        percentile: latency.percentile,
+        points: points.collect(),
+        objective_us: latency.objective_us,
+        objective_percentile: latency.objective_percentile,
+        non_drop_pps: latency.ndr,
+        partial_drop_pps: latency.pdr,
+        objective_pps: latency.objective_rate,
+    }
+}
+
+fn cost_document(costs: &CostProfile, machine: &Machine) -> CostDocument {
+    let functions = costs.functions.iter().map(|of| {
+        let FunctionCost { function, cost, share } = of;
+        FunctionDocument {
+            function: function.clone(),
+            packet_ns: cost.value,
+            packet_noise_ns: cost.noise,
+            packet_cycles: machine.cycles(cost.value),
+            share: *share,
+            runs: cost.runs,
+        }
+    });
+    CostDocument {
+        packet_ns: costs.whole.value,
+        packet_noise_ns: costs.whole.noise,
+        rest_ns: costs.rest(),
+        runs: costs.whole.runs,
+        functions: functions.collect(),
+    }
+}
+
+/// Returns all profiles of a file, for its page.
+pub fn documents(profiles: &Profiles, file: &Path) -> Vec<Document> {
+    let all = profiles.list.iter();
+    all.map(|profile| Document::new(profile, None, file)).collect()
+}
+
+/// Returns a profile's chain and traffic, for people.
+pub fn title(profile: &ChainProfile) -> String {
+    let mut title = profile.key.chain.clone();
+    let _ = write!(title, " ({})", one_line(&profile.key.traffic));
+    title
+}

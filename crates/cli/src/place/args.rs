@@ -1,0 +1,77 @@
+//! Arguments of `tailwater place`.
+
+use crate::output::ReportOutput;
+use crate::values;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+use tailwater_net::Nanos;
+use tailwater_placement::improve::Saving;
+
+/// Help text of `tailwater place`.
+pub const PLACE_EXAMPLES: &str = "\
+Admits SLOs in the order of their file. Each gets instances with dedicated cores and ways of cache, or the
+reason for the denial and the nearest SLO that would fit. With a state, running instances stay where they
+are, except for changed SLOs and removed servers.
+
+Examples:
+  tailwater place examples/place/slos.yaml --cluster examples/place/cluster.yaml
+  tailwater place slos.yaml --cluster cluster.yaml --state placement.json
+      Places only new and changed SLOs; removes SLOs that are no longer in the file.
+  tailwater place slos.yaml --cluster cluster.yaml --state placement.json --optimal --saving 5%
+      Also the plan with the fewest servers, and the migration to it, if it saves enough; --apply writes
+      it to the state. Only in builds with the feature `milp`.
+  tailwater place slos.yaml --cluster cluster.yaml --state placement.json --done 3
+      Marks the steps of --migrate up to number 3 as done, and prints the remaining ones.
+Exit codes: 0 all SLOs admitted, 2 wrong input, 3 an SLO was denied.";
+
+/// Arguments of `tailwater place`.
+#[derive(Debug, Args)]
+pub struct PlaceArgs {
+    /// SLOs, and their chains' curves
+    #[arg(value_name = "SLOS.yaml")]
+    pub slos: PathBuf,
+    /// Servers of the cluster
+    #[arg(long, value_name = "CLUSTER.yaml")]
+    pub cluster: PathBuf,
+    /// File with the previous placement, which is updated; created if missing
+    #[arg(long, value_name = "FILE")]
+    pub state: Option<PathBuf>,
+    /// Scheduler
+    #[arg(long, value_name = "tailwater|resq-greedy", default_value = "tailwater")]
+    #[arg(hide_possible_values = true)]
+    pub scheduler: PlaceScheduler,
+    /// Also search for the plan with the fewest servers, and for the migration to it (feature `milp`)
+    #[arg(long)]
+    pub optimal: bool,
+    /// Time limit of the search
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = values::search)]
+    #[arg(requires = "optimal")]
+    pub time: Nanos,
+    /// Minimum saving for a proposal: servers, or a percentage of those in use
+    #[arg(long, value_name = "N|P%", default_value = "1", value_parser = values::saving)]
+    #[arg(requires = "optimal")]
+    pub saving: Saving,
+    /// Apply the proposed plan to the state
+    #[arg(long, requires = "optimal", requires = "state")]
+    pub apply: bool,
+    /// Add the migration to the proposed plan to the state, to be done step by step
+    #[arg(long, requires = "optimal", requires = "state", conflicts_with = "apply")]
+    pub migrate: bool,
+    /// Mark the steps of the state's migration up to number N as done
+    #[arg(long, value_name = "N", requires = "state")]
+    pub done: Option<u64>,
+    /// Abandon the rest of the state's migration, except for drains of instances that already have a successor
+    #[arg(long, requires = "state")]
+    pub abandon: bool,
+    /// Output format
+    #[arg(long, value_name = "table|json", default_value = "table")]
+    #[arg(hide_possible_values = true)]
+    pub output: ReportOutput,
+}
+
+/// Scheduler that places instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PlaceScheduler {
+    Tailwater,
+    ResqGreedy,
+}

@@ -1,0 +1,54 @@
+//! Report of a finished run: on standard output, as a page, and as an exit code.
+
+use super::plan::Outputs;
+use crate::error::{CliError, SLO_MISSED};
+use crate::output::{ReportOutput, complain, json, print};
+use crate::{html, table};
+use std::fs;
+use std::process::ExitCode;
+use std::time::SystemTime;
+use tailwater_dataplane::RunError;
+use tailwater_dataplane::report::RunReport;
+
+/// Prints the report of a run, and writes its page, also if recording failed or a worker panicked. `recorded` is the
+/// result of recording the policy's decisions.
+///
+/// # Errors
+/// The run or the recording failed, or the report cannot be written.
+pub fn finish(
+    ran: Result<RunReport, RunError>,
+    recorded: Result<(), CliError>,
+    outputs: &Outputs,
+) -> Result<ExitCode, CliError> {
+    let (report, failure) = match ran {
+        Ok(report) => (report, None),
+        Err(error) => match error.report().cloned() {
+            Some(report) => (report, Some(error)),
+            None => return Err(error.into()),
+        },
+    };
+    print(&match outputs.format {
+        ReportOutput::Table => table::report(&report),
+        ReportOutput::Json => json(&report)?,
+    })?;
+    if let Some(page) = &outputs.page {
+        let text = html::page(&report, &page.spec, SystemTime::now())?;
+        fs::write(&page.file, text).map_err(|source| CliError::Report {
+            file: page.file.display().to_string(),
+            source,
+        })?;
+    }
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
+    recorded?;
+    Ok(match report.slo_met.filter(|_| outputs.check_slo) {
+        Some(false) => ExitCode::from(SLO_MISSED),
+        None if outputs.check_slo => {
+            let text = format!("--check-slo: no verdict: {}", table::without_verdict(&report));
+            complain("error", &text);
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::SUCCESS,
+    })
+}

@@ -1,0 +1,54 @@
+//! Control of a run by its caller.
+
+use super::Progress;
+use crate::batches::BatchRecorder;
+use std::fmt;
+use std::sync::atomic::AtomicBool;
+
+/// Control of a run while it lasts: its end, and the observations that its caller receives.
+pub struct RunControl<'c> {
+    /// Ends the run once it is set.
+    pub(super) stop: &'c AtomicBool,
+    /// Recorder of single batches' times.
+    pub(super) batches: Option<&'c BatchRecorder>,
+    /// Receives the progress.
+    pub(super) progress: Box<dyn FnMut(&Progress) + 'c>,
+}
+
+impl<'c> RunControl<'c> {
+    /// Control that only ends the run: once `stop` is set.
+    pub fn new(stop: &'c AtomicBool) -> RunControl<'c> {
+        RunControl {
+            stop,
+            batches: None,
+            progress: Box::new(|_| {}),
+        }
+    }
+
+    /// Calls `progress` a few times per second, from the thread that executes the plan.
+    #[must_use]
+    pub fn with_progress(self, progress: impl FnMut(&Progress) + 'c) -> RunControl<'c> {
+        RunControl {
+            progress: Box::new(progress),
+            ..self
+        }
+    }
+
+    /// Also records times of single batches, if there is a recorder.
+    #[must_use]
+    pub fn with_batches(self, batches: impl Into<Option<&'c BatchRecorder>>) -> RunControl<'c> {
+        RunControl {
+            batches: batches.into(),
+            ..self
+        }
+    }
+}
+
+impl fmt::Debug for RunControl<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunControl")
+            .field("stop", self.stop)
+            .field("batches", &self.batches.is_some())
+            .finish_non_exhaustive()
+    }
+}

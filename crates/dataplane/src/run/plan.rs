@@ -1,0 +1,216 @@
+//! Plan of a run: a chain and a configuration that do not contradict each other.
+
+use super::RunError;
+use crate::scaling::ScalingConfig;
+use crate::scaling::server::ServerConfig;
+use crate::trace_nic::TraceNicConfig;
+use std::path::PathBuf;
+use tailwater_functions::spec::ChainSpec;
+use tailwater_isolation::server::IsolationConfig;
+use tailwater_net::Nanos;
+
+/// Default length of a measurement window.
+const WINDOW: Nanos = Nanos::from_millis(300);
+
+/// Configuration of a run.
+#[derive(Clone, Debug)]
+pub struct RunConfig {
+    /// Cores to run on, one worker each.
+    pub cores: Vec<usize>,
+    /// Trace NIC, for a run on a trace.
+    pub nic: TraceNicConfig,
+    /// Length of a measurement window.
+    pub window: Nanos,
+    /// File to record sent packets to.
+    pub capture_out: Option<PathBuf>,
+    /// Packets of the traffic excluded by `spec.match`.
+    pub not_matched: u64,
+    /// Seed of the flow table's hash.
+    pub seed: u64,
+    /// Offloading of flows to auxiliary cores. Without it every packet is processed where it is received.
+    pub scaling: Option<ScalingConfig>,
+    /// Migration of RSS buckets between `cores`. With one core there is no destination, and without pacing no time at
+    /// which to move: buckets stay.
+    pub server: Option<ServerConfig>,
+    /// Isolation of functions in separate processes. `None` runs them in this one. Incompatible with `scaling`.
+    pub isolation: Option<IsolationConfig>,
+}
+
+impl RunConfig {
+    /// Configuration of a plain run on these cores: in this process, without offloading or migration.
+    pub fn new(cores: Vec<usize>) -> RunConfig {
+        RunConfig {
+            cores,
+            nic: TraceNicConfig::default(),
+            window: WINDOW,
+            capture_out: None,
+            not_matched: 0,
+            seed: 0,
+            scaling: None,
+            server: None,
+            isolation: None,
+        }
+    }
+}
+
+/// Plan of a run. Chain and configuration are checked against each other, so that the run can only fail by the machine.
+/// The plan is plain data: it holds no thread, process, port or memory for packets, and can be executed repeatedly.
+#[derive(Clone, Debug)]
+pub struct RunPlan {
+    spec: ChainSpec,
+    config: RunConfig,
+}
+
+impl RunPlan {
+    /// Plans a run of a chain.
+    ///
+    /// # Errors
+    /// The configuration and the chain exclude each other.
+    pub fn new(spec: ChainSpec, config: RunConfig) -> Result<RunPlan, RunError> {
+        check(&spec, &config)?;
+        Ok(RunPlan { spec, config })
+    }
+
+    /// The chain.
+    pub fn spec(&self) -> &ChainSpec {
+        &self.spec
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> &RunConfig {
+        &self.config
+    }
+
+    /// Replaces the mappers, which may depend on a profile that was measured after the rest was planned.
+    ///
+    /// # Errors
+    /// The chain or the rest of the configuration excludes them.
+    pub fn with_mappers(
+        self,
+        scaling: Option<ScalingConfig>,
+        server: Option<ServerConfig>,
+    ) -> Result<RunPlan, RunError> {
+        let config = RunConfig {
+            scaling,
+            server,
+            ..self.config
+        };
+        RunPlan::new(self.spec, config)
+    }
+
+    /// Sets the figures of loaded traffic: the time for which it arrives (`None`: the trace once), and the packets that
+    /// `spec.match` excluded from it.
+    #[must_use]
+    pub fn with_traffic(mut self, duration: Option<Nanos>, not_matched: u64) -> RunPlan {
+        self.config.nic.duration = duration;
+        self.config.not_matched = not_matched;
+        self
+    }
+}
+
+/// Rejects configurations that exclude each other.
+fn check(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
+    check_external(spec, config)?;
+    if spec.state.is_some() && config.scaling.is_some() {
+        return Err(RunError::StateWithOffloading);
+    }
+    if config.isolation.is_some() && config.scaling.is_some() {
+        return Err(RunError::IsolatedWithOffloading);
+    }
+    Ok(())
+}
+
+/// Rejects external functions unless one core does all the work. Several cores would each need their own queues to each
+/// function, and a function distributes returned packets as it likes.
+fn check_external(spec: &ChainSpec, config: &RunConfig) -> Result<(), RunError> {
+    let Some((function, _)) = spec.externals().next() else {
+        return Ok(());
+    };
+    let problem = if config.cores.len() > 1 {
+        "expected one core in --cores"
+    } else if config.scaling.is_some() {
+        "its packets cannot be offloaded; remove --auxiliary"
+    } else if spec.state.is_some() {
+        "flows behind it are unknown, so their state cannot be stored; remove spec.state"
+    } else {
+        return Ok(());
+    };
+    Err(RunError::External {
+        function: function.to_owned(),
+        problem,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+    use std::sync::Arc;
+    use tailwater_handover::park::Mode;
+    use tailwater_policy::core::CoreMapper;
+
+    fn spec(functions: &str, rest: &str) -> ChainSpec {
+        let text = format!(
+            "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {{name: test}}\nspec:\n  \
+             slo: {{latency: 1ms}}\n  functions: [{functions}]\n{rest}"
+        );
+        ChainSpec::parse(&text, "test", Path::new(".")).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn offloading() -> RunConfig {
+        RunConfig {
+            scaling: Some(ScalingConfig {
+                auxiliary: vec![1],
+                mapper: Arc::new(|| -> Box<dyn CoreMapper> { unreachable!("nothing runs") }),
+                park: Mode::Sleep,
+                buffers: 64,
+            }),
+            ..RunConfig::new(vec![0])
+        }
+    }
+
+    #[test]
+    fn contradictions_are_found_before_anything_starts() {
+        let external = || spec("{name: fw, external: {port: net_fw0, timeout: 1ms}}", "");
+        let stored = || {
+            let state = "  state: {redis: {socket: /redis.sock}}\n";
+            spec("{nat: {external: [203.0.113.0/28]}}", state)
+        };
+        let isolated = RunConfig {
+            isolation: Some(IsolationConfig::new(Vec::new(), Nanos::from_millis(1))),
+            ..offloading()
+        };
+        let rows = [
+            (external(), RunConfig::new(vec![0, 1]), "expected one core in --cores"),
+            (
+                external(),
+                offloading(),
+                "its packets cannot be offloaded; remove --auxiliary",
+            ),
+            (stored(), offloading(), "that moves RSS buckets, found --auxiliary"),
+            (
+                spec("{forward: }", ""),
+                isolated,
+                "cannot be offloaded to auxiliary cores",
+            ),
+        ];
+        for (spec, config, message) in rows {
+            let error = RunPlan::new(spec, config).unwrap_err().to_string();
+            assert!(error.ends_with(message), "{error}");
+        }
+    }
+
+    #[test]
+    fn mappers_are_checked_when_they_are_added() {
+        let external = spec("{name: fw, external: {port: net_fw0, timeout: 1ms}}", "");
+        let plan = RunPlan::new(external, RunConfig::new(vec![0])).unwrap();
+        let refused = plan.clone().with_mappers(offloading().scaling, None);
+        assert!(matches!(refused, Err(RunError::External { .. })), "{refused:?}");
+        let plan = plan.with_mappers(None, None).unwrap();
+        let plan = plan.with_traffic(Some(Nanos(5)), 3);
+        assert_eq!(
+            (plan.config().nic.duration, plan.config().not_matched),
+            (Some(Nanos(5)), 3)
+        );
+    }
+}
