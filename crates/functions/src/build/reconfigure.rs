@@ -120,8 +120,8 @@ impl Reconfigure {
                 continue;
             }
             let update = ConfigUpdate {
-                old: &old.config,
-                new: &new.config,
+                old: old.config.as_any(),
+                new: new.config.as_any(),
                 has_external_state: self.kept,
             };
             match factory.prepare_update(&update) {
