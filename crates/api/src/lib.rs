@@ -3,10 +3,13 @@
 //!
 //! Text becomes a tree of nodes (`yaml`) that know their line and column. [`Located`](document::Located) adds file and field
 //! path, and reads scalars, lists and maps with an error that names all of them. On these stand the parts that several kinds
-//! share: [`Slo`], [`PortName`], [`FlowsSpec`], [`StateSpec`]. No code of a network function is needed to read any of it.
+//! share: [`Slo`], [`PortName`], [`FlowsSpec`], [`StateSpec`]; and on these the kinds: [`Chain`](chain). No code of a
+//! network function is needed to read any of it.
 
+pub mod chain;
 pub mod document;
 pub mod error;
+pub mod external;
 pub mod files;
 pub mod flows;
 pub mod located;

@@ -57,16 +57,16 @@ pub struct DdioSpec {
     pub cache_bytes: Option<u64>,
 }
 
-/// Reads `ports`. `taken` returns the error message for a port that a function of the chain already uses.
+/// Reads `ports`. `problem` returns the error message for a port that a function of the chain already uses.
 ///
 /// # Errors
 /// A field is wrong, entry and exit are one port, or a port is taken.
-pub fn ports_of(node: &Located<'_>, taken: impl Fn(&PortName) -> Option<String>) -> Result<PortsSpec, SpecError> {
+pub fn ports_of(node: &Located<'_>, problem: impl Fn(&PortName) -> Option<String>) -> Result<PortsSpec, SpecError> {
     let names = ["entry", "exit", "bothWays", "mtu", "promiscuous", "ddio"];
     let fields = node.fields(&names)?;
     let name = |node: &Located<'_>| {
         let name = PortName::parse(node)?;
-        match taken(&name) {
+        match problem(&name) {
             None => Ok(name),
             Some(message) => Err(node.error(message)),
         }
@@ -106,6 +106,14 @@ pub fn ports_of(node: &Located<'_>, taken: impl Fn(&PortName) -> Option<String>)
             },
         },
     })
+}
+
+/// Returns the message for a port that the function `user` uses.
+pub fn port_taken(port: &PortName, user: &str) -> String {
+    format!(
+        "expected a separate device and interface for each port, found \"{port}\", which function {user} uses; \
+         number devices of one driver differently"
+    )
 }
 
 fn ddio(node: &Located<'_>) -> Result<DdioSpec, SpecError> {

@@ -4,6 +4,8 @@
 //! functions after the classifier. A packet passes the list from front to back on any branch and skips the functions
 //! that are not on its path, so there are no cycles.
 
+pub use tailwater_api::chain::{MAX_BRANCHES, SEND};
+
 /// Branch of a chain, to which a classifier sends packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Branch {
@@ -18,17 +20,11 @@ pub struct Branch {
     pub ends: bool,
 }
 
-/// Rule target for leaving the chain.
-pub const SEND: &str = "send";
-/// Rule target for the function after the classifier.
-pub const NEXT: &str = "next";
-
-/// Maximum number of branches in a chain. Each has a function of its own, or is a classifier's only exit.
-pub const MAX_BRANCHES: usize = 32;
-
 /// Set of a chain's branches, one bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct BranchSet(u32);
+
+const _: () = assert!(MAX_BRANCHES <= u32::BITS as usize);
 
 impl BranchSet {
     /// Empty set.

@@ -115,7 +115,7 @@ fn a_key_that_everybody_can_read_is_told_of() {
 #[test]
 fn state_is_read() {
     let spec = right("state.yaml");
-    let state = spec.state.expect("state");
+    let state = spec.settings.state.expect("state");
     let expected = StateSpec {
         instance: None,
         redis: RedisSpec {
@@ -137,7 +137,7 @@ fn state_is_read() {
 
 #[test]
 fn ports_are_read() {
-    let ports = right("ports.yaml").ports.expect("ports");
+    let ports = right("ports.yaml").settings.ports.expect("ports");
     assert_eq!(ports.entry.to_string(), "0000:3b:00.0");
     assert_eq!(
         ports.exit.and_then(|exit| exit.interface().map(str::to_owned)),

@@ -106,7 +106,7 @@ impl Reconfigure {
     /// # Errors
     /// If a file or configuration is invalid: one line for each problem.
     pub fn prepare(&self) -> Result<PendingUpdates<'_>, Vec<String>> {
-        let spec = self.spec.source.read_again();
+        let spec = self.spec.read_again();
         let spec = spec.map_err(|error| lines(&error))?;
         let present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut ready, mut errors) = (Vec::new(), Vec::new());
@@ -120,8 +120,8 @@ impl Reconfigure {
                 continue;
             }
             let update = ConfigUpdate {
-                old: &old.config,
-                new: &new.config,
+                old: old.config.as_any(),
+                new: new.config.as_any(),
                 has_external_state: self.kept,
             };
             match factory.prepare_update(&update) {

@@ -8,12 +8,13 @@ use crate::kind::{
     SharedTable, UpdateError, count,
 };
 use std::sync::Arc;
+use tailwater_api::chain::CLASSIFIER;
 use tailwater_chain::branches::of_classifier;
 use tailwater_chain::function::NetworkFunction;
 
 /// Kind `classifier`.
 pub static KIND: FunctionKind = FunctionKind {
-    name: "classifier",
+    name: CLASSIFIER,
     summary: "Branches by rule",
     parse: |node, context| Ok(ClassifierConfig::parse(node, context)?.into()),
 };

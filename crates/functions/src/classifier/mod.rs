@@ -10,5 +10,5 @@ mod tests;
 pub use function::Classifier;
 pub use kind::KIND;
 pub use rules::{ClassifierRules, ClassifierTable};
-pub(crate) use spec::functions_of_branches;
-pub use spec::{BranchConfig, ClassifierConfig, Target};
+pub use spec::{ClassifierConfig, Target};
+pub use tailwater_api::chain::BranchConfig;

@@ -8,10 +8,9 @@ use crate::acl::shadowed_rules::{Idle, describe};
 use crate::kind::Context;
 use std::collections::HashSet;
 use std::path::PathBuf;
-use tailwater_api::document::is_label;
-use tailwater_api::error::{SpecError, quoted};
-use tailwater_api::located::{Fields, Located};
-use tailwater_chain::branches::{MAX_BRANCHES, NEXT, SEND};
+use tailwater_api::chain::{BranchConfig, NEXT, SEND, branches};
+use tailwater_api::error::SpecError;
+use tailwater_api::located::Located;
 
 /// Branches by rule: the first rule that matches a packet determines its branch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,16 +31,6 @@ pub struct ClassifierConfig {
     pub source: Option<PathBuf>,
     /// Line of each rule in the file, or its position in the list, from 1.
     pub lines: Vec<u32>,
-}
-
-/// Branch of a classifier.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BranchConfig {
-    /// Name of the branch.
-    pub name: String,
-    /// `true` if packets leave the chain at the branch's end. Otherwise they continue with the function after the
-    /// classifier.
-    pub ends: bool,
 }
 
 /// Target of packets.
@@ -194,57 +183,4 @@ impl ClassifierConfig {
         let found = found.map(|found| found.into_iter().map(told).collect());
         describe(found, self.source.as_deref())
     }
-}
-
-/// Reads the branches' names, and whether packets leave the chain at their ends.
-fn branches(node: &Located<'_>) -> Result<Vec<BranchConfig>, SpecError> {
-    let entries = node.entries("branches")?;
-    if entries.is_empty() || entries.len() > MAX_BRANCHES {
-        let found = entries.len();
-        let message = format!("expected 1 to {MAX_BRANCHES} branches, found {found}");
-        return Err(node.error(message));
-    }
-    let branch = |(name, branch): &(&str, Located<'_>)| {
-        if !is_label(name) || [NEXT, SEND].contains(name) {
-            let message = format!(
-                "expected as a branch's name lower-case letters, digits and inner dashes, at most 63, that are not \
-                 {NEXT} or {SEND}, found {}",
-                quoted(name)
-            );
-            return Err(node.error_at_key(name, message));
-        }
-        let fields = branch_fields(branch)?;
-        let then = fields.optional("then");
-        let then = then.map(|node| node.word(&[(NEXT, false), (SEND, true)]));
-        Ok(BranchConfig {
-            name: (*name).to_owned(),
-            ends: then.transpose()?.unwrap_or(false),
-        })
-    };
-    entries.iter().map(branch).collect()
-}
-
-fn branch_fields<'a>(branch: &Located<'a>) -> Result<Fields<'a>, SpecError> {
-    branch.fields(&["functions", "then"])
-}
-
-/// Returns the function list of each branch of the `classifier` in an item of a chain's list, in order, to be read like
-/// the chain's own.
-pub(crate) fn functions_of_branches<'a>(item: &Located<'a>) -> Result<Vec<Located<'a>>, SpecError> {
-    let entries = item.entries("a function")?;
-    let classifier = entries.iter().find(|(key, _)| *key == "classifier");
-    let Some((_, classifier)) = classifier else {
-        return Ok(Vec::new());
-    };
-    let fields = classifier.entries("a classifier")?;
-    let branches = fields.iter().find(|(key, _)| *key == "branches");
-    let Some((_, branches)) = branches.filter(|(_, branches)| !branches.is_null()) else {
-        return Ok(Vec::new());
-    };
-    let entries = branches.entries("branches")?;
-    let functions = entries.iter().map(|(_, branch)| {
-        let what = "a list of functions; in place of an empty branch, rules have `to: next` or `to: send`";
-        branch_fields(branch)?.required("functions", what)
-    });
-    functions.collect()
 }

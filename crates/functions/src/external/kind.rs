@@ -1,13 +1,13 @@
 //! Kind `external` of functions.
 
-use super::spec::ExternalConfig;
 use crate::kind::{BuildContext, FunctionConfig, FunctionError, FunctionFactory, FunctionKind};
+use tailwater_api::external::{EXTERNAL, ExternalConfig};
 
 /// Kind `external`.
 pub static KIND: FunctionKind = FunctionKind {
-    name: "external",
+    name: EXTERNAL,
     summary: "Third-party program behind a port",
-    parse: |node, context| Ok(ExternalConfig::parse(node, context)?.into()),
+    parse: |node, _| Ok(ExternalConfig::parse(node)?.into()),
 };
 
 impl FunctionConfig for ExternalConfig {

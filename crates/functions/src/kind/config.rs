@@ -136,8 +136,12 @@ pub struct AnyConfig(Arc<dyn FunctionConfig>);
 impl AnyConfig {
     /// Returns the configuration as `T`, if it has that type.
     pub fn get<T: FunctionConfig>(&self) -> Option<&T> {
-        let config: &dyn Any = &*self.0;
-        config.downcast_ref()
+        self.as_any().downcast_ref()
+    }
+
+    /// Returns the configuration without its interface, for a comparison of types.
+    pub fn as_any(&self) -> &dyn Any {
+        &*self.0
     }
 
     /// Same as [`get`](AnyConfig::get), for changes. Clones keep the old configuration.

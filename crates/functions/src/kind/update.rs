@@ -1,16 +1,16 @@
 //! Change of a function's configuration while its chain runs.
 
-use super::config::{AnyConfig, FunctionConfig};
+use std::any::Any;
 use std::sync::Arc;
 use tailwater_chain::live::Live;
 
 /// Change of a function's configuration.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigUpdate<'a> {
-    /// Current configuration.
-    pub old: &'a AnyConfig,
+    /// Current configuration, which has the type of its function's kind.
+    pub old: &'a dyn Any,
     /// Configuration to change to.
-    pub new: &'a AnyConfig,
+    pub new: &'a dyn Any,
     /// `true` if flow state is stored externally.
     pub has_external_state: bool,
 }
@@ -20,8 +20,8 @@ impl<'a> ConfigUpdate<'a> {
     ///
     /// # Errors
     /// If the function's kind has changed.
-    pub fn configs<T: FunctionConfig>(&self) -> Result<(&'a T, &'a T), UpdateError> {
-        let both = self.old.get().zip(self.new.get());
+    pub fn configs<T: Any>(&self) -> Result<(&'a T, &'a T), UpdateError> {
+        let both = self.old.downcast_ref().zip(self.new.downcast_ref());
         both.ok_or(UpdateError::Fixed("this function"))
     }
 }

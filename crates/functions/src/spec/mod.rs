@@ -3,20 +3,21 @@
 //! [`ChainSpec::read`] is the only entry point. A spec that it returns can run as it is. Any problem is a [`SpecError`](tailwater_api::SpecError)
 //! that names file, line, column, field, expected and found value. `docs/reference/chain-spec.md` describes every field.
 //!
-//! The text is parsed into a tree of located nodes (`yaml`). These are read field by field (`located`, `values`) into
-//! the types of `chain` and `sequence`, and by the [kind](crate::kind) of each function into its configuration.
+//! The document is read by [`tailwater_api::chain`]: its structure, and everything but the functions. The
+//! [kind](crate::kind) of each function reads its configuration, and `resolver` checks the functions against each other.
 
 mod chain;
-mod item;
+mod function;
+mod resolver;
 mod rows;
-mod sequence;
 mod source;
 
-pub use chain::{ChainSpec, Match};
+pub use chain::ChainSpec;
+pub use function::FunctionSpec;
+pub(crate) use function::places;
 pub use rows::Row;
-pub use sequence::FunctionSpec;
-pub(crate) use sequence::places;
 pub use source::Source;
+pub use tailwater_api::chain::Match;
 
 #[cfg(test)]
 mod tests;

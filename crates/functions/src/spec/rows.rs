@@ -1,7 +1,7 @@
 //! Rows: consecutive functions of a chain that process the same packets.
 
 use super::chain::ChainSpec;
-use super::sequence::{FunctionSpec, places};
+use super::function::{FunctionSpec, places};
 use crate::classifier::ClassifierConfig;
 use tailwater_chain::branches::{BranchSet, can_follow, routes};
 

@@ -1,12 +1,15 @@
 //! Source of a chain spec, for reloads while its chain runs.
 
-use super::chain::ChainSpec;
+use super::function::FunctionSpec;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
+use tailwater_api::chain::ChainSettings;
 use tailwater_api::error::SpecError;
+use tailwater_chain::branches::Branch;
 
 /// Text of a spec.
+#[derive(Clone, Copy)]
 pub(super) enum Text<'a> {
     /// Text in a file.
     File(&'a Path),
@@ -14,7 +17,7 @@ pub(super) enum Text<'a> {
     Given(&'a str, &'a str),
 }
 
-/// Source of a spec, and the settings that were read from it.
+/// Source of a spec, and the parts read from it that a reload cannot change.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Source {
     /// File that holds the spec; `None` for a text.
@@ -23,11 +26,18 @@ pub struct Source {
     text: Option<(Arc<str>, String)>,
     /// Folder that file names in the spec are relative to.
     base_dir: PathBuf,
-    /// Spec as first read, without its functions' configurations.
-    read: Option<Arc<ChainSpec>>,
-    /// Names of its functions, with their branches.
-    names: Vec<(String, Option<usize>)>,
+    /// Parts that a reload cannot change, as first read.
+    fixed: Option<Arc<FixedParts>>,
     began: Began,
+}
+
+/// Parts of a spec that a reload cannot change: everything but the configurations of functions.
+#[derive(Debug, PartialEq)]
+struct FixedParts {
+    settings: ChainSettings,
+    branches: Vec<Branch>,
+    /// Names of the functions, with their branches.
+    names: Vec<(String, Option<usize>)>,
 }
 
 /// Start time of reading. Specs compare as equal regardless of it.
@@ -41,8 +51,8 @@ impl PartialEq for Began {
 }
 
 impl Source {
-    /// Creates the source of a spec that has just been read from a text.
-    pub(super) fn new(spec: &ChainSpec, text: Text<'_>, base_dir: &Path, began: SystemTime) -> Source {
+    /// Creates the source of a spec, reading of which began at this time, from a text.
+    pub(super) fn new(text: Text<'_>, base_dir: &Path, began: SystemTime) -> Source {
         let (file, text) = match text {
             Text::File(path) => (Some(path.to_owned()), None),
             Text::Given(text, name) => (None, Some((text.into(), name.to_owned()))),
@@ -51,10 +61,27 @@ impl Source {
             file,
             text,
             base_dir: base_dir.to_owned(),
-            read: Some(Arc::new(settings(spec))),
-            names: names(spec),
+            fixed: None,
             began: Began(Some(began)),
         }
+    }
+
+    /// Records the parts that a reload cannot change.
+    #[must_use]
+    pub(super) fn with_parts(
+        mut self,
+        settings: &ChainSettings,
+        functions: &[FunctionSpec],
+        branches: &[Branch],
+    ) -> Source {
+        let names = functions.iter();
+        let names = names.map(|function| (function.name.clone(), function.branch));
+        self.fixed = Some(Arc::new(FixedParts {
+            settings: settings.clone(),
+            branches: branches.to_vec(),
+            names: names.collect(),
+        }));
+        self
     }
 
     /// File that holds the spec, if any.
@@ -67,69 +94,51 @@ impl Source {
         self.began.0
     }
 
-    /// Reads the spec and the files that it names again.
-    ///
-    /// # Errors
-    /// If the spec is invalid, or if it differs from the first one in anything but the configurations of functions.
-    pub fn read_again(&self) -> Result<ChainSpec, SpecError> {
-        let spec = match (&self.file, &self.text) {
-            (Some(path), _) => ChainSpec::read(path)?,
-            (None, Some((text, name))) => ChainSpec::parse(text, name, &self.base_dir)?,
-            (None, None) => {
-                let message = "expected a spec with a file or a text to read again, found neither";
-                return Err(SpecError::whole_file("the spec", message.to_owned()));
-            }
+    /// Folder that file names in the spec are relative to.
+    pub(super) fn base_dir(&self) -> &Path {
+        &self.base_dir
+    }
+
+    /// Text to read again, if there is one.
+    pub(super) fn text(&self) -> Option<Text<'_>> {
+        let given = self.text.as_ref().map(|(text, name)| Text::Given(text, name));
+        self.file().map(Text::File).or(given)
+    }
+
+    /// Checks that a spec read again from here has the same parts, except for the configurations of functions.
+    pub(super) fn check_unchanged(&self, again: &Source) -> Result<(), SpecError> {
+        let (Some(before), Some(after)) = (&self.fixed, &again.fixed) else {
+            return Ok(());
         };
-        let refuse = |what: &str| {
-            let name = self.file.as_ref().map_or(String::new(), |p| p.display().to_string());
-            let message = format!("expected {what} as at the start of the run: this change requires a restart");
-            Err(SpecError::whole_file(&name, message))
+        let Some(part) = before.difference(after) else {
+            return Ok(());
         };
-        if names(&spec) != self.names {
-            let listed = self.names.iter().map(|(name, _)| name.as_str());
-            return refuse(&format!(
-                "the list of functions ({})",
-                listed.collect::<Vec<_>>().join(", ")
-            ));
-        }
-        let Some(before) = &self.read else {
-            return Ok(spec);
-        };
-        let parts = [
-            ("metadata", spec.metadata == before.metadata),
-            ("the branches of classifiers", spec.branches == before.branches),
-            ("spec.match", spec.match_ == before.match_),
-            ("spec.slo", spec.slo == before.slo),
-            ("spec.flows", spec.flows == before.flows),
-            ("spec.packets", spec.packets == before.packets),
-            ("spec.ports", spec.ports == before.ports),
-            ("spec.state", spec.state == before.state),
-        ];
-        match parts.iter().find(|(_, same)| !same) {
-            Some((part, _)) => refuse(part),
-            None => Ok(spec),
-        }
+        let name = self.file.as_ref().map_or(String::new(), |p| p.display().to_string());
+        let message = format!("expected {part} as at the start of the run: this change requires a restart");
+        Err(SpecError::whole_file(&name, message))
     }
 }
 
-fn names(spec: &ChainSpec) -> Vec<(String, Option<usize>)> {
-    let functions = spec.functions.iter();
-    functions
-        .map(|function| (function.name.clone(), function.branch))
-        .collect()
-}
-
-/// Copies the spec without its functions.
-fn settings(spec: &ChainSpec) -> ChainSpec {
-    ChainSpec {
-        name: spec.name.clone(),
-        metadata: spec.metadata.clone(),
-        match_: spec.match_.clone(),
-        functions: Vec::new(),
-        branches: spec.branches.clone(),
-        ports: spec.ports.clone(),
-        state: spec.state.clone(),
-        source: Source::default(),
-        ..*spec
+impl FixedParts {
+    /// Returns the first part that differs.
+    fn difference(&self, other: &FixedParts) -> Option<String> {
+        if self.names != other.names {
+            let listed = self.names.iter().map(|(name, _)| name.as_str());
+            let listed = listed.collect::<Vec<_>>().join(", ");
+            return Some(format!("the list of functions ({listed})"));
+        }
+        let (before, after) = (&self.settings, &other.settings);
+        let parts = [
+            ("metadata", before.metadata == after.metadata),
+            ("the branches of classifiers", self.branches == other.branches),
+            ("spec.match", before.match_ == after.match_),
+            ("spec.slo", before.slo == after.slo),
+            ("spec.flows", before.flows == after.flows),
+            ("spec.packets", before.packets == after.packets),
+            ("spec.ports", before.ports == after.ports),
+            ("spec.state", before.state == after.state),
+        ];
+        let different = parts.iter().find(|(_, same)| !same);
+        different.map(|(part, _)| (*part).to_owned())
     }
 }

@@ -184,8 +184,8 @@ spec:
         );
         let spec = ChainSpec::parse(&text, "spec.yaml", Path::new(""))?;
         prop_assert_eq!(spec.match_.sources[0].to_string(), format!("{source}/{length}"));
-        prop_assert_eq!(spec.match_.protocols, [protocol]);
-        prop_assert_eq!(spec.match_.vlans, [vlan]);
+        prop_assert_eq!(&spec.match_.protocols, &[protocol]);
+        prop_assert_eq!(&spec.match_.vlans, &[vlan]);
         let Some(acl) = spec.functions[0].config_as::<AclConfig>() else {
             return Err(TestCaseError::fail("not an acl"));
         };

@@ -1,13 +1,14 @@
-//! Configuration of `external`.
+//! Configuration of `external`: a program behind ports, which cuts the chain in two.
 
-use crate::kind::Context;
+use crate::error::SpecError;
+use crate::located::Located;
+use crate::port_name::PortName;
+use crate::values::{PacketAction, duration};
 use std::ops::RangeInclusive;
-use tailwater_api::error::SpecError;
-use tailwater_api::located::Located;
-use tailwater_api::port_name::PortName;
-use tailwater_api::values::{PacketAction, duration};
 use tailwater_net::Nanos;
 
+/// Name of the kind of function.
+pub const EXTERNAL: &str = "external";
 const TIMEOUT: RangeInclusive<Nanos> = Nanos::from_millis(1)..=Nanos::from_secs(10);
 const OUTSIDE: RangeInclusive<u64> = 1..=1_048_576;
 
@@ -56,7 +57,11 @@ impl ExternalConfig {
         [Some(&self.port), self.return_port.as_ref()].into_iter().flatten()
     }
 
-    pub(super) fn parse(node: &Located<'_>, _: &Context<'_>) -> Result<Self, SpecError> {
+    /// Reads the configuration.
+    ///
+    /// # Errors
+    /// A field is missing, unknown or out of range, or both ports are one device or interface.
+    pub fn parse(node: &Located<'_>) -> Result<Self, SpecError> {
         let names = ["port", "returnPort", "timeout", "outside", "missing", "own", "changes"];
         let fields = node.fields_or_none(&names)?;
         let port = PortName::parse(&fields.required("port", "a port")?)?;

@@ -1,0 +1,20 @@
+//! Kind `Chain`: the traffic that a chain processes, its functions in order, and its objectives.
+//!
+//! A [`ChainDocument`] holds all of it without any function's code: a function is the name of its kind and its
+//! configuration as written. The crate of the functions reads the same text with [`ChainNode`] and [`visit`]. It
+//! resolves each configuration on the way, so that the first error in the list of functions is reported first.
+
+mod branches;
+mod document;
+mod item;
+mod sequence;
+mod settings;
+
+pub use branches::{BranchConfig, CLASSIFIER, MAX_BRANCHES, NEXT, SEND, branches};
+pub use document::{ChainBranch, ChainDocument, ChainFunction};
+pub use item::FunctionItem;
+pub use sequence::{Exits, MAX_FUNCTIONS, Visitor, duplicate_name, misplaced_external, short_path, too_many, visit};
+pub use settings::{ChainNode, ChainSettings, DESCRIPTION, FunctionFacts, Match};
+
+#[cfg(test)]
+mod tests;

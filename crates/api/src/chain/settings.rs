@@ -1,0 +1,172 @@
+//! Settings of a chain: everything in its spec but the functions.
+
+use crate::document::{Document, Metadata};
+use crate::error::SpecError;
+use crate::flows::{FlowsSpec, PacketsSpec, flows, packets};
+use crate::located::{Fields, Located};
+use crate::port_name::PortName;
+use crate::ports::{PortsSpec, port_taken, ports_of};
+use crate::slo::{Slo, slo};
+use crate::state::{StateSpec, state};
+use crate::values::{prefix, protocol};
+use ipnet::IpNet;
+use std::path::Path;
+
+/// Description of a chain spec in errors.
+pub const DESCRIPTION: &str = "a chain spec";
+/// `kind` of chain specs.
+const KIND: &str = "Chain";
+/// Fields of `spec`.
+const FIELDS: &[&str] = &["match", "functions", "slo", "flows", "packets", "ports", "state"];
+/// Maximum number of entries in a list of `match`.
+const MAX_MATCHES: usize = 1024;
+
+/// Settings of a chain.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainSettings {
+    /// Name of the chain, an RFC 1123 label; equal to `metadata.name`.
+    pub name: String,
+    /// Metadata of the object.
+    pub metadata: Metadata,
+    /// Traffic that the chain processes.
+    pub match_: Match,
+    /// Service level objectives.
+    pub slo: Slo,
+    /// Flow table.
+    pub flows: FlowsSpec,
+    /// Input policy for packets.
+    pub packets: PacketsSpec,
+    /// Ports of the chain, if the spec names them.
+    pub ports: Option<PortsSpec>,
+    /// External store of flow state that outlives this server, if any.
+    pub state: Option<StateSpec>,
+}
+
+/// Traffic that a chain processes: a packet must match every list that is not empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// Source prefixes; empty matches all.
+    pub sources: Vec<IpNet>,
+    /// Destination prefixes; empty matches all.
+    pub destinations: Vec<IpNet>,
+    /// IP protocol numbers; empty matches all.
+    pub protocols: Vec<u8>,
+    /// VLAN identifiers, 1 to 4094; empty matches all, and packets without a VLAN tag.
+    pub vlans: Vec<u16>,
+}
+
+/// Facts about a chain's functions that its settings are checked against.
+pub trait FunctionFacts {
+    /// Returns the name of the function that uses this port, or the device or interface behind it, if one does.
+    fn port_user(&self, port: &PortName) -> Option<&str>;
+
+    /// Returns `true` if a function tracks connections.
+    fn tracks_connections(&self) -> bool;
+
+    /// Returns `true` if there is a classifier.
+    fn has_branches(&self) -> bool;
+}
+
+/// Chain of which the metadata and the names of the fields have been read, and nothing else.
+pub struct ChainNode<'d> {
+    metadata: Metadata,
+    spec: Fields<'d>,
+}
+
+impl<'d> ChainNode<'d> {
+    /// Reads the metadata of a chain.
+    ///
+    /// # Errors
+    /// If the document is no chain, or has an unknown field.
+    pub fn new(document: &'d Document) -> Result<Self, SpecError> {
+        let (metadata, spec) = document.object(KIND, "a map with functions and slo")?;
+        let spec = spec.fields(FIELDS)?;
+        Ok(ChainNode { metadata, spec })
+    }
+
+    /// Returns the list of functions, to be [visited](super::visit).
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn functions(&self) -> Result<Located<'d>, SpecError> {
+        self.spec.required("functions", "a list of functions")
+    }
+
+    /// Reads the settings of a chain with these functions. Files that it names are relative to `base_dir`; they are not
+    /// read.
+    ///
+    /// # Errors
+    /// If a setting is invalid, or its functions do not allow it: the first problem, with its position.
+    pub fn settings(self, base_dir: &Path, functions: &impl FunctionFacts) -> Result<ChainSettings, SpecError> {
+        let ChainNode { metadata, spec } = self;
+        let port_user = |port: &PortName| functions.port_user(port).map(|user| port_taken(port, user));
+        let ports = spec.optional("ports");
+        let ports = ports.map(|node| ports_of(&node, port_user)).transpose()?;
+        let state = spec.optional("state");
+        let state = state.map(|node| state_with(&node, base_dir, functions)).transpose()?;
+        Ok(ChainSettings {
+            name: metadata.name.clone(),
+            metadata,
+            match_: optional(&spec, "match", match_)?,
+            slo: slo(&spec.required("slo", "a map with latency")?)?,
+            flows: optional(&spec, "flows", flows)?,
+            packets: optional(&spec, "packets", packets)?,
+            ports,
+            state,
+        })
+    }
+}
+
+/// Reads a field with a default.
+fn optional<T: Default>(
+    spec: &Fields<'_>,
+    name: &str,
+    read: impl Fn(&Located<'_>) -> Result<T, SpecError>,
+) -> Result<T, SpecError> {
+    spec.optional(name).map_or(Ok(T::default()), |node| read(&node))
+}
+
+/// Reads `state` of a chain with these functions.
+fn state_with(node: &Located<'_>, base_dir: &Path, functions: &impl FunctionFacts) -> Result<StateSpec, SpecError> {
+    if functions.tracks_connections() {
+        let message = "expected no function that tracks connections in a chain with external state: connections are \
+            local to the server";
+        return Err(node.error(message));
+    }
+    if functions.has_branches() {
+        let message = "expected no classifier in a chain with external state: it is stored for all functions of the \
+            chain, not per branch";
+        return Err(node.error(message));
+    }
+    state(node, base_dir)
+}
+
+fn match_(node: &Located<'_>) -> Result<Match, SpecError> {
+    let fields = node.fields(&["sources", "destinations", "protocols", "vlans"])?;
+    let prefixes = |name| match fields.optional(name) {
+        Some(node) => each(&node, "IP prefixes", prefix),
+        None => Ok(Vec::new()),
+    };
+    Ok(Match {
+        sources: prefixes("sources")?,
+        destinations: prefixes("destinations")?,
+        protocols: match fields.optional("protocols") {
+            Some(node) => each(&node, "protocols", protocol)?,
+            None => Vec::new(),
+        },
+        vlans: match fields.optional("vlans") {
+            Some(node) => each(&node, "VLAN identifiers", |item| {
+                item.whole(1..=4094).map(|vlan| vlan as u16)
+            })?,
+            None => Vec::new(),
+        },
+    })
+}
+
+fn each<'a, T>(
+    node: &Located<'a>,
+    what: &str,
+    parse: impl Fn(&Located<'a>) -> Result<T, SpecError>,
+) -> Result<Vec<T>, SpecError> {
+    node.list(what, MAX_MATCHES)?.iter().map(parse).collect()
+}
