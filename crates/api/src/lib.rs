@@ -1,10 +1,10 @@
-//! Objects that users write in YAML, shaped as Kubernetes shapes them: text to a tree of located nodes, and the nodes to
-//! checked types.
+//! Objects that users write in YAML, shaped as Kubernetes shapes them: text to a tree of located nodes, and the nodes
+//! to checked types.
 //!
-//! Text becomes a tree of nodes (`yaml`) that know their line and column. [`Located`](document::Located) adds file and field
-//! path, and reads scalars, lists and maps with an error that names all of them. On these stand the parts that several kinds
-//! share: [`Slo`], [`PortName`], [`FlowsSpec`], [`StateSpec`]; and on these the kinds: [`Chain`](chain). No code of a
-//! network function is needed to read any of it.
+//! Text becomes a tree of nodes (`yaml`) that know their line and column. [`Located`](document::Located) adds file and
+//! field path, and reads scalars, lists and maps with an error that names all of them. On these stand the parts that
+//! several kinds share: [`Slo`], [`PortName`], [`FlowsSpec`], [`StateSpec`]; and on these the kinds: [`Chain`](chain).
+//! No code of a network function is needed to read any of it.
 
 pub mod chain;
 pub mod document;

@@ -236,8 +236,8 @@ impl FlowTable {
         self.check(flow);
         // SAFETY: the slot is in range. Either this table holds its partition: then the dispatcher keeps packets of
         // offloaded flows out of its chain, or out of the segments that run on another core. Or the flow arrived with
-        // the packet, for the segments to which these bytes belong ([`FlowTable::for_migrated_flows`]). `&mut self` makes
-        // the reference the only one.
+        // the packet, for the segments to which these bytes belong ([`FlowTable::for_migrated_flows`]). `&mut self`
+        // makes the reference the only one.
         unsafe { self.memory.state(flow.index(), bytes) }
     }
 

@@ -1,5 +1,6 @@
 //! Chains of network functions and what they are made of: packet buffers and batches, the flow table, the
-//! [`NetworkFunction`](function::NetworkFunction) trait, and a [`Chain`](chain::Chain) that passes batches through functions.
+//! [`NetworkFunction`](function::NetworkFunction) trait, and a [`Chain`](chain::Chain) that passes batches through
+//! functions.
 
 pub mod batch;
 pub mod branches;

@@ -114,7 +114,8 @@ pub fn udp(source_port: u16) -> Vec<u8> {
     FrameBuilder::new(&key).payload(b"question").to_vec().unwrap()
 }
 
-/// File of `bytes` zero bytes without a name: memory for [`SharedCounters`](crate::shared_counters::SharedCounters) of several processes.
+/// File of `bytes` zero bytes without a name: memory for [`SharedCounters`](crate::shared_counters::SharedCounters) of
+/// several processes.
 ///
 /// # Panics
 /// The file cannot be made.

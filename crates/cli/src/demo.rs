@@ -2,7 +2,8 @@
 //!
 //! 1. Two cores of this machine are watched for half a second for CPU interference.
 //! 2. One core runs the chain saturated. The traffic's rate is scaled to that rate.
-//! 3. The three policies run in turn on the same packets: live, or on the simulator if step 1 found too much interference.
+//! 3. The three policies run in turn on the same packets: live, or on the simulator if step 1 found too much
+//!    interference.
 //!
 //! The data plane's runs, core mappers, capacity profiles and the simulator's runner are those of `tailwater run` and
 //! `tailwater simulate`.

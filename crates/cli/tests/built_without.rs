@@ -1,5 +1,5 @@
-//! Refusals of a program without its optional features, as `make demo` builds it: one line, exit code 2, and which build has them.
-//! `cargo test -p tailwater --no-default-features --test built_without`.
+//! Refusals of a program without its optional features, as `make demo` builds it: one line, exit code 2, and which
+//! build has them. `cargo test -p tailwater --no-default-features --test built_without`.
 #![cfg(not(any(feature = "ipsec", feature = "metrics", feature = "redis")))]
 
 mod common;

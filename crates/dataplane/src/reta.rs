@@ -20,8 +20,8 @@ struct Change {
 ///
 /// Each queue sorts arrivals by the table in force **at the packet's arrival**. So all queues agree on each packet's
 /// owner, whenever they poll: no packet is received twice or not at all. For that a queue must have seen every change
-/// that takes effect up to its `now`, which [`ScheduledSwitch`] guarantees without a lock. Queues follow an append-only list and
-/// never free its entries. The next update frees changes that all of them have passed.
+/// that takes effect up to its `now`, which [`ScheduledSwitch`] guarantees without a lock. Queues follow an append-only
+/// list and never free its entries. The next update frees changes that all of them have passed.
 #[derive(Debug)]
 pub(crate) struct RetaHistory {
     /// Locked by updates, and by the creation of queues.
@@ -38,8 +38,8 @@ struct StoredVersion {
 }
 
 impl StoredVersion {
-    /// Frees changes that every queue has passed. The table in force at `now` stays: a queue that is created later begins
-    /// with it.
+    /// Frees changes that every queue has passed. The table in force at `now` stays: a queue that is created later
+    /// begins with it.
     fn trim(&mut self, now: Nanos) {
         let is_in_force = |change: &Change| change.holds.at(now.0).is_some_and(|at| at <= now.0);
         // Its predecessor is gone, so no further queue can reach it.

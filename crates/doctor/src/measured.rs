@@ -104,8 +104,8 @@ pub struct GapsByWindow {
     pub preempted: Vec<Nanos>,
 }
 
-/// Measures preemptions of a polling thread on each core, in the order of `purpose.cores`, in windows of length `window`.
-/// Ends early, with partial results, once `stop` is set.
+/// Measures preemptions of a polling thread on each core, in the order of `purpose.cores`, in windows of length
+/// `window`. Ends early, with partial results, once `stop` is set.
 ///
 /// # Errors
 /// If a thread cannot be pinned to its core or dies.

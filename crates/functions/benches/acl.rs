@@ -1,8 +1,8 @@
 //! Rule classifier on one core: packets per second, build time, memory.
 //!
-//! `cargo bench -p tailwater-functions --bench acl [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
-//! line per figure to standard output. With the environment variable `TAILWATER_TEST_DATA`, it also measures ClassBench
-//! rule sets.
+//! `cargo bench -p tailwater-functions --bench acl [-- NAME]` runs the figures whose names contain NAME. It prints one
+//! JSON line per figure to standard output. With the environment variable `TAILWATER_TEST_DATA`, it also measures
+//! ClassBench rule sets.
 
 use std::hint::black_box;
 use std::path::Path;

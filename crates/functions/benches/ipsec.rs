@@ -1,8 +1,8 @@
 //! IPsec compared with its ciphers alone: nanoseconds per packet on one core, with all packets in the cache.
 //!
-//! `cargo bench -p tailwater-functions --bench ipsec [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
-//! line per figure to standard output: `functions/ipsec/CIPHER/SIZE/WHAT`, where `SIZE` is the inner packet's frame,
-//! and `WHAT` is
+//! `cargo bench -p tailwater-functions --bench ipsec [-- NAME]` runs the figures whose names contain NAME. It prints
+//! one JSON line per figure to standard output: `functions/ipsec/CIPHER/SIZE/WHAT`, where `SIZE` is the inner packet's
+//! frame, and `WHAT` is
 //!
 //! - `seal`: the cipher alone, on the bytes of such a packet that ESP encrypts, in place;
 //! - `into`: a batch through a chain of one `ipsec`, which puts it into a tunnel;

@@ -1,7 +1,8 @@
 //! `synthetic` on this machine: actual against declared cost of a packet.
 //!
-//! `cargo bench -p tailwater-functions --bench synthetic [-- NAME]` runs the figures whose names contain NAME, on one core. It
-//! prints one JSON line per figure to standard output. The time of the same chain without the load is subtracted.
+//! `cargo bench -p tailwater-functions --bench synthetic [-- NAME]` runs the figures whose names contain NAME, on one
+//! core. It prints one JSON line per figure to standard output. The time of the same chain without the load is
+//! subtracted.
 //!
 //! - `functions/synthetic/cycles/N`: ratio of measured to declared core cycles of a packet. The clock is one of the
 //!   core's: a dependent chain of additions and rotations, one cycle each, measured alternately with it;

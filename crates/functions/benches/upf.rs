@@ -1,8 +1,8 @@
 //! User plane function on one core, with packets of random users.
 //!
-//! `cargo bench -p tailwater-functions --bench upf [-- NAME]` runs the figures whose names contain NAME. It prints one JSON
-//! line per figure to standard output: `functions/upf/WHAT/SIZE/SESSIONS`, where `SIZE` is the inner packet's frame,
-//! and `WHAT` is
+//! `cargo bench -p tailwater-functions --bench upf [-- NAME]` runs the figures whose names contain NAME. It prints one
+//! JSON line per figure to standard output: `functions/upf/WHAT/SIZE/SESSIONS`, where `SIZE` is the inner packet's
+//! frame, and `WHAT` is
 //!
 //! - `down`: packets to users, put into their tunnels; `down-flow`: the same with `cache: flow`, a flow for each user;
 //! - `up`: packets from users, taken out of their tunnels;

@@ -234,8 +234,8 @@ impl ChainBuilder {
         all
     }
 
-    /// Table that the instances of the named function share, if it has type `T`. It can be read and changed while workers
-    /// run.
+    /// Table that the instances of the named function share, if it has type `T`. It can be read and changed while
+    /// workers run.
     pub fn table<T: Any + Send + Sync>(&self, name: &str) -> Option<Arc<T>> {
         let mut functions = self.functions.iter();
         let (_, factory) = functions.find(|(function, _)| function == name)?;

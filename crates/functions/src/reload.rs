@@ -1,7 +1,7 @@
 //! Reload of files while a chain runs.
 //!
-//! Configuration that can be [replaced](tailwater_chain::live::Live) while workers run comes from files. The program that runs
-//! the chain watches these on a thread off the data path, and reloads them.
+//! Configuration that can be [replaced](tailwater_chain::live::Live) while workers run comes from files. The program
+//! that runs the chain watches these on a thread off the data path, and reloads them.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,8 @@
 //! Cost of packets crafted to be as expensive as possible, compared with ordinary ones. Valgrind counts instructions,
 //! so the numbers are the same on every machine. Each row has a bound, and the program fails if one is exceeded.
 //!
-//! `cargo test -p tailwater-functions --test hostile [--release] [-- PART]` prints a table of the rows whose names contain
-//! PART. The program creates a row's packets, and processes them in a second process under valgrind.
+//! `cargo test -p tailwater-functions --test hostile [--release] [-- PART]` prints a table of the rows whose names
+//! contain PART. The program creates a row's packets, and processes them in a second process under valgrind.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};

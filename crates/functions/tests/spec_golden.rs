@@ -1,7 +1,7 @@
 //! Chain specs on disk: invalid ones with their errors, and valid ones with their contents.
 //!
-//! `UPDATE_GOLDEN=1 cargo test -p tailwater-functions --test spec_golden` rewrites the errors; read the difference before you
-//! commit it.
+//! `UPDATE_GOLDEN=1 cargo test -p tailwater-functions --test spec_golden` rewrites the errors; read the difference
+//! before you commit it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -20,8 +20,8 @@ pub(crate) fn file(name: &str, bytes: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// Like [`file()`], with all pages allocated now rather than on first access. Uses huge pages where the kernel has them,
-/// so that a process maps the file quickly.
+/// Like [`file()`], with all pages allocated now rather than on first access. Uses huge pages where the kernel has
+/// them, so that a process maps the file quickly.
 pub(crate) fn filled(name: &str, bytes: usize) -> io::Result<File> {
     let file = file(name, bytes)?;
     Memory::whole(&file, Duration::ZERO)?.gather();

@@ -1,5 +1,5 @@
-//! Differential test of one library in two hosts: as functions run by the crate `tailwater-functions`, and as programs of
-//! their own. Both must treat all packets equally.
+//! Differential test of one library in two hosts: as functions run by the crate `tailwater-functions`, and as programs
+//! of their own. Both must treat all packets equally.
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;

@@ -19,7 +19,8 @@ pub enum WayChoice {
 pub struct PartitionRequest {
     /// Level of the caches.
     pub level: Level,
-    /// Identifiers of the caches ([`Resctrl::cache_of_core`](crate::Resctrl::cache_of_core)). If empty, all caches of the level.
+    /// Identifiers of the caches ([`Resctrl::cache_of_core`](crate::Resctrl::cache_of_core)). If empty, all caches of
+    /// the level.
     pub caches: Vec<u32>,
     /// Ways of each cache.
     pub ways: WayChoice,

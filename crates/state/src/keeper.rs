@@ -295,8 +295,8 @@ impl Keeper {
         Some(number)
     }
 
-    /// Puts the next packets that leave the read queue into the batch, which must be empty. With [`LeaveReason::Drop`] they
-    /// have left it again, counted as lost.
+    /// Puts the next packets that leave the read queue into the batch, which must be empty. With [`LeaveReason::Drop`]
+    /// they have left it again, counted as lost.
     #[inline]
     pub fn next_read(&mut self, chain: &mut Chain, batch: &mut Batch, now: Nanos) -> Option<Leaving> {
         let leaving = self.commits.next(Stage::Read, now)?;

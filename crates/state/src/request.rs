@@ -23,7 +23,8 @@ pub struct Entry {
     pub operation: Operation,
     /// Key of the flow.
     pub key: FlowKey,
-    /// Index of the flow in the worker's table. For a [`Probe`](Operation::Probe), index of the flow the candidate is for.
+    /// Index of the flow in the worker's table. For a [`Probe`](Operation::Probe), index of the flow the candidate is
+    /// for.
     pub flow: u32,
     /// Key of the flow at that index. It differs from `key` for a probe.
     pub asker: FlowKey,

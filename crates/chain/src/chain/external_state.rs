@@ -1,8 +1,8 @@
 //! Layout of flow state that is stored externally (Redis).
 //!
 //! A flow's state ends with its [`PersistState`], the persistence status of the flow. The store accesses the state by
-//! [`DurableFlow`]s. The pieces that can be stored ([`durable`](NetworkFunction::durable)) form a *row*: each function's
-//! piece in turn, aligned to 8 bytes. A set of pieces is a `u16` with one bit for each.
+//! [`DurableFlow`]s. The pieces that can be stored ([`durable`](NetworkFunction::durable)) form a *row*: each
+//! function's piece in turn, aligned to 8 bytes. A set of pieces is a `u16` with one bit for each.
 
 use super::segment::{Cuts, Layout};
 use super::stage::Stage;

@@ -95,8 +95,8 @@ impl Segment {
         self.followed.then_some(self.settled_at(reversed) + WORD)
     }
 
-    /// Makes the functions of these stages see a rekeyed flow again, and marks the change as pending for later segments.
-    /// They see it now or, if the packet is dropped before it reaches them, with a later packet.
+    /// Makes the functions of these stages see a rekeyed flow again, and marks the change as pending for later
+    /// segments. They see it now or, if the packet is dropped before it reaches them, with a later packet.
     #[cold]
     pub(super) fn show_again<'a>(
         &self,

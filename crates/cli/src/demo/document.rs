@@ -94,8 +94,8 @@ pub struct PolicyResult {
     pub windows_judged: u64,
     /// Of those, windows in which the objective was kept.
     pub windows_kept: u64,
-    /// Share of the judged windows' packets that were delivered in time, or of all packets if there are too few such windows.
-    /// Lost packets count as late.
+    /// Share of the judged windows' packets that were delivered in time, or of all packets if there are too few such
+    /// windows. Lost packets count as late.
     pub in_time: f64,
     /// The share is at least the objective's; `None` if fewer than a third of the windows are judged.
     pub kept: Option<bool>,
@@ -288,7 +288,8 @@ impl Document {
     }
 }
 
-/// Verdict in plain words: which policies kept the objective, the measured share of each, and the auxiliary core's time.
+/// Verdict in plain words: which policies kept the objective, the measured share of each, and the auxiliary core's
+/// time.
 fn verdict(policies: &[PolicyResult], slo: &SloReport) -> String {
     let [alone, netblaze, tailwater] = policies else {
         return String::new();

@@ -148,7 +148,8 @@ pub fn stopped() -> CliError {
     }
 }
 
-/// Rate of a saturated run in packets a second: of its median window without CPU interference, or its mean if there is none.
+/// Rate of a saturated run in packets a second: of its median window without CPU interference, or its mean if there is
+/// none.
 fn rate(report: &RunReport) -> f64 {
     let windows = &report.windows;
     // The first window has cold caches, and the last is shorter.

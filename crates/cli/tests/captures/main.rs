@@ -343,7 +343,8 @@ struct Totals {
 /// Captures of the corpus that run as one through chains that take long to set up.
 const JOINED: usize = 32;
 
-/// 545 captures: each alone through NAT, whose output is checked; joined through all chains, for the balance of packets.
+/// 545 captures: each alone through NAT, whose output is checked; joined through all chains, for the balance of
+/// packets.
 #[test]
 fn the_corpus_of_applications_runs_through_all_chains() {
     let Some(data) = test_data() else { return };

@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
-/// Streams of TCP and UDP from host 0 to host 1 and back, some megabytes at the machine's speed, of which only the size is asserted.
-/// Skipped without iperf3.
+/// Streams of TCP and UDP from host 0 to host 1 and back, some megabytes at the machine's speed, of which only the size
+/// is asserted. Skipped without iperf3.
 pub(super) fn streams(hosts: &Hosts, from: &str, to: &str) {
     if skipped(&["iperf3"]) {
         return;

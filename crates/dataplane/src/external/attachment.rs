@@ -14,8 +14,8 @@ pub enum Direction {
 }
 
 /// Ports of an external function. With one port, packets of both directions go there and come back from it. With two,
-/// [forward](Direction::Forward) packets enter by the first port and leave by the second. For [backward](Direction::Backward)
-/// packets it is the other way round.
+/// [forward](Direction::Forward) packets enter by the first port and leave by the second. For
+/// [backward](Direction::Backward) packets it is the other way round.
 pub trait Attachment: Send + Sync {
     /// Returns `true` if it has two ports.
     fn has_two_ports(&self) -> bool;
@@ -30,8 +30,8 @@ pub trait Attachment: Send + Sync {
     fn send(&mut self, way: Direction, batch: &mut Batch) -> usize;
 
     /// Receives packets that have arrived by `now` in this direction into the batch, which is empty, up to its room, in
-    /// buffers of `pool`. With one port, packets of both directions arrive [forward](Direction::Forward). Their RSS hashes
-    /// are not computed yet. Returns the number of packets.
+    /// buffers of `pool`. With one port, packets of both directions arrive [forward](Direction::Forward). Their RSS
+    /// hashes are not computed yet. Returns the number of packets.
     fn receive(&mut self, way: Direction, now: Nanos, pool: &mut BufferPool, batch: &mut Batch) -> usize;
 }
 

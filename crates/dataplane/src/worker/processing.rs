@@ -190,8 +190,8 @@ impl Processing for ChainProcessing {
         }
     }
 
-    /// A worker may sleep if no packet can arrive for some time because it has no RSS bucket, or if none has arrived for
-    /// so long that it may take a nap.
+    /// A worker may sleep if no packet can arrive for some time because it has no RSS bucket, or if none has arrived
+    /// for so long that it may take a nap.
     #[inline]
     fn on_idle(&mut self, received: Received, now: Nanos, idle: Nanos) -> Option<Duration> {
         self.chain.expire(now);

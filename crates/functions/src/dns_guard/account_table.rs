@@ -62,7 +62,8 @@ impl AccountTable {
         Some(&place.values[at])
     }
 
-    /// Same as [`open_by`](AccountTable::open_by), with the word as the rank: the account that expires first is evicted.
+    /// Same as [`open_by`](AccountTable::open_by), with the word as the rank: the account that expires first is
+    /// evicted.
     pub(super) fn open(&self, hash: u64, first: u64) -> Option<Found<'_>> {
         self.open_by(hash, first, |value| value)
     }

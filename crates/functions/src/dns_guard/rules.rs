@@ -103,8 +103,8 @@ pub(super) fn is_among(prefixes: &[IpNet], address: IpAddr) -> bool {
 #[derive(Debug)]
 pub(super) struct CompiledRules {
     pub(super) rules: GuardRules,
-    /// Ticks in which a response of each [`ResponseKind`](super::message::ResponseKind) is repaid; 0 for no limit. `all` and `queries`
-    /// are the same for responses of all kinds and for queries.
+    /// Ticks in which a response of each [`ResponseKind`](super::message::ResponseKind) is repaid; 0 for no limit.
+    /// `all` and `queries` are the same for responses of all kinds and for queries.
     pub(super) intervals: [u64; 5],
     pub(super) all: u64,
     pub(super) queries: u64,

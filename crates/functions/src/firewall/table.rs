@@ -101,9 +101,9 @@ impl FirewallTable {
         FirewallTable::with_shared_counters((zones, rules, default), options, (capacity, seed), &shared_counters)
     }
 
-    /// Creates a firewall as [`new`](Self::new) does, for one of several processes. All of them use the same `shared_counters`
-    /// of [this size](Self::shared_bytes). It holds the shared tables of connections and handshakes, and the key of the
-    /// hashes, which the first process draws.
+    /// Creates a firewall as [`new`](Self::new) does, for one of several processes. All of them use the same
+    /// `shared_counters` of [this size](Self::shared_bytes). It holds the shared tables of connections and handshakes,
+    /// and the key of the hashes, which the first process draws.
     ///
     /// # Errors
     /// See [`new`](Self::new).

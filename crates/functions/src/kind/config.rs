@@ -204,7 +204,8 @@ impl Debug for AnyConfig {
 pub struct Requirements {
     /// Size of the [`SharedCounters`](tailwater_chain::shared_counters::SharedCounters) of its processes, in bytes.
     pub shared_bytes: usize,
-    /// `true` if [packets of one flow can leave in several](tailwater_chain::function::FunctionProperties::mixes_flows).
+    /// `true` if [packets of one flow can leave in
+    /// several](tailwater_chain::function::FunctionProperties::mixes_flows).
     pub mixes_flows: bool,
     /// `true` if [flows are connections](tailwater_chain::function::FunctionProperties::tracks_connections).
     pub tracks_connections: bool,

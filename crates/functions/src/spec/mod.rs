@@ -1,10 +1,12 @@
 //! Chain specs: the YAML a user writes, validated and converted to types.
 //!
-//! [`ChainSpec::read`] is the only entry point. A spec that it returns can run as it is. Any problem is a [`SpecError`](tailwater_api::SpecError)
-//! that names file, line, column, field, expected and found value. `docs/reference/chain-spec.md` describes every field.
+//! [`ChainSpec::read`] is the only entry point. A spec that it returns can run as it is. Any problem is a
+//! [`SpecError`](tailwater_api::SpecError) that names file, line, column, field, expected and found value.
+//! `docs/reference/chain-spec.md` describes every field.
 //!
 //! The document is read by [`tailwater_api::chain`]: its structure, and everything but the functions. The
-//! [kind](crate::kind) of each function reads its configuration, and `resolver` checks the functions against each other.
+//! [kind](crate::kind) of each function reads its configuration, and `resolver` checks the functions against each
+//! other.
 
 mod chain;
 mod function;

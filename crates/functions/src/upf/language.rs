@@ -30,7 +30,8 @@ const WORDS: [&str; 6] = ["ue", "ue6", "teid", "peer", "peerTeid", "profile"];
 /// Parses all sessions of a text, at most `most`.
 ///
 /// # Errors
-/// Lists every line that is malformed or conflicts with another, up to [`MAX_REPORTED`], and the number of further ones.
+/// Lists every line that is malformed or conflicts with another, up to [`MAX_REPORTED`], and the number of further
+/// ones.
 pub fn parse(text: &str, names: &Names, most: usize) -> Result<Vec<Session>, (Vec<Mistake>, usize)> {
     let most = most.min(MAX_SESSIONS);
     let (mut sessions, mut lines) = (Vec::new(), Vec::new());

@@ -95,7 +95,8 @@ pub(super) enum EndReason {
 const NOT_ATTACHED: &str = "map its memory";
 
 impl FunctionSlot {
-    /// Slot for the process `first`, with a standby process unless the program is [single-instance](Program::single_instance).
+    /// Slot for the process `first`, with a standby process unless the program is
+    /// [single-instance](Program::single_instance).
     pub(super) fn new(
         (program, commons): (Program, Option<Arc<File>>),
         first: Detached,

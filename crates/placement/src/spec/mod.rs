@@ -1,7 +1,7 @@
 //! Specs of SLOs and clusters, and the state of a placement: YAML, checked and converted to types.
 //!
-//! Every error is a [`SpecError`](tailwater_api::SpecError) with file, line, column and field. `docs/reference/placement-files.md`
-//! describes every field.
+//! Every error is a [`SpecError`](tailwater_api::SpecError) with file, line, column and field.
+//! `docs/reference/placement-files.md` describes every field.
 
 mod cluster;
 mod profiles;

@@ -37,8 +37,9 @@ pub enum CurvesError {
     },
 }
 
-/// Returns the `chains` of a set of SLOs (docs/reference/placement-files.md) as YAML: each chain's curves of throughput over cache and
-/// of latency over load. `here` is the machine on which all must have been measured, `label` its name in the file.
+/// Returns the `chains` of a set of SLOs (docs/reference/placement-files.md) as YAML: each chain's curves of throughput
+/// over cache and of latency over load. `here` is the machine on which all must have been measured, `label` its name in
+/// the file.
 ///
 /// Curves are made monotonic as in [`Rising`].
 ///

@@ -1,4 +1,5 @@
-//! Files of profiles: YAML, in the form of all Tailwater objects. `docs/reference/profile-files.md` describes every field.
+//! Files of profiles: YAML, in the form of all Tailwater objects. `docs/reference/profile-files.md` describes every
+//! field.
 
 use super::values::{MAX_POINTS, MAX_PROFILES, MAX_TEXT, Quoted, VERSION, numbers, one};
 use super::{CacheProfile, ChainProfile, Key, LatencyProfile, Machine, NotHeld, Occupied, Profiles, costs};
