@@ -132,14 +132,14 @@ fn a_sink_that_is_not_ready_is_given_up_at_the_end() {
     (0..8).for_each(|record| assert!(sender.send(record)));
     launch(&exporter, &probe);
     until(|| probe.idle.load(Ordering::Relaxed) > 0);
-    exporter.begin_drain();
     let began = Instant::now();
+    exporter.begin_drain();
     let waking = exporter.state.clone();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // In place of a short polling interval.
+        // In place of a short polling interval; bounded, so that a failed assertion ends the test.
         scope.spawn(|| {
-            while !done.load(Ordering::Relaxed) {
+            while !done.load(Ordering::Relaxed) && began.elapsed() < Duration::from_secs(60) {
                 waking.wake();
                 std::thread::sleep(Duration::from_millis(10));
             }
