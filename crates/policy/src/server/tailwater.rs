@@ -75,7 +75,7 @@ impl TailwaterServerMapper {
         }
     }
 
-    /// Returns the fewest cores, at most `most`, that this number of flows and `rate` packets per second fill to at most
+    /// Returns the fewest cores, at most `most`, that these flows with `rate` packets per second fill to at most
     /// `fill`, if all are equally full.
     fn fewest(&self, flows: f64, rate: f64, fill: f64, most: usize) -> usize {
         let holds = |cores: &usize| {

@@ -110,8 +110,8 @@ pub struct Access {
 }
 
 impl Access {
-    /// Connects once, takes over from earlier runs of the chain's instance, and creates the users. `instance` defaults to
-    /// the host's name.
+    /// Connects once, takes over from earlier runs of the chain's instance, and creates the users. `instance` defaults
+    /// to the host's name.
     ///
     /// # Errors
     /// If a secret cannot be read, Redis is unreachable or refuses, or a later run has taken over. The check happens
