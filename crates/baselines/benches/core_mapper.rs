@@ -90,8 +90,9 @@ fn figures() -> Vec<Figure> {
     }
     figures.push(bound());
     figures.push(out_of_cores());
-    figures.push(largest_first((28, 5), (4, 62), 4));
-    figures.push(largest_first((300, 1), (10, 60), 10));
+    let equal = |count, packets| EqualFlows { count, packets };
+    figures.push(largest_first(equal(28, 5), equal(4, 62), 4));
+    figures.push(largest_first(equal(300, 1), equal(10, 60), 10));
     figures.push(all_ways());
     figures
 }
@@ -159,11 +160,18 @@ fn out_of_cores() -> Figure {
     }
 }
 
+/// Flows of equal size.
+struct EqualFlows {
+    count: usize,
+    /// Packets of each.
+    packets: u32,
+}
+
 /// Small flows before large ones. In order of arrival, small flows fill cores that the large ones need. The bound shows
 /// that fewer cores may suffice, so largest-first is tried.
-fn largest_first(small: (usize, u32), large: (usize, u32), groups: usize) -> Figure {
-    let mut backlog = vec![flow(small.1); small.0];
-    backlog.extend(vec![flow(large.1); large.0]);
+fn largest_first(small: EqualFlows, large: EqualFlows, groups: usize) -> Figure {
+    let mut backlog = vec![flow(small.packets); small.count];
+    backlog.extend(vec![flow(large.packets); large.count]);
     let (packets, flows) = (packets(&backlog), backlog.len());
     chosen(
         &format!("{packets}-packets/{flows}-flows/largest-first"),

@@ -36,7 +36,7 @@ pub struct Child {
 }
 
 impl Child {
-    fn new((started, supervisor): (Started, JoinHandle<()>)) -> Child {
+    fn new(started: Started, supervisor: JoinHandle<()>) -> Child {
         Child {
             pid: started.pid,
             pidfd: started.process,
@@ -190,7 +190,7 @@ impl Confinement {
             container: None,
             instance,
         })
-        .map(Child::new)
+        .map(|(started, supervisor)| Child::new(started, supervisor))
     }
 
     /// Starts the program in a container of its own. On return the program is executing, with all defences.
@@ -258,7 +258,7 @@ impl Confinement {
             container: Some(bundle.runtime),
             instance,
         })
-        .map(Child::new)
+        .map(|(started, supervisor)| Child::new(started, supervisor))
     }
 
     /// Rejects contradicting settings, and files that are not programs.

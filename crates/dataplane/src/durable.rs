@@ -14,7 +14,7 @@ use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 use tailwater_state::commits::LeaveReason;
 use tailwater_state::counters::{Counters, Shared};
-use tailwater_state::keeper::{Keeper, entries};
+use tailwater_state::keeper::{Keeper, StateSize, entries};
 use tailwater_state::link::{Health, Server, link};
 use tailwater_state::redis::{Access, AccessError, RedisStore};
 
@@ -151,7 +151,7 @@ impl DurableTurn<'_> {
 pub(crate) struct DurableRun {
     access: Arc<Access>,
     spec: StateSpec,
-    pieces: (usize, usize),
+    size: StateSize,
     origin: Nanos,
     health: Arc<Health>,
     shared: Vec<Arc<Shared>>,
@@ -174,11 +174,15 @@ impl DurableRun {
         Ok(Some(DurableRun {
             access: Arc::new(Access::open(
                 &state.redis,
-                (&spec.name, state.instance.as_deref()),
+                &spec.name,
+                state.instance.as_deref(),
                 &functions,
             )?),
             spec: state.clone(),
-            pieces: (functions.len(), row_bytes),
+            size: StateSize {
+                functions: functions.len(),
+                row_bytes,
+            },
             origin,
             health: Arc::new(Health::new()),
             shared: Vec::new(),
@@ -197,11 +201,10 @@ impl DurableRun {
 
     /// Creates one worker's keeper, and the main function of its store thread.
     pub(crate) fn connect(&mut self) -> (Keeper, impl FnOnce() + Send + 'static) {
-        let (_, row_bytes) = self.pieces;
-        let (link, server): (_, Server) = link(entries(&self.spec), row_bytes, Arc::clone(&self.health));
+        let (link, server): (_, Server) = link(entries(&self.spec), self.size.row_bytes, Arc::clone(&self.health));
         let shared = Arc::new(Shared::default());
         self.shared.push(Arc::clone(&shared));
-        let keeper = Keeper::new(&self.spec, self.pieces, link, self.origin, shared);
+        let keeper = Keeper::new(&self.spec, self.size, link, self.origin, shared);
         let access = Arc::clone(&self.access);
         (keeper, move || server.run(&mut RedisStore::new(access)))
     }

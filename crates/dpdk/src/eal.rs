@@ -146,7 +146,7 @@ fn arguments(config: &EalConfig, huge_pages: bool) -> Vec<String> {
 fn init(arguments: &[String]) -> Result<(), String> {
     let texts = arguments.iter().map(|text| CString::new(text.as_str()));
     let texts: Vec<CString> = texts.collect::<Result<_, _>>().map_err(|e| e.to_string())?;
-    // DPDK keeps pointers into its command line, so the strings are leaked.
+    // DPDK keeps pointers into its command line, so the strings are leaked: once, since it starts once per process.
     let mut pointers: Vec<*mut c_char> = texts.into_iter().map(CString::into_raw).collect();
     pointers.push(std::ptr::null_mut());
     let count = pointers.len() as c_int - 1;

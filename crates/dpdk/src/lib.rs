@@ -22,6 +22,7 @@ mod gate;
 mod interface_lock;
 mod mbuf;
 mod mempool;
+mod open_port;
 mod peer;
 mod port;
 mod queue;

@@ -3,7 +3,10 @@
 //! One of the few modules with `unsafe` code. DPDK synchronises a device's control functions, except start and close. A
 //! port is started where it is created, and closed when its last holder is dropped.
 
+mod link;
 mod system;
+
+pub use link::Link;
 
 use crate::eal::Eal;
 use crate::error::{DpdkError, of_device};
@@ -12,12 +15,13 @@ use crate::gate::Pass;
 use crate::interface_lock::InterfaceLock;
 use crate::mbuf::Stamp;
 use crate::mempool::Mempool;
-use crate::queue::{RxQueue, Turns, TxQueue};
+use crate::open_port::{OpenPort, used};
+use crate::queue::{DeviceQueue, RxOptions, RxQueue, Turns, TxQueue};
+use link::link_of_interface;
 use std::ffi::{CString, c_int};
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use system::{check, interface_number, link_of_interface, of_refusal, refused};
+use std::sync::Arc;
+use system::{check, interface_number, of_refusal, refused};
 use tailwater_api::PortName;
 use tailwater_net::toeplitz::{MICROSOFT_KEY, RssKey};
 
@@ -104,15 +108,6 @@ impl PortInfo {
     }
 }
 
-/// Link state of a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// The link is up.
-    pub up: bool,
-    /// Speed in Mbit/s, if known.
-    pub mbps: Option<u32>,
-}
-
 /// Device counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStats {
@@ -141,52 +136,15 @@ pub struct QueueStats {
     pub sent: Option<u64>,
 }
 
-/// State shared by all users of a port. The last one closes it.
-#[derive(Debug)]
-pub(crate) struct Shared {
-    id: u16,
-    name: PortName,
-    /// Set by DPDK when the device is removed.
-    removed: Box<AtomicU8>,
-    /// Owns the memory the device receives into.
-    _mempool: Mempool,
-    _claim: Option<InterfaceLock>,
-}
-
-impl Shared {
-    #[inline]
-    pub(crate) fn id(&self) -> u16 {
-        self.id
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        // SAFETY: the port has no other user any more; `removed` is the address that was registered, and still valid.
-        unsafe {
-            ffi::tw_port_unwatch(self.id, self.removed.as_ptr());
-            ffi::tw_port_close(self.id);
-        }
-        used().retain(|used| *used != self.name);
-    }
-}
-
 /// Started port.
 #[derive(Debug)]
 pub struct Port {
-    shared: Arc<Shared>,
+    shared: Arc<OpenPort>,
     info: PortInfo,
     rx_queues: u16,
     tx_queues: u16,
     /// Index of the kernel interface, where there is one.
     interface: Option<String>,
-}
-
-/// Names of the devices this process uses.
-static USED: Mutex<Vec<PortName>> = Mutex::new(Vec::new());
-
-fn used() -> std::sync::MutexGuard<'static, Vec<PortName>> {
-    USED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Probed device that is not configured yet.
@@ -324,23 +282,17 @@ impl Device {
         self.info.timestamps = stamp.is_some();
         // SAFETY: the port runs. Devices with only one mode refuse, and receive everything anyway.
         unsafe { ffi::tw_port_promiscuous(self.id, c_int::from(config.promiscuous)) };
-        let removed = Box::new(AtomicU8::new(0));
-        // SAFETY: `removed` stays at its address until the last holder of `Shared` has unregistered it. A device that
-        // cannot be unplugged refuses, and is never reported as removed.
-        unsafe { ffi::tw_port_watch(self.id, removed.as_ptr()) };
         self.closes = false;
-        let shared = Arc::new(Shared {
-            id: self.id,
-            name: self.name.clone(),
-            removed,
-            _mempool: mempool.clone(),
-            _claim: self.claim.take(),
-        });
-        let ring = usize::from(raw.rx_ring);
+        let (name, claim) = (self.name.clone(), self.claim.take());
+        let shared = Arc::new(OpenPort::new(self.id, name, mempool.clone(), claim));
+        let options = RxOptions {
+            ring: usize::from(raw.rx_ring),
+            checksums: config.checksums,
+            stamp,
+        };
         let rx = (0..rx_queues).map(|queue| {
             let (port, pass) = (Arc::clone(&shared), Pass::of(&self.name)?);
-            let kind = (ring, config.checksums, stamp);
-            Ok(RxQueue::new(port, queue, kind, mempool.clone(), pass))
+            Ok(RxQueue::new(port, queue, options, mempool.clone(), pass))
         });
         let rx = rx.collect::<Result<Vec<_>, DpdkError>>()?;
         let senders = config.senders.max(tx_queues);
@@ -348,10 +300,14 @@ impl Device {
             .map(|queue| Turns::of_queue(senders, tx_queues, queue))
             .collect();
         let tx = (0..senders).map(|sender| {
-            let (port, pass) = (Arc::clone(&shared), Pass::of(&self.name)?);
             let queue = sender % tx_queues;
-            let turns = turns[usize::from(queue)].clone();
-            Ok(TxQueue::new(mempool.clone(), port, queue, (pass, turns)))
+            let queue = DeviceQueue {
+                port: Arc::clone(&shared),
+                queue,
+                pass: Pass::of(&self.name)?,
+                turns: turns[usize::from(queue)].clone(),
+            };
+            Ok(TxQueue::new(mempool.clone(), queue))
         });
         let tx = tx.collect::<Result<Vec<_>, DpdkError>>()?;
         let port = Port {
@@ -368,7 +324,7 @@ impl Device {
 impl Port {
     /// Name of the port.
     pub fn name(&self) -> &PortName {
-        &self.shared.name
+        self.shared.name()
     }
 
     /// Properties of the port.
@@ -378,7 +334,7 @@ impl Port {
 
     /// DPDK's port number, which is also the input port of packets received here.
     pub fn id(&self) -> u16 {
-        self.shared.id
+        self.shared.id()
     }
 
     /// Number of receive queues.
@@ -399,7 +355,7 @@ impl Port {
         }
         let mut link = ffi::Link::default();
         // SAFETY: the port runs, and `link` is written.
-        let code = unsafe { ffi::tw_port_link(self.shared.id, &mut link) };
+        let code = unsafe { ffi::tw_port_link(self.shared.id(), &mut link) };
         (code == 0).then_some(Link {
             up: link.up != 0,
             mbps: (link.mbps != 0).then_some(link.mbps),
@@ -408,14 +364,14 @@ impl Port {
 
     /// Current time of the device's clock, in device ticks. `None` if there is no readable clock.
     pub fn read_clock(&self) -> Option<u64> {
-        read_clock(self.shared.id)
+        read_clock(self.shared.id())
     }
 
     /// Device counters since the start, or `None` if the device has none.
     pub fn stats(&self) -> Option<PortStats> {
         let mut stats = ffi::Stats::default();
         // SAFETY: the port runs, and `stats` is written.
-        let code = unsafe { ffi::tw_port_stats(self.shared.id, &mut stats) };
+        let code = unsafe { ffi::tw_port_stats(self.shared.id(), &mut stats) };
         (code == 0).then_some(PortStats {
             received: stats.received,
             sent: stats.sent,
@@ -432,7 +388,7 @@ impl Port {
             let name = CString::new(format!("{way}_q{queue}_{what}")).ok()?;
             let mut value = 0;
             // SAFETY: the port runs, `name` is a string, and `value` is written.
-            let code = unsafe { ffi::tw_port_xstat(self.shared.id, name.as_ptr(), &mut value) };
+            let code = unsafe { ffi::tw_port_xstat(self.shared.id(), name.as_ptr(), &mut value) };
             (code == 0).then_some(value)
         };
         QueueStats {
@@ -450,7 +406,7 @@ impl Port {
     pub fn set_reta(&self, queues: &[u16]) -> io::Result<()> {
         let size = self.reta_size(queues.len())?;
         // SAFETY: the port runs; `size` entries are read, as many as there are.
-        let code = unsafe { ffi::tw_port_set_reta(self.shared.id, queues.as_ptr(), size) };
+        let code = unsafe { ffi::tw_port_set_reta(self.shared.id(), queues.as_ptr(), size) };
         answer(code)
     }
 
@@ -462,7 +418,7 @@ impl Port {
         let mut queues = vec![0; usize::from(self.info.reta_size)];
         let size = self.reta_size(queues.len())?;
         // SAFETY: the port runs; `size` entries are written, as many as there is room for.
-        let code = unsafe { ffi::tw_port_reta(self.shared.id, queues.as_mut_ptr(), size) };
+        let code = unsafe { ffi::tw_port_reta(self.shared.id(), queues.as_mut_ptr(), size) };
         answer(code).map(|()| queues)
     }
 
@@ -476,9 +432,19 @@ impl Port {
 
     /// Returns `true` if the device is gone: unplugged, or its kernel interface deleted.
     pub fn has_gone(&self) -> bool {
-        let removed = self.shared.removed.load(Ordering::Relaxed) != 0;
+        let removed = self.shared.is_removed();
         let interface = self.name().interface().zip(self.interface.as_ref());
         removed || interface.is_some_and(|(name, number)| interface_number(name).is_none_or(|now| now != *number))
+    }
+}
+
+impl TxQueue {
+    /// Routes packets received on the port `from` through `other`, and all others through this queue.
+    ///
+    /// # Panics
+    /// If the two use different pools.
+    pub fn join(self, from: &Port, other: TxQueue) -> TxQueue {
+        self.join_from(from.id(), other)
     }
 }
 

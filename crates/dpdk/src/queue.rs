@@ -9,7 +9,7 @@ use crate::ffi;
 use crate::gate::{Burst, Pass};
 use crate::mbuf::{MBUF, Mbuf, Stamp};
 use crate::mempool::Mempool;
-use crate::port::{Port, Shared};
+use crate::open_port::OpenPort;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,10 +17,21 @@ use tailwater_chain::batch::{Arrived, Batch, MAX_BATCH};
 use tailwater_chain::buffer::{BufferPool, Claims, HEADROOM};
 use tailwater_chain::region::prefetch;
 
+/// Properties of a port's receive queues.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RxOptions {
+    /// Number of descriptors.
+    pub(crate) ring: usize,
+    /// `true` if packets with a checksum that the device found wrong are refused.
+    pub(crate) checksums: bool,
+    /// Location of the device's timestamps, if it has any.
+    pub(crate) stamp: Option<Stamp>,
+}
+
 /// Receive queue.
 #[derive(Debug)]
 pub struct RxQueue {
-    port: Arc<Shared>,
+    port: Arc<OpenPort>,
     queue: u16,
     ring: usize,
     mempool: Mempool,
@@ -47,9 +58,9 @@ unsafe impl Sync for RxQueue {}
 
 impl RxQueue {
     pub(crate) fn new(
-        port: Arc<Shared>,
+        port: Arc<OpenPort>,
         queue: u16,
-        (ring, checksums, stamp): (usize, bool, Option<Stamp>),
+        RxOptions { ring, checksums, stamp }: RxOptions,
         mempool: Mempool,
         pass: Option<Pass>,
     ) -> RxQueue {
@@ -258,15 +269,22 @@ fn mended(mempool: &Mempool, mbuf: *mut Mbuf, refused: &mut ffi::Refused) -> boo
     unsafe { ffi::tw_make_usable(mempool.as_ptr(), mbuf, refused) != 0 }
 }
 
+/// Transmit queue of a device.
+#[derive(Debug)]
+pub(crate) struct DeviceQueue {
+    pub(crate) port: Arc<OpenPort>,
+    pub(crate) queue: u16,
+    /// Required for bursts of some drivers only.
+    pub(crate) pass: Option<Pass>,
+    pub(crate) turns: Turns,
+}
+
 /// Route from an input port to a transmit queue.
 #[derive(Debug)]
 struct TxRoute {
     /// Input port of the packets, or `None` for all others.
     from: Option<u16>,
-    to: Arc<Shared>,
-    queue: u16,
-    pass: Option<Pass>,
-    turns: Turns,
+    to: DeviceQueue,
     places: Vec<u16>,
     mbufs: Vec<*mut Mbuf>,
 }
@@ -291,10 +309,10 @@ unsafe impl Sync for TxQueue {}
 const TRIES: u32 = 256;
 
 impl TxQueue {
-    pub(crate) fn new(mempool: Mempool, to: Arc<Shared>, queue: u16, exit: (Option<Pass>, Turns)) -> TxQueue {
+    pub(crate) fn new(mempool: Mempool, to: DeviceQueue) -> TxQueue {
         TxQueue {
             mempool,
-            ways: vec![TxRoute::new(None, to, queue, exit)],
+            ways: vec![TxRoute::new(to)],
             mbufs: Box::new([std::ptr::null_mut(); MAX_BATCH]),
             unsent: Vec::with_capacity(MAX_BATCH),
             entered: false,
@@ -309,26 +327,26 @@ impl TxQueue {
     /// Descriptor, for the shim, of the queue for packets whose input port has no queue of its own.
     #[inline]
     pub(crate) fn queue(&self) -> ffi::Queue {
-        let Some(TxRoute { to, queue, .. }) = self.ways.last() else {
+        let Some(TxRoute { to, .. }) = self.ways.last() else {
             unreachable!("there is a way for all packets");
         };
         ffi::Queue {
-            port: to.id(),
-            queue: *queue,
+            port: to.port.id(),
+            queue: to.queue,
         }
     }
 
     /// Begins a burst on that queue, if its driver requires a guard.
     #[inline]
     pub(crate) fn burst(&self) -> Option<Burst<'_>> {
-        self.ways.last()?.pass.as_ref().map(Pass::burst)
+        self.ways.last()?.to.pass.as_ref().map(Pass::burst)
     }
 
-    /// Routes packets received on the port `from` through `other`, and all others through this queue.
+    /// Routes packets received on the port with the number `from` through `other`, and all others through this queue.
     ///
     /// # Panics
     /// If the two use different pools.
-    pub fn join(mut self, from: &Port, other: TxQueue) -> TxQueue {
+    pub(crate) fn join_from(mut self, from: u16, other: TxQueue) -> TxQueue {
         assert!(
             self.mempool.memory().is(other.mempool.memory()),
             "queues of different pools"
@@ -337,7 +355,7 @@ impl TxQueue {
             self.ways.insert(
                 0,
                 TxRoute {
-                    from: Some(from.id()),
+                    from: Some(from),
                     ..way
                 },
             );
@@ -383,8 +401,7 @@ impl TxQueue {
         }
         self.unsent.clear();
         if let ([way], _) | ([way, ..], true) = (&*self.ways, back) {
-            let by = (way.queue, &way.pass, &way.turns);
-            let sent = way.to.send(by, &mut self.mbufs[..count]);
+            let sent = way.to.send(&mut self.mbufs[..count]);
             self.unsent.extend(sent as u16..count as u16);
         } else {
             self.divide(batch);
@@ -417,14 +434,14 @@ impl TxQueue {
         let Some(way) = self.ways.last() else {
             unreachable!("there is a way for all packets");
         };
-        let _turn = way.turns.take();
-        let _burst = way.pass.as_ref().map(Pass::burst);
+        let _turn = way.to.turns.take();
+        let _burst = way.to.pass.as_ref().map(Pass::burst);
         // SAFETY: `count` copies have been written; their frames are borrowed for longer than this call, and no longer
         // than the room in buffers. The port runs and has the queue, whose only user this is.
         let sent = unsafe {
             let copies = copies.as_ptr().cast();
             let pool = self.mempool.as_ptr();
-            ffi::tw_inject(pool, way.to.id(), way.queue, copies, count as u16)
+            ffi::tw_inject(pool, way.to.port.id(), way.to.queue, copies, count as u16)
         };
         usize::from(sent)
     }
@@ -442,12 +459,12 @@ impl TxQueue {
             unreachable!("there is a way for all packets");
         };
         let (length, first) = (frame.len() as u16, first as u16);
-        let _turn = way.turns.take();
-        let _burst = way.pass.as_ref().map(Pass::burst);
+        let _turn = way.to.turns.take();
+        let _burst = way.to.pass.as_ref().map(Pass::burst);
         // SAFETY: both segments fit in buffers; the port runs and has the queue, which we hold the lock of.
         let code = unsafe {
             let (pool, frame) = (self.mempool.as_ptr(), frame.as_ptr());
-            ffi::tw_inject_in_pieces(pool, way.to.id(), way.queue, frame, length, first)
+            ffi::tw_inject_in_pieces(pool, way.to.port.id(), way.to.queue, frame, length, first)
         };
         code == 0
     }
@@ -459,7 +476,7 @@ impl TxQueue {
             // SAFETY: we own the mbuf until it is sent.
             let from = unsafe { (*mbuf).port() };
             // Back to the input port, if there is a queue for it.
-            let back = self.ways.iter().position(|way| way.to.id() == from);
+            let back = self.ways.iter().position(|way| way.to.port.id() == from);
             let back = back.filter(|_| packet.turns_back());
             let on = |way: &TxRoute| way.from.is_none_or(|f| f == from);
             let way = back.or_else(|| self.ways.iter().position(on));
@@ -470,8 +487,7 @@ impl TxQueue {
             way.mbufs.push(mbuf);
         }
         for way in &mut self.ways {
-            let by = (way.queue, &way.pass, &way.turns);
-            let sent = way.to.send(by, &mut way.mbufs);
+            let sent = way.to.send(&mut way.mbufs);
             self.unsent.extend(&way.places[sent..]);
             way.places.clear();
             way.mbufs.clear();
@@ -481,32 +497,29 @@ impl TxQueue {
 }
 
 impl TxRoute {
-    fn new(from: Option<u16>, to: Arc<Shared>, queue: u16, (pass, turns): (Option<Pass>, Turns)) -> TxRoute {
+    /// Creates the route of all packets.
+    fn new(to: DeviceQueue) -> TxRoute {
         TxRoute {
-            from,
+            from: None,
             to,
-            queue,
-            pass,
-            turns,
             places: Vec::with_capacity(MAX_BATCH),
             mbufs: Vec::with_capacity(MAX_BATCH),
         }
     }
 }
 
-impl Shared {
-    /// Sends mbufs owned by the caller through a queue, and frees those the device does not accept. Returns the number
-    /// accepted.
+impl DeviceQueue {
+    /// Sends mbufs owned by the caller, and frees those the device does not accept. Returns the number accepted.
     #[inline]
-    fn send(&self, (queue, pass, turns): (u16, &Option<Pass>, &Turns), mbufs: &mut [*mut Mbuf]) -> usize {
+    fn send(&self, mbufs: &mut [*mut Mbuf]) -> usize {
         let (mut sent, mut tries) = (0, 0);
         while sent < mbufs.len() && tries < TRIES {
             let rest = &mut mbufs[sent..];
-            let _turn = turns.take();
-            let _burst = pass.as_ref().map(Pass::burst);
+            let _turn = self.turns.take();
+            let _burst = self.pass.as_ref().map(Pass::burst);
             // SAFETY: the port runs and has this queue; the caller is its only user, or holds the lock of a shared
             // queue; the mbufs have been prepared, and have no other owner.
-            let taken = unsafe { ffi::tw_send(self.id(), queue, rest.as_mut_ptr(), rest.len() as u16) };
+            let taken = unsafe { ffi::tw_send(self.port.id(), self.queue, rest.as_mut_ptr(), rest.len() as u16) };
             sent += usize::from(taken);
             tries = if taken == 0 { tries + 1 } else { 0 };
         }

@@ -4,6 +4,7 @@
 mod raw;
 
 use std::fs::File;
+use std::io;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -13,6 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
 use tailwater_chain::batch::{Batch, Packet, Verdict};
 use tailwater_chain::function::{FlowStates, FunctionProperties, NetworkFunction, NewFlow};
+use tailwater_functions::accounting::ExportError;
 use tailwater_isolation::program::{Configured, run};
 
 struct Hostile {
@@ -157,7 +159,10 @@ fn main() -> ExitCode {
         Ok(Configured {
             function: Box::new(Hostile { attack }),
             at_end: Box::new(move || match says {
-                true => Err("it had its last turn".to_owned()),
+                true => Err(ExportError::Write {
+                    file: "flows.csv".into(),
+                    source: io::Error::other("it had its last turn"),
+                }),
                 false => Ok(()),
             }),
         })

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::thread::{CpuSet, sched_setaffinity, sched_yield};
 use tailwater_sdk::protocol::layout::{
-    CHAIN_ENDED, MASKS, MAX_BATCH, PacketResponse, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea, ResponseArea,
-    VERSION, all_of, slots,
+    CHAIN_ENDED, MASKS, MAX_BATCH, PacketMasks, PacketResponse, REQUEST_AREA_BYTES, RESPONSE_AREA_BYTES, RequestArea,
+    ResponseArea, VERSION, all_of, slots,
 };
 use tailwater_sdk::protocol::memory::Memory;
 use tailwater_sdk::protocol::message::{Description, FromProgram, FromServer};
@@ -39,6 +39,10 @@ struct Raw {
     /// Eight bytes of loot, sent with a packet.
     loot: Arc<AtomicU64>,
     began: bool,
+}
+
+fn masks(left: u64, moved: u64) -> PacketMasks {
+    PacketMasks { left, moved }
 }
 
 fn unexpected() -> io::Error {
@@ -143,10 +147,10 @@ impl Raw {
     }
 
     /// Returns the packets that the function in front left, and those of them whose frame it moved.
-    fn came(&self, word: usize) -> [u64; 2] {
+    fn came(&self, word: usize) -> PacketMasks {
         match &self.in_front {
             Some((_, slate)) => slate.masks(word),
-            None => [all_of(self.board.count(), word), 0],
+            None => masks(all_of(self.board.count(), word), 0),
         }
     }
 
@@ -154,8 +158,8 @@ impl Raw {
     fn forward(&self, round: u64) {
         let mut first = true;
         for word in 0..MASKS {
-            let [left, moved] = self.came(word);
-            self.slate.set_masks(word, [left, moved]);
+            let PacketMasks { left, moved } = self.came(word);
+            self.slate.set_masks(word, masks(left, moved));
             for i in slots(word, left) {
                 let told = self.in_front.as_ref().map(|(_, slate)| slate.response_word(i));
                 let told = told.filter(|_| moved >> (i % 64) & 1 != 0);
@@ -259,12 +263,12 @@ impl Raw {
             length,
             rekeyed: false,
         };
-        let [left, moved] = self.came(0);
+        let PacketMasks { left, moved } = self.came(0);
         let count = self.board.count();
         // Verdict on the first remaining packet.
         let first = |word| {
             self.slate.set_response_word(0, word);
-            self.slate.set_masks(0, [left, moved | 1]);
+            self.slate.set_masks(0, masks(left, moved | 1));
         };
         let all = |place: PacketResponse| {
             (0..count).for_each(|i| self.slate.set_response_word(i, place.encode(round)));
@@ -278,27 +282,27 @@ impl Raw {
             "masks-of-another-round" => self.slate.set_masks_round(round.wrapping_sub(1)),
             "vanish" => {
                 self.slate.set_response_word(0, 0);
-                self.slate.set_masks(0, [left & !1, moved]);
+                self.slate.set_masks(0, masks(left & !1, moved));
             }
             // Forwards the packets that the function in front dropped.
             "come-back" => {
                 all(here(128, 64));
-                let masks = all_of(count, 0);
-                self.slate.set_masks(0, [masks, masks]);
+                let all = all_of(count, 0);
+                self.slate.set_masks(0, masks(all, all));
             }
             "move-dropped" => {
                 all(PacketResponse::Dropped(0));
-                self.slate.set_masks(0, [0, all_of(count, 0)]);
+                self.slate.set_masks(0, masks(0, all_of(count, 0)));
             }
             // Forwards a packet behind the last of the batch.
             "one-more" => {
                 self.slate.set_response_word(count, here(128, 64).encode(round));
-                self.slate.set_masks(0, [left | 1 << count, moved | 1 << count]);
+                self.slate.set_masks(0, masks(left | 1 << count, moved | 1 << count));
             }
             // Forwards a packet in a slot that is not read.
             "one-far-beyond" => {
                 self.slate.set_response_word(64, here(128, 64).encode(round));
-                self.slate.set_masks(1, [1, 1]);
+                self.slate.set_masks(1, masks(1, 1));
             }
             _ => {}
         }

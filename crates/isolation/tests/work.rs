@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_functions::library::{LibraryFunction, load};
-use tailwater_isolation::layout::{MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
+use tailwater_isolation::layout::{FlowSlot, MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
 use tailwater_isolation::program::Waiting as BuiltIn;
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::{Headers, parse};
@@ -211,7 +211,10 @@ fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<Strin
                 frame_range: [chance.below(200) as u16 + 10, frame.len() as u16],
                 arrival: Nanos(arrival),
                 rss_hash: chance.below(1 << 32) as u32,
-                flow: Some((flow as u32 * 7, births[flow])),
+                flow: Some(FlowSlot {
+                    flow: flow as u32 * 7,
+                    generation: births[flow],
+                }),
                 rekeyed: std::mem::take(&mut rekeyed[flow]),
             };
             packets.push(Sent {
@@ -303,7 +306,10 @@ fn packets_allocate_nothing() {
                     frame_range: [64, frame.len() as u16],
                     arrival: Nanos(birth),
                     rss_hash: 0,
-                    flow: Some((at as u32, birth)),
+                    flow: Some(FlowSlot {
+                        flow: at as u32,
+                        generation: birth,
+                    }),
                     rekeyed: birth % 3 == 0,
                 };
                 assert!(work.put::<true>(&packet, |headers| headers.key = key));

@@ -19,10 +19,59 @@ use tailwater_placement::schedule::{Request, Scheduler, place_all};
 use tailwater_placement::slo::{Slo, Target};
 use tailwater_placement::tailwater::Tailwater;
 
-/// Figure 9, by mix: optimal, greedy, dynamic, predictor-based.
-const FIGURE_9: [[u32; 4]; 3] = [[22, 22, 22, 22], [30, 35, 35, 48], [38, 45, 44, 128]];
-/// Figure 8, by mix, in percent: contention-agnostic, even split.
-const FIGURE_8: [[u32; 2]; 3] = [[0, 0], [11, 55], [91, 100]];
+/// Machines of Figure 9 for a mix.
+#[derive(Clone, Copy)]
+struct Machines {
+    #[cfg_attr(not(feature = "milp"), expect(dead_code))]
+    optimal: u32,
+    greedy: u32,
+    dynamic: u32,
+    predictor: u32,
+}
+
+/// SLO violations of Figure 8 for a mix, percent.
+#[derive(Clone, Copy)]
+struct Violations {
+    agnostic: u32,
+    even_split: u32,
+}
+
+/// Figure 9, by mix.
+const FIGURE_9: [Machines; 3] = [
+    Machines {
+        optimal: 22,
+        greedy: 22,
+        dynamic: 22,
+        predictor: 22,
+    },
+    Machines {
+        optimal: 30,
+        greedy: 35,
+        dynamic: 35,
+        predictor: 48,
+    },
+    Machines {
+        optimal: 38,
+        greedy: 45,
+        dynamic: 44,
+        predictor: 128,
+    },
+];
+/// Figure 8, by mix.
+const FIGURE_8: [Violations; 3] = [
+    Violations {
+        agnostic: 0,
+        even_split: 0,
+    },
+    Violations {
+        agnostic: 11,
+        even_split: 55,
+    },
+    Violations {
+        agnostic: 91,
+        even_split: 100,
+    },
+];
 /// Number of available servers.
 const SERVERS: usize = 400;
 
@@ -83,11 +132,14 @@ fn placed(scheduler: &dyn Scheduler, cluster: &Cluster, requests: &[Request]) ->
 }
 
 /// Figures of schedulers that give each instance its own cache.
-fn isolated(printer: &Printer, mix: Mix, published: [u32; 4]) {
+fn isolated(printer: &Printer, mix: Mix, published: Machines) {
     let cluster = Cluster::uniform(server(), SERVERS).expect("servers");
     let requests = requests(mix, &cluster);
-    for (scheduler, published) in [(&ResqGreedy as &dyn Scheduler, Some(published[1])), (&Tailwater, None)] {
-        let name = format!("placement/{}/{}/machines", mix.0, scheduler.name());
+    for (scheduler, published) in [
+        (&ResqGreedy as &dyn Scheduler, Some(published.greedy)),
+        (&Tailwater, None),
+    ] {
+        let name = format!("placement/{}/{}/machines", mix.name, scheduler.name());
         if !printer.wants(&name) {
             continue;
         }
@@ -98,11 +150,11 @@ fn isolated(printer: &Printer, mix: Mix, published: [u32; 4]) {
         printer.print(&name, plan.active() as f64, "machines", &more);
     }
     #[cfg(feature = "milp")]
-    milp::machines(printer, mix, &cluster, &requests, published[0]);
+    milp::machines(printer, mix, &cluster, &requests, published.optimal);
 }
 
 /// Figures of schedulers whose instances share caches, by the model of contention.
-fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2]) {
+fn shared(printer: &Printer, mix: Mix, machines: Machines, violations: Violations) {
     let ends = [
         "agnostic/machines",
         "agnostic/violations",
@@ -111,7 +163,7 @@ fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2])
         "elastic/machines",
         "predictor/machines",
     ];
-    if !printer.wants_any(&format!("placement/{}", mix.0), &ends) {
+    if !printer.wants_any(&format!("placement/{}", mix.name), &ends) {
         return;
     }
     let slos = slos(mix).expect("published curves");
@@ -119,7 +171,7 @@ fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2])
         .iter()
         .enumerate()
         .map(|(i, slo)| {
-            let function = &mix.1[i % mix.1.len()];
+            let function = &mix.functions[i % mix.functions.len()];
             Tenant {
                 curves: &slo.chain.curves[0],
                 references: function.references,
@@ -131,31 +183,46 @@ fn shared(printer: &Printer, mix: Mix, machines: [u32; 4], violations: [u32; 2])
     // No part of the cache is reserved for the NICs' packets here.
     let bytes = u64::from(ALL_WAYS) * WAY_BYTES;
     let print = |name: &str, servers: &Servers, published: Option<u32>| {
-        let name = format!("placement/{}/{name}/machines", mix.0);
+        let name = format!("placement/{}/{name}/machines", mix.name);
         let more = published.map_or(String::new(), |p| format!(r#", "published": {p}"#));
         printer.print(&name, servers.len() as f64, "machines", &more);
     };
     let packed = agnostic(&tenants, &server);
     for (name, violated, published) in [
-        ("agnostic", violated_sharing(&tenants, bytes, &packed), violations[0]),
-        ("even-cat", violated_evenly(&tenants, &server, &packed), violations[1]),
+        (
+            "agnostic",
+            violated_sharing(&tenants, bytes, &packed),
+            violations.agnostic,
+        ),
+        (
+            "even-cat",
+            violated_evenly(&tenants, &server, &packed),
+            violations.even_split,
+        ),
     ] {
         print(name, &packed, None);
-        let name = format!("placement/{}/{name}/violations", mix.0);
+        let name = format!("placement/{}/{name}/violations", mix.name);
         let more = format!(r#", "published": {published}"#);
         printer.print(&name, (violated * 1000.0).round() / 10.0, "%", &more);
     }
     match elastic(&tenants, &server, bytes) {
-        Some(servers) => print("elastic", &servers, Some(machines[2])),
-        None => eprintln!("placement/{}/elastic: instances without end", mix.0),
+        Some(servers) => print("elastic", &servers, Some(machines.dynamic)),
+        None => eprintln!("placement/{}/elastic: instances without end", mix.name),
     }
-    print("predictor", &predictor(&tenants, &server, bytes), Some(machines[3]));
+    print(
+        "predictor",
+        &predictor(&tenants, &server, bytes),
+        Some(machines.predictor),
+    );
 }
 
 /// Returns SLOs with different targets each, of the functions of the combination.
 fn different(count: usize, cluster: &Cluster) -> Vec<Request> {
-    let (name, functions, _) = MIXES[1];
-    let slos = slos((name, functions, count)).expect("published curves");
+    let mix = Mix {
+        slos: count,
+        ..MIXES[1]
+    };
+    let slos = slos(mix).expect("published curves");
     let varied = slos.into_iter().enumerate().map(|(i, slo)| {
         // From 0.3 to 2.3 times the rate of one instance, as a low-discrepancy sequence.
         let times = 0.3 + 2.0 * (i as f64 * 0.618_033_988_75).fract();
@@ -215,7 +282,7 @@ mod milp {
 
     /// Prints the machines of the program's plan for a mix.
     pub fn machines(printer: &Printer, mix: Mix, cluster: &Cluster, requests: &[Request], published: u32) {
-        let name = format!("placement/{}/milp/machines", mix.0);
+        let name = format!("placement/{}/milp/machines", mix.name);
         if printer.wants(&name) {
             let optimised = optimise(cluster, requests, Effort::default()).expect("a plan");
             let published = format!(r#", "published": {published}"#);

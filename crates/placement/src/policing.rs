@@ -60,13 +60,19 @@ fn burst(rate: u64, latency: Nanos) -> u64 {
 mod tests {
     use super::*;
     use crate::plan::Instance;
-    use crate::published::{LPM, server, slos};
+    use crate::published::{LPM, Mix, server, slos};
     use crate::schedule::Request;
 
     /// Returns an SLO with instances of one way and of two.
     fn placed(cap: Option<u64>) -> (Placed, Cluster) {
         let cluster = Cluster::uniform(server(), 2).expect("servers");
-        let mut slo = slos(("one", &[LPM], 1)).expect("curves").remove(0);
+        let mut slo = slos(Mix {
+            name: "one",
+            functions: &[LPM],
+            slos: 1,
+        })
+        .expect("curves")
+        .remove(0);
         slo.cap = cap;
         let cheapest = Request::new(slo.clone(), &cluster).expect("a server holds it").cheapest;
         let instance = |server, ways| Instance { server, node: 0, ways };

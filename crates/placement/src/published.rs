@@ -132,18 +132,34 @@ pub const SURICATA: Function = function(
 /// EndRE: finds repeated content.
 pub const ENDRE: Function = function("endre", 3.77, 1.54, 0.56, &[92.0, 95.0, 97.0, 98.0, 99.0, 100.0], true);
 
-/// Mix of SLOs: its name, its functions, and the number of SLOs.
-pub type Mix = (&'static str, &'static [Function], usize);
+/// Mix of SLOs, which use its functions in turn.
+#[derive(Clone, Copy, Debug)]
+pub struct Mix {
+    /// Name.
+    pub name: &'static str,
+    /// Functions.
+    pub functions: &'static [Function],
+    /// Number of SLOs.
+    pub slos: usize,
+}
 
-/// Mixes of Figures 8 and 9. The SLOs use the functions in turn.
+/// Mixes of Figures 8 and 9.
 pub const MIXES: [Mix; 3] = [
-    ("insensitive", &[EFFICUTS, FIREWALL, IPSEC], 198),
-    (
-        "combination",
-        &[STATS, LPM, MAZU_NAT, SNORT, EFFICUTS, FIREWALL, IPSEC, SURICATA, ENDRE],
-        200,
-    ),
-    ("sensitive", &[STATS, LPM, MAZU_NAT, SNORT], 200),
+    Mix {
+        name: "insensitive",
+        functions: &[EFFICUTS, FIREWALL, IPSEC],
+        slos: 198,
+    },
+    Mix {
+        name: "combination",
+        functions: &[STATS, LPM, MAZU_NAT, SNORT, EFFICUTS, FIREWALL, IPSEC, SURICATA, ENDRE],
+        slos: 200,
+    },
+    Mix {
+        name: "sensitive",
+        functions: &[STATS, LPM, MAZU_NAT, SNORT],
+        slos: 200,
+    },
 ];
 
 /// Latency by load, in units of the time per packet.
@@ -194,7 +210,8 @@ impl Function {
 ///
 /// # Errors
 /// Numbers of a function are not valid curves.
-pub fn slos((_, functions, count): Mix) -> Result<Vec<Slo>, CurveError> {
+pub fn slos(mix: Mix) -> Result<Vec<Slo>, CurveError> {
+    let functions = mix.functions;
     let profiles: Vec<Arc<ChainProfile>> = functions
         .iter()
         .map(|function| function.profile().map(Arc::new))
@@ -213,7 +230,7 @@ pub fn slos((_, functions, count): Mix) -> Result<Vec<Slo>, CurveError> {
             apart: None,
         }
     };
-    Ok((0..count).map(slo).collect())
+    Ok((0..mix.slos).map(slo).collect())
 }
 
 #[cfg(test)]

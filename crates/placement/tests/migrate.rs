@@ -7,7 +7,7 @@ use tailwater_placement::cluster::Cluster;
 use tailwater_placement::improve::{Proposal, Saving, proposal};
 use tailwater_placement::migrate::{Migration, MigrationError, Step, aligned, migration};
 use tailwater_placement::plan::{Instance, Placed, Plan};
-use tailwater_placement::published::{LPM, MIXES, server, slos};
+use tailwater_placement::published::{LPM, MIXES, Mix, server, slos};
 use tailwater_placement::schedule::{Request, Scheduler, place_all};
 use tailwater_placement::slo::{Slo, Target};
 use tailwater_placement::tailwater::Tailwater;
@@ -78,7 +78,12 @@ fn from_resqs_plan_to_a_better_one_no_promise_is_broken() {
 /// Returns plans for full servers that exchange all of their instances.
 fn exchanged(servers: usize) -> (Plan, Plan) {
     let cluster = Cluster::uniform(server(), servers).expect("servers");
-    let mut slos = slos(("two", &[LPM], 2)).expect("curves");
+    let mut slos = slos(Mix {
+        name: "two",
+        functions: &[LPM],
+        slos: 2,
+    })
+    .expect("curves");
     for slo in &mut slos {
         // All cores of a server.
         slo.target = Target::Reserved {
@@ -154,7 +159,13 @@ fn a_better_plan_is_proposed_only_if_it_saves_enough() {
 fn an_on_demand_slo_never_has_more_than_its_most() {
     let cluster = Cluster::uniform(server(), 3).expect("servers");
     for (most, moves) in [(1, false), (2, true)] {
-        let mut slo = slos(("one", &[LPM], 1)).expect("curves").remove(0);
+        let mut slo = slos(Mix {
+            name: "one",
+            functions: &[LPM],
+            slos: 1,
+        })
+        .expect("curves")
+        .remove(0);
         slo.target = Target::OnDemand { most };
         let at = |server| {
             let mut plan = Plan::new(cluster.clone());

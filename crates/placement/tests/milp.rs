@@ -29,7 +29,7 @@ fn the_mixes_of_the_paper_need_no_more_than_the_bound() {
         assert_eq!(check(&cluster, optimised.plan.placed()), []);
         assert_eq!(optimised.plan.placed().len(), requests.len());
         let servers = (optimised.least(), optimised.plan.active());
-        assert_eq!(servers, (least, least), "{}", mix.0);
+        assert_eq!(servers, (least, least), "{}", mix.name);
     }
 }
 

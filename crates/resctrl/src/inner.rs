@@ -25,6 +25,10 @@ pub(crate) struct Locks {
 }
 
 impl Inner {
+    /// Takes the exclusive locks, and waits for them if others hold them.
+    ///
+    /// # Errors
+    /// A lock cannot be taken within the time of the settings.
     pub fn lock(&self) -> Result<Locks, Error> {
         let state = lock_state(&self.settings)?;
         let tree = lock_tree(&self.tree.root, &self.settings)?;
@@ -34,10 +38,18 @@ impl Inner {
         })
     }
 
+    /// Sets the default group's masks to their correct values. Both locks must be held.
+    ///
+    /// # Errors
+    /// A group cannot be read or written.
     pub fn settle(&self) -> Result<(), Error> {
         crate::default::settle(&self.tree, &self.settings.state, &crate::default::MaskOverrides::new())
     }
 
+    /// Applies changes, and reverts all of them if one fails.
+    ///
+    /// # Errors
+    /// The error of `change`.
     pub fn all_or_nothing<T>(&self, change: impl FnOnce(&mut Changes) -> Result<T, Error>) -> Result<T, Error> {
         all_or_nothing(&self.tree, &self.settings.state, change)
     }

@@ -191,6 +191,9 @@ fn at_most(found: usize, most: usize, what: &str) -> Result<(), WrongFunction> {
 }
 
 /// Reads a name. It lives as long as the function, which is never unloaded.
+///
+/// The leak is bounded: a process describes each function once, and its names are at most
+/// [`MAX_DROP_REASONS`](abi::MAX_DROP_REASONS), [`MAX_COUNTERS`](abi::MAX_COUNTERS) and one, of 63 bytes.
 fn text(pointer: *const c_char, what: &str) -> Result<&'static str, WrongFunction> {
     let expected = |found: &str| {
         wrong(format!(
@@ -362,7 +365,8 @@ pub fn packet(
     place: FrameLocation,
     headers: &Headers,
     arrival: Nanos,
-    (flow, rss_hash): (Option<u32>, u32),
+    flow: Option<u32>,
+    rss_hash: u32,
 ) -> abi::Packet {
     let FrameLocation {
         buffer,

@@ -1,6 +1,7 @@
 //! System calls of a function's program, through the C library that the standard library already uses.
 //!
-//! One of the few modules with `unsafe` code. A crate for them would be this crate's only external dependency.
+//! One of the few modules with `unsafe` code. Written by hand: `libc` or `rustix` would be the only external dependency
+//! of every new function, whose folder gets a copy of this crate and builds without a network.
 
 use std::ffi::{c_int, c_long, c_uint, c_ulong, c_void};
 use std::fs::File;

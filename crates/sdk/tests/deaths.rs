@@ -14,7 +14,7 @@ use tailwater_sdk::host::FunctionDescription;
 use tailwater_sdk::program::{
     AttachedMemory, Instance, TurnFunction, TurnPacket, TurnVerdict, UnattachedFunction, UnattachedInstance,
 };
-use tailwater_sdk::protocol::layout::{MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
+use tailwater_sdk::protocol::layout::{FlowSlot, MAX_BATCH, RESPONSE_AREA_BYTES, ResponseArea};
 use tailwater_sdk::protocol::memory::Memory;
 use tailwater_sdk::protocol::snapshots::{ExternalFlowInfo, FlowSnapshots, file_bytes};
 use tailwater_sdk::testing::frame;
@@ -158,7 +158,7 @@ impl Process {
                 frame_range: [START, frame.len() as u16],
                 arrival: Nanos(1),
                 rss_hash: 0,
-                flow: Some((flow, generation)),
+                flow: Some(FlowSlot { flow, generation }),
                 rekeyed,
             };
             let known = |headers: &mut Headers| *headers = parse(&frame).unwrap();

@@ -47,7 +47,7 @@ fn instance(server: &RedisServer, functions: &str) -> Instance {
     let spec = chain(server, functions);
     let redis = spec.state.clone().expect("it keeps state").redis;
     Instance::on(&spec, Nanos::from_secs(1), |functions| {
-        let access = Access::open(&redis, ("bench", None), functions);
+        let access = Access::open(&redis, "bench", None, functions);
         let access = access.unwrap_or_else(|e| panic!("{e}"));
         Box::new(RedisStore::new(Arc::new(access)))
     })

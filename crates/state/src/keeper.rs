@@ -67,21 +67,24 @@ pub struct Keeper {
     shared: Arc<Shared>,
 }
 
+/// Size of a chain's external state.
+#[derive(Clone, Copy, Debug)]
+pub struct StateSize {
+    /// Number of functions with external state.
+    pub functions: usize,
+    /// Length in bytes of a row, the state of all these functions for one flow.
+    pub row_bytes: usize,
+}
+
 /// Number of entries a worker's requests need room for.
 pub fn entries(spec: &StateSpec) -> usize {
     2 * UPDATES * spec.packets as usize + 2 * ASKS * MAX_BATCH
 }
 
 impl Keeper {
-    /// Creates the keeper of a worker whose chain has external state for `pieces` functions, in rows of `row_bytes`.
+    /// Creates the keeper of a worker whose chain has external state of this size.
     /// `origin` is the start of the run in wall-clock time. Later instances must have a later one.
-    pub fn new(
-        spec: &StateSpec,
-        (pieces, row_bytes): (usize, usize),
-        link: Link,
-        origin: Nanos,
-        shared: Arc<Shared>,
-    ) -> Keeper {
+    pub fn new(spec: &StateSpec, size: StateSize, link: Link, origin: Nanos, shared: Arc<Shared>) -> Keeper {
         let bounds = Bounds {
             packets: spec.packets as usize,
             wait: spec.wait,
@@ -95,10 +98,10 @@ impl Keeper {
             link,
             buckets: None,
             then: spec.when_unavailable,
-            pieces: ((1u32 << pieces) - 1) as u16,
-            row_bytes,
+            pieces: ((1u32 << size.functions) - 1) as u16,
+            row_bytes: size.row_bytes,
             flows: Vec::with_capacity(MAX_BATCH),
-            rows: vec![0; MAX_BATCH * row_bytes],
+            rows: vec![0; MAX_BATCH * size.row_bytes],
             actions: Vec::with_capacity(MAX_BATCH),
             wishes: Vec::with_capacity(MAX_CANDIDATES),
             origin,

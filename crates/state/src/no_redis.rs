@@ -27,7 +27,7 @@ impl Access {
     ///
     /// # Errors
     /// Always.
-    pub fn open(_: &RedisSpec, _: (&str, Option<&str>), _: &[DurableFunction]) -> Result<Access, AccessError> {
+    pub fn open(_: &RedisSpec, _: &str, _: Option<&str>, _: &[DurableFunction]) -> Result<Access, AccessError> {
         Err(AccessError)
     }
 

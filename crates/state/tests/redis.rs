@@ -37,7 +37,7 @@ fn at(server: &RedisServer) -> RedisSpec {
 }
 
 fn open(spec: &RedisSpec) -> Arc<Access> {
-    Arc::new(Access::open(spec, ("chain", None), &functions()).unwrap_or_else(|error| panic!("{error}")))
+    Arc::new(Access::open(spec, "chain", None, &functions()).unwrap_or_else(|error| panic!("{error}")))
 }
 
 fn flow(n: u16) -> FlowKey {
@@ -173,7 +173,7 @@ fn a_function_cannot_touch_another_ones_keys() {
     // A pattern in a function's name grants no additional access.
     let mut odd = functions();
     odd[0].name = "*".to_owned();
-    let odd = Access::open(&at(&server), ("chain", None), &odd).unwrap();
+    let odd = Access::open(&at(&server), "chain", None, &odd).unwrap();
     let mut odd = odd.connect_as(&odd.functions()[0]).unwrap();
     assert_eq!(try_key(&mut odd, "MGET", other).unwrap_err().code(), Some("NOPERM"));
 }
@@ -183,7 +183,7 @@ fn passwords_are_needed_and_come_from_a_file_or_the_environment() {
     let Some(server) = RedisServer::start(&["--requirepass", "hush hush"]) else {
         return;
     };
-    let refused = |spec: &RedisSpec| match Access::open(spec, ("chain", None), &functions()) {
+    let refused = |spec: &RedisSpec| match Access::open(spec, "chain", None, &functions()) {
         Ok(_) => panic!("let in"),
         Err(error) => error,
     };
@@ -248,13 +248,13 @@ fn over_tls_with_an_authority_of_its_own() {
                 certificates(&other);
                 fs::copy(other.join("ca.pem"), folder.join("other.pem")).unwrap();
             }
-            let refused = Access::open(&spec(host, authority), ("chain", None), &functions());
+            let refused = Access::open(&spec(host, authority), "chain", None, &functions());
             let Err(error) = refused else {
                 panic!("{host} with {authority}")
             };
             assert!(matches!(error, AccessError::Redis { .. }), "{error}");
         }
-        let Err(error) = Access::open(&spec("localhost", "nowhere.pem"), ("chain", None), &functions()) else {
+        let Err(error) = Access::open(&spec("localhost", "nowhere.pem"), "chain", None, &functions()) else {
             panic!("without a file");
         };
         assert!(matches!(error, AccessError::File { .. }), "{error}");
@@ -363,7 +363,7 @@ fn a_server_that_stands_still_is_away_and_comes_back() {
 }
 
 fn open_as(server: &RedisServer, instance: &str) -> Arc<Access> {
-    let access = Access::open(&at(server), ("chain", Some(instance)), &functions());
+    let access = Access::open(&at(server), "chain", Some(instance), &functions());
     Arc::new(access.unwrap_or_else(|error| panic!("{error}")))
 }
 
@@ -427,7 +427,7 @@ fn of_runs_that_begin_at_once_one_stays() {
     for _ in 0..20 {
         let opened: Vec<_> = std::thread::scope(|scope| {
             let open = || {
-                let access = Access::open(&at(&server), ("chain", Some("here")), &functions());
+                let access = Access::open(&at(&server), "chain", Some("here"), &functions());
                 access.ok().map(|access| RedisStore::new(Arc::new(access)))
             };
             let threads = [(); 3].map(|()| scope.spawn(open));

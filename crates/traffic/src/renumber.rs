@@ -10,10 +10,19 @@ use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::protocol;
 use tailwater_net::toeplitz::{End, RssHasher};
 
+/// Effect of a mask on RSS hashes: the bits that it flips.
+#[derive(Clone, Copy, Debug)]
+pub struct HashChange {
+    /// Bits of the hashes of IPv4 packets.
+    pub v4: u32,
+    /// Bits of the hashes of IPv6 packets.
+    pub v6: u32,
+}
+
 /// Renumbering of a packet: the offsets of its addresses and checksums.
 #[derive(Clone, Copy, Debug)]
 pub struct Renumbering {
-    network: u8,
+    network: Network,
     /// Offset of the IP header in the frame.
     ip: u16,
     /// Offset in the frame of the transport checksum over the addresses; 0 for none.
@@ -25,7 +34,7 @@ pub struct Renumbering {
 impl Renumbering {
     /// Renumbering of packets without addresses.
     pub const NONE: Renumbering = Renumbering {
-        network: 0,
+        network: Network::NotIp,
         ip: 0,
         checksum: 0,
         udp: false,
@@ -33,15 +42,14 @@ impl Renumbering {
 
     /// Renumbering of a packet with these headers.
     pub fn of(headers: &Headers) -> Renumbering {
-        let network = match headers.network {
-            Network::NotIp => return Renumbering::NONE,
-            Network::V4 => 4,
-            Network::V6 => 6,
-        };
+        let network = headers.network;
+        if network == Network::NotIp {
+            return Renumbering::NONE;
+        }
         let within = match headers.key.protocol() {
             protocol::TCP => Some(16),
             protocol::UDP => Some(6),
-            protocol::ICMPV6 if network == 6 => Some(2),
+            protocol::ICMPV6 if network == Network::V6 => Some(2),
             _ => None,
         };
         let checksum = match (within, headers.fragment) {
@@ -57,21 +65,25 @@ impl Renumbering {
         }
     }
 
-    /// Returns the bits that a mask flips in the RSS hashes of IPv4 and of IPv6 packets.
-    pub fn hash_change(rss: &RssHasher, mask: u16) -> [u32; 2] {
+    /// Returns the effect of a mask on RSS hashes.
+    pub fn hash_change(rss: &RssHasher, mask: u16) -> HashChange {
         let v4 = IpAddr::V4(Ipv4Addr::from_bits(u32::from(mask)));
         let v6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(mask)));
-        [v4, v6]
-            .map(|mask| rss.address_contribution(End::Source, mask) ^ rss.address_contribution(End::Destination, mask))
+        let of_both =
+            |mask| rss.address_contribution(End::Source, mask) ^ rss.address_contribution(End::Destination, mask);
+        HashChange {
+            v4: of_both(v4),
+            v6: of_both(v6),
+        }
     }
 
     /// Returns the packet's RSS hash after renumbering; `change` is from [`Renumbering::hash_change`].
     #[inline]
-    pub fn hash(self, hash: u32, change: [u32; 2]) -> u32 {
+    pub fn hash(self, hash: u32, change: HashChange) -> u32 {
         match self.network {
-            4 => hash ^ change[0],
-            6 => hash ^ change[1],
-            _ => hash,
+            Network::V4 => hash ^ change.v4,
+            Network::V6 => hash ^ change.v6,
+            Network::NotIp => hash,
         }
     }
 
@@ -81,9 +93,9 @@ impl Renumbering {
     pub fn apply(self, frame: &mut [u8], mask: u16) {
         let ip = usize::from(self.ip);
         let (source, destination) = match self.network {
-            4 => (ip + 14, ip + 18),
-            6 => (ip + 22, ip + 38),
-            _ => return,
+            Network::V4 => (ip + 14, ip + 18),
+            Network::V6 => (ip + 22, ip + 38),
+            Network::NotIp => return,
         };
         let mut change = ChecksumDelta::NONE;
         for at in [source, destination] {
@@ -93,7 +105,7 @@ impl Renumbering {
                 change = change.and(ChecksumDelta::u16(old, old ^ mask));
             }
         }
-        if self.network == 4
+        if self.network == Network::V4
             && let Some(checksum) = word(frame, ip + 10)
         {
             *checksum = change.apply(u16::from_be_bytes(*checksum)).to_be_bytes();

@@ -13,6 +13,7 @@ use tailwater_net::parse::Headers;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::host::find_headers;
 use tailwater_sdk::program::{TurnFunction, TurnPacket, TurnVerdict};
+use tailwater_sdk::protocol::layout::FlowSlot;
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;
 
 /// Isolated function as a chain of its own.
@@ -126,7 +127,7 @@ impl NetworkFunction for OfBytes {
 }
 
 impl TurnFunction for IsolatedChain {
-    fn companion_candidates(&mut self, (key, rss_hash): (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
+    fn companion_candidates(&mut self, key: FlowKey, rss_hash: u32, turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
         let (Some(table), Some(stage)) = (&self.chain.table, self.chain.stages.first_mut()) else {
             return turn;
         };
@@ -169,8 +170,8 @@ impl TurnFunction for IsolatedChain {
         let connections = self.connections;
         let (flow, reversed) = match packet.flow {
             None => (FlowIndex::NONE, false),
-            Some((index, generation)) => {
-                let (index, reversed) = self.index(index);
+            Some(FlowSlot { flow, generation }) => {
+                let (index, reversed) = self.index(flow);
                 let flow = match &mut self.chain.table {
                     Some(table) => table.replica_flow(index, generation, || {
                         let mut headers = Headers::default();

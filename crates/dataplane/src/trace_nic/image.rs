@@ -6,7 +6,7 @@ use tailwater_net::Nanos;
 use tailwater_net::parse::{Network, parse};
 use tailwater_net::toeplitz::RssHasher;
 use tailwater_traffic::Trace;
-use tailwater_traffic::renumber::Renumbering;
+use tailwater_traffic::renumber::{HashChange, Renumbering};
 
 /// Receive metadata that a NIC would compute, and the location of the packet: half a cache line, and all that is read
 /// of a packet apart from its bytes.
@@ -127,8 +127,8 @@ pub(super) struct Lap {
     pub(super) start: Nanos,
     /// Mask that renumbering XORs onto the low 16 bits of every address.
     mask: u16,
-    /// Effect of the mask on RSS hashes, IPv4 and IPv6.
-    hash_change: [u32; 2],
+    /// Effect of the mask on RSS hashes.
+    hash_change: HashChange,
 }
 
 impl Lap {

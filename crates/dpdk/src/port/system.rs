@@ -1,6 +1,5 @@
 //! Device checks without DPDK: existence, permissions, and the cause of a refusal.
 
-use super::Link;
 use crate::error::{DpdkError, last_lines, of_device};
 use crate::ffi;
 use std::ffi::c_int;
@@ -11,18 +10,6 @@ use tailwater_api::PortName;
 /// Index of a kernel interface, which tells it from a later one of the same name.
 pub(super) fn interface_number(name: &str) -> Option<String> {
     fs::read_to_string(Path::new("/sys/class/net").join(name).join("ifindex")).ok()
-}
-
-/// Link state of a kernel interface from sysfs. An interface set down has no link.
-pub(super) fn link_of_interface(name: &str) -> Link {
-    let told = |file: &str| {
-        let text = fs::read_to_string(Path::new("/sys/class/net").join(name).join(file)).ok()?;
-        text.trim().parse::<u32>().ok()
-    };
-    Link {
-        up: told("carrier") == Some(1),
-        mbps: told("speed").filter(|mbps| *mbps > 0),
-    }
 }
 
 /// Checks for problems that DPDK would not report.

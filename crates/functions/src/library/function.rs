@@ -60,8 +60,7 @@ impl LibraryInstance {
                 start: packet.start(),
                 length: packet.length(),
             };
-            let flow = (packet.flow(), packet.rss_hash);
-            *to = host::packet(place, &packet.headers, packet.arrival, flow);
+            *to = host::packet(place, &packet.headers, packet.arrival, packet.flow(), packet.rss_hash);
             if has_state {
                 to.state = flows.address(packet).cast();
             }

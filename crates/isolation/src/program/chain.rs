@@ -1,12 +1,13 @@
 //! A function of a chain spec as a program.
 
-use super::{Configuration, Configured, ProgramError, Refusal, run};
+use super::function::{Configured, run};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use tailwater_chain::shared_counters::SharedCounters;
 use tailwater_functions::build::{IsolationContext, build_isolated};
 use tailwater_functions::spec::FunctionSpec;
 use tailwater_net::toeplitz::RssHasher;
+use tailwater_sdk::program::{Configuration, ProgramError, Refusal};
 
 /// Runs the function at index `place` of the chain in a spec file, for the server at the other end of standard input,
 /// until the chain ends.
@@ -37,7 +38,7 @@ fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Resul
     };
     let surroundings = IsolationContext {
         rss: RssHasher::default(),
-        part: configuration.part,
+        part: [configuration.part.index, configuration.part.of],
         shared_counters: commons.map_err(|error| refused(error.to_string()))?,
         capacity,
     };
@@ -45,10 +46,7 @@ fn configure(chain: &Path, place: usize, configuration: &Configuration) -> Resul
     let (function, records) = made.map_err(|error| refused(error.to_string()))?;
     Ok(Configured {
         function,
-        at_end: Box::new(move || match records.finish() {
-            Ok(_) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        }),
+        at_end: Box::new(move || records.finish().map(drop)),
     })
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use tailwater_chain::flow_table::{Companions, NoCompanion};
 use tailwater_net::FlowKey;
 use tailwater_sdk::program::YIELDS;
-use tailwater_sdk::protocol::layout::{CompanionRequest, CompanionRequestKind, CompanionResponse, ResponseArea};
+use tailwater_sdk::protocol::layout::{
+    CompanionRefusal, CompanionRequest, CompanionRequestKind, CompanionResponse, ResponseArea,
+};
 
 /// Requests companions from the worker.
 #[derive(Debug)]
@@ -54,13 +56,11 @@ impl CompanionClient {
 
 impl Companions for CompanionClient {
     fn open(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion> {
-        let answer = self.request(CompanionRequestKind::Open, at, key, rss_hash);
-        answer.map_err(no_companion)
+        opened(self.request(CompanionRequestKind::Open, at, key, rss_hash))
     }
 
     fn rejoin(&mut self, at: u16, key: &FlowKey, rss_hash: u32) -> Result<(u32, u64), NoCompanion> {
-        let answer = self.request(CompanionRequestKind::Rejoin, at, key, rss_hash);
-        answer.map_err(no_companion)
+        opened(self.request(CompanionRequestKind::Rejoin, at, key, rss_hash))
     }
 
     fn is_free(&self, key: &FlowKey, bucket: u16) -> bool {
@@ -69,21 +69,23 @@ impl Companions for CompanionClient {
     }
 }
 
-/// Returns the error's number in a response.
-pub(crate) fn number_of(why: NoCompanion) -> u8 {
-    match why {
-        NoCompanion::Taken => 1,
-        NoCompanion::OtherBucket => 2,
-        NoCompanion::HasOne => 3,
-        NoCompanion::TableFull => 4,
+/// Returns the reason as it is sent in a response.
+pub(crate) fn refusal_of(reason: NoCompanion) -> CompanionRefusal {
+    match reason {
+        NoCompanion::Taken => CompanionRefusal::Taken,
+        NoCompanion::OtherBucket => CompanionRefusal::OtherBucket,
+        NoCompanion::HasOne => CompanionRefusal::HasOne,
+        NoCompanion::TableFull => CompanionRefusal::TableFull,
     }
 }
 
-fn no_companion(number: u8) -> NoCompanion {
-    match number {
-        1 => NoCompanion::Taken,
-        2 => NoCompanion::OtherBucket,
-        3 => NoCompanion::HasOne,
-        _ => NoCompanion::TableFull,
+/// Returns a response as slot and generation of the companion.
+fn opened(response: CompanionResponse) -> Result<(u32, u64), NoCompanion> {
+    match response {
+        Ok(companion) => Ok((companion.flow, companion.generation)),
+        Err(CompanionRefusal::Taken) => Err(NoCompanion::Taken),
+        Err(CompanionRefusal::OtherBucket) => Err(NoCompanion::OtherBucket),
+        Err(CompanionRefusal::HasOne) => Err(NoCompanion::HasOne),
+        Err(CompanionRefusal::TableFull) => Err(NoCompanion::TableFull),
     }
 }

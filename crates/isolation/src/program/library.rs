@@ -1,9 +1,8 @@
 //! A function from a library as a program.
 
-use super::{ProgramError, Refusal};
 use std::path::Path;
 use tailwater_functions::library::load;
-use tailwater_sdk::program::serve_function;
+use tailwater_sdk::program::{ProgramError, Refusal, serve_function};
 
 /// Runs the function in a shared library, for the server at the other end of standard input, until the chain ends. The
 /// library is loaded after the server has connected.

@@ -15,6 +15,15 @@ use tailwater_functions::build::Requirements;
 use tailwater_net::Nanos;
 use tailwater_sdk::protocol::snapshots::{self, FlowSnapshots};
 
+/// Shape of the flow table that functions keep state for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TableShape {
+    /// Maximum number of flows.
+    pub(super) capacity: usize,
+    /// `true` if flows are connections.
+    pub(super) connections: bool,
+}
+
 /// Flow state of each function. All processes of a function share it, so a flow continues with its state when its
 /// process is replaced, or when its RSS bucket moves to another worker.
 #[derive(Debug)]
@@ -40,21 +49,22 @@ struct FlowsOf {
 
 impl FlowsOf {
     fn create(
-        (function, demands): (&Description, &Requirements),
-        (capacity, connections): (usize, bool),
+        function: &Description,
+        requirements: &Requirements,
+        table: TableShape,
         durable: bool,
     ) -> io::Result<FlowsOf> {
         if function.state_bytes == 0 {
             return Ok(FlowsOf::default());
         }
         let config = ReplicaConfig {
-            capacity,
+            capacity: table.capacity,
             state_bytes: function.state_bytes as usize,
-            directed: connections && !demands.tracks_connections,
+            directed: table.connections && !requirements.tracks_connections,
         };
         let flows = Arc::new(filled("tailwater-flows", config.file_bytes())?);
-        let lifetimes = demands.lifetimes.as_ref();
-        let lifetimes = lifetimes.map(|(by, bytes)| RemoteLifetimes::open(&flows, config, (by, *bytes)));
+        let lifetimes = requirements.lifetimes.as_ref();
+        let lifetimes = lifetimes.map(|(by, bytes)| RemoteLifetimes::open(&flows, config, by, *bytes));
         let lifetimes = lifetimes.transpose()?.map(Arc::new);
         if !durable || function.durable.is_none() || function.piece_bytes == 0 {
             return Ok(FlowsOf {
@@ -79,19 +89,21 @@ impl FlowsOf {
 impl Flows {
     pub(super) fn create(
         functions: &[(Description, Requirements)],
-        (capacity, connections): (usize, bool),
+        table: TableShape,
         origin: Option<Nanos>,
     ) -> Result<Flows, IsolationError> {
-        let mut demands = functions.iter().map(|(_, demands)| demands);
-        let connections = connections || demands.any(|demands| demands.tracks_connections);
-        let functions = functions.iter().map(|(function, demands)| {
-            let table = (capacity, connections);
-            FlowsOf::create((function, demands), table, origin.is_some())
-        });
+        let mut requirements = functions.iter().map(|(_, requirements)| requirements);
+        let table = TableShape {
+            connections: table.connections || requirements.any(|of| of.tracks_connections),
+            ..table
+        };
+        let functions = functions
+            .iter()
+            .map(|(function, requirements)| FlowsOf::create(function, requirements, table, origin.is_some()));
         Ok(Flows {
             functions: functions.collect::<io::Result<_>>().map_err(IsolationError::Memory)?,
-            capacity,
-            connections,
+            capacity: table.capacity,
+            connections: table.connections,
             origin,
         })
     }

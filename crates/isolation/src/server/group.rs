@@ -4,7 +4,7 @@ use super::area::Area;
 use super::error::IsolationError;
 use super::process::{Detached, Process, Program};
 use super::report::{FunctionReport, Restarts};
-use super::schedule;
+use super::schedule::{self, ProcessState};
 use super::starter::{self, Starter};
 use super::status::Status;
 use crate::message::{Description, FromProgram, FromServer};
@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tailwater_sdk::program::ProcessPart;
 
 /// Time a process has to map its memory.
 const ATTACHING: Duration = Duration::from_millis(500);
@@ -96,11 +97,12 @@ const NOT_ATTACHED: &str = "map its memory";
 
 impl FunctionSlot {
     /// Slot for the process `first`, with a standby process unless the program is
-    /// [single-instance](Program::single_instance).
+    /// [single-instance](Program::single_instance). The function's processes share the file `shared_counters`.
     pub(super) fn new(
-        (program, commons): (Program, Option<Arc<File>>),
+        program: Program,
+        shared_counters: Option<Arc<File>>,
         first: Detached,
-        spare: Option<Detached>,
+        standby: Option<Detached>,
     ) -> FunctionSlot {
         let now = Instant::now();
         FunctionSlot {
@@ -111,13 +113,13 @@ impl FunctionSlot {
             },
             description: first.description.clone(),
             program,
-            shared_counters: commons,
+            shared_counters,
             process: None,
             ending: None,
             first: Some(first),
             attaching: None,
             check_standby_at: now,
-            standby: spare.map_or(Standby::None, Standby::Ready),
+            standby: standby.map_or(Standby::None, Standby::Ready),
             attached: 0,
             attached_at: now,
             failures: 0,
@@ -198,7 +200,7 @@ impl FunctionSlot {
                 }
                 // A standby process that has ended or is stopped would be of no use on a failure.
                 let process = &mut detached.process;
-                let is_stopped = look && schedule::state(process.id()).0 == 'T';
+                let is_stopped = look && schedule::state(process.id()).0 == ProcessState::Stopped;
                 if process.ended().is_none() && !is_stopped {
                     self.standby = Standby::Ready(detached);
                     return;
@@ -220,10 +222,37 @@ impl FunctionSlot {
     }
 }
 
+/// Bounds of a function's turn.
+#[derive(Clone, Copy, Debug)]
+struct TurnLimits {
+    /// Maximum CPU time; also the maximum elapsed time of a process that is idle.
+    cpu_time: Duration,
+    /// Maximum elapsed time in any case.
+    elapsed: Duration,
+}
+
+impl TurnLimits {
+    /// Limits for a turn with this deadline of CPU time.
+    fn of_deadline(deadline: Duration) -> TurnLimits {
+        TurnLimits {
+            cpu_time: deadline,
+            elapsed: 10 * deadline,
+        }
+    }
+
+    /// One limit for CPU time and elapsed time.
+    fn of_any_time(bound: Duration) -> TurnLimits {
+        TurnLimits {
+            cpu_time: bound,
+            elapsed: bound,
+        }
+    }
+}
+
 /// Processes of one worker's chain.
 pub(super) struct Group {
     core: usize,
-    part: [u16; 2],
+    part: ProcessPart,
     pub(super) slots: Vec<FunctionSlot>,
     pub(super) area: Option<Arc<Area>>,
     pub(super) status: Arc<Status>,
@@ -232,7 +261,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    pub(super) fn new(core: usize, part: [u16; 2], seats: Vec<FunctionSlot>) -> Group {
+    pub(super) fn new(core: usize, part: ProcessPart, seats: Vec<FunctionSlot>) -> Group {
         Group {
             core,
             part,
@@ -257,8 +286,8 @@ impl Group {
         self.area = Some(area);
         for k in 0..self.slots.len() {
             let seat = &mut self.slots[k];
-            let (program, commons, part) = (seat.program.clone(), seat.shared_counters.clone(), self.part);
-            let start = move |over: &_| starter::start((&program, commons.clone()), part, patience, over);
+            let (program, shared_counters, part) = (seat.program.clone(), seat.shared_counters.clone(), self.part);
+            let start = move |over: &_| starter::start(&program, shared_counters.clone(), part, patience, over);
             seat.starter = Some(Starter::new(start).map_err(IsolationError::Thread)?);
             if let Some(first) = seat.first.take() {
                 let mut attaching = Attaching::new(first);
@@ -361,8 +390,8 @@ impl Group {
     pub(super) fn poll(&mut self, deadline: Duration, patience: Duration, now: Instant) {
         let overdue = match self.status.is_last_round() {
             // In the last round processes write files, and a process waiting for a disk counts as idle.
-            true => self.overdue([patience, patience], now),
-            false => self.overdue([deadline, 10 * deadline], now),
+            true => self.overdue(TurnLimits::of_any_time(patience), now),
+            false => self.overdue(TurnLimits::of_deadline(deadline), now),
         };
         for k in 0..self.slots.len() {
             self.end_if_failed(k, overdue == Some(k));
@@ -486,9 +515,8 @@ impl Group {
         }
     }
 
-    /// Returns the function that has exceeded its turn. That is `deadline` if it was idle or had this much CPU time,
-    /// `at_most` in any case.
-    fn overdue(&mut self, [deadline, at_most]: [Duration; 2], now: Instant) -> Option<usize> {
+    /// Returns the function that has exceeded its turn.
+    fn overdue(&mut self, limits: TurnLimits, now: Instant) -> Option<usize> {
         let (area, round) = (self.area.as_ref()?, self.status.busy());
         let k = area.response_areas.iter().position(|slate| slate.done() != round);
         let Some((k, process)) = k
@@ -502,11 +530,11 @@ impl Group {
         match self.turn {
             Some((same, at, since, before)) if (same, at) == (k, round) => {
                 let waited = now.duration_since(since);
-                // A runnable process that did not get its core is not overdue before `at_most`.
-                let idle = state != 'R' || on_core.saturating_sub(before) >= deadline;
+                // A runnable process that did not get its core is not overdue before `limits.elapsed`.
+                let idle = state != ProcessState::Runnable || on_core.saturating_sub(before) >= limits.cpu_time;
                 // Nor is one that has ended; its exit status is known once it has fully exited.
-                let idle = idle && !matches!(state, 'Z' | 'X' | '?');
-                ((waited >= deadline && idle) || waited >= at_most).then_some(k)
+                let idle = idle && !matches!(state, ProcessState::Ended | ProcessState::Unknown);
+                ((waited >= limits.cpu_time && idle) || waited >= limits.elapsed).then_some(k)
             }
             _ => {
                 self.turn = Some((k, round, now, on_core));

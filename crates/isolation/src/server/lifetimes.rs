@@ -31,7 +31,8 @@ impl RemoteLifetimes {
     pub(super) fn open(
         flows: &File,
         config: ReplicaConfig,
-        (by, bytes): (&Arc<dyn Lifetimes>, usize),
+        by: &Arc<dyn Lifetimes>,
+        bytes: usize,
     ) -> io::Result<RemoteLifetimes> {
         if bytes > MOST {
             return Err(io::Error::other("more state than the limit"));

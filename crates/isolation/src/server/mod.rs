@@ -11,6 +11,7 @@
 //! - a function requests a companion flow without having declared that it opens any.
 
 mod area;
+mod config;
 mod error;
 mod group;
 mod lifetimes;
@@ -24,6 +25,7 @@ mod starter;
 mod status;
 mod watchdog;
 
+pub use config::IsolationConfig;
 pub use error::IsolationError;
 pub use process::{Confined, Launch, Program};
 pub use proxy::FAILED;
@@ -31,58 +33,18 @@ pub use report::{FunctionReport, IsolationReport, Restarts};
 pub use schedule::{PRIORITY, WATCH_PRIORITY};
 
 use crate::memory::filled;
-use area::{Area, Flows};
+use area::{Area, Flows, TableShape};
 use group::{FunctionSlot, Group};
 use process::{Detached, Starting};
-use round::Round;
+use round::{Round, RoundConfig};
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-use tailwater_chain::batch::MAX_BATCH;
+use std::time::Instant;
 use tailwater_chain::function::NetworkFunction;
 use tailwater_functions::build::check_apart;
 use tailwater_net::Nanos;
-use tailwater_policy::isolation::BatchBounds;
+use tailwater_sdk::program::ProcessPart;
 use watchdog::Watchdog;
-
-/// Configuration of function isolation.
-#[derive(Clone, Debug)]
-pub struct IsolationConfig {
-    /// The programs, in chain order.
-    pub programs: Vec<Program>,
-    /// `true` if flows are connections, since a function of the chain tracks them.
-    pub connections: bool,
-    /// `true` if functions follow in the chain, in this process or in other rounds.
-    pub followed: bool,
-    /// `true` if other packets of the chain bypass these functions through branches. The functions then do not limit
-    /// the size of batches that bring them no packets.
-    pub passed_by: bool,
-    /// Maximum CPU time of a turn; ten times that is the maximum elapsed time.
-    pub deadline: Duration,
-    /// Maximum time until a program is ready.
-    pub patience: Duration,
-    /// Bounds of the batch size.
-    pub batch: BatchBounds,
-}
-
-impl IsolationConfig {
-    /// Returns the default bounds for these programs and this latency objective.
-    pub fn new(programs: Vec<Program>, objective: Nanos) -> IsolationConfig {
-        IsolationConfig {
-            programs,
-            connections: false,
-            followed: false,
-            passed_by: false,
-            deadline: Duration::from_millis(10),
-            patience: Duration::from_secs(30),
-            batch: BatchBounds {
-                overhead: 0.03,
-                objective,
-                most: MAX_BATCH,
-            },
-        }
-    }
-}
 
 /// Processes of a chain's functions, for all workers. Kills them when dropped.
 pub struct Isolation {
@@ -108,10 +70,11 @@ impl Isolation {
         };
         let commons = config.programs.iter().map(commons);
         let commons: Vec<_> = commons.collect::<io::Result<_>>().map_err(IsolationError::Memory)?;
-        let launch = |part| {
+        let launch = |index| {
+            let part = ProcessPart { index, of };
             let programs = config.programs.iter().zip(&commons);
             let launched = programs.map(move |(program, commons)| {
-                let launch = || Starting::launch(program, [part, of], commons.clone());
+                let launch = || Starting::launch(program, part, commons.clone());
                 let first = launch()?;
                 let spare = (!program.single_instance).then(launch);
                 Ok((first, spare.transpose()?))
@@ -121,7 +84,7 @@ impl Isolation {
         let starting = (0..of).map(launch).collect::<Result<Vec<_>, _>>()?;
         let until = Instant::now() + config.patience;
         let mut groups = Vec::new();
-        for (part, (starting, &core)) in starting.into_iter().zip(cores).enumerate() {
+        for (index, (starting, &core)) in starting.into_iter().zip(cores).enumerate() {
             let mut seats = Vec::new();
             let programs = config.programs.iter().zip(&commons);
             for ((first, spare), (program, commons)) in starting.into_iter().zip(programs) {
@@ -131,9 +94,13 @@ impl Isolation {
                 if !spare.as_ref().is_none_or(same) {
                     return Err(IsolationError::DescriptionMismatch);
                 }
-                seats.push(FunctionSlot::new((program.clone(), commons.clone()), first, spare));
+                seats.push(FunctionSlot::new(program.clone(), commons.clone(), first, spare));
             }
-            groups.push(Group::new(core, [part as u16, of], seats));
+            let part = ProcessPart {
+                index: index as u16,
+                of,
+            };
+            groups.push(Group::new(core, part, seats));
         }
         // All processes of a function run one program, so their descriptions must be equal.
         let of_first = groups.first().map(Group::descriptions);
@@ -157,7 +124,7 @@ impl Isolation {
     /// Returns prototypes of the functions that workers [get](Isolation::functions).
     pub fn prototypes(&self) -> Vec<(String, Box<dyn NetworkFunction>)> {
         let seats = self.groups.first().map_or(&[][..], |group| &group.slots);
-        proxy::all((seats, self.config.connections), &Arc::new(Mutex::new(None)))
+        proxy::all(seats, self.config.connections, &Arc::new(Mutex::new(None)))
     }
 
     /// Gives all processes their memory, and the real-time priority of their turns. Failed processes are replaced from
@@ -177,7 +144,11 @@ impl Isolation {
         let descriptions = self.groups.first().map(Group::descriptions);
         let demands = self.config.programs.iter().map(|program| program.demands.clone());
         let functions: Vec<_> = descriptions.unwrap_or_default().into_iter().zip(demands).collect();
-        let flows = Flows::create(&functions, (flows.unwrap_or(0), self.config.connections), origin)?;
+        let table = TableShape {
+            capacity: flows.unwrap_or(0),
+            connections: self.config.connections,
+        };
+        let flows = Flows::create(&functions, table, origin)?;
         for group in &mut self.groups {
             let area = Area::create(group.slots.len(), buffer_bytes, &flows)?;
             group.attach(Arc::new(area), self.config.patience)?;
@@ -195,12 +166,13 @@ impl Isolation {
         let watch = self.watch.as_ref();
         let watch = watch.unwrap_or_else(|| panic!("processes that are attached"));
         watch.with_group(worker, |group| {
-            let round = Round::new(
-                group,
-                worker as u16,
-                (self.config.batch, self.config.followed, self.config.passed_by),
-            );
-            proxy::all((&group.slots, self.config.connections), &Arc::new(Mutex::new(round)))
+            let config = RoundConfig {
+                batch: self.config.batch,
+                followed: self.config.followed,
+                passed_by: self.config.passed_by,
+            };
+            let round = Round::new(group, worker as u16, config);
+            proxy::all(&group.slots, self.config.connections, &Arc::new(Mutex::new(round)))
         })
     }
 

@@ -25,6 +25,7 @@ use tailwater_functions::external::ExternalConfig;
 use tailwater_functions::kind::AnyConfig;
 use tailwater_functions::library::Code;
 use tailwater_functions::spec::ChainSpec;
+use tailwater_sdk::program::ProcessPart;
 
 /// Time a program has to send its first message, even on a loaded machine. It reads its configuration later.
 const HELLO: Duration = Duration::from_secs(5);
@@ -137,7 +138,7 @@ impl Program {
     /// # Errors
     /// The program cannot be started, is not a function, or rejects its configuration.
     pub fn try_out(&self, patience: Duration) -> Result<Description, IsolationError> {
-        let starting = Starting::launch(self, [0, 1], None)?;
+        let starting = Starting::launch(self, ProcessPart { index: 0, of: 1 }, None)?;
         let detached = starting.wait(Instant::now() + patience)?;
         Ok(detached.description)
     }
@@ -311,7 +312,7 @@ pub(super) struct Starting {
 impl Starting {
     pub(super) fn launch(
         program: &Program,
-        [part, of]: [u16; 2],
+        part: ProcessPart,
         shared_counters: Option<Arc<File>>,
     ) -> Result<Starting, IsolationError> {
         let refused = |source| IsolationError::Launch {
@@ -328,8 +329,8 @@ impl Starting {
         let running = running.map_err(refused)?;
         let configure = FromServer::Configure {
             version: VERSION,
-            part,
-            of,
+            part: part.index,
+            of: part.of,
             config: program.config.clone(),
         };
         Ok(Starting {

@@ -50,9 +50,10 @@ struct ProxyState {
     round: Arc<Mutex<Option<Round>>>,
 }
 
-/// Returns proxies for all functions of a chain.
+/// Returns proxies for all functions of a chain. `connections`: its flows are connections.
 pub(super) fn all(
-    (seats, connections): (&[FunctionSlot], bool),
+    seats: &[FunctionSlot],
+    connections: bool,
     round: &Arc<Mutex<Option<Round>>>,
 ) -> Vec<(String, Box<dyn NetworkFunction>)> {
     let any = |what: fn(&FunctionSlot) -> bool| seats.iter().any(what);
@@ -69,10 +70,10 @@ pub(super) fn all(
         let names = reasons.clone().map(|(name, _)| &**name).chain([FAILED]);
         let function: Box<dyn NetworkFunction> = Box::new(ProxyFunction {
             k,
-            kind: kept(&[&description.name])[0],
-            drop_reasons: kept(&names.collect::<Vec<_>>()),
+            kind: interned(&[&description.name])[0],
+            drop_reasons: interned(&names.collect::<Vec<_>>()),
             losses: reasons.map(|(_, lost)| *lost).chain([true]).collect(),
-            notes: kept(&description.counters.iter().map(|n| &**n).collect::<Vec<_>>()),
+            notes: interned(&description.counters.iter().map(|n| &**n).collect::<Vec<_>>()),
             counts: vec![0; description.counters.len()].into(),
             declares_state: k == 0 && has_state,
             has_state: description.state_bytes > 0,
@@ -92,16 +93,19 @@ pub(super) fn all(
     substitutes.collect()
 }
 
-/// Interns a list of names, which is leaked once: there are few.
-fn kept(names: &[&str]) -> &'static [&'static str] {
-    static KEPT: Mutex<Vec<&'static [&'static str]>> = Mutex::new(Vec::new());
-    let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(same) = kept.iter().find(|list| ***list == *names) {
+/// Interns a list of names, which lives as long as the program: [`NetworkFunction`] returns names as static.
+///
+/// The leak is bounded by the different lists: the names of one function's program, which every process of it must
+/// describe in the same way. New lists come only with new programs, at a start or a reload of the configuration.
+fn interned(names: &[&str]) -> &'static [&'static str] {
+    static INTERNED: Mutex<Vec<&'static [&'static str]>> = Mutex::new(Vec::new());
+    let mut interned = INTERNED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(same) = interned.iter().find(|list| ***list == *names) {
         return same;
     }
     let list = names.iter().map(|name| &*String::leak((*name).to_owned()));
     let list: &'static [&'static str] = Vec::leak(list.collect());
-    kept.push(list);
+    interned.push(list);
     list
 }
 
@@ -204,8 +208,8 @@ impl NetworkFunction for ProxyFunction {
 impl FlowEnds for ProxyFunction {
     fn flow_ended(&mut self, _key: &FlowKey, state: &[u8]) {
         let word = |at: usize| state[at..at + 8].try_into().map_or(0, u64::from_ne_bytes);
-        let opened = [word(0), word(8)];
-        self.with_round(|_, round, _| round.end_flow(opened));
+        let (generation, place) = (word(0), word(8) as u32);
+        self.with_round(|_, round, _| round.end_flow(generation, place));
     }
 
     fn before_flows_move(&mut self) {
@@ -250,7 +254,7 @@ impl DurableState for ProxyState {
         let mut round = self.round.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = round
             .as_mut()
-            .and_then(|round| round.wishes(self.k, packet, turn, candidates));
+            .and_then(|round| round.companion_candidates(self.k, packet, turn, candidates));
         answer.unwrap_or_else(|| {
             candidates.fail();
             turn

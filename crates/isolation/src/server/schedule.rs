@@ -76,8 +76,23 @@ pub(super) fn set_back(processes: impl Iterator<Item = u32>) {
     }
 }
 
-/// Returns a process's state and CPU time from `/proc`: `R` if it is runnable, `X` if it is exiting, `?` if unknown.
-pub(super) fn state(process: u32) -> (char, Duration) {
+/// State of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProcessState {
+    /// It has a core or is queued for one.
+    Runnable,
+    /// It waits for something else.
+    Idle,
+    /// It was stopped by a signal.
+    Stopped,
+    /// It is exiting or has ended.
+    Ended,
+    /// There is no such process.
+    Unknown,
+}
+
+/// Returns a process's state and CPU time from `/proc`.
+pub(super) fn state(process: u32) -> (ProcessState, Duration) {
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{process}/{what}"));
     let stat = read("stat").unwrap_or_default();
     // The command name before it may contain any characters.
@@ -87,11 +102,17 @@ pub(super) fn state(process: u32) -> (char, Duration) {
     const EXITING: u64 = 4;
     let flags = fields.nth(5).and_then(|flags| flags.parse::<u64>().ok());
     let state = match flags {
-        Some(flags) if flags & EXITING != 0 => Some('X'),
-        _ => state,
+        Some(flags) if flags & EXITING != 0 => ProcessState::Ended,
+        _ => match state {
+            Some('R') => ProcessState::Runnable,
+            Some('T') => ProcessState::Stopped,
+            Some('Z' | 'X') => ProcessState::Ended,
+            Some(_) => ProcessState::Idle,
+            None => ProcessState::Unknown,
+        },
     };
     let schedule = read("schedstat").unwrap_or_default();
     let on_core = schedule.split_whitespace().next();
     let on_core = on_core.and_then(|nanos| nanos.parse().ok()).unwrap_or(0);
-    (state.unwrap_or('?'), Duration::from_nanos(on_core))
+    (state, Duration::from_nanos(on_core))
 }

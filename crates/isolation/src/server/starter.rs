@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+use tailwater_sdk::program::ProcessPart;
 
 /// Handle of the thread. The kernel kills trusted processes when the thread that started them exits, so it lives as
 /// long as they do.
@@ -95,11 +96,12 @@ impl Drop for Starter {
 
 /// Starts a process, and waits up to `patience` until it is ready.
 pub(super) fn start(
-    (program, commons): (&Program, Option<Arc<File>>),
-    part: [u16; 2],
+    program: &Program,
+    shared_counters: Option<Arc<File>>,
+    part: ProcessPart,
     patience: Duration,
     over: &AtomicBool,
 ) -> Result<Detached, IsolationError> {
     let until = Instant::now() + patience;
-    Starting::launch(program, part, commons)?.wait_unless(until, over)
+    Starting::launch(program, part, shared_counters)?.wait_unless(until, over)
 }

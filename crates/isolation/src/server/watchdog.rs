@@ -1,6 +1,6 @@
 //! Watchdog thread, which ends failed processes and replaces them.
 
-use super::IsolationConfig;
+use super::config::IsolationConfig;
 use super::error::IsolationError;
 use super::group::Group;
 use super::process::Program;

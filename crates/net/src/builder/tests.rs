@@ -5,6 +5,7 @@ use crate::ethernet::EthernetView;
 use crate::ipv4::Ipv4View;
 use crate::ipv6::Ipv6View;
 use crate::parse::{Fragment, parse};
+use crate::protocol::ethertype;
 use crate::tcp::TcpView;
 use crate::vlan;
 

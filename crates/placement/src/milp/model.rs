@@ -1,7 +1,7 @@
 //! The program: its variables and rows, and the generated columns.
 
 use super::effort::Effort;
-use super::patterns::{Node, Pattern};
+use super::patterns::{Node, NodePattern, Pattern};
 use crate::bound::cheapest;
 use crate::cluster::Cluster;
 use crate::demand::Slot;
@@ -60,8 +60,8 @@ pub(super) struct Solution<'a> {
     pub sizes: Vec<Slot>,
     /// Number of SLOs of each sort that take each of its choices.
     pub taken: Vec<Vec<usize>>,
-    /// Kinds of servers, patterns of nodes, and the number of each.
-    pub nodes: Vec<(usize, Pattern, usize)>,
+    /// Patterns of nodes, and the number of each.
+    pub nodes: Vec<(NodePattern, usize)>,
     pub prices: Prices,
     pub out_of_time: bool,
 }
@@ -93,15 +93,21 @@ pub(super) fn solve<'a>(
     let deadline = Instant::now() + effort.time;
     let program = Program::new(cluster, requests, plan);
     let greedy = Greedy::new(&program, cluster, requests, plan);
-    let mut patterns: Vec<(usize, Pattern)> = greedy.nodes.iter().map(|(p, _)| p.clone()).collect();
+    let mut patterns: Vec<NodePattern> = greedy.nodes.iter().map(|(p, _)| p.clone()).collect();
     let mut all = true;
     for node in &program.nodes {
         match node.full_patterns(MOST_PATTERNS) {
-            Some(full) => patterns.extend(full.into_iter().map(|p| (node.kind, p))),
+            Some(full) => patterns.extend(full.into_iter().map(|pattern| NodePattern {
+                kind: node.kind,
+                pattern,
+            })),
             None => {
                 all = false;
                 let alone = node.sizes.iter().map(|&(size, _)| vec![(size, 1)]);
-                patterns.extend(alone.map(|pattern| (node.kind, pattern)));
+                patterns.extend(alone.map(|pattern| NodePattern {
+                    kind: node.kind,
+                    pattern,
+                }));
             }
         }
     }
@@ -153,10 +159,7 @@ pub(super) fn solve<'a>(
     let counts: Vec<usize> = solution.columns()[first..].iter().map(|v| v.round() as usize).collect();
     let nodes = patterns.into_iter().zip(counts);
     Ok(Some(Solution {
-        nodes: nodes
-            .filter(|&(_, count)| count > 0)
-            .map(|((kind, pattern), count)| (kind, pattern, count))
-            .collect(),
+        nodes: nodes.filter(|&(_, count)| count > 0).collect(),
         taken,
         prices,
         out_of_time: solved.status() == HighsModelStatus::ReachedTimeLimit,
@@ -257,7 +260,7 @@ impl<'a> Program<'a> {
     /// instances, or `None` if the time is over before.
     fn relaxed(
         &self,
-        patterns: &mut Vec<(usize, Pattern)>,
+        patterns: &mut Vec<NodePattern>,
         effort: Effort,
         deadline: Instant,
         all: bool,
@@ -287,7 +290,10 @@ impl<'a> Program<'a> {
             for node in &self.nodes {
                 let (value, pattern) = node.best(&worth);
                 if value > -kinds[node.kind] + ROUNDING && !all {
-                    found.push((node.kind, pattern));
+                    found.push(NodePattern {
+                        kind: node.kind,
+                        pattern,
+                    });
                 }
                 if value > 0.0 {
                     scale = scale.min(1.0 / f64::from(node.room.nodes) / value);
@@ -311,10 +317,10 @@ impl<'a> Program<'a> {
 }
 
 impl Rows {
-    fn of_pattern(&self, (kind, pattern): &(usize, Pattern)) -> Vec<(Row, f64)> {
-        let sizes = pattern.iter();
+    fn of_pattern(&self, of: &NodePattern) -> Vec<(Row, f64)> {
+        let sizes = of.pattern.iter();
         let sizes = sizes.map(|&(size, count)| (self.sizes[size], f64::from(count)));
-        sizes.chain([(self.kinds[*kind], 1.0)]).collect()
+        sizes.chain([(self.kinds[of.kind], 1.0)]).collect()
     }
 }
 
@@ -322,7 +328,7 @@ impl Rows {
 struct Greedy {
     /// Choices of the SLOs, by sort, or `None` if not all found room.
     taken: Option<Vec<Vec<usize>>>,
-    nodes: Vec<((usize, Pattern), usize)>,
+    nodes: Vec<(NodePattern, usize)>,
     servers: Vec<usize>,
 }
 
@@ -374,13 +380,13 @@ impl Greedy {
                 }
             }
         }
-        let mut nodes: HashMap<(usize, Pattern), usize> = HashMap::new();
+        let mut nodes: HashMap<NodePattern, usize> = HashMap::new();
         let mut servers = vec![BTreeSet::new(); program.servers.len()];
         for ((server, _), sizes) in rooms {
             let kind = cluster.servers()[server].kind;
             let mut pattern: Pattern = sizes.into_iter().collect();
             pattern.sort_unstable();
-            *nodes.entry((kind, pattern)).or_default() += 1;
+            *nodes.entry(NodePattern { kind, pattern }).or_default() += 1;
             servers[kind].insert(server);
         }
         let mut nodes: Vec<_> = nodes.into_iter().collect();
@@ -393,7 +399,7 @@ impl Greedy {
     }
 
     /// Returns the values of all columns.
-    fn start(&self, program: &Program<'_>, patterns: &[(usize, Pattern)], first: usize) -> Option<Vec<f64>> {
+    fn start(&self, program: &Program<'_>, patterns: &[NodePattern], first: usize) -> Option<Vec<f64>> {
         let taken = self.taken.as_ref()?;
         let servers = self.servers.iter().flat_map(|&n| [n as f64, 0.0]);
         let taken = taken.iter().flatten().map(|&n| n as f64);

@@ -6,6 +6,22 @@ use crate::demand::Slot;
 /// Indices of sizes with their number of instances, sorted by size, without zeros.
 pub(super) type Pattern = Vec<(usize, u32)>;
 
+/// Pattern on a node of a kind of servers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct NodePattern {
+    /// Index of the kind.
+    pub kind: usize,
+    pub pattern: Pattern,
+}
+
+/// Resources of a node that a pattern leaves.
+#[derive(Clone, Copy)]
+struct Left {
+    cores: u16,
+    ways: u16,
+    classes: u16,
+}
+
 /// Sizes of one kind of servers, and its node.
 pub(super) struct Node<'a> {
     pub kind: usize,
@@ -29,7 +45,11 @@ impl<'a> Node<'a> {
     /// Returns all patterns to which nothing can be added, or `None` if there are more than `most`.
     pub(super) fn full_patterns(&self, most: usize) -> Option<Vec<Pattern>> {
         let mut found = Vec::new();
-        let left = [self.room.cores, self.room.ways, self.room.classes];
+        let left = Left {
+            cores: self.room.cores,
+            ways: self.room.ways,
+            classes: self.room.classes,
+        };
         let mut steps = most.saturating_mul(100);
         self.extend(0, left, &mut Vec::new(), most, &mut steps, &mut found)
             .then_some(found)
@@ -38,14 +58,14 @@ impl<'a> Node<'a> {
     fn extend(
         &self,
         first: usize,
-        [cores, ways, classes]: [u16; 3],
+        left: Left,
         pattern: &mut Pattern,
         most: usize,
         steps: &mut usize,
         found: &mut Vec<Pattern>,
     ) -> bool {
         let Some(&(number, slot)) = self.sizes.get(first) else {
-            let fits = |slot: Slot| slot.cores <= cores && slot.ways <= ways && classes > 0;
+            let fits = |slot: Slot| slot.cores <= left.cores && slot.ways <= left.ways && left.classes > 0;
             if !self.sizes.iter().any(|&(_, slot)| fits(slot)) {
                 found.push(pattern.clone());
             }
@@ -55,12 +75,16 @@ impl<'a> Node<'a> {
         if *steps == 0 {
             return false;
         }
-        let count = (cores / slot.cores).min(ways / slot.ways).min(classes);
+        let count = (left.cores / slot.cores).min(left.ways / slot.ways).min(left.classes);
         for count in (0..=count).rev() {
             if count > 0 {
                 pattern.push((number, count.into()));
             }
-            let left = [cores - count * slot.cores, ways - count * slot.ways, classes - count];
+            let left = Left {
+                cores: left.cores - count * slot.cores,
+                ways: left.ways - count * slot.ways,
+                classes: left.classes - count,
+            };
             let all = self.extend(first + 1, left, pattern, most, steps, found);
             if count > 0 {
                 pattern.pop();

@@ -1,6 +1,7 @@
 //! From counts of choices and patterns to instances on servers.
 
 use super::model::Solution;
+use super::patterns::NodePattern;
 use crate::demand::Slot;
 use crate::plan::{Instance, Plan};
 use crate::schedule::Request;
@@ -49,7 +50,7 @@ impl Places {
             let servers = cluster.servers().iter().enumerate();
             let servers = servers.filter(|(i, server)| server.kind == kind && !plan.is_active(*i));
             let mut nodes = servers.flat_map(|(i, _)| (0..room.nodes).map(move |node| (i, node)));
-            for (_, pattern, count) in solution.nodes.iter().filter(|(k, ..)| *k == kind) {
+            for (NodePattern { pattern, .. }, count) in solution.nodes.iter().filter(|(of, _)| of.kind == kind) {
                 for (server, node) in nodes.by_ref().take(*count) {
                     for &(size, count) in pattern {
                         let slot = solution.sizes[size];

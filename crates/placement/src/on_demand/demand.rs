@@ -51,6 +51,15 @@ pub(super) enum Enough {
     Unknown,
 }
 
+/// Ways that an instance needs for its load.
+#[derive(Clone, Copy, Debug)]
+struct NeededWays {
+    /// With the margin below which the demand is raised.
+    low: f64,
+    /// With the margin that the demand is raised to.
+    high: f64,
+}
+
 /// Trial of one way more or less.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
@@ -106,16 +115,16 @@ impl DemandEstimator {
             self.more = self.more.max(0.0);
         }
         self.load = Some(load);
-        let needs = self.needs(seen, config, load, fair, class.is_some());
-        self.hold(needs, config);
+        let needed = self.needed(seen, config, load, fair, class.is_some());
+        self.hold(needed, config);
         match class {
             Some(ways) => self.learn(seen, config, ways, short),
             None => self.trial = None,
         }
     }
 
-    /// Returns the current demand in ways, with the small margin above the load and with the large one.
-    fn needs(&mut self, seen: &Observed, config: &Config, load: f64, fair: f64, alone: bool) -> (f64, f64) {
+    /// Returns the current demand. `alone`: the instance is alone in its class.
+    fn needed(&mut self, seen: &Observed, config: &Config, load: f64, fair: f64, alone: bool) -> NeededWays {
         if let Some(curves) = &seen.curves {
             let within = curves.load.load_within(seen.objective);
             let rate = |ways: u16| {
@@ -134,7 +143,10 @@ impl DemandEstimator {
             };
             let low = need(config.headroom).unwrap_or_else(useful);
             let high = need(config.slack).unwrap_or_else(useful);
-            return (f64::from(low), f64::from(high.max(low)));
+            return NeededWays {
+                low: f64::from(low),
+                high: f64::from(high.max(low)),
+            };
         }
         self.enough = Enough::Unknown;
         let held = match (seen.occupancy, alone) {
@@ -145,14 +157,15 @@ impl DemandEstimator {
             (None, _) => fair,
         };
         // An instance that is late because of the cache demands at least its fair share.
-        match self.late >= config.patience && !self.few_misses && !alone {
-            true => (held.max(fair), held.max(fair)),
-            false => (held, held),
-        }
+        let held = match self.late >= config.patience && !self.few_misses && !alone {
+            true => held.max(fair),
+            false => held,
+        };
+        NeededWays { low: held, high: held }
     }
 
     /// Raises the demand at once, and lowers it only after a delay, so that fluctuating loads move no ways.
-    fn hold(&mut self, (low, high): (f64, f64), config: &Config) {
+    fn hold(&mut self, NeededWays { low, high }: NeededWays, config: &Config) {
         let whole = |ways: f64| (ways * PARTS - 1e-6).ceil() / PARTS;
         if low > self.held {
             (self.held, self.low) = (whole(high), (0, 0.0));

@@ -75,8 +75,9 @@ impl TailwaterServerMapper {
         }
     }
 
-    /// Returns the fewest cores that are filled to at most `fill`, if all are equally full.
-    fn fewest(&self, (flows, rate): (f64, f64), fill: f64, most: usize) -> usize {
+    /// Returns the fewest cores, at most `most`, that these flows with `rate` packets per second fill to at most
+    /// `fill`, if all are equally full.
+    fn fewest(&self, flows: f64, rate: f64, fill: f64, most: usize) -> usize {
         let holds = |cores: &usize| {
             let each = *cores as f64;
             let load = rate / self.capacity.rate(flows / each).max(f64::MIN_POSITIVE);
@@ -121,8 +122,8 @@ impl ServerMapper for TailwaterServerMapper {
         let all: f64 = self.rates.iter().sum();
         let had = self.dedicated.iter().filter(|d| **d).count();
         let most = view.cores.len();
-        let needed = self.fewest((flows, all), self.config.fill, most);
-        let enough = self.fewest((flows, all), self.config.reclaim_fill, most);
+        let needed = self.fewest(flows, all, self.config.fill, most);
+        let enough = self.fewest(flows, all, self.config.reclaim_fill, most);
         let cores = had.max(needed).min(enough.max(needed));
         for core in 0..most {
             let count = self.dedicated.iter().filter(|d| **d).count();

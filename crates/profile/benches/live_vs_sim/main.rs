@@ -236,7 +236,7 @@ fn main() {
             if let Some(recording) = &recording {
                 let runs = runs.into_iter().map(|run| {
                     let simulated = [Speed::EachStep, Speed::Mean, Speed::Trained]
-                        .map(|speed| simulate_cell(cell, policy, profile, recording, (speed, &run)));
+                        .map(|speed| simulate_cell(cell, policy, profile, recording, speed, &run));
                     (run, simulated)
                 });
                 let row = table::Row::new(cell, policy, &runs.collect::<Vec<_>>());

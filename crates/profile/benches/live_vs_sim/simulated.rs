@@ -27,7 +27,8 @@ pub fn simulate_cell(
     policy: &str,
     profile: &CapacityProfile,
     recording: &Arc<Recording>,
-    (speed, run): (Speed, &Live),
+    speed: Speed,
+    run: &Live,
 ) -> ChainReport {
     let slo = cell.spec().slo.budget();
     let named = Policy::named(policy).expect("a policy");

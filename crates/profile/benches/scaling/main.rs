@@ -154,7 +154,8 @@ fn run_chain(
     pacing: Pacing,
     seconds: f64,
     cores: Vec<usize>,
-    (scaling, server): (Option<ScalingConfig>, Option<ServerConfig>),
+    scaling: Option<ScalingConfig>,
+    server: Option<ServerConfig>,
 ) -> RunReport {
     let config = RunConfig {
         cores,
@@ -206,7 +207,7 @@ fn main() {
         };
         let any = spec(chain, traffic, 200);
         let (alone, pacing) = (vec![dedicated], Pacing::Saturate);
-        let saturated = run_chain(&any, other.clone(), pacing, 0.6, alone, (None, None));
+        let saturated = run_chain(&any, other.clone(), pacing, 0.6, alone, None, None);
         let capacity = saturated.throughput_mpps * 1e6;
         let rate = options.load.map_or(mpps * 1e6, |load| load * capacity);
         let trace = trace(traffic, SEED, rate).expect("as above");
@@ -273,12 +274,19 @@ fn main() {
                 });
                 let once = || {
                     let (trace, pacing) = (trace.clone(), Pacing::Arrivals);
-                    let mappers = (scaling.clone(), server.clone());
                     let cores = match both {
                         true => vec![auxiliary, dedicated],
                         false => vec![dedicated],
                     };
-                    run_chain(&spec, trace, pacing, options.seconds, cores, mappers)
+                    run_chain(
+                        &spec,
+                        trace,
+                        pacing,
+                        options.seconds,
+                        cores,
+                        scaling.clone(),
+                        server.clone(),
+                    )
                 };
                 let mut best = once();
                 let mut tries = 1;

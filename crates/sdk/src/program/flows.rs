@@ -6,6 +6,7 @@
 //! lines. The server zeroes the file and gives it to one process of this function after the other.
 
 use crate::abi;
+use crate::protocol::layout::FlowSlot;
 use crate::protocol::memory::Memory;
 use crate::protocol::snapshots::FlowSnapshots;
 use crate::sys::prefetch;
@@ -44,8 +45,8 @@ const SEEN_BEFORE: u32 = 2;
 
 /// Packet of the batch being gathered.
 pub(super) trait Gathered {
-    /// Returns slot and generation of its flow.
-    fn flow(&self) -> (u32, u64);
+    /// Returns the slot of its flow.
+    fn flow(&self) -> FlowSlot;
 }
 
 /// Flows of a function.
@@ -97,7 +98,7 @@ impl Flows {
         unsafe { &mut *self.memory.base().cast::<Entry>().add(place) }
     }
 
-    /// Handles a packet of the flow with this slot, generation and key. `rekeyed` is set if a preceding function
+    /// Handles a packet of the flow with this slot and key. `rekeyed` is set if a preceding function
     /// rewrote the flow; `gathered` are the preceding packets of the batch. Returns whether the function must decide on
     /// the flow, and the address of its state.
     ///
@@ -109,14 +110,15 @@ impl Flows {
     #[inline]
     pub(super) fn arrive(
         &mut self,
-        (place, generation): (u32, u64),
+        flow: FlowSlot,
         key: impl FnOnce() -> FlowKey,
         rekeyed: bool,
         gathered: &[impl Gathered],
         images: Option<&FlowSnapshots>,
     ) -> (bool, *mut u8) {
-        if self.entry(place).generation != generation {
-            self.begin(place, generation, &key());
+        let place = flow.flow;
+        if self.entry(place).generation != flow.generation {
+            self.begin(flow, &key());
         }
         let entry = self.entry(place);
         if rekeyed {
@@ -125,9 +127,9 @@ impl Flows {
                 entry.seen = SEEN_BEFORE;
             }
         }
-        let new = entry.seen != SEEN && (rekeyed || !is_of(gathered, entry.asked, (place, generation)));
+        let new = entry.seen != SEEN && (rekeyed || !is_of(gathered, entry.asked, flow));
         if new {
-            self.request_decision(place, generation, gathered, images);
+            self.request_decision(flow, gathered, images);
         }
         (new, self.state(place as usize))
     }
@@ -135,17 +137,12 @@ impl Flows {
     /// Records that the packet after those gathered requests a decision of the function. The flow counts as seen only
     /// after [`mark_seen`](Flows::mark_seen). If the process dies during the batch, the next packet repeats the
     /// request.
-    fn request_decision(
-        &mut self,
-        place: u32,
-        generation: u64,
-        gathered: &[impl Gathered],
-        images: Option<&FlowSnapshots>,
-    ) {
+    fn request_decision(&mut self, flow: FlowSlot, gathered: &[impl Gathered], images: Option<&FlowSnapshots>) {
+        let place = flow.flow;
         let entry = self.entry(place);
         let (unseen, before) = (entry.seen == UNSEEN, entry.asked);
         entry.asked = gathered.len() as u64 + 1;
-        if !unseen || is_of(gathered, before, (place, generation)) {
+        if !unseen || is_of(gathered, before, flow) {
             return;
         }
         write_in_order();
@@ -193,7 +190,8 @@ impl Flows {
     }
 
     #[cold]
-    fn begin(&mut self, place: u32, generation: u64, key: &FlowKey) {
+    fn begin(&mut self, flow: FlowSlot, key: &FlowKey) {
+        let place = flow.flow;
         // A process killed in between leaves no flow in the slot.
         self.entry(place).generation = 0;
         write_in_order();
@@ -207,7 +205,7 @@ impl Flows {
             asked: 0,
         };
         write_in_order();
-        entry.generation = generation;
+        entry.generation = flow.generation;
     }
 
     /// Zeroes the state of a slot.
@@ -251,7 +249,7 @@ impl Flows {
 
 /// Returns `true` if packet `number`, counted from 1, is in `gathered` and belongs to this flow.
 #[inline]
-fn is_of<G: Gathered>(gathered: &[G], number: u64, flow: (u32, u64)) -> bool {
+fn is_of<G: Gathered>(gathered: &[G], number: u64, flow: FlowSlot) -> bool {
     let i = usize::try_from(number.wrapping_sub(1)).unwrap_or(usize::MAX);
     gathered.get(i).is_some_and(|packet| packet.flow() == flow)
 }
@@ -271,8 +269,8 @@ mod tests {
 
     const STATE_BYTES: usize = 100;
 
-    impl Gathered for (u32, u64) {
-        fn flow(&self) -> (u32, u64) {
+    impl Gathered for FlowSlot {
+        fn flow(&self) -> FlowSlot {
             *self
         }
     }
@@ -306,8 +304,9 @@ mod tests {
             unsafe { state.write_bytes(0xa5, flows.stride) };
             flows.end(3, 0, |_| panic!("no flow"));
             flows.end(3, generation, |_| panic!("no flow"));
-            let none: &[(u32, u64)] = &[];
-            let (new, at) = flows.arrive((3, generation), || key, false, none, None);
+            let none: &[FlowSlot] = &[];
+            let flow = FlowSlot { flow: 3, generation };
+            let (new, at) = flows.arrive(flow, || key, false, none, None);
             assert!(new && at == state);
             // SAFETY: as above.
             let bytes = unsafe { std::slice::from_raw_parts(at, flows.stride) };

@@ -7,7 +7,7 @@ use super::turns::{TurnFunction, TurnPacket, TurnVerdict};
 use super::unattached::{AttachedMemory, Refusal, UnattachedFunction};
 use crate::abi;
 use crate::host::{self, Configured, FrameLocation, FunctionDescription, NO_PACKET};
-use crate::protocol::layout::MAX_BATCH;
+use crate::protocol::layout::{FlowSlot, MAX_BATCH};
 use crate::protocol::memory::Memory;
 use crate::protocol::message::Description;
 use crate::protocol::snapshots::FlowSnapshots;
@@ -125,8 +125,11 @@ struct PacketFlow {
 
 impl Gathered for PacketFlow {
     #[inline]
-    fn flow(&self) -> (u32, u64) {
-        (self.flow, self.generation)
+    fn flow(&self) -> FlowSlot {
+        FlowSlot {
+            flow: self.flow,
+            generation: self.generation,
+        }
     }
 }
 
@@ -218,7 +221,7 @@ impl Instance {
             };
             let (gathered, images) = (&self.of_flows[..i], self.images.as_ref());
             (new, state) = flows.arrive(flow, key, packet.rekeyed, gathered, images);
-            let (flow, generation) = flow;
+            let FlowSlot { flow, generation } = flow;
             self.of_flows[i] = PacketFlow { flow, new, generation };
         }
         self.known[i] = ReceivedFrame {
@@ -228,7 +231,7 @@ impl Instance {
             rekeyed: packet.rekeyed,
         };
         let place = self.buffers.place(packet.at, packet.frame_range);
-        let flow = packet.flow.map(|(place, _)| place);
+        let flow = packet.flow.map(|flow| flow.flow);
         self.keys[i] = abi::FlowKey {
             words: headers.key.words(),
         };
@@ -237,7 +240,7 @@ impl Instance {
             key: null(),
             state: state.cast(),
             flags: if new { abi::NEW_FLOW } else { 0 },
-            ..host::packet(place, headers, packet.arrival, (flow, packet.rss_hash))
+            ..host::packet(place, headers, packet.arrival, flow, packet.rss_hash)
         };
         self.count = i + 1;
     }

@@ -20,6 +20,7 @@ use crate::protocol::memory::Memory;
 use crate::protocol::message::{DecodeError, FromProgram, FromServer};
 use crate::protocol::socket::Socket;
 use crate::sys;
+use std::convert::Infallible;
 use std::error::Error;
 use std::fmt;
 use std::fs::File;
@@ -34,13 +35,22 @@ use tailwater_net::Nanos;
 /// huge pages. Remaining pages are mapped on the first packet of a flow in them.
 const POPULATE_TIME_OF_REPLACEMENT: Duration = Duration::from_micros(300);
 
+/// Share of a function's work that one of its processes has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessPart {
+    /// Index of the process, from 0.
+    pub index: u16,
+    /// Number of processes of the function.
+    pub of: u16,
+}
+
 /// Configuration of a program.
 #[derive(Clone, Debug)]
 pub struct Configuration {
     /// Configuration from the chain's spec, as JSON.
     pub config: String,
-    /// Index of this process, and number of processes of this function. They share nothing but `shared_counters`.
-    pub part: [u16; 2],
+    /// Part of this process. The function's processes share nothing but `shared_counters`.
+    pub part: ProcessPart,
     /// Memory file with the counters these processes share, zero at first, if the server provides one.
     pub shared_counters: Option<Arc<File>>,
 }
@@ -91,13 +101,16 @@ impl From<DecodeError> for ProgramError {
 }
 
 /// Runs a function for the server at the other end of standard input, until the chain ends. `configure` returns the
-/// function, and a closure to call after the function has been dropped.
+/// function, and a closure to call after the function has been dropped; the server reports the closure's error.
 ///
 /// # Errors
 /// There is no server, it disconnects, or the configuration is rejected.
-pub fn serve<R: UnattachedFunction, E: FnOnce() -> Result<(), String>>(
-    configure: impl FnOnce(&Configuration) -> Result<(R, E), Refusal>,
-) -> Result<(), ProgramError> {
+pub fn serve<R, E, F>(configure: impl FnOnce(&Configuration) -> Result<(R, F), Refusal>) -> Result<(), ProgramError>
+where
+    R: UnattachedFunction,
+    E: Error,
+    F: FnOnce() -> Result<(), E>,
+{
     // The program must not outlive the server, even if the server is killed.
     sys::end_with_parent()?;
     let socket = Socket(io::stdin().as_fd().try_clone_to_owned()?);
@@ -115,7 +128,7 @@ pub fn serve<R: UnattachedFunction, E: FnOnce() -> Result<(), String>>(
     };
     let configuration = Configuration {
         config,
-        part: [part, of],
+        part: ProcessPart { index: part, of },
         shared_counters: files.into_iter().next().map(Arc::new),
     };
     let (function, at_end) = match configure(&configuration) {
@@ -133,10 +146,11 @@ pub fn serve<R: UnattachedFunction, E: FnOnce() -> Result<(), String>>(
     let has_state = description.state_bytes > 0;
     let is_durable = description.durable.is_some() && description.piece_bytes > 0;
     socket.send(&FromProgram::Describe(description).encode(), &[])?;
-    let turns = attach(&socket, function, [has_state, has_state && is_durable])?;
+    let turns = attach(&socket, function, has_state, has_state && is_durable)?;
     socket.send(&FromProgram::Ready.encode(), &[])?;
     let last = turns.run();
-    if let Err(message) = at_end() {
+    if let Err(error) = at_end() {
+        let message = error.to_string();
         socket.send(&FromProgram::Failed { message }.encode(), &[])?;
     }
     // Last step: the server continues at once, and may end before this process does.
@@ -153,7 +167,7 @@ pub fn serve_function(
 ) -> Result<(), ProgramError> {
     serve(|configuration| {
         let waiting = UnattachedInstance::new(find()?, &configuration.config)?;
-        Ok((waiting, || Ok(())))
+        Ok((waiting, || Ok::<(), Infallible>(())))
     })
 }
 
@@ -176,6 +190,7 @@ pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
     let find = || {
         // SAFETY: guaranteed by the caller.
         let described = unsafe { FunctionDescription::read(function) }?;
+        // Leaked once: `find` is called once, and the process ends after it.
         Ok(&*Box::leak(Box::new(described)))
     };
     // The panic hook has printed the message of a panic.
@@ -198,7 +213,8 @@ pub unsafe fn main(function: *const abi::Function, arguments: usize) -> u8 {
 fn attach<R: UnattachedFunction>(
     socket: &Socket,
     function: R,
-    [has_state, is_durable]: [bool; 2],
+    has_state: bool,
+    is_durable: bool,
 ) -> Result<Turns<R::Attached>, ProgramError> {
     let (message, files) = socket.receive()?;
     let FromServer::Attach {

@@ -1,8 +1,8 @@
 //! Turns of a program: its main loop.
 
 use crate::protocol::layout::{
-    CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, MAX_CANDIDATES, PacketResponse, RequestArea, ResponseArea, all_of,
-    slots,
+    CHAIN_ENDED, COMPANION_QUERY, DRAINING, ENDED, FlowSlot, MAX_CANDIDATES, PacketMasks, PacketResponse, RequestArea,
+    ResponseArea, all_of, slots,
 };
 use crate::sys::sched_yield;
 use std::sync::Arc;
@@ -30,8 +30,8 @@ pub struct TurnPacket {
     pub rss_hash: u32,
     /// Chain port by which it arrived: 0 or 1.
     pub entry: u8,
-    /// Slot of its flow in the [flow table](crate::protocol::layout::PacketMetadata::flow), and the flow's generation.
-    pub flow: Option<(u32, u64)>,
+    /// Slot of its flow in the [flow table](crate::protocol::layout::PacketMetadata::flow).
+    pub flow: Option<FlowSlot>,
     /// `true`: a preceding function rewrote the flow.
     pub rekeyed: bool,
 }
@@ -66,10 +66,10 @@ pub trait TurnFunction {
     /// Processes the batch. Calls `each` with slot and verdict of every packet, except those forwarded unchanged.
     fn run(&mut self, now: Nanos, each: impl FnMut(u16, TurnVerdict));
 
-    /// Appends the function's companion candidates for a new flow of that key and RSS hash, from attempt `turn` on: at
+    /// Appends the function's companion candidates for a new flow of this key and RSS hash, from attempt `turn` on: at
     /// most [`MAX_CANDIDATES`] keys with their numbers. Returns the attempt they belong to.
-    fn companion_candidates(&mut self, flow: (FlowKey, u32), turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
-        let _ = (flow, keys);
+    fn companion_candidates(&mut self, key: FlowKey, rss_hash: u32, turn: u8, keys: &mut Vec<(u8, FlowKey)>) -> u8 {
+        let _ = (key, rss_hash, keys);
         turn
     }
 
@@ -173,10 +173,11 @@ impl<W: TurnFunction> Turns<W> {
         let metadata = self.requests.metadata(0);
         let mut headers = Headers::default();
         self.requests.headers(0, &mut headers);
-        let flow = (headers.key, metadata.rss_hash);
         self.candidates.clear();
         let turn = metadata.arrival as u8;
-        let turn = self.function.companion_candidates(flow, turn, &mut self.candidates);
+        let turn = self
+            .function
+            .companion_candidates(headers.key, metadata.rss_hash, turn, &mut self.candidates);
         self.responses.set_candidates(turn, &self.candidates);
     }
 
@@ -229,8 +230,8 @@ impl<W: TurnFunction> Turns<W> {
         } = self;
         let (requests, bytes) = (&*requests, *buffer_bytes);
         let all = all_of(count, word);
-        let [mut left, moved] = match in_front {
-            None => [all, 0],
+        let PacketMasks { mut left, moved } = match in_front {
+            None => PacketMasks { left: all, moved: 0 },
             Some(in_front) => in_front.masks(word),
         };
         // Bits of packets that do not exist are an invalid response of the preceding function. The worker detects it.
@@ -268,7 +269,10 @@ impl<W: TurnFunction> Turns<W> {
                 arrival: Nanos(metadata.arrival),
                 rss_hash: metadata.rss_hash,
                 entry: metadata.entry,
-                flow: (metadata.flow != u32::MAX).then_some((metadata.flow, metadata.generation)),
+                flow: (metadata.flow != u32::MAX).then_some(FlowSlot {
+                    flow: metadata.flow,
+                    generation: metadata.generation,
+                }),
                 rekeyed,
             };
             let headers = move |headers: &mut Headers| requests.headers(i, headers);
@@ -303,6 +307,6 @@ impl<W: TurnFunction> Turns<W> {
             };
             responses.set_response_word(i, place.encode(round));
         });
-        responses.set_masks(word, [left, moves]);
+        responses.set_masks(word, PacketMasks { left, moved: moves });
     }
 }

@@ -139,9 +139,9 @@ pub struct PacketMetadata {
     pub generation: u64,
 }
 
-/// Flow that has ended.
+/// Slot of a flow, with the generation that tells the flow from others in that slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EndedFlowSlot {
+pub struct FlowSlot {
     /// Slot in the flow table.
     pub flow: u32,
     /// Generation of the flow.
@@ -316,16 +316,16 @@ impl RequestArea {
     }
 
     /// Returns the flow that ended as number `n`.
-    pub fn ended_flow(&self, n: u64) -> EndedFlowSlot {
+    pub fn ended_flow(&self, n: u64) -> FlowSlot {
         let at = ENDS + 2 * (n % ENDED) as usize;
-        EndedFlowSlot {
+        FlowSlot {
             flow: self.0.load(at, Relaxed) as u32,
             generation: self.0.load(at + 1, Relaxed),
         }
     }
 
     /// Adds an ended flow, for the next round.
-    pub fn add_ended(&self, ended: EndedFlowSlot) {
+    pub fn add_ended(&self, ended: FlowSlot) {
         let n = self.ended();
         let at = ENDS + 2 * (n % ENDED) as usize;
         self.0.store(at, ended.flow.into(), Relaxed);
@@ -376,8 +376,41 @@ pub struct CompanionRequest {
     pub key: FlowKey,
 }
 
-/// Response of the worker: slot and generation of the companion, or an error number.
-pub type CompanionResponse = Result<(u32, u64), u8>;
+/// Reasons for which the worker opens no companion flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompanionRefusal {
+    /// Another flow has the key.
+    Taken = 1,
+    /// The key belongs to another RSS bucket than the packet's flow.
+    OtherBucket = 2,
+    /// The flow has a companion.
+    HasOne = 3,
+    /// The flow table is full, or the request was invalid.
+    TableFull = 4,
+}
+
+impl CompanionRefusal {
+    fn decode(number: u8) -> CompanionRefusal {
+        match number {
+            1 => CompanionRefusal::Taken,
+            2 => CompanionRefusal::OtherBucket,
+            3 => CompanionRefusal::HasOne,
+            _ => CompanionRefusal::TableFull,
+        }
+    }
+}
+
+/// Response of the worker: the companion, or the reason for which there is none.
+pub type CompanionResponse = Result<FlowSlot, CompanionRefusal>;
+
+/// One word of both masks of a [`ResponseArea`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketMasks {
+    /// Packets that are left.
+    pub left: u64,
+    /// Packets among them whose frame is no longer where the request area states.
+    pub moved: u64,
+}
 
 /// Maximum number of a function's counters.
 pub const MAX_FUNCTION_COUNTERS: usize = 32;
@@ -433,17 +466,20 @@ impl ResponseArea {
         self.0.store(MASKS_ROUND, round, Relaxed);
     }
 
-    /// Returns word `word` of both masks: packets that are left, and those among them that have moved.
+    /// Returns word `word` of both masks.
     #[inline]
-    pub fn masks(&self, word: usize) -> [u64; 2] {
-        [LEFT, MOVED].map(|masks| self.0.load(masks + word, Relaxed))
+    pub fn masks(&self, word: usize) -> PacketMasks {
+        PacketMasks {
+            left: self.0.load(LEFT + word, Relaxed),
+            moved: self.0.load(MOVED + word, Relaxed),
+        }
     }
 
     /// Writes word `word` of both masks.
     #[inline]
-    pub fn set_masks(&self, word: usize, [left, moved]: [u64; 2]) {
-        self.0.store(LEFT + word, left, Relaxed);
-        self.0.store(MOVED + word, moved, Relaxed);
+    pub fn set_masks(&self, word: usize, masks: PacketMasks) {
+        self.0.store(LEFT + word, masks.left, Relaxed);
+        self.0.store(MOVED + word, masks.moved, Relaxed);
     }
 
     /// Returns the response word of packet `i`. Valid only if the masks show that the packet was dropped or moved.
@@ -559,8 +595,11 @@ impl ResponseArea {
         (self.0.load(COMPANION_RESPONSE, Acquire) == number).then(|| {
             let word = self.0.load(COMPANION_RESPONSE + 1, Relaxed);
             match word & 0xff {
-                0 => Ok(((word >> 32) as u32, self.0.load(COMPANION_RESPONSE + 2, Relaxed))),
-                why => Err(why as u8),
+                0 => Ok(FlowSlot {
+                    flow: (word >> 32) as u32,
+                    generation: self.0.load(COMPANION_RESPONSE + 2, Relaxed),
+                }),
+                refusal => Err(CompanionRefusal::decode(refusal as u8)),
             }
         })
     }
@@ -568,8 +607,8 @@ impl ResponseArea {
     /// Writes the response to the companion request of this number.
     pub fn set_companion_response(&self, number: u64, answer: CompanionResponse) {
         let (word, generation) = match answer {
-            Ok((flow, generation)) => (u64::from(flow) << 32, generation),
-            Err(why) => (u64::from(why.max(1)), 0),
+            Ok(FlowSlot { flow, generation }) => (u64::from(flow) << 32, generation),
+            Err(refusal) => (refusal as u64, 0),
         };
         self.0.store(COMPANION_RESPONSE + 1, word, Relaxed);
         self.0.store(COMPANION_RESPONSE + 2, generation, Relaxed);

@@ -110,15 +110,16 @@ pub struct Access {
 }
 
 impl Access {
-    /// Connects once, takes over from earlier runs of the instance, and creates the users. `instance` defaults to the
-    /// host's name.
+    /// Connects once, takes over from earlier runs of the chain's instance, and creates the users. `instance` defaults
+    /// to the host's name.
     ///
     /// # Errors
     /// If a secret cannot be read, Redis is unreachable or refuses, or a later run has taken over. The check happens
     /// here rather than with the first packet.
     pub fn open(
         spec: &RedisSpec,
-        (chain, instance): (&str, Option<&str>),
+        chain: &str,
+        instance: Option<&str>,
         functions: &[DurableFunction],
     ) -> Result<Access, AccessError> {
         let mut settings = RedisConnectionInfo::default().set_skip_set_lib_name();

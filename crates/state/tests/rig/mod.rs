@@ -18,7 +18,7 @@ use tailwater_net::toeplitz::RssHasher;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_state::commits::LeaveReason;
 use tailwater_state::counters::{Counters, Shared};
-use tailwater_state::keeper::{Keeper, entries};
+use tailwater_state::keeper::{Keeper, StateSize, entries};
 use tailwater_state::link::{Failure, Health, Store, link};
 use tailwater_state::request::{Operation, Request};
 
@@ -139,8 +139,11 @@ impl Instance {
         let (functions, row_bytes) = chain.durable_functions().expect("functions with state");
         let state = spec.state.as_ref().unwrap();
         let (link, server) = link(entries(state), row_bytes, Arc::new(Health::new()));
-        let pieces = (functions.len(), row_bytes);
-        let keeper = Keeper::new(state, pieces, link, origin, Arc::new(Shared::default()));
+        let size = StateSize {
+            functions: functions.len(),
+            row_bytes,
+        };
+        let keeper = Keeper::new(state, size, link, origin, Arc::new(Shared::default()));
         let mut store = store(&functions);
         let pool = BufferPool::new(state.packets + 1024, 2048).unwrap();
         Instance {
@@ -167,7 +170,7 @@ impl Instance {
         let chain = &mut self.chain;
         keeper.collect(chain, now);
         while keeper.next_update(chain, &mut self.leaving, now).is_some() {
-            send(&mut self.leaving, (&mut self.sent, self.discard), &mut self.pool);
+            send(&mut self.leaving, &mut self.sent, self.discard, &mut self.pool);
         }
         while let Some(leaving) = keeper.next_read(chain, &mut self.leaving, now) {
             if leaving.reason != LeaveReason::Drop {
@@ -175,7 +178,7 @@ impl Instance {
                 chain.run(&mut self.leaving, now);
                 keeper.update(chain, &mut self.leaving, true, now);
             }
-            send(&mut self.leaving, (&mut self.sent, self.discard), &mut self.pool);
+            send(&mut self.leaving, &mut self.sent, self.discard, &mut self.pool);
         }
         if !frames.is_empty() {
             chain.look_up(&mut self.received, now);
@@ -183,10 +186,10 @@ impl Instance {
             keeper.begin(chain, &mut self.received);
             chain.run(&mut self.received, now);
             keeper.update(chain, &mut self.received, false, now);
-            send(&mut self.received, (&mut self.sent, self.discard), &mut self.pool);
+            send(&mut self.received, &mut self.sent, self.discard, &mut self.pool);
         }
         while keeper.next_update(chain, &mut self.leaving, now).is_some() {
-            send(&mut self.leaving, (&mut self.sent, self.discard), &mut self.pool);
+            send(&mut self.leaving, &mut self.sent, self.discard, &mut self.pool);
         }
         chain.expire(now);
         keeper.finish_turn(chain, now);
@@ -267,7 +270,7 @@ impl Instance {
     }
 }
 
-fn send(batch: &mut Batch, (sent, discard): (&mut Vec<Vec<u8>>, bool), pool: &mut BufferPool) {
+fn send(batch: &mut Batch, sent: &mut Vec<Vec<u8>>, discard: bool, pool: &mut BufferPool) {
     if !discard {
         sent.extend((0..batch.len()).map(|i| batch.frame(i).to_vec()));
     }

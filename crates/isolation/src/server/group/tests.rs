@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use tailwater_functions::build::Requirements;
 
 const PATIENCE: Duration = Duration::from_secs(30);
+const ONLY: ProcessPart = ProcessPart { index: 0, of: 1 };
 
 fn program() -> Program {
     Program {
@@ -33,10 +34,10 @@ fn a_slow_start_holds_nobody_up() {
         // Blocks until the test sends, or has failed.
         let _ = may_go_on.recv();
         assert!(!over.load(Ordering::Relaxed));
-        starter::start((&program(), None), [0, 1], PATIENCE, over)
+        starter::start(&program(), None, ONLY, PATIENCE, over)
     };
     seat.starter = Some(Starter::new(start).unwrap());
-    let mut group = Group::new(0, [0, 1], vec![seat]);
+    let mut group = Group::new(0, ONLY, vec![seat]);
     let deadline = Duration::from_millis(10);
     group.poll(deadline, PATIENCE, Instant::now());
     has_begun.recv().unwrap();

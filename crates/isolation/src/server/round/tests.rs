@@ -1,9 +1,9 @@
 //! Rounds with functions that are threads of the test.
 
 use super::*;
-use crate::layout::{MAX_BATCH, ResponseArea};
+use crate::layout::{CompanionRequestKind, MASKS, MAX_BATCH, PacketMasks, PacketResponse, ResponseArea, all_of};
 use crate::message::Description;
-use crate::server::area::Flows;
+use crate::server::area::{Flows, TableShape};
 use crate::server::group::FunctionSlot;
 use crate::server::proxy;
 use crate::server::{Launch, Program};
@@ -16,6 +16,7 @@ use tailwater_chain::chain::{Chain, InputPolicy};
 use tailwater_functions::build::Requirements;
 use tailwater_net::FlowKey;
 use tailwater_net::builder::FrameBuilder;
+use tailwater_sdk::program::ProcessPart;
 
 const BUFFER_BYTES: usize = 2048;
 
@@ -35,10 +36,14 @@ fn group(descriptions: &[Description]) -> Group {
     let seats = descriptions
         .iter()
         .map(|description| FunctionSlot::vacant(program.clone(), description.clone()));
-    let mut group = Group::new(0, [0, 1], seats.collect());
+    let mut group = Group::new(0, ProcessPart { index: 0, of: 1 }, seats.collect());
+    let table = TableShape {
+        capacity: 0,
+        connections: false,
+    };
     let functions = descriptions.iter().cloned();
     let functions: Vec<_> = functions.map(|it| (it, Requirements::default())).collect();
-    let flows = Flows::create(&functions, (0, false), None).unwrap();
+    let flows = Flows::create(&functions, table, None).unwrap();
     let area = Area::create(descriptions.len(), BUFFER_BYTES, &flows).unwrap();
     group.area = Some(Arc::new(area));
     for k in 0..descriptions.len() {
@@ -48,17 +53,21 @@ fn group(descriptions: &[Description]) -> Group {
 }
 
 fn round(group: &Group) -> Round {
-    let bounds = BatchBounds {
-        overhead: 0.03,
-        objective: Nanos(200_000),
-        most: MAX_BATCH,
+    let config = RoundConfig {
+        batch: BatchBounds {
+            overhead: 0.03,
+            objective: Nanos(200_000),
+            most: MAX_BATCH,
+        },
+        followed: false,
+        passed_by: false,
     };
-    Round::new(group, 0, (bounds, false, false)).unwrap()
+    Round::new(group, 0, config).unwrap()
 }
 
 /// Returns a chain of these functions, and a batch with one packet.
 fn chain(group: &Group) -> (Chain, Batch) {
-    let functions = proxy::all((&group.slots, false), &Arc::new(Mutex::new(Some(round(group)))));
+    let functions = proxy::all(&group.slots, false, &Arc::new(Mutex::new(Some(round(group)))));
     let input = InputPolicy {
         malformed: Unfit::Drop,
         non_ip: Unfit::Drop,
@@ -80,6 +89,10 @@ impl Drop for Over<'_> {
     }
 }
 
+fn masks(left: u64, moved: u64) -> PacketMasks {
+    PacketMasks { left, moved }
+}
+
 /// Takes function `k`'s turns until `over`: `turn` runs each, and all packets are forwarded.
 fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&ResponseArea, u64)) {
     let slate = &area.response_areas[k];
@@ -93,7 +106,7 @@ fn take_turns(area: &Area, k: usize, over: &AtomicBool, turn: impl Fn(&ResponseA
         turn(slate, round);
         for word in 0..MASKS {
             let masks = match k {
-                0 => [all_of(area.request_area.count(), word), 0],
+                0 => masks(all_of(area.request_area.count(), word), 0),
                 k => area.response_areas[k - 1].masks(word),
             };
             slate.set_masks(word, masks);
@@ -130,7 +143,7 @@ fn who_may_not_wish_for_companions_lies_when_it_does() {
                     while slate.companion_response(1).is_none() && !over.load(Ordering::Relaxed) {
                         thread::yield_now();
                     }
-                    let refused = Err(number_of(NoCompanion::TableFull));
+                    let refused = Err(CompanionRefusal::TableFull);
                     assert_eq!(slate.companion_response(1), Some(refused));
                 });
             });
@@ -171,9 +184,17 @@ fn a_round_begins_with_the_processes_that_were_met() {
     assert_eq!(round.meet(), None);
     status.set_down(1);
     let failed = Some(Failed { function: 1, turns: 0 });
-    assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "down");
+    assert_eq!(
+        round.go(0, 0, |_, _, _| Err(CompanionRefusal::TableFull)),
+        failed,
+        "down"
+    );
     status.set_up(1, 2);
-    assert_eq!(round.go(0, 0, |_, _, _| Err(0)), failed, "another one");
+    assert_eq!(
+        round.go(0, 0, |_, _, _| Err(CompanionRefusal::TableFull)),
+        failed,
+        "another one"
+    );
     assert_eq!((area.request_area.round(), status.busy()), (0, 0), "nothing to do");
     // A process attached in the middle of a round is sent that round as done.
     status.begin(7, [1, 2].into_iter()).unwrap();
@@ -202,29 +223,29 @@ fn what_functions_say_of_packets_is_checked() {
     };
     let beyond = here(BUFFER_BYTES as u16 - 63, 64);
     let dropped = PacketResponse::Dropped(0);
-    let going_on = (ROUND, [ALL, 0], dropped);
-    let without_1 = (ROUND, [0b101, 0], dropped);
-    let moved_1 = |place| (ROUND, [ALL, 0b010], place);
+    let going_on = (ROUND, masks(ALL, 0), dropped);
+    let without_1 = (ROUND, masks(0b101, 0), dropped);
+    let moved_1 = |place| (ROUND, masks(ALL, 0b010), place);
     for (said, liar) in [
         ([going_on, going_on], None),
-        ([without_1, (ROUND, [0b101, 0], dropped)], None),
+        ([without_1, (ROUND, masks(0b101, 0), dropped)], None),
         ([going_on, without_1], None),
         ([moved_1(here(0, 64)), moved_1(here(64, 70))], None),
         // The second function may move a packet back that the first one moved.
         ([moved_1(here(0, 64)), going_on], None),
         // An unknown packet is forwarded, or one that the first function dropped.
-        ([(ROUND, [0b1111, 0], dropped), going_on], Some(0)),
+        ([(ROUND, masks(0b1111, 0), dropped), going_on], Some(0)),
         ([without_1, going_on], Some(1)),
         // A packet is missing without a drop reason.
-        ([going_on, (ROUND, [0b101, 0], here(0, 64))], Some(1)),
+        ([going_on, (ROUND, masks(0b101, 0), here(0, 64))], Some(1)),
         // A dropped packet has moved, or a frame's bounds are invalid.
-        ([going_on, (ROUND, [0b101, 0b010], dropped)], Some(1)),
+        ([going_on, (ROUND, masks(0b101, 0b010), dropped)], Some(1)),
         ([moved_1(dropped), going_on], Some(0)),
         ([moved_1(beyond), going_on], Some(0)),
         ([going_on, moved_1(here(0, 0))], Some(1)),
         // The verdict belongs to another round; the first invalid response counts.
-        ([(ROUND - 1, [ALL, 0], dropped), going_on], Some(0)),
-        ([moved_1(beyond), (ROUND - 1, [ALL, 0], dropped)], Some(0)),
+        ([(ROUND - 1, masks(ALL, 0), dropped), going_on], Some(0)),
+        ([moved_1(beyond), (ROUND - 1, masks(ALL, 0), dropped)], Some(0)),
     ] {
         for (slate, (of, masks, place)) in area.response_areas.iter().zip(said) {
             slate.set_masks(0, masks);
@@ -233,18 +254,18 @@ fn what_functions_say_of_packets_is_checked() {
         }
         assert_eq!(round.read_verdicts(3, 2), liar, "{said:?}");
         if liar.is_none() {
-            let masks = said.map(|(_, [left, _], _)| left);
+            let left = said.map(|(_, masks, _)| masks.left);
             let through: Vec<u64> = round.through.iter().map(|masks| masks[0]).collect();
-            assert_eq!(through, [ALL, masks[0], masks[1]]);
-            assert_eq!(round.moved[0], said[1].1[1]);
+            assert_eq!(through, [ALL, left[0], left[1]]);
+            assert_eq!(round.moved[0], said[1].1.moved);
         }
         if let (0b010, PacketResponse::Forwarded { start, length, .. }) = (round.moved[0], said[1].2) {
             assert_eq!(round.frames[1], [start, length]);
         }
     }
     // A verdict of the previous round is invalid.
-    area.response_areas[1].set_masks(0, [ALL, 0b010]);
-    area.response_areas[0].set_masks(0, [ALL, 0]);
+    area.response_areas[1].set_masks(0, masks(ALL, 0b010));
+    area.response_areas[0].set_masks(0, masks(ALL, 0));
     area.response_areas
         .iter()
         .for_each(|slate| slate.set_masks_round(ROUND));
@@ -264,7 +285,7 @@ fn ends_are_told_before_flows_go_to_another_worker() {
     let (area, over) = (group.area.clone().unwrap(), AtomicBool::new(false));
     let mut round = round(&group);
     let end = |round: &mut Round, births: std::ops::Range<u64>| {
-        births.for_each(|birth| round.end_flow([birth, birth]));
+        births.for_each(|birth| round.end_flow(birth, birth as u32));
     };
     thread::scope(|scope| {
         for k in [0, 1] {

@@ -80,7 +80,13 @@ proptest! {
         responses.set_candidates(number as u8, &list);
         prop_assert_eq!(responses.candidates_attempt(), number as u8);
         prop_assert_eq!(responses.candidates().collect::<Vec<_>>(), list);
-        for answer in [Ok((flow, generation)), Err(1), Err(255)] {
+        for answer in [
+            Ok(FlowSlot { flow, generation }),
+            Err(CompanionRefusal::Taken),
+            Err(CompanionRefusal::OtherBucket),
+            Err(CompanionRefusal::HasOne),
+            Err(CompanionRefusal::TableFull),
+        ] {
             responses.set_companion_response(number, answer);
             prop_assert_eq!(responses.companion_response(number), Some(answer));
             prop_assert_eq!(responses.companion_response(number.wrapping_add(1)), None);
@@ -89,8 +95,9 @@ proptest! {
         responses.set_response_word(MAX_BATCH - 1, generation);
         prop_assert_eq!((responses.counter(MAX_FUNCTION_COUNTERS - 1), responses.response_word(MAX_BATCH - 1)), (number, generation));
         responses.set_masks_round(arrival);
-        responses.set_masks(MASKS - 1, [generation, number]);
-        prop_assert_eq!((responses.masks_round(), responses.masks(MASKS - 1)), (arrival, [generation, number]));
+        let masks = PacketMasks { left: generation, moved: number };
+        responses.set_masks(MASKS - 1, masks);
+        prop_assert_eq!((responses.masks_round(), responses.masks(MASKS - 1)), (arrival, masks));
         prop_assert_eq!((responses.counter(MAX_FUNCTION_COUNTERS - 1), responses.response_word(0)), (number, 0));
         responses.reset(arrival, generation);
         prop_assert_eq!((responses.done(), responses.handled_ended(), responses.companion_requests()), (arrival, generation, 0));
@@ -102,7 +109,7 @@ fn the_last_ended_flows_are_remembered() {
     let requests = file(REQUEST_AREA_BYTES as u64);
     let requests = RequestArea(Memory::map(&requests, REQUEST_AREA_BYTES, true).unwrap());
     for n in 0..ENDED + 3 {
-        requests.add_ended(EndedFlowSlot {
+        requests.add_ended(FlowSlot {
             flow: n as u32,
             generation: n + 1,
         });

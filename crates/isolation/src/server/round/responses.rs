@@ -1,0 +1,106 @@
+//! Responses of the processes: validation, verdicts and counters.
+
+use super::Round;
+use crate::layout::{MASKS, Masks, PacketMasks, PacketResponse, all_of, slots};
+use crate::server::area::Area;
+use tailwater_chain::batch::{Batch, Verdict};
+
+impl Round {
+    /// Reads the verdicts of the first `functions` functions. Returns the first one whose response is invalid.
+    pub(super) fn read_verdicts(&mut self, count: usize, functions: usize) -> Option<usize> {
+        self.through[0] = std::array::from_fn(|word| all_of(count, word));
+        self.moved = Masks::default();
+        for k in 0..functions {
+            if !self.read_response(k, count) {
+                return Some(k);
+            }
+        }
+        for k in functions..self.peers.len() {
+            self.through[k + 1] = self.through[k];
+        }
+        None
+    }
+
+    /// Reads function `k`'s verdicts on the packets that reached it. Returns `true` if the response is valid.
+    fn read_response(&mut self, k: usize, count: usize) -> bool {
+        let Area {
+            response_areas: slates,
+            buffer_bytes,
+            ..
+        } = &*self.area;
+        let (slate, round, reasons) = (&slates[k], self.round, self.peers[k].reasons);
+        if slate.masks_round() != round {
+            return false;
+        }
+        self.through[k + 1] = Masks::default();
+        for word in 0..count.div_ceil(64) {
+            let PacketMasks { left, moved } = slate.masks(word);
+            let before = self.through[k][word];
+            if left & !before != 0 || moved & !left != 0 {
+                return false;
+            }
+            for i in slots(word, before & !left) {
+                let Some(PacketResponse::Dropped(reason)) = PacketResponse::decode(slate.response_word(i), round)
+                else {
+                    return false;
+                };
+                // An unknown reason must not be confused with the server's own.
+                self.reasons[i] = match reason < reasons {
+                    true => reason,
+                    false => u8::MAX,
+                };
+            }
+            for i in slots(word, moved) {
+                match PacketResponse::decode(slate.response_word(i), round) {
+                    Some(place @ PacketResponse::Forwarded { start, length, .. }) if place.fits(*buffer_bytes) => {
+                        self.frames[i] = [start, length];
+                    }
+                    _ => return false,
+                }
+            }
+            (self.through[k + 1][word], self.moved[word]) = (left, moved);
+        }
+        true
+    }
+
+    /// Marks the packets that a failed process held as lost by its function.
+    #[cold]
+    pub(super) fn lose(&mut self, failed: usize) {
+        let lost = self.peers[failed].reasons;
+        for word in 0..MASKS {
+            for i in slots(word, self.through[failed][word]) {
+                self.reasons[i] = lost;
+            }
+        }
+        self.through[failed + 1..].fill(Masks::default());
+    }
+
+    /// Sets the verdicts of the remaining packets that function `k` dropped.
+    pub(in crate::server) fn tell(&mut self, k: usize, batch: &mut Batch) {
+        if self.through[k] == self.through[k + 1] {
+            return;
+        }
+        let dropped: Masks = std::array::from_fn(|word| self.through[k][word] & !self.through[k + 1][word]);
+        let reasons = &self.reasons;
+        let is_gone = |at: u16| dropped[usize::from(at) / 64] >> (at % 64) & 1 != 0;
+        for (packet, &at) in batch.iter_mut().zip(&self.left) {
+            if is_gone(at) {
+                packet.verdict = Verdict::Drop(reasons[usize::from(at)]);
+            }
+        }
+        self.left.retain(|&at| !is_gone(at));
+    }
+
+    /// Reads function `k`'s counters.
+    pub(in crate::server) fn read_notes(&mut self, k: usize, counts: &mut [u64]) {
+        let slate = &self.area.response_areas[k];
+        // The area does not yet hold the counters of a process that has not begun.
+        let present = self.status.up(k) == self.peers[k].number;
+        for (i, (note, count)) in self.notes[k].iter_mut().zip(counts).enumerate() {
+            if present {
+                note[1] = slate.counter(i);
+            }
+            *count = note[0].wrapping_add(note[1]);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Curve of latency over load, and the highest rates that meet objectives.
+
+use super::runs::{BASE_RATE, Sweep, median, rounded};
+use super::{CURVE, SweepError, SweepOptions, THROUGHPUT};
+use crate::curve::{Bisection, Goal, RateSearch, RepeatRule, Trial};
+use crate::measurement_core::Setting;
+use crate::profiles::LatencyProfile;
+use crate::train::Step;
+use std::sync::atomic::AtomicBool;
+use tailwater_dataplane::report::{LatencyReport, RunReport, WindowReport};
+use tailwater_dataplane::trace_nic::Pacing;
+use tailwater_functions::spec::ChainSpec;
+use tailwater_net::Nanos;
+use tailwater_traffic::Trace;
+
+/// Latency varies more between runs.
+const LATENCY: RepeatRule = RepeatRule {
+    least: 3,
+    most: 5,
+    wanted: 0.05,
+};
+/// Range of the curve's loads, percent.
+pub(super) const LEAST_LOAD: u32 = 10;
+pub(super) const WHOLE_LOAD: u32 = 100;
+/// Lowest rate of the search, and its precision, as shares of the chain's throughput.
+const LOWEST_RATE: f64 = 0.05;
+const PRECISION: f64 = 0.01;
+/// Loss ratio of the partial drop rate (PDR).
+const PARTIAL: f64 = 0.005;
+/// Window in which latency and loss are measured.
+const WINDOW: Nanos = Nanos::from_millis(5);
+
+/// Measures latency over load, and the highest rates that meet objectives, with evenly spaced packets. Windows with CPU
+/// interference, and those after them, are excluded if others remain.
+///
+/// # Errors
+/// See [`SweepError`].
+pub fn load_curve(
+    spec: &ChainSpec,
+    traffic: &Trace,
+    options: &SweepOptions,
+    stop: &AtomicBool,
+    mut progress: impl FnMut(Step),
+) -> Result<LatencyProfile, SweepError> {
+    let step = |name, done, of| Step { name, done, of };
+    progress(step("throughput", 0, 1));
+    let sweep = Sweep::new(spec, traffic, options, stop)?;
+    let throughput = sweep.repeated(THROUGHPUT, || sweep.throughput())?;
+    let percentile = reported(spec.slo.percentile);
+    let mut curve = Bisection::new(LEAST_LOAD..=WHOLE_LOAD, CURVE);
+    let mut done = 0;
+    while let Some(load) = curve.next() {
+        progress(step("latency over load", done, CURVE.most));
+        done += 1;
+        let rate = throughput.value * f64::from(load) / f64::from(WHOLE_LOAD);
+        let latency = sweep.repeated(LATENCY, || {
+            let report = sweep.paced(rate)?;
+            let windows = sweep.settled(&report);
+            let latencies = windows.iter().map(|window| at(&window.latency_us, percentile));
+            Ok(median(latencies).unwrap_or(f64::NAN))
+        })?;
+        curve.tell(load, Some(latency));
+    }
+    let goals = [Goal::Loss(0.0), Goal::Loss(PARTIAL), Goal::Objective];
+    let lowest = LOWEST_RATE * throughput.value;
+    let mut search = RateSearch::new(lowest, throughput.value, PRECISION, &goals);
+    let mut done = 0;
+    while let Some(rate) = search.next() {
+        progress(step("rates that meet the objective", done, done + 1));
+        done += 1;
+        let report = sweep.paced(rate)?;
+        search.tell(sweep.trial(&report));
+    }
+    let rates = search.rates();
+    let rate = |goal: usize| rates.get(goal).copied().flatten().map(f64::round);
+    Ok(LatencyProfile {
+        throughput: rounded(throughput),
+        percentile,
+        points: curve.points(),
+        objective_us: spec.slo.budget().as_micros_f64(),
+        objective_percentile: spec.slo.percentile,
+        ndr: rate(0),
+        pdr: rate(1),
+        objective_rate: rate(2),
+    })
+}
+
+impl Sweep<'_> {
+    /// Runs the traffic at `rate` packets per second.
+    fn paced(&self, rate: f64) -> Result<RunReport, SweepError> {
+        let mut traffic = self.traffic.clone();
+        traffic.scale_rate(rate / BASE_RATE)?;
+        let setting = Setting {
+            pacing: Pacing::Arrivals,
+            duration: Some(self.length(rate)),
+            window: WINDOW,
+            ..Setting::default()
+        };
+        Ok(self.lab.measured(&self.spec, traffic, &setting)?)
+    }
+
+    fn trial(&self, report: &RunReport) -> Trial {
+        let windows = self.settled(report);
+        let sum = |of: fn(&WindowReport) -> u64| windows.iter().map(|window| of(window)).sum::<u64>();
+        let kept = windows.iter().filter(|window| window.slo_met).count();
+        Trial {
+            loss: sum(|window| window.lost) as f64 / sum(|window| window.offered).max(1) as f64,
+            met: 2 * kept > windows.len(),
+        }
+    }
+}
+
+/// Returns the lowest reported percentile that is at least `percentile`, or the highest.
+pub(super) fn reported(percentile: f64) -> f64 {
+    let all = [50.0, 90.0, 99.0];
+    let found = all.into_iter().find(|reported| percentile <= *reported);
+    found.unwrap_or(99.9)
+}
+
+/// Returns the latency at a percentile that reports have, µs.
+pub(super) fn at(latency: &LatencyReport, percentile: f64) -> f64 {
+    match percentile {
+        50.0 => latency.p50,
+        90.0 => latency.p90,
+        99.0 => latency.p99,
+        _ => latency.p999,
+    }
+}
