@@ -1,4 +1,5 @@
-//! Measurement in a worker's loop: arrivals, latencies, gaps, and the windows they are counted in.
+//! Measurement in a worker's loop: arrivals, latencies, gaps, causes of late and lost packets, and the windows they are
+//! counted in. The cause of a full ring comes from `worker/reception.rs`.
 
 use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};

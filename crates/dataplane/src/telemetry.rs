@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tailwater_net::Nanos;
 
 /// All measurements of one worker in one window. Sums of windows are the run's totals: nothing is counted anywhere
-/// else.
+/// else. A new counter also needs a line in [`merge`](Window::merge).
 #[derive(Clone, Debug, Default)]
 pub struct Window {
     /// Index of the worker.

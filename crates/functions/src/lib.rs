@@ -1,7 +1,8 @@
 //! The network functions, their configuration in chain specs, and building chains of them.
 //!
-//! A function is one directory, and its [kind] is one line of the [registry]. [`spec`] reads chain specs,
-//! [`build`] makes the chains that workers run.
+//! A function is one directory, and its [kind] is one line of the [registry]. In the directory, `spec.rs` has the
+//! fields and their parser, `function.rs` the processing of packets, `kind.rs` building and updates while a chain runs.
+//! [`spec`] reads chain specs, [`build`] makes the chains that workers run.
 
 pub mod accounting;
 pub mod acl;

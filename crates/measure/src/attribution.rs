@@ -1,4 +1,7 @@
 //! Attribution of late packets: one cause for every packet beyond its SLO.
+//!
+//! `crates/dataplane/src/meter.rs` applies it live, and `crates/sim/src/engine/meter.rs` in virtual time. The causes
+//! [`ResourceExhausted`](Cause::ResourceExhausted) and [`External`](Cause::External) are set there.
 
 use tailwater_net::Nanos;
 

@@ -1,4 +1,5 @@
-//! Figures of a run as OpenMetrics text.
+//! Figures of a run as OpenMetrics text. Sources are the run's constants ([`Chain`]) and its
+//! [`Progress`]. `docs/reference/metrics.md` lists all metrics, which `tests/metrics.rs` and `tests/state.rs` check.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text};

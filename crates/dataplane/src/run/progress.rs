@@ -1,4 +1,4 @@
-//! Progress of a run.
+//! Progress of a run: source of the metrics. `run_recorder.rs` fills it from the collector's totals.
 
 use crate::durable::StateProgress;
 use crate::histogram::LatencyHistogram;

@@ -3,7 +3,9 @@
 //! The directory of a function provides three objects:
 //! - its [`FunctionKind`]: name in YAML, summary, and parser, listed in [`KINDS`](crate::registry::KINDS);
 //! - its [`FunctionConfig`]: the checked configuration of one function of a chain;
-//! - its [`FunctionFactory`]: the state that the instances of all workers share.
+//! - its [`FunctionFactory`]: the state that the instances of all workers share, and updates while the chain runs.
+//!
+//! They are in its `kind.rs`, except the configuration's fields and parser in `spec.rs`.
 
 mod config;
 mod context;

@@ -40,15 +40,15 @@
 //! **Batches** take a tenth of the budget at most, but have at least 12 packets. Packets that arrive meanwhile wait for
 //! the whole batch.
 //!
-//! **Relief.** Packets of flows that already wait follow them, so the queue can still grow too long. Then flows move,
-//! at most every 5 µs (less often with a long queue). The latest flows move first, since those in front are done before
-//! an auxiliary core could begin. Large flows move before small ones, so that few move. A flow moves only where it is
-//! done sooner than here and in time.
+//! **Long queues.** Packets of flows that already wait follow them, so the queue can still grow too long. Then flows
+//! move, at most every 5 µs (less often with a long queue). The latest flows move first, since those in front are done
+//! before an auxiliary core could begin. Large flows move before small ones, so that few move. A flow moves only where
+//! it is done sooner than here and in time.
 //!
-//! **Recursion.** Packets that follow others to an auxiliary core can make it late, too. One whose load, of several
-//! flows, takes longer than [`relieve_percent`] is [relieved](Plan::relieve), as long as another core, this one
-//! included, would begin within `activate_percent`. Its flows are then placed like any flowlet, with all their parked
-//! packets.
+//! **Relief**, NetBlaze's recursion. Packets that follow others to an auxiliary core can make it late, too. One whose
+//! load, of several flows, takes longer than [`relieve_percent`] is [relieved](Plan::relieve), as long as another core,
+//! this one included, would begin within `activate_percent`. Its flows are then placed like any flowlet, with all their
+//! parked packets.
 //!
 //! **Whales.** A flow that would be late by itself gets an idle auxiliary core of its own. That core then has a long
 //! wait, so nothing else goes there, and this core is free for all other flows. With a [`SplitProfile`] that has room
@@ -175,7 +175,8 @@ pub struct TailwaterOptions {
 
 impl TailwaterOptions {
     /// Returns options for a latency objective: 40 µs for the network, as in NetBlaze, 20 µs to wake an auxiliary core,
-    /// and default costs. The other values were the best in a simple model of queues.
+    /// and default costs. The other values were the best in a simple model of queues. The table in
+    /// `docs/explanation/scaling.md` has the percentages, which a test compares.
     pub const fn new(slo: Nanos) -> Self {
         TailwaterOptions {
             slo,

@@ -1,4 +1,5 @@
-//! Relief: selection of queued flows to offload, when they will not be done in time.
+//! Long queues: selection of queued flows to offload, when they will not be done in time. The limit of auxiliary cores,
+//! `relieve_percent`, applies in `TailwaterMapper::overloaded`.
 
 use super::TailwaterMapper;
 use crate::core::{Destination, Load, Notice, Plan, Split, View};
