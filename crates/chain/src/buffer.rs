@@ -460,6 +460,7 @@ impl BufferPool {
     }
 
     /// Returns the number of free buffers, or how many more of a device's buffers a worker may hold.
+    #[inline]
     pub fn available(&self) -> usize {
         match &self.lent {
             None => self.free.len(),

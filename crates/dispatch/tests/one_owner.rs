@@ -199,7 +199,7 @@ impl Rig {
         number
     }
 
-    /// Lets a core process a packet, or the part of the chain from segment `from` on, or before it.
+    /// Lets a core run these parts of the chain on a packet.
     fn pass(&mut self, packet: &Packet, parts: std::ops::Range<usize>) {
         for part in parts {
             let last = &mut self.last[packet.flow][part];

@@ -107,7 +107,7 @@ pub fn profile(
     profiles::quick(chain, spec, mapping.dedicated[0], depth, traffic, stop)
 }
 
-/// Returns the configuration by which a policy hands a chain's flows to auxiliary cores; `None` if it never does.
+/// Returns the configuration by which a policy offloads a chain's flows to auxiliary cores; `None` if it never does.
 ///
 /// # Errors
 /// The profile lacks data that the policy requires.

@@ -1,5 +1,5 @@
-//! Plan of `tailwater run`: arguments and spec, combined. All conflicts between them are found here, before anything is
-//! loaded, opened, measured or started.
+//! Plan of `tailwater run`: arguments and spec, combined. All conflicts between them are found here, before traffic is
+//! loaded, a port opened, or the chain measured or run. Only third-party functions are tried out, to read their names.
 
 mod isolation;
 mod mapping;
@@ -61,8 +61,9 @@ pub struct TrafficPlan {
 
 /// Plans a run. Prints warnings and notices of the spec and the profile.
 ///
-/// # Errors The spec or the profile is invalid, arguments contradict each other or the spec, a function cannot be
-/// isolated, or an output cannot be written.
+/// # Errors
+/// The spec or the profile is invalid, arguments contradict each other or the spec, a function cannot be isolated, or
+/// an output cannot be written.
 pub fn plan(args: &RunArgs) -> Result<Plan, CliError> {
     let (spec, isolation) = isolation::read(args)?;
     spec.warnings().for_each(|warning| complain("warning", warning));

@@ -53,8 +53,9 @@ impl RunConfig {
     }
 }
 
-/// Plan of a run. Chain and configuration are checked against each other, so that the run can only fail by the machine.
-/// The plan is plain data: it holds no thread, process, port or memory for packets, and can be executed repeatedly.
+/// Plan of a run. Chain and configuration are checked against each other. A run of the plan can still fail when its
+/// functions are built, or by the machine. The plan is plain data: it holds no thread, process, port or memory for
+/// packets, and can be executed repeatedly.
 #[derive(Clone, Debug)]
 pub struct RunPlan {
     spec: ChainSpec,

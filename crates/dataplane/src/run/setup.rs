@@ -192,8 +192,8 @@ impl WorkerFactory {
             let sender = self.tapped(port.sender());
             // SAFETY: parcels come only from `Dispatch`, which sends a flow's packets to one core at a time. The flow's
             // last packets have returned through a ring from the previous core before. Meanwhile `Dispatch` runs none
-            // of them itself through the segments that the other core runs (`Backlog`, `Owner`). It activates every
-            // flow.
+            // of them itself through the segments that the other core runs (`tailwater_dispatch::Backlog`, whose flows
+            // each have an `Owner`). It activates every flow.
             let chain = unsafe { makers.auxiliary_instance() };
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);

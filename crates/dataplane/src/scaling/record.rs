@@ -1,8 +1,8 @@
 //! Recording of decisions during a run, for explanation and replay afterwards.
 //!
-//! A [`Recorder`] wraps a mapper. It writes the mapper's views and plans into bounded, recycled
-//! chunks, which a thread writes to a file. The data path allocates nothing and never waits: a
-//! decision that finds no room is omitted and counted. A run without recording has no overhead.
+//! A [`Recorder`] wraps a mapper. It writes the mapper's views and plans into bounded, recycled chunks, which a thread
+//! writes to a file. The data path allocates nothing and never waits: a decision that finds no room is omitted and
+//! counted. A run without recording has no overhead.
 //!
 //! - [`Recorder`] writes a file, after a [`Header`].
 //! - [`Reader`] reads it, within bounds.

@@ -1,5 +1,5 @@
-//! Loop iterations of dispatching cores and of auxiliary cores, step by step as in the live data plane's `worker.rs`
-//! and `scaling::auxiliary`, with the same state machine.
+//! Loop iterations of dispatching cores and of auxiliary cores, step by step as in the live data plane's
+//! `worker::dispatching` and `scaling::auxiliary`, with the same state machine.
 
 use super::Engine;
 use super::check::Segment;

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use tailwater_functions::spec::ChainSpec;
 
-/// Outputs of a run, besides the packets that it sends.
+/// Outputs of a run, apart from the packets that it sends.
 #[derive(Debug)]
 pub struct Outputs {
     /// Format of the report on standard output.
