@@ -11,7 +11,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use tailwater_fuzz::CountedChain;
+use tailwater_fuzz::FuzzedChain;
 use tailwater_net::Nanos;
 
 const SPEC: &str = "
@@ -68,14 +68,14 @@ const BRANCHES: &str = "
 ";
 
 struct Rig {
-    chain: CountedChain,
+    chain: FuzzedChain,
     now: Nanos,
 }
 
 impl Rig {
     fn new(fields: &str) -> Rig {
         Rig {
-            chain: CountedChain::new(fields, 32),
+            chain: FuzzedChain::new(fields, 32),
             now: Nanos::from_secs(1),
         }
     }

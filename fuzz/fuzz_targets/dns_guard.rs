@@ -13,7 +13,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use tailwater_fuzz::{CountedChain, check_headers, steps};
+use tailwater_fuzz::{FuzzedChain, check_headers, steps};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::checksum::{Checksum, sum, verify_network, verify_transport};
 use tailwater_net::dns::{HEADER, Name};
@@ -33,14 +33,14 @@ const SPEC: &str = "
 ";
 
 struct Rig {
-    chain: CountedChain,
+    chain: FuzzedChain,
     now: Nanos,
 }
 
 impl Rig {
     fn new(mode: &str) -> Rig {
         Rig {
-            chain: CountedChain::new(&SPEC.replace("MODE", mode), 1),
+            chain: FuzzedChain::new(&SPEC.replace("MODE", mode), 1),
             now: Nanos::from_secs(1),
         }
     }

@@ -13,7 +13,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
-use tailwater_fuzz::{CountedChain, steps};
+use tailwater_fuzz::{FuzzedChain, steps};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
@@ -40,8 +40,8 @@ const SPEC: &str = "
   slo: {latency: 200us}
 ";
 
-fn run(chain: &mut CountedChain, bytes: &[u8]) {
-    let process = |chain: &mut CountedChain| {
+fn run(chain: &mut FuzzedChain, bytes: &[u8]) {
+    let process = |chain: &mut FuzzedChain| {
         chain.process(Nanos::ZERO, |batch, place| assert!(parse(batch.frame(place)).is_ok()));
     };
     for (kind, payload) in steps(bytes, 4) {
@@ -73,7 +73,7 @@ fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
 }
 
 thread_local! {
-    static CHAIN: RefCell<CountedChain> = RefCell::new(CountedChain::new(SPEC, 32));
+    static CHAIN: RefCell<FuzzedChain> = RefCell::new(FuzzedChain::new(SPEC, 32));
 }
 
 fuzz_target!(|bytes: &[u8]| CHAIN.with_borrow_mut(|chain| run(chain, bytes)));

@@ -13,7 +13,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use tailwater_functions::upf::gtp;
-use tailwater_fuzz::{CountedChain, check_headers, steps};
+use tailwater_fuzz::{FuzzedChain, check_headers, steps};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::{FlowKey, Nanos, protocol};
 
@@ -38,14 +38,14 @@ const SPEC: &str = "
 ";
 
 struct Rig {
-    chain: CountedChain,
+    chain: FuzzedChain,
     now: Nanos,
 }
 
 impl Rig {
     fn new() -> Rig {
         Rig {
-            chain: CountedChain::new(SPEC, 32),
+            chain: FuzzedChain::new(SPEC, 32),
             now: Nanos::ZERO,
         }
     }

@@ -12,7 +12,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
-use tailwater_fuzz::CountedChain;
+use tailwater_fuzz::FuzzedChain;
 use tailwater_net::builder::{FrameBuilder, TcpFields};
 use tailwater_net::tcp::TcpFlags;
 use tailwater_net::{FlowKey, Nanos};
@@ -30,14 +30,14 @@ const SPEC: &str = "
 ";
 
 struct Rig {
-    chain: CountedChain,
+    chain: FuzzedChain,
     now: Nanos,
 }
 
 impl Rig {
     fn new() -> Rig {
         Rig {
-            chain: CountedChain::new(SPEC, 1),
+            chain: FuzzedChain::new(SPEC, 1),
             now: Nanos::from_secs(1),
         }
     }

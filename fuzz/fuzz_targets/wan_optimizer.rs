@@ -14,7 +14,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
-use tailwater_fuzz::{CountedChain, steps};
+use tailwater_fuzz::{FuzzedChain, steps};
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::{FlowKey, Nanos, protocol};
@@ -24,7 +24,7 @@ const PORT: u16 = 49_664;
 /// Bytes of Ethernet, IPv4 and UDP headers in front of a message.
 const FRONT: usize = 14 + 20 + 8;
 
-struct End(CountedChain);
+struct End(FuzzedChain);
 
 impl End {
     fn new([local, remote]: [u8; 2], more: &str) -> End {
@@ -32,7 +32,7 @@ impl End {
             "  slo: {{latency: 200us}}\n  functions: [{{wanOptimizer: {{local: 192.0.2.{local}, remote: 192.0.2.{remote}, \
              streams: 1, cache: 256KiB, minimum: 0, mtu: 2000{more}}}}}]\n"
         );
-        End(CountedChain::new(&fields, 1))
+        End(FuzzedChain::new(&fields, 1))
     }
 
     /// Processes a frame. Returns the frame that leaves, and `true` if it goes back.

@@ -13,7 +13,7 @@ use tailwater_net::toeplitz::RssHasher;
 const HEAD: &str = "apiVersion: tailwater.dev/v1alpha1\nkind: Chain\nmetadata: {name: fuzz}\nspec:\n";
 
 /// Chain that counts the packets offered to it and sent by it.
-pub struct CountedChain {
+pub struct FuzzedChain {
     chain: Chain,
     pool: BufferPool,
     batch: Batch,
@@ -22,7 +22,7 @@ pub struct CountedChain {
     sent: u64,
 }
 
-impl CountedChain {
+impl FuzzedChain {
     /// Builds the chain with these fields of `spec`, in YAML, for batches of at most `batch` packets.
     ///
     /// # Panics
@@ -33,7 +33,7 @@ impl CountedChain {
         let rss = spec.rss();
         let mut builder = ChainBuilder::new(&spec, &rss, 1).expect("enough memory");
         let pool = BufferPool::new(2 * batch, 2048).expect("enough memory");
-        CountedChain {
+        FuzzedChain {
             chain: builder.instance(|_| true),
             batch: Batch::new(&pool, batch as usize),
             pool,

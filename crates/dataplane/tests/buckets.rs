@@ -23,8 +23,8 @@ const TIMES: [[Nanos; 2]; 3] = [
     [Nanos::from_micros(500), Nanos::from_micros(1)],
 ];
 
-/// Whatever moves when: packets sent, their order within each flow, and the functions' counters and bindings are the
-/// same as on one core.
+/// Packets sent, their order within each flow, and the functions' counters and bindings are the same as on one core,
+/// whatever moves when.
 fn moved_equals_single(functions: &str, workers: usize, helped: bool) {
     let single = Reference::new(run_through(functions, Setup::default())).unwrap();
     let (mut moved_buckets, mut saw) = (0, [0; 3]);

@@ -11,8 +11,8 @@ use common::{BALANCER, NAT, Reference, Setup, run_only, run_through};
 use std::time::Duration;
 use tailwater_handover::park::Mode;
 
-/// Whatever is offloaded where: packets sent, their order within each flow, and the functions' counters and bindings
-/// are the same as on one core.
+/// Packets sent, their order within each flow, and the functions' counters and bindings are the same as on one core,
+/// whatever is offloaded where.
 fn scaled_equals_single(functions: &str, helpers: usize, park: Mode) {
     let single = Reference::new(run_through(functions, Setup::default())).unwrap();
     for seed in [0x2545_f491, 0x9e37_79b9_7f4a] {

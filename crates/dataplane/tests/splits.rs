@@ -243,8 +243,8 @@ fn run_through(functions: &[&str], load: Load, scaling: Option<ScalingConfig>) -
     }
 }
 
-/// Whatever is split and moved: packets sent, their order within each flow, drops with their reasons, and the
-/// functions' counters and bindings are the same as on one core.
+/// Packets sent, their order within each flow, drops with their reasons, and the functions' counters and bindings are
+/// the same as on one core, whatever is split and moved.
 fn split_equals_single(functions: &[&str], load: Load, helpers: usize) {
     let single = run_through(functions, load, None);
     assert_eq!(single.report.packets.lost, 0, "{:?}", single.report.packets);

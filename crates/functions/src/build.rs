@@ -324,7 +324,7 @@ impl ChainBuilder {
     /// While this instance runs a packet from one of the [segments](Chain::segments) on, no other instance runs a
     /// packet of the same flow through these segments. Earlier accesses of other instances to the flow there happened
     /// before. The flow is [active](Chain::activate) in the instance that looked it up.
-    pub unsafe fn helper_instance(&self) -> Chain {
+    pub unsafe fn auxiliary_instance(&self) -> Chain {
         let table = self.flows.as_ref();
         // SAFETY: guaranteed by the caller.
         let table = table.map(|(table, _)| unsafe { table.for_migrated_flows() });

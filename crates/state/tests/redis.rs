@@ -418,7 +418,7 @@ fn an_earlier_run_writes_nothing_after_a_later_one_has_begun() {
     }
 }
 
-/// Whatever the order of their steps: two runs that take over at the same time never both stay.
+/// Two runs that take over at the same time never both stay, in any order of their steps.
 #[test]
 fn of_runs_that_begin_at_once_one_stays() {
     let Some(server) = RedisServer::start(&[]) else {

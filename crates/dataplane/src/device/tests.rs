@@ -273,8 +273,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever the order of turns and moves, and whether or not the device uses the same table: packets are lost only
-    /// for lack of room, and none overtakes another of its flow.
+    /// In any order of turns and moves, and whether or not the device uses the same table, packets are lost only for
+    /// lack of room, and none overtakes another of its flow.
     #[test]
     fn packets_keep_their_order_whatever_moves(
         steps in steps(), workers in 1..4u16, device_queues in 1..4usize, follows: bool,

@@ -230,7 +230,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a router or translator changes, the fingerprint stays. Changes of other fields alter it.
+        /// The fingerprint stays under all changes of a router or translator. Changes of other fields alter it.
         #[test]
         fn what_functions_change_does_not_count(
             (kept, other) in (kept(), kept()),

@@ -108,10 +108,10 @@ impl ChainFactory {
     /// Creates an instance for an auxiliary core.
     ///
     /// # Safety
-    /// See [`ChainBuilder::helper_instance`].
+    /// See [`ChainBuilder::auxiliary_instance`].
     pub(super) unsafe fn auxiliary_instance(&self) -> Chain {
         // SAFETY: guaranteed by the caller.
-        unsafe { self.front.helper_instance() }
+        unsafe { self.front.auxiliary_instance() }
     }
 
     /// Flow table counters of all workers' chains.

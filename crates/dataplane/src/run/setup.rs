@@ -106,9 +106,9 @@ pub(super) fn set_up<'r>(
         batch_records: (0..workers).filter_map(|_| Some(notes?.book())).collect(),
     };
     let buckets: Vec<Buckets> = buckets.unwrap_or_default();
-    let kept_back = buckets.first().map(Buckets::spans);
-    let helpers = ends.into_iter().zip(auxiliary_senders);
-    let helpers = worker_factory.auxiliary_workers(port, &factory, helpers, kept_back);
+    let buffered_spans = buckets.first().map(Buckets::spans);
+    let ends = ends.into_iter().zip(auxiliary_senders);
+    let auxiliary_workers = worker_factory.auxiliary_workers(port, &factory, ends, buffered_spans);
     let mut stores = Vec::new();
     let workers = match attached {
         Some(attached) => {
@@ -129,7 +129,7 @@ pub(super) fn set_up<'r>(
     };
     let threads = WorkerThreads {
         workers: config.cores.iter().copied().zip(workers).collect(),
-        auxiliary: auxiliary.iter().copied().zip(helpers).collect(),
+        auxiliary: auxiliary.iter().copied().zip(auxiliary_workers).collect(),
         server: server.map(|server| server.with_store(store)),
         reload_watcher: watch,
         isolated,
@@ -186,9 +186,9 @@ impl WorkerFactory {
         port: &mut dyn Port,
         makers: &ChainFactory,
         ends: impl Iterator<Item = (AuxiliaryEnds, WindowSender)>,
-        kept_back: Option<Arc<BufferedSpans>>,
+        buffered_spans: Option<Arc<BufferedSpans>>,
     ) -> Vec<AuxiliaryWorker> {
-        let helper = |(ends, telemetry)| {
+        let worker = |(ends, telemetry)| {
             let sender = self.tapped(port.sender());
             // SAFETY: parcels come only from `Dispatch`, which sends a flow's packets to one core at a time. The flow's
             // last packets have returned through a ring from the previous core before. Meanwhile `Dispatch` runs none
@@ -197,15 +197,15 @@ impl WorkerFactory {
             let chain = unsafe { makers.auxiliary_instance() };
             let (clock, config) = (self.clock.clone(), &self.config);
             let mut worker = AuxiliaryWorker::new(ends, chain, sender, clock, config, telemetry);
-            if let Some(book) = self.batch_records.pop() {
-                worker.note(book);
+            if let Some(record) = self.batch_records.pop() {
+                worker.note(record);
             }
-            if let Some(kept_back) = &kept_back {
-                worker.set_buffered_spans(Arc::clone(kept_back));
+            if let Some(buffered_spans) = &buffered_spans {
+                worker.set_buffered_spans(Arc::clone(buffered_spans));
             }
             worker
         };
-        ends.map(helper).collect()
+        ends.map(worker).collect()
     }
 
     /// Worker of a run with external functions: there is one.

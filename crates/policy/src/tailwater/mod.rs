@@ -97,13 +97,13 @@
 //! | options | p99 | cores | worse |
 //! |---|---|---|---|
 //! | as they are | 0.620 | 0.904 | 1 |
-//! | recruit at 40, 50 % | 0.554, 0.588 | 0.916, 0.910 | 1, 2 |
-//! | recruit at 70 % | 0.651 | 0.902 | 1 |
+//! | activation at 40, 50 % | 0.554, 0.588 | 0.916, 0.910 | 1, 2 |
+//! | activation at 70 % | 0.651 | 0.902 | 1 |
 //! | share at 10 % | 0.614 | 0.910 | 1 |
 //! | share at 40 % | 0.653 | 0.893 | 1 |
-//! | share as late as recruit | 0.718 | 0.897 | 4 |
-//! | hold for 25 % | 0.627 | 0.896 | 1 |
-//! | hold for 100 % | 0.618 | 0.922 | 1 |
+//! | sharing as late as activation | 0.718 | 0.897 | 4 |
+//! | release after 25 % | 0.627 | 0.896 | 1 |
+//! | release after 100 % | 0.618 | 0.922 | 1 |
 //! | relieve at 60, 100 %, never | 0.622, 0.619, 0.618 | 0.904, 0.904, 0.904 | 1, 1, 1 |
 //! | no boost | 0.620 | 0.904 | 1 |
 //!
@@ -135,7 +135,7 @@
 //! [`relieve_percent`]: TailwaterOptions::relieve_percent
 
 mod cost;
-mod relief;
+mod long_queue;
 #[cfg(test)]
 mod tests;
 
@@ -262,7 +262,7 @@ pub struct TailwaterMapper {
     /// Maximum number of packets that wait for one core.
     queue: u64,
     /// Time without work after which an auxiliary core is released.
-    hold: u64,
+    release_timeout: u64,
     /// Wait of an auxiliary core above which it is relieved.
     relieve: u64,
     /// Time to wake an auxiliary core.
@@ -313,7 +313,7 @@ impl TailwaterMapper {
             batch: 0,
             full_batch: 0,
             queue: u64::from(options.buffers / QUEUES).max(1),
-            hold: part(options.release_percent).max(options.wake.0),
+            release_timeout: part(options.release_percent).max(options.wake.0),
             relieve: options.relieve_percent.map_or(u64::MAX, part),
             wake: options.wake.0,
             boost_after: options.boost_after,
@@ -495,7 +495,7 @@ impl TailwaterMapper {
             self.calm = None;
         }
         let calm = *self.calm.get_or_insert(view.now.0);
-        self.boosting = usable && (all > self.share || view.now.0 - calm < self.hold);
+        self.boosting = usable && (all > self.share || view.now.0 - calm < self.release_timeout);
     }
 }
 
@@ -529,7 +529,7 @@ impl CoreMapper for TailwaterMapper {
         // A decision costs time for each queued packet, which must stay a small share.
         let looking = u64::from(view.packets) * INTERVAL_PER_PACKET;
         self.next = now + LEAST_INTERVAL.max(self.share / 4) + looking;
-        self.tick = now + LEAST_INTERVAL.max(self.hold / 4);
+        self.tick = now + LEAST_INTERVAL.max(self.release_timeout / 4);
         let wait = self.costs.of(Load {
             flows: view.queued.len() as u32,
             packets: view.packets,
@@ -545,7 +545,7 @@ impl CoreMapper for TailwaterMapper {
                 continue;
             }
             let idle = auxiliary.load.packets == 0
-                && view.now.saturating_sub(auxiliary.last_done).0 >= self.hold
+                && view.now.saturating_sub(auxiliary.last_done).0 >= self.release_timeout
                 && used & 1 << i == 0;
             plan.release |= u64::from(idle) << i;
             self.working += u64::from(!idle);

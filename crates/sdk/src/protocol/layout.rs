@@ -14,6 +14,10 @@
 //! [`Masks`]: packets that are left, and those among them whose frame is no longer where the request area states. Only
 //! these, and packets that the function dropped, have a word of their own, a [`PacketResponse`].
 
+mod companions;
+
+pub use companions::{CompanionRefusal, CompanionRequest, CompanionRequestKind, CompanionResponse, FlowSlot};
+
 use super::memory::Memory;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use tailwater_net::FlowKey;
@@ -136,15 +140,6 @@ pub struct PacketMetadata {
     /// second for packets against its key's direction. Functions that track connections count half as many slots.
     pub flow: u32,
     /// Generation of the flow, which differs from that of any other flow in the slot. Not 0 if there is a flow.
-    pub generation: u64,
-}
-
-/// Slot of a flow, with the generation that tells the flow from others in that slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FlowSlot {
-    /// Slot in the flow table.
-    pub flow: u32,
-    /// Generation of the flow.
     pub generation: u64,
 }
 
@@ -339,69 +334,6 @@ impl RequestArea {
         self.0.store(at + 1, 0, Relaxed);
     }
 }
-
-/// Kind of a companion request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompanionRequestKind {
-    /// Open a companion flow.
-    Open,
-    /// As `Open`, or make a flow that the function has not seen the companion.
-    Rejoin,
-    /// Check that no flow has the key.
-    Free,
-}
-
-impl CompanionRequestKind {
-    fn decode(number: u8) -> CompanionRequestKind {
-        match number {
-            1 => CompanionRequestKind::Rejoin,
-            2 => CompanionRequestKind::Free,
-            _ => CompanionRequestKind::Open,
-        }
-    }
-}
-
-/// Request of a function for a companion of a packet's flow.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CompanionRequest {
-    /// Number of the request, one more than the last.
-    pub number: u64,
-    /// Kind of the request.
-    pub kind: CompanionRequestKind,
-    /// Slot of the packet.
-    pub at: u16,
-    /// RSS hash of the companion's packets.
-    pub rss_hash: u32,
-    /// Key of the companion.
-    pub key: FlowKey,
-}
-
-/// Reasons for which the worker opens no companion flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CompanionRefusal {
-    /// Another flow has the key.
-    Taken = 1,
-    /// The key belongs to another RSS bucket than the packet's flow.
-    OtherBucket = 2,
-    /// The flow has a companion.
-    HasOne = 3,
-    /// The flow table is full, or the request was invalid.
-    TableFull = 4,
-}
-
-impl CompanionRefusal {
-    fn decode(number: u8) -> CompanionRefusal {
-        match number {
-            1 => CompanionRefusal::Taken,
-            2 => CompanionRefusal::OtherBucket,
-            3 => CompanionRefusal::HasOne,
-            _ => CompanionRefusal::TableFull,
-        }
-    }
-}
-
-/// Response of the worker: the companion, or the reason for which there is none.
-pub type CompanionResponse = Result<FlowSlot, CompanionRefusal>;
 
 /// One word of both masks of a [`ResponseArea`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -431,14 +431,14 @@ impl Engine<'_> {
     }
 
     /// Processes a batch of offloaded packets.
-    pub(super) fn help(&mut self, number: usize, now: u64) {
+    pub(super) fn process_offloaded(&mut self, number: usize, now: u64) {
         let Some(claim) = self.cores[number].activation else {
-            unreachable!("a core is let go when nothing is left")
+            unreachable!("an auxiliary core is released when it has no packets left")
         };
         let dispatcher = usize::from(claim.dispatcher);
         let owner = &mut self.cores[dispatcher];
         let (Some((chain, _)), Some(mut dispatch)) = (owner.dedicated, owner.dispatch.take()) else {
-            unreachable!("who recruits has a queue until it has let all helpers go")
+            unreachable!("a dispatcher has its queue until it has released all auxiliary cores")
         };
         let auxiliary = usize::from(claim.auxiliary);
         let lane = &mut dispatch.lists.offload_queues[auxiliary];
@@ -448,7 +448,7 @@ impl Engine<'_> {
         let count = batch.len();
         let packets = batch.iter().map(|waiting| &waiting.packet);
         let work = work(packets, &mut chain.warmth);
-        let mut picos = chain.costs.help(work, claim.other_node);
+        let mut picos = chain.costs.process_offloaded(work, claim.other_node);
         if dispatch.machine.backlog.has_splits() {
             picos -= left_out(&chain.costs, batch, true).min(picos);
         }

@@ -143,7 +143,7 @@ impl Engine<'_> {
         let core = &mut self.cores[number];
         if core.offloaded_at <= now && (core.dedicated.is_none() || !core.last_was_offloaded) {
             core.last_was_offloaded = true;
-            self.help(number, now);
+            self.process_offloaded(number, now);
         } else if let Some((chain, _)) = core.dedicated {
             core.last_was_offloaded = false;
             match core.dispatch.take() {

@@ -290,7 +290,7 @@ fn row(name: &str, outcome: &Outcome) {
     let done = &outcome.decisions;
     println!(
         "    {name:23} p50 {:8.1} p99 {:8.1} max {:8.1} us  cores {:.3}  moved {:6} handed {:6} \
-         recruited {:4} boosts {:3} notices {}",
+         activated {:4} boosts {:3} notices {}",
         outcome.p50.as_micros_f64(),
         outcome.p99.as_micros_f64(),
         outcome.max.as_micros_f64(),
@@ -398,14 +398,14 @@ struct Tried {
 fn options_tried() {
     let all: [(&str, Change); 13] = [
         ("as they are", |_| {}),
-        ("recruit at 40 %", |o| o.activate_percent = 40),
-        ("recruit at 50 %", |o| o.activate_percent = 50),
-        ("recruit at 70 %", |o| o.activate_percent = 70),
+        ("activation at 40 %", |o| o.activate_percent = 40),
+        ("activation at 50 %", |o| o.activate_percent = 50),
+        ("activation at 70 %", |o| o.activate_percent = 70),
         ("share at 10 %", |o| o.share_percent = 10),
         ("share at 40 %", |o| o.share_percent = 40),
-        ("share as late as recruit", |o| o.share_percent = 60),
-        ("hold for 25 %", |o| o.release_percent = 25),
-        ("hold for 100 %", |o| o.release_percent = 100),
+        ("sharing as late as activation", |o| o.share_percent = 60),
+        ("release after 25 %", |o| o.release_percent = 25),
+        ("release after 100 %", |o| o.release_percent = 100),
         ("relieve at 60 %", |o| o.relieve_percent = Some(60)),
         ("relieve at 100 %", |o| o.relieve_percent = Some(100)),
         ("no relief", |o| o.relieve_percent = None),

@@ -93,8 +93,8 @@ proptest! {
         prop_assert!(scale.at(set.ticks(at)).0.abs_diff(at) <= BOUND.0 + tick(crystal));
     }
 
-    /// Whatever the device's timestamps: times lie between the bounds and never decrease. Packets without a timestamp
-    /// get the earliest.
+    /// Times lie between the bounds and never decrease, whatever the device's timestamps are. Packets without a
+    /// timestamp get the earliest.
     #[test]
     fn times_never_go_back_nor_beyond_the_bounds(
         bursts in prop::collection::vec(

@@ -27,7 +27,7 @@ impl Round {
             self.report_invalid_response(k);
             return Err(CompanionRefusal::TableFull);
         }
-        // Whatever it requests: only for a packet of this batch, and in its flow's bucket.
+        // Only for a packet of this batch, and in its flow's bucket.
         let at = usize::from(wish.at);
         if at >= batch.len() {
             return Err(CompanionRefusal::TableFull);
