@@ -12,8 +12,8 @@ use crate::port_name::PortName;
 use crate::ports::port_taken;
 use std::path::Path;
 
-/// Chain whose structure and settings are valid. Names and configurations of its functions are not checked, except of
-/// `external`, which cuts the chain, and the branches of `classifier`.
+/// Chain whose structure and settings are valid. Kinds and configurations of its functions are not checked, except of
+/// `external`, which cuts the chain, and the branches of `classifier`. Nor are names that a kind determines.
 ///
 /// ```
 /// use std::path::Path;

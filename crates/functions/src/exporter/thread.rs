@@ -9,13 +9,13 @@ use std::time::Instant;
 /// Exports records from the senders' rings until the exporter is stopped.
 pub(super) fn run<S: Sink>(state: &ExporterState<S>, mut sink: S) -> io::Result<u64> {
     let mut sources: Vec<Source<S>> = Vec::new();
-    let mut patience = Patience::default();
+    let mut ready_timeout = ReadyTimeout::default();
     loop {
         state.pulse.beat();
         // The phase is read before the rings: records sent before it began are popped below.
         let phase = state.phase();
         state.take_new(&mut sources);
-        let intake = patience.decide(&mut sink, phase);
+        let intake = ready_timeout.intake(&mut sink, phase);
         if pop(&mut sources, &mut sink, intake) > 0 {
             continue;
         }
@@ -52,15 +52,16 @@ fn pop<S: Sink>(sources: &mut [Source<S>], sink: &mut S, intake: Intake) -> usiz
     popped
 }
 
-/// Bound of the time for which workers at the end of a run wait for a sink that is not ready.
+/// Timeout of a sink that is not ready while workers at the end of a run wait for it.
 #[derive(Debug, Default)]
-struct Patience {
+struct ReadyTimeout {
     not_ready_since: Option<Instant>,
     given_up: bool,
 }
 
-impl Patience {
-    fn decide<S: Sink>(&mut self, sink: &mut S, phase: Phase) -> Intake {
+impl ReadyTimeout {
+    /// Returns the treatment of records now. Once the sink is given up, they are discarded.
+    fn intake<S: Sink>(&mut self, sink: &mut S, phase: Phase) -> Intake {
         if self.given_up {
             return Intake::Discard;
         }

@@ -5,7 +5,8 @@
 //! - its [`FunctionConfig`]: the checked configuration of one function of a chain;
 //! - its [`FunctionFactory`]: the state that the instances of all workers share, and updates while the chain runs.
 //!
-//! They are in its `kind.rs`, except the configuration's fields and parser in `spec.rs`.
+//! They are in its `kind.rs`, except the configuration's fields and parser in `spec.rs`. Those of `external`, which has
+//! no code here, are in [`tailwater_api::external`].
 
 mod config;
 mod context;

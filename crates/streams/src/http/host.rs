@@ -68,7 +68,7 @@ pub fn split_authority(authority: &[u8], reading: Reading) -> (&[u8], Option<u16
 }
 
 /// Parses digits as a port; `None` for no digits or too many.
-pub fn number(digits: &[u8]) -> Option<u16> {
+fn number(digits: &[u8]) -> Option<u16> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 

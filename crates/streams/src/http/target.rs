@@ -6,7 +6,7 @@ use std::ops::Range;
 
 /// Returns the value of a hexadecimal digit.
 #[inline]
-pub fn hex(digit: u8) -> Option<u8> {
+pub(crate) fn hex(digit: u8) -> Option<u8> {
     match digit {
         b'0'..=b'9' => Some(digit - b'0'),
         b'a'..=b'f' => Some(digit - b'a' + 10),
