@@ -5,7 +5,7 @@
 //! cargo +nightly fuzz run streams
 //! ```
 //!
-//! The first byte is the size of the pieces.
+//! The first byte is the size of the pieces. Put a failing input into a test of `crates/streams/src/tests.rs`.
 
 #![no_main]
 

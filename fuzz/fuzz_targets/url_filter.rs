@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The input is cut into segments: a byte for flags and connection, two for the sequence number, one for the length,
-//! then that many bytes.
+//! then that many bytes. Put a failing input into a test of `crates/functions/src/url_filter/tests/evasions.rs`.
 
 #![no_main]
 
