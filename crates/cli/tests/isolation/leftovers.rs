@@ -13,10 +13,15 @@ use std::time::{Duration, Instant};
 fn assert_nothing_stays(way: &str, swept: bool, end: impl FnOnce(u32)) {
     let folder = Folder::new();
     let chain = folder.acl_nat();
+    // Lasts longer than the test.
+    let minute = [0, 60_000_000_000].map(|time| (time, udp(client(1), 2000, SERVER, 53)));
+    let lasting = folder.capture("minute.pcap", &minute);
     let mut child = tailwater()
-        .args(["run", "--duration", "60s", "--isolation"])
+        .args(["run", "--isolation"])
         .args(way.split(' '))
         .arg(&chain)
+        .arg("--traffic")
+        .arg(&lasting)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
