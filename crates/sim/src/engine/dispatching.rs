@@ -448,7 +448,7 @@ impl Engine<'_> {
         let count = batch.len();
         let packets = batch.iter().map(|waiting| &waiting.packet);
         let work = work(packets, &mut chain.warmth);
-        let mut picos = chain.costs.process_offloaded(work, claim.other_node);
+        let mut picos = chain.costs.help(work, claim.other_node);
         if dispatch.machine.backlog.has_splits() {
             picos -= left_out(&chain.costs, batch, true).min(picos);
         }
