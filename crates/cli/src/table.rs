@@ -1,4 +1,7 @@
 //! Report of a run as text, and other tables.
+//!
+//! No table crate: `comfy-table` and `tabled` (3 and 5 crates) lay out one grid of cells. A report is lines of words
+//! between figures, and its long names extend into the next column; `Table` does that in 25 lines.
 
 mod capacity;
 mod comparison;

@@ -6,8 +6,9 @@ use super::charts::{Figure, Time, tick};
 use super::policies::{Palette, tick_small};
 use super::scale::Scale;
 use super::svg::{Chart, UP};
-use super::text::{escape, micros, significant};
+use super::text::{micros, significant};
 use crate::text::{short, thousands};
+use maud::Markup;
 use std::fmt::Write as _;
 use tailwater_sim::report::{Burst, BurstStep};
 
@@ -126,7 +127,7 @@ fn arrivals(longest: &Burst, start_s: f64, (number, seed): (usize, u64)) -> Figu
         caption: format!(
             "Packets that arrived in each 100 µs around the busiest millisecond of seed {seed}, which is shaded. \
              Zero is {} after the first packet.",
-            escape(&micros(start_s * 1e6)),
+            micros(start_s * 1e6),
         ),
         legend: Vec::new(),
         tall: false,
@@ -135,7 +136,7 @@ fn arrivals(longest: &Burst, start_s: f64, (number, seed): (usize, u64)) -> Figu
 }
 
 /// Draws a line for each policy.
-fn compared(pick: &Pick, lines: &[Line<'_>], longest: &Burst, palette: &Palette) -> String {
+fn compared(pick: &Pick, lines: &[Line<'_>], longest: &Burst, palette: &Palette) -> Markup {
     let figures = lines.iter().flat_map(|line| &line.1.steps).map(pick.figure);
     let most = figures.fold(0.0, f64::max);
     let (mut chart, time) = chart(longest, Scale::from_zero(most, UP));

@@ -2,9 +2,10 @@
 
 use super::scale::{Scale, percent_tick, time_unit};
 use super::svg::{ACROSS, Chart, UP};
-use super::text::{count, escape, micros, shortened, significant};
+use super::text::{count, micros, shortened, significant};
 use crate::table::CAUSES;
-use crate::text::{percent, short, thousands};
+use crate::text::{one_line, percent, short, thousands};
+use maud::{Markup, Render, html};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use tailwater_dataplane::report::{LatencyReport, RunReport, StepReport};
@@ -14,14 +15,30 @@ pub struct Figure {
     /// Its id within the page, for links.
     pub id: String,
     pub heading: String,
-    /// Caption, as HTML.
     pub caption: String,
     /// Colours and their names.
     pub legend: Vec<(&'static str, String)>,
     /// `true` if it is about as tall as two others.
     pub tall: bool,
-    /// The picture, or a sentence in its place, as HTML.
-    pub body: String,
+    /// The picture, or a sentence in its place.
+    pub body: Markup,
+}
+
+impl Render for Figure {
+    fn render(&self) -> Markup {
+        html! {
+            section.card.tall[self.tall] id=(self.id) {
+                h2 { (one_line(&self.heading)) }
+                p.caption { (one_line(&self.caption)) }
+                @if !self.legend.is_empty() {
+                    ul.legend {
+                        @for (class, name) in &self.legend { li { i class=(class) {} (one_line(name)) } }
+                    }
+                }
+                (self.body)
+            }
+        }
+    }
 }
 
 /// Returns all charts, in order.
@@ -111,8 +128,8 @@ fn legend<const N: usize>(names: [(&'static str, &str); N]) -> Vec<(&'static str
 }
 
 /// Returns a sentence in place of an empty chart.
-pub(super) fn nothing(sentence: &str) -> String {
-    format!("<p class=\"nothing\">{}</p>\n", escape(sentence))
+pub(super) fn nothing(sentence: &str) -> Markup {
+    html! { p.nothing { (sentence) } }
 }
 
 fn distribution(report: &RunReport) -> Figure {
@@ -180,8 +197,7 @@ fn distribution(report: &RunReport) -> Figure {
         heading: "Latency distribution".to_owned(),
         caption: format!(
             "The share of the delivered packets that took no longer. Upwards, each grid line leaves a tenth as \
-             many packets above it; what lies right of {} is late.",
-            escape(&limit)
+             many packets above it; what lies right of {limit} is late."
         ),
         legend: Vec::new(),
         tall: false,
@@ -246,7 +262,7 @@ fn latency(report: &RunReport, time: &Time) -> Figure {
     Figure {
         id: "latency-over-time".to_owned(),
         heading: "Latency over time".to_owned(),
-        caption: format!("Of the packets sent in each {}.", escape(&time.step)),
+        caption: format!("Of the packets sent in each {}.", time.step),
         legend: names,
         tall: false,
         body,
@@ -315,7 +331,7 @@ fn arrivals(report: &RunReport, time: &Time) -> Figure {
     Figure {
         id: "arrivals".to_owned(),
         heading: "Arrivals and bursts".to_owned(),
-        caption: format!("{}.", escape(&caption)),
+        caption: caption + ".",
         tall: false,
         legend: if fine {
             vec![("s0", format!("packets/s in each {step}"))]
@@ -338,7 +354,7 @@ struct Layer {
 }
 
 /// Draws stacked bars over time.
-fn stack(report: &RunReport, time: &Time, layers: &[Layer], summary: &str) -> String {
+fn stack(report: &RunReport, time: &Time, layers: &[Layer], summary: &str) -> Markup {
     let steps = &report.timeline.list;
     let totals = |place: usize| layers.iter().map(move |layer| layer.counts[place]);
     let most = (0..steps.len()).map(|place| totals(place).sum::<u64>()).max();
@@ -435,7 +451,7 @@ fn drops(report: &RunReport, time: &Time) -> Figure {
             "{} dropped by the chain, {} lost for lack of resources or time; in each {}.",
             count(packets.dropped_by_nf, "packet"),
             thousands(packets.lost),
-            escape(&time.step)
+            time.step
         ),
         legend: named(&layers),
         tall: false,
@@ -458,46 +474,41 @@ pub(super) fn cause_class(cause: &str) -> &'static str {
     }
 }
 
+/// Returns a bar for packets with this cause; a share of 1 is the whole width.
+pub(super) fn bar(cause: &str, share: f64) -> Markup {
+    html! { span class=(cause_class(cause)) style=(format!("width:{:.2}%", share * 100.0)) {} }
+}
+
 fn late(report: &RunReport, time: &Time) -> Figure {
     let causes = &report.late_by_cause;
     let total: u64 = causes.values().sum();
     let owed = report.packets.delivered + report.packets.lost;
-    let mut body = String::new();
-    let mut layers = Vec::new();
-    if total == 0 {
-        body = nothing("No packet was late.");
-    } else {
-        body.push_str("<table class=\"bars\">\n");
-        let most = causes.values().max().copied().unwrap_or(1).max(1);
-        for (cause, meaning) in CAUSES {
-            let packets = causes.get(cause).copied().unwrap_or(0);
-            let class = cause_class(cause);
-            let _ = writeln!(
-                body,
-                "<tr{}><th scope=\"row\">{cause}<small>{}</small></th><td class=\"track\"><span \
-                 class=\"{class}\" style=\"width:{:.2}%\"></span></td><td class=\"n\">{}</td></tr>",
-                if packets == 0 { " class=\"none\"" } else { "" },
-                escape(meaning),
-                packets as f64 / most as f64 * 100.0,
-                thousands(packets),
-            );
-            if packets > 0 {
-                let of = |step: &StepReport| step.late_by_cause.get(cause).copied();
-                layers.push(Layer {
-                    class,
-                    name: cause.to_owned(),
-                    counts: report.timeline.list.iter().map(|step| of(step).unwrap_or(0)).collect(),
-                });
+    let most = causes.values().max().copied().unwrap_or(1).max(1);
+    let late = |cause: &str| causes.get(cause).copied().unwrap_or(0);
+    let with_packets = CAUSES.into_iter().filter(|(cause, _)| late(cause) > 0);
+    let layers = with_packets.map(|(cause, _)| Layer {
+        class: cause_class(cause),
+        name: cause.to_owned(),
+        counts: (report.timeline.list.iter())
+            .map(|step| step.late_by_cause.get(cause).copied().unwrap_or(0))
+            .collect(),
+    });
+    let layers: Vec<Layer> = layers.collect();
+    let body = match total {
+        0 => nothing("No packet was late."),
+        _ => html! {
+            table.bars {
+                @for (cause, meaning) in CAUSES {
+                    tr class=[(late(cause) == 0).then_some("none")] {
+                        th scope="row" { (cause) small { (meaning) } }
+                        td.track { (bar(cause, late(cause) as f64 / most as f64)) }
+                        td.n { (thousands(late(cause))) }
+                    }
+                }
             }
-        }
-        body.push_str("</table>\n");
-        body.push_str(&stack(
-            report,
-            time,
-            &layers,
-            "Late and lost packets over time by cause",
-        ));
-    }
+            (stack(report, time, &layers, "Late and lost packets over time by cause"))
+        },
+    };
     Figure {
         id: "late".to_owned(),
         heading: "Late packets by cause".to_owned(),
@@ -505,7 +516,7 @@ fn late(report: &RunReport, time: &Time) -> Figure {
             "{} of {} later than {} or lost: {}.",
             thousands(total),
             count(owed, "packet"),
-            escape(&micros(report.slo.latency_us)),
+            micros(report.slo.latency_us),
             percent(total as f64 / owed.max(1) as f64),
         ),
         legend: named(&layers),
@@ -545,8 +556,7 @@ fn cores(report: &RunReport, time: &Time) -> Figure {
         heading: "Cores".to_owned(),
         caption: format!(
             "{}: share of the time spent on packets in each {}. The rest is headroom.",
-            escape(&caption),
-            escape(&time.step)
+            caption, time.step
         ),
         legend: Vec::new(),
         tall: false,

@@ -1,16 +1,15 @@
 //! Page of `tailwater simulate --report`.
 
 use super::chain_runs::ChainRuns;
-use super::charts::Figure;
 use super::policies::{self, Palette};
 use super::tables::{self, Rows};
-use super::text::{count, escape, micros, significant};
-use super::{MOST_JSON, begin, burst, draw, end, json, show_spec};
+use super::text::{count, micros, significant};
+use super::{MOST_JSON, assemble, burst, json, spec_text};
 use crate::error::CliError;
 use crate::simulate::{Document, Run};
 use crate::table::loss;
-use crate::text::fixed;
-use std::fmt::Write as _;
+use crate::text::{fixed, one_line};
+use maud::{Markup, html};
 use tailwater_sim::ChainReport;
 
 /// Returns the page of runs on the rack in `spec`. Equal arguments give equal bytes: the page contains no time.
@@ -20,71 +19,56 @@ use tailwater_sim::ChainReport;
 pub fn page(document: &Document, spec: &str) -> Result<String, CliError> {
     let parts = ChainRuns::all(document);
     let palette = Palette::of(document);
-    let rack = escape(&document.rack);
-    let mut page = begin(&format!("{rack}: policies compared"));
-    heading(&mut page, document, &parts);
-    page.push_str("<main>\n");
-    // Figures that do not belong to one chain and one objective come first.
-    let mut figures = Vec::new();
-    figures.extend(parts.first().map(|part| policies::cores(part, &palette)));
-    let chains = parts.chunk_by(|a, b| a.chain == b.chain);
-    figures.extend(chains.map(|parts| policies::scatter(parts, &document.bounds, &palette)));
-    grid(&mut page, &figures);
-    for (number, part) in parts.iter().enumerate() {
-        let slo = escape(&micros(part.slo_us));
-        let name = escape(part.name);
-        let _ = writeln!(page, "<h2 class=\"section\">Chain {name}, SLO: 99 % within {slo}</h2>");
-        let mut figures = vec![
-            policies::distribution(part, &palette, number),
-            policies::late(part, number),
-        ];
-        figures.extend(burst::all(part, &palette, number));
-        grid(&mut page, &figures);
-        results(&mut page, part, number);
-    }
-    show_spec(&mut page, "Rack spec", spec);
-    let (json, whole) = embedded(document)?;
-    end(&mut page, "", "how-to/simulate-a-rack.md", (&json, whole));
-    Ok(page)
+    let main = html! {
+        // Figures that do not belong to one chain and one objective come first.
+        div.grid {
+            @if let Some(part) = parts.first() { (policies::cores(part, &palette)) }
+            @for parts in parts.chunk_by(|a, b| a.chain == b.chain) {
+                (policies::scatter(parts, &document.bounds, &palette))
+            }
+        }
+        @for (number, part) in parts.iter().enumerate() {
+            h2.section { "Chain " (one_line(part.name)) ", SLO: 99 % within " (micros(part.slo_us)) }
+            div.grid {
+                (policies::distribution(part, &palette, number))
+                (policies::late(part, number))
+                @for figure in burst::all(part, &palette, number) { (figure) }
+            }
+            div.tables { (results(part, number)) }
+        }
+        (spec_text("Rack spec", spec))
+    };
+    Ok(assemble(
+        &format!("{}: policies compared", document.rack),
+        &heading(document, &parts),
+        &main,
+        "",
+        "how-to/simulate-a-rack.md",
+        &embedded(document)?,
+    ))
 }
 
-fn grid(page: &mut String, figures: &[Figure]) {
-    page.push_str("<div class=\"grid\">\n");
-    figures.iter().for_each(|figure| draw(page, figure));
-    page.push_str("</div>\n");
-}
-
-/// Adds the runs, and the policies that meet all objectives with their numbers of cores.
-fn heading(page: &mut String, document: &Document, parts: &[ChainRuns<'_>]) {
+/// Returns the runs, and the policies that meet all objectives with their numbers of cores.
+fn heading(document: &Document, parts: &[ChainRuns<'_>]) -> Markup {
     let chains = document.runs.first().map_or(0, |run| run.report.chains.len());
     let seeds = parts.first().map_or(0, ChainRuns::seeds);
     let interrupted = match document.interrupted {
         true => "; interrupted, some runs are missing",
         false => "",
     };
-    let _ = write!(
-        page,
-        "<header>\n<p class=\"product\">Tailwater simulation report</p>\n<h1>{}</h1>\n\
-         <p class=\"about\">{} with {}, {}; {} with {}{interrupted}</p>\n",
-        escape(&document.rack),
+    let about = format!(
+        "{} with {}, {}; {} with {}{interrupted}",
         count(document.servers as u64, "server"),
         count(document.cores as u64, "core"),
         count(chains as u64, "chain"),
         count(document.runs.len() as u64, "run"),
         count(seeds as u64, "seed"),
     );
-    let verdict = holders(document);
-    let class = if verdict.is_some() { "met" } else { "missed" };
-    let (strong, text) = verdict.unwrap_or((
-        "No policy holds".to_owned(),
-        "every objective with every seed.".to_owned(),
-    ));
-    let _ = write!(
-        page,
-        "<div class=\"verdict {class}\" id=\"verdict\"><strong>{}</strong><span>{}</span></div>\n</header>\n",
-        escape(&strong),
-        escape(&text)
-    );
+    let verdict = match holders(document) {
+        Some((policy, text)) => tables::verdict("met", &policy, &text),
+        None => tables::verdict("missed", "No policy holds", "every objective with every seed."),
+    };
+    tables::header("Tailwater simulation report", &document.rack, &about, &verdict)
 }
 
 /// Returns the policy that meets every objective with the fewest cores of the rack, and the others that meet them.
@@ -123,8 +107,8 @@ fn holders(document: &Document) -> Option<(String, String)> {
     Some(((*first).to_owned(), text))
 }
 
-/// Adds the table of figures.
-fn results(page: &mut String, part: &ChainRuns<'_>, number: usize) {
+/// Returns the table of figures.
+fn results(part: &ChainRuns<'_>, number: usize) -> Markup {
     let seeds = part.seeds() > 1;
     let row = |run: &&Run| {
         let chain = &run.report.chains[part.chain];
@@ -157,10 +141,7 @@ fn results(page: &mut String, part: &ChainRuns<'_>, number: usize) {
         "auxiliary",
         "SLO",
     ];
-    page.push_str("<div class=\"tables\">\n");
-    let id = format!("results-{number}");
-    tables::table(page, &id, "Figures", &columns, &rows);
-    page.push_str("</div>\n");
+    tables::table(&format!("results-{number}"), "Figures", &columns, &rows)
 }
 
 /// Returns the document as JSON, and `true` if it is complete. Its longest lists are omitted if the page would become

@@ -3,12 +3,13 @@
 use super::charts::{Figure, Time, nothing};
 use super::scale::Scale;
 use super::svg::{ACROSS, Chart, UP};
-use super::text::{escape, micros, utc};
-use super::{MOST_JSON, begin, draw, end, json, show_spec, tables};
+use super::text::{micros, utc};
+use super::{MOST_JSON, assemble, json, spec_text, tables};
 use crate::demo::{Document, PolicyResult};
 use crate::error::CliError;
 use crate::table::demo_rows;
 use crate::text::{percent, short};
+use maud::{Markup, html};
 use std::fmt::Write as _;
 use std::time::SystemTime;
 
@@ -20,22 +21,14 @@ const COLOURS: [&str; 3] = ["s3", "s2", "s0"];
 /// # Errors
 /// If the document cannot be written as JSON.
 pub fn page(document: &Document, spec: &str, ended: SystemTime) -> Result<String, CliError> {
-    let mut page = begin(&format!(
-        "{}: with and without an auxiliary core",
-        escape(&document.chain)
-    ));
-    heading(&mut page, document);
-    page.push_str("<main>\n<div class=\"grid\">\n");
-    for figure in [over_time(document), p99(document)] {
-        draw(&mut page, &figure);
-    }
-    page.push_str("</div>\n<div class=\"tables\">\n");
     let titles: Vec<&str> = document.policies.iter().map(|policy| policy.title).collect();
-    tables::table(&mut page, "policies", "Figures", &titles, &demo_rows(document));
-    page.push_str("</div>\n");
-    show_spec(&mut page, "Chain spec", spec);
+    let main = html! {
+        div.grid { (over_time(document)) (p99(document)) }
+        div.tables { (tables::table("policies", "Figures", &titles, &demo_rows(document))) }
+        (spec_text("Chain spec", spec))
+    };
     let whole = json(document)?;
-    let (json, is_whole) = match whole.len() <= MOST_JSON {
+    let data = match whole.len() <= MOST_JSON {
         true => (whole, true),
         false => {
             let mut short = document.clone();
@@ -43,19 +36,20 @@ pub fn page(document: &Document, spec: &str, ended: SystemTime) -> Result<String
             (json(&short)?, false)
         }
     };
-    end(
-        &mut page,
+    Ok(assemble(
+        &format!("{}: with and without an auxiliary core", document.chain),
+        &heading(document),
+        &main,
         &format!(" on {}", utc(ended)),
         "scaling.md",
-        (&json, is_whole),
-    );
-    Ok(page)
+        &data,
+    ))
 }
 
 /// Heading with the experiment and the verdict.
-fn heading(page: &mut String, document: &Document) {
+fn heading(document: &Document) -> Markup {
     let kept = document.policies.last().and_then(|policy| policy.kept);
-    let (class, strong) = match kept {
+    let (class, result) = match kept {
         Some(true) => ("met", "Objective kept with Tailwater's policy"),
         Some(false) => ("missed", "Objective missed with Tailwater's policy"),
         None => ("missed", "No verdict"),
@@ -64,20 +58,16 @@ fn heading(page: &mut String, document: &Document) {
         Some(because) => format!("simulated ({because})"),
         None => "live".to_owned(),
     };
-    let _ = write!(
-        page,
-        "<header>\n<p class=\"product\">Tailwater demonstration</p>\n<h1>{}</h1>\n\
-         <p class=\"about\">{}, {}; one core takes {}pps, {}pps offered on average, {}pps in the busiest {} ms</p>\n\
-         <div class=\"verdict {class}\" id=\"verdict\"><strong>{strong}</strong><span>{}</span></div>\n</header>\n",
-        escape(&document.chain),
-        escape(&document.traffic),
-        escape(&how),
+    let about = format!(
+        "{}, {how}; one core takes {}pps, {}pps offered on average, {}pps in the busiest {} ms",
+        document.traffic,
         short(document.one_core_pps),
         short(document.offered_pps),
         short(document.busiest.pps),
         document.busiest.ms,
-        escape(&document.verdict),
     );
+    let verdict = tables::verdict(class, result, &document.verdict);
+    tables::header("Tailwater demonstration", &document.chain, &about, &verdict)
 }
 
 fn policies(document: &Document) -> impl Iterator<Item = (&'static str, &PolicyResult)> {
@@ -126,7 +116,7 @@ fn over_time(document: &Document) -> Figure {
         heading: "99th percentile over time".to_owned(),
         caption: format!(
             "Of the packets sent in each {}. The same packets come at the same times in all three runs.",
-            escape(&time.step)
+            time.step
         ),
         legend: policies(document)
             .map(|(class, policy)| (class, policy.title.to_owned()))

@@ -1,8 +1,8 @@
 //! Self-contained HTML reports: `tailwater run --report`, `tailwater simulate --report` and `tailwater profile
 //! --report`.
 //!
-//! All charts are drawn here; the page's script only shows figures under the pointer. Elements are closed as in XML, so
-//! that a test can parse the page.
+//! Templates of `maud` write all elements, and escape every text in them. The page's script only shows figures under
+//! the pointer. Elements are closed as in XML, so that a test can parse the page.
 
 mod burst;
 mod chain_runs;
@@ -18,18 +18,27 @@ mod text;
 
 use crate::error::CliError;
 use crate::output::not_json;
-use charts::Figure;
+use crate::text::one_line;
 pub use comparison::page as comparison;
 pub use demo::page as demo;
+use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 pub use profiles::page as profiles;
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::time::SystemTime;
 use tailwater_dataplane::report::RunReport;
-use text::{escape, utc};
+use text::{utc, visible};
 
-const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const STYLE: PreEscaped<&str> = PreEscaped(include_str!("page.css"));
+const SCRIPT: PreEscaped<&str> = PreEscaped(include_str!("page.js"));
+
+/// Elements of every page's head. Templates cannot close elements without content.
+const META: PreEscaped<&str> = PreEscaped(
+    "<meta charset=\"utf-8\"/>\n\
+     <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
+     <meta name=\"color-scheme\" content=\"light dark\"/>\n\
+     <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+     style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n",
+);
 
 /// Maximum size of the JSON report in a page, bytes.
 const MOST_JSON: usize = 1_000_000;
@@ -42,91 +51,74 @@ const MOST_SPEC: usize = 100_000;
 /// # Errors
 /// The report cannot be written as JSON.
 pub fn page(report: &RunReport, spec: &str, ended: SystemTime) -> Result<String, CliError> {
-    let chain = escape(&report.chain);
+    let ended = utc(ended);
     let verdict = match report.slo_met {
         Some(true) => "SLO met",
         Some(false) => "SLO missed",
         None => "no verdict",
     };
-    let mut page = begin(&format!("{chain}: {verdict}"));
-    tables::heading(&mut page, report, &utc(ended));
-    page.push_str("<main>\n<div class=\"grid\">\n");
     let figures = charts::all(report);
-    figures.iter().for_each(|figure| draw(&mut page, figure));
     // There is room for one more figure beside a tall one.
     let beside = figures.iter().any(|figure| figure.tall);
-    if beside {
-        tables::flows(&mut page, report);
-    }
-    page.push_str("</div>\n<div class=\"grid tables\">\n");
-    tables::packets(&mut page, report);
-    tables::latency(&mut page, report);
-    tables::windows(&mut page, report);
-    if !beside {
-        tables::flows(&mut page, report);
-    }
-    page.push_str("</div>\n");
-    show_spec(&mut page, "Chain spec", spec);
-    let (json, whole) = embedded(report)?;
-    let when = format!(" on {}", utc(ended));
-    end(&mut page, &when, "how-to/read-a-report.md", (&json, whole));
-    Ok(page)
-}
-
-/// Returns a page up to its body. The title is escaped already.
-fn begin(title: &str) -> String {
-    let mut page = String::with_capacity(1 << 18);
-    let _ = write!(
-        page,
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n\
-         <meta name=\"color-scheme\" content=\"light dark\"/>\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
-         style-src 'unsafe-inline'; script-src 'unsafe-inline'\"/>\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n",
-    );
-    page
-}
-
-/// Adds the end of a page: its time, a link to its documentation, and its data.
-fn end(page: &mut String, when: &str, docs: &str, (json, whole): (&str, bool)) {
-    let whole = match whole {
-        true => "",
-        false => ", without its longest lists",
-    };
-    let _ = write!(
-        page,
-        "</main>\n<footer><p>Written by Tailwater {}{when}. The report as JSON is in this file, in the \
-         element <code>report</code>{whole}. What each chart means: docs/{docs}.</p></footer>\n\
-         <script type=\"application/json\" id=\"report\">{json}</script>\n\
-         <script>\n{SCRIPT}</script>\n</body>\n</html>\n",
-        env!("CARGO_PKG_VERSION"),
-    );
-}
-
-fn draw(page: &mut String, figure: &Figure) {
-    let Figure {
-        id,
-        heading,
-        caption,
-        legend,
-        tall,
-        body,
-    } = figure;
-    let class = if *tall { "card tall" } else { "card" };
-    let _ = write!(
-        page,
-        "<section class=\"{class}\" id=\"{id}\">\n<h2>{heading}</h2>\n<p class=\"caption\">{caption}</p>\n"
-    );
-    if !legend.is_empty() {
-        page.push_str("<ul class=\"legend\">");
-        for (class, name) in legend {
-            let _ = write!(page, "<li><i class=\"{class}\"></i>{}</li>", escape(name));
+    let main = html! {
+        div.grid {
+            @for figure in figures { (figure) }
+            @if beside { (tables::flows(report)) }
         }
-        page.push_str("</ul>\n");
-    }
-    page.push_str(body);
-    page.push_str("</section>\n");
+        div.grid.tables {
+            (tables::packets(report))
+            (tables::latency(report))
+            (tables::windows(report))
+            @if !beside { (tables::flows(report)) }
+        }
+        (spec_text("Chain spec", spec))
+    };
+    Ok(assemble(
+        &format!("{}: {verdict}", report.chain),
+        &tables::heading(report, &ended),
+        &main,
+        &format!(" on {ended}"),
+        "how-to/read-a-report.md",
+        &embedded(report)?,
+    ))
+}
+
+/// Assembles a page. `when` is its time, `docs` documents its charts, and the data are its document as JSON, with
+/// `true` if that is complete.
+fn assemble(
+    title: &str,
+    heading: &Markup,
+    main: &Markup,
+    when: &str,
+    docs: &str,
+    (json, is_complete): &(String, bool),
+) -> String {
+    let content = html! { (heading) main { (main) } };
+    let page = html! {
+        (DOCTYPE) "\n"
+        html lang="en" {
+            head {
+                (META)
+                title { (visible(&one_line(title))) }
+                style { (STYLE) }
+            }
+            body {
+                (PreEscaped(visible(&content.0)))
+                footer {
+                    p {
+                        "Written by Tailwater " (env!("CARGO_PKG_VERSION")) (when) ". The report as JSON is in this "
+                        "file, in the element " code { "report" }
+                        @if !is_complete { ", without its longest lists" }
+                        ". What each chart means: docs/" (docs) "."
+                    }
+                }
+                script type="application/json" id="report" { (PreEscaped(json)) }
+                script { (SCRIPT) }
+            }
+        }
+        "\n"
+    };
+    page.into_string()
 }
 
 /// Replaces every run of 32 or more hexadecimal digits, the form of keys, since reports are shared.
@@ -144,20 +136,23 @@ fn without_keys(text: &str) -> String {
     shown + rest
 }
 
-fn show_spec(page: &mut String, heading: &str, spec: &str) {
-    let spec = &without_keys(spec);
-    let _ = write!(page, "<section class=\"card\" id=\"spec\">\n<h2>{heading}</h2>\n<pre>");
-    let start = page.len();
-    for line in spec.lines() {
-        let line = escape(&line.replace('\t', "  "));
-        if page.len() - start + line.len() > MOST_SPEC {
-            page.push_str("… (the rest is left out)\n");
+fn spec_text(heading: &str, spec: &str) -> Markup {
+    let mut text = String::new();
+    for line in without_keys(spec).lines() {
+        let line = one_line(&line.replace('\t', "  ")).render();
+        if text.len() + line.0.len() > MOST_SPEC {
+            text.push_str("… (the rest is left out)\n");
             break;
         }
-        page.push_str(&line);
-        page.push('\n');
+        text.push_str(&line.0);
+        text.push('\n');
     }
-    page.push_str("</pre>\n</section>\n");
+    html! {
+        section.card id="spec" {
+            h2 { (heading) }
+            pre { (PreEscaped(text)) }
+        }
+    }
 }
 
 /// Returns a document as JSON that can be embedded in a page.

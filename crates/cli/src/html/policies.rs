@@ -1,12 +1,13 @@
 //! Charts that compare policies.
 
 use super::chain_runs::ChainRuns;
-use super::charts::{Figure, Time, cause_class, nothing, tick};
+use super::charts::{Figure, Time, bar, cause_class, nothing, tick};
 use super::scale::{Scale, percent_tick};
 use super::svg::{ACROSS, Chart, UP};
-use super::text::{escape, micros, significant};
+use super::text::{micros, significant};
 use crate::simulate::{Bound, Document, Run};
 use crate::text::{percent, short, thousands};
+use maud::{Markup, html};
 use std::fmt::Write as _;
 use tailwater_sim::ChainReport;
 use tailwater_sim::policies::ORACLE;
@@ -146,8 +147,7 @@ pub fn distribution(part: &ChainRuns<'_>, palette: &Palette, number: usize) -> F
         caption: format!(
             "The share of all packets that were delivered and took no longer; what is lost never arrives. \
              Upwards, each grid line leaves a tenth as many packets above it. The objective is met if the \
-             curve crosses the dashed horizontal line left of {}.",
-            escape(&slo)
+             curve crosses the dashed horizontal line left of {slo}."
         ),
         legend: palette.legend(policies.iter().map(|(name, _)| *name)),
         tall: false,
@@ -256,7 +256,7 @@ pub fn scatter(parts: &[ChainRuns<'_>], bounds: &[Bound], palette: &Palette) -> 
     let (chain, name) = parts.first().map_or((0, ""), |part| (part.chain, part.name));
     Figure {
         id: format!("p99-cores-{chain}"),
-        heading: format!("99th percentile against cores, chain {}", escape(name)),
+        heading: format!("99th percentile against cores, chain {name}"),
         caption: format!(
             "A point for each policy and objective: below is faster, left is cheaper. Full points meet the \
              objective with every seed, hollow ones do not. With several seeds, points are at the medians.{caption}"
@@ -334,9 +334,9 @@ pub fn cores(part: &ChainRuns<'_>, palette: &Palette) -> Figure {
         heading: "Cores over time".to_owned(),
         caption: format!(
             "Active cores of the whole rack, averaged over each {}; with SLO {} of chain {}, and seed {seed}.",
-            escape(&time.step),
-            escape(&micros(part.slo_us)),
-            escape(part.name),
+            time.step,
+            micros(part.slo_us),
+            part.name,
         ),
         legend: palette.legend(lines.iter().map(|(name, _)| *name)),
         tall: false,
@@ -344,51 +344,51 @@ pub fn cores(part: &ChainRuns<'_>, palette: &Palette) -> Figure {
     }
 }
 
+/// Returns the late packets of a policy by cause, without the causes of none.
+fn by_cause(chains: &[&ChainReport]) -> Vec<(&'static str, u64)> {
+    let count = |cause: &str| -> u64 {
+        let counts = chains.iter().map(|chain| chain.late_by_cause.get(cause));
+        counts.flatten().sum()
+    };
+    let causes = Cause::ALL.map(|cause| (cause.name(), count(cause.name())));
+    causes.into_iter().filter(|(_, packets)| *packets > 0).collect()
+}
+
+/// Returns the row of a policy: its late packets as one bar, and as a share of all packets.
+fn late_row(name: &str, chains: &[&ChainReport]) -> Markup {
+    let offered: u64 = chains.iter().map(|chain| chain.packets.offered).sum();
+    let causes = by_cause(chains);
+    let late: u64 = causes.iter().map(|(_, packets)| packets).sum();
+    let mut text = format!("{} of {}", thousands(late), short(offered as f64));
+    for (cause, packets) in &causes {
+        let _ = write!(text, "; {cause} {}", percent(*packets as f64 / late as f64));
+    }
+    html! {
+        tr title=(text) {
+            th scope="row" { (name) }
+            td.track {
+                div.stack { @for (cause, packets) in causes { (bar(cause, packets as f64 / late as f64)) } }
+            }
+            td.n { (percent(late as f64 / offered.max(1) as f64)) }
+        }
+    }
+}
+
 /// Draws the late packets of each policy by cause.
 pub fn late(part: &ChainRuns<'_>, number: usize) -> Figure {
-    let mut body = "<table class=\"bars\">\n".to_owned();
-    let mut seen: Vec<&'static str> = Vec::new();
-    for (name, chains) in part.policies() {
-        let offered: u64 = chains.iter().map(|chain| chain.packets.offered).sum();
-        let count = |cause: &str| {
-            let counts = chains.iter().map(|chain| chain.late_by_cause.get(cause));
-            counts.flatten().sum::<u64>()
-        };
-        let causes = Cause::ALL.map(|cause| (cause.name(), count(cause.name())));
-        let late: u64 = causes.iter().map(|(_, packets)| packets).sum();
-        let mut text = format!("{} of {}", thousands(late), short(offered as f64));
-        let mut bar = String::new();
-        for (cause, packets) in causes.into_iter().filter(|(_, packets)| *packets > 0) {
-            if !seen.contains(&cause) {
-                seen.push(cause);
-            }
-            let share = packets as f64 / late as f64;
-            let _ = write!(
-                bar,
-                "<span class=\"{}\" style=\"width:{:.2}%\"></span>",
-                cause_class(cause),
-                share * 100.0
-            );
-            let _ = write!(text, "; {cause} {}", percent(share));
-        }
-        let _ = writeln!(
-            body,
-            "<tr title=\"{}\"><th scope=\"row\">{name}</th><td class=\"track\"><div \
-             class=\"stack\">{bar}</div></td><td class=\"n\">{}</td></tr>",
-            escape(&text),
-            percent(late as f64 / offered.max(1) as f64),
-        );
-    }
-    body.push_str("</table>\n");
-    let causes = Cause::ALL.iter().map(|cause| cause.name());
-    let causes = causes.filter(|cause| seen.contains(cause));
+    let policies = part.policies();
+    let all: Vec<&ChainReport> = policies.iter().flat_map(|(_, chains)| chains).copied().collect();
+    let causes = by_cause(&all).into_iter().map(|(cause, _)| cause);
+    let body = html! {
+        table.bars { @for (name, chains) in &policies { (late_row(name, chains)) } }
+    };
     Figure {
         id: format!("late-{number}"),
         heading: "Late packets by cause".to_owned(),
         caption: format!(
             "Each bar is all packets of a policy that took longer than {} or were lost, by cause; beside it, \
              what share of all packets they are. An objective is met up to 1 %.",
-            escape(&micros(part.slo_us))
+            micros(part.slo_us)
         ),
         legend: causes.map(|cause| (cause_class(cause), cause.to_owned())).collect(),
         tall: false,

@@ -1,14 +1,15 @@
 //! Page of `tailwater profile --report`.
 
-use super::charts::Figure;
+use super::charts::{Figure, nothing};
 use super::scale::Scale;
 use super::svg::{ACROSS, Chart, UP};
-use super::text::{escape, micros, significant, utc};
-use super::{begin, draw, end, json};
+use super::tables::{self, Rows};
+use super::text::{micros, significant, utc};
+use super::{assemble, json};
 use crate::curves::{documents, title};
 use crate::error::CliError;
 use crate::text::{percent, short};
-use std::fmt::Write as _;
+use maud::{Markup, html};
 use std::path::Path;
 use std::time::SystemTime;
 use tailwater_profile::curve::Point;
@@ -24,32 +25,29 @@ const MOST: usize = 40;
 /// # Errors
 /// The document cannot be written as JSON.
 pub fn page(profiles: &Profiles, file: &Path, ended: SystemTime) -> Result<String, CliError> {
-    let mut page = begin("Profiles of chains");
     let names: Vec<String> = profiles.list.iter().map(title).collect();
     let left_out = match profiles.list.len().saturating_sub(MOST) {
         0 => String::new(),
         more => format!("; the first {MOST} are drawn, {more} are not"),
     };
-    let _ = write!(
-        page,
-        "<header>\n<p class=\"product\">Tailwater profiles</p>\n<h1>Profiles of chains</h1>\n\
-         <p class=\"about\">{}{left_out}</p>\n</header>\n<main>\n<div class=\"grid\">\n",
-        escape(&file.display().to_string())
-    );
+    let about = format!("{}{left_out}", file.display());
     let shown = || {
         let all = profiles.list.iter().zip(&names).take(MOST).enumerate();
         all.map(|(i, (profile, name))| (COLOURS[i % COLOURS.len()], profile, name.as_str()))
     };
-    for figure in [cache(shown()), absolute(shown()), latency(shown())] {
-        draw(&mut page, &figure);
-    }
-    page.push_str("</div>\n");
-    rates(&mut page, shown());
-    costs(&mut page, shown());
-    let json = json(&documents(profiles, file))?;
-    let when = format!(" on {}", utc(ended));
-    end(&mut page, &when, "reference/commands/profile-curves.md", (&json, true));
-    Ok(page)
+    let main = html! {
+        div.grid { (cache(shown())) (absolute(shown())) (latency(shown())) }
+        (rates(shown()))
+        (costs(shown()))
+    };
+    Ok(assemble(
+        "Profiles of chains",
+        &tables::header("Tailwater profiles", "Profiles of chains", &about, &Markup::default()),
+        &main,
+        &format!(" on {}", utc(ended)),
+        "reference/commands/profile-curves.md",
+        &(json(&documents(profiles, file))?, true),
+    ))
 }
 
 /// A line with its colour, its name, and the hover texts of its points.
@@ -130,7 +128,7 @@ fn latency<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Figure {
     });
     let lines: Vec<Line<'_>> = lines.collect();
     let all = || lines.iter().flat_map(|line| &line.points).map(|point| point.0.1);
-    let mut body = "<p class=\"nothing\">Not measured.</p>\n".to_owned();
+    let mut body = nothing("Not measured.");
     let least = all().fold(f64::INFINITY, f64::min);
     if least.is_finite() {
         let most = all().fold(least, f64::max);
@@ -176,7 +174,7 @@ fn chart(
     tick: impl Fn(f64) -> String,
 ) -> Figure {
     let all = || lines.iter().flat_map(|line| &line.points).map(|point| point.0);
-    let mut body = "<p class=\"nothing\">Not measured.</p>\n".to_owned();
+    let mut body = nothing("Not measured.");
     let most = all().map(|point| point.1).fold(0.0, f64::max);
     if most > 0.0 {
         let widest = all().map(|point| point.0).fold(0.0, f64::max);
@@ -193,7 +191,7 @@ fn chart(
     }
 }
 
-fn drawn(x: Scale, y: Scale, across: &str, lines: &[Line<'_>], tick: impl Fn(f64) -> String, summary: &str) -> String {
+fn drawn(x: Scale, y: Scale, across: &str, lines: &[Line<'_>], tick: impl Fn(f64) -> String, summary: &str) -> Markup {
     let mut chart = Chart::new(x, y);
     chart.x_axis(7, |value| significant(value, 4), across);
     chart.y_axis(6, tick);
@@ -212,69 +210,46 @@ fn legend(lines: &[Line<'_>]) -> Vec<(&'static str, String)> {
     lines.iter().map(|line| (line.colour, line.name.to_owned())).collect()
 }
 
-/// Lists the highest rates that meet objectives.
-fn rates<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
-    let mut rows = String::new();
-    for (_, profile, name) in shown {
-        let Some(latency) = &profile.latency else {
-            continue;
-        };
-        let rate = |rate: Option<f64>| rate.map_or("none".to_owned(), short);
-        let _ = writeln!(
-            rows,
-            "<tr><th scope=\"row\">{}</th><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-             <td class=\"n\">{}</td></tr>",
-            escape(name),
-            short(latency.throughput.value),
-            rate(latency.objective_rate),
-            rate(latency.ndr),
-            rate(latency.pdr)
-        );
-    }
-    if !rows.is_empty() {
-        let _ = write!(
-            page,
-            "<section class=\"card\" id=\"rates\">\n<h2>Rates, packets per second</h2>\n<table>\n<tr><th></th>\
-             <th>throughput</th><th>objective kept</th><th>no loss (NDR)</th><th>0.5 % lost (PDR)</th></tr>\n\
-             {rows}</table>\n</section>\n"
-        );
-    }
+/// Returns the highest rates that meet objectives.
+fn rates<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Markup {
+    let rate = |rate: Option<f64>| rate.map_or("none".to_owned(), short);
+    let rows = shown.filter_map(|(_, profile, name)| {
+        let latency = profile.latency.as_ref()?;
+        let most = Some(latency.throughput.value);
+        let rates = [most, latency.objective_rate, latency.ndr, latency.pdr];
+        Some((name.to_owned(), rates.map(rate).to_vec()))
+    });
+    let columns = ["throughput", "objective kept", "no loss (NDR)", "0.5 % lost (PDR)"];
+    table("rates", "Rates, packets per second", &columns, &rows.collect())
 }
 
-/// Lists the cost per packet by function.
-fn costs<'p>(page: &mut String, shown: impl Iterator<Item = Shown<'p>>) {
-    let mut rows = String::new();
+/// Returns the cost per packet by function.
+fn costs<'p>(shown: impl Iterator<Item = Shown<'p>>) -> Markup {
+    let mut rows = Rows::new();
     for (_, profile, name) in shown {
         let Some(costs) = &profile.costs else {
             continue;
         };
-        let cycles = |nanoseconds: f64| {
+        let mut row = |chain: &str, function: &str, nanoseconds: f64, share: String| {
             let cycles = profile.key.machine.cycles(nanoseconds);
-            cycles.map_or("–".to_owned(), |cycles| significant(cycles, 4))
+            let cycles = cycles.map_or("–".to_owned(), |cycles| significant(cycles, 4));
+            let figures = vec![function.to_owned(), significant(nanoseconds, 4), cycles, share];
+            rows.push((chain.to_owned(), figures));
         };
-        let mut row = |chain: &str, what: &str, nanoseconds: f64, share: &str| {
-            let _ = writeln!(
-                rows,
-                "<tr><th scope=\"row\">{}</th><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
-                 <td class=\"n\">{share}</td></tr>",
-                escape(chain),
-                escape(what),
-                significant(nanoseconds, 4),
-                cycles(nanoseconds)
-            );
-        };
-        row(name, "all", costs.whole.value, "");
+        row(name, "all", costs.whole.value, String::new());
         for of in &costs.functions {
-            row("", &of.function, of.cost.value, &percent(of.share));
+            row("", &of.function, of.cost.value, percent(of.share));
         }
-        row("", "framework overhead", costs.rest(), "");
+        row("", "framework overhead", costs.rest(), String::new());
     }
-    if !rows.is_empty() {
-        let _ = write!(
-            page,
-            "<section class=\"card\" id=\"costs\">\n<h2>Costs of a packet</h2>\n<table>\n<tr><th></th>\
-             <th>function</th><th>ns</th><th>cycles</th><th>share of packets</th></tr>\n\
-             {rows}</table>\n</section>\n"
-        );
+    let columns = ["function", "ns", "cycles", "share of packets"];
+    table("costs", "Costs of a packet", &columns, &rows)
+}
+
+/// Returns a table, or nothing if it has no rows.
+fn table(id: &str, heading: &str, columns: &[&str], rows: &Rows) -> Markup {
+    match rows.is_empty() {
+        true => Markup::default(),
+        false => tables::table(id, heading, columns, rows),
     }
 }

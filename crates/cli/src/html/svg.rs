@@ -1,7 +1,11 @@
 //! Common parts of all charts: axes, lines, bars and hover texts.
+//!
+//! No plotting crate: `plotters` (5 crates) writes fixed colours without the CSS classes of dark and narrow pages, and
+//! no hover texts; `charming` draws by JavaScript, in the browser or in V8.
 
 use super::scale::Scale;
-use super::text::escape;
+use crate::text::one_line;
+use maud::{Markup, html};
 use std::fmt::Write as _;
 
 /// Size of the picture, and margins for its axes.
@@ -20,8 +24,8 @@ pub const UP: [f64; 2] = [HEIGHT - BOTTOM, TOP];
 pub struct Chart {
     x: Scale,
     y: Scale,
-    body: String,
-    hits: String,
+    body: Vec<Markup>,
+    hits: Vec<Markup>,
 }
 
 /// Formats a pixel with one decimal: finer than any screen, and short.
@@ -46,12 +50,8 @@ pub fn line_path(points: impl IntoIterator<Item = Option<(f64, f64)>>) -> String
 impl Chart {
     /// Creates an empty chart.
     pub fn new(x: Scale, y: Scale) -> Chart {
-        Chart {
-            x,
-            y,
-            body: String::new(),
-            hits: String::new(),
-        }
+        let (body, hits) = (Vec::new(), Vec::new());
+        Chart { x, y, body, hits }
     }
 
     /// Adds the horizontal axis: its figures, the text of each, and a title.
@@ -60,24 +60,15 @@ impl Chart {
         for (i, tick) in self.x.ticks(wanted).into_iter().enumerate() {
             let x = px(self.x.at(tick));
             // On a narrow screen, where text is larger, every other figure is omitted.
-            let class = if i % 2 == 1 { " class=\"o\"" } else { "" };
-            let _ = write!(
-                self.body,
-                "<path class=\"grid\" d=\"M{x} {}V{}\"/><text x=\"{x}\" y=\"{}\" \
-                 text-anchor=\"middle\"{class}>{}</text>",
-                px(bottom),
-                px(top),
-                px(bottom + 18.0),
-                escape(&text(tick)),
-            );
+            let class = (i % 2 == 1).then_some("o");
+            self.body.push(html! {
+                path.grid d={ "M" (x) " " (px(bottom)) "V" (px(top)) } {}
+                text x=(x) y=(px(bottom + 18.0)) text-anchor="middle" class=[class] { (text(tick)) }
+            });
         }
-        let _ = write!(
-            self.body,
-            "<text class=\"title\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>",
-            px(ACROSS[1]),
-            px(HEIGHT - 7.0),
-            escape(title),
-        );
+        self.body.push(html! {
+            text.title x=(px(ACROSS[1])) y=(px(HEIGHT - 7.0)) text-anchor="end" { (title) }
+        });
     }
 
     /// Adds the vertical axis.
@@ -89,19 +80,11 @@ impl Chart {
             let text = text(tick);
             // On a narrow screen, where text is larger, long labels and close ones are omitted.
             let short = text.chars().count() <= 7 && last - y >= 20.0;
-            let class = if short { "" } else { " class=\"o\"" };
             last = if short { y } else { last };
-            let _ = write!(
-                self.body,
-                "<path class=\"grid\" d=\"M{} {y}H{}\"/><text x=\"{}\" y=\"{}\" \
-                 text-anchor=\"end\"{class}>{}</text>",
-                px(left),
-                px(right),
-                px(left - 8.0),
-                px(y + 4.5),
-                escape(&text),
-                y = px(y),
-            );
+            self.body.push(html! {
+                path.grid d={ "M" (px(left)) " " (px(y)) "H" (px(right)) } {}
+                text x=(px(left - 8.0)) y=(px(y + 4.5)) text-anchor="end" class=[(!short).then_some("o")] { (text) }
+            });
         }
     }
 
@@ -109,7 +92,7 @@ impl Chart {
     pub fn line(&mut self, class: &str, points: &[Option<(f64, f64)>]) {
         let place = |(x, y)| (self.x.at(x), self.y.at(y));
         let path = line_path(points.iter().map(|point| point.map(place)));
-        let _ = write!(self.body, "<path class=\"line {class}\" d=\"{path}\"/>");
+        self.body.push(html! { path.line.(class) d=(path) {} });
         for (i, point) in points.iter().enumerate() {
             let there = |i: Option<usize>| i.and_then(|i| points.get(i)).is_some_and(Option::is_some);
             let alone = !there(i.checked_sub(1)) && !there(Some(i + 1));
@@ -126,14 +109,11 @@ impl Chart {
         let (Some(first), Some(last)) = (points.first(), points.last()) else {
             return;
         };
-        let line = line_path(points.iter().map(|&(x, y)| Some((self.x.at(x), self.y.at(y)))));
-        let _ = write!(
-            self.body,
-            "<path class=\"area {class}\" d=\"{line}V{bottom}H{}Z\"/>",
-            px(self.x.at(first.0)),
-            bottom = px(self.y.range()[0]),
-        );
         debug_assert!(first.0 <= last.0);
+        let line = line_path(points.iter().map(|&(x, y)| Some((self.x.at(x), self.y.at(y)))));
+        let (start, bottom) = (px(self.x.at(first.0)), px(self.y.range()[0]));
+        self.body
+            .push(html! { path.area.(class) d={ (line) "V" (bottom) "H" (start) "Z" } {} });
     }
 
     /// Adds bars of one colour, each from one figure up to another.
@@ -146,18 +126,11 @@ impl Chart {
             // A minimum width, so that every bar is visible.
             let width = (right - left - gap).max(0.6);
             let height = (low - high).max(0.6);
-            let _ = write!(
-                path,
-                "M{} {}h{}v{}h{}z",
-                px(left),
-                px(low),
-                px(width),
-                px(-height),
-                px(-width)
-            );
+            let [left, low, right, up, back] = [left, low, width, -height, -width].map(px);
+            let _ = write!(path, "M{left} {low}h{right}v{up}h{back}z");
         }
         if !path.is_empty() {
-            let _ = write!(self.body, "<path class=\"fill {class}\" d=\"{path}\"/>");
+            self.body.push(html! { path.fill.(class) d=(path) {} });
         }
     }
 
@@ -165,14 +138,9 @@ impl Chart {
     pub fn shade(&mut self, class: &str, [from, to]: [f64; 2]) {
         let [bottom, top] = self.y.range();
         let [left, right] = [from, to].map(|x| self.x.at(x));
-        let _ = write!(
-            self.body,
-            "<rect class=\"{class}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>",
-            px(left),
-            px(top),
-            px((right - left).max(0.6)),
-            px(bottom - top),
-        );
+        let [x, y, width, height] = [left, top, (right - left).max(0.6), bottom - top].map(px);
+        self.body
+            .push(html! { rect.(class) x=(x) y=(y) width=(width) height=(height) {} });
     }
 
     /// Adds a dashed horizontal line at a figure, with its name.
@@ -180,17 +148,10 @@ impl Chart {
         let [left, right] = self.x.range();
         let y = self.y.at(y);
         let below = if y < TOP + 16.0 { 15.0 } else { -6.0 };
-        let _ = write!(
-            self.body,
-            "<path class=\"mark {class}\" d=\"M{} {}H{}\"/><text class=\"note {class}\" x=\"{}\" \
-             y=\"{}\">{}</text>",
-            px(left),
-            px(y),
-            px(right),
-            px(left + 6.0),
-            px(y + below),
-            escape(name),
-        );
+        self.body.push(html! {
+            path.mark.(class) d={ "M" (px(left)) " " (px(y)) "H" (px(right)) } {}
+            text.note.(class) x=(px(left + 6.0)) y=(px(y + below)) { (name) }
+        });
     }
 
     /// Adds a dashed vertical line at a figure, with its name at the top or the bottom.
@@ -198,28 +159,17 @@ impl Chart {
         let [bottom, top] = self.y.range();
         let x = self.x.at(x);
         let (anchor, aside) = side(x);
-        let _ = write!(
-            self.body,
-            "<path class=\"mark {class}\" d=\"M{} {}V{}\"/><text class=\"note {class}\" x=\"{}\" \
-             y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
-            px(x),
-            px(bottom),
-            px(top),
-            px(x + aside),
-            px(if at_top { top + 14.0 } else { bottom - 8.0 }),
-            escape(name),
-        );
+        let y = if at_top { top + 14.0 } else { bottom - 8.0 };
+        self.body.push(html! {
+            path.mark.(class) d={ "M" (px(x)) " " (px(bottom)) "V" (px(top)) } {}
+            text.note.(class) x=(px(x + aside)) y=(px(y)) text-anchor=(anchor) { (name) }
+        });
     }
 
     /// Adds a dot.
     pub fn dot(&mut self, class: &str, (x, y): (f64, f64)) {
-        let (x, y) = (self.x.at(x), self.y.at(y));
-        let _ = write!(
-            self.body,
-            "<circle class=\"dot {class}\" cx=\"{}\" cy=\"{}\" r=\"3.5\"/>",
-            px(x),
-            px(y)
-        );
+        let (x, y) = (px(self.x.at(x)), px(self.y.at(y)));
+        self.body.push(html! { circle.dot.(class) cx=(x) cy=(y) r="3.5" {} });
     }
 
     /// Adds a dot with a label, above the rising line that it lies on.
@@ -232,58 +182,43 @@ impl Chart {
             (false, true) => ("end", -9.0, 5.0),
             (false, false) => ("end", -6.0, -7.0),
         };
-        let _ = write!(
-            self.body,
-            "<text class=\"note\" x=\"{}\" y=\"{}\" text-anchor=\"{anchor}\">{}</text>",
-            px(x + aside),
-            px(y + down),
-            escape(words)
-        );
+        self.body.push(html! {
+            text.note x=(px(x + aside)) y=(px(y + down)) text-anchor=(anchor) { (words) }
+        });
     }
 
     /// Adds the hover text of a range of the horizontal axis. Lines are separated by line feeds.
     pub fn hover(&mut self, [from, to]: [f64; 2], text: &str) {
         let [bottom, top] = self.y.range();
         let [left, right] = [from, to].map(|x| self.x.at(x));
-        let lines: Vec<String> = text.lines().map(escape).collect();
-        let _ = write!(
-            self.hits,
-            "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}</title></rect>",
-            px(left),
-            px(top),
-            px((right - left).max(0.1)),
-            px(bottom - top),
-            lines.join("\n"),
-        );
+        self.hit([left, top, (right - left).max(0.1), bottom - top], text);
     }
 
     /// Adds the hover text of a dot.
     pub fn hover_dot(&mut self, (x, y): (f64, f64), text: &str) {
-        let (x, y) = (self.x.at(x), self.y.at(y));
-        let lines: Vec<String> = text.lines().map(escape).collect();
-        let _ = write!(
-            self.hits,
-            "<rect x=\"{}\" y=\"{}\" width=\"14\" height=\"14\"><title>{}</title></rect>",
-            px(x - 7.0),
-            px(y - 7.0),
-            lines.join("\n"),
-        );
+        self.hit([self.x.at(x) - 7.0, self.y.at(y) - 7.0, 14.0, 14.0], text);
+    }
+
+    /// Adds the hover text of a rectangle: left, top, width and height.
+    fn hit(&mut self, pixels: [f64; 4], text: &str) {
+        let [x, y, width, height] = pixels.map(px);
+        self.hits.push(html! {
+            rect x=(x) y=(y) width=(width) height=(height) { title { (text) } }
+        });
     }
 
     /// Returns the picture. `summary` describes it for screen readers.
-    pub fn finish(self, summary: &str) -> String {
-        let [bottom, _] = self.y.range();
-        let [left, right] = self.x.range();
-        format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-             aria-label=\"{}\">{}<path class=\"axis\" d=\"M{} {}H{}\"/><g class=\"hits\">{}</g></svg>\n",
-            escape(summary),
-            self.body,
-            px(left),
-            px(bottom),
-            px(right),
-            self.hits,
-        )
+    pub fn finish(self, summary: &str) -> Markup {
+        let [left, right] = self.x.range().map(px);
+        let bottom = px(self.y.range()[0]);
+        html! {
+            svg xmlns="http://www.w3.org/2000/svg" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img"
+                aria-label=(one_line(summary)) {
+                @for element in self.body { (element) }
+                path.axis d={ "M" (left) " " (bottom) "H" (right) } {}
+                g.hits { @for hit in self.hits { (hit) } }
+            }
+        }
     }
 }
 
@@ -320,7 +255,7 @@ mod tests {
         chart.hover([1.0, 2.0], "<i>\n<u>");
         chart.line("a", &[None, Some((1.0, 1.0)), None]);
         chart.bars("a", [([0.0, 1.0], [0.0, 5.0])].into_iter());
-        let svg = chart.finish(evil);
+        let svg = chart.finish(evil).into_string();
         assert!(
             !svg.contains("<b>") && !svg.contains("<i>") && !svg.contains("<u>"),
             "{svg}"

@@ -1,69 +1,77 @@
 //! Text and tables of a page.
 
-use super::text::{count, escape, micros, significant};
+use super::text::{count, micros, significant};
 use crate::table::{late_and_lost, of_bytes_in, share, without_verdict};
-use crate::text::{fixed, percent, short, thousands};
+use crate::text::{fixed, one_line, percent, short, thousands};
+use maud::{Markup, html};
 use std::fmt::Write as _;
 use tailwater_dataplane::report::{DropOutcome, LatencyReport, RunReport};
 
-/// Adds the heading: the verdict and the most important figures.
-pub fn heading(page: &mut String, report: &RunReport, ended: &str) {
+/// Returns the heading of a page: the product, a title, and the circumstances; then more elements.
+pub(super) fn header(product: &str, title: &str, about: &str, more: &Markup) -> Markup {
+    html! {
+        header {
+            p.product { (product) }
+            h1 { (one_line(title)) }
+            p.about { (one_line(about)) }
+            (more)
+        }
+    }
+}
+
+/// Returns the verdict: its CSS class, its result, and a sentence.
+pub(super) fn verdict(class: &str, result: &str, sentence: &str) -> Markup {
+    html! {
+        div.verdict.(class) id="verdict" { strong { (result) } span { (one_line(sentence)) } }
+    }
+}
+
+/// Returns the heading of a run: the verdict and the most important figures.
+pub fn heading(report: &RunReport, ended: &str) -> Markup {
     let packets = &report.packets;
     let owed = packets.delivered + packets.lost;
     let in_time = share(owed.saturating_sub(late_and_lost(report)), owed);
-    let rate = packets.offered as f64 / report.duration_s.max(1e-9);
-    let (class, verdict) = match report.slo_met {
+    let (class, result) = match report.slo_met {
         Some(true) => ("met", "SLO met"),
         Some(false) => ("missed", "SLO missed"),
         None => ("none", "No verdict"),
     };
-    let limit = micros(report.slo.latency_us);
+    let slo_us = report.slo.latency_us;
+    let limit = micros(slo_us);
     let objective = percent(report.slo.percentile / 100.0);
     let sentence = match report.slo_met {
         None => format!("Reason: {}.", without_verdict(report)),
         Some(_) => format!("{} of packets within {limit}; objective {objective}.", percent(in_time)),
     };
-    let interrupted = if report.interrupted { ", interrupted" } else { "" };
-    let _ = write!(
-        page,
-        "<header>\n<p class=\"product\">Tailwater run report</p>\n\
-         <h1>{}</h1>\n<p class=\"about\">{}: {} s at {}pps{interrupted}; {ended}</p>\n\
-         <div class=\"verdict {class}\" id=\"verdict\"><strong>{verdict}</strong><span>{}</span></div>\n",
-        escape(&report.chain),
-        escape(&report.traffic),
+    let about = format!(
+        "{}: {} s at {}pps{}; {ended}",
+        report.traffic,
         significant(report.duration_s, 3),
-        short(rate),
-        escape(&sentence),
+        short(packets.offered as f64 / report.duration_s.max(1e-9)),
+        if report.interrupted { ", interrupted" } else { "" },
     );
     let latency = &report.latency_us;
-    let late = |us: f64| {
-        if us > report.slo.latency_us { "late" } else { "" }
-    };
-    let lost = if packets.lost > 0 { "late" } else { "" };
+    let latency_tile = |name, us| (name, micros(us), us > slo_us);
     let tiles = [
-        ("p50", micros(latency.p50), late(latency.p50)),
-        ("p99", micros(latency.p99), late(latency.p99)),
-        ("p99.9", micros(latency.p999), late(latency.p999)),
-        ("longest", micros(latency.max), late(latency.max)),
-        ("offered", short(packets.offered as f64), ""),
-        ("lost", percent(report.loss_rate), lost),
-        ("throughput", throughput(report), ""),
-        ("cores", significant(report.cores.avg, 3), ""),
+        latency_tile("p50", latency.p50),
+        latency_tile("p99", latency.p99),
+        latency_tile("p99.9", latency.p999),
+        latency_tile("longest", latency.max),
+        ("offered", short(packets.offered as f64), false),
+        ("lost", percent(report.loss_rate), packets.lost > 0),
+        ("throughput", throughput(report), false),
+        ("cores", significant(report.cores.avg, 3), false),
     ];
-    page.push_str("<dl class=\"tiles\">");
-    for (name, value, class) in tiles {
-        let class = if class.is_empty() { "tile" } else { "tile late" };
-        let _ = write!(
-            page,
-            "<div class=\"{class}\"><dt>{name}</dt><dd>{}</dd></div>",
-            escape(&value)
-        );
-    }
-    page.push_str("</dl>\n");
-    if let Some(text) = disturbed(report) {
-        let _ = writeln!(page, "<p class=\"hint\">{}</p>", escape(&text));
-    }
-    page.push_str("</header>\n");
+    let more = html! {
+        (verdict(class, result, &sentence))
+        dl.tiles {
+            @for (name, value, is_late) in tiles {
+                div.tile.late[is_late] { dt { (name) } dd { (value) } }
+            }
+        }
+        @if let Some(text) = disturbed(report) { p.hint { (text) } }
+    };
+    header("Tailwater run report", &report.chain, &about, &more)
 }
 
 fn throughput(report: &RunReport) -> String {
@@ -101,36 +109,31 @@ fn disturbed(report: &RunReport) -> Option<String> {
 /// Rows of a table: a name and its figures.
 pub(super) type Rows = Vec<(String, Vec<String>)>;
 
-pub(super) fn table(page: &mut String, id: &str, heading: &str, columns: &[&str], rows: &Rows) {
-    let _ = write!(
-        page,
-        "<section class=\"card\" id=\"{id}\">\n<h2>{heading}</h2>\n<table class=\"figures\">\n"
-    );
-    if !columns.is_empty() {
-        page.push_str("<thead><tr><td></td>");
-        for column in columns {
-            let _ = write!(page, "<th scope=\"col\">{}</th>", escape(column));
+pub(super) fn table(id: &str, heading: &str, columns: &[&str], rows: &Rows) -> Markup {
+    html! {
+        section.card id=(id) {
+            h2 { (heading) }
+            table.figures {
+                @if !columns.is_empty() {
+                    thead { tr { td {} @for column in columns { th scope="col" { (column) } } } }
+                }
+                tbody {
+                    @for (name, figures) in rows {
+                        // Parts of a whole are indented, as in the terminal's table.
+                        @let part = name.strip_prefix("  ");
+                        tr class=[part.map(|_| "part")] {
+                            th scope="row" { (one_line(part.unwrap_or(name))) }
+                            @for figure in figures { td { (figure) } }
+                        }
+                    }
+                }
+            }
         }
-        page.push_str("</tr></thead>\n");
     }
-    page.push_str("<tbody>\n");
-    for (name, figures) in rows {
-        // Parts of a whole are indented, as in the terminal's table.
-        let (class, name) = match name.strip_prefix("  ") {
-            Some(name) => (" class=\"part\"", name),
-            None => ("", name.as_str()),
-        };
-        let _ = write!(page, "<tr{class}><th scope=\"row\">{}</th>", escape(name));
-        for figure in figures {
-            let _ = write!(page, "<td>{}</td>", escape(figure));
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody>\n</table>\n</section>\n");
 }
 
-/// Adds the latency of all packets, and of the median window.
-pub fn latency(page: &mut String, report: &RunReport) {
+/// Returns the latency of all packets, and of the median window.
+pub fn latency(report: &RunReport) -> Markup {
     let (all, median) = (&report.latency_us, &report.windows.median_latency_us);
     let rows = |l: &LatencyReport| [l.p50, l.p90, l.p99, l.p999, l.max, l.mean].map(fixed);
     let names = ["p50", "p90", "p99", "p99.9", "max", "mean"].map(str::to_owned);
@@ -140,11 +143,11 @@ pub fn latency(page: &mut String, report: &RunReport) {
         .zip(figures.map(|(all, median)| vec![all, median]))
         .collect();
     let columns = ["all packets", "median window"];
-    table(page, "latency-table", "Latency, µs", &columns, &rows);
+    table("latency-table", "Latency, µs", &columns, &rows)
 }
 
-/// Adds the packets by result.
-pub fn packets(page: &mut String, report: &RunReport) {
+/// Returns the packets by result.
+pub fn packets(report: &RunReport) -> Markup {
     let packets = &report.packets;
     let of = |count: u64| {
         let figures = [thousands(count), percent(share(count, packets.offered))];
@@ -197,17 +200,18 @@ pub fn packets(page: &mut String, report: &RunReport) {
         let others = events[MOST..].iter().map(|event| event.count).sum();
         rows.push(("  other packet events".to_owned(), of(others)));
     }
-    table(page, "packets", "Packets", &["", "of offered"], &rows);
+    table("packets", "Packets", &["", "of offered"], &rows)
 }
 
-/// Adds the flow table's counters.
-pub fn flows(page: &mut String, report: &RunReport) {
+/// Returns the flow table's counters.
+pub fn flows(report: &RunReport) -> Markup {
     let Some(flows) = &report.flows else {
-        page.push_str(
-            "<section class=\"card\" id=\"flows\">\n<h2>Flow table</h2>\n\
-             <p class=\"nothing\">The chain has no flow table.</p>\n</section>\n",
-        );
-        return;
+        return html! {
+            section.card id="flows" {
+                h2 { "Flow table" }
+                p.nothing { "The chain has no flow table." }
+            }
+        };
     };
     let memory = format!("{} MB", significant(flows.memory_bytes as f64 / 1e6, 3));
     let rows = [
@@ -219,11 +223,11 @@ pub fn flows(page: &mut String, report: &RunReport) {
         ("memory", memory),
     ];
     let rows = rows.map(|(name, figure)| (name.to_owned(), vec![figure]));
-    table(page, "flows", "Flow table", &[], &rows.into());
+    table("flows", "Flow table", &[], &rows.into())
 }
 
-/// Adds the windows, and their CPU interference.
-pub fn windows(page: &mut String, report: &RunReport) {
+/// Returns the windows, and their CPU interference.
+pub fn windows(report: &RunReport) -> Markup {
     let windows = &report.windows;
     let good = windows.count.saturating_sub(windows.flagged);
     let kept = (windows.unflagged_slo_met * good as f64).round() as u64;
@@ -250,5 +254,5 @@ pub fn windows(page: &mut String, report: &RunReport) {
             thousands(windows.list.len() as u64)
         ),
     };
-    table(page, "windows", &heading, &[], &rows.into());
+    table("windows", &heading, &[], &rows.into())
 }

@@ -1,26 +1,22 @@
-//! Text of a page: escaping, and numbers with units.
+//! Text of a page: hidden characters, and numbers with units.
 
-use crate::text::{one_line, thousands};
+use crate::text::thousands;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Escapes text for an element or a quoted attribute, on one line. The result contains no markup, and no character that
-/// changes the text direction.
-pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in one_line(text).chars() {
+/// Replaces control characters other than line feeds, and characters that change the text direction, by their escapes.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
         match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => {
-                escaped.extend(c.escape_unicode());
+            '\n' => shown.push(c),
+            '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => {
+                shown.extend(c.escape_unicode());
             }
-            c => escaped.push(c),
+            c if c.is_control() => shown.extend(c.escape_default()),
+            c => shown.push(c),
         }
     }
-    escaped
+    shown
 }
 
 /// Shortens a name to `most` characters, with an ellipsis for the rest.
@@ -92,10 +88,10 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn markup_is_text() {
+    fn hidden_characters_are_shown() {
         assert_eq!(
-            escape("<script>alert('1')</script> & \"x\"\n\u{202e}"),
-            "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;x&quot;\\n\\u{202e}"
+            visible("<é>\n\r\u{202e}\u{2069}\u{85}\u{ffff}"),
+            "<é>\n\\r\\u{202e}\\u{2069}\\u{85}\\u{ffff}"
         );
         assert_eq!(shortened("abcdef", 6), "abcdef");
         assert_eq!(shortened("äbcdefg", 6), "äbcde…");
