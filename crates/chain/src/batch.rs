@@ -1,15 +1,15 @@
 //! Batches: packets that pass through a chain together, with their metadata.
 
-mod packet;
+pub(crate) mod packet;
 mod resize;
-mod size;
+pub(crate) mod size;
 
+use crate::flow_table::index::FlowIndex;
 pub(crate) use packet::Slot;
 pub use packet::{Arrived, Incoming, Packet, Verdict};
 pub use size::{DEFAULT_BATCH, MAX_BATCH};
 
 use crate::buffer::{Buffer, BufferMemory, BufferPool, HEADROOM, MAX_FRAME};
-use crate::flow_table::FlowIndex;
 use crate::parcel::{PacketStore, Parcel, Receipt};
 use crate::region::{CACHE_LINE, prefetch};
 use tailwater_net::Nanos;

@@ -9,7 +9,7 @@ mod end;
 mod external_state;
 mod flow_callbacks;
 mod forks;
-mod input;
+pub(crate) mod input;
 mod isolated;
 mod offload;
 mod opening;

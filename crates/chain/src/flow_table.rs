@@ -15,13 +15,16 @@
 mod ageing;
 mod companions;
 mod config;
-mod ended;
-mod index;
+pub(crate) mod ended;
+pub(crate) mod index;
 mod partition;
-mod remote_companions;
+pub(crate) mod remote_companions;
 mod replica;
 mod tick;
 
+use crate::batch::packet::Slot;
+use crate::batch::size::MAX_BATCH;
+use crate::function::lifetimes::Lifetimes;
 pub use config::FlowTableConfig;
 pub(crate) use ended::EndedFlows;
 pub(crate) use index::FlowIndex;
@@ -29,10 +32,8 @@ pub use partition::Partition;
 pub use remote_companions::{Companions, NoCompanion};
 pub use replica::{FlowTableReplica, ReplicaConfig};
 
-use crate::batch::{MAX_BATCH, Slot};
 use crate::flow_memory::{FlowMemory, Links, PartitionLinks};
 use crate::flow_wheel::Wheel;
-use crate::function::Lifetimes;
 use crate::region::CACHE_LINE;
 use partition::PartitionParts;
 use std::io;

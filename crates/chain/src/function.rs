@@ -3,9 +3,10 @@
 mod candidates;
 mod capabilities;
 mod flow_state;
-mod lifetimes;
+pub(crate) mod lifetimes;
 mod properties;
 
+use crate::batch::packet::{Packet, Verdict};
 pub use candidates::{CompanionCandidates, MAX_CANDIDATES};
 pub use capabilities::{DurableState, FlowEnds, FlowTimer, PortableState, RemoteFunction, RunEnd};
 pub use flow_state::{FlowStates, NewFlow};
@@ -13,7 +14,7 @@ pub(crate) use flow_state::{SHOWN_BEFORE, StateSlot, UNSEEN};
 pub use lifetimes::Lifetimes;
 pub use properties::FunctionProperties;
 
-use crate::batch::{Batch, Packet, Verdict};
+use crate::batch::Batch;
 use std::sync::Arc;
 
 /// Network function: takes a batch of packets and sets a verdict on each.

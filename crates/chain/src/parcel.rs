@@ -4,7 +4,7 @@
 //! right to access a slot. There is one for each buffer, it cannot be copied, and it travels through a queue whose push
 //! happens before its pop.
 
-use crate::batch::Packet;
+use crate::batch::packet::Packet;
 use crate::buffer::{Buffer, BufferPool};
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;

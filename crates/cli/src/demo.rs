@@ -10,14 +10,13 @@
 
 mod args;
 mod built_in;
-mod document;
+pub(crate) mod document;
 mod experiment;
 mod live;
 mod machine;
 mod simulated;
 
 pub use args::{DEMO_EXAMPLES, DemoArgs};
-pub use document::{Document, PolicyResult};
 
 use crate::error::CliError;
 use crate::files::{check_output, spec_text};

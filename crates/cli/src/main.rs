@@ -1,8 +1,8 @@
 //! The `tailwater` command.
 
 mod args;
-mod curves;
-mod demo;
+pub(crate) mod curves;
+pub(crate) mod demo;
 mod doctor;
 mod error;
 mod explain;
@@ -21,10 +21,10 @@ mod output;
 mod place;
 mod profile;
 mod progress;
-mod run;
+pub(crate) mod run;
 mod signals;
 mod simulate;
-mod table;
+pub(crate) mod table;
 mod text;
 mod timed;
 mod trace;

@@ -1,15 +1,14 @@
 //! `tailwater run`: a plan is made from the arguments and the spec, and the data plane executes it.
 
-mod args;
-mod mappers;
+pub(crate) mod args;
+pub(crate) mod mappers;
 mod plan;
 mod ports;
 mod profiles;
 mod record;
 mod report;
 
-pub use args::{RING, RUN_EXAMPLES, RunArgs};
-pub use mappers::offloading_config;
+pub use args::{RUN_EXAMPLES, RunArgs};
 
 use crate::error::CliError;
 use crate::input;

@@ -4,9 +4,9 @@
 //! between figures, and its long names extend into the next column; `Table` does that in 25 lines.
 
 mod capacity;
-mod comparison;
-mod curves;
-mod demo;
+pub(crate) mod comparison;
+pub(crate) mod curves;
+pub(crate) mod demo;
 mod explanation;
 mod found;
 
@@ -18,9 +18,9 @@ use tailwater_dataplane::report::{
 use tailwater_net::Nanos;
 
 pub use capacity::capacity;
-pub use comparison::{comparison, loss};
+pub use comparison::comparison;
 pub use curves::profile;
-pub use demo::{demo, rows as demo_rows};
+pub use demo::demo;
 pub use explanation::explanation;
 pub use found::found;
 

@@ -1,7 +1,7 @@
 //! External flow state: the part of a worker's turn that waits for the store, and its section of the report.
 
 use crate::report::{LatencyReport, StateReport};
-use crate::worker::{CountedChain, QueueContext};
+use crate::worker::context::{CountedChain, QueueContext};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{SystemTime, UNIX_EPOCH};

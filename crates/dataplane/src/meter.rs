@@ -3,11 +3,11 @@
 
 use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
-use crate::external::DETAINED;
+use crate::external::marks::DETAINED;
 use crate::port::{Received, Refused};
 use crate::scaling::spans::BufferedSpans;
 use crate::telemetry::{Window, WindowSender};
-use crate::worker::WorkerConfig;
+use crate::worker::config::WorkerConfig;
 use std::sync::Arc;
 use tailwater_chain::batch::Batch;
 use tailwater_chain::chain::Chain;

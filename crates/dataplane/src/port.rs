@@ -1,7 +1,7 @@
 //! Port interface of a run and its workers: queues that receive and send batches.
 
 use crate::capture::CaptureTap;
-use crate::external::Attached;
+use crate::external::attachment::Attached;
 use crate::report::PortReport;
 use std::io;
 use tailwater_chain::batch::Batch;

@@ -1,13 +1,11 @@
 //! Report of a run, as printed by `tailwater run --output json`. Field names are stable.
 
-mod collector;
+pub(crate) mod collector;
 pub(crate) mod reasons;
 
-pub(crate) use collector::Collector;
+use crate::scaling::counters::{ScalingCounters, ServerReport};
 pub use tailwater_measure::report::{DistributionPoint, LatencyReport};
 
-use crate::scaling::ScalingCounters;
-use crate::scaling::buckets::ServerReport;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use tailwater_chain::chain::{Outcome, Reason};

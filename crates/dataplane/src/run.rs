@@ -2,7 +2,7 @@
 
 use crate::clock::Clock;
 use crate::cores::AvoidCores;
-use crate::external::WithExternals;
+use crate::external::with_externals::WithExternals;
 use crate::port::{Port, RetaError, round_robin};
 use crate::reload_watcher::News;
 use crate::report::RunReport;
@@ -13,10 +13,10 @@ use tailwater_traffic::Trace;
 
 mod chains;
 mod control;
-mod error;
+pub(crate) mod error;
 mod packets;
-mod plan;
-mod progress;
+pub(crate) mod plan;
+pub(crate) mod progress;
 mod run_recorder;
 mod setup;
 mod threads;

@@ -3,8 +3,7 @@
 use crate::arrivals::ArrivalBins;
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
-use crate::scaling::ScalingCounters;
-use crate::scaling::buckets::BucketCounters;
+use crate::scaling::counters::{BucketCounters, ScalingCounters};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use tailwater_net::Nanos;
 

@@ -6,18 +6,18 @@
 //! - `reception`: its reception.
 //! - `context`: port, clock, measurement and chain, which auxiliary workers have, too.
 
-mod config;
-mod context;
+pub(crate) mod config;
+pub(crate) mod context;
 mod dispatching;
-mod finished;
-mod poll_loop;
+pub(crate) mod finished;
+pub(crate) mod poll_loop;
 mod processing;
 mod reception;
 
 pub use config::WorkerConfig;
-pub(crate) use context::{CountedChain, QueueContext, WorkerContext};
+pub(crate) use context::QueueContext;
 pub(crate) use finished::Finished;
-pub(crate) use poll_loop::{PollLoop, Processing};
+pub(crate) use poll_loop::PollLoop;
 
 use crate::batches::BatchRecord;
 use crate::clock::Clock;

@@ -2,7 +2,7 @@
 
 use crate::branches::START;
 use crate::buffer::{Buffer, BufferMemory, BufferView};
-use crate::flow_table::FlowIndex;
+use crate::flow_table::index::FlowIndex;
 use std::net::IpAddr;
 use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::{FlowKey, Nanos};

@@ -1,10 +1,11 @@
 //! Isolated function, in a process that receives packets which another process has looked up.
 
+use super::Chain;
 use super::segment::Layout;
 use super::snapshotter::Snapshotter;
-use super::{Chain, InputPolicy};
 use crate::batch::{Batch, MAX_BATCH, Packet};
 use crate::buffer::{Buffer, BufferMemory};
+use crate::chain::input::InputPolicy;
 use crate::flow_table::{Companions, FlowIndex, FlowTableReplica};
 use crate::function::{CompanionCandidates, FlowStates, NetworkFunction, UNSEEN};
 use std::ops::Range;

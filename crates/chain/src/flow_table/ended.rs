@@ -1,6 +1,6 @@
 //! Flows that have left a flow table, to be reported to the functions.
 
-use crate::batch::MAX_BATCH;
+use crate::batch::size::MAX_BATCH;
 use tailwater_net::FlowKey;
 
 /// Flows that have left the table, with their last state, until the functions have received them.

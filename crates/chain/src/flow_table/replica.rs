@@ -1,9 +1,13 @@
 //! Replica of a flow table's state in another process. Flows are looked up in the original, and found by their indices
 //! here.
 
-use super::{BUCKETS, Companions, FlowIndex, FlowTable, NoCompanion, shift_for};
+use super::BUCKETS;
+use super::FlowTable;
+use super::shift_for;
 use crate::flow_memory::FlowMemory;
 use crate::flow_table::FlowCounters;
+use crate::flow_table::index::FlowIndex;
+use crate::flow_table::remote_companions::{Companions, NoCompanion};
 use crate::region::{CACHE_LINE, write_in_order};
 use std::io;
 use std::ops::Range;

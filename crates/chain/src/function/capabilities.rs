@@ -3,7 +3,7 @@
 
 use super::candidates::CompanionCandidates;
 use super::flow_state::NewFlow;
-use crate::batch::Packet;
+use crate::batch::packet::Packet;
 use std::sync::Arc;
 use tailwater_net::{FlowKey, Nanos};
 use tailwater_sdk::protocol::snapshots::FlowSnapshots;

@@ -1,8 +1,11 @@
 //! Functions' view of the flow table: the state that a function has of its flows.
 
 use super::candidates::MAX_CANDIDATES;
-use crate::batch::Packet;
-use crate::flow_table::{EndedFlows, FlowIndex, FlowTable, NoCompanion};
+use crate::batch::packet::Packet;
+use crate::flow_table::FlowTable;
+use crate::flow_table::ended::EndedFlows;
+use crate::flow_table::index::FlowIndex;
+use crate::flow_table::remote_companions::NoCompanion;
 use bytemuck::Pod;
 use std::ops::Range;
 use tailwater_net::toeplitz::bucket_of;

@@ -4,11 +4,10 @@
 mod args;
 mod diff;
 mod division;
-mod document;
+pub(crate) mod document;
 
 pub use args::{CURVES_EXAMPLES, CurvesArgs, DIFF_EXAMPLES, DiffArgs, MEASURE_EXAMPLES, MeasureArgs};
 pub use diff::diff;
-pub use document::{documents, title};
 
 use crate::error::CliError;
 use crate::files::{check_output, check_writable};

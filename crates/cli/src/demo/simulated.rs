@@ -8,7 +8,7 @@ use super::machine::Machine;
 use crate::error::CliError;
 use crate::input::Traffic;
 use crate::profile::{train, usual_traffic};
-use crate::run::RING;
+use crate::run::args::RING;
 use crate::simulate::runner::{Job, Runner};
 use crate::simulate::{Run, SimulateArgs, SimulateOutput, compare};
 use std::path::PathBuf;

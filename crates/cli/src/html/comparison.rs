@@ -7,7 +7,7 @@ use super::text::{count, micros, significant};
 use super::{MOST_JSON, assemble, burst, json, spec_text};
 use crate::error::CliError;
 use crate::simulate::{Document, Run};
-use crate::table::loss;
+use crate::table::comparison::loss;
 use crate::text::{fixed, one_line};
 use maud::{Markup, html};
 use tailwater_sim::ChainReport;

@@ -6,7 +6,7 @@ use super::svg::{ACROSS, Chart, UP};
 use super::tables::{self, Rows};
 use super::text::{micros, significant, utc};
 use super::{assemble, json};
-use crate::curves::{documents, title};
+use crate::curves::document::{documents, title};
 use crate::error::CliError;
 use crate::text::{percent, short};
 use maud::{Markup, html};

@@ -1,7 +1,7 @@
 //! Table of the demonstration: a row for each figure, a column for each policy.
 
 use super::share;
-use crate::demo::{Document, PolicyResult};
+use crate::demo::document::{Document, PolicyResult};
 use crate::text::{fixed, one_line, percent, short, thousands};
 use std::fmt::Write as _;
 use tailwater_net::Nanos;

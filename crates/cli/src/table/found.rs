@@ -1,8 +1,8 @@
 //! Result of `tailwater simulate --find`.
 
-use super::loss;
 use crate::simulate::Find;
 use crate::simulate::find::{Answer, Answers, OfSeed, Tried};
+use crate::table::comparison::loss;
 use std::fmt::Write as _;
 use tailwater_net::Nanos;
 

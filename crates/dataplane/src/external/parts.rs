@@ -3,7 +3,7 @@
 use super::attachment::Attached;
 use super::stage::ExternalStage;
 use crate::meter::Counting;
-use crate::worker::CountedChain;
+use crate::worker::context::CountedChain;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Reason};
 use tailwater_functions::spec::ChainSpec;

@@ -1,10 +1,11 @@
 //! Chain of a run, or the parts that external functions cut it into: state shared by the workers, and their instances.
 
-use super::{RunConfig, RunError};
-use crate::external::Attached;
+use crate::external::attachment::Attached;
 use crate::isolated::Isolated;
 use crate::port::Reta;
 use crate::report::FlowReport;
+use crate::run::error::RunError;
+use crate::run::plan::RunConfig;
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::{Chain, Cuts, DurableFunction};
 use tailwater_chain::flow_table::FlowCounters;

@@ -1,7 +1,7 @@
 //! Control of a run by its caller.
 
-use super::Progress;
 use crate::batches::BatchRecorder;
+use crate::run::progress::Progress;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 

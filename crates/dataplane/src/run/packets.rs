@@ -1,7 +1,7 @@
 //! Source of a run's packets.
 
 use crate::clock::Clock;
-use crate::external::Functions;
+use crate::external::with_externals::Functions;
 use crate::port::Port;
 use crate::trace_nic::TraceNic;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Plan of a run: a chain and a configuration that do not contradict each other.
 
-use super::RunError;
+use crate::run::error::RunError;
 use crate::scaling::ScalingConfig;
 use crate::scaling::server::ServerConfig;
 use crate::trace_nic::TraceNicConfig;

@@ -3,7 +3,7 @@
 use crate::durable::StateProgress;
 use crate::histogram::LatencyHistogram;
 use crate::report::{CoreReport, PacketReport};
-use crate::scaling::buckets::BucketCounters;
+use crate::scaling::counters::BucketCounters;
 use std::collections::BTreeMap;
 use tailwater_net::Nanos;
 

@@ -1,14 +1,15 @@
 //! Threads of a run, from their start to their end.
 
-use super::RunError;
 use crate::cores::{CoreError, pin_to};
-use crate::external::ExternalWorker;
+use crate::external::worker::ExternalWorker;
 use crate::panics::catch_panic;
 use crate::port::Port;
 use crate::reload_watcher::{News, ReloadWatcher};
+use crate::run::error::RunError;
 use crate::scaling::auxiliary::AuxiliaryWorker;
 use crate::scaling::server::Server;
-use crate::worker::{Finished, Worker};
+use crate::worker::Worker;
+use crate::worker::finished::Finished;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 use tailwater_handover::priority::Priority;

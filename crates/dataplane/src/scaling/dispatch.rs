@@ -1,10 +1,10 @@
 //! Dispatcher: the work of a worker with a port queue beyond processing packets. It moves the packets as the shared
 //! state machine in `tailwater_dispatch` decides.
 
-use super::ScalingCounters;
 use super::flow_numbers::{FlowNumbers, FlowReference};
 use super::link::ToAuxiliary;
 use super::packet_lists::PacketLists;
+use crate::scaling::counters::ScalingCounters;
 use std::cell::Cell;
 use tailwater_chain::batch::{Batch, MAX_BATCH, Packet};
 use tailwater_chain::buffer::BufferPool;

@@ -29,7 +29,7 @@
 
 pub(crate) mod auxiliary;
 pub mod buckets;
-mod counters;
+pub(crate) mod counters;
 pub(crate) mod dispatch;
 mod flow_numbers;
 pub(crate) mod link;

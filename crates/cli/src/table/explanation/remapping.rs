@@ -1,7 +1,7 @@
 //! Observations and decisions of a recorded run's server mapper, as text.
 
-use super::{Table, count, times};
 use crate::explain::ServerDocument;
+use crate::table::{Table, count, times};
 use crate::text::{fixed, percent, short, thousands};
 use tailwater_dataplane::scaling::record::{CoreChange, Remapping};
 
