@@ -1,7 +1,7 @@
 //! `tailwater explain`: observations and decisions of a recorded run's mappers.
 
 mod args;
-mod document;
+pub(crate) mod document;
 
 pub use args::{EXPLAIN_EXAMPLES, ExplainArgs};
 pub use document::{Document, Replayed, ServerDocument, ServerReplayed};

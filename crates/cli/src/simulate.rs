@@ -1,15 +1,15 @@
 //! `tailwater simulate`: comparison of policies on a rack in virtual time.
 
-mod args;
+pub(crate) mod args;
 mod csv;
-mod document;
+pub(crate) mod document;
 pub mod find;
 mod parallel;
 mod resume;
 pub mod runner;
 mod traffic;
 
-pub use args::{Find, SIMULATE_EXAMPLES, SimulateArgs, SimulateOutput};
+pub use args::{SIMULATE_EXAMPLES, SimulateArgs, SimulateOutput};
 pub use document::{Bound, Document, Run};
 
 use crate::error::CliError;

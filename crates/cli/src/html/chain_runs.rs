@@ -1,6 +1,6 @@
 //! Runs of `tailwater simulate` by chain and objective.
 
-use crate::simulate::{Document, Run};
+use crate::simulate::document::{Document, Run};
 use tailwater_sim::ChainReport;
 
 /// Runs of one chain with one objective.

@@ -6,7 +6,7 @@ use super::tables::{self, Rows};
 use super::text::{count, micros, significant};
 use super::{MOST_JSON, assemble, burst, json, spec_text};
 use crate::error::CliError;
-use crate::simulate::{Document, Run};
+use crate::simulate::document::{Document, Run};
 use crate::table::comparison::loss;
 use crate::text::{fixed, one_line};
 use maud::{Markup, html};

@@ -5,7 +5,7 @@ use super::charts::{Figure, Time, bar, cause_class, nothing, tick};
 use super::scale::{Scale, percent_tick};
 use super::svg::{ACROSS, Chart, UP};
 use super::text::{micros, significant};
-use crate::simulate::{Bound, Document, Run};
+use crate::simulate::document::{Bound, Document, Run};
 use crate::text::{percent, short, thousands};
 use maud::{Markup, html};
 use std::fmt::Write as _;

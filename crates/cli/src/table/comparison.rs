@@ -1,6 +1,6 @@
 //! Comparison of policies as text.
 
-use crate::simulate::{Bound, Document, Run};
+use crate::simulate::document::{Bound, Document, Run};
 use crate::text::{fixed, one_line, short};
 use std::fmt::Write as _;
 use tailwater_net::Nanos;

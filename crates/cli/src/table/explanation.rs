@@ -3,7 +3,7 @@
 mod remapping;
 
 use super::{Table, count, share, times};
-use crate::explain::{Document, Replayed};
+use crate::explain::document::{Document, Replayed};
 use crate::text::{fixed, one_line, percent, thousands};
 use tailwater_dataplane::scaling::record::{Episode, Explanation, Kind, Outline, Summary};
 

@@ -1,6 +1,6 @@
 //! Result of `tailwater simulate --find`.
 
-use crate::simulate::Find;
+use crate::simulate::args::Find;
 use crate::simulate::find::{Answer, Answers, OfSeed, Tried};
 use crate::table::comparison::loss;
 use std::fmt::Write as _;

@@ -1,7 +1,6 @@
 //! Live runs.
 
-use crate::table::whole;
-use crate::{BUFFERS, Cell, LENGTH, RING, SPIN, WINDOW};
+use crate::{BUFFERS, Cell, LENGTH, RING, SPIN, WINDOW, WINDOWS};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -157,7 +156,7 @@ impl Live {
 
     fn of(report: &RunReport, pace: Vec<f64>) -> Live {
         // A window that is not in the list had no packets, since the core was preempted.
-        let mut windows = vec![Window::AWAY; whole()];
+        let mut windows = vec![Window::AWAY; WINDOWS];
         for seen in &report.windows.list {
             let number = (seen.start_s / WINDOW.as_secs_f64()).round() as usize;
             if let Some(window) = windows.get_mut(number) {

@@ -77,6 +77,8 @@ const SPIN: Nanos = Nanos::from_micros(50);
 const WINDOW: Nanos = Nanos::from_millis(4);
 /// Duration of the traffic.
 const LENGTH: Nanos = Nanos::from_millis(1200);
+/// Number of windows that the traffic fills.
+const WINDOWS: usize = (LENGTH.0 / WINDOW.0) as usize;
 
 struct Options {
     filters: Vec<String>,

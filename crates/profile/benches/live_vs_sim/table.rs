@@ -1,7 +1,7 @@
 //! Table of live and simulated figures.
 
 use crate::live::{Live, Window};
-use crate::{Cell, LENGTH, WINDOW};
+use crate::{Cell, LENGTH, WINDOWS};
 use serde_json::{Value, json};
 use tailwater_sim::ChainReport;
 
@@ -56,11 +56,6 @@ fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     }
 }
 
-/// Returns the number of windows that the traffic fills.
-pub fn whole() -> usize {
-    (LENGTH.0 / WINDOW.0) as usize
-}
-
 /// Number of first windows, in which caches are cold and memory is touched for the first time.
 const FIRST: usize = 25;
 /// Number of windows with a backlog after one in which a core was preempted.
@@ -70,7 +65,7 @@ const AFTER: usize = 2;
 /// after.
 fn counted(run: &Live) -> impl Iterator<Item = usize> + Clone + '_ {
     let flagged = |window: usize| run.windows[window].flagged;
-    (FIRST..whole()).filter(move |window| !(window - AFTER..=*window).any(flagged))
+    (FIRST..WINDOWS).filter(move |window| !(window - AFTER..=*window).any(flagged))
 }
 
 /// Returns the share of these windows' packets with at most this latency. Between the known quantiles of a window it
@@ -164,7 +159,7 @@ impl Row {
             p99,
             cores,
             windows: runs.iter().map(|(run, _)| counted(run).count()).sum(),
-            all: runs.len() * (whole() - FIRST),
+            all: runs.len() * (WINDOWS - FIRST),
             runs: runs.len(),
             pace: [paces.clone().fold(f64::NAN, f64::min), paces.fold(f64::NAN, f64::max)],
             dropped: live(&|run| run.dropped as f64 / offered(run)),

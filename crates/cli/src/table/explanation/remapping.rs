@@ -1,6 +1,6 @@
 //! Observations and decisions of a recorded run's server mapper, as text.
 
-use crate::explain::ServerDocument;
+use crate::explain::document::ServerDocument;
 use crate::table::{Table, count, times};
 use crate::text::{fixed, percent, short, thousands};
 use tailwater_dataplane::scaling::record::{CoreChange, Remapping};
