@@ -10,14 +10,10 @@ use tailwater_net::parse::{Fragment, Headers, Network};
 use tailwater_net::protocol;
 use tailwater_net::toeplitz::{End, RssHasher};
 
-/// Effect of a mask on RSS hashes: the bits that it flips.
+/// Effect of a mask on RSS hashes: the bits that it flips, by [`Network`]. A look-up for each packet is cheaper than a
+/// `match`.
 #[derive(Clone, Copy, Debug)]
-pub struct HashChange {
-    /// Bits of the hashes of IPv4 packets.
-    pub v4: u32,
-    /// Bits of the hashes of IPv6 packets.
-    pub v6: u32,
-}
+pub struct HashChange([u32; 3]);
 
 /// Renumbering of a packet: the offsets of its addresses and checksums.
 #[derive(Clone, Copy, Debug)]
@@ -71,20 +67,16 @@ impl Renumbering {
         let v6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(mask)));
         let of_both =
             |mask| rss.address_contribution(End::Source, mask) ^ rss.address_contribution(End::Destination, mask);
-        HashChange {
-            v4: of_both(v4),
-            v6: of_both(v6),
-        }
+        let mut change = [0; 3];
+        change[Network::V4 as usize] = of_both(v4);
+        change[Network::V6 as usize] = of_both(v6);
+        HashChange(change)
     }
 
     /// Returns the packet's RSS hash after renumbering; `change` is from [`Renumbering::hash_change`].
     #[inline]
     pub fn hash(self, hash: u32, change: HashChange) -> u32 {
-        match self.network {
-            Network::V4 => hash ^ change.v4,
-            Network::V6 => hash ^ change.v6,
-            Network::NotIp => hash,
-        }
+        hash ^ change.0[self.network as usize]
     }
 
     /// Renumbers the packet's frame: XORs `mask` onto the low 16 bits of both addresses. A correct checksum stays
