@@ -116,9 +116,9 @@ bench-live-vs-sim: ## the same packets live on two cores and simulated with the 
 bench-placement: ## machines for the SLO mixes of ResQ's evaluation by all schedulers, and the time of decisions; builds HiGHS first, which takes minutes
 	@tools/deps.sh build milp
 	@cargo bench --locked -p tailwater-placement --bench on_demand
-	@if tools/features.sh milp; then cargo bench --locked -p tailwater-placement --features milp --bench placement; \
+	@if tools/features.sh milp; then cargo bench --locked -p tailwater-baselines --features milp --bench placement; \
 	else echo "without HiGHS (cmake, a C++ compiler, libclang), its rows are omitted" >&2; \
-	cargo bench --locked -p tailwater-placement --bench placement; fi
+	cargo bench --locked -p tailwater-baselines --bench placement; fi
 
 bench-state: ## cost of flow state in Redis: a packet's time on the worker, its waiting time, updates per second
 	@tools/deps.sh build bench

@@ -1,7 +1,7 @@
 //! Benchmark of placement: machines for the SLO mixes of ResQ's evaluation (Figures 8 and 9), and the time of
 //! decisions.
 //!
-//! `cargo bench -p tailwater-placement --features milp --bench placement [-- NAME]` runs the figures whose names
+//! `cargo bench -p tailwater-baselines --features milp --bench placement [-- NAME]` runs the figures whose names
 //! contain NAME. It prints one JSON line per figure on standard output. Without the feature `milp` its rows are
 //! omitted.
 
