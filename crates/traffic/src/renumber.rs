@@ -75,7 +75,7 @@ impl Renumbering {
 
     /// Returns the packet's RSS hash after renumbering; `change` is from [`Renumbering::hash_change`].
     #[inline]
-    pub fn hash(self, hash: u32, change: HashChange) -> u32 {
+    pub fn hash(self, hash: u32, change: &HashChange) -> u32 {
         hash ^ change.0[self.network as usize]
     }
 
@@ -158,7 +158,7 @@ mod tests {
                 prop_assert_ne!(verify_network(&frame, &after), Checksum::Wrong);
                 prop_assert_eq!(verify_transport(&frame, &after), Checksum::Correct);
                 prop_assert_eq!(after.key == key, mask == 0);
-                let hash = renumbering.hash(rss.hash_headers(&headers), change);
+                let hash = renumbering.hash(rss.hash_headers(&headers), &change);
                 prop_assert_eq!(hash, rss.hash_headers(&after));
                 renumbered.push(after.key);
             }

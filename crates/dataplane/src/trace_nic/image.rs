@@ -155,7 +155,7 @@ impl Lap {
     #[inline]
     pub(super) fn rss_hash(&self, descriptor: &Descriptor) -> u32 {
         let renumbering = descriptor.renumbering;
-        renumbering.hash(descriptor.rss_hash, self.hash_change)
+        renumbering.hash(descriptor.rss_hash, &self.hash_change)
     }
 }
 
