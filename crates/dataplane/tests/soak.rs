@@ -117,7 +117,7 @@ impl fmt::Display for Round {
         let Traffic { flows, burst, .. } = self.setup.traffic;
         write!(
             f,
-            "seed {}: {}, {policy}, {} dispatchers, {} helpers, {flows} flows, bursts of {burst}",
+            "seed {}: {}, {policy}, {} dispatchers, {} auxiliary cores, {flows} flows, bursts of {burst}",
             self.seed, self.chain.0, self.dispatchers, self.helpers
         )
     }
@@ -180,8 +180,8 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} packets, {} handed over, {} queued flows moved, {} split, {} recruitments, \
-             {} packets held, {} bucket moves, {} packets kept back",
+            "{} packets, {} offloaded, {} queued flows moved, {} split, {} activations, \
+             {} packets parked, {} bucket moves, {} packets buffered",
             self.packets,
             self.handed,
             self.flows_moved,
