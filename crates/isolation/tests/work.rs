@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tailwater_chain::flow_table::ReplicaConfig;
 use tailwater_functions::library::{LibraryFunction, load};
@@ -155,20 +155,12 @@ impl Chance {
     }
 }
 
-/// Held while a library is opened: a trial in a copy of this process fails if another thread opens one at the same time.
-fn opening() -> MutexGuard<'static, ()> {
-    static OPENING: Mutex<()> = Mutex::new(());
-    OPENING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Runs many batches through both hosts. Returns the number of packets per kind of verdict.
 fn compare(function: &str, config: &str, sent_elsewhere: bool) -> BTreeMap<String, u64> {
     let file = library(function);
-    let opening = opening();
     let in_nf = LibraryFunction::open(&file, config).unwrap();
     let in_nf = BuiltIn::new(Box::new(in_nf.instance()));
     let own = UnattachedInstance::new(load(&file).unwrap(), config).unwrap();
-    drop(opening);
     let (one, other) = (in_nf.describe(), own.describe());
     assert_eq!(one.drop_reasons, other.drop_reasons);
     assert_eq!((one.name, one.counters), (other.name, other.counters));
@@ -296,9 +288,7 @@ fn flows_that_are_sent_elsewhere_in_front() {
 #[test]
 fn packets_allocate_nothing() {
     let file = library("REWRITE");
-    let opening = opening();
     let own = UnattachedInstance::new(load(&file).unwrap(), "{}").unwrap();
-    drop(opening);
     let Side { mut work, packets } = Side::new(own);
     let key = FlowKey::v4([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), protocol::UDP, 1, 2);
     let frames: Vec<Vec<u8>> = b".VPGSMFLOWDx"

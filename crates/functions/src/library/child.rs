@@ -114,6 +114,7 @@ pub(super) fn tried(file: &Path, work: fn(&Path, &str, &mut dyn FnMut(Step))) ->
 fn survives_within(patience: Duration, work: impl FnOnce(&mut dyn FnMut(Step))) -> Result<(), LibraryError> {
     let steps = memory(c"steps").map_err(LibraryError::Child)?;
     let said = memory(c"said").map_err(LibraryError::Child)?;
+    let no_other_loads = super::load::no_other_loads();
     // SAFETY: in a single-threaded program, such as one that reads its chain spec, a child can do whatever its parent
     // can. In a multi-threaded one (tests), the GNU C library keeps its allocator and its dynamic linker usable for the
     // child across `fork`. The child does not touch the standard library's locks: it does not print through it, and
@@ -123,11 +124,14 @@ fn survives_within(patience: Duration, work: impl FnOnce(&mut dyn FnMut(Step))) 
         return Err(LibraryError::Child(io::Error::last_os_error()));
     }
     if child == 0 {
+        // The child's copy of the lock stays locked: it loads without it, and a nested lock would never return.
+        std::mem::forget(no_other_loads);
         redirect(&said, 1);
         redirect(&said, 2);
         alone();
         end(steps, work);
     }
+    drop(no_other_loads);
     outcome(child, patience, (steps, 0), said)
 }
 

@@ -6,19 +6,31 @@ use super::error::LibraryError;
 use std::ffi::{CStr, CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tailwater_sdk::abi;
 use tailwater_sdk::host::FunctionDescription;
 
 /// All libraries loaded so far, which stay loaded, by the linker's handle: loading a file again gives the same library.
 static LOADED: Mutex<Vec<(usize, &'static FunctionDescription)>> = Mutex::new(Vec::new());
 
+/// Held while a library is loaded, and while a process is forked for a trial: the linker of a child that was forked in
+/// the middle of a `dlopen` refuses to load anything.
+static LINKER: Mutex<()> = Mutex::new(());
+
+/// Keeps other threads from loading libraries, until the guard is dropped.
+pub(super) fn no_other_loads() -> MutexGuard<'static, ()> {
+    LINKER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Loads a library, or returns the one already loaded.
 ///
 /// # Errors
 /// If the file cannot be loaded, or is not for this program.
 pub fn load(path: &Path) -> Result<&'static FunctionDescription, LibraryError> {
-    let handle = open(path)?;
+    let handle = {
+        let _alone = no_other_loads();
+        open(path)?
+    };
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let there = |(other, _): &&(usize, &'static FunctionDescription)| *other == handle as usize;
     if let Some((_, library)) = loaded.iter().find(there) {

@@ -10,9 +10,9 @@ use tailwater_chain::batch::{Batch, MAX_BATCH};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_functions::build::ChainBuilder;
+use tailwater_functions::library::{LibraryFunction, load};
 use tailwater_functions::load_balancer::{LoadBalancerConfig, LoadBalancerTable};
 use tailwater_functions::spec::ChainSpec;
-
 use tailwater_net::builder::FrameBuilder;
 use tailwater_net::parse::parse;
 use tailwater_net::toeplitz::RssHasher;
@@ -211,4 +211,25 @@ fn chains_without_state_look_no_flow_up() {
     let mut rig = Rig::new(&spec(&format!("[{}]", item(&file, ""))).unwrap());
     assert!(!rig.chain.has_flows());
     assert_eq!(rig.run(&[frame(1, b"x")], Nanos::ZERO), [frame(1, b"x")]);
+}
+
+/// Failed: the linker of a child that was forked while another thread loaded a library refused to load anything.
+#[test]
+fn a_library_is_tried_out_while_another_thread_loads_others() {
+    let file = library("COUNT", "tried");
+    let source = file.clone();
+    let loads = std::thread::spawn(move || {
+        for copy in 0..200 {
+            let other = source.with_file_name(format!("tried-copy-{copy}.so"));
+            std::fs::copy(&source, &other).unwrap();
+            load(&other).unwrap();
+            std::fs::remove_file(&other).unwrap();
+        }
+    });
+    let mut trials = 0;
+    while !loads.is_finished() || trials < 10 {
+        LibraryFunction::open(&file, r#"{"limits": [{"packets": 1}]}"#).unwrap();
+        trials += 1;
+    }
+    loads.join().unwrap();
 }
