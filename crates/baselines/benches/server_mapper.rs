@@ -82,7 +82,15 @@ fn measure(name: &str, cores: usize, share: f64, busy: f64, bench: bool) {
             now += Nanos::from_secs(10);
             let (buckets, cores) = (&buckets[..], &cores[..]);
             moves.clear();
-            mapper.remap(black_box(&ServerView { now, buckets, cores }), &mut moves);
+            mapper.remap(
+                black_box(&ServerView {
+                    now,
+                    buckets,
+                    cores,
+                    late: 0.0,
+                }),
+                &mut moves,
+            );
             black_box(&moves);
             done += 1;
         }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use server::{Server, allocations};
 use tailwater_baselines::netblaze::{NetBlazeServerConfig, NetBlazeServerMapper};
 use tailwater_baselines::{Metron, MetronConfig, RssPlusPlus, RssPlusPlusConfig};
+use tailwater_net::Nanos;
 use tailwater_policy::capacity::RateFrontier;
 use tailwater_policy::server::{CoreNumber, Move, ServerMapper};
 
@@ -155,12 +156,12 @@ fn noise_does_not_make_buckets_wander() {
 
 #[test]
 fn only_the_on_demand_variant_asks_at_once() {
-    assert!(!mapper(NetBlazeServerConfig::default()).on_overload());
+    assert_eq!(mapper(NetBlazeServerConfig::default()).on_backlog_of(Nanos(100)), None);
     let config = NetBlazeServerConfig {
         on_overload: true,
         ..NetBlazeServerConfig::default()
     };
-    assert!(mapper(config).on_overload());
+    assert_eq!(mapper(config).on_backlog_of(Nanos(100)), Some(Nanos(400)));
 }
 
 /// Returns the fewest of `buckets` that must leave so that the rest fits.

@@ -67,6 +67,7 @@ fn ask(mapper: &mut dyn ServerMapper) {
             now: Nanos::from_secs(at),
             buckets: &buckets,
             cores: &cores,
+            late: 0.0,
         };
         mapper.remap(&view, &mut Vec::new());
     }

@@ -5,6 +5,7 @@ use crate::arrivals::BinClock;
 use crate::attribution::{Attribution, Cause, LatePacket};
 use crate::external::marks::DETAINED;
 use crate::port::{Received, Refused};
+use crate::scaling::LateCounters;
 use crate::scaling::spans::BufferedSpans;
 use crate::telemetry::{Window, WindowSender};
 use crate::worker::config::WorkerConfig;
@@ -35,6 +36,8 @@ pub(crate) struct Meter {
     start: Nanos,
     window: Nanos,
     window_end: Nanos,
+    /// Where late packets are counted for the server mapper.
+    late: LateCounters,
     /// The worker has panicked.
     dead: bool,
 }
@@ -52,6 +55,7 @@ impl Meter {
             start: config.start,
             window: config.window,
             window_end: config.start + config.window,
+            late: config.late.clone(),
             dead: false,
         }
     }
@@ -325,6 +329,8 @@ impl Meter {
     #[cold]
     fn roll_window(&mut self, now: Nanos, chain: &impl Counting) {
         self.save_reasons(chain);
+        let window = &self.telemetry.window;
+        self.late.add([window.offered, window.late_or_lost()]);
         let index = now.saturating_sub(self.start).0 / self.window.0.max(1);
         self.telemetry.roll(index);
         self.window_end = self.start + Nanos((index + 1) * self.window.0);
@@ -401,6 +407,7 @@ mod tests {
             window: Nanos::from_millis(100),
             start: Nanos::ZERO,
             batch: 32,
+            late: Default::default(),
         };
         Meter::new(&config, windows(1, chain.reasons().len()).0.remove(0))
     }
@@ -456,6 +463,7 @@ mod tests {
             window: Nanos(100),
             start: Nanos::ZERO,
             batch: 32,
+            late: Default::default(),
         };
         let (mut senders, receiver) = windows(1, chain.reasons().len());
         let mut meter = Meter::new(&config, senders.remove(0));

@@ -135,6 +135,7 @@ fn allocations(functions: &str, packets: u64) -> u64 {
         window,
         start,
         batch: 32,
+        late: Default::default(),
     };
     let chain = builder.instance(|_| true);
     let (mut senders, receiver) = windows(1, chain.reasons().len());

@@ -7,10 +7,13 @@ use crate::flow::{Flow, UNLISTED};
 use crate::parked::ParkedPackets;
 use tailwater_handover::owner::Placement;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{AuxiliaryCore, Load, MAX_AUXILIARY_CORES, QueuedFlow};
+use tailwater_policy::core::{AuxiliaryCore, Load, MAX_AUXILIARY_CORES, QUEUES, QueuedFlow};
 
 /// The list of queued flows is compacted once more flows than this, and more than half, have left the local queue.
 const TIDY: u32 = 64;
+
+/// Buffers for packets that are received with the last that fit: a batch.
+const RESERVE: u32 = 32;
 
 /// Maximum number of flow numbers: they have 16 bits, and one means none.
 const MOST_NUMBERS: usize = u16::MAX as usize;
@@ -43,8 +46,17 @@ pub struct Backlog<F, P> {
     /// Split flows, by auxiliary core. `split` is their total.
     split_with: Vec<u32>,
     split: u32,
-    /// Auxiliary cores being relieved, whose flows' packets are parked, as a bit map.
+    /// Auxiliary cores being relieved, whose flows' packets are parked, as a bit map. Contains the withdrawn ones.
     relieved: u64,
+    /// Active auxiliary cores that are withdrawn, as a bit map.
+    withdrawn: u64,
+    /// Auxiliary cores that flows can be placed on, as a bit map.
+    usable: u64,
+    /// Packets in the system, and the number of them beyond which nothing is received.
+    inside: u32,
+    packets: u32,
+    /// The same for the local queue, and for each auxiliary core.
+    share: u32,
     parked: ParkedPackets<P>,
     /// Load of the parked packets.
     parked_load: Load,
@@ -53,11 +65,11 @@ pub struct Backlog<F, P> {
 }
 
 impl<F, P> Backlog<F, P> {
-    /// Creates a backlog with this many auxiliary cores, whose memory grows as flows come.
+    /// Creates a backlog with this many auxiliary cores, for `packets` packets, whose memory grows as flows come.
     ///
     /// # Panics
     /// If there are more than [`MAX_AUXILIARY_CORES`].
-    pub fn new(auxiliaries: usize) -> Backlog<F, P> {
+    pub fn new(auxiliaries: usize, packets: usize) -> Backlog<F, P> {
         assert!(
             auxiliaries <= MAX_AUXILIARY_CORES,
             "at most {MAX_AUXILIARY_CORES} auxiliary cores"
@@ -76,6 +88,11 @@ impl<F, P> Backlog<F, P> {
             split_with: vec![0; auxiliaries],
             split: 0,
             relieved: 0,
+            withdrawn: 0,
+            usable: !(u64::MAX << auxiliaries),
+            inside: 0,
+            packets: (packets as u32).saturating_sub(RESERVE).max(1),
+            share: (packets as u32 / QUEUES).max(1),
             parked: ParkedPackets::new(),
             parked_load: Load::default(),
             free_to_go: Vec::new(),
@@ -102,7 +119,7 @@ impl<F, P> Backlog<F, P> {
             listed: Vec::with_capacity(numbers),
             parked: ParkedPackets::with_capacity(packets, numbers),
             free_to_go: Vec::with_capacity(numbers),
-            ..Backlog::new(auxiliaries)
+            ..Backlog::new(auxiliaries, packets)
         }
     }
 
@@ -122,6 +139,28 @@ impl<F, P> Backlog<F, P> {
     #[inline]
     pub fn auxiliaries(&self) -> &[AuxiliaryCore] {
         &self.auxiliaries
+    }
+
+    /// Returns `true` if there is no auxiliary core that a flow can be placed on.
+    #[inline]
+    pub fn is_single(&self) -> bool {
+        self.usable == 0
+    }
+
+    /// Returns `true` if packets are to be received now: the local queue or an auxiliary core has room for them. A
+    /// [single](Backlog::is_single) dispatcher receives when its local queue is empty.
+    #[inline]
+    pub fn receives(&self) -> bool {
+        if self.usable == 0 {
+            return self.here.packets == 0;
+        }
+        self.inside < self.packets && (self.here.packets < self.share || self.has_room_elsewhere())
+    }
+
+    #[cold]
+    fn has_room_elsewhere(&self) -> bool {
+        let mut auxiliaries = self.auxiliaries.iter();
+        auxiliaries.any(|auxiliary| !auxiliary.taken && auxiliary.load.packets < self.share)
     }
 
     /// Returns `true` if no packet is in the system.
@@ -216,6 +255,7 @@ impl<F, P> Backlog<F, P> {
     /// batch.
     #[inline]
     pub fn receive(&mut self, number: u16) -> usize {
+        self.inside += 1;
         let flow = &mut self.flows[usize::from(number)];
         match flow.placement() {
             Placement::Home | Placement::Split { .. } => {
@@ -251,6 +291,7 @@ impl<F, P> Backlog<F, P> {
     /// packets is in the system any more.
     #[inline]
     pub fn done_here(&mut self, number: u16) -> Option<&F> {
+        self.inside -= 1;
         let flow = &mut self.flows[usize::from(number)];
         flow.queued -= 1;
         self.here.packets -= 1;
@@ -292,6 +333,7 @@ impl<F, P> Backlog<F, P> {
         let flow = &mut self.flows[usize::from(number)];
         let known = &mut self.auxiliaries[auxiliary];
         flow.returned();
+        self.inside -= 1;
         known.load.packets -= 1;
         known.last_done = now;
         if flow.in_flight() > 0 {

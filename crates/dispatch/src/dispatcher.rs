@@ -79,6 +79,12 @@ impl<F, P> Dispatcher<F, P> {
         self.mapper.completed(packets, new, took);
     }
 
+    /// Reports to the mapper that receiving, placing and offloading packets took `took` of an iteration.
+    #[inline]
+    pub fn dispatched(&mut self, took: Nanos) {
+        self.mapper.dispatched(took);
+    }
+
     /// Places a flow that was just [opened](Backlog::open) and is not bound.
     #[inline]
     pub fn place(&mut self, number: u16, flowlet: Flowlet, now: Nanos, cores: &mut impl AuxiliaryCores) {

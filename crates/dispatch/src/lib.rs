@@ -15,6 +15,13 @@
 //! - Packets of a flow in flight on a *relieved* auxiliary core are parked, and so are all later ones, until none is in
 //!   flight. Then the flow is placed again, with its parked packets in front.
 //! - An auxiliary core is released only if it has no packets and no flow is split with it.
+//! - An auxiliary core that gets a port queue of its own is *withdrawn*: it is relieved until it is released, whatever
+//!   the mapper plans.
+//! - A dispatcher without any usable auxiliary core is [single](Backlog::is_single): it receives a batch only when its
+//!   local queue is empty, like a core without a mapper. So at a load that takes all cores, no packet waits longer than
+//!   in the port's ring, and none costs more.
+//! - A third of the buffers at most is for the local queue, and for each auxiliary core: beyond that, packets are not
+//!   [received](Backlog::receives). They wait in the ring, or are lost there, as without a mapper.
 //!
 //! # Loop iteration
 //! 1. Receive a batch. [Open](Backlog::open) and [place](Dispatcher::place) new flows, and sort each packet by
@@ -37,7 +44,7 @@ mod flow;
 mod iteration;
 mod parked;
 
-pub use auxiliary::AuxiliaryCores;
+pub use auxiliary::{AuxiliaryCores, Availability};
 pub use backlog::Backlog;
 pub use dispatcher::{Decision, Dispatcher};
 pub use flow::{Flow, OWN};

@@ -5,7 +5,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use tailwater_dispatch::{AuxiliaryCores, Backlog, Dispatcher, OWN};
+use tailwater_dispatch::{AuxiliaryCores, Availability, Backlog, Dispatcher, OWN};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, Plan, Split, View};
 
@@ -88,17 +88,31 @@ impl CoreMapper for Scripted {
     }
 }
 
-/// Auxiliary cores, some of which another dispatcher has.
+/// Auxiliary cores, some of which another dispatcher has, or have a queue of their own.
 #[derive(Default)]
 struct Cores {
     mine: u64,
     taken: u64,
+    withdrawn: u64,
+}
+
+impl Cores {
+    fn availability(&self, auxiliary: usize) -> Availability {
+        match (
+            self.withdrawn >> auxiliary & 1,
+            (self.taken | self.mine) >> auxiliary & 1,
+        ) {
+            (1, _) => Availability::Withdrawn,
+            (_, 1) => Availability::Taken,
+            _ => Availability::Free,
+        }
+    }
 }
 
 impl AuxiliaryCores for Cores {
     fn activate(&mut self, auxiliary: usize) -> bool {
         assert_eq!(self.mine >> auxiliary & 1, 0, "activated twice");
-        let is_free = self.taken >> auxiliary & 1 == 0;
+        let is_free = (self.taken | self.withdrawn) >> auxiliary & 1 == 0;
         self.mine |= u64::from(is_free) << auxiliary;
         is_free
     }
@@ -129,7 +143,7 @@ impl Rig {
     fn new(grows: bool) -> Rig {
         let script = Scripted::default();
         let backlog = match grows {
-            true => Backlog::new(AUXILIARIES),
+            true => Backlog::new(AUXILIARIES, BUFFERS),
             false => Backlog::with_capacity(AUXILIARIES, BUFFERS),
         };
         Rig {
@@ -158,9 +172,11 @@ impl Rig {
     }
 
     fn receive(&mut self, flows: &[(usize, bool)]) {
-        let taken = self.cores.taken;
+        let before = self.in_flight();
         let backlog = &mut self.dispatcher.backlog;
-        backlog.update_taken(|auxiliary| taken >> auxiliary & 1 == 0);
+        backlog.update_available(|auxiliary| self.cores.availability(auxiliary));
+        backlog.release_withdrawn(&mut self.cores);
+        let backlog = &mut self.dispatcher.backlog;
         backlog.make_room(flows.len());
         for &(flow, is_bound) in flows {
             if self.used() == BUFFERS {
@@ -181,6 +197,19 @@ impl Rig {
                 list => self.lists[list].push_back(packet),
             }
         }
+        // Only flows that were split with them before send more to withdrawn auxiliary cores.
+        for (auxiliary, packets) in before.into_iter().enumerate() {
+            let is_withdrawn = self.cores.withdrawn >> auxiliary & 1 != 0;
+            assert!(
+                !is_withdrawn || self.in_flight()[auxiliary] == packets,
+                "a withdrawn core got packets"
+            );
+        }
+    }
+
+    /// Packets of whole flows on each auxiliary core.
+    fn in_flight(&self) -> [usize; AUXILIARIES] {
+        std::array::from_fn(|auxiliary| self.on(auxiliary).filter(|packet| packet.from == 0).count())
     }
 
     fn open(&mut self, flow: usize, is_bound: bool) -> u16 {
@@ -352,6 +381,8 @@ enum Step {
     Collect(usize, usize),
     /// Another dispatcher takes those of these auxiliary cores that are free, and releases all others.
     Take(u64),
+    /// These auxiliary cores have a queue of their own from now on, others have none.
+    Withdraw(u64),
 }
 
 fn script() -> impl Strategy<Value = Script> {
@@ -382,6 +413,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Help(auxiliary, most)),
         3 => (0..AUXILIARIES, 1..12_usize).prop_map(|(auxiliary, most)| Step::Collect(auxiliary, most)),
         1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Take),
+        1 => (0..1_u64 << AUXILIARIES).prop_map(Step::Withdraw),
     ]
 }
 
@@ -397,6 +429,7 @@ proptest! {
                 Step::Help(auxiliary, most) => rig.help(auxiliary, most),
                 Step::Collect(auxiliary, most) => rig.collect(auxiliary, most),
                 Step::Take(auxiliaries) => rig.cores.taken = auxiliaries & !rig.cores.mine,
+                Step::Withdraw(auxiliaries) => rig.cores.withdrawn = auxiliaries,
             }
         }
         // All packets leave, and the auxiliary cores are released.
@@ -437,6 +470,57 @@ fn a_relieved_flow_moves_with_its_parked_packets() {
     assert_eq!(rig.dispatcher.backlog.parked(), Load::default());
     let serials: Vec<_> = rig.lists[2].iter().map(|packet| packet.serial).collect();
     assert_eq!(serials, [4, 3, 5]);
+}
+
+/// A withdrawn auxiliary core gets nothing new, whatever the mapper wants, and is released once it is done.
+#[test]
+fn a_withdrawn_auxiliary_core_is_done_and_released() {
+    let mut rig = Rig::new(true);
+    rig.script.0.lock().unwrap().0.place = 1;
+    rig.receive(&[(3, false), (3, false)]);
+    rig.cores.withdrawn = 1;
+    rig.receive(&[(3, false), (4, false)]);
+    assert_eq!((rig.lists[1].len(), rig.lists[OWN].len()), (2, 1));
+    assert_eq!(rig.dispatcher.backlog.parked().packets, 1);
+    rig.decide(Script {
+        place: 1,
+        moved: (1, u32::MAX),
+        ..Script::default()
+    });
+    assert_eq!(
+        (rig.lists[1].len(), rig.lists[OWN].len()),
+        (2, 1),
+        "the mapper has no say"
+    );
+    rig.help(0, 2);
+    rig.collect(0, 2);
+    assert_eq!((rig.cores.mine, rig.lists[OWN].len()), (1, 2));
+    rig.receive(&[]);
+    assert_eq!(rig.cores.mine, 0);
+}
+
+/// Without a usable auxiliary core, a batch is received only when the local queue is empty, and with one while there is
+/// room.
+#[test]
+fn packets_are_received_only_for_cores_with_room() {
+    let mut rig = Rig::new(true);
+    let share = BUFFERS / 3;
+    let flows = [(1, false)].repeat(share);
+    rig.cores.taken = 0b110;
+    rig.receive(&flows);
+    assert!(rig.dispatcher.backlog.receives(), "the free auxiliary core has room");
+    rig.cores.taken = 0b111;
+    rig.receive(&[]);
+    assert!(rig.dispatcher.backlog.is_single() && !rig.dispatcher.backlog.receives());
+    rig.process(share);
+    assert!(rig.dispatcher.backlog.receives());
+    rig.cores.taken = 0b110;
+    rig.script.0.lock().unwrap().0.place = 1;
+    rig.receive(&flows);
+    assert!(rig.dispatcher.backlog.receives(), "the local queue has room");
+    rig.script.0.lock().unwrap().0.place = OWN;
+    rig.receive(&[(2, false)].repeat(share));
+    assert!(!rig.dispatcher.backlog.receives());
 }
 
 /// In boost mode, the queue is processed only for bound flows, or if nothing can be received.

@@ -13,6 +13,10 @@ use tailwater_net::Nanos;
 /// Maximum number of auxiliary cores per dispatching core.
 pub const MAX_AUXILIARY_CORES: usize = 62;
 
+/// Number of queues that share a dispatcher's buffers: its own, and those of two auxiliary cores. Each has at most its
+/// part of them.
+pub const QUEUES: u32 = 3;
+
 /// Core that processes a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Destination(u8);
@@ -63,7 +67,8 @@ pub struct AuxiliaryCore {
     /// `true` if the auxiliary core is activated for this core. Otherwise placing a flow there activates it, unless it
     /// is [`taken`](AuxiliaryCore::taken).
     pub active: bool,
-    /// `true` if another core has activated it: nothing can be placed there.
+    /// `true` if nothing can be placed there: another core has activated it, or it has a queue of its own now and is
+    /// released as soon as it is done.
     pub taken: bool,
     /// Offloaded and not yet done. For split flows, the packets that have passed the first functions.
     pub load: Load,
@@ -226,6 +231,13 @@ pub trait CoreMapper: Send {
     #[inline]
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         let _ = (packets, new, took);
+    }
+
+    /// Reports that the core spent `took` on receiving, placing and offloading packets. Called once per iteration in
+    /// which it did.
+    #[inline]
+    fn dispatched(&mut self, took: Nanos) {
+        let _ = took;
     }
 }
 

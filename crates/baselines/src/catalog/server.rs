@@ -124,6 +124,7 @@ mod tests {
             now: Nanos::from_secs(1),
             buckets: &buckets,
             cores: &cores,
+            late: 0.0,
         };
         let mut moves = Vec::new();
         make().remap(&view, &mut moves);
@@ -157,7 +158,7 @@ mod tests {
         assert!(many(Policy::NetBlaze) > 0);
         assert_eq!(many(Policy::NetBlazeServerStaticUnsafe), 0);
         let on_demand = Policy::NetBlazeOnDemandRss.server_mappers(&profile(), true);
-        assert!(on_demand.unwrap().unwrap()().on_overload());
+        assert!(on_demand.unwrap().unwrap()().on_backlog_of(Nanos(1000)).is_some());
     }
 
     #[test]

@@ -28,6 +28,9 @@ use tailwater_net::Nanos;
 use tailwater_policy::capacity::RateFrontier;
 use tailwater_policy::server::{CoreNumber, Move, ServerMapper, ServerView};
 
+/// Number of epochs from which on a lasting backlog is an overload.
+const OVERLOAD: u64 = 4;
+
 /// Parameters of [`NetBlazeServerMapper`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NetBlazeServerConfig {
@@ -263,8 +266,8 @@ impl ServerMapper for NetBlazeServerMapper {
         self.config.period
     }
 
-    fn on_overload(&self) -> bool {
-        self.config.on_overload
+    fn on_backlog_of(&self, epoch: Nanos) -> Option<Nanos> {
+        self.config.on_overload.then_some(Nanos(epoch.0 * OVERLOAD))
     }
 
     fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {

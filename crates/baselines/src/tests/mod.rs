@@ -44,7 +44,15 @@ impl Server {
         self.now += mapper.period();
         let mut moves = Vec::new();
         let (now, buckets, cores) = (self.now, &self.buckets[..], &self.cores[..]);
-        mapper.remap(&ServerView { now, buckets, cores }, &mut moves);
+        mapper.remap(
+            &ServerView {
+                now,
+                buckets,
+                cores,
+                late: 0.0,
+            },
+            &mut moves,
+        );
         let mut seen = vec![false; buckets.len()];
         for Move { bucket, to } in &moves {
             let bucket = usize::from(*bucket);

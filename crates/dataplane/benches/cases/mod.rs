@@ -357,6 +357,7 @@ pub fn run(
         window: Nanos::from_secs(3600),
         start,
         batch,
+        late: Default::default(),
     };
     let this = chain.take().unwrap_or_else(|| unreachable!("put back below"));
     let (mut senders, receiver) = windows(1, this.reasons().len());

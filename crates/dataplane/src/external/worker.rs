@@ -357,6 +357,7 @@ mod tests {
             window: Nanos::from_secs(100),
             start: clock.now(),
             batch: 32,
+            late: Default::default(),
         };
         let queue = Box::new(nic.queues(config.start).remove(0));
         let pool = BufferPool::new(512, nic.longest_frame()).unwrap();

@@ -18,7 +18,7 @@ use crate::scaling::auxiliary::{AuxiliaryEnds, AuxiliaryWorker};
 use crate::scaling::buckets::Buckets;
 use crate::scaling::dispatch::Dispatch;
 use crate::scaling::spans::BufferedSpans;
-use crate::scaling::{self, MOST_BUFFERS, server};
+use crate::scaling::{self, LateCounters, MOST_BUFFERS, server};
 use crate::telemetry::{WindowSender, windows};
 use crate::worker::Worker;
 use crate::worker::config::WorkerConfig;
@@ -94,7 +94,8 @@ pub(super) fn set_up<'r>(
     // the server mapper, though.
     let epoch = Nanos(spec.slo.budget().0 / 2).min(server::LONGEST_EPOCH);
     let times = [epoch, port.reta_delay().unwrap_or(Nanos::ZERO)];
-    let connected = server.map(|config| server::connect(config, &reta, &pools, times, clock.clone()));
+    let late = LateCounters::default();
+    let connected = server.map(|config| server::connect(config, &reta, &pools, times, clock.clone(), late.clone()));
     let (server, buckets) = connected.unzip();
     let store = durable.as_ref().map(DurableRun::health);
     let mut worker_factory = WorkerFactory {
@@ -103,6 +104,7 @@ pub(super) fn set_up<'r>(
             window: config.window,
             start,
             batch,
+            late,
         },
         clock: clock.clone(),
         taps,

@@ -10,7 +10,7 @@ use tailwater_chain::batch::{Batch, MAX_BATCH, Packet};
 use tailwater_chain::buffer::BufferPool;
 use tailwater_chain::chain::Chain;
 use tailwater_chain::parcel::{PacketStore, Parcel};
-use tailwater_dispatch::{AuxiliaryCores, Backlog, Dispatcher, OWN};
+use tailwater_dispatch::{AuxiliaryCores, Availability, Backlog, Dispatcher, OWN};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{CoreMapper, Flowlet, Notice};
 
@@ -130,7 +130,7 @@ impl Dispatch {
     /// Moves the packets of a batch that was looked up to the local queue, or stages them for auxiliary cores. Packets
     /// that have left the chain stay in the batch.
     pub(crate) fn distribute(&mut self, batch: &mut Batch, chain: &mut Chain, now: Nanos) {
-        self.update_taken();
+        self.update_available();
         let before = self.machine.backlog.parked().packets;
         self.machine.backlog.make_room(batch.len());
         let Dispatch {
@@ -177,10 +177,14 @@ impl Dispatch {
         self.counters.packets_parked += u64::from(self.machine.backlog.parked().packets - before);
     }
 
-    /// Updates which auxiliary cores other dispatchers have taken.
-    fn update_taken(&mut self) {
+    /// Updates which auxiliary cores other dispatchers have.
+    fn update_available(&mut self) {
         let links = &self.links;
-        self.machine.backlog.update_taken(|i| links[i].activation.is_free());
+        let availability = |auxiliary: usize| match links[auxiliary].activation.is_free() {
+            true => Availability::Free,
+            false => Availability::Taken,
+        };
+        self.machine.backlog.update_available(availability);
     }
 
     /// Parks the packets that were set aside.
@@ -235,7 +239,7 @@ impl Dispatch {
     }
 
     fn run_mapper(&mut self, chain: &Chain, now: Nanos) {
-        self.update_taken();
+        self.update_available();
         let oldest = self.lists.first().map(|parcel| self.store.arrival(parcel));
         let mut activations = Activations {
             dispatcher: self.number,

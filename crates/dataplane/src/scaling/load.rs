@@ -56,6 +56,33 @@ impl Default for LoadCounters {
     }
 }
 
+/// Packets of all workers, auxiliary ones included, up to their last windows. Workers add, the mapper's thread reads.
+#[derive(Clone, Debug, Default)]
+pub struct LateCounters {
+    /// Packets offered, and those late or lost.
+    counts: Arc<[AtomicU64; 2]>,
+    /// The same at the last call of the mapper.
+    told: [u64; 2],
+}
+
+impl LateCounters {
+    /// Adds a window: packets offered, and late or lost.
+    pub(crate) fn add(&self, window: [u64; 2]) {
+        for (count, more) in self.counts.iter().zip(window) {
+            count.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the share of late packets since the last call.
+    pub(crate) fn since_last_call(&mut self) -> f64 {
+        let now: [u64; 2] = std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed));
+        let [offered, late] = std::array::from_fn(|at| now[at] - self.told[at]);
+        self.told = now;
+        // A packet is late in a later window than it was offered in.
+        (late as f64 / offered.max(1) as f64).min(1.0)
+    }
+}
+
 /// Adds to a counter that has no other writer.
 #[inline]
 fn add(to: &AtomicU64, more: u64) {

@@ -15,7 +15,7 @@
 //! rest consists of numbers and texts. A number is unsigned, in LEB128 (seven bits per byte, lowest first, the high bit
 //! set in all bytes but the last). A text is its length in bytes, then UTF-8. Times are nanoseconds on the run's clock.
 //!
-//! - Header: version (3), latency objective, epoch, number of auxiliary cores, nanoseconds from 1970 to the file's
+//! - Header: version (4), latency objective, epoch, number of auxiliary cores, nanoseconds from 1970 to the file's
 //!   creation; the texts chain, policy and capacity profile (in its own format; may be empty).
 //! - For each decision: count of the numbers that follow; dispatcher; its decisions before this one, including omitted
 //!   ones; now; waiting time of the oldest packet; duration of the decision; packets and flows in the local queue;
@@ -29,7 +29,8 @@
 //!     its place (0 here, auxiliary core `i` is `i + 1`). Of more than [`MOST_LISTED`] flows the [`MOST_LARGEST`] with
 //!     the most packets are listed.
 //! - For each decision of the server mapper: count of the numbers that follow; 1024, which is no dispatcher; its
-//!   decisions before this one, including omitted ones; now; duration of the decision; cores; RSS buckets; then
+//!   decisions before this one, including omitted ones; now; duration of the decision; cores; RSS buckets;
+//!   the share of packets late or lost; then
 //!   - for each dedicated core: 1 if it has buckets, else 0; the share of its time spent on packets; packets lost; 99th
 //!     percentile of a batch; maximum ring fill level;
 //!   - for each bucket: its core; its core from now on; packets per second; active flows. (Numbers with fractions are
@@ -273,6 +274,11 @@ impl CoreMapper for Recording {
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         self.mapper.completed(packets, new, took);
     }
+
+    #[inline]
+    fn dispatched(&mut self, took: Nanos) {
+        self.mapper.dispatched(took);
+    }
 }
 
 /// Server mapper that records another one's views and plans. All functions of [`ServerMapper`] are passed on.
@@ -289,8 +295,8 @@ impl ServerMapper for RecordingServer {
         self.mapper.period()
     }
 
-    fn on_overload(&self) -> bool {
-        self.mapper.on_overload()
+    fn on_backlog_of(&self, epoch: Nanos) -> Option<Nanos> {
+        self.mapper.on_backlog_of(epoch)
     }
 
     fn enforcement_delay(&self) -> Nanos {

@@ -4,7 +4,7 @@
 //! ring of orders to each (see [`buckets`](super::buckets)).
 
 use super::buckets::{BucketLinks, Buckets, Moves, ReleaseOrder};
-use super::load::{Account, Durations, FLOW, LoadCounters};
+use super::load::{Account, Durations, FLOW, LateCounters, LoadCounters};
 use super::spans::BufferedSpans;
 use crate::clock::Clock;
 use crate::port::{Port, Reta};
@@ -49,9 +49,6 @@ const POLL_INTERVAL: Duration = Duration::from_micros(100);
 const LONGEST_REST: Nanos = Nanos::from_micros(500);
 const SHORTEST_REST: Nanos = Nanos::from_micros(50);
 
-/// Epochs after which a lasting backlog counts as an overload.
-const OVERLOAD: u32 = 4;
-
 /// Counters of a core at the previous decision.
 #[derive(Debug, Default)]
 struct Before {
@@ -77,6 +74,8 @@ pub(crate) struct Server {
     buckets: Vec<BucketLoad>,
     cores: Vec<CoreLoad>,
     plan: Vec<Move>,
+    /// Late packets of all workers.
+    late: LateCounters,
     /// Health of the store for external flow state. While it is unavailable no bucket moves.
     store: Option<Arc<Health>>,
 }
@@ -89,6 +88,7 @@ pub(crate) fn connect(
     pools: &[BufferPool],
     [epoch, reta_delay]: [Nanos; 2],
     clock: Clock,
+    late: LateCounters,
 ) -> (Server, Vec<Buckets>) {
     let (moves, kept) = (Arc::new(Moves::default()), Arc::new(BufferedSpans::default()));
     let rest = Nanos(reta_delay.0 / 4).min(LONGEST_REST);
@@ -134,6 +134,7 @@ pub(crate) fn connect(
         buckets: vec![BucketLoad::default(); BUCKETS],
         cores: vec![CoreLoad::default(); workers],
         plan: Vec::with_capacity(BUCKETS),
+        late,
         store: None,
     };
     (server, buckets)
@@ -168,6 +169,7 @@ impl Server {
                 now,
                 buckets: &self.buckets,
                 cores: &self.cores,
+                late: self.late.since_last_call(),
             };
             self.mapper.remap(&view, &mut self.plan);
             let delay = self.mapper.enforcement_delay();
@@ -187,14 +189,19 @@ impl Server {
     /// Waits until the next decision is due, after the last one at `last`.
     fn wait(&self, last: Nanos, is_over: &impl Fn(&Moves) -> bool) {
         let due = last + self.mapper.period();
-        // A backlog counts if it began after the last decision.
-        let overload = Nanos(self.epoch.0 * u64::from(OVERLOAD));
+        let lasting = self.mapper.on_backlog_of(self.epoch);
+        let epochs = |lasting: Nanos| lasting.0.div_ceil(self.epoch.0.max(1));
         while !is_over(&self.moves) {
             let now = self.clock.now();
             let mut left = Duration::from_nanos(due.saturating_sub(now).0);
-            if self.mapper.on_overload() && now >= last + overload {
+            // A backlog counts if it began after the last decision.
+            if let Some(lasting) = lasting.filter(|lasting| now >= last + *lasting) {
                 let behind = |board: &Arc<LoadCounters>| board.behind.load(Ordering::Relaxed);
-                if self.boards.iter().any(|board| behind(board) >= OVERLOAD) {
+                if self
+                    .boards
+                    .iter()
+                    .any(|board| u64::from(behind(board)) >= epochs(lasting))
+                {
                     left = Duration::ZERO;
                 }
             }
@@ -203,7 +210,7 @@ impl Server {
                     return;
                 }
                 left = POLL_INTERVAL;
-            } else if self.mapper.on_overload() {
+            } else if lasting.is_some() {
                 left = left.min(Duration::from_nanos(self.epoch.0));
             }
             std::thread::park_timeout(left);

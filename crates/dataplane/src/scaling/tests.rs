@@ -153,6 +153,7 @@ fn a_split_flow_is_processed_by_two_cores_at_once() {
         window: Nanos::from_secs(60),
         start,
         batch: 32,
+        late: Default::default(),
     };
     let (queue, own) = (Box::new(nic.queues(start).remove(0)), chain());
     let (mut senders, receiver) = windows(2, own.reasons().len());

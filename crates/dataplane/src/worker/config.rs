@@ -1,5 +1,6 @@
 //! Configuration of a worker.
 
+use crate::scaling::LateCounters;
 use tailwater_net::Nanos;
 
 /// Upper bound of the time after the end in which queued packets are still processed, so a user who pressed Ctrl-C does
@@ -17,6 +18,8 @@ pub struct WorkerConfig {
     pub start: Nanos,
     /// Maximum number of packets per batch.
     pub batch: usize,
+    /// Where late packets are counted for the server mapper.
+    pub late: LateCounters,
 }
 
 impl WorkerConfig {

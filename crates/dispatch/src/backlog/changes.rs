@@ -1,28 +1,49 @@
 //! Changes of the backlog by a decision: flows of the local queue move or are split, auxiliary cores are released.
 
 use super::Backlog;
-use crate::auxiliary::AuxiliaryCores;
+use crate::auxiliary::{AuxiliaryCores, Availability};
 use tailwater_handover::owner::Placement;
 use tailwater_policy::core::{Destination, QueuedFlow};
 
 impl<F, P> Backlog<F, P> {
-    /// Updates which auxiliary cores others have taken. `is_free` returns `true` for those that no dispatcher has.
+    /// Updates which auxiliary cores can be used.
     #[inline]
-    pub fn update_taken(&mut self, is_free: impl Fn(usize) -> bool) {
+    pub fn update_available(&mut self, availability: impl Fn(usize) -> Availability) {
+        let (mut withdrawn, mut usable) = (0, 0);
         for (auxiliary, known) in self.auxiliaries.iter_mut().enumerate() {
-            known.taken = !known.active && !is_free(auxiliary);
+            let availability = availability(auxiliary);
+            known.taken = match known.active {
+                true => availability == Availability::Withdrawn,
+                false => availability != Availability::Free,
+            };
+            withdrawn |= u64::from(known.active && known.taken) << auxiliary;
+            usable |= u64::from(!known.taken) << auxiliary;
+        }
+        self.relieved = self.relieved & !self.withdrawn | withdrawn;
+        (self.withdrawn, self.usable) = (withdrawn, usable);
+    }
+
+    /// Releases withdrawn auxiliary cores that are done.
+    #[inline]
+    pub fn release_withdrawn(&mut self, cores: &mut impl AuxiliaryCores) {
+        if self.withdrawn > 0 {
+            self.release(self.withdrawn, cores);
         }
     }
 
-    /// Activates an auxiliary core, unless it is already. Returns `true` if it works for this dispatcher now.
+    /// Activates an auxiliary core, unless it is already. Returns `true` if it works for this dispatcher now, and is not
+    /// withdrawn.
     #[inline]
     pub(crate) fn activate(&mut self, auxiliary: usize, cores: &mut impl AuxiliaryCores) -> bool {
         let known = &mut self.auxiliaries[auxiliary];
         if !known.active {
             known.active = cores.activate(auxiliary);
             known.taken = !known.active;
+            if known.taken {
+                self.usable &= !(1 << auxiliary);
+            }
         }
-        known.active
+        !known.taken
     }
 
     /// Releases those of the auxiliary cores of a bit map that have no packets and no split flows.
@@ -31,6 +52,10 @@ impl<F, P> Backlog<F, P> {
             let is_idle = known.load.packets == 0 && self.split_with[auxiliary] == 0;
             if auxiliaries >> auxiliary & 1 != 0 && known.active && is_idle {
                 known.active = false;
+                if self.withdrawn >> auxiliary & 1 != 0 {
+                    self.withdrawn &= !(1 << auxiliary);
+                    self.relieved &= !(1 << auxiliary);
+                }
                 cores.release(auxiliary);
             }
         }

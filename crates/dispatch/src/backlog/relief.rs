@@ -9,6 +9,7 @@ impl<F, P> Backlog<F, P> {
     /// Sets the auxiliary cores to relieve, as a bit map. From now on packets of flows that have some in flight there
     /// are parked. Returns the number of auxiliary cores that were not relieved before.
     pub(crate) fn relieve(&mut self, auxiliaries: u64) -> u32 {
+        let auxiliaries = auxiliaries | self.withdrawn;
         let begun = auxiliaries & !std::mem::replace(&mut self.relieved, auxiliaries);
         begun.count_ones()
     }

@@ -58,6 +58,8 @@ pub struct ServerView<'a> {
     pub buckets: &'a [BucketLoad],
     /// All cores that may be dedicated. Their number does not change during a run.
     pub cores: &'a [CoreLoad],
+    /// Share of the packets since the last call that were late or lost, 0 to 1, on auxiliary cores, too.
+    pub late: f64,
 }
 
 /// Change of a bucket's owner.
@@ -77,10 +79,11 @@ pub trait ServerMapper: Send {
     /// it.
     fn period(&self) -> Nanos;
 
-    /// Returns `true` if `remap` is also called between two periods, as soon as a core's backlog has lasted several
-    /// epochs. The view then covers the time since the last call.
-    fn on_overload(&self) -> bool {
-        false
+    /// Returns the time for which a core's backlog must have lasted for `remap` to be called between two periods, or
+    /// `None` for never. Epochs, half the objective, take `epoch`. The view then covers the time since the last call.
+    fn on_backlog_of(&self, epoch: Nanos) -> Option<Nanos> {
+        let _ = epoch;
+        None
     }
 
     /// Returns the time from a decision until the policy's own control path has written the tables. The NIC's time is

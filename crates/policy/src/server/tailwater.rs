@@ -11,6 +11,17 @@
 //! cores are left to share, and more of its cores become dedicated. At half the server's capacity, every second core in
 //! use is dedicated.
 
+//!
+//! **Headroom.** How full cores may be depends on how bursty the traffic is, what the chain costs at its worst, and how
+//! often the machine takes a core away. None of it is known beforehand. So the share to which cores are filled is
+//! learnt: where more packets were late than [`late`](TailwaterServerConfig::late), it becomes slightly less than what
+//! the cores had. After a while without late packets, which doubles with each failure, it grows again. With all cores
+//! dedicated there is nothing to learn.
+//!
+//! **Overload.** A backlog that lasts [`backlog`](TailwaterServerConfig::backlog), longer than any burst that auxiliary
+//! cores are for, does not wait for the period's end: after a start at full load, for example. Such a decision dedicates
+//! cores and relieves full ones, and never gives a core back.
+
 use super::{CoreNumber, Move, ServerMapper, ServerView};
 use crate::capacity::RateFrontier;
 use tailwater_net::Nanos;
@@ -28,6 +39,10 @@ pub struct TailwaterServerConfig {
     pub pooled: f64,
     /// Excess of a core's load over the average, as a share of the average, above which buckets move.
     pub uneven: f64,
+    /// Share of late packets above which cores were too full.
+    pub late: f64,
+    /// Time for which a backlog must last for a decision before the period's end, in addition to four epochs.
+    pub backlog: Nanos,
 }
 
 impl Default for TailwaterServerConfig {
@@ -38,15 +53,33 @@ impl Default for TailwaterServerConfig {
             reclaim_fill: 0.93,
             pooled: 1.0,
             uneven: 0.02,
+            late: 0.005,
+            backlog: Nanos::from_millis(10),
         }
     }
 }
+
+/// Part of the share that cores had when packets were late, to which they are filled from then on.
+const LESS: f64 = 0.97;
+/// Factor by which that share grows after a while without late packets.
+const MORE: f64 = 1.03;
+/// Least share.
+const LEAST_FILL: f64 = 0.3;
+/// Shortest and longest time without late packets after which the share grows, in periods.
+const HOLD: std::ops::RangeInclusive<u32> = 4..=64;
 
 /// Tailwater's server mapper. See the module.
 #[derive(Debug)]
 pub struct TailwaterServerMapper {
     config: TailwaterServerConfig,
     capacity: RateFrontier,
+    /// Share to which cores are filled: that of the configuration, or less where it was too much.
+    fill: f64,
+    /// Periods without late packets until it grows, and the length of this time after the next failure.
+    hold: u32,
+    next_hold: u32,
+    /// Time of the last call.
+    last: Option<Nanos>,
     owner: Vec<CoreNumber>,
     /// Packets per second by core.
     rates: Vec<f64>,
@@ -66,6 +99,10 @@ impl TailwaterServerMapper {
             "0 < reclaim_fill <= fill"
         );
         TailwaterServerMapper {
+            fill: config.fill,
+            hold: 0,
+            next_hold: *HOLD.start(),
+            last: None,
             config,
             capacity,
             owner: Vec::new(),
@@ -78,13 +115,35 @@ impl TailwaterServerMapper {
     /// Returns the fewest cores, at most `most`, that these flows with `rate` packets per second fill to at most
     /// `fill`, if all are equally full.
     fn fewest(&self, flows: f64, rate: f64, fill: f64, most: usize) -> usize {
-        let holds = |cores: &usize| {
-            let each = *cores as f64;
-            let load = rate / self.capacity.rate(flows / each).max(f64::MIN_POSITIVE);
-            let pooled = (most as f64 / load).clamp(1.0, self.config.pooled.max(1.0));
-            load <= each * pooled * fill
-        };
+        let holds = |cores: &usize| self.fullness(flows, rate, *cores, most) <= fill;
         (1..most).find(holds).unwrap_or(most)
+    }
+
+    /// Returns the share to which these flows with `rate` packets per second fill `cores` dedicated cores of `most`
+    /// cores, and those that they share.
+    fn fullness(&self, flows: f64, rate: f64, cores: usize, most: usize) -> f64 {
+        let each = cores.max(1) as f64;
+        let load = rate / self.capacity.rate(flows / each).max(f64::MIN_POSITIVE);
+        let pooled = (most as f64 / load.max(f64::MIN_POSITIVE)).clamp(1.0, self.config.pooled.max(1.0));
+        load / (each * pooled)
+    }
+
+    /// Learns from a period in which `had` cores were filled to `full`, and a share `late` of the packets was late.
+    fn learn(&mut self, full: f64, late: f64, (had, most): (usize, usize)) {
+        if late > self.config.late {
+            if had < most {
+                self.fill = (self.fill.min(full) * LESS).max(LEAST_FILL.min(self.config.fill));
+                self.hold = self.next_hold;
+                self.next_hold = (2 * self.next_hold).min(*HOLD.end());
+            }
+        } else if self.hold > 0 {
+            self.hold -= 1;
+        } else if self.fill < self.config.fill {
+            self.fill = (self.fill * MORE).min(self.config.fill);
+            self.hold = *HOLD.start();
+        } else {
+            self.next_hold = *HOLD.start();
+        }
     }
 
     fn least(&self) -> usize {
@@ -105,7 +164,13 @@ impl ServerMapper for TailwaterServerMapper {
         self.config.period
     }
 
+    fn on_backlog_of(&self, epoch: Nanos) -> Option<Nanos> {
+        Some(Nanos(4 * epoch.0).max(self.config.backlog))
+    }
+
     fn remap(&mut self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
+        let last = self.last.replace(view.now);
+        let is_early = last.is_some_and(|last| view.now.saturating_sub(last) < self.config.period);
         let rate = |bucket: usize| view.buckets[bucket].rate.max(0.0);
         self.owner.clear();
         self.owner.extend(view.buckets.iter().map(|b| b.core));
@@ -122,9 +187,17 @@ impl ServerMapper for TailwaterServerMapper {
         let all: f64 = self.rates.iter().sum();
         let had = self.dedicated.iter().filter(|d| **d).count();
         let most = view.cores.len();
-        let needed = self.fewest(flows, all, self.config.fill, most);
-        let enough = self.fewest(flows, all, self.config.reclaim_fill, most);
-        let cores = had.max(needed).min(enough.max(needed));
+        if !is_early {
+            let full = self.fullness(flows, all, had, most);
+            self.learn(full, view.late, (had, most));
+        }
+        let needed = self.fewest(flows, all, self.fill, most);
+        let reclaim_fill = self.fill * self.config.reclaim_fill / self.config.fill;
+        let enough = self.fewest(flows, all, reclaim_fill, most);
+        let cores = match is_early {
+            true => had.max(needed),
+            false => had.max(needed).min(enough.max(needed)),
+        };
         for core in 0..most {
             let count = self.dedicated.iter().filter(|d| **d).count();
             if count < cores && !self.dedicated[core] {

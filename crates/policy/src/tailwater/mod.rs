@@ -56,9 +56,11 @@
 //! [`WhaleBeyondSplit`](Notice::WhaleBeyondSplit).
 //!
 //! **Boost mode** is for a core whose dispatching alone is late: packets are placed only after half the budget (or the
-//! time of two full batches of 32, if longer), in several decisions in a row. Then the core only offloads, until all
-//! work has fit within `share_percent` for the release timeout of an auxiliary core. It requires two usable auxiliary
-//! cores, or there would be less processing than before.
+//! time of two full batches of 32, if longer), in several decisions in a row, and most of the core's time goes into
+//! dispatching. Then the core only offloads, until all work has fit within `share_percent` for the release timeout of an
+//! auxiliary core, or dispatching takes less. Without the second condition, a core behind an overload of all cores would
+//! stop processing just when it is needed. It requires two usable auxiliary cores, or there would be less processing
+//! than before.
 //!
 //! **Release.** An auxiliary core without work for [`release_percent`] of the budget (and at least the wake-up time) is
 //! released.
@@ -141,7 +143,7 @@ mod tests;
 
 use crate::capacity::{CapacityProfile, ServiceCosts, SplitProfile};
 use crate::core::{
-    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, MAX_AUXILIARY_CORES, Notice, Plan, View,
+    AuxiliaryCore, CoreMapper, Destination, Flowlet, Load, Loads, MAX_AUXILIARY_CORES, Notice, Plan, QUEUES, View,
 };
 use cost::Costs;
 use tailwater_net::Nanos;
@@ -227,8 +229,6 @@ pub enum TailwaterError {
     },
 }
 
-/// Number of queues that share the buffers: the own one, and those of two auxiliary cores.
-const QUEUES: u32 = 3;
 /// Maximum and minimum batch size. The minimum limits the overhead of batches per packet.
 const BATCH: u64 = 32;
 const LEAST_BATCH: u64 = 12;
@@ -236,6 +236,9 @@ const LEAST_BATCH: u64 = 12;
 const BATCHES: u64 = 10;
 /// Number of active auxiliary cores beyond which this core's own queue gets no shorter.
 const MOST_WAITING: u64 = 4;
+/// Percentage of the core's time that dispatching must take for boost mode to begin, and to last.
+const BOOST_FROM: u64 = 70;
+const BOOST_WHILE: u64 = 50;
 /// Minimum time between decisions, in nanoseconds.
 const LEAST_INTERVAL: u64 = 5_000;
 /// Nanoseconds that each queued packet adds to that.
@@ -283,6 +286,10 @@ pub struct TailwaterMapper {
     boosting: bool,
     /// Time since which the work would fit on this core alone, in boost mode.
     calm: Option<u64>,
+    /// Time spent on dispatching since `measured_from`, and its share of the time before that, in percent.
+    dispatching: u64,
+    measured_from: u64,
+    dispatch_percent: u64,
     /// Flowlets since the last decision that no core can process in time.
     beyond: u32,
     /// Wait of each auxiliary core, within the current decision.
@@ -325,6 +332,9 @@ impl TailwaterMapper {
             late: 0,
             boosting: false,
             calm: None,
+            dispatching: 0,
+            measured_from: 0,
+            dispatch_percent: 0,
             beyond: 0,
             waits: [0; MAX_AUXILIARY_CORES],
         };
@@ -476,13 +486,26 @@ impl TailwaterMapper {
         if room { overloaded } else { 0 }
     }
 
+    /// Updates the share of time that dispatching takes, about twice per budget.
+    fn note_dispatching(&mut self, now: u64) {
+        let elapsed = now.saturating_sub(self.measured_from);
+        if elapsed >= self.budget / 2 {
+            let dispatching = std::mem::take(&mut self.dispatching);
+            self.dispatch_percent = (100 * dispatching / elapsed).min(100);
+            self.measured_from = now;
+        }
+    }
+
     /// Starts and ends boost mode.
     fn watch(&mut self, view: &View<'_>, wait: u64) {
         // A batch delays packets that arrive meanwhile, which is not an overload.
         let bearable = (self.budget / 2).max(64 * self.costs.packet(false));
         let late = std::mem::take(&mut self.lag) > bearable;
         self.late = if late { self.late.saturating_add(1) } else { 0 };
+        let now = view.now.0;
+        self.note_dispatching(now);
         let usable = view.auxiliaries.iter().filter(|auxiliary| !auxiliary.taken).count() >= 2;
+        let usable = usable && self.dispatch_percent >= if self.boosting { BOOST_WHILE } else { BOOST_FROM };
         if !self.boosting {
             self.boosting = usable && self.boost_after.is_some_and(|after| self.late >= after);
             self.calm = None;
@@ -494,8 +517,8 @@ impl TailwaterMapper {
         if all > self.share {
             self.calm = None;
         }
-        let calm = *self.calm.get_or_insert(view.now.0);
-        self.boosting = usable && (all > self.share || view.now.0 - calm < self.release_timeout);
+        let calm = *self.calm.get_or_insert(now);
+        self.boosting = usable && (all > self.share || now - calm < self.release_timeout);
     }
 }
 
@@ -544,6 +567,9 @@ impl CoreMapper for TailwaterMapper {
                 self.working += used >> i & 1;
                 continue;
             }
+            if auxiliary.taken {
+                continue;
+            }
             let idle = auxiliary.load.packets == 0
                 && view.now.saturating_sub(auxiliary.last_done).0 >= self.release_timeout
                 && used & 1 << i == 0;
@@ -579,5 +605,10 @@ impl CoreMapper for TailwaterMapper {
     fn completed(&mut self, packets: u32, new: u32, took: Nanos) {
         self.costs.learn(packets, new, took);
         self.fit();
+    }
+
+    #[inline]
+    fn dispatched(&mut self, took: Nanos) {
+        self.dispatching += took.0;
     }
 }

@@ -36,7 +36,15 @@ impl Server {
         self.now += mapper.period();
         self.moves.clear();
         let (now, buckets, cores) = (self.now, &self.buckets[..], &self.cores[..]);
-        mapper.remap(&ServerView { now, buckets, cores }, &mut self.moves);
+        mapper.remap(
+            &ServerView {
+                now,
+                buckets,
+                cores,
+                late: 0.0,
+            },
+            &mut self.moves,
+        );
         let mut seen = vec![false; self.buckets.len()];
         for Move { bucket, to } in &self.moves {
             let bucket = usize::from(*bucket);
@@ -91,6 +99,7 @@ pub fn allocations(mapper: &mut dyn ServerMapper) -> u64 {
             now,
             buckets: &server.buckets,
             cores: &server.cores,
+            late: 0.0,
         };
         server.moves.clear();
         let moves = &mut server.moves;

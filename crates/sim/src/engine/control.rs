@@ -11,9 +11,6 @@ use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerView};
 /// Interval in nanoseconds for checking that bucket moves are complete, before a mapper runs again.
 const LOOK: u64 = 100_000;
 
-/// Number of epochs from which on a lasting backlog is an overload.
-const OVERLOAD: u64 = 4;
-
 impl Engine<'_> {
     /// Executes a due control event.
     pub(super) fn control(&mut self, control: Control, now: u64) {
@@ -114,8 +111,12 @@ impl Engine<'_> {
             return;
         };
         let section = &steering.sections[number];
-        let watched = section.mapper.as_ref().is_some_and(|m| m.on_overload());
         let epoch = ChainState::epoch(self.chains[chain].meter.slo);
+        let lasting = section
+            .mapper
+            .as_deref()
+            .and_then(|mapper| mapper.on_backlog_of(Nanos(epoch)));
+        let watched = lasting.is_some();
         let at = match watched {
             // The backlog is checked in each epoch.
             true => (section.asked + period).min(now + epoch),
@@ -140,21 +141,23 @@ impl Engine<'_> {
         let Some(mapper) = &section.mapper else {
             return;
         };
-        let (period, on_overload) = (mapper.period().0, mapper.on_overload());
+        let (period, lasting) = (mapper.period().0, mapper.on_backlog_of(Nanos(epoch)));
         let (due, settled) = (section.asked + period, section.is_settled());
         let asked = section.asked;
         if !settled && now >= due {
             self.at(now + LOOK, Control::Remap(chain, number));
             return;
         }
-        let lasting = epoch * OVERLOAD;
-        let overloaded = on_overload && settled && now >= asked + lasting;
-        if now < due && !(overloaded && self.has_backlog(chain, number, now, lasting)) {
+        // A backlog counts if it began after the last call.
+        let lasting = lasting.filter(|lasting| settled && now >= asked + lasting.0);
+        let is_behind = |lasting: Nanos| self.has_backlog(chain, number, now, lasting.0);
+        if now < due && !lasting.is_some_and(is_behind) {
             self.plan_remap(chain, number, now, period);
             return;
         }
         let buckets = self.bucket_loads(chain, number, now);
         let cores = self.core_loads(chain, number, now);
+        let late = self.chains[chain].meter.late_since_last_call();
         let Some(section) = self.section(chain, number) else {
             return;
         };
@@ -167,6 +170,7 @@ impl Engine<'_> {
             now: Nanos(now),
             buckets: &buckets,
             cores: &cores,
+            late,
         };
         let mut moves = Vec::new();
         mapper.remap(&view, &mut moves);

@@ -174,6 +174,7 @@ impl Core {
             let dispatch = self.dispatch.as_deref();
             if let Some(first) = self.fifo.first()
                 && self.room(dispatch.map_or(0, Dispatch::used)) > 0
+                && dispatch.is_none_or(|dispatch| dispatch.machine.backlog.receives())
             {
                 next = next.min(first.at + poll);
             }

@@ -61,10 +61,10 @@ pub(crate) struct Dispatch {
 
 impl Dispatch {
     /// Creates the state for auxiliary cores on these cores.
-    pub fn new(mapper: Box<dyn CoreMapper>, cores: Vec<u16>) -> Dispatch {
+    pub fn new(mapper: Box<dyn CoreMapper>, cores: Vec<u16>, buffers: usize) -> Dispatch {
         Dispatch {
             batch: mapper.batch(),
-            machine: Dispatcher::new(mapper, Backlog::new(cores.len())),
+            machine: Dispatcher::new(mapper, Backlog::new(cores.len(), buffers)),
             lists: PacketLists::new(cores.len()),
             links: AuxiliaryLinks { cores, active: 0 },
             iteration: None,

@@ -11,7 +11,7 @@ use super::turn::{record_queue, spend_at, work};
 use super::waiting::{NONE, Waiting};
 use crate::chain::{Work, random, spend};
 use crate::traffic::Packet;
-use tailwater_dispatch::{AuxiliaryCores, Dispatcher, Iteration};
+use tailwater_dispatch::{AuxiliaryCores, Availability, Dispatcher, Iteration};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Flowlet, Notice};
 
@@ -78,7 +78,12 @@ impl Engine<'_> {
     /// Runs an iteration, or the rest of one.
     pub(super) fn turn(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let before = dispatch.iteration.take();
+        self.see_claims(number, chain, dispatch, now);
         let alone = before.is_none() && dispatch.machine.is_quiet() && dispatch.links.active == 0;
+        if alone && dispatch.machine.backlog.is_single() {
+            self.plain(number, chain, now);
+            return;
+        }
         if alone && self.straight(number, chain, now) {
             return;
         }
@@ -86,9 +91,13 @@ impl Engine<'_> {
             began: now,
             progress: Iteration::default(),
         });
-        let (received, more) = match self.cores[number].transit.is_still() {
-            true => self.receive(number, chain, dispatch, now),
-            false => {
+        let (received, more) = match (
+            dispatch.machine.backlog.receives(),
+            self.cores[number].transit.is_still(),
+        ) {
+            (false, _) => (0, self.cores[number].fifo.has_more(now, 0)),
+            (true, true) => self.receive(number, chain, dispatch, now),
+            (true, false) => {
                 let more = self.gather(number, chain, now, dispatch.used());
                 if alone && !more {
                     self.whole(number, chain, now, false);
@@ -105,8 +114,8 @@ impl Engine<'_> {
         let picos = costs.receive(received as u64);
         let mut time = now + spend(&mut self.cores[number].carry, picos);
         time = self.collect(number, chain, dispatch, (now, time));
-        let room = self.cores[number].room(dispatch.used());
-        if turn.progress.receives_again(received, more, room > 0) && received > 0 {
+        let has_room = self.cores[number].room(dispatch.used()) > 0 && dispatch.machine.backlog.receives();
+        if turn.progress.receives_again(received, more, has_room) && received > 0 {
             dispatch.iteration = Some(turn);
             self.chains[chain].worked += time - now;
             self.cores[number].stats.busy += time - now;
@@ -117,12 +126,13 @@ impl Engine<'_> {
             time = self.decide(number, chain, dispatch, (now, time));
         }
         time = self.flush(number, chain, dispatch, time);
+        dispatch.machine.dispatched(Nanos(time - turn.began));
         self.chains[chain].worked += time - now;
         let core = &mut self.cores[number];
         core.stats.busy += time - now;
         core.ready = time;
         // Without room, nothing can be received before packets are processed.
-        if dispatch.machine.processes(more && room > 0) {
+        if dispatch.machine.processes(more && has_room) {
             self.process_queue(number, chain, dispatch, (time, turn.began));
         }
         let core = &mut self.cores[number];
@@ -169,7 +179,6 @@ impl Engine<'_> {
         if packets.len() == 0 {
             return;
         }
-        self.see_claims(number, dispatch);
         let Dispatch {
             machine, lists, links, ..
         } = dispatch;
@@ -225,22 +234,42 @@ impl Engine<'_> {
         slot
     }
 
-    /// Updates a dispatcher's view of taken auxiliary cores, if that has changed.
+    /// Updates a dispatcher's view of its auxiliary cores, if some core was activated, released or dedicated.
     #[inline]
-    fn see_claims(&self, number: usize, dispatch: &mut Dispatch) {
+    fn see_claims(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let server = usize::from(self.cores[number].server);
         let claims = self.servers[server].claims;
         if dispatch.seen_claims != claims {
             dispatch.seen_claims = claims;
-            self.look_for_taken(dispatch);
+            self.look_for_taken(number, chain, dispatch, now);
         }
     }
 
     #[cold]
-    fn look_for_taken(&self, dispatch: &mut Dispatch) {
+    fn look_for_taken(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
         let cores = &dispatch.links.cores;
-        let is_free = |auxiliary: usize| self.is_free(usize::from(cores[auxiliary]));
-        dispatch.machine.backlog.update_taken(is_free);
+        let availability = |auxiliary: usize| {
+            let core = &self.cores[usize::from(cores[auxiliary])];
+            match (core.dedicated, core.activation) {
+                (Some(_), _) => Availability::Withdrawn,
+                (None, Some(_)) => Availability::Taken,
+                (None, None) => Availability::Free,
+            }
+        };
+        dispatch.machine.backlog.update_available(availability);
+        self.release_withdrawn(number, chain, dispatch, now);
+    }
+
+    /// Releases withdrawn auxiliary cores that are done.
+    fn release_withdrawn(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, now: u64) {
+        let mut activations = Activations {
+            engine: self,
+            number,
+            chain,
+            links: &mut dispatch.links,
+            now,
+        };
+        dispatch.machine.backlog.release_withdrawn(&mut activations);
     }
 
     /// Returns `true` if a core can be activated as an auxiliary core.
@@ -268,6 +297,7 @@ impl Engine<'_> {
             return time;
         }
         let receipts = self.process_receipts(number, chain, dispatch, now);
+        self.release_withdrawn(number, chain, dispatch, now);
         let mut picos = self.chains[chain].costs.receipts(receipts);
         picos += self.place_parked(number, chain, dispatch, now);
         time + spend(&mut self.cores[number].carry, picos)
@@ -317,7 +347,6 @@ impl Engine<'_> {
 
     /// Runs the mapper and applies its plan. Returns the time at which this ends.
     fn decide(&mut self, number: usize, chain: usize, dispatch: &mut Dispatch, (now, time): (u64, u64)) -> u64 {
-        self.see_claims(number, dispatch);
         let Dispatch {
             machine, lists, links, ..
         } = dispatch;

@@ -48,6 +48,8 @@ pub(crate) struct Meter {
     pub windows: Vec<WindowReport>,
     /// Time at which the last packet left.
     pub last_sent: u64,
+    /// Packets delivered or lost, and those late or lost, up to the last call of a server mapper.
+    told: (u64, u64),
 }
 
 /// Sent packet: its arrival at the core, and `true` if it was buffered before.
@@ -74,6 +76,7 @@ impl Meter {
             all: LatencyHistogram::default(),
             windows: Vec::new(),
             last_sent: 0,
+            told: (0, 0),
         }
     }
 
@@ -130,10 +133,30 @@ impl Meter {
         }
     }
 
+    /// Returns the share of packets late or lost among those delivered or lost since the last call.
+    pub fn late_since_last_call(&mut self) -> f64 {
+        let now = self.owed_and_late();
+        let before = std::mem::replace(&mut self.told, now);
+        let (owed, late) = (now.0.wrapping_sub(before.0), now.1.wrapping_sub(before.1));
+        late as f64 / owed.max(1) as f64
+    }
+
+    fn owed_and_late(&self) -> (u64, u64) {
+        let owed = |counts: &Counts| counts.delivered + counts.total_lost();
+        let late = |counts: &Counts| counts.late.iter().sum::<u64>();
+        let (window, total) = (&self.window, &self.total);
+        (owed(window) + owed(total), late(window) + late(total))
+    }
+
     /// Restarts the counters with the window that begins now, and `offered` packets in the system.
     pub fn restart(&mut self, offered: u64) {
         self.window.offered = offered;
+        // What was not told before the restart is told after it.
+        let now = self.owed_and_late();
         self.total = Counts::default();
+        let kept = self.owed_and_late();
+        let untold = (now.0.wrapping_sub(self.told.0), now.1.wrapping_sub(self.told.1));
+        self.told = (kept.0.wrapping_sub(untold.0), kept.1.wrapping_sub(untold.1));
         self.all.clear();
         self.windows.clear();
     }

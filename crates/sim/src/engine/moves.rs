@@ -27,7 +27,7 @@ impl Engine<'_> {
         core.since = now;
         core.through = now;
         core.attribution = tailwater_measure::attribution::Attribution::new(slo);
-        core.dispatch = mapper.map(|mapper| Box::new(Dispatch::new(mapper, auxiliaries)));
+        core.dispatch = mapper.map(|mapper| Box::new(Dispatch::new(mapper, auxiliaries, core.buffers)));
         self.dispatchers += u32::from(core.dispatch.is_some());
         let server = usize::from(core.server);
         self.servers[server].claims += 1;

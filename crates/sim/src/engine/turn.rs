@@ -161,7 +161,7 @@ impl Engine<'_> {
     }
 
     /// Runs an iteration without auxiliary cores.
-    fn plain(&mut self, number: usize, chain: usize, now: u64) {
+    pub(super) fn plain(&mut self, number: usize, chain: usize, now: u64) {
         let core = &mut self.cores[number];
         if core.transit.is_still() {
             if !direct(core, &mut self.chains[chain], number, now) {

@@ -10,7 +10,7 @@ use tailwater_policy::server::{BucketLoad, CoreLoad, Move, ServerView};
 const MOST_CORES: usize = BUCKETS;
 
 /// Numbers of a decision before its cores, per core, and per bucket.
-const FIXED: usize = 6;
+const FIXED: usize = 7;
 const A_CORE: usize = 5;
 const A_BUCKET: usize = 4;
 
@@ -30,6 +30,8 @@ pub struct ServerDecision {
     pub buckets: Vec<BucketLoad>,
     /// Dedicated cores.
     pub cores: Vec<CoreLoad>,
+    /// Share of packets late or lost since the previous decision.
+    pub late: f64,
     /// Buckets to move, by number.
     pub moves: Vec<Move>,
 }
@@ -41,6 +43,7 @@ impl ServerDecision {
             now: self.now,
             buckets: &self.buckets,
             cores: &self.cores,
+            late: self.late,
         }
     }
 }
@@ -59,6 +62,7 @@ pub(super) fn encode(words: &mut Vec<u64>, view: &ServerView<'_>, moves: &[Move]
         took,
         cores.len() as u64,
         buckets.len() as u64,
+        view.late.to_bits(),
     ]);
     for core in cores {
         words.extend_from_slice(&[
@@ -89,9 +93,10 @@ pub(super) fn decode(words: &[u64], decision: &mut ServerDecision) -> Result<(),
             found: words.len() as u64,
         });
     };
-    let [_, sequence, now, took, cores, buckets] = *fixed;
+    let [_, sequence, now, took, cores, buckets, late] = *fixed;
     (decision.sequence, decision.now) = (sequence, Nanos(now));
     decision.took = Nanos(took);
+    decision.late = amount("as a share of late packets", late)?;
     let cores = at_most("dedicated cores", cores, MOST_CORES as u64)? as usize;
     let buckets = at_most("RSS buckets", buckets, BUCKETS as u64)? as usize;
     exactly(

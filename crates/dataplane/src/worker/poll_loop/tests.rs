@@ -118,6 +118,7 @@ fn run(script: impl FnOnce(&mut Scripted), stop: impl Fn() -> bool) -> Ran {
         window: Nanos::from_secs(100),
         start: Nanos::ZERO,
         batch: 32,
+        late: Default::default(),
     };
     let (mut senders, receiver) = windows(1, 0);
     let queue = Box::new(OnePacket(Arc::clone(&calls)));

@@ -55,6 +55,7 @@ fn recorded(views: u64) -> (Vec<ServerDecision>, Vec<u8>) {
             took: Nanos::ZERO,
             buckets: (0..512).map(|_| bucket(&mut random)).collect(),
             cores: (0..CORES).map(|_| core(&mut random)).collect(),
+            late: share(&mut random),
             moves: Vec::new(),
         };
         let mut moves = Vec::new();
