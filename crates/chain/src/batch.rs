@@ -62,6 +62,15 @@ impl Batch {
         self.capacity = packets.clamp(1, self.packets.capacity().min(MAX_BATCH));
     }
 
+    /// Calls `receive` with a batch without any room, whatever its capacity.
+    #[inline]
+    pub fn without_room<T>(&mut self, receive: impl FnOnce(&mut Batch) -> T) -> T {
+        let capacity = std::mem::take(&mut self.capacity);
+        let received = receive(self);
+        self.capacity = capacity;
+        received
+    }
+
     /// Memory that holds the packets' buffers.
     #[inline]
     pub fn memory(&self) -> &BufferMemory {

@@ -279,7 +279,7 @@ fn what_is_no_record_is_refused_and_a_part_of_one_is_told() {
     let newer = folder.write("newer", newer);
     refused(
         &explain(&newer, &[]),
-        "byte 20: expected a record of version 3, found version 9",
+        "byte 20: expected a record of version 4, found version 9",
     );
     let mut wrong = bytes.clone();
     let at = bytes.windows(8).position(|word| word == b"frontier").unwrap();

@@ -94,6 +94,19 @@ impl Dispatch {
         self.machine.is_quiet()
     }
 
+    /// Returns `true` if packets are to be received now: see [`Backlog::receives`].
+    #[inline]
+    pub(crate) fn receives(&self) -> bool {
+        self.machine.backlog.receives()
+    }
+
+    /// Returns `true` if there is an auxiliary core that flows can be placed on, after a look at those that others have.
+    #[inline]
+    pub(crate) fn has_usable(&mut self) -> bool {
+        self.update_available();
+        !self.machine.backlog.is_single()
+    }
+
     /// Returns `true` if no packet of this RSS bucket waits or is on an auxiliary core.
     pub(crate) fn is_free_of(&self, bucket: u16) -> bool {
         self.flow_numbers.is_free_of(bucket)
@@ -391,6 +404,12 @@ impl Dispatch {
     #[inline]
     pub(crate) fn learn(&mut self, packets: usize, new: usize, took: Nanos) {
         self.machine.completed(packets as u32, new as u32, took);
+    }
+
+    /// Reports to the mapper that receiving, placing and offloading packets took `took` of a turn.
+    #[inline]
+    pub(crate) fn dispatched(&mut self, took: Nanos) {
+        self.machine.dispatched(took);
     }
 
     /// Stops auxiliary cores from processing further packets: the run is over.

@@ -28,40 +28,42 @@ impl DispatchTurn<'_> {
     /// Looks up received packets, and those that have arrived meanwhile, and puts them into the local queue or offloads
     /// them. Then processes a batch of the local queue. Returns the end time.
     pub(super) fn process(&mut self, received: &mut Received, now: Nanos) -> Nanos {
-        let mut time = self.distribute_arrived(received, now);
+        let (mut time, packets) = self.distribute_arrived(received, now);
         self.dispatch.decide(self.chain, time);
         self.dispatch.flush(time);
         self.context.meter.window().auxiliary += self.dispatch.charge(time);
-        // Without free buffers nothing more can be received before some packets are processed.
-        if self
-            .dispatch
-            .processes(received.waiting > 0 && self.pool.available() > 0)
-        {
+        // Without room nothing more can be received before some packets are processed.
+        let before = time;
+        if self.dispatch.processes(received.waiting > 0 && self.has_room()) {
             time = self.process_queued(now, time);
         }
         self.dispatch.report(&mut self.context.meter.window().scaling);
-        if time == now {
-            // No packet was received or processed, but time advances.
+        if time == before {
+            // No packet was processed, but time advances.
             time = self.context.clock.now();
-            self.context.meter.note_part(time.saturating_sub(now), time);
+            self.context.meter.note_part(time.saturating_sub(before), time);
+            if packets > 0 {
+                self.dispatch.dispatched(time.saturating_sub(now));
+            }
         }
         self.chain.expire(time);
         time
     }
 
     /// Distributes the received batch and further packets that have arrived, and takes back packets that auxiliary
-    /// cores have processed. Returns the end time.
-    fn distribute_arrived(&mut self, received: &mut Received, now: Nanos) -> Nanos {
-        let (mut time, mut iteration) = (now, Iteration::default());
+    /// cores have processed. Returns the end time, and the number of packets received.
+    fn distribute_arrived(&mut self, received: &mut Received, now: Nanos) -> (Nanos, usize) {
+        let (mut time, mut iteration, mut all) = (now, Iteration::default(), 0);
         loop {
             let packets = self.batch.len();
+            all += packets;
             let arrival = self.first_arrival(time);
             if packets > 0 {
                 self.distribute(packets, time);
             }
             self.dispatch.collect(self.pool, self.chain, time);
-            if !iteration.receives_again(packets, received.waiting > 0, self.pool.available() > 0) {
-                return time;
+            if !iteration.receives_again(packets, received.waiting > 0, self.has_room()) {
+                return (time, all);
             }
             let before = time;
             time = self.context.clock.now();
@@ -73,6 +75,11 @@ impl DispatchTurn<'_> {
             let span = [before.max(time), time];
             self.context.meter.note_arrivals(*received, span, full);
         }
+    }
+
+    /// Returns `true` if further packets can be received.
+    fn has_room(&self) -> bool {
+        self.pool.available() > 0 && self.dispatch.receives()
     }
 
     /// Looks up a received batch, and puts its packets into the local queue or offloads them.
@@ -121,6 +128,7 @@ impl DispatchTurn<'_> {
         let arrival = self.first_arrival(time);
         let began = self.context.clock.now();
         self.context.meter.note_part(began.saturating_sub(time), began);
+        self.dispatch.dispatched(began.saturating_sub(turn));
         self.chain.prefetch_from(0, self.batch);
         let sent = self.context.pass(self.chain, self.batch, packets, began, Chain::run);
         let times = [arrival, began, sent];

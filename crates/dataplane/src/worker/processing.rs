@@ -73,13 +73,14 @@ impl ChainProcessing {
     }
 
     /// Returns `true` if received packets, if any, have to go through the dispatcher: packets wait here or on auxiliary
-    /// cores, or auxiliary cores are idle and may be released.
+    /// cores, auxiliary cores are idle and may be released, or packets wait in the port that an auxiliary core could
+    /// take.
     #[inline]
-    fn dispatches(&self, received: Received) -> bool {
-        let Some(dispatch) = &self.dispatch else {
+    fn dispatches(&mut self, received: Received) -> bool {
+        let Some(dispatch) = &mut self.dispatch else {
             return false;
         };
-        received.waiting > 0 || !dispatch.is_quiet() || dispatch.has_auxiliary_cores()
+        !dispatch.is_quiet() || dispatch.has_auxiliary_cores() || received.waiting > 0 && dispatch.has_usable()
     }
 
     /// Runs a turn of the dispatcher. Returns the end time.
@@ -170,7 +171,14 @@ impl Processing for ChainProcessing {
             buckets.turn(now, queue, &mut self.chain, dispatch, durable);
         }
         let buckets = self.buckets.as_deref_mut();
-        receive((&mut *context.port, buckets), now, &mut self.pool, &mut self.batch)
+        let (queue, pool) = (&mut *context.port, &mut self.pool);
+        match self.dispatch.as_ref().is_none_or(|dispatch| dispatch.receives()) {
+            true => receive((queue, buckets), now, pool, &mut self.batch),
+            // Packets stay in the ring. It is looked at all the same.
+            false => self
+                .batch
+                .without_room(move |batch| receive((queue, buckets), now, pool, batch)),
+        }
     }
 
     fn cause_of_full(&self) -> Cause {

@@ -123,28 +123,33 @@ fn decisions_about_buckets_out_of_bounds_are_refused() {
     };
     is(
         &[1, 1024],
-        "at least 6 numbers in a decision about RSS buckets, found 1",
+        "at least 7 numbers in a decision about RSS buckets, found 1",
     );
-    is(&[6, 1024, 0, 0, 0, 513, 0], "at most 512 dedicated cores, found 513");
-    is(&[6, 1024, 0, 0, 0, 0, 513], "at most 512 RSS buckets, found 513");
+    is(&[7, 1024, 0, 0, 0, 513, 0, 0], "at most 512 dedicated cores, found 513");
+    is(&[7, 1024, 0, 0, 0, 0, 513, 0], "at most 512 RSS buckets, found 513");
     is(
-        &[6, 1024, 0, 0, 0, 1, 0],
-        "expected 11 numbers in a decision about RSS buckets, found 6",
+        &[7, 1024, 0, 0, 0, 1, 0, 0],
+        "expected 12 numbers in a decision about RSS buckets, found 7",
     );
     // A core and a bucket.
-    let fine = [15, 1024, 0, 1, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+    let fine = [16, 1024, 0, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     for (at, to, expected) in [
-        (7, 2, "at most 1 as a flag of a core"),
         (
-            8,
+            7,
+            f64::NAN.to_bits(),
+            "a finite number of at least 0 as a share of late packets",
+        ),
+        (8, 2, "at most 1 as a flag of a core"),
+        (
+            9,
             f64::NAN.to_bits(),
             "a finite number of at least 0 as the load of a core",
         ),
-        (11, 1 << 40, "packets in a ring"),
-        (12, 1, "at most 0 as a core, found 1"),
+        (12, 1 << 40, "packets in a ring"),
         (13, 1, "at most 0 as a core, found 1"),
-        (14, (-1.0_f64).to_bits(), "packets per second of a bucket"),
-        (15, f64::INFINITY.to_bits(), "flows of a bucket"),
+        (14, 1, "at most 0 as a core, found 1"),
+        (15, (-1.0_f64).to_bits(), "packets per second of a bucket"),
+        (16, f64::INFINITY.to_bits(), "flows of a bucket"),
         (0, MOST_SERVER_WORDS as u64, "numbers in a decision, found"),
     ] {
         let mut numbers = fine;
