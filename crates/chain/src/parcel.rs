@@ -113,6 +113,12 @@ impl PacketStore {
         (packet, parcel.0.into_buffer())
     }
 
+    /// Takes the buffer of a packet that is lost.
+    #[inline]
+    pub fn discard(&self, parcel: Parcel) -> Buffer {
+        self.take(parcel).1
+    }
+
     /// Arrival time of the packet.
     #[inline]
     pub fn arrival(&self, parcel: &Parcel) -> Nanos {

@@ -113,6 +113,14 @@ impl Meter {
         }
     }
 
+    /// Counts packets lost because their flow had too many.
+    #[cold]
+    pub(crate) fn note_flow_overload(&mut self, packets: u64) {
+        let window = &mut self.telemetry.window;
+        window.lost_flow_overload += packets;
+        window.late[Cause::QueuedBehindOwnFlow as usize] += packets;
+    }
+
     /// Counts packets that are not delivered to the worker.
     #[cold]
     fn note_refused(&mut self, Refused { in_pieces, damaged }: Refused, now: Nanos) {
@@ -330,7 +338,7 @@ impl Meter {
     fn roll_window(&mut self, now: Nanos, chain: &impl Counting) {
         self.save_reasons(chain);
         let window = &self.telemetry.window;
-        self.late.add([window.offered, window.late_or_lost()]);
+        self.late.add([window.offered, window.late_for_want_of_cores()]);
         let index = now.saturating_sub(self.start).0 / self.window.0.max(1);
         self.telemetry.roll(index);
         self.window_end = self.start + Nanos((index + 1) * self.window.0);

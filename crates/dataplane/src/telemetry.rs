@@ -39,6 +39,8 @@ pub struct Window {
     pub lost_unsent: u64,
     /// Packets received in several buffers and too long for one.
     pub lost_in_pieces: u64,
+    /// Packets of flows with more than their share of the packet buffers, of which few were left.
+    pub lost_flow_overload: u64,
     /// Dropped packets whose checksums a device found wrong.
     pub dropped_damaged: u64,
     /// Packets beyond the SLO, and lost ones, by [`Cause`].
@@ -89,7 +91,15 @@ impl Window {
             + self.lost_with_worker
             + self.lost_unsent
             + self.lost_in_pieces
+            + self.lost_flow_overload
             + self.lost_in_chain
+    }
+
+    /// Packets beyond the SLO, lost ones included, for causes that more cores can remedy: not because of their own flow,
+    /// or of a preemption.
+    pub fn late_for_want_of_cores(&self) -> u64 {
+        let remediless = [Cause::QueuedBehindOwnFlow, Cause::Preempted];
+        self.late_or_lost() - remediless.map(|cause| self.late[cause as usize]).iter().sum::<u64>()
     }
 
     /// Packets beyond the SLO, lost ones included.
@@ -111,6 +121,7 @@ impl Window {
         self.lost_with_worker += other.lost_with_worker;
         self.lost_unsent += other.lost_unsent;
         self.lost_in_pieces += other.lost_in_pieces;
+        self.lost_flow_overload += other.lost_flow_overload;
         self.dropped_damaged += other.dropped_damaged;
         self.late
             .iter_mut()

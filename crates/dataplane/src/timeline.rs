@@ -2,7 +2,7 @@
 
 use crate::attribution::Cause;
 use crate::histogram::LatencyHistogram;
-use crate::report::reasons::{DAMAGED, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
+use crate::report::reasons::{DAMAGED, FLOW_OVERLOAD, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
 use crate::report::{LatencyReport, StepReport, TimelineReport};
 use crate::telemetry::Window;
 use std::collections::BTreeMap;
@@ -35,6 +35,7 @@ struct Step {
     lost_with_worker: u64,
     lost_unsent: u64,
     lost_in_pieces: u64,
+    lost_flow_overload: u64,
     dropped_damaged: u64,
     late: [u64; Cause::ALL.len()],
     busy: Nanos,
@@ -56,6 +57,7 @@ impl Step {
         self.lost_with_worker += other.lost_with_worker;
         self.lost_unsent += other.lost_unsent;
         self.lost_in_pieces += other.lost_in_pieces;
+        self.lost_flow_overload += other.lost_flow_overload;
         self.dropped_damaged += other.dropped_damaged;
         self.busy += other.busy;
         self.late
@@ -104,6 +106,7 @@ impl Timeline {
         step.lost_with_worker += sum.lost_with_worker;
         step.lost_unsent += sum.lost_unsent;
         step.lost_in_pieces += sum.lost_in_pieces;
+        step.lost_flow_overload += sum.lost_flow_overload;
         step.dropped_damaged += sum.dropped_damaged;
         step.busy += sum.busy;
         step.late
@@ -171,6 +174,7 @@ fn by_reason(step: &Step, reasons: &[Reason], outcome: Outcome) -> BTreeMap<Stri
         (WORKER_DIED, lost, step.lost_with_worker),
         (NOT_SENT, lost, step.lost_unsent),
         (IN_PIECES, lost, step.lost_in_pieces),
+        (FLOW_OVERLOAD, lost, step.lost_flow_overload),
         (DAMAGED, Outcome::Dropped, step.dropped_damaged),
     ];
     let nic = nic.into_iter().filter(|(_, of, _)| *of == outcome);

@@ -1,10 +1,12 @@
 //! Flows with packets in the system: who owns them, where their packets are, and how many.
 
 mod changes;
+mod fairness;
 mod relief;
 
-use crate::flow::{Flow, UNLISTED};
+use crate::flow::{Flow, OWN, UNLISTED};
 use crate::parked::ParkedPackets;
+use fairness::Fairness;
 use tailwater_handover::owner::Placement;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{AuxiliaryCore, Load, MAX_AUXILIARY_CORES, QUEUES, QueuedFlow};
@@ -38,8 +40,9 @@ pub struct Backlog<F, P> {
     listed: Vec<u16>,
     /// Flows in these lists that have left the local queue, for good or for an auxiliary core.
     left: u32,
-    /// Load of the local queue.
+    /// Load of the local queue, without the flows behind.
     here: Load,
+    fairness: Fairness,
     /// Packets of bound flows in the local queue.
     bound: u32,
     auxiliaries: Vec<AuxiliaryCore>,
@@ -83,6 +86,7 @@ impl<F, P> Backlog<F, P> {
             listed: Vec::new(),
             left: 0,
             here: Load::default(),
+            fairness: Fairness::new(packets as u32),
             bound: 0,
             auxiliaries: vec![AuxiliaryCore::default(); auxiliaries],
             split_with: vec![0; auxiliaries],
@@ -123,7 +127,7 @@ impl<F, P> Backlog<F, P> {
         }
     }
 
-    /// Returns the load of the local queue.
+    /// Returns the load of the local queue, without the flows [behind](Backlog::behind).
     #[inline]
     pub fn here(&self) -> Load {
         self.here
@@ -148,11 +152,12 @@ impl<F, P> Backlog<F, P> {
     }
 
     /// Returns `true` if packets are to be received now: the local queue or an auxiliary core has room for them. A
-    /// [single](Backlog::is_single) dispatcher receives when its local queue is empty.
+    /// [single](Backlog::is_single) dispatcher receives when its local queue is empty, or while it
+    /// [looks](Backlog::looks_for_whales) for flows with too many packets.
     #[inline]
     pub fn receives(&self) -> bool {
-        if self.usable == 0 {
-            return self.here.packets == 0;
+        if self.usable == 0 && !self.fairness.is_looking() {
+            return self.waiting() == 0;
         }
         self.inside < self.packets && (self.here.packets < self.share || self.has_room_elsewhere())
     }
@@ -192,10 +197,11 @@ impl<F, P> Backlog<F, P> {
         &self.flows[usize::from(number)]
     }
 
-    /// Returns the list of a flow's packets: [`OWN`](crate::OWN), or that of an auxiliary core.
+    /// Returns the list of a flow's packets: [`OWN`](crate::OWN), that [behind](Backlog::behind) it, or that of an
+    /// auxiliary core.
     #[inline]
     pub fn list_of(&self, number: u16) -> usize {
-        self.flow(number).list()
+        self.flow(number).list(self.behind())
     }
 
     /// Returns the index, one beyond all other lists, that stands for parking.
@@ -251,13 +257,16 @@ impl<F, P> Backlog<F, P> {
     }
 
     /// Counts an arrived packet of a flow in. Returns the list that it joins: [`OWN`](crate::OWN), that of an auxiliary
-    /// core, or [`parking`](Backlog::parking), for which the caller [parks](Backlog::park) it before the end of its
-    /// batch.
+    /// core, [`behind`](Backlog::behind) (see there), [`parking`](Backlog::parking), for which the caller
+    /// [parks](Backlog::park) it before the end of its batch, or [`refusing`](Backlog::refusing): it was not counted in,
+    /// and is lost.
     #[inline]
     pub fn receive(&mut self, number: u16) -> usize {
-        self.inside += 1;
         let flow = &mut self.flows[usize::from(number)];
         match flow.placement() {
+            Placement::Home | Placement::Split { .. } if self.fairness.concerns(flow) => {
+                return self.receive_behind(number);
+            }
             Placement::Home | Placement::Split { .. } => {
                 if flow.at == UNLISTED {
                     flow.at = self.queued.len() as u16;
@@ -273,10 +282,12 @@ impl<F, P> Backlog<F, P> {
                 self.queued[usize::from(flow.at)].packets = flow.queued.into();
                 self.bound += u32::from(flow.is_bound());
             }
+            Placement::Auxiliary(_) if self.fairness.is_excess(flow, self.inside) => return self.refusing(),
             // A flow that was just placed there has no packets to wait for.
             Placement::Auxiliary(auxiliary)
                 if flow.parked > 0 || self.relieved >> auxiliary & 1 != 0 && flow.in_flight() > 0 =>
             {
+                self.inside += 1;
                 return self.parking();
             }
             Placement::Auxiliary(auxiliary) => {
@@ -284,7 +295,9 @@ impl<F, P> Backlog<F, P> {
                 self.auxiliaries[usize::from(auxiliary)].load.packets += 1;
             }
         }
-        flow.list()
+        self.inside += 1;
+        // No flow behind comes here.
+        flow.list(OWN)
     }
 
     /// Counts a packet of the local queue out: it was processed completely. Returns the flow's key if none of its
@@ -292,17 +305,31 @@ impl<F, P> Backlog<F, P> {
     #[inline]
     pub fn done_here(&mut self, number: u16) -> Option<&F> {
         self.inside -= 1;
-        let flow = &mut self.flows[usize::from(number)];
-        flow.queued -= 1;
-        self.here.packets -= 1;
-        self.bound -= u32::from(flow.is_bound());
-        self.queued[usize::from(flow.at)].packets = flow.queued.into();
-        self.here.flows -= u32::from(flow.queued == 0);
+        self.leave_queue(number);
+        let flow = &self.flows[usize::from(number)];
         if !flow.is_gone() {
             return None;
         }
         self.left += 1;
         Some(self.forget(number))
+    }
+
+    /// Counts a packet out of the local queue.
+    #[inline]
+    fn leave_queue(&mut self, number: u16) {
+        let flow = &mut self.flows[usize::from(number)];
+        flow.queued -= 1;
+        self.bound -= u32::from(flow.is_bound());
+        self.queued[usize::from(flow.at)].packets = flow.queued.into();
+        let load = match flow.is_behind() {
+            true => self.fairness.behind_mut(),
+            false => &mut self.here,
+        };
+        load.packets -= 1;
+        if flow.queued == 0 {
+            load.flows -= 1;
+            flow.set_behind(false);
+        }
     }
 
     /// Moves a packet of a split flow, which has passed this core's segments, from the local queue to its auxiliary
@@ -314,11 +341,8 @@ impl<F, P> Backlog<F, P> {
     pub fn pass_on(&mut self, number: u16) -> usize {
         let flow = &mut self.flows[usize::from(number)];
         let (_, auxiliary) = flow.split().expect("only split flows are passed on");
-        flow.queued -= 1;
-        self.queued[usize::from(flow.at)].packets = flow.queued.into();
-        self.here.packets -= 1;
-        self.here.flows -= u32::from(flow.queued == 0);
-        self.bound -= 1;
+        self.leave_queue(number);
+        let flow = &mut self.flows[usize::from(number)];
         let load = &mut self.auxiliaries[auxiliary].load;
         load.flows += u32::from(flow.in_flight() == 0);
         load.packets += 1;

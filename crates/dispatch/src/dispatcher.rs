@@ -69,7 +69,7 @@ impl<F, P> Dispatcher<F, P> {
     /// Returns `true` if a decision is due.
     #[inline]
     pub fn is_due(&self, now: Nanos) -> bool {
-        self.mapper.due(now, self.backlog.here().packets)
+        self.mapper.due(now, self.backlog.waiting())
     }
 
     /// Reports to the mapper that an iteration, which took `took`, processed `packets` packets of the local queue, of
@@ -151,7 +151,7 @@ impl<F, P> Dispatcher<F, P> {
             now,
             oldest: oldest.unwrap_or(now),
             queued: backlog.listed(),
-            packets: backlog.here().packets,
+            packets: backlog.waiting(),
             parked: backlog.parked(),
             auxiliaries: backlog.auxiliaries(),
         };

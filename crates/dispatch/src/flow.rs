@@ -6,6 +6,9 @@ use tailwater_policy::core::Destination;
 /// Index of the local queue's packet list. That of auxiliary core `i` is `i + 1`.
 pub const OWN: usize = Destination::OWN_CORE.index();
 
+/// Flag of a flow's list: its queued packets are behind those of other flows.
+const BEHIND: u8 = 0x80;
+
 /// No index in the list of queued flows.
 pub(crate) const UNLISTED: u16 = u16::MAX;
 
@@ -33,7 +36,7 @@ pub struct Flow<F> {
     pub(crate) queued: u16,
     /// Packets parked until none is in flight.
     pub(crate) parked: u16,
-    /// List of its packets: read for every packet that is sorted, without a branch.
+    /// List of its packets, with a flag if that is the list behind.
     list: u8,
     state: State,
 }
@@ -75,9 +78,21 @@ impl<F> Flow<F> {
         self.owner.in_flight()
     }
 
+    /// Returns the list of its packets, given that of the queue behind.
     #[inline]
-    pub(crate) fn list(&self) -> usize {
-        self.list.into()
+    pub(crate) fn list(&self, behind: usize) -> usize {
+        if self.is_behind() { behind } else { self.list.into() }
+    }
+
+    /// Returns `true` if its queued packets are behind those of other flows.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.list & BEHIND != 0
+    }
+
+    #[inline]
+    pub(crate) fn set_behind(&mut self, is_behind: bool) {
+        self.list = self.list & !BEHIND | if is_behind { BEHIND } else { 0 };
     }
 
     #[inline]
@@ -95,7 +110,8 @@ impl<F> Flow<F> {
     pub(crate) fn go_to(&mut self, wanted: Placement) -> bool {
         self.owner.settle(wanted);
         self.list = match self.owner.placement() {
-            Placement::Home | Placement::Split { .. } => OWN as u8,
+            // Packets behind stay there.
+            Placement::Home | Placement::Split { .. } => OWN as u8 | self.list & BEHIND,
             Placement::Auxiliary(auxiliary) => auxiliary + 1,
         };
         self.owner.placement() == wanted

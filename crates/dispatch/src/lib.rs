@@ -20,6 +20,9 @@
 //! - A dispatcher without any usable auxiliary core is [single](Backlog::is_single): it receives a batch only when its
 //!   local queue is empty, like a core without a mapper. So at a load that takes all cores, no packet waits longer than
 //!   in the port's ring, and none costs more.
+//! - A flow with too many queued packets is [behind](Backlog::behind) all others, and one with more than its share of
+//!   scarce buffers loses its own packets, never another's. A single dispatcher with a long queue in the port looks for
+//!   such flows now and then.
 //! - A third of the buffers at most is for the local queue, and for each auxiliary core: beyond that, packets are not
 //!   [received](Backlog::receives). They wait in the ring, or are lost there, as without a mapper.
 //!

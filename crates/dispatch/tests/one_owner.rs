@@ -129,7 +129,7 @@ struct Rig {
     cores: Cores,
     numbers: [Option<u16>; FLOWS],
     /// By destination: packets not yet processed.
-    lists: [VecDeque<Packet>; AUXILIARIES + 1],
+    lists: [VecDeque<Packet>; AUXILIARIES + 3],
     /// Packets that auxiliary cores have processed and not reported.
     unreported: [VecDeque<Packet>; AUXILIARIES],
     /// Last packet of each flow that passed each part of the chain.
@@ -137,6 +137,7 @@ struct Rig {
     now: u64,
     arrived: usize,
     processed: usize,
+    refused: usize,
 }
 
 impl Rig {
@@ -157,6 +158,7 @@ impl Rig {
             now: 0,
             arrived: 0,
             processed: 0,
+            refused: 0,
         }
     }
 
@@ -194,7 +196,25 @@ impl Rig {
             let backlog = &mut self.dispatcher.backlog;
             match backlog.receive(number) {
                 list if list == backlog.parking() => backlog.park(number, packet),
-                list => self.lists[list].push_back(packet),
+                list if list == backlog.refusing() => {
+                    self.arrived -= 1;
+                    self.refused += 1;
+                    // Not for want of buffers: its flow has a third of them, others have some.
+                    let (its, all) = (backlog.flow(number).packets() as usize, self.used());
+                    assert!(
+                        its >= BUFFERS / 3 && all > BUFFERS * 3 / 4,
+                        "{packet:?}: {its} of {all}"
+                    );
+                }
+                list => {
+                    if let Some(overtaken) = backlog.take_overtaken() {
+                        let its = |packet: &Packet| packet.number == overtaken;
+                        let moved: Vec<_> = self.lists[OWN].iter().copied().filter(its).collect();
+                        self.lists[OWN].retain(|packet| !its(packet));
+                        self.lists[list].extend(moved);
+                    }
+                    self.lists[list].push_back(packet);
+                }
             }
         }
         // Only flows that were split with them before send more to withdrawn auxiliary cores.
@@ -240,7 +260,9 @@ impl Rig {
     /// Lets the dispatcher process packets of the local queue. The first segments drop every fifth of a split flow.
     fn process(&mut self, most: usize) {
         for _ in 0..most {
-            let Some(mut packet) = self.lists[OWN].pop_front() else {
+            let list = self.dispatcher.backlog.next_list();
+            let Some(mut packet) = self.lists[list].pop_front() else {
+                assert_eq!(self.dispatcher.backlog.waiting(), 0, "there is another list");
                 return;
             };
             let split = self.dispatcher.backlog.split_of(packet.number);
@@ -325,6 +347,7 @@ impl Rig {
 
     fn decide(&mut self, script: Script) {
         self.script.0.lock().unwrap().0 = script;
+        let behind = self.dispatcher.backlog.behind();
         let oldest = self.lists[OWN].front().map(|packet| Nanos(packet.serial));
         let now = Nanos(self.now);
         let decision = self.dispatcher.decide(now, oldest, Some, &mut self.cores);
@@ -333,9 +356,11 @@ impl Rig {
         if decision.flows_moved == 0 {
             return;
         }
-        for packet in std::mem::take(&mut self.lists[OWN]) {
-            let list = self.dispatcher.backlog.list_of(packet.number);
-            self.lists[list].push_back(packet);
+        for own in [OWN, behind] {
+            for packet in std::mem::take(&mut self.lists[own]) {
+                let list = self.dispatcher.backlog.list_of(packet.number);
+                self.lists[list].push_back(packet);
+            }
         }
     }
 
@@ -354,7 +379,8 @@ impl Rig {
             assert_eq!(known.load, load(self.on(auxiliary).collect()));
         }
         let mut queued: Vec<(usize, u32)> = Vec::new();
-        for packet in &self.lists[OWN] {
+        let waiting = || self.lists[OWN].iter().chain(&self.lists[AUXILIARIES + 2]);
+        for packet in waiting() {
             match queued.iter_mut().find(|(flow, _)| *flow == packet.flow) {
                 Some((_, packets)) => *packets += 1,
                 None => queued.push((packet.flow, 1)),
@@ -365,7 +391,7 @@ impl Rig {
         queued.sort_unstable();
         seen.queued.sort_unstable();
         assert_eq!(seen.queued, queued);
-        assert_eq!(seen.packets as usize, self.lists[OWN].len());
+        assert_eq!(seen.packets as usize, waiting().count());
         let inside = self.arrived - self.processed;
         let listed: usize = self.lists.iter().map(VecDeque::len).sum();
         assert_eq!(inside, listed + seen.parked.packets as usize);
@@ -505,22 +531,81 @@ fn a_withdrawn_auxiliary_core_is_done_and_released() {
 fn packets_are_received_only_for_cores_with_room() {
     let mut rig = Rig::new(true);
     let share = BUFFERS / 3;
-    let flows = [(1, false)].repeat(share);
+    let flows: Vec<_> = (0..share).map(|packet| (packet % 4, false)).collect();
     rig.cores.taken = 0b110;
     rig.receive(&flows);
     assert!(rig.dispatcher.backlog.receives(), "the free auxiliary core has room");
     rig.cores.taken = 0b111;
     rig.receive(&[]);
     assert!(rig.dispatcher.backlog.is_single() && !rig.dispatcher.backlog.receives());
-    rig.process(share);
+    rig.process(BUFFERS);
     assert!(rig.dispatcher.backlog.receives());
     rig.cores.taken = 0b110;
     rig.script.0.lock().unwrap().0.place = 1;
     rig.receive(&flows);
     assert!(rig.dispatcher.backlog.receives(), "the local queue has room");
     rig.script.0.lock().unwrap().0.place = OWN;
-    rig.receive(&[(2, false)].repeat(share));
+    let others: Vec<_> = (0..share).map(|packet| (4 + packet % 4, false)).collect();
+    rig.receive(&others);
     assert!(!rig.dispatcher.backlog.receives());
+}
+
+/// A flow with too many packets waits behind others, loses its own once buffers are scarce, and keeps its order.
+#[test]
+fn a_whale_delays_nobody_and_loses_its_own_packets() {
+    let mut rig = Rig::new(true);
+    rig.cores.taken = 0b111;
+    rig.receive(&[(1, false)].repeat(20));
+    rig.receive(&[(2, false), (1, false), (3, false)]);
+    let backlog = &rig.dispatcher.backlog;
+    assert_eq!((backlog.here().packets, backlog.waiting()), (2, 23));
+    let queued = |rig: &Rig, list: usize| rig.lists[list].iter().map(|packet| packet.flow).collect::<Vec<_>>();
+    assert_eq!(queued(&rig, OWN), [2, 3]);
+    assert!(
+        rig.lists[AUXILIARIES + 2]
+            .iter()
+            .is_sorted_by_key(|packet| packet.serial)
+    );
+    rig.receive(&[(1, false)].repeat(60));
+    assert_eq!(
+        rig.refused, 10,
+        "83 packets, 73 of which fit: buffers are scarce beyond 72 of 96"
+    );
+    rig.receive(&[(4, false)].repeat(8));
+    assert_eq!(rig.refused, 10, "others have room");
+    // One batch in four is the whale's while others wait.
+    let before = rig.lists[AUXILIARIES + 2].len();
+    rig.process(8);
+    assert_eq!(before - rig.lists[AUXILIARIES + 2].len(), 2);
+    rig.process(BUFFERS);
+    assert_eq!(rig.processed, rig.arrived);
+    rig.receive(&[(1, false)]);
+    assert_eq!(queued(&rig, OWN), [1], "nothing of it waits any more");
+}
+
+/// Without a usable auxiliary core, a long queue in the port is looked through for whales, at growing intervals while
+/// there is none.
+#[test]
+fn whales_are_looked_for_now_and_then() {
+    let mut rig = Rig::new(true);
+    rig.cores.taken = 0b111;
+    rig.receive(&[]);
+    let at = Nanos::from_millis;
+    let backlog = &mut rig.dispatcher.backlog;
+    assert!(!backlog.looks_for_whales(at(1), false), "the queue is short");
+    assert!(backlog.looks_for_whales(at(1), true));
+    let all: Vec<_> = (0..BUFFERS / 3).map(|packet| (packet % 4, false)).collect();
+    rig.receive(&all);
+    let backlog = &mut rig.dispatcher.backlog;
+    backlog.end_look(at(1));
+    assert!(!backlog.receives(), "there is none");
+    rig.process(BUFFERS);
+    let backlog = &mut rig.dispatcher.backlog;
+    assert!(!backlog.looks_for_whales(at(10), true) && backlog.looks_for_whales(at(11), true));
+    rig.receive(&[(1, false)].repeat(20));
+    let backlog = &mut rig.dispatcher.backlog;
+    backlog.end_look(at(11));
+    assert!(backlog.receives(), "a whale leaves room for others");
 }
 
 /// In boost mode, the queue is processed only for bound flows, or if nothing can be received.

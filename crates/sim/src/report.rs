@@ -21,16 +21,19 @@ pub enum Loss {
     FlowTableFull,
     /// It was still in the system when the time was over.
     NotDrained,
+    /// Its flow had more than its share of the packet buffers, of which few were left.
+    FlowOverload,
 }
 
 impl Loss {
     /// All reasons, in numerical order.
-    pub const ALL: [Loss; 5] = [
+    pub const ALL: [Loss; 6] = [
         Loss::RingFull,
         Loss::Link,
         Loss::Table,
         Loss::FlowTableFull,
         Loss::NotDrained,
+        Loss::FlowOverload,
     ];
 
     /// Returns the stable name. It equals that of the live report where one exists.
@@ -41,6 +44,7 @@ impl Loss {
             Loss::Table => "switch-table",
             Loss::FlowTableFull => "no-resources",
             Loss::NotDrained => "not-drained",
+            Loss::FlowOverload => "flow-overload",
         }
     }
 
@@ -51,6 +55,7 @@ impl Loss {
             Loss::Link | Loss::Table => Cause::Network,
             Loss::FlowTableFull => Cause::Live(attribution::Cause::ResourceExhausted),
             Loss::NotDrained => Cause::Live(attribution::Cause::QueuedBehindOthers),
+            Loss::FlowOverload => Cause::Live(attribution::Cause::QueuedBehindOwnFlow),
         }
     }
 }

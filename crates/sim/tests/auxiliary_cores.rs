@@ -257,7 +257,7 @@ fn parked_packets_go_to_another_auxiliary_core_in_known_time() {
 }
 
 /// Packets cause no allocations in steady state: twice as many packets need no more allocations, except for growing
-/// lists and windows.
+/// lists, windows, and runs of server mappers.
 #[test]
 fn packets_take_no_allocations() {
     let allocations = |length: u64, name: &str| {
@@ -275,6 +275,6 @@ fn packets_take_no_allocations() {
         let (short, fewer) = allocations(60, name);
         let (long, more) = allocations(180, name);
         let per_packet = (long - short) as f64 / (more - fewer) as f64;
-        assert!(per_packet < 0.001, "{name}: {short} for {fewer}, {long} for {more}");
+        assert!(per_packet < 0.01, "{name}: {short} for {fewer}, {long} for {more}");
     }
 }

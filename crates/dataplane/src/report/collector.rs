@@ -1,6 +1,6 @@
 //! Collector: sums up the workers' windows into a report.
 
-use super::reasons::{DAMAGED, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
+use super::reasons::{DAMAGED, FLOW_OVERLOAD, IN_PIECES, NOT_DRAINED, NOT_SENT, RING_FULL, WORKER_DIED};
 use super::{
     ArrivalReport, DistributionPoint, LatencyReport, PacketReport, TimelineReport, WindowReport, WindowsReport,
 };
@@ -173,6 +173,7 @@ impl Collector {
             (WORKER_DIED, Outcome::Lost, self.total.lost_with_worker),
             (NOT_SENT, Outcome::Lost, self.total.lost_unsent),
             (IN_PIECES, Outcome::Lost, self.total.lost_in_pieces),
+            (FLOW_OVERLOAD, Outcome::Lost, self.total.lost_flow_overload),
             (DAMAGED, Outcome::Dropped, self.total.dropped_damaged),
         ];
         let outside = outside.map(|(name, outcome, count)| {

@@ -6,6 +6,8 @@ pub(crate) const NOT_DRAINED: &str = "not-drained";
 pub(crate) const WORKER_DIED: &str = "worker-died";
 pub(crate) const NOT_SENT: &str = "not-sent";
 pub(crate) const IN_PIECES: &str = "in-pieces";
+/// Its flow had more than its share of the packet buffers, of which few were left.
+pub(crate) const FLOW_OVERLOAD: &str = "flow-overload";
 
 /// Reason of packets dropped because their device found a wrong checksum.
 pub(crate) const DAMAGED: &str = "malformed/checksum";

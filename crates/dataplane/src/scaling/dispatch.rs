@@ -100,11 +100,12 @@ impl Dispatch {
         self.machine.backlog.receives()
     }
 
-    /// Returns `true` if there is an auxiliary core that flows can be placed on, after a look at those that others have.
+    /// Returns `true` if packets that wait in the port, of which there are a `long` queue, go through the local queue: an
+    /// auxiliary core could take them, or a flow may have too many. All others are processed straight from the port.
     #[inline]
-    pub(crate) fn has_usable(&mut self) -> bool {
+    pub(crate) fn queues(&mut self, now: Nanos, is_long: bool) -> bool {
         self.update_available();
-        !self.machine.backlog.is_single()
+        !self.machine.backlog.is_single() || self.machine.backlog.looks_for_whales(now, is_long)
     }
 
     /// Returns `true` if no packet of this RSS bucket waits or is on an auxiliary core.
@@ -161,7 +162,7 @@ impl Dispatch {
             links,
             counters,
         };
-        let list = Cell::new(OWN);
+        let (list, overtaken) = (Cell::new(OWN), Cell::new(None));
         let number = |packet: &Packet| {
             let number = match flow_numbers.find(packet, chain) {
                 Some(number) => number,
@@ -183,11 +184,29 @@ impl Dispatch {
                 }
             };
             list.set(machine.backlog.receive(number));
+            overtaken.set(machine.backlog.take_overtaken());
             Some(number)
         };
-        batch.offload(store, number, |parcel| lists.push(list.get(), parcel));
+        batch.offload(store, number, |parcel| {
+            if let Some(number) = overtaken.take() {
+                lists.overtake(number);
+            }
+            lists.push(list.get(), parcel);
+        });
+        self.machine.backlog.end_look(now);
         self.park();
         self.counters.packets_parked += u64::from(self.machine.backlog.parked().packets - before);
+    }
+
+    /// Gives back the buffers of packets that are lost because their flow has too many. Returns their number.
+    #[inline]
+    pub(crate) fn lose_refused(&mut self, pool: &mut BufferPool) -> u64 {
+        let mut lost = 0;
+        for parcel in self.lists.refused() {
+            pool.give(self.store.discard(parcel));
+            lost += 1;
+        }
+        lost
     }
 
     /// Updates which auxiliary cores other dispatchers have.
@@ -315,14 +334,14 @@ impl Dispatch {
             ..
         } = self;
         let (room, mut taken) = (batch.room(), 0);
-        lists.take(room, |parcel| {
+        lists.take(machine.backlog.next_list(), room, |parcel| {
             taken += 1;
             match machine.backlog.split_of(parcel.number()) {
                 None => batch.add_parcel(store, parcel),
                 Some((from, _)) => parts[from].add_parcel(store, parcel),
             }
         });
-        machine.backlog.here().packets > taken
+        machine.backlog.waiting() > taken
     }
 
     /// Like [`take`](Dispatch::take), but puts all into the batch: no packet is processed after this.
@@ -333,8 +352,10 @@ impl Dispatch {
             machine, lists, store, ..
         } = self;
         machine.backlog.unpark_all(|parcel| lists.push(OWN, parcel));
-        lists.take(batch.room(), |parcel| batch.add_parcel(store, parcel));
-        machine.backlog.here().packets as usize > batch.len()
+        for list in [OWN, machine.backlog.behind()] {
+            lists.take(list, batch.room(), |parcel| batch.add_parcel(store, parcel));
+        }
+        machine.backlog.waiting() as usize > batch.len()
     }
 
     /// Packets of split flows that were [taken](Dispatch::take), by the segment at which auxiliary cores continue.

@@ -56,7 +56,7 @@ impl Default for LoadCounters {
     }
 }
 
-/// Packets of all workers, auxiliary ones included, up to their last windows. Workers add, the mapper's thread reads.
+/// Packets of all workers, and those late for want of cores, auxiliary workers included, up to their last windows. Workers add, the mapper's thread reads.
 #[derive(Clone, Debug, Default)]
 pub struct LateCounters {
     /// Packets offered, and those late or lost.

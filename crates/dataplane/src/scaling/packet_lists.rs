@@ -8,9 +8,12 @@ use tailwater_dispatch::OWN;
 pub(super) struct PacketLists {
     /// Front of the local queue, last packet first.
     front: Vec<Parcel>,
-    /// The back of the local queue, then parcels for each auxiliary core that have not been pushed yet, and finally
-    /// packets about to be parked. One array, so sorting needs no branch per packet.
+    /// The back of the local queue, then parcels for each auxiliary core that have not been pushed yet, packets about to
+    /// be parked, the back of the queue behind, and packets about to be lost. One array, so sorting needs no branch per
+    /// packet.
     lists: Vec<Vec<Parcel>>,
+    /// Front of the queue behind, last packet first.
+    front_behind: Vec<Parcel>,
     /// Empty list, swapped with the back of the local queue when that is sorted.
     spare: Vec<Parcel>,
 }
@@ -20,7 +23,8 @@ impl PacketLists {
     pub(super) fn new(buffers: usize, auxiliaries: usize) -> PacketLists {
         PacketLists {
             front: Vec::with_capacity(buffers),
-            lists: (0..auxiliaries + 2).map(|_| Vec::with_capacity(buffers)).collect(),
+            lists: (0..auxiliaries + 4).map(|_| Vec::with_capacity(buffers)).collect(),
+            front_behind: Vec::with_capacity(buffers),
             spare: Vec::with_capacity(buffers),
         }
     }
@@ -31,9 +35,16 @@ impl PacketLists {
         self.lists[list].push(parcel);
     }
 
-    /// First packet of the local queue.
+    /// First packet of the local queue, or of that behind it.
     pub(super) fn first(&self) -> Option<&Parcel> {
-        self.front.last().or(self.lists[OWN].first())
+        let behind = || self.front_behind.last().or(self.lists[self.behind()].first());
+        self.front.last().or(self.lists[OWN].first()).or_else(behind)
+    }
+
+    /// Index of the queue behind.
+    #[inline]
+    fn behind(&self) -> usize {
+        self.lists.len() - 2
     }
 
     /// Parcels staged for an auxiliary core.
@@ -45,31 +56,63 @@ impl PacketLists {
     /// Packets about to be parked.
     #[inline]
     pub(super) fn parking(&mut self) -> std::vec::Drain<'_, Parcel> {
-        let parking = self.lists.len() - 1;
+        let parking = self.lists.len() - 3;
         self.lists[parking].drain(..)
     }
 
-    /// Moves the local queue's packets to the lists that `list_of` returns for their flows.
-    pub(super) fn sort(&mut self, list_of: impl Fn(u16) -> usize) {
-        let PacketLists { front, lists, spare } = self;
-        std::mem::swap(&mut lists[OWN], spare);
-        let mut put = |parcel: Parcel| {
-            let list = list_of(parcel.number());
-            lists[list].push(parcel);
-        };
-        front.drain(..).rev().for_each(&mut put);
-        spare.drain(..).for_each(&mut put);
+    /// Packets about to be lost.
+    #[inline]
+    pub(super) fn refused(&mut self) -> std::vec::Drain<'_, Parcel> {
+        let refused = self.lists.len() - 1;
+        self.lists[refused].drain(..)
     }
 
-    /// Removes up to `most` packets from the local queue, in order.
+    /// Moves the packets of a flow from the local queue to that behind, where it has none yet.
+    #[cold]
+    pub(super) fn overtake(&mut self, number: u16) {
+        let behind = self.behind();
+        let PacketLists { front, lists, .. } = self;
+        let [own, back] = lists.get_disjoint_mut([OWN, behind]).expect("two lists");
+        // The front is in reverse order.
+        let before = back.len();
+        back.extend(front.extract_if(.., |parcel| parcel.number() == number));
+        back[before..].reverse();
+        back.extend(own.extract_if(.., |parcel| parcel.number() == number));
+    }
+
+    /// Moves the packets of both local queues to the lists that `list_of` returns for their flows.
+    pub(super) fn sort(&mut self, list_of: impl Fn(u16) -> usize) {
+        let behind = self.behind();
+        let PacketLists {
+            front,
+            lists,
+            front_behind,
+            spare,
+        } = self;
+        for (front, own) in [(front, OWN), (front_behind, behind)] {
+            std::mem::swap(&mut lists[own], spare);
+            let mut put = |parcel: Parcel| {
+                let list = list_of(parcel.number());
+                lists[list].push(parcel);
+            };
+            front.drain(..).rev().for_each(&mut put);
+            spare.drain(..).for_each(&mut put);
+        }
+    }
+
+    /// Removes up to `most` packets from the local queue, or from that behind, in order.
     #[inline]
-    pub(super) fn take(&mut self, most: usize, mut each: impl FnMut(Parcel)) {
+    pub(super) fn take(&mut self, list: usize, most: usize, mut each: impl FnMut(Parcel)) {
+        let front = match list {
+            OWN => &mut self.front,
+            _ => &mut self.front_behind,
+        };
         for _ in 0..most {
-            if self.front.is_empty() {
-                std::mem::swap(&mut self.front, &mut self.lists[OWN]);
-                self.front.reverse();
+            if front.is_empty() {
+                std::mem::swap(front, &mut self.lists[list]);
+                front.reverse();
             }
-            let Some(parcel) = self.front.pop() else {
+            let Some(parcel) = front.pop() else {
                 return;
             };
             each(parcel);

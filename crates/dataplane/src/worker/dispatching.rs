@@ -88,6 +88,10 @@ impl DispatchTurn<'_> {
         self.chain.look_up(self.batch, time);
         let functions = self.batch.len();
         self.dispatch.distribute(self.batch, self.chain, time);
+        let refused = self.dispatch.lose_refused(self.pool);
+        if refused > 0 {
+            self.context.meter.note_flow_overload(refused);
+        }
         let gone = functions - self.batch.len();
         if gone < packets {
             // Packets that bypass the functions, and those lost for lack of resources.

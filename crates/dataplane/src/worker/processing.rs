@@ -20,6 +20,9 @@ use tailwater_chain::chain::Chain;
 use tailwater_net::Nanos;
 use tailwater_state::keeper::Keeper;
 
+/// Packets in the port from which on a worker without a usable auxiliary core looks for flows with too many.
+const LONG: usize = 512;
+
 /// Processing of a whole chain.
 pub(super) struct ChainProcessing {
     chain: CountedChain,
@@ -76,11 +79,13 @@ impl ChainProcessing {
     /// cores, auxiliary cores are idle and may be released, or packets wait in the port that an auxiliary core could
     /// take.
     #[inline]
-    fn dispatches(&mut self, received: Received) -> bool {
+    fn dispatches(&mut self, received: Received, now: Nanos) -> bool {
         let Some(dispatch) = &mut self.dispatch else {
             return false;
         };
-        !dispatch.is_quiet() || dispatch.has_auxiliary_cores() || received.waiting > 0 && dispatch.has_usable()
+        !dispatch.is_quiet()
+            || dispatch.has_auxiliary_cores()
+            || received.waiting > 0 && dispatch.queues(now, received.waiting >= LONG)
     }
 
     /// Runs a turn of the dispatcher. Returns the end time.
@@ -189,7 +194,7 @@ impl Processing for ChainProcessing {
     fn process(&mut self, context: &mut QueueContext, received: &mut Received, now: Nanos) -> Option<Nanos> {
         if self.durable.is_some() {
             self.process_durable(context, now, received.waiting > 0)
-        } else if self.dispatches(*received) {
+        } else if self.dispatches(*received, now) {
             Some(self.process_dispatching(context, received, now))
         } else if self.batch.is_empty() {
             None
@@ -242,6 +247,8 @@ impl Processing for ChainProcessing {
                     dispatch.done_part(from, &mut self.pool, &mut self.chain);
                 }
             }
+            let refused = dispatch.lose_refused(&mut self.pool);
+            meter.note_flow_overload(refused);
             // Packets about to be offloaded come back as lost.
             dispatch.abandon();
             dispatch.flush(now);

@@ -86,14 +86,18 @@ impl<F, P> Backlog<F, P> {
                 self.make_whole(number);
             }
             let (flow, queued) = (&mut self.flows[usize::from(number)], &mut self.queued[at]);
+            let here = match flow.is_behind() {
+                true => self.fairness.behind_mut(),
+                false => &mut self.here,
+            };
+            here.flows -= 1;
+            here.packets -= u32::from(flow.queued);
             let is_there = flow.go_to(Placement::Auxiliary(to as u8));
             assert!(is_there, "a flow moves that has packets in flight");
             flow.sent_many(flow.queued);
             let load = &mut self.auxiliaries[to].load;
             load.flows += 1;
             load.packets += u32::from(flow.queued);
-            self.here.flows -= 1;
-            self.here.packets -= u32::from(flow.queued);
             (flow.queued, queued.packets) = (0, 0);
             moved += 1;
         }

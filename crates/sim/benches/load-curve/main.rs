@@ -36,6 +36,7 @@ struct Arguments {
     policies: Vec<String>,
     dispatch: [f64; 3],
     ring: u32,
+    whale: f64,
 }
 
 fn arguments() -> Arguments {
@@ -51,6 +52,7 @@ fn arguments() -> Arguments {
         policies: vec!["static".to_owned(), "tailwater".to_owned()],
         dispatch: DISPATCH[1].1,
         ring: 1024,
+        whale: 0.0,
     };
     let mut words = std::env::args().skip(1);
     let list = |text: String| {
@@ -77,6 +79,7 @@ fn arguments() -> Arguments {
             "--seconds" => found.seconds = number(),
             "--warm-up" => found.warm_up = number(),
             "--seed" => found.seed = number() as u64,
+            "--whale" => found.whale = number(),
             "--ring" => found.ring = number() as u32,
             "--policies" => found.policies = value.split(',').map(str::to_owned).collect(),
             "--dispatch" => {
@@ -108,6 +111,15 @@ fn record(arguments: &Arguments, rate: f64) -> Arc<Recording> {
     Arc::new(make(rate / own, arguments.warm_up + arguments.seconds))
 }
 
+/// Adds a flow with a packet every `gap` nanoseconds.
+fn with_whale(packets: &Recording, gap: f64) -> Arc<Recording> {
+    let flow = packets.iter().map(|(_, flow, _)| flow).max().unwrap_or(0) + 1;
+    let whale = (0..(packets.duration().0 as f64 / gap) as u64).map(|i| (Nanos((i as f64 * gap) as u64), flow, 1000));
+    let mut all: Vec<(Nanos, u32, u16)> = packets.iter().chain(whale).collect();
+    all.sort_by_key(|(time, ..)| *time);
+    Arc::new(Recording::of_packets("whale", all, 50))
+}
+
 fn main() {
     let arguments = arguments();
     for &nanos in &arguments.chains {
@@ -137,6 +149,10 @@ fn main() {
                 ..CapacityProfile::default()
             };
             let packets = record(&arguments, load / 100.0 * capacity * f64::from(arguments.cores));
+            let packets = match arguments.whale > 0.0 {
+                true => with_whale(&packets, nanos / arguments.whale),
+                false => packets,
+            };
             let mut rack = Rack::of_one(arguments.cores);
             rack.servers[0].ring = arguments.ring;
             for name in &arguments.policies {

@@ -76,7 +76,7 @@ impl Dispatch {
     #[inline]
     pub fn used(&self) -> usize {
         let backlog = &self.machine.backlog;
-        (backlog.here().packets + self.lists.away + backlog.parked().packets) as usize
+        (backlog.waiting() + self.lists.away + backlog.parked().packets) as usize
     }
 
     /// Returns `true` if the core continues immediately when it is ready.

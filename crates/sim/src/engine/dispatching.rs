@@ -10,6 +10,7 @@ use super::tree::NEVER;
 use super::turn::{record_queue, spend_at, work};
 use super::waiting::{NONE, Waiting};
 use crate::chain::{Work, random, spend};
+use crate::report::Loss;
 use crate::traffic::Packet;
 use tailwater_dispatch::{AuxiliaryCores, Availability, Dispatcher, Iteration};
 use tailwater_net::Nanos;
@@ -81,10 +82,13 @@ impl Engine<'_> {
         self.see_claims(number, chain, dispatch, now);
         let alone = before.is_none() && dispatch.machine.is_quiet() && dispatch.links.active == 0;
         if alone && dispatch.machine.backlog.is_single() {
-            self.plain(number, chain, now);
-            return;
-        }
-        if alone && self.straight(number, chain, now) {
+            let core = &self.cores[number];
+            let is_long = core.fifo.has_more(now, core.ring / 2);
+            if !dispatch.machine.backlog.looks_for_whales(Nanos(now), is_long) {
+                self.plain(number, chain, now);
+                return;
+            }
+        } else if alone && self.straight(number, chain, now) {
             return;
         }
         let mut turn = before.unwrap_or(LoopIteration {
@@ -110,6 +114,7 @@ impl Engine<'_> {
                 (received, more)
             }
         };
+        dispatch.machine.backlog.end_look(Nanos(now));
         let costs = &self.chains[chain].costs;
         let picos = costs.receive(received as u64);
         let mut time = now + spend(&mut self.cores[number].carry, picos);
@@ -183,7 +188,8 @@ impl Engine<'_> {
             machine, lists, links, ..
         } = dispatch;
         let parked = machine.backlog.parked().packets;
-        let parking = machine.backlog.parking();
+        let (parking, refusing) = (machine.backlog.parking(), machine.backlog.refusing());
+        let mut refused = std::mem::take(&mut self.lost);
         machine.backlog.make_room(packets.len());
         let mut slots = std::mem::take(&mut self.chains[chain].slots);
         for waiting in packets {
@@ -196,10 +202,21 @@ impl Engine<'_> {
             let waiting = Waiting { slot, ..waiting };
             match machine.backlog.receive(slot) {
                 list if list == parking => machine.backlog.park(slot, waiting),
-                list => lists.push(list, waiting),
+                list if list == refusing => refused.push(packet),
+                list => {
+                    if let Some(overtaken) = machine.backlog.take_overtaken() {
+                        lists.overtake(overtaken);
+                    }
+                    lists.push(list, waiting);
+                }
             }
         }
         self.chains[chain].slots = slots;
+        for packet in refused.drain(..) {
+            self.chains[chain].meter.lost(Loss::FlowOverload);
+            self.left(number, &packet, now);
+        }
+        self.lost = refused;
         self.chains[chain].decisions.packets_parked += u64::from(machine.backlog.parked().packets - parked);
     }
 
@@ -418,7 +435,8 @@ impl Engine<'_> {
         let mut batch = std::mem::take(&mut self.batch);
         batch.clear();
         let most = self.chains[chain].costs.most.min(dispatch.batch);
-        dispatch.lists.take(most, &mut batch);
+        let list = dispatch.machine.backlog.next_list();
+        dispatch.lists.take(list, most, &mut batch);
         let mut split = false;
         if dispatch.machine.backlog.has_splits() {
             for waiting in &mut batch {
@@ -434,7 +452,7 @@ impl Engine<'_> {
         if split {
             picos -= left_out(costs, &batch, false).min(picos);
         }
-        let more = dispatch.machine.backlog.here().packets as usize > batch.len();
+        let more = dispatch.machine.backlog.waiting() as usize > batch.len();
         self.process(number, chain, (now, picos), &batch, more);
         let mut end = self.cores[number].ready;
         for waiting in &batch {

@@ -2,7 +2,7 @@
 
 use crate::report::{Cause, Loss, WindowReport};
 use crate::traffic::Packet;
-use tailwater_measure::attribution::{Attribution, LatePacket};
+use tailwater_measure::attribution::{self, Attribution, LatePacket};
 use tailwater_measure::histogram::LatencyHistogram;
 use tailwater_net::Nanos;
 
@@ -143,7 +143,15 @@ impl Meter {
 
     fn owed_and_late(&self) -> (u64, u64) {
         let owed = |counts: &Counts| counts.delivered + counts.total_lost();
-        let late = |counts: &Counts| counts.late.iter().sum::<u64>();
+        // More cores help against neither.
+        let remediless = [attribution::Cause::QueuedBehindOwnFlow, attribution::Cause::Preempted];
+        let remediless = remediless.map(|cause| Cause::Live(cause).number());
+        let late = |counts: &Counts| {
+            let late = counts.late.iter().enumerate();
+            late.filter(|(cause, _)| !remediless.contains(cause))
+                .map(|(_, late)| late)
+                .sum::<u64>()
+        };
         let (window, total) = (&self.window, &self.total);
         (owed(window) + owed(total), late(window) + late(total))
     }

@@ -11,6 +11,8 @@ use tailwater_net::Nanos;
 #[derive(Debug)]
 pub(crate) struct PacketLists {
     own: Queue<Waiting>,
+    /// Packets of flows with too many of them.
+    behind: Queue<Waiting>,
     /// By auxiliary core: its packets, including staged ones.
     pub offload_queues: Vec<OffloadQueue>,
     /// Auxiliary cores with packets, and those with staged packets, as bit maps.
@@ -26,6 +28,7 @@ impl PacketLists {
     pub fn new(auxiliaries: usize) -> PacketLists {
         PacketLists {
             own: Queue::default(),
+            behind: Queue::default(),
             offload_queues: (0..auxiliaries).map(|_| OffloadQueue::default()).collect(),
             busy: 0,
             staging: 0,
@@ -34,16 +37,22 @@ impl PacketLists {
         }
     }
 
-    /// Returns `true` if the own queue is empty.
+    /// Returns the list of packets behind the own queue.
     #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.own.is_empty()
+    fn behind(&self) -> usize {
+        self.offload_queues.len() + 2
     }
 
-    /// Returns the arrival time of the first packet in the own queue.
+    /// Returns `true` if the own queue and that behind it are empty.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.behind.is_empty()
+    }
+
+    /// Returns the arrival time of the first packet in the own queue and that behind it.
     pub fn oldest(&self) -> Option<Nanos> {
-        let first = self.own.first()?;
-        Some(Nanos(first.packet.arrival))
+        let first = self.own.first().into_iter().chain(self.behind.first());
+        first.map(|first| Nanos(first.packet.arrival)).min()
     }
 
     /// Appends a packet to a list.
@@ -51,6 +60,7 @@ impl PacketLists {
     pub fn push(&mut self, list: usize, waiting: Waiting) {
         match list {
             OWN => self.own.push(waiting),
+            list if list == self.behind() => self.behind.push(waiting),
             list => self.stage(list - 1, waiting),
         }
     }
@@ -64,28 +74,52 @@ impl PacketLists {
         self.offload_queues[auxiliary].put(waiting);
     }
 
-    /// Moves the own queue's packets to the lists that `list_of` returns for their flows' slots. Returns the number of
-    /// those that left the queue.
+    /// Moves the packets of both queues of this core to the lists that `list_of` returns for their flows' slots. Returns
+    /// the number of those that left.
     pub fn sort(&mut self, list_of: impl Fn(u16) -> usize) -> u64 {
-        let mut own = std::mem::take(&mut self.own);
+        let behind = self.behind();
         let mut moved = 0;
-        own.retain(|waiting| match list_of(waiting.slot) {
-            OWN => true,
-            list => {
-                self.push(list, *waiting);
-                moved += 1;
-                false
-            }
-        });
-        self.own = own;
+        for own in [OWN, behind] {
+            let mut queue = std::mem::take(self.queue(own));
+            queue.retain(|waiting| match list_of(waiting.slot) {
+                list if list == own => true,
+                list => {
+                    self.push(list, *waiting);
+                    moved += 1;
+                    false
+                }
+            });
+            *self.queue(own) = queue;
+        }
         moved
     }
 
-    /// Moves up to `most` packets from the own queue to a batch.
-    pub fn take(&mut self, most: usize, batch: &mut Vec<Waiting>) {
-        let count = most.min(self.own.len());
-        batch.extend_from_slice(&self.own.as_slice()[..count]);
-        self.own.take(count);
+    /// Moves the packets of a flow, given by its slot, from the own queue to that behind.
+    pub fn overtake(&mut self, slot: u16) {
+        let PacketLists { own, behind, .. } = self;
+        own.retain(|waiting| {
+            let stays = waiting.slot != slot;
+            if !stays {
+                behind.push(*waiting);
+            }
+            stays
+        });
+    }
+
+    /// Returns one of this core's queues.
+    fn queue(&mut self, list: usize) -> &mut Queue<Waiting> {
+        match list {
+            OWN => &mut self.own,
+            _ => &mut self.behind,
+        }
+    }
+
+    /// Moves up to `most` packets from one of this core's queues to a batch.
+    pub fn take(&mut self, list: usize, most: usize, batch: &mut Vec<Waiting>) {
+        let queue = self.queue(list);
+        let count = most.min(queue.len());
+        batch.extend_from_slice(&queue.as_slice()[..count]);
+        queue.take(count);
     }
 
     /// Removes the first `count` packets of an auxiliary core, whose receipts were processed. `is_idle` is set if it

@@ -1,0 +1,173 @@
+//! Fairness between flows: one with too many queued packets does not delay others, and loses its own.
+
+use super::Backlog;
+use crate::flow::{Flow, OWN};
+use tailwater_net::Nanos;
+use tailwater_policy::core::{Load, QUEUES};
+
+/// Number of batches of the local queue of which one is of the queue behind, if both have packets.
+const ROUNDS: u32 = 4;
+
+/// Shortest and longest time between two looks for whales that found none.
+const SHORTEST_PAUSE: Nanos = Nanos::from_millis(10);
+const LONGEST_PAUSE: Nanos = Nanos::from_millis(640);
+
+/// State of the queue behind the local queue.
+#[derive(Debug)]
+pub(super) struct Fairness {
+    behind: Load,
+    /// Number of a flow's queued packets from which on further ones are behind.
+    share: u32,
+    /// Number of a flow's packets in the system from which on further ones are lost, once the packets of all flows are
+    /// more than `scarce`.
+    most: u32,
+    scarce: u32,
+    /// Flow that was just put behind, whose packets are yet to be moved.
+    overtaken: Option<u16>,
+    /// Batches taken from the local queue since the last from behind.
+    round: u32,
+    /// A single dispatcher receives, to find whales.
+    looking: bool,
+    /// Time of its next look, and the pause after one that finds none.
+    next_look: Nanos,
+    pause: Nanos,
+}
+
+impl Fairness {
+    /// Creates the state for `packets` buffers.
+    pub(super) fn new(packets: u32) -> Fairness {
+        let most = (packets / QUEUES).max(2);
+        Fairness {
+            behind: Load::default(),
+            share: most / 2,
+            most,
+            scarce: packets - packets / 4,
+            overtaken: None,
+            round: 0,
+            looking: false,
+            next_look: Nanos::ZERO,
+            pause: SHORTEST_PAUSE,
+        }
+    }
+
+    /// Returns `true` if a flow's next packet is behind, or lost.
+    #[inline]
+    pub(super) fn concerns<F>(&self, flow: &Flow<F>) -> bool {
+        u32::from(flow.queued) >= self.share || flow.is_behind()
+    }
+
+    /// Returns `true` if a flow has its share of the packets in the system, of which there are `inside`, and those of
+    /// others need the rest.
+    #[inline]
+    pub(super) fn is_excess<F>(&self, flow: &Flow<F>, inside: u32) -> bool {
+        inside > self.scarce && flow.packets() >= self.most
+    }
+
+    #[inline]
+    pub(super) fn behind_mut(&mut self) -> &mut Load {
+        &mut self.behind
+    }
+
+    #[inline]
+    pub(super) fn is_looking(&self) -> bool {
+        self.looking
+    }
+}
+
+impl<F, P> Backlog<F, P> {
+    /// Returns the index of the list *behind* the local queue. It holds the packets of flows that have too many queued:
+    /// they are processed when no other packet waits, and else in every fourth batch. Such a flow is behind until none
+    /// of its packets is queued. When [`receive`](Backlog::receive) returns this list, the caller first moves the
+    /// packets of the [overtaken](Backlog::take_overtaken) flow there, if there is one.
+    #[inline]
+    pub fn behind(&self) -> usize {
+        self.auxiliaries.len() + 2
+    }
+
+    /// Returns the index, one beyond all other lists, that stands for lost packets: their flow has more than its share
+    /// of the buffers, of which few are left.
+    #[inline]
+    pub fn refusing(&self) -> usize {
+        self.auxiliaries.len() + 3
+    }
+
+    /// Returns the flow whose queued packets are to be moved, in order, from the local queue to that behind.
+    #[inline]
+    pub fn take_overtaken(&mut self) -> Option<u16> {
+        self.fairness.overtaken.take()
+    }
+
+    /// Returns the number of packets in the local queue and behind it.
+    #[inline]
+    pub fn waiting(&self) -> u32 {
+        self.here.packets + self.fairness.behind.packets
+    }
+
+    /// Returns the list of the next batch to be processed here.
+    #[inline]
+    pub fn next_list(&mut self) -> usize {
+        if self.fairness.behind.packets == 0 {
+            return OWN;
+        }
+        self.fairness.round = (self.fairness.round + 1) % ROUNDS;
+        match self.here.packets == 0 || self.fairness.round == 0 {
+            true => self.behind(),
+            false => OWN,
+        }
+    }
+
+    /// Counts a packet in whose flow has too many queued. Returns the list that it joins.
+    #[cold]
+    pub(super) fn receive_behind(&mut self, number: u16) -> usize {
+        let flow = &mut self.flows[usize::from(number)];
+        if self.fairness.is_excess(flow, self.inside) {
+            return self.refusing();
+        }
+        if !flow.is_behind() {
+            flow.set_behind(true);
+            let packets = u32::from(flow.queued);
+            self.here.flows -= 1;
+            self.here.packets -= packets;
+            self.fairness.behind.flows += 1;
+            self.fairness.behind.packets += packets;
+            self.fairness.overtaken = Some(number);
+        }
+        flow.queued += 1;
+        self.queued[usize::from(flow.at)].packets = flow.queued.into();
+        self.bound += u32::from(flow.is_bound());
+        self.fairness.behind.packets += 1;
+        self.inside += 1;
+        self.behind()
+    }
+
+    /// Decides for a [single](Backlog::is_single) dispatcher without packets in the system whether it looks for whales:
+    /// whether it receives into its local queue, instead of processing batches straight from the port, although nobody
+    /// can take flows from it. That costs time, so it does when a *long* queue waits in the port, and after a look that
+    /// found nothing only after a pause. While some flow is behind, it goes on.
+    #[inline]
+    pub fn looks_for_whales(&mut self, now: Nanos, is_long: bool) -> bool {
+        self.fairness.looking = is_long && now >= self.fairness.next_look;
+        self.fairness.looking
+    }
+
+    /// Ends a look for whales that has found none: the local queue is full.
+    #[inline]
+    pub fn end_look(&mut self, now: Nanos) {
+        if self.fairness.looking {
+            self.judge_look(now);
+        }
+    }
+
+    #[cold]
+    fn judge_look(&mut self, now: Nanos) {
+        let is_full = self.here.packets >= self.share;
+        let fairness = &mut self.fairness;
+        if fairness.behind.flows > 0 {
+            (fairness.next_look, fairness.pause) = (now, SHORTEST_PAUSE);
+        } else if is_full {
+            fairness.looking = false;
+            fairness.next_look = now + fairness.pause;
+            fairness.pause = Nanos(2 * fairness.pause.0).min(LONGEST_PAUSE);
+        }
+    }
+}
