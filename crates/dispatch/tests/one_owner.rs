@@ -583,15 +583,18 @@ fn a_whale_delays_nobody_and_loses_its_own_packets() {
     assert_eq!(queued(&rig, OWN), [1], "nothing of it waits any more");
 }
 
-/// Without a usable auxiliary core, a long queue in the port is looked through for whales, at growing intervals while
-/// there is none.
+/// Without a usable auxiliary core, a long queue in the port is looked through for whales if most packets are of one
+/// flow.
 #[test]
-fn whales_are_looked_for_now_and_then() {
+fn whales_are_looked_for_where_there_may_be_one() {
     let mut rig = Rig::new(true);
     rig.cores.taken = 0b111;
     rig.receive(&[]);
     let at = Nanos::from_millis;
     let backlog = &mut rig.dispatcher.backlog;
+    (0..100).for_each(|packet| backlog.sample(packet % 3));
+    assert!(!backlog.looks_for_whales(at(1), true), "there are three flows");
+    (0..100).for_each(|packet| backlog.sample(if packet % 10 < 6 { 7 } else { packet }));
     assert!(!backlog.looks_for_whales(at(1), false), "the queue is short");
     assert!(backlog.looks_for_whales(at(1), true));
     let all: Vec<_> = (0..BUFFERS / 3).map(|packet| (packet % 4, false)).collect();

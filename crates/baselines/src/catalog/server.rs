@@ -77,7 +77,7 @@ impl Policy {
 }
 
 /// Largest share of its time that a dispatcher spends on receiving and offloading.
-const DISPATCHING: f64 = 0.2;
+const DISPATCHING: f64 = 0.4;
 /// Range of the load, in cores, that one dispatcher owns. With less than two, its auxiliary core would be in use all
 /// the time and never full.
 const POOLED: std::ops::RangeInclusive<f64> = 2.0..=4.5;

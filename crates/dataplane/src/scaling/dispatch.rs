@@ -103,8 +103,11 @@ impl Dispatch {
     /// Returns `true` if packets that wait in the port, of which there are a `long` queue, go through the local queue: an
     /// auxiliary core could take them, or a flow may have too many. All others are processed straight from the port.
     #[inline]
-    pub(crate) fn queues(&mut self, now: Nanos, is_long: bool) -> bool {
+    pub(crate) fn queues(&mut self, now: Nanos, is_long: bool, batch: &Batch) -> bool {
         self.update_available();
+        if let Some(first) = batch.first().filter(|_| self.machine.backlog.is_single()) {
+            self.machine.backlog.sample(first.rss_hash);
+        }
         !self.machine.backlog.is_single() || self.machine.backlog.looks_for_whales(now, is_long)
     }
 

@@ -85,7 +85,7 @@ impl ChainProcessing {
         };
         !dispatch.is_quiet()
             || dispatch.has_auxiliary_cores()
-            || received.waiting > 0 && dispatch.queues(now, received.waiting >= LONG)
+            || received.waiting > 0 && dispatch.queues(now, received.waiting >= LONG, &self.batch)
     }
 
     /// Runs a turn of the dispatcher. Returns the end time.

@@ -8,9 +8,10 @@ use tailwater_policy::core::{Load, QUEUES};
 /// Number of batches of the local queue of which one is of the queue behind, if both have packets.
 const ROUNDS: u32 = 4;
 
-/// Shortest and longest time between two looks for whales that found none.
-const SHORTEST_PAUSE: Nanos = Nanos::from_millis(10);
-const LONGEST_PAUSE: Nanos = Nanos::from_millis(640);
+/// Excess of samples of one flow over those of all others from which on that flow may be a whale.
+const SUSPICIOUS: u32 = 16;
+/// Time between two looks for whales that found none.
+const PAUSE: Nanos = Nanos::from_millis(10);
 
 /// State of the queue behind the local queue.
 #[derive(Debug)]
@@ -28,9 +29,12 @@ pub(super) struct Fairness {
     round: u32,
     /// A single dispatcher receives, to find whales.
     looking: bool,
-    /// Time of its next look, and the pause after one that finds none.
+    /// Earliest time of its next look.
     next_look: Nanos,
-    pause: Nanos,
+    /// Hash of the flow that most of its packets may be of, and the excess of samples for it (the majority vote of Boyer
+    /// and Moore).
+    candidate: u32,
+    excess: u32,
 }
 
 impl Fairness {
@@ -46,7 +50,8 @@ impl Fairness {
             round: 0,
             looking: false,
             next_look: Nanos::ZERO,
-            pause: SHORTEST_PAUSE,
+            candidate: 0,
+            excess: 0,
         }
     }
 
@@ -140,34 +145,35 @@ impl<F, P> Backlog<F, P> {
         self.behind()
     }
 
+    /// Takes a sample of the packets that a [single](Backlog::is_single) dispatcher processes straight from the port,
+    /// while others wait: the hash of one packet's flow per batch.
+    #[inline]
+    pub fn sample(&mut self, hash: u32) {
+        let Fairness { candidate, excess, .. } = &mut self.fairness;
+        match (hash == *candidate, *excess) {
+            (true, _) => *excess = (*excess + 1).min(2 * SUSPICIOUS),
+            (false, 0) => (*candidate, *excess) = (hash, 1),
+            (false, _) => *excess -= 1,
+        }
+    }
+
     /// Decides for a [single](Backlog::is_single) dispatcher without packets in the system whether it looks for whales:
     /// whether it receives into its local queue, instead of processing batches straight from the port, although nobody
-    /// can take flows from it. That costs time, so it does when a *long* queue waits in the port, and after a look that
-    /// found nothing only after a pause. While some flow is behind, it goes on.
+    /// can take flows from it. That costs time, so it does when a *long* queue waits in the port, and most
+    /// [samples](Backlog::sample) are of one flow.
     #[inline]
     pub fn looks_for_whales(&mut self, now: Nanos, is_long: bool) -> bool {
-        self.fairness.looking = is_long && now >= self.fairness.next_look;
+        let is_suspicious = self.fairness.excess >= SUSPICIOUS;
+        self.fairness.looking = is_long && is_suspicious && now >= self.fairness.next_look;
         self.fairness.looking
     }
 
     /// Ends a look for whales that has found none: the local queue is full.
     #[inline]
     pub fn end_look(&mut self, now: Nanos) {
-        if self.fairness.looking {
-            self.judge_look(now);
-        }
-    }
-
-    #[cold]
-    fn judge_look(&mut self, now: Nanos) {
-        let is_full = self.here.packets >= self.share;
-        let fairness = &mut self.fairness;
-        if fairness.behind.flows > 0 {
-            (fairness.next_look, fairness.pause) = (now, SHORTEST_PAUSE);
-        } else if is_full {
-            fairness.looking = false;
-            fairness.next_look = now + fairness.pause;
-            fairness.pause = Nanos(2 * fairness.pause.0).min(LONGEST_PAUSE);
+        if self.fairness.looking && self.fairness.behind.flows == 0 && self.here.packets >= self.share {
+            self.fairness.looking = false;
+            self.fairness.next_look = now + PAUSE;
         }
     }
 }

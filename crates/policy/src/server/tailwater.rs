@@ -39,6 +39,8 @@ pub struct TailwaterServerConfig {
     pub pooled: f64,
     /// Excess of a core's load over the average, as a share of the average, above which buckets move.
     pub uneven: f64,
+    /// Excess of a core's load over the average up to which buckets are spread evenly once all cores are dedicated.
+    pub spread: f64,
     /// Share of late packets above which cores were too full.
     pub late: f64,
     /// Time for which a backlog must last for a decision before the period's end, in addition to four epochs.
@@ -48,11 +50,12 @@ pub struct TailwaterServerConfig {
 impl Default for TailwaterServerConfig {
     fn default() -> Self {
         TailwaterServerConfig {
-            period: Nanos::from_secs(1),
+            period: Nanos::from_millis(250),
             fill: 0.97,
             reclaim_fill: 0.93,
             pooled: 1.0,
             uneven: 0.02,
+            spread: 0.2,
             late: 0.005,
             backlog: Nanos::from_millis(10),
         }
@@ -146,6 +149,40 @@ impl TailwaterServerMapper {
         }
     }
 
+    /// Gives each core the same number of buckets, in turn, if no core then has more than
+    /// [`spread`](TailwaterServerConfig::spread) beyond the `mean`. Returns `true` if so.
+    ///
+    /// Equal rates need not be equally bursty: a core with a few buckets of large flows has longer queues than one with
+    /// many of small flows. Where nothing is to be saved, an even spread has shorter ones.
+    fn spread_evenly(&mut self, view: &ServerView<'_>, mean: f64) -> bool {
+        let cores = self.rates.len();
+        self.rates.fill(0.0);
+        for (bucket, load) in view.buckets.iter().enumerate() {
+            self.rates[bucket % cores] += load.rate.max(0.0);
+        }
+        let is_even = self.rates.iter().all(|rate| *rate <= mean * (1.0 + self.config.spread));
+        if is_even {
+            for (bucket, owner) in self.owner.iter_mut().enumerate() {
+                *owner = (bucket % cores) as CoreNumber;
+            }
+            return true;
+        }
+        self.rates.fill(0.0);
+        for (owner, load) in self.owner.iter().zip(view.buckets) {
+            self.rates[usize::from(*owner)] += load.rate.max(0.0);
+        }
+        false
+    }
+
+    fn append_moves(&self, view: &ServerView<'_>, moves: &mut Vec<Move>) {
+        for (bucket, (&to, load)) in self.owner.iter().zip(view.buckets).enumerate() {
+            if to != load.core {
+                let bucket = bucket as u16;
+                moves.push(Move { bucket, to });
+            }
+        }
+    }
+
     fn least(&self) -> usize {
         let cores = (0..self.rates.len()).filter(|core| self.dedicated[*core]);
         let least = cores.min_by(|a, b| self.rates[*a].total_cmp(&self.rates[*b]));
@@ -223,6 +260,11 @@ impl ServerMapper for TailwaterServerMapper {
         }
         let mean = all / cores as f64;
         let limit = mean * (1.0 + self.config.uneven);
+        if cores == most && self.spread_evenly(view, mean) {
+            self.order = order;
+            self.append_moves(view, moves);
+            return;
+        }
         // The largest bucket that the core can give away.
         for &bucket in &order {
             let b = usize::from(bucket);
@@ -240,13 +282,6 @@ impl ServerMapper for TailwaterServerMapper {
             }
         }
         self.order = order;
-        for (bucket, (&to, load)) in self.owner.iter().zip(view.buckets).enumerate() {
-            if to != load.core {
-                moves.push(Move {
-                    bucket: bucket as u16,
-                    to,
-                });
-            }
-        }
+        self.append_moves(view, moves);
     }
 }

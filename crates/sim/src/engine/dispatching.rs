@@ -84,6 +84,9 @@ impl Engine<'_> {
         if alone && dispatch.machine.backlog.is_single() {
             let core = &self.cores[number];
             let is_long = core.fifo.has_more(now, core.ring / 2);
+            if let Some(first) = core.fifo.first().filter(|_| core.fifo.has_more(now, 1)) {
+                dispatch.machine.backlog.sample(flow_hash(first.packet.flow));
+            }
             if !dispatch.machine.backlog.looks_for_whales(Nanos(now), is_long) {
                 self.plain(number, chain, now);
                 return;
