@@ -268,19 +268,8 @@ impl<F, P> Backlog<F, P> {
                 return self.receive_behind(number);
             }
             Placement::Home | Placement::Split { .. } => {
-                if flow.at == UNLISTED {
-                    flow.at = self.queued.len() as u16;
-                    self.listed.push(number);
-                    self.queued.push(QueuedFlow {
-                        packets: 0,
-                        bound: flow.is_bound(),
-                    });
-                }
-                self.here.flows += u32::from(flow.queued == 0);
-                self.here.packets += 1;
-                flow.queued += 1;
-                self.queued[usize::from(flow.at)].packets = flow.queued.into();
-                self.bound += u32::from(flow.is_bound());
+                self.queue(number);
+                return OWN;
             }
             Placement::Auxiliary(_) if self.fairness.is_excess(flow, self.inside) => return self.refusing(),
             // A flow that was just placed there has no packets to wait for.
@@ -298,6 +287,26 @@ impl<F, P> Backlog<F, P> {
         self.inside += 1;
         // No flow behind comes here.
         flow.list(OWN)
+    }
+
+    /// Counts a packet into the local queue.
+    #[inline]
+    fn queue(&mut self, number: u16) {
+        let flow = &mut self.flows[usize::from(number)];
+        if flow.at == UNLISTED {
+            flow.at = self.queued.len() as u16;
+            self.listed.push(number);
+            self.queued.push(QueuedFlow {
+                packets: 0,
+                bound: flow.is_bound(),
+            });
+        }
+        self.here.flows += u32::from(flow.queued == 0);
+        self.here.packets += 1;
+        flow.queued += 1;
+        self.queued[usize::from(flow.at)].packets = flow.queued.into();
+        self.bound += u32::from(flow.is_bound());
+        self.inside += 1;
     }
 
     /// Counts a packet of the local queue out: it was processed completely. Returns the flow's key if none of its

@@ -55,7 +55,7 @@ impl Fairness {
         }
     }
 
-    /// Returns `true` if a flow's next packet is behind, or lost.
+    /// Returns `true` if a flow's next packet may be behind, or lost.
     #[inline]
     pub(super) fn concerns<F>(&self, flow: &Flow<F>) -> bool {
         u32::from(flow.queued) >= self.share || flow.is_behind()
@@ -128,9 +128,14 @@ impl<F, P> Backlog<F, P> {
         if self.fairness.is_excess(flow, self.inside) {
             return self.refusing();
         }
+        let packets = u32::from(flow.queued);
+        if !flow.is_behind() && 2 * packets <= self.here.packets {
+            // It is one of several that have a burst.
+            self.queue(number);
+            return OWN;
+        }
         if !flow.is_behind() {
             flow.set_behind(true);
-            let packets = u32::from(flow.queued);
             self.here.flows -= 1;
             self.here.packets -= packets;
             self.fairness.behind.flows += 1;

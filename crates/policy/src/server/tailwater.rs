@@ -15,8 +15,10 @@
 //! **Headroom.** How full cores may be depends on how bursty the traffic is, what the chain costs at its worst, and how
 //! often the machine takes a core away. None of it is known beforehand. So the share to which cores are filled is
 //! learnt: where more packets were late than [`late`](TailwaterServerConfig::late), it becomes slightly less than what
-//! the cores had. After a while without late packets, which doubles with each failure, it grows again. With all cores
-//! dedicated there is nothing to learn.
+//! the cores had; where many were, all cores are dedicated at once. After a while without late packets, which doubles with each failure, it grows again. With all cores
+//! dedicated there is nothing to learn, but for one thing: if many packets are late nevertheless, all cores get the same
+//! number of buckets for a while, whatever their rates. Where a few flows exceed a core, or all of them all cores, equal
+//! rates make every packet late instead of some.
 //!
 //! **Overload.** A backlog that lasts [`backlog`](TailwaterServerConfig::backlog), longer than any burst that auxiliary
 //! cores are for, does not wait for the period's end: after a start at full load, for example. Such a decision dedicates
@@ -67,7 +69,9 @@ const LESS: f64 = 0.97;
 /// Factor by which that share grows after a while without late packets.
 const MORE: f64 = 1.03;
 /// Least share.
-const LEAST_FILL: f64 = 0.3;
+const LEAST_FILL: f64 = 0.1;
+/// Multiple of the tolerated share of late packets from which on all cores are dedicated.
+const MANY: f64 = 4.0;
 /// Shortest and longest time without late packets after which the share grows, in periods.
 const HOLD: std::ops::RangeInclusive<u32> = 4..=64;
 
@@ -81,6 +85,8 @@ pub struct TailwaterServerMapper {
     /// Periods without late packets until it grows, and the length of this time after the next failure.
     hold: u32,
     next_hold: u32,
+    /// Periods for which all cores get the same number of buckets, whatever their rates.
+    even: u32,
     /// Time of the last call.
     last: Option<Nanos>,
     owner: Vec<CoreNumber>,
@@ -105,6 +111,7 @@ impl TailwaterServerMapper {
             fill: config.fill,
             hold: 0,
             next_hold: *HOLD.start(),
+            even: 0,
             last: None,
             config,
             capacity,
@@ -133,9 +140,19 @@ impl TailwaterServerMapper {
 
     /// Learns from a period in which `had` cores were filled to `full`, and a share `late` of the packets was late.
     fn learn(&mut self, full: f64, late: f64, (had, most): (usize, usize)) {
+        self.even = self.even.saturating_sub(1);
         if late > self.config.late {
+            if had == most && late > MANY * self.config.late && self.even == 0 {
+                self.even = self.next_hold;
+                self.next_hold = (2 * self.next_hold).min(*HOLD.end());
+            }
             if had < most {
-                self.fill = (self.fill.min(full) * LESS).max(LEAST_FILL.min(self.config.fill));
+                let less = if late > MANY * self.config.late {
+                    0.0
+                } else {
+                    self.fill.min(full) * LESS
+                };
+                self.fill = less.max(LEAST_FILL.min(self.config.fill));
                 self.hold = self.next_hold;
                 self.next_hold = (2 * self.next_hold).min(*HOLD.end());
             }
@@ -224,7 +241,7 @@ impl ServerMapper for TailwaterServerMapper {
         let all: f64 = self.rates.iter().sum();
         let had = self.dedicated.iter().filter(|d| **d).count();
         let most = view.cores.len();
-        if !is_early {
+        if !is_early || view.late > MANY * self.config.late {
             let full = self.fullness(flows, all, had, most);
             self.learn(full, view.late, (had, most));
         }
@@ -260,7 +277,7 @@ impl ServerMapper for TailwaterServerMapper {
         }
         let mean = all / cores as f64;
         let limit = mean * (1.0 + self.config.uneven);
-        if cores == most && self.spread_evenly(view, mean) {
+        if cores == most && self.spread_evenly(view, if self.even > 0 { f64::MAX } else { mean }) {
             self.order = order;
             self.append_moves(view, moves);
             return;
