@@ -36,12 +36,16 @@ fn tailwaters_cores_are_as_few_as_hold_the_load_and_go_when_it_falls() {
     };
     scale(&mut server, 870.0 / 960.0);
     assert!(server.period(&mut mapper).is_empty());
+    let periods = |server: &mut Server, mapper: &mut TailwaterServerMapper, count| {
+        (0..count).for_each(|_| drop(server.period(mapper).to_vec()));
+        server.dedicated()
+    };
     scale(&mut server, 830.0 / 870.0);
-    server.period(&mut mapper);
-    assert_eq!(server.dedicated(), 9);
+    // The load must have fit for eight periods.
+    assert_eq!(periods(&mut server, &mut mapper, 7), 10);
+    assert_eq!(periods(&mut server, &mut mapper, 1), 9);
     scale(&mut server, 0.0);
-    server.period(&mut mapper);
-    assert_eq!(server.dedicated(), 1);
+    assert_eq!(periods(&mut server, &mut mapper, 8), 1);
 }
 
 #[test]
@@ -74,7 +78,9 @@ proptest! {
         let largest = server.buckets.iter().map(|bucket| bucket.rate).fold(0.0, f64::max);
         let (most, least) = (cores.iter().copied().fold(0.0, f64::max), cores.iter().copied().fold(f64::MAX, f64::min));
         let mean = cores.iter().sum::<f64>() / cores.len() as f64;
-        prop_assert!(most - least <= 2.0 * largest + 0.04 * mean + 1e-9, "{cores:?}");
+        // Once all cores are dedicated, an even spread of buckets may differ more.
+        let spread = cores.len() == 16 && most <= 1.2 * mean + 1e-9;
+        prop_assert!(spread || most - least <= 2.0 * largest + 0.04 * mean + 1e-9, "{cores:?}");
     }
 }
 

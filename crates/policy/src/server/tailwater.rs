@@ -20,6 +20,9 @@
 //! number of buckets for a while, whatever their rates. Where a few flows exceed a core, or all of them all cores, equal
 //! rates make every packet late instead of some.
 //!
+//! **Giving back.** A core is given back once the loads of all of the last eight periods would have fit on fewer. What it
+//! costs to take it again, tens of milliseconds of late packets, is more than it saves between two waves of load.
+//!
 //! **Overload.** A backlog that lasts [`backlog`](TailwaterServerConfig::backlog), longer than any burst that auxiliary
 //! cores are for, does not wait for the period's end: after a start at full load, for example. Such a decision dedicates
 //! cores and relieves full ones, and never gives a core back.
@@ -65,9 +68,11 @@ impl Default for TailwaterServerConfig {
 }
 
 /// Part of the share that cores had when packets were late, to which they are filled from then on.
-const LESS: f64 = 0.97;
+const LESS: f64 = 0.9;
 /// Factor by which that share grows after a while without late packets.
 const MORE: f64 = 1.03;
+/// Number of periods whose loads all fit on fewer cores before one is given back.
+const PERIODS: usize = 8;
 /// Least share.
 const LEAST_FILL: f64 = 0.1;
 /// Multiple of the tolerated share of late packets from which on all cores are dedicated.
@@ -87,6 +92,8 @@ pub struct TailwaterServerMapper {
     next_hold: u32,
     /// Periods for which all cores get the same number of buckets, whatever their rates.
     even: u32,
+    /// Cores that the last periods' loads would have left.
+    enough: [usize; PERIODS],
     /// Time of the last call.
     last: Option<Nanos>,
     owner: Vec<CoreNumber>,
@@ -112,6 +119,7 @@ impl TailwaterServerMapper {
             hold: 0,
             next_hold: *HOLD.start(),
             even: 0,
+            enough: [usize::MAX; PERIODS],
             last: None,
             config,
             capacity,
@@ -143,8 +151,7 @@ impl TailwaterServerMapper {
         self.even = self.even.saturating_sub(1);
         if late > self.config.late {
             if had == most && late > MANY * self.config.late && self.even == 0 {
-                self.even = self.next_hold;
-                self.next_hold = (2 * self.next_hold).min(*HOLD.end());
+                self.even = *HOLD.end();
             }
             if had < most {
                 let less = if late > MANY * self.config.late {
@@ -248,6 +255,11 @@ impl ServerMapper for TailwaterServerMapper {
         let needed = self.fewest(flows, all, self.fill, most);
         let reclaim_fill = self.fill * self.config.reclaim_fill / self.config.fill;
         let enough = self.fewest(flows, all, reclaim_fill, most);
+        if !is_early {
+            self.enough.rotate_left(1);
+            self.enough[PERIODS - 1] = enough;
+        }
+        let enough = self.enough.iter().copied().max().unwrap_or(most);
         let cores = match is_early {
             true => had.max(needed),
             false => had.max(needed).min(enough.max(needed)),
