@@ -47,8 +47,9 @@ quick: ## checks for a change, within a minute: formatting, lints, unit tests of
 mutants: ## cargo-mutants on the lines that differ from BASE=main
 	@tools/mutants.sh $(BASE)
 
-soak: ## stress test: continuous changes of cores, flows and buckets for MINUTES=10; exits 1 on any difference from one core; SEED=n repeats a round
+soak: ## stress test: adversarial loads against static RSS in the simulator, then continuous changes of cores, flows and buckets, each for MINUTES=10; exits 1 on more late packets, or any difference from one core; SEED=n repeats a round
 	@tools/deps.sh build
+	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-sim --test cliffs -- search --nocapture
 	@SOAK_MINUTES=$(MINUTES) SOAK_SEED=$(SEED) cargo test --release --locked -p tailwater-dataplane --test soak
 
 chaos: ## fault injection, as root: isolated function processes are killed and stopped at random for MINUTES=10 in each mode; exits 1 if a packet, a binding or a counter is wrong or a resource leaks; SEED=n repeats a round

@@ -573,10 +573,13 @@ fn a_whale_delays_nobody_and_loses_its_own_packets() {
     );
     rig.receive(&[(4, false)].repeat(8));
     assert_eq!(rig.refused, 10, "others have room");
-    // One batch in four is the whale's while others wait.
+    // One batch (here: packet) in 32 is the whale's while others wait.
     let before = rig.lists[AUXILIARIES + 2].len();
-    rig.process(8);
-    assert_eq!(before - rig.lists[AUXILIARIES + 2].len(), 2);
+    rig.process(10);
+    assert_eq!(before - rig.lists[AUXILIARIES + 2].len(), 0);
+    rig.receive(&(0..25).map(|packet| (5 + packet % 5, false)).collect::<Vec<_>>());
+    rig.process(25);
+    assert_eq!(before - rig.lists[AUXILIARIES + 2].len(), 1);
     rig.process(BUFFERS);
     assert_eq!(rig.processed, rig.arrived);
     rig.receive(&[(1, false)]);

@@ -5,8 +5,9 @@ use crate::flow::{Flow, OWN};
 use tailwater_net::Nanos;
 use tailwater_policy::core::{Load, QUEUES};
 
-/// Number of batches of the local queue of which one is of the queue behind, if both have packets.
-const ROUNDS: u32 = 4;
+/// Number of batches of which one is of the queue behind, if both queues have packets: so that a flow there goes on, at
+/// little cost to all others.
+const ROUNDS: u32 = 32;
 
 /// Excess of samples of one flow over those of all others from which on that flow may be a whale.
 const SUSPICIOUS: u32 = 16;
@@ -81,7 +82,7 @@ impl Fairness {
 
 impl<F, P> Backlog<F, P> {
     /// Returns the index of the list *behind* the local queue. It holds the packets of flows that have too many queued:
-    /// they are processed when no other packet waits, and else in every fourth batch. Such a flow is behind until none
+    /// they are processed when no other packet waits, and else in one batch of 32. Such a flow is behind until none
     /// of its packets is queued. When [`receive`](Backlog::receive) returns this list, the caller first moves the
     /// packets of the [overtaken](Backlog::take_overtaken) flow there, if there is one.
     #[inline]
