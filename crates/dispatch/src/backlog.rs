@@ -1,12 +1,12 @@
 //! Flows with packets in the system: who owns them, where their packets are, and how many.
 
+mod behind;
 mod changes;
-mod fairness;
 mod relief;
 
+use crate::fairness::Fairness;
 use crate::flow::{Flow, OWN, UNLISTED};
 use crate::parked::ParkedPackets;
-use fairness::Fairness;
 use tailwater_handover::owner::Placement;
 use tailwater_net::Nanos;
 use tailwater_policy::core::{AuxiliaryCore, Load, MAX_AUXILIARY_CORES, QUEUES, QueuedFlow};

@@ -43,6 +43,7 @@
 mod auxiliary;
 mod backlog;
 mod dispatcher;
+mod fairness;
 mod flow;
 mod iteration;
 mod parked;

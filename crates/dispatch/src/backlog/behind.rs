@@ -1,84 +1,17 @@
-//! Fairness between flows: one with too many queued packets does not delay others, and loses its own.
+//! The queue behind the local queue, for flows with too many packets.
 
 use super::Backlog;
-use crate::flow::{Flow, OWN};
+use crate::fairness::Fairness;
+use crate::flow::OWN;
 use tailwater_net::Nanos;
-use tailwater_policy::core::{Load, QUEUES};
 
 /// Number of batches of which one is of the queue behind, if both queues have packets: so that a flow there goes on, at
 /// little cost to all others.
 const ROUNDS: u32 = 32;
-
 /// Excess of samples of one flow over those of all others from which on that flow may be a whale.
 const SUSPICIOUS: u32 = 16;
 /// Time between two looks for whales that found none.
 const PAUSE: Nanos = Nanos::from_millis(10);
-
-/// State of the queue behind the local queue.
-#[derive(Debug)]
-pub(super) struct Fairness {
-    behind: Load,
-    /// Number of a flow's queued packets from which on further ones are behind.
-    share: u32,
-    /// Number of a flow's packets in the system from which on further ones are lost, once the packets of all flows are
-    /// more than `scarce`.
-    most: u32,
-    scarce: u32,
-    /// Flow that was just put behind, whose packets are yet to be moved.
-    overtaken: Option<u16>,
-    /// Batches taken from the local queue since the last from behind.
-    round: u32,
-    /// A single dispatcher receives, to find whales.
-    looking: bool,
-    /// Earliest time of its next look.
-    next_look: Nanos,
-    /// Hash of the flow that most of its packets may be of, and the excess of samples for it (the majority vote of Boyer
-    /// and Moore).
-    candidate: u32,
-    excess: u32,
-}
-
-impl Fairness {
-    /// Creates the state for `packets` buffers.
-    pub(super) fn new(packets: u32) -> Fairness {
-        let most = (packets / QUEUES).max(2);
-        Fairness {
-            behind: Load::default(),
-            share: most / 2,
-            most,
-            scarce: packets - packets / 4,
-            overtaken: None,
-            round: 0,
-            looking: false,
-            next_look: Nanos::ZERO,
-            candidate: 0,
-            excess: 0,
-        }
-    }
-
-    /// Returns `true` if a flow's next packet may be behind, or lost.
-    #[inline]
-    pub(super) fn concerns<F>(&self, flow: &Flow<F>) -> bool {
-        u32::from(flow.queued) >= self.share || flow.is_behind()
-    }
-
-    /// Returns `true` if a flow has its share of the packets in the system, of which there are `inside`, and those of
-    /// others need the rest.
-    #[inline]
-    pub(super) fn is_excess<F>(&self, flow: &Flow<F>, inside: u32) -> bool {
-        inside > self.scarce && flow.packets() >= self.most
-    }
-
-    #[inline]
-    pub(super) fn behind_mut(&mut self) -> &mut Load {
-        &mut self.behind
-    }
-
-    #[inline]
-    pub(super) fn is_looking(&self) -> bool {
-        self.looking
-    }
-}
 
 impl<F, P> Backlog<F, P> {
     /// Returns the index of the list *behind* the local queue. It holds the packets of flows that have too many queued:
